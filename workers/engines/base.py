@@ -3,8 +3,14 @@
 A stranger can write an engine from this file alone.
 
 Order of calls. `check()` once, at the worker's start, in the worker's own process: it tries what this machine can
-enforce. `run()` once per job, from a thread that lives as long as the job; several may run at the same time in
-different slots. `Stop.ask()` may come from any thread, at any moment, also before `run` began and after it ended.
+enforce. `clean()` next, for what an earlier life left. `run()` once per job, from a thread that lives as long as the
+job; several may run at the same time in different slots. `Stop.ask()` may come from any thread, at any moment, also
+before `run` began and after it ended.
+
+The workspace. The caller makes it, gives it to `owner(slot)` (nothing to do where that is None), and sees to it that
+this uid can reach it: every directory above it lets others pass (mode 0711 is enough) and belongs to the worker. The
+engine makes a second directory beside it, `<workspace>.private` (home, /tmp, the trace), and removes it at the end; a
+worker that was killed leaves it behind, so whoever wipes the workspace wipes that too.
 
 Promises. `run` returns only when no process of the job lives. It never runs the command with less isolation than
 `Engine.isolation` says, nor with fewer limits than `check` found: what cannot be enforced raises `EngineUnavailable`
@@ -68,7 +74,9 @@ class Egress:
 
 @dataclass(frozen=True)
 class Order:
-    """One command to run. `workspace` is the checkout, owned by the slot's uid, mounted as /job."""
+    """One command to run. `workspace` is the checkout, owned by `Engine.owner(slot)`; see `Engine.places` for its name
+    inside. `working_directory` is relative to it and may not leave it.
+    """
 
     argv: tuple[str, ...]
     workspace: Path
@@ -80,6 +88,15 @@ class Order:
     allow_exec: bool = True
     grace_seconds: float = 2.0  # between SIGTERM and SIGKILL
     limits: Limits = Limits()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Under which names the command sees its directories: what the paths in the trace refer to."""
+
+    workspace: str = "/job"
+    home: str = "/home/job"
+    temporary: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # names inside, not files of ours
 
 
 @dataclass(frozen=True)
@@ -160,12 +177,23 @@ class Engine(Protocol):
     name: str
     isolation: Isolation
 
-    def check(self) -> Capabilities: ...
+    def check(self) -> Capabilities:
+        """Try what this machine can enforce (under two seconds). Never raises for what is only missing."""
+        ...
+
+    def owner(self, slot: int) -> int | None:
+        """The uid, and gid, that the workspace of this slot must belong to. None: the worker's own, nothing to do."""
+        ...
+
+    def places(self, order: Order) -> Places:
+        """Known before `run`, so that a trace can be read while it comes."""
+        ...
 
     def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
         """Run to the end. `output` gets the merged stdout and stderr as it comes, `trace` the raw strace lines
         (whole lines, newline kept), both capped, both called from one thread at a time, both must not block long.
-        Raises EngineUnavailable, SandboxFailed."""
+        Raises EngineUnavailable, SandboxFailed.
+        """
         ...
 
     def clean(self, slots: Sequence[int]) -> None:
