@@ -1,0 +1,11 @@
+"""The ASGI application: everything over HTTP, connections that wait included, for any ASGI server."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+from config.embedded_postgres import ensure_unless_given
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+ensure_unless_given()
+application = get_asgi_application()

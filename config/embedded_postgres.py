@@ -1,0 +1,198 @@
+"""A real PostgreSQL of the installation's own, shared by all its processes, gone when the last of them ends.
+
+Every user holds a shared flock on `postgres.users` for its whole life. Whoever gets the exclusive flock on
+`postgres.server` knows that no server lives, and hands that lock to a new keeper (config.postgres_keeper). The kernel
+drops the locks of killed processes, so kill -9 of any party needs no case of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+
+from config import places
+
+NAME = "orchestrator"
+PATIENCE = 60.0  # seconds that a start may take: a crash recovery of a large database is part of it
+KEEPERS_TRIED = 3
+
+_in_use: dict[Path, int] = {}
+
+
+class EmbeddedPostgresFailed(Exception):
+    """The server did not come up; `str()` has the last lines of its log."""
+
+
+def ensure_unless_given() -> None:
+    """Start the embedded server, or join the running one, unless DATABASE_URL names another."""
+    if not (os.environ.get("DATABASE_URL") or os.environ.get("DATABASE_URL_FILE")):
+        ensure(places.state_dir())
+
+
+def ensure(state: Path) -> dict[str, str]:
+    """Return how to connect (libpq's keywords: host, user, dbname) to a server that answers.
+
+    It answers until this process ends, also when the server or its keeper is killed meanwhile (after a second or so;
+    open connections are lost). Raises EmbeddedPostgresFailed, places.PlaceRefused.
+    """
+    home = places.prepare_home(state)
+    if home not in _in_use:
+        try:
+            _in_use[home] = _lock(home / "postgres.users", fcntl.LOCK_SH)
+            _wait_until_ready(home)
+        except PermissionError as error:
+            raise places.PlaceRefused(f"{error.filename} belongs to another account: name another STATE_DIR") from error
+        threading.Thread(target=_revive, args=[home], name="postgres-revive", daemon=True).start()
+        atexit.register(leave, state)
+    return _address(home)
+
+
+def leave(state: Path) -> None:
+    """Stop being a user; return when the server is gone if this was the last one. Again: nothing."""
+    home = places.home(state)
+    if home not in _in_use:
+        return
+    with _opened(home / "postgres.users") as users, _opened(home / "postgres.server") as server:
+        os.close(_in_use.pop(home))
+        while _is_held(server) and not _is_shared(users):
+            time.sleep(0.02)
+
+
+def django_database(state: Path) -> dict[str, Any]:
+    """Return what DATABASES needs to reach the server, without starting it: ENGINE, NAME, USER, HOST."""
+    address = _address(places.home(state))
+    names = {"NAME": address["dbname"], "USER": address["user"], "HOST": address["host"]}
+    return {"ENGINE": "django.db.backends.postgresql", **names}
+
+
+def url(state: Path, dbname: str = NAME) -> str:
+    """Return the same as a DATABASE_URL, for child processes."""
+    address = _address(places.home(state))
+    return f"postgres://{address['user']}@/{dbname}?host={quote(address['host'])}"
+
+
+def _address(home: Path) -> dict[str, str]:
+    return {"host": str(places.socket_folder(home)), "user": NAME, "dbname": NAME}
+
+
+def _wait_until_ready(home: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    keepers = 0
+    while True:
+        if keepers < KEEPERS_TRIED:
+            keepers += _start_keeper_if_none(home)
+        try:
+            _create_database(home)
+        except psycopg.OperationalError as error:  # still starting, recovering from a crash, or not there yet
+            if time.monotonic() > deadline or (keepers == KEEPERS_TRIED and not _has_keeper(home)):
+                raise EmbeddedPostgresFailed(_last_words(home)) from error
+            time.sleep(0.03)
+        else:
+            return
+
+
+def _create_database(home: Path) -> None:
+    """Make the role and its database unless they are there. The role is not a superuser: triggers bind it."""
+    address = _address(home) | {"user": "postgres", "dbname": "postgres"}
+    with psycopg.connect(**address, connect_timeout=5, autocommit=True) as connection:
+        connection.execute("SELECT pg_advisory_lock(hashtext('embedded_postgres'))")  # let go with the connection
+        if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [NAME]).fetchone():
+            connection.execute("CREATE ROLE orchestrator LOGIN CREATEDB")
+        if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [NAME]).fetchone():
+            connection.execute("CREATE DATABASE orchestrator OWNER orchestrator")
+
+
+def _start_keeper_if_none(home: Path) -> bool:
+    with _opened(home / "postgres.server") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        _start_keeper(home, lock)
+    return True
+
+
+def _start_keeper(home: Path, lock: int) -> None:
+    """Start a keeper that inherits `lock`; it outlives this process and its terminal."""
+    with (home / "postgres.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "config.postgres_keeper", str(home), str(lock)],
+            cwd=places.BASE_DIR,
+            env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+
+
+def _revive(home: Path) -> None:
+    """Wait for the death of the keeper, as often as it dies, and start another: this process still needs the server."""
+    while True:
+        lock = _lock(home / "postgres.server", fcntl.LOCK_EX)
+        if home not in _in_use:
+            os.close(lock)
+            return
+        _start_keeper(home, lock)
+        os.close(lock)
+
+
+def _has_keeper(home: Path) -> bool:
+    with _opened(home / "postgres.server") as lock:
+        return _is_held(lock)
+
+
+def _is_held(descriptor: int) -> bool:
+    """Say whether anybody holds the lock exclusively: the keeper the server's, or, while it stops it, the users'."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def _is_shared(users: int) -> bool:
+    """Say whether other users hold the lock."""
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return not _is_held(users)
+    fcntl.flock(users, fcntl.LOCK_UN)
+    return False
+
+
+def _lock(path: Path, kind: int) -> int:
+    """Return a descriptor that holds the lock. Only its number is kept, so nothing but the process's end closes it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, kind)
+    return descriptor
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _last_words(home: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = (home / "postgres.log").read_text(errors="replace").splitlines()[-5:]
+        return f"PostgreSQL did not start, see {home / 'postgres.log'}: " + " | ".join(lines)
+    return f"PostgreSQL did not start and left no log in {home}"

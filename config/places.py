@@ -1,0 +1,136 @@
+"""Decides where the installation keeps its files, and which account its PostgreSQL runs as.
+
+Nothing here changes the mode of a folder above the state directory: what another account must reach, and cannot, lies
+in a root-owned home under /var/lib instead, to which the state directory then holds a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pwd
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+SYSTEM_HOMES = Path("/var/lib/runtime-orchestrator")
+SYSTEM_ACCOUNT = "rto-postgres"
+
+# sun_path holds 108 bytes with its closing NUL.
+LONGEST_SOCKET_PATH = 107
+SOCKET_NAME = ".s.PGSQL.5432"
+
+
+class PlaceRefused(Exception):
+    """The files cannot lie where they were asked to; `str()` says in one line why and what helps."""
+
+
+def state_dir() -> Path:
+    """Return STATE_DIR as an absolute path; a relative one counts from the project's folder, not from the cwd."""
+    return (BASE_DIR / (os.environ.get("STATE_DIR") or ".state")).resolve()
+
+
+def home(state: Path) -> Path:
+    """Return the folder that every account of this installation can reach through: `state`, or where its link leads.
+
+    Reads only. Before `prepare_home` was called once the answer is `state`, which may not exist.
+    """
+    link = state / "home"
+    return Path(os.readlink(link)) if link.is_symlink() else state
+
+
+def work_dir(state: Path) -> Path:
+    """Return where a worker of this installation keeps checkouts and spool. Reads only."""
+    return home(state) / "work"
+
+
+def prepare_home(state: Path) -> Path:
+    """Create the home if it is not there, and return it.
+
+    The worker's directory, the demo's repository and PostgreSQL lie in it: run by root, they are used by other
+    accounts, which need a path that they may walk. Raises PlaceRefused.
+    """
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.geteuid() == 0 and not (state / "home").is_symlink() and not is_open_path(state.resolve().parent):
+            _link_system_home(state)
+        place = home(state)
+        if os.geteuid() == 0:
+            place.mkdir(exist_ok=True)
+            place.chmod(0o711)  # to walk through, not to list: whatever is private inside has a mode of its own
+    except OSError as error:
+        raise PlaceRefused(f"cannot use {state} ({error.strerror}): name another folder with STATE_DIR") from error
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise PlaceRefused(f"{place} belongs to another account: name another folder with STATE_DIR")
+    return place
+
+
+def is_open_path(path: Path) -> bool:
+    """Say whether any account may walk down to `path` and through it."""
+    return all(step.stat().st_mode & stat.S_IXOTH for step in (path, *path.parents))
+
+
+def socket_folder(place: Path) -> Path:
+    """Return the folder of PostgreSQL's socket: in the home, or in a short private folder when that is too deep."""
+    folder = place / "postgres" / "socket"
+    if len(os.fsencode(folder / SOCKET_NAME)) <= LONGEST_SOCKET_PATH:
+        return folder
+    name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
+    # Root has a place where nobody can be first; an ordinary user shares /tmp, so prepare_socket_folder looks closely.
+    return Path("/run/runtime-orchestrator", name) if place.stat().st_uid == 0 else Path("/tmp", f"rto-{name}")  # noqa: S108 - see above
+
+
+def prepare_private(folder: Path, account: pwd.struct_passwd) -> None:
+    """Create `folder` with mode 0700 for `account`, or raise PlaceRefused if something else stands there."""
+    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            os.chown(folder, account.pw_uid, account.pw_gid)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.pw_uid or stat.S_IMODE(found.st_mode) != 0o700:
+        raise PlaceRefused(f"{folder} is not a folder of mode 0700 that belongs to {account.pw_name}: remove it")
+
+
+def postgres_account(place: Path) -> pwd.struct_passwd:
+    """Return the account that PostgreSQL runs as: one's own, or, since it refuses root, an unprivileged one."""
+    if os.geteuid() != 0:
+        return pwd.getpwuid(os.geteuid())
+    for owned in (place / "postgres", place):  # data that a user made stays that user's
+        if owned.exists() and owned.stat().st_uid != 0:
+            return pwd.getpwuid(owned.stat().st_uid)
+    return _system_account()
+
+
+def _link_system_home(state: Path) -> None:
+    SYSTEM_HOMES.mkdir(mode=0o711, parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(dir=SYSTEM_HOMES, prefix=""))
+    (place / "belongs-to").write_text(f"{state}\n")
+    try:
+        (state / "home").symlink_to(place)
+    except FileExistsError:  # another process was faster: its home counts
+        (place / "belongs-to").unlink()
+        place.rmdir()
+
+
+def _system_account() -> pwd.struct_passwd:
+    command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
+    command += ["--shell", "/usr/sbin/nologin", SYSTEM_ACCOUNT]
+    for _ in range(20):  # useradd refuses while another one holds its lock
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(SYSTEM_ACCOUNT)
+        try:
+            told = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        except FileNotFoundError:
+            break
+        if told.returncode not in {0, 1, 9}:  # 1: passwd is locked; 9: it exists by now
+            break
+        time.sleep(0.1 if told.returncode else 0)
+    raise PlaceRefused(
+        f"PostgreSQL refuses to run as root and the account {SYSTEM_ACCOUNT} cannot be created: "
+        "run as an ordinary user, or set DATABASE_URL"
+    )

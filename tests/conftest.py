@@ -1,0 +1,64 @@
+"""The suite's PostgreSQL: the one that DATABASE_URL names, else a throw-away cluster of this run's own.
+
+Several runs may go on at the same time. The cluster is started by the first test that needs it, and stopped and deleted
+by its keeper when this process ends, whatever ends it.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+# Before anything reads the settings; that is why the name of their module stands here and not in pyproject.toml, from
+# where pytest-django would load them before this file.
+os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
+GIVEN = bool(os.environ.get("DATABASE_URL") or os.environ.get("DATABASE_URL_FILE"))
+STATE_DIR = Path(tempfile.mkdtemp(prefix="rto-tests-"))
+os.environ["STATE_DIR"] = str(STATE_DIR)
+STATE_DIR.joinpath("throwaway").touch()
+
+from config import embedded_postgres  # noqa: E402 - after the environment it reads
+
+
+def pytest_configure() -> None:
+    """Load the settings, so that pytest-django sees a Django project."""
+    from django.conf import settings  # noqa: PLC0415 - after the environment
+
+    assert settings.DATABASES
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing, also when no test needed a database or the run was interrupted."""
+    embedded_postgres.leave(STATE_DIR)
+    shutil.rmtree(STATE_DIR, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs root, by that name, for an ordinary user."""
+    if os.geteuid() != 0:
+        for item in items:
+            if item.get_closest_marker("root"):
+                item.add_marker(pytest.mark.skip(reason="needs root: cgroups, accounts of their own"))
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings() -> None:
+    """Start the cluster: pytest-django asks for this before it creates the test database."""
+    if not GIVEN:
+        embedded_postgres.ensure(STATE_DIR)
+
+
+@pytest.fixture(scope="session")
+def database_url(django_db_setup: None) -> str:
+    """The test database as a DATABASE_URL, for processes that a test starts. They see committed rows only."""
+    from django.db import connection  # noqa: PLC0415 - after the settings
+
+    name = connection.settings_dict["NAME"]
+    if not GIVEN:
+        return embedded_postgres.url(STATE_DIR, name)
+    file = os.environ.get("DATABASE_URL_FILE")
+    given = Path(file).read_text().strip() if file else os.environ["DATABASE_URL"]
+    return urlsplit(given)._replace(path=f"/{name}").geturl()
