@@ -1,0 +1,19 @@
+from runtime_jobs.models.events import JobEvent, OperatorEvent
+from runtime_jobs.models.jobs import Job
+from runtime_jobs.models.output import LogChunk, UnsentRun
+from runtime_jobs.models.requests import IdempotencyKey
+from runtime_jobs.models.tenants import ApiToken, Membership, Organization, Plan, Project
+
+__all__ = [
+    "ApiToken",
+    "IdempotencyKey",
+    "Job",
+    "JobEvent",
+    "LogChunk",
+    "Membership",
+    "OperatorEvent",
+    "Organization",
+    "Plan",
+    "Project",
+    "UnsentRun",
+]

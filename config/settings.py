@@ -1,0 +1,224 @@
+"""Every setting of the product, read from the environment once, refusing bad values by name.
+
+Any variable may also be given as NAME_FILE: the path of a file that holds the value.
+"""
+
+from pathlib import Path
+
+import environ
+
+from config.embedded_postgres import django_database
+from config.places import work_dir
+from config.secrets import kept_secret
+
+ROOT = Path(__file__).resolve().parent.parent
+env = environ.FileAwareEnv()
+
+# --- Where things lie -------------------------------------------------------------------------------------------------
+STATE_DIR = Path(env.str("STATE_DIR", default=str(ROOT / ".state"))).resolve()
+PUBLIC_URL = env.str("PUBLIC_URL", default="http://127.0.0.1:8000").rstrip("/")
+
+# --- Django -----------------------------------------------------------------------------------------------------------
+DEBUG = env.bool("DEBUG", default=False)
+SECRET_KEY = env.str("SECRET_KEY", default="") or kept_secret(STATE_DIR / "secret_key")
+SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", default=[])
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+ASGI_APPLICATION = "config.asgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en-us"
+USE_I18N = False
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "django_filters",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "runtime_jobs",
+    "workers",
+    "leases",
+    "orchestrator",
+]
+MIDDLEWARE = [
+    "orchestrator.access.middleware.arrival",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "csp.middleware.CSPMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+STATIC_URL = "static/"
+STATIC_ROOT = STATE_DIR / "static"
+STATICFILES_DIRS: list[Path] = []
+WHITENOISE_USE_FINDERS = True
+LOGIN_URL = "admin:login"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+# --- PostgreSQL -------------------------------------------------------------------------------------------------------
+# What one statement may take, by kind of process (reliability: a stuck statement must not take the service with it).
+DATABASE_ROLE = env.str("DATABASE_ROLE", default="api")
+TIMEOUTS = {
+    "api": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
+    "clock": {"statement_timeout": "30s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
+    "migrate": {"statement_timeout": "0", "lock_timeout": "3s", "idle_in_transaction_session_timeout": "60s"},
+}
+DATABASE_URL = env.str("DATABASE_URL", default="")
+DATABASES = {"default": env.db_url("DATABASE_URL") if DATABASE_URL else django_database(STATE_DIR)}
+DATABASES["default"] |= {
+    "ENGINE": "django.db.backends.postgresql",
+    "CONN_MAX_AGE": 0,
+    "CONN_HEALTH_CHECKS": True,  # also makes the pool test a connection before it hands it out
+    "ATOMIC_REQUESTS": False,  # a verb is its own transaction
+    "OPTIONS": {
+        "application_name": f"orchestrator-{DATABASE_ROLE}",
+        "connect_timeout": 3,
+        "keepalives_idle": 30,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15000,
+        "options": " ".join(f"-c {name}={value}" for name, value in TIMEOUTS[DATABASE_ROLE].items()),
+        "pool": {
+            "min_size": env.int("DATABASE_POOL_MIN", default=1),
+            "max_size": env.int("DATABASE_POOL_MAX", default=10),
+            "timeout": 5,
+            "max_lifetime": 1800,
+            "max_idle": 300,
+        },
+    },
+}
+
+# --- HTTP -------------------------------------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "orchestrator.access.authentication.BearerToken",
+        "orchestrator.access.authentication.BrowserSession",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["orchestrator.access.permissions.Refused"],  # every view says who may come in
+    "DEFAULT_PARSER_CLASSES": ["orchestrator.access.parsing.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PAGINATION_CLASS": "orchestrator.access.pagination.NewestFirst",
+    "DEFAULT_FILTER_BACKENDS": ["orchestrator.access.filtering.StrictFilters"],
+    "DEFAULT_SCHEMA_CLASS": "orchestrator.access.schema.ProblemSchema",
+    "EXCEPTION_HANDLER": "orchestrator.access.problems.answer",
+    "UNAUTHENTICATED_USER": None,
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Runtime Orchestrator",
+    "DESCRIPTION": "Takes jobs over HTTP, decides which worker runs which next, and sees each through to one result.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+    "SCHEMA_PATH_PREFIX": "/v1",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {},
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+BODY_LIMIT_BYTES = env.int("BODY_LIMIT_BYTES", default=1 << 20)
+DATA_UPLOAD_MAX_MEMORY_SIZE = BODY_LIMIT_BYTES
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
+# Refused tokens an address may send within a minute before it hears 429 (attack A13).
+BAD_TOKENS_PER_MINUTE = env.int("BAD_TOKENS_PER_MINUTE", default=200)
+
+# --- Security ---------------------------------------------------------------------------------------------------------
+HTTPS = env.bool("HTTPS", default=PUBLIC_URL.startswith("https://"))
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("BEHIND_PROXY", default=False) else None
+SESSION_COOKIE_SECURE = HTTPS
+CSRF_COOKIE_SECURE = HTTPS
+SECURE_SSL_REDIRECT = HTTPS and env.bool("SSL_REDIRECT", default=True)
+SECURE_HSTS_SECONDS = 31536000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
+SECURE_HSTS_PRELOAD = HTTPS
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_AGE = 8 * 3600
+X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "EXCLUDE_URL_PREFIXES": [],
+    "DIRECTIVES": {
+        "default-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "style-src": ["'self'", "'unsafe-inline'"],  # inline style attributes of the admin theme
+        "script-src": ["'self'", "'unsafe-eval'"],  # the theme's Alpine.js evaluates attributes; no inline scripts
+        "object-src": ["'none'"],
+        "base-uri": ["'self'"],
+        "form-action": ["'self'"],
+        "frame-ancestors": ["'none'"],
+    },
+}
+
+# --- The policy of a job: its type reads these at submit, verbs read only the row --------------------------------------
+LEASE_TTL_SECONDS = env.int("LEASE_TTL_SECONDS", default=120)
+HEARTBEAT_INTERVAL_SECONDS = env.int("HEARTBEAT_INTERVAL_SECONDS", default=20)  # leases.E001 wants 3 × this < TTL
+ACKNOWLEDGE_WITHIN_SECONDS = env.int("ACKNOWLEDGE_WITHIN_SECONDS", default=30)
+CANCEL_DEADLINE_SECONDS = env.int("CANCEL_DEADLINE_SECONDS", default=30)
+MAX_REQUEUES = env.int("MAX_REQUEUES", default=5)
+REPOSITORY_HOSTS = env.list("REPOSITORY_HOSTS", default=["github.com"])
+DEFAULT_POOL = env.str("DEFAULT_POOL", default="shared-linux")
+
+# --- The clock --------------------------------------------------------------------------------------------------------
+CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)
+CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.0)
+
+# --- The worker (manage.py runworker reads these; it never opens the database) -----------------------------------------
+INGEST_URL = env.str("INGEST_URL", default="")  # empty: the reference ingest of the server
+GIT_MIRRORS = env.json("GIT_MIRRORS", default={})  # URL prefix -> mirror, as git's insteadOf
+WORKER_DIR = Path(env.str("WORKER_DIR", default="") or work_dir(STATE_DIR))
+ENGINES = {
+    "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.Bubblewrap", "OPTIONS": {}},
+    "restricted": {"BACKEND": "workers.engines.restricted.Restricted", "OPTIONS": {}},
+    "null": {"BACKEND": "workers.engines.null.Null", "OPTIONS": {}},
+}
+
+# --- Logs: one line each, no bodies, no lease ids (the access log carries the route, not the path) --------------------
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},
+    "loggers": {
+        # Django's own line for 4xx carries the path, and a lease id is part of some paths.
+        "django.request": {"level": "ERROR"},
+        "django.server": {"level": "ERROR"},
+    },
+}

@@ -1,0 +1,21 @@
+"""Every address of the server."""
+
+from django.contrib import admin
+from django.urls import include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+
+from orchestrator.access import health
+
+handler400 = "orchestrator.access.outside.bad_request"
+handler403 = "orchestrator.access.outside.forbidden"
+handler404 = "orchestrator.access.outside.not_found"
+handler500 = "orchestrator.access.outside.crashed"
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("healthz", health.alive),
+    path("readyz", health.ready),
+    path("v1/schema", SpectacularAPIView.as_view(), name="schema"),
+    path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
+    path("v1/", include("orchestrator.protocols.native.urls")),
+]

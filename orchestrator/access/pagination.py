@@ -1,0 +1,49 @@
+"""Lists, newest first, by cursor: no COUNT, no OFFSET. A cursor counts only with the filters that it was made for."""
+
+import hashlib
+
+from django.core import signing
+from rest_framework.pagination import Cursor, CursorPagination
+from rest_framework.request import Request
+from rest_framework.utils.urls import replace_query_param
+
+from orchestrator.access.problems import Refusal
+
+
+class NewestFirst(CursorPagination):
+    """`limit` 1 to 200 (50), `cursor`; answers `next`, `previous`, `results`."""
+
+    ordering = "-id"
+    page_size = 50
+    max_page_size = 200
+    page_size_query_param = "limit"
+
+    def get_page_size(self, request: Request) -> int:
+        text = request.query_params.get("limit", str(self.page_size))
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= self.max_page_size):
+            raise invalid_query("limit", f"A number from 1 to {self.max_page_size}.")
+        return int(text)
+
+    def decode_cursor(self, request: Request) -> Cursor | None:
+        self.salt = _salt(request)
+        text = request.query_params.get("cursor")
+        if text is None:
+            return None
+        try:
+            return Cursor(*signing.loads(text, salt=self.salt))
+        except signing.BadSignature:
+            raise invalid_query("cursor", "It does not belong to this list.") from None
+
+    def encode_cursor(self, cursor: Cursor) -> str:
+        text = signing.dumps([cursor.offset, cursor.reverse, cursor.position], salt=self.salt)
+        return replace_query_param(self.base_url, "cursor", text)
+
+
+def invalid_query(name: str, detail: str) -> Refusal:
+    return Refusal(400, "invalid_query", "The query is not valid.", errors={name: [detail]})
+
+
+def _salt(request: Request) -> str:
+    """The list and its filters: everything in the address but the place in it."""
+    kept = sorted((k, v) for k, v in request.query_params.items() if k not in {"cursor", "limit"})
+    return hashlib.sha256(repr((request.path, kept)).encode()).hexdigest()

@@ -1,0 +1,107 @@
+"""Strict JSON: whatever two parsers could read in two ways, or PostgreSQL cannot store, is refused here."""
+
+import json
+import math
+from typing import IO, Any
+
+from django.conf import settings
+from rest_framework.exceptions import UnsupportedMediaType
+from rest_framework.parsers import BaseParser
+
+from orchestrator.access.problems import Refusal
+
+DEPTH_LIMIT = 64
+DIGITS_LIMIT = 19  # of a bigint
+
+
+def refuse(detail: str) -> Refusal:
+    return Refusal(400, "malformed_json", detail)
+
+
+class StrictJSONParser(BaseParser):
+    """UTF-8 JSON objects only: no duplicate keys, NUL, lone surrogates, NaN, huge numbers, depth over 64."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[bytes], media_type: str | None = None, parser_context: dict[str, Any] | None = None
+    ) -> Any:
+        headers = (parser_context or {})["request"].META
+        if headers.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
+            raise UnsupportedMediaType(f"{media_type} ({headers['HTTP_CONTENT_ENCODING']})")
+        if "charset=" in (media_type or "").lower() and "utf-8" not in (media_type or "").lower():
+            raise UnsupportedMediaType(str(media_type))
+        raw = stream.read(settings.BODY_LIMIT_BYTES + 1)
+        if len(raw) > settings.BODY_LIMIT_BYTES:
+            raise Refusal(413, "payload_too_large", "The body is too large.", limit=settings.BODY_LIMIT_BYTES)
+        return loads(raw) if raw else {}
+
+
+def loads(raw: bytes) -> dict[str, Any]:
+    """Parse one JSON object. Raises Refusal `malformed_json`."""
+    try:
+        text = raw.decode("utf-8")
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_bounded,
+        )
+    except UnicodeDecodeError:
+        raise refuse("The body is not UTF-8.") from None
+    except RecursionError:
+        raise refuse("The body is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        raise refuse(f"The body is not JSON: {error.msg} at character {error.pos}.") from None
+    if not isinstance(value, dict):
+        raise refuse("The body must be a JSON object.")
+    _check(value, DEPTH_LIMIT)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise refuse("A key appears twice in one object.")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise refuse(f"{name} is not a JSON number.")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise refuse("A number is too large.")
+    return value
+
+
+def _bounded(text: str) -> int:
+    if len(text) > DIGITS_LIMIT:
+        raise refuse("A number is too large.")
+    return int(text)
+
+
+def _check(value: Any, depth: int) -> None:
+    if depth == 0:
+        raise refuse("The body is nested too deeply.")
+    if isinstance(value, str):
+        _check_text(value)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _check_text(key)
+            _check(inner, depth - 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _check(inner, depth - 1)
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise refuse("A string contains a NUL character.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise refuse("A string contains half of a surrogate pair.") from None

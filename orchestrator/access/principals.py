@@ -1,0 +1,61 @@
+"""Who calls: a program of an organization, a person with a browser, or a worker. What each may see and do."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from runtime_jobs.events import Actor
+from runtime_jobs.models import ApiToken, Membership
+from runtime_jobs.models.tenants import Scope
+from workers.models import Worker
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program or a person. `organizations` is None for staff, who see every tenant."""
+
+    key: str  # stable name of the principal, for idempotency keys
+    actor: Actor
+    organizations: tuple[str, ...] | None
+    scopes: frozenset[str]
+
+    is_authenticated = True
+    is_worker = False
+
+    def sees(self, org_slug: str) -> bool:
+        return self.organizations is None or org_slug in self.organizations
+
+
+@dataclass(frozen=True)
+class WorkerCaller:
+    """A worker, which has exactly its own leases."""
+
+    worker: Worker
+
+    is_authenticated = True
+    is_worker = True
+    scopes: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> str:
+        return self.worker.worker_id
+
+
+def client_of_token(token: ApiToken) -> Client:
+    return Client(
+        key=f"token:{token.pk}",
+        actor=Actor("client", f"token {token.name}"),
+        organizations=(token.organization.slug,),
+        scopes=frozenset(token.scopes),
+    )
+
+
+def client_of_person(user: Any) -> Client:
+    """Members may read their organizations' jobs; staff see all, and operate where they have the permission."""
+    if user.is_staff:
+        operates = {Scope.JOBS_WRITE, Scope.ORCH_OPERATE} if user.has_perm("runtime_jobs.operate_job") else set()
+        scopes = {Scope.JOBS_READ, Scope.ORCH_READ} | operates
+        return Client(f"user:{user.pk}", Actor("operator", user.get_username()), None, frozenset(scopes))
+    mine = Membership.objects.filter(user=user).values_list("organization__slug", flat=True)
+    return Client(
+        f"user:{user.pk}", Actor("client", user.get_username()), tuple(mine), frozenset({Scope.JOBS_READ})
+    )

@@ -1,0 +1,56 @@
+"""May this job be taken at all: the organization, its plan, its project, the repository."""
+
+from dataclasses import dataclass
+
+from runtime_jobs.errors import (
+    FeatureNotEnabled,
+    NotFound,
+    ProjectNotEnabled,
+    RepositoryNotAllowed,
+    TimeoutAbovePlan,
+)
+from runtime_jobs.models import Organization, Project
+from runtime_jobs.specs import RuntimeSpec
+from workers.models import Pool
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an admitted job goes."""
+
+    priority: int
+    pool: str
+    least_isolation: str
+
+
+def admit(*, org_slug: str, project_slug: str, spec: RuntimeSpec, default_pool: str) -> Placement:
+    """Check document 000's rules in order and say where the job goes.
+
+    Raises NotFound (organization), FeatureNotEnabled, ProjectNotEnabled (also when there is none: which projects
+    exist is no business of a caller that may use none), RepositoryNotAllowed, TimeoutAbovePlan."""
+    organization = Organization.objects.select_related("plan").filter(slug=org_slug).first()
+    if organization is None:
+        raise NotFound("There is no such organization.")
+    if not organization.hosted_runtime_analysis:
+        raise FeatureNotEnabled("Hosted runtime analysis is not enabled for this organization.")
+    project = _enabled_project(organization, project_slug)
+    if not project.allows(spec.owner, spec.repo.removesuffix(".git")):
+        raise RepositoryNotAllowed("This project may not run that repository.")
+    if spec.timeout_seconds > organization.plan.max_timeout_seconds:
+        limit = organization.plan.max_timeout_seconds
+        raise TimeoutAbovePlan(f"The plan allows at most {limit} seconds.", max_timeout_seconds=limit)
+    return _placement(organization, project, default_pool)
+
+
+def _enabled_project(organization: Organization, slug: str) -> Project:
+    project = organization.projects.filter(slug=slug).first()
+    if project is None or not project.enabled:
+        raise ProjectNotEnabled("This project is not enabled for hosted runtime analysis.")
+    return project
+
+
+def _placement(organization: Organization, project: Project, default_pool: str) -> Placement:
+    slug = project.pool or default_pool
+    pool = Pool.objects.filter(slug=slug).first()
+    least = project.least_isolation or (pool.least_isolation if pool else "namespaces")
+    return Placement(priority=organization.plan.priority, pool=slug, least_isolation=least)

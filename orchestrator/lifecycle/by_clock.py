@@ -1,0 +1,103 @@
+"""What time causes, one job a transaction: dead leases, overdue cancels, phases that last too long.
+
+Each looks again under the job's lock and does nothing (returns None) where the cause is gone: any number of clocks may
+run, and each races with the holder by the same rule."""
+
+from datetime import datetime, timedelta
+
+from leases.fencing import Holding, lock_open_lease
+from leases.states import LeaseState
+from orchestrator.lifecycle import moves
+from orchestrator.lifecycle.transaction import verb
+from runtime_jobs.events import CLOCK, Actor
+from runtime_jobs.models import Job
+from runtime_jobs.states import FailureReason, JobState
+
+TIMEOUT_GRACE_SECONDS = 60  # a worker stops its command itself; the server waits this much longer for it to say so
+PREPARING_SECONDS = 600  # starting and checking out, together
+UPLOADING_SECONDS = 900
+
+
+@verb
+def expire(*, job_ulid: str, now: datetime | None = None) -> Job | None:
+    """End a lease whose time is up: never acknowledged, back to the queue; silent while running, failed."""
+    holding = lock_open_lease(job_ulid=job_ulid, now=now)
+    if holding is None or holding.lease.is_live(holding.at):
+        return None
+    return take_back(
+        holding, by=CLOCK, active_ends=LeaseState.EXPIRED, reason=FailureReason.LEASE_EXPIRED, message="The worker fell silent."
+    )
+
+
+def take_back(
+    holding: Holding, *, by: Actor, active_ends: LeaseState, reason: FailureReason, message: str
+) -> Job:
+    """End an open lease from outside. The job of a granted one waits again, that of an active one fails."""
+    job, lease, at = holding.job, holding.lease, holding.at
+    if lease.state == LeaseState.GRANTED:
+        _never_started(holding, by=by)
+    else:
+        moves.close(lease, active_ends, reason=str(reason), at=at)
+        _lease_event(holding, by=by, reason=str(reason))
+        moves.fail_or_cancel(job, reason, message=message, at=at, by=by, worker_id=lease.worker_id)
+    return moves.store(job, at)
+
+
+def _never_started(holding: Holding, *, by: Actor) -> None:
+    job, lease, at = holding.job, holding.lease, holding.at
+    moves.close(lease, LeaseState.REVOKED, reason="not_acknowledged", at=at)
+    _lease_event(holding, by=by, reason="not_acknowledged")
+    if job.cancel_requested_at is not None:
+        moves.cancel_now(job, at=at, by=by, worker_id=lease.worker_id)
+    elif job.requeue_count >= job.max_requeues:
+        moves.fail_or_cancel(
+            job, FailureReason.NEVER_ACKNOWLEDGED, message="No worker took it up.", at=at, by=by, worker_id=lease.worker_id
+        )
+    else:
+        job.requeue_count += 1
+        moves.requeue(job, kind="job.requeued", at=at, by=by, worker_id=lease.worker_id, reason="not_acknowledged")
+
+
+def _lease_event(holding: Holding, *, by: Actor, reason: str) -> None:
+    kind = "lease.expired" if holding.lease.state == LeaseState.EXPIRED else "lease.revoked"
+    moves.note(holding.job, kind, at=holding.at, by=by, worker_id=holding.lease.worker_id, reason=reason)
+
+
+@verb
+def force_cancel(*, job_ulid: str, now: datetime | None = None) -> Job | None:
+    """End a job as canceled whose holder did not obey in time."""
+    holding = lock_open_lease(job_ulid=job_ulid, now=now)
+    if holding is None or holding.job.cancel_deadline_at is None or holding.job.cancel_deadline_at > holding.at:
+        return None
+    job, lease, at = holding.job, holding.lease, holding.at
+    moves.close(lease, LeaseState.REVOKED, reason="cancel_deadline", at=at)
+    _lease_event(holding, by=CLOCK, reason="cancel_deadline")
+    moves.cancel_now(job, at=at, by=CLOCK, worker_id=lease.worker_id, forced=True)
+    return moves.store(job, at)
+
+
+@verb
+def time_out(*, job_ulid: str, now: datetime | None = None) -> Job | None:
+    """Fail a job that a phase of has lasted longer than the server allows, and revoke its lease."""
+    holding = lock_open_lease(job_ulid=job_ulid, now=now)
+    if holding is None or (limit := overdue(holding.job, holding.at)) is None:
+        return None
+    job, lease, at = holding.job, holding.lease, holding.at
+    moves.close(lease, LeaseState.REVOKED, reason="timed_out", at=at)
+    _lease_event(holding, by=CLOCK, reason="timed_out")
+    message = f"Still {job.state} after {limit} seconds."
+    moves.fail_or_cancel(job, FailureReason.TIMED_OUT, message=message, at=at, by=CLOCK, worker_id=lease.worker_id)
+    return moves.store(job, at)
+
+
+def overdue(job: Job, at: datetime) -> int | None:
+    """The limit in seconds that the job's phase has passed, or None."""
+    since, limit = {
+        JobState.STARTING: (job.started_at, PREPARING_SECONDS),
+        JobState.CHECKING_OUT: (job.started_at, PREPARING_SECONDS),
+        JobState.EXECUTING: (job.executing_at, (job.timeout_seconds or 0) + TIMEOUT_GRACE_SECONDS),
+        JobState.UPLOADING: (job.phase_at, UPLOADING_SECONDS),
+    }.get(JobState(job.state), (None, 0))
+    if since is None or at - since <= timedelta(seconds=limit):
+        return None
+    return limit

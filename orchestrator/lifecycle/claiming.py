@@ -1,0 +1,104 @@
+"""The claim: a worker gets the next job it may run, with a lease that says so."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from leases.claims import Offer, take_next
+from leases.errors import StaleLease
+from leases.models import Lease
+from leases.states import LeaseState
+from orchestrator.idempotency import Repeatable
+from orchestrator.lifecycle import moves
+from orchestrator.lifecycle.transaction import verb
+from runtime_jobs.clock import database_time
+from runtime_jobs.events import Actor
+from runtime_jobs.models import Job
+from workers.models import Worker
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A job and the lease on it, as they were handed out. `replayed`: an earlier claim with the same key got it."""
+
+    job: Job
+    lease: Lease
+    replayed: bool = False
+
+
+@verb
+def claim(
+    *,
+    worker: Worker,
+    offer: Offer,
+    acknowledge: bool = False,
+    session: str = "",
+    once: Repeatable | None = None,
+    now: datetime | None = None,
+) -> Claimed | None:
+    """Take the next job for this worker, or None: no work, no capacity left, or the worker drains.
+
+    `acknowledge` promises an acknowledgement: the lease is granted and dies after its window; else it is active at
+    once. With `once`, the same claim again returns the same lease while it is open.
+    Raises StaleLease for a session that a newer process of the worker has replaced."""
+    worker = Worker.objects.locked().get(pk=worker.pk)
+    _take_session(worker, session)
+    if once and (earlier := _claimed_before(once)):
+        return earlier
+    if not worker.may_claim or _held(worker) >= worker.capacity:
+        return None
+    job = take_next(replace(offer, worker_id=worker.worker_id))
+    if job is None:
+        return None
+    lease = _grant(job, worker, at=now or database_time(), acknowledge=acknowledge, session=session)
+    if once:
+        once.settle(lease.lease_ulid, at=lease.leased_at)
+    return Claimed(job, lease)
+
+
+def _take_session(worker: Worker, session: str) -> None:
+    """Sessions are ULIDs: the newest process of a worker counts, and an older one hears that it was replaced."""
+    if not session or session == worker.session:
+        return
+    if session < worker.session:
+        raise StaleLease("lease_ended")
+    Worker.objects.filter(pk=worker.pk).update(session=session)
+    worker.session = session
+
+
+def _held(worker: Worker) -> int:
+    """Open leases of its present process. Those of a dead one hold nothing: no process of theirs lives."""
+    return Lease.objects.open().filter(worker=worker, session=worker.session).count()
+
+
+def _claimed_before(once: Repeatable) -> Claimed | None:
+    known = once.known()
+    if known is None:
+        return None
+    lease = Lease.objects.open().select_related("job").filter(lease_ulid=known).first()
+    if lease is None:
+        once.forget()
+        return None
+    return Claimed(lease.job, lease, replayed=True)
+
+
+def _grant(job: Job, worker: Worker, *, at: datetime, acknowledge: bool, session: str) -> Lease:
+    by = Actor("worker", worker.worker_id)
+    lease = Lease(
+        job=job,
+        worker=worker,
+        pool=job.pool,
+        state=LeaseState.GRANTED,
+        fence=job.fence,
+        session=session,
+        ttl_seconds=job.lease_ttl_seconds,
+        heartbeat_interval_seconds=job.heartbeat_interval_seconds,
+        acknowledge_within_seconds=job.acknowledge_within_seconds,
+        leased_at=at,
+        expires_at=at + timedelta(seconds=job.acknowledge_within_seconds),
+    )
+    moves.leased(job, at=at, by=by)
+    if not acknowledge:
+        moves.acknowledge(job, lease, at=at, by=by)
+    lease.save(force_insert=True)
+    moves.store(job, at)
+    return lease

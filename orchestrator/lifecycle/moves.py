@@ -1,0 +1,167 @@
+"""The only writers of a job's and a lease's state. Every function here expects the job locked, or just made."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from leases.models import Lease
+from leases.states import LeaseState
+from runtime_jobs import events
+from runtime_jobs.clock import database_time
+from runtime_jobs.errors import IllegalMove, NotFound
+from runtime_jobs.events import CORE, Actor
+from runtime_jobs.models import Job
+from runtime_jobs.models.jobs import RetryKind
+from runtime_jobs.states import (
+    FAILURE_CLASSES,
+    FINAL,
+    RETRIED_AUTOMATICALLY,
+    CancelReason,
+    FailureReason,
+    JobState,
+    may_move,
+)
+
+MESSAGE_LIMIT = 4096
+
+# What a new attempt takes over from the row it follows. Everything else starts afresh.
+COPIED = (
+    *("org_slug", "project_slug", "source_kind", "repo_url", "repo_owner", "repo_name", "git_ref", "git_commit"),
+    *("pull_request_number", "trigger_kind", "trigger_actor", "working_directory", "command_json", "timeout_seconds"),
+    *("allow_network", "allow_exec", "job_type", "spec", "priority", "pool", "requirements", "payload_digest"),
+    *("correlation_id", "source_address", "max_requeues", "automatic_retries", "needs_ingest"),
+    *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
+    *("least_isolation", "root_job_ulid"),
+)
+
+
+def lock_job(job_ulid: str, *, now: datetime | None = None) -> tuple[Job, datetime]:
+    """Lock a job and read the database's clock after the wait. Raises NotFound."""
+    job = Job.objects.locked().filter(job_ulid=job_ulid).first()
+    if job is None:
+        raise NotFound("There is no such job.")
+    return job, now or database_time()
+
+
+def move(
+    job: Job, target: str, *, kind: str, at: datetime, by: Actor, worker_id: str | None = None, **payload: Any
+) -> None:
+    """Change the state and write the event that says so. The caller stores the job."""
+    if not may_move(job.state, target):
+        raise IllegalMove(f"A job that is {job.state} cannot become {target}.")
+    source, job.state = job.state, JobState(target)
+    _stamp(job, at)
+    events.append(job, kind, at=at, by=by, worker_id=worker_id, from_state=source, to_state=target, **payload)
+
+
+def note(job: Job, kind: str, *, at: datetime, by: Actor, worker_id: str | None = None, **payload: Any) -> None:
+    """Write an event that changes no state. The caller stores the job."""
+    events.append(job, kind, at=at, by=by, worker_id=worker_id, **payload)
+
+
+def _stamp(job: Job, at: datetime) -> None:
+    job.phase_at = at
+    if job.state == JobState.QUEUED:
+        job.started_at = job.executing_at = None
+    elif job.state == JobState.STARTING:
+        job.started_at = at
+    elif job.state == JobState.EXECUTING:
+        job.executing_at = at
+    if job.state in FINAL:
+        job.finished_at = at
+
+
+def store(job: Job, at: datetime) -> Job:
+    """Write the job back, once a verb."""
+    job.updated_at = at
+    job.save()
+    return job
+
+
+def enter(job: Job, *, at: datetime, by: Actor, **payload: Any) -> Job:
+    """Store a new job as queued, with its first event. The caller stores it once more."""
+    job.state = JobState.QUEUED
+    job.created_at = job.phase_at = job.updated_at = at
+    job.save(force_insert=True)
+    events.append(job, "job.queued", at=at, by=by, to_state=JobState.QUEUED, **payload)
+    return job
+
+
+def leased(job: Job, *, at: datetime, by: Actor) -> None:
+    """Write the event of a claim, whose SQL has moved the job already."""
+    job.phase_at = at
+    events.append(
+        job, "job.leased", at=at, by=by, worker_id=by.name, from_state=JobState.QUEUED, to_state=JobState.LEASED
+    )
+
+
+def acknowledge(job: Job, lease: Lease, *, at: datetime, by: Actor) -> None:
+    """Granted becomes active, with the whole TTL from now. Does nothing to an active lease."""
+    if lease.state != LeaseState.GRANTED:
+        return
+    lease.state = LeaseState.ACTIVE
+    lease.acknowledged_at = at
+    extend(lease, at)
+    move(job, JobState.STARTING, kind="job.started", at=at, by=by, worker_id=lease.worker_id)
+
+
+def extend(lease: Lease, at: datetime) -> None:
+    """Never earlier than it was: the database's clock may have stepped back."""
+    lease.last_heartbeat_at = at
+    lease.expires_at = max(lease.expires_at, at + timedelta(seconds=lease.ttl_seconds))
+
+
+def close(lease: Lease, state: LeaseState, *, reason: str, at: datetime, digest: str | None = None) -> None:
+    """End a lease. `digest` is that of the worker's own final message: the same message again is answered the same."""
+    lease.state = state
+    lease.ended_reason = reason
+    lease.completed_at = at
+    lease.final_digest = digest
+    lease.save()
+
+
+def requeue(job: Job, *, kind: str, at: datetime, by: Actor, worker_id: str, reason: str) -> None:
+    """Back to the queue, as if it had not been claimed."""
+    job.progress = None
+    move(job, JobState.QUEUED, kind=kind, at=at, by=by, worker_id=worker_id, reason=reason)
+
+
+def cancel_now(job: Job, *, at: datetime, by: Actor, worker_id: str | None = None, **payload: Any) -> None:
+    """End as canceled, for the reason that was given when it was asked for."""
+    reason = job.cancel_reason or CancelReason.REQUESTED
+    move(job, JobState.CANCELED, kind="job.canceled", at=at, by=by, worker_id=worker_id, reason=reason, **payload)
+
+
+def fail_or_cancel(
+    job: Job,
+    reason: FailureReason,
+    *,
+    message: str,
+    at: datetime,
+    by: Actor,
+    worker_id: str | None = None,
+    exit_code: int | None = None,
+) -> Job | None:
+    """End this attempt in failure and return the automatic retry, if its policy has one left.
+
+    With a cancel requested it ends canceled, and there is no retry."""
+    job.exit_code = exit_code
+    if job.cancel_requested_at is not None:
+        cancel_now(job, at=at, by=by, worker_id=worker_id, instead_of=str(reason))
+        return None
+    job.failure_reason, job.failure_class = reason, FAILURE_CLASSES[reason]
+    job.failure_message = message[:MESSAGE_LIMIT]
+    move(job, JobState.FAILED, kind="job.failed", at=at, by=by, worker_id=worker_id, reason=str(reason))
+    if reason in RETRIED_AUTOMATICALLY and job.automatic_retries_spent < job.automatic_retries:
+        return follow(job, RetryKind.AUTOMATIC, at=at, by=CORE, reason=str(reason))
+    return None
+
+
+def follow(job: Job, kind: RetryKind, *, at: datetime, by: Actor, reason: str) -> Job:
+    """Make the next attempt of an ended job: a new row with the same root that points back."""
+    successor = Job(**{name: getattr(job, name) for name in COPIED})
+    successor.retry_of_job_ulid, successor.retry_kind, successor.attempt = job.job_ulid, kind, job.attempt + 1
+    if kind == RetryKind.AUTOMATIC:
+        successor.automatic_retries_spent = job.automatic_retries_spent + 1
+    enter(successor, at=at, by=by, attempt=successor.attempt)
+    note(successor, "job.retried", at=at, by=by, retry_of=job.job_ulid, retry=str(kind), reason=reason)
+    return store(successor, at)

@@ -1,0 +1,139 @@
+"""The shapes of answers, for OpenAPI. What is sent is made in `wire`."""
+
+
+from rest_framework import serializers
+
+from runtime_jobs.states import STATUS, JobState
+
+STATUSES = list(dict.fromkeys(STATUS.values()))
+
+
+class SourceShown(serializers.Serializer):
+    kind = serializers.CharField()
+    repo_url = serializers.CharField()
+    owner = serializers.CharField()
+    repo = serializers.CharField()
+    ref = serializers.CharField(allow_null=True)
+    git_commit = serializers.CharField()
+    pull_request_number = serializers.IntegerField(allow_null=True)
+
+
+class ExecutionShown(serializers.Serializer):
+    working_directory = serializers.CharField()
+    command = serializers.ListField(child=serializers.CharField())
+    timeout_seconds = serializers.IntegerField()
+    allow_network = serializers.BooleanField()
+    allow_exec = serializers.BooleanField()
+
+
+class TriggerShown(serializers.Serializer):
+    kind = serializers.CharField()
+    actor = serializers.CharField(allow_null=True)
+
+
+class FailureShown(serializers.Serializer):
+    reason = serializers.CharField()
+    # A Python keyword as a field's name has to come in by the back door.
+    locals()["class"] = serializers.CharField(allow_null=True)
+    message = serializers.CharField()
+
+
+class ActorShown(serializers.Serializer):
+    kind = serializers.CharField()
+    id = serializers.CharField()
+
+
+class EventShown(serializers.Serializer):
+    event_id = serializers.CharField()
+    seq = serializers.IntegerField()
+    event_type = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    actor = ActorShown()
+    worker_id = serializers.CharField(allow_null=True)
+    from_state = serializers.CharField(allow_null=True)
+    to_state = serializers.CharField(allow_null=True)
+    fence = serializers.IntegerField()
+    payload = serializers.DictField()
+    hash = serializers.CharField()
+
+
+class EventsShown(serializers.Serializer):
+    results = EventShown(many=True)
+    next_after = serializers.IntegerField(allow_null=True, help_text="Pass as `after` for the rest.")
+
+
+class JobShown(serializers.Serializer):
+    job_id = serializers.CharField()
+    status = serializers.ChoiceField(choices=STATUSES)
+    state = serializers.ChoiceField(choices=JobState.choices)
+    created_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+    org_slug = serializers.CharField()
+    project_slug = serializers.CharField()
+    source = SourceShown()
+    execution = ExecutionShown()
+    trigger = TriggerShown()
+    pool = serializers.CharField()
+    priority = serializers.IntegerField()
+    attempt = serializers.IntegerField()
+    retry_of = serializers.CharField(allow_null=True)
+    root_job_id = serializers.CharField()
+    cancel_requested = serializers.BooleanField()
+    ingest_run_id = serializers.CharField(allow_null=True)
+    exit_code = serializers.IntegerField(allow_null=True)
+    failure = FailureShown(allow_null=True)
+    correlation_id = serializers.CharField()
+
+
+class JobInDetail(JobShown):
+    progress = serializers.DictField(allow_null=True)
+    last_event = EventShown(allow_null=True)
+    queue_position = serializers.IntegerField(allow_null=True, help_text="1 is next; at most 1000 are counted.")
+    retries = serializers.ListField(child=serializers.CharField())
+
+
+class ExecutionLeased(ExecutionShown):
+    least_isolation = serializers.CharField()
+    egress = serializers.ListField(child=serializers.CharField())
+
+
+class JobLeased(serializers.Serializer):
+    job_id = serializers.CharField()
+    org_slug = serializers.CharField()
+    project_slug = serializers.CharField()
+    job_type = serializers.CharField()
+    source = SourceShown()
+    execution = ExecutionLeased()
+    trigger = TriggerShown()
+    attempt = serializers.IntegerField()
+    retry_of = serializers.CharField(allow_null=True)
+    fence = serializers.IntegerField()
+    heartbeat_interval_seconds = serializers.IntegerField()
+    lease_ttl_seconds = serializers.IntegerField()
+    acknowledge_within_seconds = serializers.IntegerField()
+
+
+class LeaseShown(serializers.Serializer):
+    lease_id = serializers.CharField()
+    job = JobLeased()
+    lease_expires_at = serializers.DateTimeField()
+
+
+class Told(serializers.Serializer):
+    job_id = serializers.CharField()
+    status = serializers.ChoiceField(choices=STATUSES)
+
+
+class RenewedShown(Told):
+    lease_expires_at = serializers.DateTimeField()
+    cancel_requested = serializers.BooleanField()
+    cancel_reason = serializers.CharField(allow_null=True)
+    cancel_deadline_seconds = serializers.FloatField(allow_null=True)
+
+
+class ChunkTaken(serializers.Serializer):
+    next_seq = serializers.IntegerField()
+    truncated = serializers.BooleanField(help_text="The log is full; this chunk was dropped.")
+
+

@@ -1,0 +1,22 @@
+"""What the list of jobs can be filtered by."""
+
+import django_filters
+
+from runtime_jobs.models import Job
+from runtime_jobs.states import STATUS
+
+STATUSES = [(word, word) for word in dict.fromkeys(STATUS.values())]
+
+
+class JobFilters(django_filters.FilterSet):
+    org_slug = django_filters.CharFilter()
+    project_slug = django_filters.CharFilter()
+    status = django_filters.ChoiceFilter(choices=STATUSES)
+    trigger_kind = django_filters.CharFilter()
+    git_commit = django_filters.CharFilter()
+    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gt")
+    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+
+    class Meta:
+        model = Job
+        fields: list[str] = []

@@ -1,0 +1,177 @@
+"""`/v1/runtime/jobs`: submit, list, look, cancel, retry, and what a job told on its way (document 000)."""
+
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from orchestrator import lifecycle
+from orchestrator.access.headers import repeatable
+from orchestrator.access.pagination import invalid_query
+from orchestrator.access.permissions import may
+from orchestrator.feeds import logs
+from orchestrator.lifecycle import Outcome, Submission
+from orchestrator.protocols.native import answers, examples, wire
+from orchestrator.protocols.native.filters import JobFilters
+from orchestrator.protocols.native.requests import CancelJob, RetryJob, SubmitJob
+from orchestrator.queue import position
+from runtime_jobs.errors import NotFound
+from runtime_jobs.identifiers import ULID_PATTERN
+from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.models.tenants import Scope
+from runtime_jobs.specs import RUNTIME, runtime_policy
+
+EVENTS_LIMIT = 500
+IDEMPOTENCY = OpenApiParameter("Idempotency-Key", location=OpenApiParameter.HEADER, description="At most 255 ASCII.")
+SCOPES = {"create": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
+
+
+class JobViewSet(GenericViewSet):
+    """Runtime jobs of the organizations that the caller may see; what it may not see does not exist."""
+
+    lookup_field = "job_ulid"
+    lookup_url_kwarg = "job_id"
+    lookup_value_regex = f"rtj_{ULID_PATTERN}"
+    filterset_class = JobFilters
+
+    def get_permissions(self) -> list[Any]:
+        return [may(SCOPES.get(self.action, Scope.JOBS_READ))()]
+
+    def get_queryset(self) -> QuerySet[Job]:
+        if getattr(self, "swagger_fake_view", False):
+            return Job.objects.none()
+        jobs = Job.objects.of_type(RUNTIME)
+        mine = self.request.user.organizations
+        return jobs if mine is None else jobs.of_organizations(list(mine))
+
+    @extend_schema(
+        operation_id="submit_runtime_job", request=SubmitJob, responses={201: answers.JobShown},
+        parameters=[IDEMPOTENCY], examples=[examples.SUBMIT],
+    )
+    def create(self, request: Request) -> Response:
+        """Queue a new job. With an Idempotency-Key, the same request again answers the first job."""
+        body = SubmitJob(data=request.data)
+        body.is_valid(raise_exception=True)
+        if not request.user.sees(body.validated_data["org_slug"]):
+            raise NotFound("There is no such organization.")
+        outcome = lifecycle.submit(
+            _submission(request, body),
+            policy=runtime_policy(
+                lease_ttl_seconds=settings.LEASE_TTL_SECONDS,
+                heartbeat_interval_seconds=settings.HEARTBEAT_INTERVAL_SECONDS,
+                acknowledge_within_seconds=settings.ACKNOWLEDGE_WITHIN_SECONDS,
+                max_requeues=settings.MAX_REQUEUES,
+            ),
+            default_pool=settings.DEFAULT_POOL,
+            by=request.user.actor,
+            once=repeatable(request, "submit", request.data),
+        )
+        return _created(outcome)
+
+    @extend_schema(operation_id="list_runtime_jobs", responses=answers.JobShown(many=True))
+    def list(self, request: Request) -> Response:
+        """The jobs, newest first."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        return self.get_paginated_response([wire.job(row) for row in page or []])
+
+    @extend_schema(operation_id="get_runtime_job", responses=answers.JobInDetail)
+    def retrieve(self, request: Request, job_id: str) -> Response:
+        """One job, with its newest event, its place in the queue and its newer attempts."""
+        return Response(_in_detail(self.get_object()))
+
+    @extend_schema(
+        operation_id="cancel_runtime_job", request=CancelJob,
+        responses={200: answers.JobShown, 202: OpenApiResponse(answers.JobShown, description="Asked for; its worker has been told.")},
+    )
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, job_id: str) -> Response:
+        """Cancel a job that waits (200), or ask the worker of one that runs (202). Repeats change nothing."""
+        body = CancelJob(data=request.data)
+        body.is_valid(raise_exception=True)
+        outcome = lifecycle.cancel(
+            job_ulid=self.get_object().job_ulid,
+            by=request.user.actor,
+            deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
+            message=body.validated_data["reason"],
+        )
+        return Response(wire.job(outcome.job), status=202 if outcome.accepted else 200)
+
+    @extend_schema(
+        operation_id="retry_runtime_job", request=RetryJob, responses={201: answers.JobShown}, parameters=[IDEMPOTENCY]
+    )
+    @action(detail=True, methods=["post"])
+    def retry(self, request: Request, job_id: str) -> Response:
+        """Queue a new attempt of a job that failed or was canceled: a new job that points back."""
+        body = RetryJob(data=request.data)
+        body.is_valid(raise_exception=True)
+        found = self.get_object().job_ulid
+        outcome = lifecycle.retry(
+            job_ulid=found,
+            by=request.user.actor,
+            reason=body.validated_data["reason"],
+            once=repeatable(request, f"retry {found}", request.data),
+        )
+        return _created(outcome)
+
+    @extend_schema(
+        operation_id="list_runtime_job_events", responses=answers.EventsShown,
+        parameters=[OpenApiParameter("after", OpenApiTypes.INT, description="Only events with a higher seq.")],
+    )
+    @action(detail=True, pagination_class=None, filterset_class=None)
+    def events(self, request: Request, job_id: str) -> Response:
+        """What happened to the job, in order."""
+        after = request.query_params.get("after", "0")
+        if not (after.isascii() and after.isdigit() and len(after) < 19):
+            raise invalid_query("after", "A whole number.")
+        rows = list(JobEvent.objects.of(self.get_object().job_ulid).filter(seq__gt=int(after))[: EVENTS_LIMIT + 1])
+        more = rows[EVENTS_LIMIT - 1].seq if len(rows) > EVENTS_LIMIT else None
+        return Response({"results": [wire.event(row) for row in rows[:EVENTS_LIMIT]], "next_after": more})
+
+    @extend_schema(
+        operation_id="read_runtime_job_logs",
+        responses={(200, "text/plain"): OpenApiTypes.STR},
+        parameters=[OpenApiParameter("follow", OpenApiTypes.STR, enum=["0", "1"], description="1: until the job ends.")],
+    )
+    @action(detail=True, pagination_class=None, filterset_class=None)
+    def logs(self, request: Request, job_id: str) -> Any:
+        """What the job has printed so far, as plain text; with `follow=1` until it has ended."""
+        follow = request.query_params.get("follow", "0")
+        if follow not in {"0", "1"}:
+            raise invalid_query("follow", "0 or 1.")
+        return logs.as_text(self.get_object(), follow=follow == "1", request=request._request)  # noqa: SLF001 DRF has no name for it
+
+
+def _submission(request: Request, body: SubmitJob) -> Submission:
+    sent = body.validated_data
+    return Submission(
+        org_slug=sent["org_slug"],
+        project_slug=sent["project_slug"],
+        spec=body.spec(),
+        trigger_kind=sent["trigger"]["kind"],
+        trigger_actor=sent["trigger"]["actor"],
+        correlation_id=request._request.correlation_id,  # noqa: SLF001 set by our middleware
+        source_address=request.META.get("REMOTE_ADDR") or None,
+    )
+
+
+def _created(outcome: Outcome) -> Response:
+    headers = {"Location": f"/v1/runtime/jobs/{outcome.job.job_ulid}"}
+    if outcome.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return Response(wire.job(outcome.job), status=201, headers=headers)
+
+
+def _in_detail(row: Job) -> dict[str, Any]:
+    newer = Job.objects.filter(root_job_ulid=row.root_job_ulid, attempt__gt=row.attempt).order_by("attempt")
+    return wire.job_in_detail(
+        row,
+        last_event=row.events.order_by("-seq").first(),
+        queue_position=position(row),
+        retries=list(newer.values_list("job_ulid", flat=True)),
+    )

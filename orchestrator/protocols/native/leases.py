@@ -1,0 +1,178 @@
+"""`/v1/runtime/leases`: claim, and what the holder of a lease says about its job (document 000)."""
+
+from typing import Any
+
+from django.conf import settings
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import Serializer
+from rest_framework.viewsets import GenericViewSet
+
+from leases.claims import Offer
+from leases.errors import PoolForbidden, WorkerMismatch
+from leases.models import Lease
+from orchestrator import lifecycle
+from orchestrator.access.headers import repeatable, worker_session
+from orchestrator.access.permissions import IsWorker
+from orchestrator.ingest.lookup import require_run
+from orchestrator.protocols.native import answers, examples, requests, wire
+from runtime_jobs.models import Organization
+from runtime_jobs.states import FailureReason
+from workers.models import Worker
+from workers.registry.matching import offer_of
+
+SESSION = OpenApiParameter("Worker-Session", location=OpenApiParameter.HEADER, description="ULID of the process.")
+
+
+def told(operation_id: str, request: type[Serializer], **kwargs: Any) -> Any:
+    """The schema of a message that is answered with the job's id and status."""
+    return extend_schema(operation_id=operation_id, request=request, responses={200: answers.Told}, **kwargs)
+
+
+class LeaseViewSet(GenericViewSet):
+    """For workers. An unknown lease, another worker's and one that has ended are all answered 409 `stale_lease`."""
+
+    permission_classes = [IsWorker]
+    filter_backends: list[Any] = []
+    pagination_class = None
+    lookup_url_kwarg = "lease_id"
+    lookup_value_regex = "[^/]+"
+
+    @property
+    def worker(self) -> Worker:
+        return self.request.user.worker
+
+    @extend_schema(
+        operation_id="claim_runtime_lease",
+        request=requests.Claim,
+        responses={201: answers.LeaseShown, 204: OpenApiResponse(description="No work for this worker now.")},
+        parameters=[SESSION],
+        examples=[examples.CLAIM],
+    )
+    def create(self, request: Request) -> Response:
+        """Claim the next job. With `wait_seconds`, answer as soon as there is one."""
+        sent = _parsed(requests.Claim, request)
+        claimed = lifecycle.claim(
+            worker=self.worker,
+            offer=_offer(self.worker, sent),
+            acknowledge=sent["acknowledge"],
+            session=worker_session(request),
+            once=repeatable(request, "claim", request.data),
+        )
+        if claimed is None:
+            return Response(status=204)
+        egress = Organization.objects.values_list("egress", flat=True).get(slug=claimed.job.org_slug)
+        headers = {"Idempotency-Replayed": "true"} if claimed.replayed else {}
+        body = wire.claimed(claimed.lease, claimed.job, egress=egress if claimed.job.allow_network else [])
+        return Response(body, status=201, headers=headers)
+
+    @told("acknowledge_runtime_lease", requests.Nothing)
+    @action(detail=True, methods=["post"])
+    def acknowledge(self, request: Request, lease_id: str) -> Response:
+        """Take up a lease that was granted; again changes nothing."""
+        _parsed(requests.Nothing, request)
+        job = lifecycle.acknowledge(lease_ulid=lease_id, worker=self.worker, session=worker_session(request))
+        return Response(wire.ended(job))
+
+    @extend_schema(
+        operation_id="renew_runtime_lease", request=requests.Heartbeat, responses=answers.RenewedShown,
+        parameters=[SESSION],
+    )
+    @action(detail=True, methods=["post"])
+    def heartbeat(self, request: Request, lease_id: str) -> Response:
+        """Renew the lease, and hear whether the job shall be canceled."""
+        sent = _parsed(requests.Heartbeat, request)
+        renewed = lifecycle.renew(
+            lease_ulid=lease_id,
+            worker=self.worker,
+            phase=sent["phase"],
+            progress=sent["progress"],
+            session=worker_session(request),
+        )
+        return Response(wire.renewed(renewed.job, renewed.lease, renewed.at))
+
+    @told("report_runtime_phase", requests.Report, parameters=[SESSION])
+    @action(detail=True, methods=["post"])
+    def report(self, request: Request, lease_id: str) -> Response:
+        """Move the job forward to a phase; the same phase again changes nothing."""
+        sent = _parsed(requests.Report, request)
+        job = lifecycle.report(
+            lease_ulid=lease_id, worker=self.worker, phase=sent["phase"], session=worker_session(request)
+        )
+        return Response(wire.ended(job))
+
+    @extend_schema(operation_id="append_runtime_log", request=requests.LogChunk, responses=answers.ChunkTaken)
+    @action(detail=True, methods=["post"])
+    def logs(self, request: Request, lease_id: str) -> Response:
+        """Append the next chunk of the job's output; the same chunk again changes nothing."""
+        sent = _parsed(requests.LogChunk, request)
+        taken = lifecycle.append_log(
+            lease_ulid=lease_id, worker=self.worker, step=sent["step"], seq=sent["seq"], chunk=sent["chunk"]
+        )
+        return Response({"next_seq": taken.next_seq, "truncated": taken.truncated})
+
+    @told("complete_runtime_lease", requests.Complete, examples=[examples.COMPLETE])
+    @action(detail=True, methods=["post"])
+    def complete(self, request: Request, lease_id: str) -> Response:
+        """End the job as uploaded. The same message again is answered the same."""
+        result = _parsed(requests.Complete, request)["result"]
+        if not settings.INGEST_URL:
+            require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=self.worker)
+        job = lifecycle.complete(
+            lease_ulid=lease_id,
+            worker=self.worker,
+            ingest_run_id=result["ingest_run_id"],
+            exit_code=result["exit_code"],
+            result={"counts": result["counts"]},
+        )
+        return Response(wire.ended(job))
+
+    @told("fail_runtime_lease", requests.Fail, examples=[examples.FAIL])
+    @action(detail=True, methods=["post"])
+    def fail(self, request: Request, lease_id: str) -> Response:
+        """End the job as failed. The same message again is answered the same."""
+        result = _parsed(requests.Fail, request)["result"]
+        job = lifecycle.fail(
+            lease_ulid=lease_id,
+            worker=self.worker,
+            reason=FailureReason(result["reason"]),
+            message=result["message"],
+            exit_code=result["exit_code"],
+            unsent_run=result["payload"],
+        )
+        return Response(wire.ended(job))
+
+    @told("acknowledge_runtime_cancel", requests.AcknowledgeCancel)
+    @action(detail=True, methods=["post"], url_path="acknowledge-cancel")
+    def acknowledge_cancel(self, request: Request, lease_id: str) -> Response:
+        """End the job as canceled, as was asked."""
+        sent = _parsed(requests.AcknowledgeCancel, request)
+        job = lifecycle.acknowledge_cancel(lease_ulid=lease_id, worker=self.worker, message=sent["message"])
+        return Response(wire.ended(job))
+
+    @told("release_runtime_lease", requests.Release)
+    @action(detail=True, methods=["post"])
+    def release(self, request: Request, lease_id: str) -> Response:
+        """Give the job back unexecuted."""
+        sent = _parsed(requests.Release, request)
+        job = lifecycle.release(
+            lease_ulid=lease_id, worker=self.worker, message=sent["message"], unable=sent["unable"]
+        )
+        return Response(wire.ended(job))
+
+
+def _parsed(serializer: type[Serializer], request: Request) -> dict[str, Any]:
+    body = serializer(data=request.data)
+    body.is_valid(raise_exception=True)
+    return body.validated_data
+
+
+def _offer(worker: Worker, sent: dict[str, Any]) -> Offer:
+    if sent["worker_id"] != worker.worker_id:
+        raise WorkerMismatch("This token is another worker's.")
+    if sent["pool"] not in {None, worker.pool.slug}:
+        raise PoolForbidden("This worker is not registered in that pool.")
+    offered, isolation = offer_of(worker, labels=sent["labels"], capabilities=sent["capabilities"])
+    return Offer(worker.worker_id, worker.pool.slug, tuple(sent["job_types"]), offered, isolation)

@@ -1,0 +1,18 @@
+"""`/v1/…`: the native API."""
+
+from django.urls import include, path
+from rest_framework.routers import SimpleRouter
+
+from orchestrator.protocols.native.jobs import JobViewSet
+from orchestrator.protocols.native.leases import LeaseViewSet
+from orchestrator.protocols.native.waiting import patient
+
+router = SimpleRouter(trailing_slash=False)
+router.register("runtime/jobs", JobViewSet, basename="runtime-job")
+router.register("runtime/leases", LeaseViewSet, basename="runtime-lease")
+
+urlpatterns = [
+    # The claim may wait; it stands before the router's own route of the same address.
+    path("runtime/leases", patient(LeaseViewSet.as_view({"post": "create"}))),
+    path("", include(router.urls)),
+]

@@ -1,0 +1,115 @@
+"""Domain objects as the native API shows them (document 000). Pure: no query is made here."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from leases.models import Lease
+from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.specs import execution_of, source_of
+from runtime_jobs.states import JobState
+
+
+def moment(at: datetime | None) -> str | None:
+    """RFC 3339 in UTC."""
+    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def job(row: Job) -> dict[str, Any]:
+    """A job as lists show it, and as submit, cancel and retry answer."""
+    return {
+        "job_id": row.job_ulid,
+        "status": row.public_status,
+        "state": str(row.state),
+        "created_at": moment(row.created_at),
+        "started_at": moment(row.started_at),
+        "finished_at": moment(row.finished_at),
+        "org_slug": row.org_slug,
+        "project_slug": row.project_slug,
+        "source": source_of(row),
+        "execution": execution_of(row),
+        "trigger": {"kind": row.trigger_kind, "actor": row.trigger_actor},
+        "pool": row.pool,
+        "priority": row.priority,
+        "attempt": row.attempt,
+        "retry_of": row.retry_of_job_ulid,
+        "root_job_id": row.root_job_ulid,
+        "cancel_requested": row.cancel_requested_at is not None,
+        "ingest_run_id": row.ingest_run_id,
+        "exit_code": row.exit_code,
+        "failure": failure(row),
+        "correlation_id": row.correlation_id,
+    }
+
+
+def failure(row: Job) -> dict[str, Any] | None:
+    """Why it failed or was canceled, or None."""
+    if row.state == JobState.CANCELED:
+        return {"reason": row.cancel_reason, "class": None, "message": row.cancel_message or ""}
+    if row.state != JobState.FAILED:
+        return None
+    return {"reason": row.failure_reason, "class": row.failure_class, "message": row.failure_message}
+
+
+def job_in_detail(
+    row: Job, *, last_event: JobEvent | None, queue_position: int | None, retries: list[str]
+) -> dict[str, Any]:
+    return job(row) | {
+        "progress": row.progress,
+        "last_event": event(last_event) if last_event else None,
+        "queue_position": queue_position,
+        "retries": retries,
+    }
+
+
+def event(row: JobEvent) -> dict[str, Any]:
+    return {
+        "event_id": row.event_ulid,
+        "seq": row.seq,
+        "event_type": row.event_type,
+        "created_at": moment(row.created_at),
+        "actor": {"kind": row.actor_kind, "id": row.actor_id},
+        "worker_id": row.worker_id,
+        "from_state": row.from_state,
+        "to_state": row.to_state,
+        "fence": row.fence,
+        "payload": row.payload_json,
+        "hash": row.hash,
+    }
+
+
+def claimed(lease: Lease, row: Job, *, egress: list[str]) -> dict[str, Any]:
+    """What a worker gets with a claim: document 000's example, and what it needs besides."""
+    return {
+        "lease_id": lease.lease_ulid,
+        "job": {
+            "job_id": row.job_ulid,
+            "org_slug": row.org_slug,
+            "project_slug": row.project_slug,
+            "job_type": row.job_type,
+            "source": source_of(row),
+            "execution": execution_of(row) | {"least_isolation": row.least_isolation, "egress": egress},
+            "trigger": {"kind": row.trigger_kind, "actor": row.trigger_actor},
+            "attempt": row.attempt,
+            "retry_of": row.retry_of_job_ulid,
+            "fence": lease.fence,
+            "heartbeat_interval_seconds": lease.heartbeat_interval_seconds,
+            "lease_ttl_seconds": lease.ttl_seconds,
+            "acknowledge_within_seconds": lease.acknowledge_within_seconds,
+        },
+        "lease_expires_at": moment(lease.expires_at),
+    }
+
+
+def ended(row: Job) -> dict[str, Any]:
+    """The answer to most messages about a lease."""
+    return {"job_id": row.job_ulid, "status": row.public_status}
+
+
+def renewed(row: Job, lease: Lease, at: datetime) -> dict[str, Any]:
+    """The answer to a heartbeat. `cancel_deadline_seconds` counts from the server's clock now."""
+    return ended(row) | {
+        "lease_expires_at": moment(lease.expires_at),
+        "cancel_requested": row.cancel_requested_at is not None,
+        "cancel_reason": row.cancel_reason,
+        "cancel_deadline_seconds": row.cancel_seconds_left(at),
+    }

@@ -1,0 +1,100 @@
+"""What can go wrong with a job, as the core raises it. A front door translates the code with one table of its own."""
+
+from typing import Any
+
+
+class LifecycleError(Exception):
+    """The verb was refused and nothing has changed. `code` is stable; `facts` go beside it on the wire."""
+
+    code = "error"
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+
+class NotFound(LifecycleError):
+    """It does not exist, or the caller may not see it; the two look alike."""
+
+    code = "not_found"
+
+
+class Invalid(LifecycleError):
+    """The request is wrong in itself. `errors` maps a field's path to what is wrong with it."""
+
+    code = "invalid"
+
+    def __init__(self, errors: dict[str, list[str]], message: str = "The request is not valid.") -> None:
+        super().__init__(message)
+        self.errors = errors
+
+
+class TimeoutAbovePlan(LifecycleError):
+    code = "timeout_above_plan"
+
+
+class FeatureNotEnabled(LifecycleError):
+    """The organization has no hosted runtime analysis."""
+
+    code = "feature_not_enabled"
+
+
+class ProjectNotEnabled(LifecycleError):
+    code = "project_not_enabled"
+
+
+class RepositoryNotAllowed(LifecycleError):
+    code = "repository_not_allowed"
+
+
+class IllegalMove(LifecycleError):
+    """The job's state has no way to the wanted one."""
+
+    code = "illegal_move"
+
+
+class AlreadyFinal(LifecycleError):
+    """The job has its one result. `status` says which."""
+
+    code = "already_final"
+
+
+class NotFinal(LifecycleError):
+    """Only a job that has ended can be retried."""
+
+    code = "not_final"
+
+
+class AlreadyRetried(LifecycleError):
+    """A newer attempt exists; retry that one."""
+
+    code = "already_retried"
+
+
+class CancelNotRequested(LifecycleError):
+    code = "cancel_not_requested"
+
+
+class Conflict(LifecycleError):
+    """This end was already told, and told differently."""
+
+    code = "conflict"
+
+
+class IdempotencyConflict(LifecycleError):
+    """The key was used before, with another request."""
+
+    code = "idempotency_conflict"
+
+
+class ChunkConflict(LifecycleError):
+    """A chunk with this number has other bytes."""
+
+    code = "chunk_conflict"
+
+
+class ChunkGap(LifecycleError):
+    """An earlier chunk is missing. `expected_seq` says which."""
+
+    code = "chunk_gap"

@@ -1,0 +1,95 @@
+"""The trail of a job: rows numbered under the job's lock, chained by hash, written in the transaction of the change."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from runtime_jobs.models import Job, JobEvent
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who did it. `kind`: client, operator, worker, clock, core."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+CLOCK = Actor("clock", "clock")
+CORE = Actor("core", "policy")
+
+
+def append(
+    job: Job,
+    event_type: str,
+    *,
+    at: datetime,
+    by: Actor,
+    worker_id: str | None = None,
+    from_state: str | None = None,
+    to_state: str | None = None,
+    **payload: Any,
+) -> JobEvent:
+    """Write the next event of a job that the caller has locked, or has just made. The caller saves the job's
+    `event_seq` and `event_head`, which this moves."""
+    event = JobEvent(
+        job=job,
+        seq=job.event_seq + 1,
+        event_type=event_type,
+        actor_kind=by.kind,
+        actor_id=by.name,
+        payload_json={key: value for key, value in payload.items() if value is not None},
+        created_at=at,
+        org_slug=job.org_slug,
+        job_type=job.job_type,
+        correlation_id=job.correlation_id,
+        worker_id=worker_id,
+        from_state=from_state,
+        to_state=to_state,
+        fence=job.fence,
+        prev_hash=job.event_head,
+    )
+    event.hash = hash_of(event)
+    event.save(force_insert=True)
+    job.event_seq, job.event_head = event.seq, event.hash
+    return event
+
+
+def hash_of(event: JobEvent) -> str:
+    """SHA-256 over the canonical row, which holds the hash of the row before: nothing in the middle can be changed,
+    taken out or put in unseen. `xid` stays out: a restore from a dump rewrites it."""
+    row = {
+        "event_ulid": event.event_ulid,
+        "job_ulid": event.job_id,
+        "seq": event.seq,
+        "event_type": event.event_type,
+        "actor_kind": event.actor_kind,
+        "actor_id": event.actor_id,
+        "payload": event.payload_json,
+        "created_at": event.created_at.astimezone(UTC).isoformat(),
+        "org_slug": event.org_slug,
+        "job_type": event.job_type,
+        "correlation_id": event.correlation_id,
+        "worker_id": event.worker_id,
+        "from_state": event.from_state,
+        "to_state": event.to_state,
+        "fence": event.fence,
+        "prev_hash": event.prev_hash,
+    }
+    canonical = json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def first_broken(job_ulid: str) -> int | None:
+    """The `seq` of the first event whose chain does not hold, or None."""
+    before = ""
+    for event in JobEvent.objects.of(job_ulid).iterator(chunk_size=500):
+        if event.prev_hash != before or event.hash != hash_of(event):
+            return event.seq
+        before = event.hash
+    return None

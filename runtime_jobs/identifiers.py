@@ -1,0 +1,42 @@
+"""Public identifiers: a prefix that says what it is, then a lower-case ULID (document 000: `rtj_01kkyg…`)."""
+
+import hashlib
+import re
+
+from ulid import PureRandomPolicy, ULIDGenerator
+
+# Not the default policy: it makes the ULIDs of one millisecond differ by exactly 1, and a lease id is a capability.
+_generator = ULIDGenerator(policy=PureRandomPolicy())
+
+ULID_PATTERN = "[0-7][0-9a-hjkmnp-tv-z]{25}"
+ID_LENGTH = 30
+
+
+def new_id(prefix: str) -> str:
+    """Make an identifier such as `rtj_01kkygkagq0jk17bx6y1w8c3df`; `prefix` comes without the underscore."""
+    return f"{prefix}_{str(_generator.generate()).lower()}"
+
+
+def is_id(value: str, prefix: str) -> bool:
+    return re.fullmatch(f"{prefix}_{ULID_PATTERN}", value) is not None
+
+
+def new_job_id() -> str:
+    return new_id("rtj")
+
+
+def new_lease_id() -> str:
+    return new_id("rtl")
+
+
+def new_worker_id() -> str:
+    return new_id("wrk")
+
+
+def new_event_id() -> str:
+    return new_id("evt")
+
+
+def fingerprint(secret: str) -> str:
+    """The 16 hex digits by which a capability may be named in public: the start of its SHA-256."""
+    return hashlib.sha256(secret.encode()).hexdigest()[:16]

@@ -1,0 +1,80 @@
+"""What happened: the trail of every job, and what people did that concerns no single job. Append-only by trigger."""
+
+from django.db import models
+from django.db.models import Q
+
+from runtime_jobs.columns import CurrentTransaction, TransactionId
+from runtime_jobs.identifiers import ID_LENGTH, new_event_id
+from runtime_jobs.models.jobs import Job
+from runtime_jobs.states import FINAL
+
+
+class JobEventQuerySet(models.QuerySet["JobEvent"]):
+    def of(self, job_ulid: str) -> "JobEventQuerySet":
+        return self.filter(job_id=job_ulid).order_by("seq")
+
+
+class JobEvent(models.Model):
+    """Written in the transaction of the change. Order is `seq`, never the time. The hashes chain the rows of a job."""
+
+    id = models.BigAutoField(primary_key=True)
+    event_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_event_id)
+    job = models.ForeignKey(
+        Job, to_field="job_ulid", db_column="job_ulid", on_delete=models.PROTECT, related_name="events", db_index=False
+    )
+    seq = models.BigIntegerField()
+    event_type = models.CharField(max_length=40)
+    actor_kind = models.CharField(max_length=20)
+    actor_id = models.CharField(max_length=200)
+    payload_json = models.JSONField(default=dict)
+    created_at = models.DateTimeField()
+
+    xid = TransactionId(db_default=CurrentTransaction())
+    org_slug = models.CharField(max_length=63)
+    job_type = models.CharField(max_length=50)
+    correlation_id = models.CharField(max_length=64)
+    worker_id = models.CharField(max_length=ID_LENGTH, null=True)
+    from_state = models.CharField(max_length=20, null=True)
+    to_state = models.CharField(max_length=20, null=True)
+    fence = models.BigIntegerField()
+    prev_hash = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64)
+
+    objects = JobEventQuerySet.as_manager()
+
+    class Meta:
+        db_table = "runtime_job_events"
+        constraints = [
+            models.UniqueConstraint(fields=["job", "seq"], name="one_event_per_seq"),
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(to_state__in=FINAL), name="one_final_event_per_job"
+            ),
+        ]
+        # For feeds over all jobs: by transaction, because a lower id can commit later than a higher one.
+        indexes = [models.Index(fields=["xid", "id"], name="events_by_transaction")]
+
+    def __str__(self) -> str:
+        return f"{self.event_type} #{self.seq}"
+
+
+class OperatorEvent(models.Model):
+    """Who did what to a worker, a token, a tenant: before, after, why, from where."""
+
+    id = models.BigAutoField(primary_key=True)
+    event_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_event_id)
+    action = models.CharField(max_length=60)
+    actor = models.CharField(max_length=200)
+    target = models.CharField(max_length=200)
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    reason = models.TextField(blank=True)
+    source_address = models.GenericIPAddressField(null=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "operator_events"
+        # The list in the admin, newest first.
+        indexes = [models.Index(fields=["-created_at"], name="operator_events_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.target} by {self.actor}"

@@ -1,0 +1,213 @@
+"""One row a job: what was asked for, by which policy, where it stands, how it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+
+from runtime_jobs.identifiers import ID_LENGTH, new_job_id
+from runtime_jobs.states import FINAL, STATUS, CancelReason, FailureClass, FailureReason, JobState
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+class RetryKind(models.TextChoices):
+    AUTOMATIC = "automatic"
+    MANUAL = "manual"
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    """Adjectives; they chain."""
+
+    def of_organizations(self, slugs: list[str]) -> JobQuerySet:
+        return self.filter(org_slug__in=slugs)
+
+    def of_type(self, job_type: str) -> JobQuerySet:
+        return self.filter(job_type=job_type)
+
+    def queued(self) -> JobQuerySet:
+        return self.filter(state=JobState.QUEUED)
+
+    def in_claim_order(self) -> JobQuerySet:
+        return self.order_by("-priority", "created_at", "id")
+
+    def locked(self) -> JobQuerySet:
+        """`FOR NO KEY UPDATE`: an open insert of an event row must not make a claimer skip the job."""
+        return self.select_for_update(no_key=True, of=("self",))
+
+
+class Job(models.Model):
+    """Document 000's columns under its names, and the core's own. Only the verbs in `orchestrator.lifecycle` and the
+    claim's SQL write `state`. Columns that a job type has no use for are null."""
+
+    id = models.BigAutoField(primary_key=True)
+    job_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_job_id, editable=False)
+    org_slug = models.CharField(max_length=63)
+    project_slug = models.CharField(max_length=63)
+
+    # What was asked for (document 000).
+    source_kind = models.CharField(max_length=20, null=True)
+    repo_url = models.CharField(max_length=512, null=True)
+    repo_owner = models.CharField(max_length=100, null=True)
+    repo_name = models.CharField(max_length=100, null=True)
+    git_ref = models.CharField(max_length=255, null=True)
+    git_commit = models.CharField(max_length=64, null=True)
+    pull_request_number = models.BigIntegerField(null=True)
+    trigger_kind = models.CharField(max_length=20)
+    trigger_actor = models.CharField(max_length=200, null=True)
+    working_directory = models.CharField(max_length=1024, null=True)
+    command_json = models.JSONField(null=True)
+    timeout_seconds = models.PositiveIntegerField(null=True)
+    allow_network = models.BooleanField(null=True)
+    allow_exec = models.BooleanField(null=True)
+
+    # What the core needs to run any type.
+    job_type = models.CharField(max_length=50, default="runtime")
+    spec = models.JSONField(default=dict)
+    result = models.JSONField(null=True)
+    priority = models.IntegerField()
+    pool = models.CharField(max_length=63)
+    requirements = ArrayField(models.CharField(max_length=63), default=list)
+    excluded_workers = ArrayField(models.CharField(max_length=ID_LENGTH), default=list)
+    payload_digest = models.CharField(max_length=64)
+    correlation_id = models.CharField(max_length=64)
+    source_address = models.GenericIPAddressField(null=True)
+
+    # The policy, set by the type at submit. The verbs read only these, so the core knows no type.
+    max_requeues = models.PositiveSmallIntegerField()
+    automatic_retries = models.PositiveSmallIntegerField()
+    needs_ingest = models.BooleanField()
+    complete_beats_cancel = models.BooleanField()
+    lease_ttl_seconds = models.PositiveIntegerField()
+    heartbeat_interval_seconds = models.PositiveIntegerField()
+    acknowledge_within_seconds = models.PositiveIntegerField()
+    least_isolation = models.CharField(max_length=20)
+
+    # Where it stands.
+    state = models.CharField(max_length=20, choices=JobState.choices, default=JobState.QUEUED, editable=False)
+    status = models.GeneratedField(
+        expression=Case(*(When(state=state, then=Value(word)) for state, word in STATUS.items())),
+        output_field=models.CharField(max_length=20),
+        db_persist=True,
+    )
+    fence = models.BigIntegerField(default=0, help_text="Rises with every lease.")
+    requeue_count = models.PositiveSmallIntegerField(default=0)
+    release_count = models.PositiveSmallIntegerField(default=0)
+    event_seq = models.BigIntegerField(default=0)
+    event_head = models.CharField(max_length=64, default="", help_text="Hash of its newest event.")
+    progress = models.JSONField(null=True)
+    log_bytes = models.BigIntegerField(default=0)
+    cancel_requested_at = models.DateTimeField(null=True)
+    cancel_reason = models.CharField(max_length=30, null=True, choices=CancelReason.choices)
+    cancel_actor = models.CharField(max_length=200, null=True)
+    cancel_message = models.TextField(null=True)
+    cancel_deadline_at = models.DateTimeField(null=True)
+
+    # How it ended.
+    ingest_run_id = models.CharField(max_length=64, null=True, unique=True)
+    failure_reason = models.CharField(max_length=30, null=True, choices=FailureReason.choices)
+    failure_class = models.CharField(max_length=20, null=True, choices=FailureClass.choices)
+    failure_message = models.TextField(null=True)
+    exit_code = models.IntegerField(null=True)
+
+    # Whose attempt it is. A retry is a new row that points back.
+    root_job_ulid = models.CharField(max_length=ID_LENGTH)
+    retry_of_job_ulid = models.CharField(max_length=ID_LENGTH, null=True)
+    retry_kind = models.CharField(max_length=20, null=True, choices=RetryKind.choices)
+    attempt = models.PositiveIntegerField(default=1)
+    automatic_retries_spent = models.PositiveSmallIntegerField(default=0, help_text="Since the last manual one.")
+
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True)
+    phase_at = models.DateTimeField(help_text="When it came into its present state.")
+    executing_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    updated_at = models.DateTimeField()
+
+    objects = JobQuerySet.as_manager()
+
+    class Meta:
+        db_table = "runtime_jobs"
+        permissions = [("operate_job", "May cancel, retry and revoke")]
+        constraints = [
+            models.CheckConstraint(
+                name="job_final_has_finished_at",
+                condition=(Q(state__in=FINAL) & Q(finished_at__isnull=False))
+                | (~Q(state__in=FINAL) & Q(finished_at__isnull=True)),
+            ),
+            models.CheckConstraint(name="job_state_known", condition=Q(state__in=JobState.values)),
+            models.CheckConstraint(
+                name="job_uploaded_has_run",
+                condition=~Q(state=JobState.SUCCEEDED) | Q(needs_ingest=False) | Q(ingest_run_id__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="job_run_only_when_uploaded",
+                condition=Q(ingest_run_id__isnull=True) | Q(state=JobState.SUCCEEDED),
+            ),
+            models.CheckConstraint(
+                name="job_failed_has_reason",
+                condition=(Q(state=JobState.FAILED) & Q(failure_reason__isnull=False, failure_class__isnull=False))
+                | (~Q(state=JobState.FAILED) & Q(failure_reason__isnull=True, failure_class__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="job_canceled_was_requested",
+                condition=~Q(state=JobState.CANCELED) | Q(cancel_requested_at__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="job_requeues_bounded", condition=Q(requeue_count__lte=F("max_requeues"))
+            ),
+            models.CheckConstraint(
+                name="job_retries_bounded",
+                condition=Q(automatic_retries_spent__lte=F("automatic_retries")),
+            ),
+            # At most one newer attempt of each row, automatic or not.
+            models.UniqueConstraint(fields=["retry_of_job_ulid"], name="one_retry_per_job"),
+        ]
+        indexes = [
+            # The list of a project's jobs, newest first (document 000).
+            models.Index(F("org_slug"), F("project_slug"), F("created_at").desc(), name="jobs_of_project"),
+            # The lists of the API, newest first, by cursor on the key.
+            models.Index(F("org_slug"), F("id").desc(), name="jobs_of_organization"),
+            models.Index(F("org_slug"), F("project_slug"), F("id").desc(), name="jobs_of_project_by_key"),
+            # Jobs of a commit (document 000).
+            models.Index(fields=["org_slug", "git_commit"], name="jobs_of_commit"),
+            # Lists by status (document 000).
+            models.Index(fields=["status", "created_at"], name="jobs_by_status"),
+            # The claim, and the place in the queue.
+            models.Index(
+                F("pool"), F("priority").desc(), F("created_at"), F("id"),
+                name="jobs_in_claim_order", condition=Q(state=JobState.QUEUED),
+            ),
+            # The clock: overdue cancels and hard timeouts look only at jobs that are held.
+            models.Index(
+                fields=["state"], name="jobs_held",
+                condition=Q(state__in=["leased", "starting", "checking_out", "executing", "uploading"]),
+            ),
+            # All attempts of one job.
+            models.Index(fields=["root_job_ulid"], name="jobs_of_root"),
+        ]
+
+    def __str__(self) -> str:
+        return self.job_ulid
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def is_held(self) -> bool:
+        return self.state not in FINAL and self.state != JobState.QUEUED
+
+    @property
+    def public_status(self) -> str:
+        """As `status`, which is stale between a move and the next read from the database."""
+        return STATUS[self.state]
+
+    def cancel_seconds_left(self, at: datetime) -> float | None:
+        if self.cancel_deadline_at is None:
+            return None
+        return max(0.0, (self.cancel_deadline_at - at).total_seconds())

@@ -1,0 +1,25 @@
+"""Requests that may be repeated: the first answer counts."""
+
+from django.db import models
+
+
+class IdempotencyKey(models.Model):
+    """One key of one principal for one operation, what it asked for and what came of it."""
+
+    principal = models.CharField(max_length=100)
+    operation = models.CharField(max_length=200)
+    key = models.CharField(max_length=255)
+    fingerprint = models.CharField(max_length=64)
+    result_id = models.CharField(max_length=200)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "idempotency_keys"
+        constraints = [
+            models.UniqueConstraint(fields=["principal", "operation", "key"], name="one_use_of_an_idempotency_key")
+        ]
+        # For the clock, which forgets old keys.
+        indexes = [models.Index(fields=["created_at"], name="idempotency_keys_by_age")]
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.key}"

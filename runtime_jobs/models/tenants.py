@@ -1,0 +1,107 @@
+"""Whose jobs these are: organizations with their plan and people, projects with what they may run, API tokens."""
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models.functions import Now
+
+slug = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,62}\Z", "Lower-case letters, digits and hyphens, at most 63.")
+ISOLATION_CHOICES = [("none", "none"), ("restricted", "restricted"), ("namespaces", "namespaces")]
+
+
+class Scope(models.TextChoices):
+    JOBS_READ = "jobs:read"
+    JOBS_WRITE = "jobs:write"
+    ORCH_READ = "orch:read"
+    ORCH_OPERATE = "orch:operate"
+    ORCH_QUOTA = "orch:quota"
+
+
+class Plan(models.Model):
+    """What an organization has paid for. `max_timeout_seconds` bounds every job's timeout."""
+
+    name = models.CharField(max_length=63, unique=True, validators=[slug])
+    priority = models.IntegerField(default=150, help_text="Of its jobs; higher goes first (free 100, team 200 …).")
+    max_timeout_seconds = models.PositiveIntegerField(default=900, validators=[MinValueValidator(1)])
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Organization(models.Model):
+    """A tenant. Its slug never changes: jobs and runs carry copies of it."""
+
+    slug = models.CharField(max_length=63, unique=True, validators=[slug])
+    name = models.CharField(max_length=200, blank=True)
+    plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="organizations")
+    hosted_runtime_analysis = models.BooleanField(default=False)
+    egress = ArrayField(
+        models.CharField(max_length=255),
+        default=list,
+        blank=True,
+        help_text="Where its jobs with network may go: host, *.suffix or host:port (443 unless named).",
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Project(models.Model):
+    """One product of an organization, and which repositories may run for it."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
+    slug = models.CharField(max_length=63, validators=[slug])
+    enabled = models.BooleanField(default=False, help_text="For hosted runtime analysis.")
+    repositories = ArrayField(
+        models.CharField(max_length=512),
+        default=list,
+        blank=True,
+        help_text="owner/name as on the host; owner/* for all of an owner's.",
+    )
+    pool = models.CharField(max_length=63, blank=True, help_text="Empty: the default pool.")
+    least_isolation = models.CharField(
+        max_length=20, blank=True, choices=ISOLATION_CHOICES, help_text="Empty: what its pool asks for."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["organization", "slug"], name="one_project_per_slug")]
+
+    def __str__(self) -> str:
+        return f"{self.organization.slug}/{self.slug}"
+
+    def allows(self, owner: str, name: str) -> bool:
+        return bool({f"{owner}/{name}".lower(), f"{owner}/*".lower()} & {entry.lower() for entry in self.repositories})
+
+
+class Membership(models.Model):
+    """A person who may look at an organization's jobs in the browser."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="memberships")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "organization"], name="one_membership_per_person")]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.organization}"
+
+
+class ApiToken(models.Model):
+    """A key for programs of one organization. Shown once; only its SHA-256 is stored."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=100)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    scopes = ArrayField(models.CharField(max_length=20, choices=Scope.choices), default=list)
+    created_by = models.CharField(max_length=150, blank=True, editable=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.organization.slug})"
+
+

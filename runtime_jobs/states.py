@@ -1,0 +1,126 @@
+"""The states of a job, the moves between them, and the sets that constraints and queries are written over. Data only."""
+
+from django.db.models import TextChoices
+
+
+class JobState(TextChoices):
+    QUEUED = "queued"  # may be claimed
+    LEASED = "leased"  # holds a granted lease that its worker has not acknowledged yet
+    STARTING = "starting"  # active lease, preparing
+    CHECKING_OUT = "checking_out"
+    EXECUTING = "executing"
+    UPLOADING = "uploading"  # the result is on its way to ingest
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+WAITING = (JobState.QUEUED,)
+RUNNING = (JobState.STARTING, JobState.CHECKING_OUT, JobState.EXECUTING, JobState.UPLOADING)
+HELD = (JobState.LEASED, *RUNNING)  # states in which exactly one lease is open
+FINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED)
+
+# Phases may be skipped but never run backwards.
+_AHEAD = {state: frozenset(RUNNING[place + 1 :]) for place, state in enumerate(RUNNING)}
+_ENDS = frozenset(FINAL)
+_QUEUED = frozenset({JobState.QUEUED})
+
+MOVES: dict[str, frozenset[str]] = {
+    JobState.QUEUED: frozenset({JobState.LEASED, JobState.CANCELED}),
+    JobState.LEASED: frozenset({JobState.STARTING, JobState.FAILED, JobState.CANCELED}) | _QUEUED,
+    JobState.STARTING: _AHEAD[JobState.STARTING] | _ENDS | _QUEUED,  # back to the queue: released unexecuted
+    JobState.CHECKING_OUT: _AHEAD[JobState.CHECKING_OUT] | _ENDS | _QUEUED,
+    JobState.EXECUTING: _AHEAD[JobState.EXECUTING] | _ENDS,
+    JobState.UPLOADING: _ENDS,
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELED: frozenset(),
+}
+
+# The public word for each state (document 000). Types without ingest show `succeeded`.
+STATUS: dict[str, str] = {
+    JobState.QUEUED: "queued",
+    JobState.LEASED: "queued",
+    JobState.STARTING: "running",
+    JobState.CHECKING_OUT: "running",
+    JobState.EXECUTING: "running",
+    JobState.UPLOADING: "running",
+    JobState.SUCCEEDED: "uploaded",
+    JobState.FAILED: "failed",
+    JobState.CANCELED: "canceled",
+}
+
+
+def may_move(source: str | None, target: str) -> bool:
+    """A new row starts queued; everything else is in the table."""
+    if source is None:
+        return target in WAITING
+    return target in MOVES[source]
+
+
+class FailureClass(TextChoices):
+    JOB = "job"
+    WORKER = "worker"
+    INFRASTRUCTURE = "infrastructure"
+    POLICY = "policy"
+
+
+class FailureReason(TextChoices):
+    CHECKOUT_FAILED = "checkout_failed"
+    COMMAND_FAILED = "command_failed"
+    COMMAND_NOT_FOUND = "command_not_found"
+    SANDBOX_APPLY_FAILED = "sandbox_apply_failed"
+    SANDBOX_UNAVAILABLE = "sandbox_unavailable"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    DISK_FULL = "disk_full"
+    TOO_MANY_PROCESSES = "too_many_processes"
+    TRACE_INCOMPLETE = "trace_incomplete"
+    UPLOAD_FAILED = "upload_failed"
+    UPLOAD_REJECTED = "upload_rejected"
+    NEVER_ACKNOWLEDGED = "never_acknowledged"
+    LEASE_EXPIRED = "lease_expired"
+    WORKER_LOST = "worker_lost"
+    WORKER_SHUTDOWN = "worker_shutdown"
+    WORKER_ERROR = "worker_error"
+
+
+FAILURE_CLASSES: dict[str, FailureClass] = {
+    FailureReason.CHECKOUT_FAILED: FailureClass.JOB,
+    FailureReason.COMMAND_FAILED: FailureClass.JOB,
+    FailureReason.COMMAND_NOT_FOUND: FailureClass.JOB,
+    FailureReason.SANDBOX_APPLY_FAILED: FailureClass.WORKER,
+    FailureReason.SANDBOX_UNAVAILABLE: FailureClass.WORKER,
+    FailureReason.TIMED_OUT: FailureClass.POLICY,
+    FailureReason.OUT_OF_MEMORY: FailureClass.POLICY,
+    FailureReason.DISK_FULL: FailureClass.POLICY,
+    FailureReason.TOO_MANY_PROCESSES: FailureClass.POLICY,
+    FailureReason.TRACE_INCOMPLETE: FailureClass.WORKER,
+    FailureReason.UPLOAD_FAILED: FailureClass.INFRASTRUCTURE,
+    FailureReason.UPLOAD_REJECTED: FailureClass.INFRASTRUCTURE,
+    FailureReason.NEVER_ACKNOWLEDGED: FailureClass.WORKER,
+    FailureReason.LEASE_EXPIRED: FailureClass.WORKER,
+    FailureReason.WORKER_LOST: FailureClass.WORKER,
+    FailureReason.WORKER_SHUTDOWN: FailureClass.WORKER,
+    FailureReason.WORKER_ERROR: FailureClass.WORKER,
+}
+
+# What a worker may say. The rest is for the server to find.
+REPORTABLE_FAILURES = frozenset(FailureReason) - {
+    FailureReason.NEVER_ACKNOWLEDGED,
+    FailureReason.LEASE_EXPIRED,
+    FailureReason.WORKER_LOST,
+}
+# Crashes of a worker, and only those, are tried again without a person (document 000, Retry policy).
+RETRIED_AUTOMATICALLY = frozenset(
+    {FailureReason.LEASE_EXPIRED, FailureReason.WORKER_LOST, FailureReason.WORKER_SHUTDOWN}
+)
+
+
+class CancelReason(TextChoices):
+    REQUESTED = "requested"
+    BATCH_CANCELED = "batch_canceled"
+    SUPERSEDED = "superseded"
+    DEPENDENCY_FAILED = "dependency_failed"
+    TIMEOUT = "timeout"
+    OPERATOR = "operator"

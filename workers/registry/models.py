@@ -1,0 +1,67 @@
+"""Who does the work: pools, and the workers that an operator has registered in them."""
+
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from runtime_jobs.identifiers import ID_LENGTH, new_worker_id
+from runtime_jobs.models.tenants import ISOLATION_CHOICES, slug
+
+
+class WorkerState(models.TextChoices):
+    ACTIVE = "active"
+    DRAINING = "draining"  # finishes what it holds, gets nothing new
+    MAINTENANCE = "maintenance"  # as draining, with a note
+    REVOKED = "revoked"  # for good; its token no longer counts
+
+
+def registered_capabilities() -> list[str]:
+    return ["linux", "ptrace", "namespaces", "egress", "exec_control"]
+
+
+class Pool(models.Model):
+    """A set of like workers. `least_isolation` is the least its jobs accept unless their project says otherwise."""
+
+    slug = models.CharField(max_length=63, unique=True, validators=[slug])
+    description = models.CharField(max_length=200, blank=True)
+    least_isolation = models.CharField(max_length=20, default="namespaces", choices=ISOLATION_CHOICES)
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    def locked(self) -> "WorkerQuerySet":
+        return self.select_for_update(no_key=True, of=("self",))
+
+
+class Worker(models.Model):
+    """A machine that may claim. What it may offer is registered here by an operator; a call offers at most that."""
+
+    worker_id = models.CharField(max_length=ID_LENGTH, unique=True, default=new_worker_id, editable=False)
+    slug = models.CharField(max_length=63, unique=True, validators=[slug])
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="workers")
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    capacity = models.PositiveIntegerField(default=1, validators=[MinValueValidator(1), MaxValueValidator(256)])
+    labels = ArrayField(models.CharField(max_length=63), default=list, blank=True)
+    capabilities = ArrayField(models.CharField(max_length=63), default=registered_capabilities, blank=True)
+    state = models.CharField(max_length=20, choices=WorkerState.choices, default=WorkerState.ACTIVE, editable=False)
+    note = models.CharField(max_length=200, blank=True, editable=False)
+    session = models.CharField(max_length=26, blank=True, editable=False, help_text="ULID of its newest process.")
+    last_seen_at = models.DateTimeField(null=True, editable=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = WorkerQuerySet.as_manager()
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(name="worker_capacity_positive", condition=models.Q(capacity__gte=1)),
+        ]
+
+    def __str__(self) -> str:
+        return self.slug
+
+    @property
+    def may_claim(self) -> bool:
+        return self.state == WorkerState.ACTIVE
