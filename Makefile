@@ -57,7 +57,7 @@ python = $(shell for name in python3 python3.11 python3.12 python3.13 python3.14
 
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing the locked dependencies into .venv" >&2
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
+	@$(RUN) -m pip install --quiet --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
 	@touch $@
 
 system:

@@ -26,7 +26,7 @@ from config import places
 
 NAME = "orchestrator"
 PATIENCE = 60.0  # seconds that a start may take: a crash recovery of a large database is part of it
-KEEPERS_TRIED = 3
+KEEPERS_TRIED = 2
 
 _in_use: dict[Path, int] = {}
 

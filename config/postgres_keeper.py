@@ -55,7 +55,7 @@ full_page_writes = {durable}
 LARGEST_LOG = 32 << 20
 LOOKS_EVERY = 0.1  # seconds between looks at whether anybody is left
 LIVED = 2.0  # seconds after which a start counts as a success
-STARTS = 50  # that may fail one after the other: the children of a killed server need a moment to go
+STARTS = 30  # that may fail one after the other: the children of a killed server need a moment to go
 
 
 class Keeper:

@@ -20,14 +20,20 @@ STATE_DIR = Path(tempfile.mkdtemp(prefix="rto-tests-"))
 os.environ["STATE_DIR"] = str(STATE_DIR)
 STATE_DIR.joinpath("throwaway").touch()
 
-from config import embedded_postgres  # noqa: E402 - after the environment it reads
+import django  # noqa: E402 - after the environment it reads
+
+from config import embedded_postgres  # noqa: E402 - likewise
+
+# Here and not later: the conftest of a folder that was named on the command line imports models.
+django.setup()
 
 
 def pytest_configure() -> None:
     """Load the settings, so that pytest-django sees a Django project."""
     from django.conf import settings  # noqa: PLC0415 - after the environment
 
-    assert settings.DATABASES
+    # Tests that commit are cleaned up by TRUNCATE, which the trail's guard refuses everyone else.
+    settings.DATABASES["default"]["OPTIONS"]["options"] += " -c orchestrator.maintenance=truncate"
 
 
 def pytest_unconfigure() -> None:
@@ -36,12 +42,17 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(STATE_DIR, ignore_errors=True)
 
 
+# Real processes, servers and sandboxes: `make check` leaves them to `make test`.
+SLOW = ("config/test_embedded_postgres", "config/test_places", "house/", "workers/engines/", "workers/agent/")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs root, by that name, for an ordinary user."""
-    if os.geteuid() != 0:
-        for item in items:
-            if item.get_closest_marker("root"):
-                item.add_marker(pytest.mark.skip(reason="needs root: cgroups, accounts of their own"))
+    """Mark what is slow; skip what needs root, by that name, for an ordinary user."""
+    for item in items:
+        if str(item.path.relative_to(Path(__file__).parent)).startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+        if os.geteuid() != 0 and item.get_closest_marker("root"):
+            item.add_marker(pytest.mark.skip(reason="needs root: cgroups, accounts of their own"))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +52,12 @@ def answers(state: Path) -> bool:
     return False
 
 
+def removed(state: Path) -> bool:
+    with contextlib.suppress(places.PlaceRefused):
+        places.remove_home(state)
+    return not state.exists()
+
+
 class Users:
     """Processes that use one installation's server."""
 
@@ -81,16 +88,22 @@ class Users:
 
 
 @pytest.fixture
-def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Users]:
-    import tempfile  # noqa: PLC0415 - pytest's own folders are 0700, which is another test's story
-
-    state = Path(tempfile.mkdtemp(prefix="rto-pg-"))
-    (state / "throwaway").touch()
-    users = Users(state)
+def users() -> Iterator[Users]:
+    """An installation whose data goes with its server. Not in tmp_path: pytest's folders are 0700, another story."""
+    users = Users(Path(tempfile.mkdtemp(prefix="rto-pg-")))
+    (users.state / "throwaway").touch()
     yield users
     users.kill_all()
-    eventually(lambda: not processes(state))
-    eventually(lambda: not state.exists())
+    eventually(lambda: not processes(users.state) and not users.state.exists())
+
+
+@pytest.fixture
+def lasting() -> Iterator[Users]:
+    """An installation as `make up` makes one."""
+    users = Users(Path(tempfile.mkdtemp(prefix="rto-pg-")))
+    yield users
+    users.kill_all()
+    eventually(lambda: removed(users.state))  # a process leaves /proc a moment before it leaves its locks
 
 
 def test_the_last_user_out_stops_the_server(users):
@@ -122,15 +135,76 @@ def test_a_killed_user_counts_as_gone(users):
     eventually(lambda: not processes(users.state))
 
 
-def test_a_starter_killed_halfway_leaves_a_start_that_works(users):
-    user = users.start()
-    eventually(lambda: "keeper" in processes(users.state))
+def test_a_start_cut_short_leaves_nothing_that_a_later_one_trusts(lasting):
+    user = lasting.start()
+    eventually((lasting.state / "postgres" / "data.unfinished").exists)
+    os.kill(processes(lasting.state)["keeper"], signal.SIGKILL)
     user.kill()
     user.communicate()
-    (users.state / "throwaway").touch() if users.state.exists() else users.state.mkdir()
-    (users.state / "throwaway").touch()
-    users.ready()
-    assert answers(users.state)
+    eventually(lambda: not processes(lasting.state))
+    lasting.ready()
+    assert answers(lasting.state)
+    assert not (lasting.state / "postgres" / "data.unfinished").exists()
+
+
+def test_a_stale_pid_file_that_names_a_living_process_does_not_stop_a_start(lasting):
+    """After a reboot the number in it may be anybody's, also one that PostgreSQL may signal."""
+    lasting.end(lasting.ready())
+    stranger = subprocess.Popen(["sleep", "600"], **_same_account(lasting.state))
+    data, socket = lasting.state / "postgres" / "data", lasting.state / "postgres" / "socket"
+    lines = [str(stranger.pid), str(data), "1", "5432", str(socket), "", "1 1", "ready"]
+    try:
+        for file in (data / "postmaster.pid", socket / ".s.PGSQL.5432.lock"):
+            file.write_text("\n".join(lines) + "\n")
+        (socket / ".s.PGSQL.5432").touch()
+        lasting.ready()
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def _same_account(state: Path) -> dict[str, int]:
+    owner = (state / "postgres").stat().st_uid
+    return {"user": owner} if os.geteuid() == 0 else {}
+
+
+def test_what_was_committed_survives_a_kill_of_everybody(lasting):
+    user = lasting.ready()
+    with psycopg.connect(embedded_postgres.url(lasting.state)) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 1 AS one")
+    for pid in [user.pid, *processes(lasting.state).values()]:
+        os.kill(pid, signal.SIGKILL)
+    user.communicate()
+    lasting.ready()
+    with psycopg.connect(embedded_postgres.url(lasting.state)) as connection:
+        assert connection.execute("SELECT one FROM kept").fetchone() == (1,)
+
+
+def test_the_server_is_durable_private_and_off_the_network(lasting):
+    lasting.ready()
+    folder = lasting.state / "postgres"
+    for private in (folder, folder / "data", folder / "socket"):
+        assert private.stat().st_mode & 0o777 == 0o700
+    expected = {"listen_addresses": "", "fsync": "on", "jit": "off", "max_connections": "200", "data_checksums": "on"}
+    with psycopg.connect(embedded_postgres.url(lasting.state)) as connection:
+        found = {name: connection.execute(f"SHOW {name}").fetchone()[0] for name in expected}
+        superuser = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
+    assert found == expected
+    assert superuser == (False,)
+
+
+def test_a_start_that_cannot_work_says_why(lasting):
+    lasting.end(lasting.ready())
+    (lasting.state / "postgres" / "data" / "PG_VERSION").write_text("9.6\n")
+    output, _ = lasting.start().communicate(timeout=60)
+    assert "EmbeddedPostgresFailed" in output
+    assert "initialized by PostgreSQL version 9.6" in output
+
+
+def test_a_home_in_use_is_not_removed(lasting):
+    lasting.ready()
+    with pytest.raises(places.PlaceRefused, match="in use"):
+        places.remove_home(lasting.state)
 
 
 def test_a_killed_server_is_started_again(users):

@@ -1,0 +1,98 @@
+"""Whatever other accounts of the installation must reach can be reached, and no folder above changes its mode."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config import embedded_postgres, places
+
+
+def modes(path: Path) -> dict[Path, int]:
+    return {step: step.stat().st_mode for step in (path, *path.parents)}
+
+
+@pytest.fixture
+def unreachable(tmp_path: Path) -> Path:
+    """A folder as /root is: nobody else may walk through it."""
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.mark.root
+def test_an_unreachable_installation_gets_a_home_that_others_can_walk_to(unreachable):
+    before = modes(unreachable)
+    state = unreachable / "state"
+    home = places.prepare_home(state)
+    try:
+        assert home == places.home(state) == places.prepare_home(state)
+        assert places.is_open_path(home)
+        assert modes(unreachable) == before
+        assert (home / "belongs-to").read_text() == f"{state}\n"
+    finally:
+        places.remove_home(state)
+    assert not home.exists()
+    assert not state.exists()
+
+
+@pytest.mark.root
+def test_postgresql_runs_for_an_unreachable_installation(unreachable):
+    state = unreachable / "state"
+    (places.prepare_home(state) / "throwaway").touch()
+    command = "import sys, pathlib, config.embedded_postgres as e; print(e.ensure(pathlib.Path(sys.argv[1]))['host'])"
+    told = subprocess.check_output([sys.executable, "-c", command, state], text=True, cwd=places.BASE_DIR)
+    assert told.strip() == str(places.home(state) / "postgres" / "socket")
+    assert not places.home(state).exists()
+
+
+@pytest.mark.root
+def test_a_fresh_clone_at_the_same_place_does_not_find_the_old_data(unreachable):
+    state = unreachable / "state"
+    first = places.prepare_home(state)
+    state.joinpath("home").unlink()
+    state.rmdir()
+    second = places.prepare_home(state)
+    assert first != second
+    places.remove_home(state)
+    first.joinpath("belongs-to").unlink()
+    first.rmdir()
+
+
+def test_an_ordinary_path_is_its_own_home(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert places.prepare_home(tmp_path / "state") == tmp_path / "state"
+    assert places.work_dir(tmp_path / "state") == tmp_path / "state" / "work"
+
+
+def test_a_deep_path_gets_a_short_folder_for_the_socket(tmp_path):
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    folder = places.socket_folder(deep)
+    assert len(os.fsencode(folder / places.SOCKET_NAME)) <= places.LONGEST_SOCKET_PATH
+    assert folder == places.socket_folder(deep)
+    assert embedded_postgres.django_database(deep)["HOST"] == str(folder)
+
+
+def test_a_folder_that_somebody_else_put_there_is_refused(tmp_path):
+    account = places.postgres_account(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    planted = tmp_path / "planted"
+    planted.symlink_to(elsewhere)
+    with pytest.raises(places.PlaceRefused):
+        places.prepare_private(planted, account)
+
+
+def test_a_state_directory_that_cannot_be_made_is_refused_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(places.PlaceRefused, match="STATE_DIR"):
+        places.prepare_home(tmp_path / "file" / "state")
+
+
+def test_a_relative_state_directory_counts_from_the_project(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STATE_DIR", "some/where")
+    assert places.state_dir() == places.BASE_DIR / "some" / "where"
