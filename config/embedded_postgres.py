@@ -29,6 +29,7 @@ PATIENCE = 60.0  # seconds that a start may take: a crash recovery of a large da
 KEEPERS_TRIED = 2
 
 _in_use: dict[Path, int] = {}
+_keepers: list[subprocess.Popen[bytes]] = []
 
 
 class EmbeddedPostgresFailed(Exception):
@@ -127,7 +128,7 @@ def _start_keeper_if_none(home: Path) -> bool:
 def _start_keeper(home: Path, lock: int) -> None:
     """Start a keeper that inherits `lock`; it outlives this process and its terminal."""
     with (home / "postgres.log").open("ab") as log:
-        subprocess.Popen(
+        keeper = subprocess.Popen(
             [sys.executable, "-m", "config.postgres_keeper", str(home), str(lock)],
             cwd=places.BASE_DIR,
             env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
@@ -137,6 +138,7 @@ def _start_keeper(home: Path, lock: int) -> None:
             pass_fds=(lock,),
             start_new_session=True,
         )
+    _keepers.append(keeper)  # a Popen that is dropped while its child lives warns; the keeper outlives us
 
 
 def _revive(home: Path) -> None:

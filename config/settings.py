@@ -79,9 +79,8 @@ TEMPLATES = [
     }
 ]
 STATIC_URL = "static/"
-STATIC_ROOT = STATE_DIR / "static"
-STATICFILES_DIRS: list[Path] = []
-WHITENOISE_USE_FINDERS = True
+STATIC_ROOT = env.str("STATIC_ROOT", default="") or None  # for collectstatic, behind a web server of its own
+WHITENOISE_USE_FINDERS = True  # else the server finds the files where the packages have them
 LOGIN_URL = "admin:login"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [

@@ -1,0 +1,160 @@
+"""Rows for tests. Tenants and workers are made; jobs and leases go through the verbs, so that they are legal."""
+
+from typing import Any
+
+import factory
+
+from leases.claims import Offer
+from orchestrator import lifecycle
+from orchestrator.lifecycle import Claimed, Submission
+from runtime_jobs.events import Actor
+from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project
+from runtime_jobs.models.tenants import Scope
+from runtime_jobs.specs import RuntimeSpec, runtime_policy
+from workers.models import Pool, Worker
+from workers.registry.tokens import API_PREFIX, WORKER_PREFIX, digest_of, new_token
+
+COMMIT = "c13aa82903ea336cf3f21bdf2d930dc1a41f65cf"
+ALICE = Actor("client", "alice")
+OPERATOR = Actor("operator", "olga")
+POLICY = runtime_policy(
+    lease_ttl_seconds=120, heartbeat_interval_seconds=20, acknowledge_within_seconds=30, max_requeues=5
+)
+
+
+class PlanFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = Plan
+        django_get_or_create = ("name",)
+
+    name = "team"
+    priority = 200
+    max_timeout_seconds = 900
+
+
+class OrganizationFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = Organization
+        django_get_or_create = ("slug",)
+
+    slug = factory.Sequence(lambda n: f"org-{n}")
+    plan = factory.SubFactory(PlanFactory)
+    hosted_runtime_analysis = True
+
+
+class ProjectFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = Project
+        django_get_or_create = ("organization", "slug")
+
+    organization = factory.SubFactory(OrganizationFactory)
+    slug = "web"
+    enabled = True
+    repositories = ["cc-consulting-nv/web"]
+
+
+class PoolFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = Pool
+        django_get_or_create = ("slug",)
+
+    slug = "shared-linux"
+
+
+class WorkerFactory(factory.django.DjangoModelFactory):
+    """`worker.token` is the plain token, which no row has."""
+
+    class Meta:
+        model = Worker
+
+    slug = factory.Sequence(lambda n: f"worker-{n}")
+    pool = factory.SubFactory(PoolFactory)
+    capacity = 50
+
+    @classmethod
+    def _create(cls, model_class: type[Worker], *args: Any, **kwargs: Any) -> Worker:
+        token = kwargs.pop("token", None) or new_token(WORKER_PREFIX)
+        worker = super()._create(model_class, *args, digest=digest_of(token), **kwargs)
+        worker.token = token
+        return worker
+
+
+def api_token(organization: Organization, scopes: tuple[str, ...] = tuple(Scope.values)) -> str:
+    """A new token of the organization, in plain."""
+    token = new_token(API_PREFIX)
+    ApiToken.objects.create(organization=organization, name="test", digest=digest_of(token), scopes=list(scopes))
+    return token
+
+
+def spec(**changes: Any) -> RuntimeSpec:
+    values = {
+        "repo_url": "https://github.com/cc-consulting-nv/web.git",
+        "owner": "cc-consulting-nv",
+        "repo": "web",
+        "ref": "refs/heads/main",
+        "git_commit": COMMIT,
+        "pull_request_number": 98,
+        "working_directory": ".",
+        "command": ("pnpm", "install"),
+        "timeout_seconds": 300,
+        "allow_network": True,
+        "allow_exec": True,
+    }
+    return RuntimeSpec(**values | changes)
+
+
+def submitted(project: Project | None = None, *, policy: Any = POLICY, **changes: Any) -> Job:
+    """A queued job."""
+    project = project or ProjectFactory()
+    submission = Submission(
+        org_slug=project.organization.slug,
+        project_slug=project.slug,
+        spec=spec(**changes),
+        trigger_kind="manual",
+        trigger_actor="alice",
+        correlation_id="test",
+        source_address="127.0.0.1",
+    )
+    return lifecycle.submit(submission, policy=policy, default_pool="shared-linux", by=ALICE).job
+
+
+def offer(worker: Worker, **changes: Any) -> Offer:
+    values = {
+        "worker_id": worker.worker_id,
+        "pool": worker.pool.slug,
+        "job_types": ("runtime",),
+        "offers": frozenset(worker.capabilities) | frozenset(worker.labels),
+        "isolation": "namespaces",
+    }
+    return Offer(**values | changes)
+
+
+def claimed(worker: Worker | None = None, *, acknowledge: bool = False, **kwargs: Any) -> Claimed:
+    """The next job, on a lease of this worker. `acknowledge=True` leaves it granted."""
+    worker = worker or WorkerFactory()
+    found = lifecycle.claim(worker=worker, offer=offer(worker), acknowledge=acknowledge, **kwargs)
+    assert found is not None
+    return found
+
+
+SUBMIT_BODY = {
+    "org_slug": "sandtrace",
+    "project_slug": "web",
+    "source": {
+        "kind": "github",
+        "repo_url": "https://github.com/cc-consulting-nv/web.git",
+        "owner": "cc-consulting-nv",
+        "repo": "web",
+        "ref": "refs/heads/main",
+        "git_commit": COMMIT,
+        "pull_request_number": 98,
+    },
+    "execution": {
+        "working_directory": ".",
+        "command": ["pnpm", "install"],
+        "timeout_seconds": 300,
+        "allow_network": True,
+        "allow_exec": True,
+    },
+    "trigger": {"kind": "pull_request", "actor": "github-app"},
+}
