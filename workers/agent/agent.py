@@ -1,0 +1,156 @@
+"""A worker from its start to its end: makes sure of the machine, delivers what was left, claims and works."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ulid import ULID
+
+from workers.agent import signals
+from workers.agent.checkout import Bounds, Checkout, Mirrors
+from workers.agent.client import Client, Offer
+from workers.agent.credentials import Token
+from workers.agent.delivery import Delivery
+from workers.agent.errors import StartRefused
+from workers.agent.execution import Bench, JobRun
+from workers.agent.heartbeat import Heartbeat
+from workers.agent.holding import Holdings
+from workers.agent.loop import Loop
+from workers.agent.slots import Slots
+from workers.agent.spool import Spool
+from workers.agent.transport import Transport
+from workers.agent.trust import TrustWindow
+from workers.agent.upload import Ingest, ingest_origin
+from workers.agent.workspace import WorkFolder
+from workers.engines.base import Capabilities, Engine, Isolation, Limits
+
+logger = logging.getLogger(__name__)
+
+LEFT_SECONDS = 60.0
+WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to work. `ingest_url` empty: the server's own. `ingest_token_file` None: the worker's token counts there."""
+
+    server: str
+    token_file: Path
+    worker_id: str | None
+    pool: str
+    work_dir: Path
+    capacity: int = 1
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    ingest_url: str = ""
+    ingest_token_file: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+    bounds: Bounds = field(default_factory=Bounds)
+    upload_seconds: float = 600.0
+
+
+class Agent:
+    """One worker process. `run` is called once, in the main thread. Raises StartRefused."""
+
+    def __init__(self, options: Options, engine: Engine) -> None:
+        self._options = options
+        self._engine = engine
+        self._token = Token(options.token_file)
+        # Sessions are compared as text: the newest process of a worker is the one that counts.
+        self._client = Client(options.server, self._token, str(ULID()).lower())
+
+    def run(self, *, once: bool = False) -> None:
+        """Work until the first signal has drained it, or for one claim."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._client.close)
+            folder = stack.enter_context(contextlib.closing(WorkFolder(self._options.work_dir)))
+            slots = stack.enter_context(contextlib.closing(Slots(self._options.capacity)))
+            found = self._make_sure(folder, slots)
+            delivery = self._delivery(folder, stack)
+            bench = self._bench(folder, found, delivery, stack)
+            loop = Loop(
+                client=self._client,
+                offer=Offer(bench.worker_id, self._options.pool, capabilities(found, self._engine.isolation)),
+                slots=slots,
+                folder=folder,
+                begin=lambda claimed: JobRun(bench, claimed.lease, claimed.slot),
+            )
+            with signals.heard(loop.drain, loop.abandon):
+                self._deliver_left(delivery, loop.draining)
+                loop.run(once=once)
+
+    def _make_sure(self, folder: WorkFolder, slots: Slots) -> Capabilities:
+        """Raise StartRefused unless this machine holds jobs as the engine promises; clean up after a past life."""
+        found = self._engine.check()
+        for soft in found.soft:
+            logger.warning("engine %s: soft limit: %s", self._engine.name, soft)
+        for missing in found.missing:
+            logger.error("engine %s: missing: %s", self._engine.name, missing)
+        if found.missing:
+            raise StartRefused(f"engine {self._engine.name} cannot run here: {'; '.join(found.missing)}")
+        if any(self._engine.owner(slot) is not None for slot in slots.numbers):
+            folder.admit_others()
+        self._engine.clean(slots.numbers)
+        folder.wipe_all()
+        return found
+
+    def _delivery(self, folder: WorkFolder, stack: contextlib.ExitStack) -> Delivery:
+        origin = ingest_origin(self._client.server, self._options.ingest_url)
+        own = self._options.ingest_token_file
+        if own is None and origin != self._client.server:
+            logger.warning("INGEST_URL names another service and no token for it is given: runs go there without one")
+        token = Token(own).current if own else self._token.current if origin == self._client.server else lambda: ""
+        transport = stack.enter_context(contextlib.closing(Transport(origin, token)))
+        return Delivery(self._client, Ingest(transport), Spool(folder.spool), self._options.upload_seconds)
+
+    def _bench(self, folder: WorkFolder, found: Capabilities, delivery: Delivery, stack: contextlib.ExitStack) -> Bench:
+        holdings = Holdings()
+        heartbeat = Heartbeat(self._client, holdings)
+        for thread in (heartbeat, TrustWindow(holdings)):
+            thread.start()
+            stack.callback(thread.close)
+        return Bench(
+            worker_id=self._worker_id(),
+            client=self._client,
+            heartbeat=heartbeat,
+            engine=self._engine,
+            offered=found.offered,
+            checkout=Checkout(Mirrors(self._options.mirrors), self._options.bounds),
+            folder=folder,
+            spool=delivery.spool,
+            delivery=delivery,
+            limits=self._options.limits,
+        )
+
+    def _worker_id(self) -> str:
+        worker_id = self._options.worker_id or self._token.worker_id
+        if not worker_id or not WORKER_ID.fullmatch(worker_id):
+            raise StartRefused(
+                "which worker is this? give --worker-id, or write its id below the token in the token file"
+            )
+        return worker_id
+
+    def _deliver_left(self, delivery: Delivery, over: threading.Event) -> None:
+        # Nothing renews those leases, so there is no use in trying for longer than one lives.
+        delivery = replace(delivery, upload_seconds=min(delivery.upload_seconds, LEFT_SECONDS))
+        for entry in delivery.spool.left():
+            job_id = entry.lease.job.job_id
+            if entry.server != self._client.server:
+                logger.warning("job %s: its spooled result is for %s: kept", job_id, entry.server)
+                continue
+            logger.info("job %s: delivering the result that an earlier life left", job_id)
+            delivery.deliver(entry, over=over)
+
+
+def capabilities(found: Capabilities, isolation: Isolation) -> dict[str, bool]:
+    """Return what is sent with a claim; the server reads the isolation from the last two names."""
+    names = dict.fromkeys(sorted(found.offered), True)
+    return names | {
+        "namespaces": isolation is Isolation.NAMESPACES,
+        "restricted": isolation is Isolation.RESTRICTED,
+    }

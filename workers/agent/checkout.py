@@ -1,0 +1,256 @@
+"""Brings one commit of one repository into a workspace, as data: nothing that the repository holds is executed.
+
+No hooks, filters, submodules, prompts, redirects or credentials; one protocol; a limit on size, files and time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from workers.agent import tether
+from workers.agent.errors import AgentError
+from workers.agent.words import counted, scrubbed
+from workers.engines.base import Stop
+
+# Owner and name: no user, port, query or escape, and no segment that climbs out of a mirror's folder.
+REPOSITORY = re.compile(r"https://[A-Za-z0-9][A-Za-z0-9.-]*/(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+OPTIONS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "protocol.ext.allow=never",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "transfer.fsckObjects=true",
+    "fetch.fsckObjects=true",
+    "http.followRedirects=false",
+    "credential.helper=",
+    "core.askPass=",
+    "safe.bareRepository=explicit",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "core.protectNTFS=true",
+    "core.protectHFS=true",
+    "http.lowSpeedLimit=1000",
+    "http.lowSpeedTime=30",
+    "init.templateDir=",
+    "init.defaultBranch=main",
+    "advice.detachedHead=false",
+)
+
+
+class CheckoutFailed(AgentError):
+    """The commit cannot be brought here. `str()` says why, in words for whoever submitted the job."""
+
+
+class CheckoutStopped(AgentError):
+    """The checkout was told to stop before it was done."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What one checkout may take."""
+
+    seconds: float = 300
+    tree_bytes: int = 4 << 30  # .git and the files together
+    files: int = 500_000
+
+    @property
+    def ceiling(self) -> tether.Ceiling:
+        # git maps whole packs, so its address space is larger than what it writes.
+        return tether.Ceiling(self.tree_bytes, self.tree_bytes + (2 << 30), int(self.seconds) * 2)
+
+
+@dataclass(frozen=True)
+class Mirrors:
+    """Where to fetch instead: URL prefix -> prefix of the mirror, the longest match wins, as git's `insteadOf`."""
+
+    prefixes: Mapping[str, str]
+
+    def address(self, repo_url: str) -> str:
+        """Return the URL that is really fetched."""
+        match = max((prefix for prefix in self.prefixes if repo_url.startswith(prefix)), key=len, default="")
+        return f"{_as_url(self.prefixes[match])}{repo_url[len(match) :]}" if match else repo_url
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """Fetches into a directory that belongs to `owner` already. `config` is a file of ours outside the workspace."""
+
+    mirrors: Mirrors
+    bounds: Bounds = Bounds()
+
+    def fetch(self, repo_url: str, commit: str, *, into: Path, owner: int | None, stop: Stop) -> None:
+        """Leave the files of `commit` in `into`. Raises CheckoutFailed, CheckoutStopped, OSError (of this machine)."""
+        if not REPOSITORY.fullmatch(repo_url) or not COMMIT.fullmatch(commit):
+            raise CheckoutFailed("the repository must be https://host/owner/name, the commit 40 or 64 hex digits")
+        address = self.mirrors.address(repo_url)
+        config = _config_file(into.with_name(into.name + ".gitconfig"), repo_url, address)
+        watch = tether.until(time.monotonic() + self.bounds.seconds, _asked(stop), _Size(into, self.bounds))
+        try:
+            _Git(into, owner, config, repo_url, address, self.bounds, watch).check_out(commit)
+        finally:
+            config.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Git:
+    folder: Path
+    owner: int | None
+    config: Path
+    repo_url: str
+    address: str  # what is really fetched
+    bounds: Bounds
+    watch: Callable[[], str | None]
+
+    def check_out(self, commit: str) -> None:
+        sha256 = ["--object-format=sha256"] if len(commit) == 64 else []
+        self._run("init", "-q", "--template=", *sha256)
+        fetch = ["fetch", "-q", "--no-tags", "--no-recurse-submodules", "--depth=1", "--no-write-fetch-head"]
+        self._run(*fetch, "--end-of-options", self.repo_url, commit)
+        self._run("checkout", "-q", "--detach", "--no-recurse-submodules", "--force", commit, "--")
+        head = self._run("rev-parse", "--verify", "--end-of-options", "HEAD").split()
+        if head[-1:] != [commit]:
+            raise CheckoutFailed(f"the repository answered with another commit than {commit}")
+        self._refuse(_Size(self.folder, self.bounds)(), "")
+
+    def _run(self, verb: str, *arguments: str) -> str:
+        options = [part for option in OPTIONS for part in ("-c", option)]
+        command = [shutil.which("git") or "/usr/bin/git", *options, verb, *arguments]
+        done = tether.run(
+            command,
+            folder=self.folder,
+            environment=self._environment(),
+            owner=self.owner,
+            ceiling=self.bounds.ceiling,
+            watch=self.watch,
+        )
+        self._refuse(done.cut_for, done.tail)
+        if done.code != 0:
+            raise CheckoutFailed(self._words(verb, done.tail))
+        return done.tail
+
+    def _refuse(self, cut_for: str | None, tail: str) -> None:
+        if cut_for == "stop":
+            raise CheckoutStopped
+        if cut_for == "time":
+            raise CheckoutFailed(f"the checkout took longer than {self.bounds.seconds:g} s")
+        if cut_for:
+            raise CheckoutFailed(f"the repository is too large: {cut_for}")
+        if "No space left on device" in tail:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _words(self, verb: str, tail: str) -> str:
+        if "not our ref" in tail or "couldn't find remote ref" in tail:
+            return "the repository does not have this commit"
+        hidden = ((self.address, self.repo_url), (str(self.folder), "the workspace"))
+        return scrubbed(f"git {verb}: {tail or 'ended without a word'}", hidden, 600)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PATH": "/usr/bin:/bin",
+            "HOME": "/nonexistent",
+            "LC_ALL": "C",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": str(self.config),
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "/bin/true",
+            "GIT_ALLOW_PROTOCOL": urlsplit(self.address).scheme,
+            "GIT_PROTOCOL_FROM_USER": "0",
+            "GIT_LFS_SKIP_SMUDGE": "1",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_CEILING_DIRECTORIES": str(self.folder.parent),
+        }
+
+
+class _Size:
+    """Says what is too much, looking again only after a while: a look costs as much as there are files."""
+
+    def __init__(self, folder: Path, bounds: Bounds) -> None:
+        self._folder = folder
+        self._bounds = bounds
+        self._next = 0.0
+
+    def __call__(self) -> str | None:
+        begun = time.monotonic()
+        if begun < self._next:
+            return None
+        word = self._look()
+        took = time.monotonic() - begun
+        self._next = begun + took + max(0.5, 5 * took)
+        return word
+
+    def _look(self) -> str | None:
+        total, files = 0, 0
+        for folder, _, names in os.walk(self._folder):
+            files += len(names) + 1
+            total += sum(_size(f"{folder}/{name}") for name in names)
+            if files > self._bounds.files:
+                return f"more than {counted(self._bounds.files, 'file')}"
+            if total > self._bounds.tree_bytes:
+                return f"more than {counted(self._bounds.tree_bytes, 'byte')}"
+        return None
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:  # git moves its files about
+        return 0
+
+
+def _asked(stop: Stop) -> Callable[[], str | None]:
+    return lambda: "stop" if stop.asked.is_set() else None
+
+
+def _as_url(mirror: str) -> str:
+    # Without a scheme git would take its shortcut for local clones, which has a history of holes.
+    return f"file://{mirror}" if mirror.startswith("/") else mirror
+
+
+def _config_file(path: Path, repo_url: str, address: str) -> Path:
+    """Write the only configuration git reads besides its command line: who may read it learns the mirror, no more."""
+    lines = []
+    if address != repo_url:
+        lines += [f"[url {_quoted(address)}]", f"\tinsteadOf = {_quoted(repo_url)}"]
+    if address.startswith("file://"):
+        # The mirror belongs to somebody else than the slot's account, and the operator named it.
+        place = address.removeprefix("file://")
+        lines += ["[safe]", *(f"\tdirectory = {_quoted(name)}" for name in (place, f"{place}.git", f"{place}/.git"))]
+    path.unlink(missing_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o644)
+    return path
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def inside(workspace: Path, working_directory: str) -> None:
+    """Raise CheckoutFailed unless `working_directory` is a directory beneath `workspace` that no link leads to."""
+    at = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for step in _steps(working_directory):
+            below = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = below
+    except (OSError, ValueError):
+        raise CheckoutFailed("the working directory is not a directory of the repository") from None
+    finally:
+        os.close(at)
+
+
+def _steps(path: str) -> list[str]:
+    steps = [step for step in path.split("/") if step not in {"", "."}]
+    if path.startswith("/") or ".." in steps:
+        raise CheckoutFailed("the working directory must be relative and stay inside the repository")
+    return steps

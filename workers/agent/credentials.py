@@ -1,0 +1,53 @@
+"""The worker's token, read from its file, and read again once the server has refused it: an operator may rotate it."""
+
+from __future__ import annotations
+
+import logging
+import stat
+import threading
+from pathlib import Path
+
+from workers.agent.errors import StartRefused
+
+logger = logging.getLogger(__name__)
+
+
+class Token:
+    """The first line of `path`; the second may hold the worker's id. The token appears in no log line and no error."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._guard = threading.Lock()
+        self._text, self.worker_id = _read(path)
+
+    def __repr__(self) -> str:
+        return f"Token({self._path})"
+
+    def current(self) -> str:
+        return self._text
+
+    def refused(self) -> None:
+        """Look whether the file has another token by now; the next request carries it."""
+        with self._guard:
+            try:
+                fresh, _ = _read(self._path)
+            except StartRefused as error:
+                logger.warning("the token was refused and cannot be read again: %s", error)
+                return
+            if fresh != self._text:
+                logger.info("the token was refused; %s holds another one by now", self._path)
+            self._text = fresh
+
+
+def _read(path: Path) -> tuple[str, str | None]:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        with path.open(encoding="ascii") as file:
+            token, worker_id = file.readline(4096).strip(), file.readline(128).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartRefused(f"cannot read the token file {path}: {type(error).__name__}") from None
+    if mode & 0o077:
+        logger.warning("%s may be read by other accounts (mode %o): chmod 600 it", path, mode)
+    if not token or not token.isprintable() or " " in token:
+        raise StartRefused(f"the first line of {path} is not a token")
+    return token, worker_id or None

@@ -1,0 +1,84 @@
+"""Puts an end to an HTTP request by its total time."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import Any, Self
+
+import urllib3
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+
+class Deadline:
+    """Ends the request of this thread after `seconds` by shutting its socket down.
+
+    A timeout of `requests` counts anew with every byte, so a server that sends one a second could hold us for hours.
+    """
+
+    _of_thread = threading.local()
+
+    def __init__(self, seconds: float) -> None:
+        self.passed = False
+        self._guard = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._timer = threading.Timer(max(seconds, 0.001), self.cut)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._of_thread.current = self
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._of_thread.current = None
+
+    @classmethod
+    def watch(cls, connected: socket.socket | None) -> None:
+        """Called by the connection before it waits for the answer."""
+        deadline: Deadline | None = getattr(cls._of_thread, "current", None)
+        if deadline is not None and connected is not None:
+            with deadline._guard:  # noqa: SLF001 - our own class
+                deadline._socket = connected  # noqa: SLF001 - our own class
+            if deadline.passed:
+                deadline.cut()
+
+    def cut(self) -> None:
+        """End the request now. The waiting thread sees the end of the stream."""
+        with self._guard:
+            self.passed = True
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # it may be closed by now
+                    # Not SSLSocket.shutdown: that one would take the TLS object from under the waiting thread.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class _PlainConnection(HTTPConnection):
+    def getresponse(self) -> Any:
+        Deadline.watch(self.sock)
+        return super().getresponse()
+
+
+class _SecureConnection(HTTPSConnection):
+    def getresponse(self) -> Any:
+        Deadline.watch(self.sock)
+        return super().getresponse()
+
+
+class _PlainPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _PlainConnection
+
+
+class _SecurePool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+class TimedAdapter(HTTPAdapter):
+    """An adapter for `requests` whose connections obey the Deadline of their thread."""
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}

@@ -1,0 +1,79 @@
+"""Takes a spooled result to its end: uploaded and completed, or failed for a reason that the server has heard.
+
+The same for a job that has just ended and for what an earlier life of this worker left.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from workers.agent.backoff import Pause, insist
+from workers.agent.client import Client
+from workers.agent.errors import Conflict, Refused, StaleLease, Unreachable
+from workers.agent.failpoints import failpoint
+from workers.agent.spool import Entry, Spool
+from workers.agent.upload import Ingest, UploadFailed, UploadRejected
+
+logger = logging.getLogger(__name__)
+
+# The server keeps the payload of a failed upload, but takes no body over 1 MiB.
+LARGEST_ENCLOSED = 1_000_000
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """`upload_seconds`: how long an upload is tried in all."""
+
+    client: Client
+    ingest: Ingest
+    spool: Spool
+    upload_seconds: float = 600.0
+
+    def deliver(self, entry: Entry, *, over: threading.Event) -> None:
+        """Bring `entry` to its end and remove it; leave it where it is if `over` is set before that."""
+        job_id = entry.lease.job.job_id
+        try:
+            self._hand_over(entry, over)
+        except StaleLease as stale:
+            logger.warning("job %s: its lease is over (%s): the spooled result is dropped", job_id, stale.reason)
+        except (Conflict, Refused) as refusal:
+            logger.error("job %s: the server refuses the result, which is dropped: %s", job_id, refusal)  # noqa: TRY400 - the text is all there is
+        except (Unreachable, UploadFailed):
+            logger.warning("job %s: the result stays in the spool", job_id)
+            return
+        self.spool.remove(entry)
+
+    def _hand_over(self, entry: Entry, over: threading.Event) -> None:
+        job_id = entry.lease.job.job_id
+        try:
+            run_id = self.ingest.store(job_id, entry.payload, pause=Pause(over, self.upload_seconds))
+        except UploadRejected as refusal:
+            self._fail(entry, {"reason": "upload_rejected", "message": str(refusal)}, over)
+        except UploadFailed as failure:
+            if over.is_set():
+                raise
+            self._fail(entry, {"reason": "upload_failed", "message": str(failure), **_enclosed(entry)}, over)
+        else:
+            failpoint("worker.ingest.acked")
+            self._complete(entry, run_id, over)
+
+    def _complete(self, entry: Entry, run_id: str, over: threading.Event) -> None:
+        result = {"ingest_run_id": run_id, "uploaded_at": datetime.now(UTC).isoformat(), **entry.final}
+        failpoint("worker.complete.send")
+        insist(lambda: self.client.complete(entry.lease, result), pause=Pause(over))
+        logger.info("job %s: uploaded as %s", entry.lease.job.job_id, run_id)
+
+    def _fail(self, entry: Entry, result: dict[str, Any], over: threading.Event) -> None:
+        logger.error("job %s: %s: %s", entry.lease.job.job_id, result["reason"], result["message"])
+        code = entry.final.get("exit_code")
+        result |= {} if code is None else {"exit_code": code}
+        insist(lambda: self.client.fail(entry.lease, result), pause=Pause(over))
+
+
+def _enclosed(entry: Entry) -> dict[str, Any]:
+    return {"payload": json.loads(entry.payload)} if len(entry.payload) <= LARGEST_ENCLOSED else {}

@@ -1,0 +1,49 @@
+"""Places where a test may make the worker fail: ORCH_FP="name=kill|stop:3|raise|sleep:5", several joined by commas.
+
+Read only when ORCH_TEST=1; otherwise a passed failpoint costs one look at an empty dict.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+
+class FailpointReached(RuntimeError):
+    """What `raise` raises."""
+
+
+def armed(environment: dict[str, str]) -> dict[str, str]:
+    """Return name -> action from ORCH_FP, or nothing outside tests."""
+    if environment.get("ORCH_TEST") != "1":
+        return {}
+    pairs = (item.partition("=") for item in environment.get("ORCH_FP", "").split(",") if item)
+    return {name.strip(): action.strip() for name, _, action in pairs}
+
+
+_ARMED = armed(dict(os.environ))
+
+
+def failpoint(name: str) -> None:
+    """Do here what the test asked for; nothing in production."""
+    if _ARMED and name in _ARMED:
+        _act(name, _ARMED[name])
+
+
+def _act(name: str, action: str) -> None:
+    verb, _, seconds = action.partition(":")
+    if verb == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif verb == "stop":
+        # A stopped process cannot wake itself.
+        wake = ["/bin/sh", "-c", 'sleep "$1"; kill -CONT "$2"', "wake", str(float(seconds)), str(os.getpid())]
+        subprocess.Popen(wake)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif verb == "sleep":
+        time.sleep(float(seconds))
+    elif verb == "raise":
+        raise FailpointReached(name)
+    else:
+        raise ValueError(f"ORCH_FP: {name}={action}: kill, stop:SECONDS, raise or sleep:SECONDS")

@@ -1,0 +1,122 @@
+"""Keeps every lease of this worker alive from one thread, and hears there what the server wants of each job."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from workers.agent.backoff import Backoff
+from workers.agent.client import Beat, Client
+from workers.agent.errors import Answered, Conflict, Malformed, StaleLease, Unreachable
+from workers.agent.holding import Held, Holdings, suspended_too
+
+logger = logging.getLogger(__name__)
+
+JITTER = 0.2
+LONGEST_TRY_SECONDS = 10.0
+PHASES = ("starting", "checking_out", "executing", "uploading")
+
+
+class Heartbeat:
+    """`hold` a lease and it is renewed until `drop`, or until the server or the clock says that it is over."""
+
+    def __init__(self, client: Client, holdings: Holdings, clock: Callable[[], float] = suspended_too) -> None:
+        self._client = client
+        self._holdings = holdings
+        self._clock = clock
+        self._closing = False
+        self._woken = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        with self._woken:
+            self._closing = True
+            self._woken.notify_all()
+
+    def hold(self, held: Held) -> None:
+        held.due = self._clock() + _next_interval(held)
+        self._holdings.add(held)
+        self._wake()
+
+    def drop(self, held: Held) -> None:
+        self._holdings.discard(held)
+
+    def announce(self, held: Held, phase: str, *, within: float = 0.0) -> None:
+        """Tell the server the job's phase with a heartbeat that leaves `within` so many seconds."""
+        held.phase = phase
+        held.due = min(held.due, self._clock() + within)
+        self._wake()
+
+    def beat_due(self) -> None:
+        """Send every heartbeat whose time has come."""
+        for held in self._holdings.all():
+            if self._clock() >= held.due:
+                self._beat(held)
+
+    def _beat(self, held: Held) -> None:
+        sent_at = self._clock()
+        within = max(min(LONGEST_TRY_SECONDS, held.trust_until - sent_at), 0.05)
+        # In this order: whoever announces a phase from here on moves the next heartbeat nearer again.
+        held.due = sent_at + _next_interval(held)
+        phase = held.phase
+        try:
+            beat = self._client.heartbeat(held.lease, _progress(phase), within=within)
+        except StaleLease as stale:
+            self.drop(held)
+            held.holder.lost(stale.reason)
+        except (Unreachable, Answered, Malformed) as trouble:
+            if isinstance(trouble, Conflict) and phase:
+                _forget(held, phase)  # it was overtaken on its way; without it the lease can be renewed
+            self._missed(held, trouble)
+        else:
+            self._accepted(held, phase, sent_at, beat)
+
+    def _accepted(self, held: Held, phase: str | None, sent_at: float, beat: Beat) -> None:
+        if held.failures:
+            logger.info("job %s: heartbeats are answered again", held.lease.job.job_id)
+        held.failures = 0
+        held.renewed(sent_at)
+        _forget(held, phase)
+        if beat.cancel_requested:
+            held.holder.canceled(beat.cancel_reason, beat.cancel_deadline_seconds)
+
+    def _missed(self, held: Held, trouble: Exception) -> None:
+        if not held.failures:
+            logger.warning("job %s: heartbeat not accepted: %s", held.lease.job.job_id, trouble)
+        held.failures += 1
+        backoff = Backoff(first=min(2.0 ** (held.failures - 1), held.lease.heartbeat_interval_seconds))
+        held.due = self._clock() + backoff.next(getattr(trouble, "retry_after", None))
+
+    def _run(self) -> None:
+        while True:
+            with self._woken:
+                if self._closing:
+                    return
+                dues = [held.due for held in self._holdings.all()]
+                self._woken.wait(max(min(dues, default=float("inf")) - self._clock(), 0.0) if dues else None)
+            self.beat_due()
+
+    def _wake(self) -> None:
+        with self._woken:
+            self._woken.notify_all()
+
+
+def _next_interval(held: Held) -> float:
+    return held.lease.heartbeat_interval_seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - not a secret
+
+
+def _progress(phase: str | None) -> dict[str, Any]:
+    if phase is None:
+        return {}
+    return {"phase": phase, "progress": {"current_step": phase, "step_index": PHASES.index(phase)}}
+
+
+def _forget(held: Held, phase: str | None) -> None:
+    if held.phase == phase:  # unless another one was announced meanwhile
+        held.phase = None

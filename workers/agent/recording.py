@@ -1,0 +1,45 @@
+"""Records one run: takes the trace as it comes and, at the end, makes the bytes for ingest from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workers.agent.report import RunReport, encoded
+from workers.agent.wire import Job
+from workers.engines.base import Ended, Engine, Order
+
+
+class Recording:
+    """`feed` is called from the engine's thread, `payload` once, after it."""
+
+    def __init__(self, worker_id: str, job: Job, order: Order, engine: Engine) -> None:
+        self._worker_id = worker_id
+        self._job = job
+        self._order = order
+        self._report = RunReport(engine.places(order), expected=order.egress.allow if order.egress else ())
+
+    def feed(self, lines: bytes) -> None:
+        self._report.feed(lines)
+
+    def payload(self, ended: Ended) -> tuple[bytes, dict[str, int]]:
+        """Return the body for ingest, the same bytes for every try, and its counts."""
+        body = self._report.payload(metadata=self._metadata(), ended=ended, order=self._order)
+        return encoded(body), {name: number for name, number in body["counts"].items() if isinstance(number, int)}
+
+    def _metadata(self) -> dict[str, Any]:
+        job, source = self._job, self._job.source
+        return {
+            "org_slug": job.org_slug,
+            "project_slug": job.project_slug,
+            "repo_url": source.repo_url,
+            "git_commit": source.git_commit,
+            "git_ref": source.ref,
+            "pull_request_number": source.pull_request_number,
+            "command": list(job.execution.command),
+            "working_directory": job.execution.working_directory,
+            "trigger_kind": job.trigger.kind,
+            "trigger_actor": job.trigger.actor,
+            "worker_id": self._worker_id,
+            "job_id": job.job_id,
+            "retry_of_job_id": job.retry_of,
+        }

@@ -1,0 +1,94 @@
+"""Keeps a result on disk from before its upload starts until the server has accepted the job's end.
+
+A worker that is killed in between finds it at its next start and sends the very same bytes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workers.agent import wire
+from workers.agent.errors import Malformed
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".result"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One result on its way: `final` goes into `complete` beside the run id, `payload` are the bytes for ingest.
+
+    The file holds the lease, whose id is a capability: its mode is 0600."""
+
+    server: str
+    lease: wire.Lease
+    final: dict[str, Any]
+    payload: bytes = field(repr=False)
+
+
+class Spool:
+    """The results in one directory, one file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, entry: Entry) -> None:
+        """Write `entry` so that it survives a crash of worker or machine from here on."""
+        path = self._path(entry)
+        draft = path.with_suffix(".draft")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_header(entry) + b"\n" + entry.payload)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        self._sync()
+
+    def remove(self, entry: Entry) -> None:
+        self._path(entry).unlink(missing_ok=True)
+        self._sync()
+
+    def left(self) -> Iterator[Entry]:
+        """Yield what earlier lives left, oldest first; what cannot be read is put aside with a log line."""
+        for draft in self._folder.glob("*.draft"):  # torn: its upload had not begun
+            draft.unlink(missing_ok=True)
+        for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime):
+            try:
+                yield _entry(path.read_bytes())
+            except (Malformed, ValueError, KeyError, TypeError, OSError):
+                logger.exception("%s cannot be read; it is kept as .unreadable", path.name)
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_suffix(".unreadable"))
+
+    def _path(self, entry: Entry) -> Path:
+        return self._folder / f"{entry.lease.job.job_id}.{entry.lease.fence}{SUFFIX}"
+
+    def _sync(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _header(entry: Entry) -> bytes:
+    digest = hashlib.sha256(entry.payload).hexdigest()
+    header = {"version": 1, "server": entry.server, "claim": entry.lease.sent, "final": entry.final, "sha256": digest}
+    return json.dumps(header).encode()  # one line: JSON escapes newlines
+
+
+def _entry(stored: bytes) -> Entry:
+    head, _, payload = stored.partition(b"\n")
+    header = json.loads(head)
+    if header["version"] != 1 or hashlib.sha256(payload).hexdigest() != header["sha256"]:
+        raise Malformed("spool")
+    return Entry(header["server"], wire.lease(header["claim"]), header["final"], payload)

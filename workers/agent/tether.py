@@ -1,0 +1,132 @@
+"""Runs a program of ours whose whole process group dies with the worker, at its deadline, and when it is told to.
+
+The kernel's parent-death signal reaches one process only, so it goes to a small shell that then kills its group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TAIL_BYTES = 8192
+TICK_SECONDS = 0.2
+# $1 is the worker's pid: had it died before the parent-death signal was set, nobody would ever send it.
+SHELL = 'trap "kill -KILL 0" TERM; [ "$PPID" = "$1" ] || exit 1; shift; "$@" & wait $!'
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What the program may use, per process."""
+
+    file_bytes: int
+    memory_bytes: int
+    cpu_seconds: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """How it ended. `cut_for` is what the watch said, or None if the program ended by itself; `tail` its last words."""
+
+    code: int
+    tail: str
+    cut_for: str | None = None
+
+
+def run(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    owner: int | None,
+    ceiling: Ceiling,
+    watch: Callable[[], str | None],
+) -> Done:
+    """Run `command` as `owner` (None: as ourselves) in `folder` until it ends or `watch()` says why it must.
+
+    Call it from a thread that outlives it: the parent-death signal counts the thread, not the process.
+    """
+    process = subprocess.Popen(
+        [*_dropped(owner), *_limited(ceiling), "/bin/sh", "-c", SHELL, "tether", str(os.getpid()), *command],
+        cwd=folder,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    with process:
+        tail, cut_for = _follow(process, watch)
+        # Still unreaped, so the group's number cannot belong to anybody else yet.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+    return Done(code, tail.decode(errors="replace"), cut_for)
+
+
+def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -> tuple[bytes, str | None]:
+    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+    output, tail = process.stdout.fileno(), b""
+    ended = os.pidfd_open(process.pid)
+    try:
+        while True:
+            ready, _, _ = select.select([output, ended], [], [], TICK_SECONDS)
+            if output in ready:
+                tail = (tail + os.read(output, 1 << 16))[-TAIL_BYTES:]
+            if ended in ready:
+                return _drained(output, tail), None
+            if cut_for := watch():
+                return tail, cut_for
+    finally:
+        os.close(ended)
+
+
+def _drained(output: int, tail: bytes) -> bytes:
+    """Read what is there already; somebody may still hold the other end open."""
+    while select.select([output], [], [], 0)[0]:
+        piece = os.read(output, 1 << 16)
+        if not piece:
+            break
+        tail = (tail + piece)[-TAIL_BYTES:]
+    return tail
+
+
+def _dropped(owner: int | None) -> list[str]:
+    drop = [_program("setpriv"), "--no-new-privs", "--inh-caps=-all", "--pdeathsig", "TERM"]
+    if owner is not None and os.geteuid() == 0:
+        drop += [f"--reuid={owner}", f"--regid={owner}", "--clear-groups", "--bounding-set=-all"]
+    return [*drop, "--"]
+
+
+def _limited(ceiling: Ceiling) -> list[str]:
+    return [
+        _program("prlimit"),
+        f"--fsize={ceiling.file_bytes}",
+        f"--as={ceiling.memory_bytes}",
+        f"--cpu={ceiling.cpu_seconds}",
+        "--core=0",
+        "--nofile=1024",
+        "--",
+    ]
+
+
+def _program(name: str) -> str:
+    return shutil.which(name) or f"/usr/bin/{name}"
+
+
+def until(deadline: float, *further: Callable[[], str | None]) -> Callable[[], str | None]:
+    """Return a watch that says `time` after `deadline` (monotonic), or the first thing that `further` ones say."""
+
+    def watch() -> str | None:
+        if time.monotonic() >= deadline:
+            return "time"
+        return next((word for word in (look() for look in further) if word), None)
+
+    return watch

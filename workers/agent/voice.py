@@ -1,0 +1,58 @@
+"""What one job says to the server. Final words are repeated until they are heard, or nobody may speak any more."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from workers.agent.backoff import Pause, insist
+from workers.agent.client import Client
+from workers.agent.errors import Conflict
+from workers.agent.verdicts import GivenBack, JobFailed
+from workers.agent.wire import Lease
+
+logger = logging.getLogger(__name__)
+
+
+class Voice:
+    """All calls raise StaleLease, Conflict, Refused, and Unreachable once `over` is set."""
+
+    def __init__(self, client: Client, lease: Lease) -> None:
+        self.over = threading.Event()  # nothing more may be said about this job
+        self._client = client
+        self._lease = lease
+        self._job_id = lease.job.job_id
+
+    def acknowledge(self) -> None:
+        pause = Pause(self.over, self._lease.acknowledge_within_seconds)
+        insist(lambda: self._client.acknowledge(self._lease), pause=pause)
+
+    def report(self, phase: str) -> None:
+        """Tell the phase, once: a server that cannot be reached now shall not hold up the job."""
+        self._client.report(self._lease, phase)
+
+    def log(self, seq: int, chunk: bytes) -> None:
+        self._client.log(self._lease, seq, chunk)
+
+    def fail(self, failure: JobFailed) -> None:
+        logger.warning("job %s: %s: %s", self._job_id, failure.reason, failure)
+        result: dict[str, Any] = {"reason": failure.reason, "message": str(failure)}
+        result |= {} if failure.exit_code is None else {"exit_code": failure.exit_code}
+        self._insist(lambda: self._client.fail(self._lease, result))
+
+    def give_back(self, why: GivenBack) -> None:
+        try:
+            self._insist(lambda: self._client.release(self._lease, str(why), unable=why.unable))
+        except Conflict:  # it is too late for that
+            self.fail(JobFailed(why.otherwise, str(why)))
+        else:
+            logger.warning("job %s: given back: %s", self._job_id, why)
+
+    def acknowledge_cancel(self) -> None:
+        self._insist(lambda: self._client.acknowledge_cancel(self._lease, "The command was stopped."))
+        logger.info("job %s: canceled", self._job_id)
+
+    def _insist(self, call: Callable[[], None]) -> None:
+        insist(call, pause=Pause(self.over))

@@ -1,0 +1,167 @@
+"""The claim's answer as frozen values: dict in, dataclass out; unknown members are ignored, wrong ones refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from workers.agent.errors import Malformed
+from workers.engines.base import Isolation
+
+T = TypeVar("T")
+IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")  # becomes part of a path and of file names
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True)
+class Source:
+    repo_url: str
+    git_commit: str
+    ref: str | None
+    pull_request_number: int | None
+
+
+@dataclass(frozen=True)
+class Execution:
+    command: tuple[str, ...]
+    working_directory: str
+    timeout_seconds: float
+    allow_network: bool
+    allow_exec: bool
+    least_isolation: Isolation
+    egress: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trigger:
+    kind: str
+    actor: str | None
+
+
+@dataclass(frozen=True)
+class Job:
+    job_id: str
+    org_slug: str
+    project_slug: str
+    source: Source
+    execution: Execution
+    trigger: Trigger
+    retry_of: str | None
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A right to run one job. `lease_id` is a capability: it goes into requests and the spool, nowhere else."""
+
+    lease_id: str = field(repr=False)
+    job: Job
+    fence: int
+    ttl_seconds: float
+    heartbeat_interval_seconds: float
+    acknowledge_within_seconds: float
+    sent: dict[str, Any] = field(repr=False)  # as it came, for the spool
+
+
+def lease(body: Any) -> Lease:
+    """Read the answer to a claim. Raises Malformed, which names the member and never its value."""
+    outer = _object(body, "answer")
+    job = _object(outer.get("job"), "job")
+    return Lease(
+        lease_id=_identifier(outer, "lease_id"),
+        job=_job(job),
+        fence=_take(job, "fence", int),
+        ttl_seconds=_seconds(job, "lease_ttl_seconds"),
+        heartbeat_interval_seconds=_seconds(job, "heartbeat_interval_seconds"),
+        acknowledge_within_seconds=_seconds(job, "acknowledge_within_seconds"),
+        sent=outer,
+    )
+
+
+def _job(job: dict[str, Any]) -> Job:
+    trigger = _object(job.get("trigger"), "trigger")
+    return Job(
+        job_id=_identifier(job, "job_id"),
+        org_slug=_take(job, "org_slug", str),
+        project_slug=_take(job, "project_slug", str),
+        source=_source(_object(job.get("source"), "source")),
+        execution=_execution(_object(job.get("execution"), "execution")),
+        trigger=Trigger(_take(trigger, "kind", str), _take(trigger, "actor", str, None)),
+        retry_of=_take(job, "retry_of", str, None),
+    )
+
+
+def _source(source: dict[str, Any]) -> Source:
+    commit = _take(source, "git_commit", str)
+    if not COMMIT.fullmatch(commit):
+        raise Malformed("git_commit")
+    return Source(
+        repo_url=_take(source, "repo_url", str),
+        git_commit=commit,
+        ref=_take(source, "ref", str, None),
+        pull_request_number=_take(source, "pull_request_number", int, None),
+    )
+
+
+def _execution(execution: dict[str, Any]) -> Execution:
+    command = _strings(execution, "command", None)
+    if not command:
+        raise Malformed("command")
+    return Execution(
+        command=command,
+        working_directory=_take(execution, "working_directory", str, "."),
+        timeout_seconds=_seconds(execution, "timeout_seconds"),
+        allow_network=_take(execution, "allow_network", bool),
+        allow_exec=_take(execution, "allow_exec", bool),
+        least_isolation=_isolation(execution),
+        egress=_strings(execution, "egress", []),
+    )
+
+
+def _isolation(execution: dict[str, Any]) -> Isolation:
+    # A level that this worker has never heard of must not be mistaken for a weak one.
+    name = _take(execution, "least_isolation", str, Isolation.NAMESPACES.value)
+    try:
+        return Isolation(name)
+    except ValueError:
+        raise Malformed("least_isolation") from None
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Malformed(name)
+    return value
+
+
+def _take(holder: dict[str, Any], name: str, kind: type[T], default: Any = _REQUIRED) -> T:
+    value = holder.get(name)
+    if value is None and default is not _REQUIRED:
+        return default
+    # In Python a bool is an int; on the wire it is not.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise Malformed(name)
+    return value
+
+
+def _identifier(holder: dict[str, Any], name: str) -> str:
+    value = _take(holder, name, str)
+    if not IDENTIFIER.fullmatch(value):
+        raise Malformed(name)
+    return value
+
+
+def _seconds(holder: dict[str, Any], name: str) -> float:
+    value = holder.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**9:
+        raise Malformed(name)
+    return float(value)
+
+
+def _strings(holder: dict[str, Any], name: str, default: list[str] | None) -> tuple[str, ...]:
+    value = holder.get(name, default)
+    if value is None and default is not None:
+        value = default
+    if not isinstance(value, list) or not all(isinstance(item, str) and "\0" not in item for item in value):
+        raise Malformed(name)
+    return tuple(value)

@@ -1,0 +1,94 @@
+"""One fresh directory per job, given to the slot's account, and gone afterwards whatever the job left in it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+from workers.agent.errors import StartRefused
+from workers.agent.slots import locked
+
+logger = logging.getLogger(__name__)
+
+LEAST_FREE = 0.10  # of the disk; below it nothing new is claimed
+WIPE_SECONDS = 300
+
+
+class WorkFolder:
+    """The worker's own directory, held by one process at a time: `jobs/` for checkouts, `spool/` for results."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.jobs = self.path / "jobs"
+        self.spool = self.path / "spool"
+        try:
+            for folder, mode in ((self.path, 0o711), (self.jobs, 0o711), (self.spool, 0o700)):
+                folder.mkdir(mode=mode, parents=True, exist_ok=True)
+                folder.chmod(mode)  # the umask may have taken something away
+            self._lock = locked(self.path / "lock")
+        except OSError as error:
+            raise StartRefused(f"cannot use {self.path} ({error.strerror}): name another one with --work-dir") from None
+        if self._lock is None:
+            raise StartRefused(f"another worker uses {self.path}: name another one with --work-dir")
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def admit_others(self) -> None:
+        """Raise StartRefused unless other accounts can walk down to the checkouts: a slot's account must."""
+        for step in (self.jobs, *self.jobs.parents):
+            if not step.stat().st_mode & stat.S_IXOTH:
+                raise StartRefused(f"the accounts of the slots cannot walk through {step}: use another --work-dir")
+
+    def is_nearly_full(self) -> bool:
+        usage = shutil.disk_usage(self.path)
+        return usage.free < usage.total * LEAST_FREE
+
+    def make(self, job_id: str, owner: int | None) -> Path:
+        """Return an empty directory for this job, of mode 0700, that belongs to `owner` (None: to us)."""
+        place = self.jobs / job_id
+        self.wipe(place)
+        place.mkdir(mode=0o700)
+        if owner is not None:
+            os.chown(place, owner, owner)
+        return place
+
+    def wipe(self, place: Path) -> None:
+        """Remove the workspace and the engine's directory beside it. Logs what resists; never raises for it."""
+        for doomed in (place, place.with_name(place.name + ".private")):
+            if os.path.lexists(doomed):
+                _remove(doomed)
+
+    def wipe_all(self) -> None:
+        """Remove every workspace that an earlier life left."""
+        for place in sorted(self.jobs.iterdir()):
+            logger.info("removing %s, left by an earlier life", place.name)
+            _remove(place)
+
+
+def _remove(doomed: Path) -> None:
+    # rm, not shutil: a job may nest directories deeper than Python's stack, and rm follows no link either.
+    remove = ["rm", "-rf", "--one-file-system", "--", str(doomed)]
+    if _succeeds(remove):
+        return
+    if not doomed.is_symlink():  # a job of our own account may have closed its directories to itself
+        _succeeds(["chmod", "-R", "u+rwX", "--", str(doomed)])
+    if not _succeeds(remove):
+        logger.error("could not remove %s: look at it, its disk space stays taken", doomed)
+
+
+def _succeeds(command: list[str]) -> bool:
+    environment = {"PATH": os.defpath, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, stdin=subprocess.DEVNULL, env=environment, timeout=WIPE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
