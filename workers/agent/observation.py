@@ -1,0 +1,98 @@
+"""From the events of a trace to facts: each call goes to what knows it, each birth and death to the processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from workers.agent.calls_on_files import CHANGES, argument, changed, moved, opened, path_of
+from workers.agent.calls_on_network import Sockets
+from workers.agent.facts import Attempt, Death, Execution, Fact
+from workers.agent.paths import Ground, absolute
+from workers.agent.processes import Process, Processes, Program, program_of, script_of
+from workers.engines.strace import Call, Entered, Event, Exited, Killed, Superseded
+from workers.engines.strace_values import descriptor, strings
+
+# Calls that mean something by themselves, whoever makes them and however they end.
+TELLING = frozenset(
+    {"ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "kill"}
+    | {"mount", "umount", "umount2", "pivot_root", "chroot", "fsopen", "open_tree", "move_mount", "unshare", "setns"}
+    | {"bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "keyctl", "add_key", "open_by_handle_at"}
+    | {"init_module", "finit_module", "kexec_load", "kexec_file_load", "reboot"}
+)
+_CLONES = frozenset({"clone", "clone3", "fork", "vfork"})
+_COMMENT = re.compile(r" ?/\*.*?\*/")
+_WORD = 120  # characters kept of an argument
+_MAX_ARGV = 64
+
+Meaning = Callable[[Call, Process], Iterator[Fact]]
+
+
+class Observer:
+    """Feed it events in order; it yields each fact with the process that it is about."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self.processes = Processes(ground.places.workspace)
+        sockets = Sockets()
+        self._meanings: dict[str, Meaning] = {
+            **dict.fromkeys(("open", "openat", "openat2", "creat"), opened),
+            **dict.fromkeys(CHANGES, changed),
+            **dict.fromkeys(("chdir", "fchdir"), moved),
+            **dict.fromkeys(("execve", "execveat"), self._executed),
+            **dict.fromkeys(_CLONES, self._cloned),
+            **dict.fromkeys(TELLING, _told),
+            **dict.fromkeys(("sendto", "sendmsg", "sendmmsg"), sockets.sent),
+            "socket": sockets.created,
+            "connect": sockets.connected,
+            "bind": sockets.bound,
+            "listen": sockets.listened,
+        }
+
+    def facts(self, event: Event) -> Iterator[tuple[Fact, Process]]:
+        process = self.processes.of(event.pid, event.time)
+        match event:
+            case Call():
+                meaning = self._meanings.get(event.name)
+                if meaning is not None:
+                    for fact in meaning(event, process):
+                        yield fact, process
+            case Entered(name=name, arguments=arguments) if name in _CLONES:
+                self.processes.enters_clone(process, is_thread=b"CLONE_THREAD" in arguments)
+            case Exited(code=code, time=time):
+                self.processes.ended(process, time, code=code)
+            case Killed(signal=signal, time=time):
+                self.processes.ended(process, time, signal=signal)
+                yield Death(signal), process
+            case Superseded(pid=pid, by=by, time=time):
+                self.processes.superseded(pid, by, time)
+
+    def _cloned(self, call: Call, process: Process) -> Iterator[Fact]:
+        flags = b" ".join(call.arguments)
+        self.processes.forked(process, call.result, is_thread=b"CLONE_THREAD" in flags)
+        if b"CLONE_NEW" in flags:
+            yield Attempt("clone", (flags.decode("ascii", "replace")[:_WORD],), call.errno)
+
+    def _executed(self, call: Call, process: Process) -> Iterator[Fact]:
+        at = 1 if call.name == "execveat" else 0
+        file = descriptor(argument(call, 0)) if at else None
+        path = path_of(call, process, at)
+        if path is None:
+            return
+        unnamed = file is not None and (file.deleted or (file.path or b"").startswith(b"/memfd:"))
+        argv = tuple(word.decode("utf-8", "replace") for word in strings(argument(call, at + 1))[:_MAX_ARGV])
+        yield Execution(path, argv, call.errno, unnamed)
+        if call.ok or (call.result is None and call.cut):
+            program = self._program(path, argv, process.leader.cwd)
+            self.processes.executed(process, program, argv, shown=self._ground.shown(path))
+
+    def _program(self, path: str, argv: tuple[str, ...], directory: str) -> Program:
+        script = script_of(path, argv)
+        # `-m name` is looked for on the interpreter's own path, not in the directory.
+        lies = script is not None and argv[1] != "-m" and self._ground.is_own(absolute(script.encode(), directory))
+        return program_of(path, argv, is_own=self._ground.is_own(path), script_is_own=lies)
+
+
+def _told(call: Call, _process: Process) -> Iterator[Fact]:
+    words = (_COMMENT.sub("", word.decode("utf-8", "replace"))[:_WORD] for word in call.arguments[:4])
+    yield Attempt(call.name, tuple(words), call.errno)

@@ -1,0 +1,39 @@
+"""How a run ended, in the words of `run.v1`: from what the engine says and what the trace shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workers.agent.processes import Process
+from workers.engines.base import Ended
+
+# What an engine may say beyond the words of the contract; kept beside them as the cause.
+_CAUSES = frozenset({"stopped", "out_of_memory", "too_many_processes", "disk_full"})
+
+
+def outcome_of(ended: Ended, root: Process | None) -> dict[str, Any]:
+    """`{kind, exit_code, signal, cause}`. Kinds: exited, signaled, timeout, exec_failed, trace_incomplete."""
+    signal = ended.signal or (root.signal if root else None)
+    return {
+        "kind": _kind(ended, root, signal),
+        "exit_code": None if root and root.signal else ended.exit_code,
+        "signal": signal,
+        "cause": ended.kind if ended.kind in _CAUSES else None,
+    }
+
+
+def _kind(ended: Ended, root: Process | None, signal: str | None) -> str:
+    if ended.kind == "timeout":  # the watchdog's word stands, however the command took it
+        return "timeout"
+    if ended.kind == "not_found":
+        return "exec_failed"
+    if _is_blind(ended, root):
+        return "trace_incomplete"
+    return "signaled" if signal else "exited" if ended.exit_code is not None else "trace_incomplete"
+
+
+def _is_blind(ended: Ended, root: Process | None) -> bool:
+    """Whether the trace was cut before the command ended, or is missing where a tracer was promised."""
+    if root is None:
+        return "ptrace" in ended.enforced_layers
+    return ended.trace_truncated and root.ended_at is None

@@ -1,0 +1,85 @@
+"""The body of `POST /v1/ingest/run`: what frames the four lists, their caps, and a size that it never passes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workers.agent.payload_items import MAX_ATTEMPTS, MAX_FILES, MAX_FINDINGS, MAX_PROCESSES, Item
+from workers.engines.base import Ended, Order
+
+MAX_BYTES = 1_000_000  # of the body as sent; ingest takes 1 MiB
+CAPS = {
+    "processes": MAX_PROCESSES,
+    "files": MAX_FILES,
+    "network_attempts": MAX_ATTEMPTS,
+    "suspicious_activity": MAX_FINDINGS,
+}
+
+_OPTIONAL = ("git_ref", "pull_request_number", "working_directory", "trigger_actor", "retry_of_job_id")
+
+
+def encoded(payload: Item) -> bytes:
+    """Canonical JSON: sorted keys, no blanks, UTF-8. The digest is taken of this, and this is what is sent."""
+    return json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def sealed(payload: Item) -> Item:
+    """With `payload_sha256`: the digest of the canonical form without it."""
+    return {**payload, "payload_sha256": hashlib.sha256(encoded(payload)).hexdigest()}
+
+
+def fitted(payload: Item, lists: Mapping[str, tuple[list[Item], int]]) -> Item:
+    """`payload` with its four lists (items, true total), shortened evenly until all of it is under `MAX_BYTES`."""
+    share = 1.0
+    while True:
+        capped = {name: _capped(items, total, int(CAPS[name] * share)) for name, (items, total) in lists.items()}
+        whole = sealed({**payload, **capped})
+        if len(encoded(whole)) <= MAX_BYTES or share < 0.01:
+            return whole
+        share *= 0.7
+
+
+def _capped(items: Sequence[Item], total: int, cap: int) -> Item:
+    kept = list(items[:cap])
+    total = max(total, len(items))
+    return {"items": kept, "total": total, "truncated": len(kept) < total}
+
+
+def identified(metadata: Mapping[str, Any], ended: Ended, order: Order, *, started: str, finished: str) -> Item:
+    """The `metadata` of a run: the job's identity, and in what it ran."""
+    sandbox = {
+        "tool_version": ended.tool_version,
+        "allow_network": order.egress is not None,
+        "allow_exec": order.allow_exec,
+        "timeout_seconds": order.timeout_seconds,
+        "trace_only": False,
+        "enforced_layers": list(ended.enforced_layers),
+    }
+    times = {"started_at": started, "finished_at": finished}
+    return {**dict.fromkeys(_OPTIONAL), **metadata, "sandbox": sandbox, **times}
+
+
+def resources(ended: Ended, order: Order) -> Item:
+    """Peaks beside limits; a peak of null was not measured. The output's true size, and whether it was cut."""
+    peaks, limits = ended.resources, order.limits
+    return {
+        "peaks": {
+            "memory_bytes": peaks.memory_bytes,
+            "processes": peaks.processes,
+            "disk_bytes": peaks.disk_bytes,
+            "cpu_seconds": peaks.cpu_seconds,
+        },
+        "limits": {
+            "memory_bytes": limits.memory_bytes,
+            "processes": limits.processes,
+            "disk_bytes": limits.disk_bytes,
+            "cpu_percent": limits.cpu_percent,
+            "output_bytes": limits.output_bytes,
+            "trace_bytes": limits.trace_bytes,
+            "timeout_seconds": order.timeout_seconds,
+        },
+        "output": {"bytes": ended.output_bytes, "truncated": ended.output_truncated},
+    }

@@ -1,0 +1,154 @@
+"""The run report: fed with the trace while the job runs, it yields the `run.v1` payload for ingest at the end.
+
+    report = RunReport(engine.places(order), expected=order.egress.allow if order.egress else ())
+    ended = engine.run(order, trace=report.feed, ...)
+    body = encoded(report.payload(metadata=metadata, ended=ended, order=order))
+
+`body` is what to send, and to send again: its bytes are canonical. Memory is bounded whatever the trace holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workers.agent.case import Case
+from workers.agent.facts import DENIED, Contact, Death, Fact, FileUse, Lookup, Proxied, TraceCut
+from workers.agent.observation import Observer
+from workers.agent.outcome import outcome_of
+from workers.agent.paths import Ground
+from workers.agent.payload import encoded, fitted, identified, resources
+from workers.agent.payload_items import Item, file_items, finding_items, network_items, process_items
+from workers.agent.processes import Process
+from workers.agent.rules import judge
+from workers.agent.tallies import Addresses, Files, Findings
+from workers.agent.wording import rfc3339
+from workers.engines.base import Ended, Order, Places
+from workers.engines.strace import Call, Event, Reader
+
+__all__ = ["RunReport", "encoded"]
+
+_MAX_NAMES = 512  # different system calls; there are fewer
+_BAD_SYSCALL = 128 + 31  # as an exit code: killed by SIGSYS
+_OUTSIDE = frozenset({"write_outside", "kernel_write"})
+
+
+class RunReport:
+    """One job's run. `expected`: hosts that the job may speak to without being suspicious, as in `Egress.allow`."""
+
+    def __init__(self, places: Places, *, expected: Sequence[str] = ()) -> None:
+        self._ground = Ground(places)
+        self._expected = tuple(expected)
+        self._reader = Reader()
+        self._digest = hashlib.sha256()
+        self._bytes = 0
+        self._observer = Observer(self._ground)
+        self._files, self._addresses, self._findings = Files(), Addresses(), Findings()
+        self._calls = self._denied = 0
+        self._names: set[str] = set()
+        self._nobody = Process(0, 0.0, places.workspace)
+
+    def feed(self, data: bytes) -> None:
+        """Take some of the trace, cut anywhere. Never raises for what is in it."""
+        self._digest.update(data)
+        self._bytes += len(data)
+        for event in self._reader.feed(data):
+            self._take(event)
+
+    def payload(self, *, metadata: Mapping[str, Any], ended: Ended, order: Order) -> dict[str, Any]:
+        """The body for ingest, once, after the run. `metadata`: what identifies the job (`org_slug`, `project_slug`,
+        `repo_url`, `git_commit`, `command`, `trigger_kind`, `worker_id`, `job_id`) and what else is known of it
+        (`git_ref`, `pull_request_number`, `working_directory`, `trigger_actor`, `retry_of_job_id`); never a secret.
+        """
+        for event in self._reader.finish():
+            self._take(event)
+        self._hear(ended)
+        return fitted(self._body(metadata, ended, order), self._lists(ended))
+
+    def _hear(self, ended: Ended) -> None:
+        """What the engine knows and the trace may not."""
+        root = self._observer.processes.root or self._nobody
+        for record in ended.network:
+            self._judge(Proxied(record.name, record.port, record.verdict), self._nobody)
+        if ended.trace_truncated:
+            self._judge(TraceCut(ended.trace_bytes), self._nobody)
+        if not root.signal and (ended.signal == "SIGSYS" or ended.exit_code == _BAD_SYSCALL):
+            self._judge(Death("SIGSYS"), root)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Call):
+            self._calls += 1
+            self._denied += event.errno in DENIED
+            if len(self._names) < _MAX_NAMES:
+                self._names.add(event.name)
+        for fact, process in self._observer.facts(event):
+            self._count(fact, self._judge(fact, process))
+
+    def _judge(self, fact: Fact, process: Process) -> set[str]:
+        """The names of the rules that object."""
+        fired = set()
+        for rule, detail in judge(Case(fact, process, self._ground, self._expected)):
+            self._findings.add(rule, detail)
+            fired.add(rule.name)
+        process.rules |= fired
+        return fired
+
+    def _count(self, fact: Fact, fired: set[str]) -> None:
+        match fact:
+            case FileUse():
+                self._files.add(fact, sensitive="credential_read" in fired, outside=bool(fired & _OUTSIDE))
+            case Contact():
+                self._addresses.contacted(fact)
+            case Lookup():
+                self._addresses.looked_up(fact)
+
+    def _body(self, metadata: Mapping[str, Any], ended: Ended, order: Order) -> Item:
+        started, finished = rfc3339(ended.started_at), rfc3339(max(ended.started_at, ended.finished_at))
+        return {
+            "schema_version": "run.v1",
+            "metadata": identified(metadata, ended, order, started=started, finished=finished),
+            "outcome": outcome_of(ended, self._observer.processes.root),
+            "summary": self._summary(ended, finished),
+            "counts": self._counts(ended),
+            "resources": resources(ended, order),
+            # Another thread can change a path after it was read: the trace is evidence, not proof.
+            "trace": {
+                "sha256": self._digest.hexdigest(),
+                "bytes": max(ended.trace_bytes, self._bytes),
+                "truncated": ended.trace_truncated,
+                "confidence": "advisory",
+            },
+        }
+
+    def _summary(self, ended: Ended, finished: str) -> Item:
+        """Of the calls that are traced, which is not every call that was made."""
+        return {
+            "timestamp": finished,
+            "total_syscalls": self._calls,
+            "unique_syscalls": len(self._names),
+            "denied_count": self._denied,
+            "process_count": self._observer.processes.total,
+            "duration_ms": max(0, round((ended.finished_at - ended.started_at) * 1000)),
+            "exit_code": ended.exit_code if ended.exit_code is not None else -1,
+        }
+
+    def _counts(self, ended: Ended) -> Item:
+        return {
+            "processes": self._observer.processes.total,
+            "files_accessed": self._files.total,
+            "network_attempts": self._addresses.total + len(network_items((), ended.network)),
+            "suspicious_activity": self._findings.total,
+            "trace_lines": self._reader.lines,
+            "bad_lines": self._reader.bad_lines,
+        }
+
+    def _lists(self, ended: Ended) -> dict[str, tuple[list[Item], int]]:
+        processes, counts = self._observer.processes, self._counts(ended)
+        network = network_items(self._addresses.kept(), ended.network)
+        return {
+            "processes": (process_items(processes.settled(), processes.root), counts["processes"]),
+            "files": (file_items(self._files.ordered(), self._ground), counts["files_accessed"]),
+            "network_attempts": (network, counts["network_attempts"]),
+            "suspicious_activity": (finding_items(self._findings.by_rule()), counts["suspicious_activity"]),
+        }

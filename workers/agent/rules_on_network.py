@@ -1,0 +1,78 @@
+"""Rules about addresses, names and sockets. Each returns what to say about its fact, or None."""
+
+from __future__ import annotations
+
+import re
+
+from workers.agent.addresses import METADATA_NAMES, is_expected, kind_of
+from workers.agent.case import Case
+from workers.agent.facts import Attempt, Contact, Listening, Lookup, Proxied
+
+_CONTROL = re.compile(r"/(?:docker|podman/podman|containerd/containerd|crio/crio|libvirt/.*)(?:\.sock|$)")
+_REVERSE = (".in-addr.arpa", ".ip6.arpa")
+_LONG_LABEL = 48  # an ordinary name's parts are words
+
+
+def metadata_address(case: Case[Contact]) -> str | None:
+    return spoken_to(case.fact) if _kind(case.fact) == "metadata" else None
+
+
+def metadata_name(case: Case[Lookup]) -> str | None:
+    return case.fact.name if case.fact.name in METADATA_NAMES else None
+
+
+def private_address(case: Case[Contact]) -> str | None:
+    return spoken_to(case.fact) if _kind(case.fact) == "private" and not _is_expected(case) else None
+
+
+def connection_outside(case: Case[Contact]) -> str | None:
+    return spoken_to(case.fact) if _kind(case.fact) == "public" and not _is_expected(case) else None
+
+
+def proxied_outside(case: Case[Proxied]) -> str | None:
+    return with_port(case.fact.name, case.fact.port) if case.fact.verdict == "refused" else None
+
+
+def lookup_outside(case: Case[Lookup]) -> str | None:
+    name = case.fact.name
+    is_own = "." not in name or name.startswith("localhost.")  # git and others ask for the name of their own host
+    if is_own or name.endswith(_REVERSE) or is_expected(name, None, case.expected):
+        return None
+    return name
+
+
+def encoded_lookup(case: Case[Lookup]) -> str | None:
+    name = case.fact.name
+    return name if max(map(len, name.split("."))) >= _LONG_LABEL else None
+
+
+def host_socket(case: Case[Contact]) -> str | None:
+    contact = case.fact
+    return contact.host if contact.family == "unix" and _CONTROL.search(contact.host) else None
+
+
+def unusual_socket(case: Case[Attempt]) -> str | None:
+    attempt = case.fact
+    return f"{attempt.words[0]} ({attempt.errno or 'granted'})" if attempt.call == "socket" else None
+
+
+def listening_socket(case: Case[Listening]) -> str | None:
+    return with_port(case.fact.host, case.fact.port)
+
+
+def spoken_to(contact: Contact) -> str:
+    return with_port(contact.host, contact.port)
+
+
+def with_port(host: str, port: int | None) -> str:
+    if port is None:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _kind(contact: Contact) -> str | None:
+    return kind_of(contact.host) if contact.family in {"inet", "inet6"} else None
+
+
+def _is_expected(case: Case[Contact]) -> bool:
+    return is_expected(case.fact.host, case.fact.port, case.expected)
