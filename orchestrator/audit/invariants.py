@@ -1,0 +1,175 @@
+"""What must always hold, as SQL that finds the rows where it does not. Each answers `job_ulid` or another name."""
+
+from dataclasses import dataclass
+
+from leases.states import ENDED_BY_WORKER, OPEN
+from runtime_jobs.states import FINAL, HELD, MOVES, WAITING
+
+
+def _list(values: tuple[str, ...]) -> str:
+    """The states as an SQL list; they are our own constants."""
+    return ", ".join(f"'{value}'" for value in values)
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """`code` is stable; `rule` is the sentence that holds; `broken` finds its exceptions, one text column."""
+
+    code: str
+    rule: str
+    broken: str
+
+
+_EDGES = ", ".join(f"('{source}', '{target}')" for source, targets in MOVES.items() for target in sorted(targets))
+
+INVARIANTS = (
+    Invariant(
+        "I1",
+        "A job has at most one open lease.",
+        f"SELECT job_ulid FROM runtime_worker_leases WHERE state IN ({_list(OPEN)}) GROUP BY 1 HAVING count(*) > 1",
+    ),
+    Invariant(
+        "I2",
+        "A job that waits or has ended has no open lease.",
+        f"""SELECT j.job_ulid FROM runtime_jobs j JOIN runtime_worker_leases l USING (job_ulid)
+             WHERE l.state IN ({_list(OPEN)}) AND j.state IN ({_list((*WAITING, *FINAL))})""",
+    ),
+    Invariant(
+        "I3",
+        "A job that is leased or runs has an open lease.",
+        f"""SELECT j.job_ulid FROM runtime_jobs j WHERE j.state IN ({_list(HELD)}) AND NOT EXISTS
+             (SELECT FROM runtime_worker_leases l WHERE l.job_ulid = j.job_ulid AND l.state IN ({_list(OPEN)}))""",
+    ),
+    Invariant(
+        "I4",
+        "The fence of a job is the highest of its leases, and their number: 1 to n, none used twice.",
+        """SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN runtime_worker_leases l USING (job_ulid)
+            GROUP BY j.job_ulid, j.fence HAVING j.fence <> coalesce(max(l.fence), 0) OR j.fence <> count(l.id)""",
+    ),
+    Invariant(
+        "I5",
+        "A job that has ended has exactly one final event, another has none.",
+        f"""SELECT j.job_ulid FROM runtime_jobs j
+              LEFT JOIN runtime_job_events e ON e.job_ulid = j.job_ulid AND e.to_state IN ({_list(FINAL)})
+             GROUP BY j.job_ulid, j.state
+            HAVING count(e.id) <> CASE WHEN j.state IN ({_list(FINAL)}) THEN 1 ELSE 0 END""",
+    ),
+    Invariant(
+        "I6",
+        "The moves in a job's trail form one path, which ends in its state.",
+        """SELECT job_ulid FROM (SELECT job_ulid, from_state, lag(to_state) OVER (PARTITION BY job_ulid ORDER BY seq) p
+              FROM runtime_job_events WHERE to_state IS NOT NULL) x WHERE from_state IS DISTINCT FROM p
+           UNION
+           SELECT j.job_ulid FROM runtime_jobs j WHERE j.state IS DISTINCT FROM (SELECT to_state
+              FROM runtime_job_events e WHERE e.job_ulid = j.job_ulid AND to_state IS NOT NULL
+             ORDER BY seq DESC LIMIT 1)""",
+    ),
+    Invariant(
+        "I7",
+        "Only moves of the table were made.",
+        f"""SELECT job_ulid FROM runtime_job_events WHERE to_state IS NOT NULL
+               AND NOT (from_state IS NULL AND to_state IN ({_list(WAITING)}))
+               AND (coalesce(from_state, '-'), to_state) NOT IN ({_EDGES})""",
+    ),
+    Invariant(
+        "I8",
+        "Events are numbered 1 to n without a gap, and n is the job's count.",
+        """SELECT job_ulid FROM runtime_job_events GROUP BY 1 HAVING max(seq) <> count(*) OR min(seq) <> 1
+           UNION
+           SELECT j.job_ulid FROM runtime_jobs j
+            WHERE event_seq <> (SELECT count(*) FROM runtime_job_events e WHERE e.job_ulid = j.job_ulid)""",
+    ),
+    Invariant(
+        "I8h",
+        "Each event carries the hash of the one before, and the job that of the last.",
+        """SELECT job_ulid FROM (SELECT job_ulid, prev_hash, lag(hash, 1, '') OVER (PARTITION BY job_ulid ORDER BY seq) h
+              FROM runtime_job_events) x WHERE prev_hash <> h
+           UNION
+           SELECT j.job_ulid FROM runtime_jobs j WHERE j.event_head IS DISTINCT FROM (SELECT hash
+              FROM runtime_job_events e WHERE e.job_ulid = j.job_ulid ORDER BY seq DESC LIMIT 1)""",
+    ),
+    Invariant(
+        "I9",
+        "A success was told under the newest lease, within its life.",
+        """SELECT e.job_ulid FROM runtime_job_events e JOIN runtime_jobs j USING (job_ulid)
+             LEFT JOIN runtime_worker_leases l ON l.job_ulid = e.job_ulid AND l.fence = j.fence
+            WHERE e.to_state = 'succeeded'
+              AND (l.id IS NULL OR l.state <> 'completed' OR e.created_at >= l.expires_at OR e.fence <> j.fence)""",
+    ),
+    Invariant(
+        "I10",
+        "A retry follows a job that failed or was canceled, one attempt on, with the same root.",
+        f"""SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN runtime_jobs o ON o.job_ulid = j.retry_of_job_ulid
+             WHERE j.retry_of_job_ulid IS NOT NULL AND (o.id IS NULL OR o.state NOT IN ({_list(FINAL)})
+                OR o.state = 'succeeded' OR j.attempt <> o.attempt + 1 OR j.root_job_ulid <> o.root_job_ulid
+                OR (j.retry_kind = 'automatic') <> (j.automatic_retries_spent > 0)
+                OR (j.retry_kind = 'automatic' AND (o.state <> 'failed'
+                    OR o.failure_reason NOT IN ('lease_expired', 'worker_lost', 'worker_shutdown')
+                    OR j.automatic_retries_spent <> o.automatic_retries_spent + 1)))""",
+    ),
+    Invariant(
+        "I10b",
+        "A job has no more automatic retries than its policy allows.",
+        "SELECT job_ulid FROM runtime_jobs WHERE automatic_retries_spent > automatic_retries",
+    ),
+    Invariant(
+        "I11",
+        "A canceled job was asked to cancel.",
+        "SELECT job_ulid FROM runtime_jobs WHERE state = 'canceled' AND cancel_requested_at IS NULL",
+    ),
+    Invariant(
+        "I12",
+        "Nothing is written to a trail after its job has ended.",
+        """SELECT e.job_ulid FROM runtime_job_events e JOIN runtime_jobs j USING (job_ulid)
+            WHERE j.finished_at IS NOT NULL AND e.created_at > j.finished_at""",
+    ),
+    Invariant(
+        "I14",
+        "A lease expires only at its time.",
+        """SELECT job_ulid FROM runtime_worker_leases WHERE state = 'expired' AND completed_at < expires_at
+           UNION
+           SELECT job_ulid FROM runtime_worker_leases
+            WHERE ended_reason = 'not_acknowledged' AND completed_at < expires_at
+              AND NOT EXISTS (SELECT FROM runtime_job_events e WHERE e.job_ulid = runtime_worker_leases.job_ulid
+                  AND e.event_type = 'lease.revoked' AND e.actor_kind = 'operator'
+                  AND e.fence = runtime_worker_leases.fence)""",
+    ),
+    Invariant(
+        "I15",
+        "A lease that was never acknowledged had no more than its window.",
+        """SELECT job_ulid FROM runtime_worker_leases WHERE acknowledged_at IS NULL
+              AND expires_at > leased_at + make_interval(secs => acknowledge_within_seconds)""",
+    ),
+    Invariant(
+        "I16",
+        "A lease is acknowledged after it was granted and ends after both; its worker ends it before it expires.",
+        f"""SELECT job_ulid FROM runtime_worker_leases WHERE acknowledged_at < leased_at
+               OR completed_at < coalesce(acknowledged_at, leased_at)
+               OR (state IN ({_list(ENDED_BY_WORKER)}) AND completed_at >= expires_at)""",
+    ),
+    Invariant(
+        "I17",
+        "A job has its public status and its run by the table.",
+        """SELECT job_ulid FROM runtime_jobs WHERE (state = 'succeeded') <> (status = 'uploaded')
+               OR (ingest_run_id IS NOT NULL AND state <> 'succeeded')
+               OR (state = 'succeeded' AND needs_ingest AND ingest_run_id IS NULL)""",
+    ),
+    Invariant(
+        "I18",
+        "A run of the reference ingest belongs to one job, and a job's run is its own.",
+        """SELECT j.job_ulid FROM runtime_jobs j JOIN ingest_runs r ON r.run_id = j.ingest_run_id
+            WHERE r.job_id <> j.job_ulid OR r.org_slug <> j.org_slug""",
+    ),
+    Invariant(
+        "I22",
+        "Every job was submitted or follows another; none is lost between the states.",
+        f"""SELECT job_ulid FROM runtime_jobs WHERE state NOT IN ({_list((*WAITING, *HELD, *FINAL))})
+               OR (retry_of_job_ulid IS NULL AND root_job_ulid <> job_ulid)""",
+    ),
+    Invariant(
+        "I25",
+        "The chunks of a step are numbered from 0 without a gap.",
+        """SELECT job_ulid FROM runtime_job_log_chunks GROUP BY job_ulid, step
+           HAVING min(seq) <> 0 OR max(seq) + 1 <> count(*)""",
+    ),
+)

@@ -1,0 +1,116 @@
+"""What time causes: on both sides of every deadline."""
+
+import pytest
+
+from leases.models import Lease
+from leases.states import LeaseState
+from orchestrator import lifecycle
+from orchestrator.sweeps import sweep
+from runtime_jobs.models import Job
+from runtime_jobs.states import FailureReason, JobState
+from tests.factories import ALICE, OPERATOR, WorkerFactory, claimed, submitted
+from tests.orchestrator.conftest import after
+from tests.orchestrator.test_by_worker import kinds, row, speak
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(29.9, JobState.LEASED), (30, JobState.QUEUED)])
+def test_a_lease_that_nobody_acknowledges_goes_back_at_its_window(granted, seconds, state):
+    sweep(now=after(granted.lease.leased_at, seconds))
+    assert row(granted.lease).state == state
+
+
+def test_an_unacknowledged_lease_is_revoked_and_costs_no_retry(granted):
+    sweep(now=after(granted.lease.leased_at, 31))
+    lease = Lease.objects.get(pk=granted.lease.pk)
+    assert (lease.state, lease.ended_reason) == (LeaseState.REVOKED, "not_acknowledged")
+    assert row(lease).requeue_count == 1
+    assert Job.objects.count() == 1
+
+
+def test_after_five_requeues_the_next_unacknowledged_lease_fails_the_job(db):
+    submitted()
+    worker = WorkerFactory()
+    for _ in range(6):
+        claim = claimed(worker, acknowledge=True)
+        sweep(now=after(claim.lease.leased_at, 31))
+    job = row(claim.lease)
+    assert (job.failure_reason, job.requeue_count) == (FailureReason.NEVER_ACKNOWLEDGED, 5)
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(119.9, JobState.STARTING), (120, JobState.FAILED)])
+def test_a_silent_worker_loses_its_job_at_the_expiry(leased, seconds, state):
+    sweep(now=after(leased.lease.leased_at, seconds))
+    assert row(leased.lease).state == state
+
+
+def test_a_crash_is_retried_once_and_once_only(leased):
+    sweep(now=after(leased.lease.leased_at, 121))
+    assert row(leased.lease).failure_reason == FailureReason.LEASE_EXPIRED
+    retry = claimed(leased.lease.worker)
+    assert retry.job.retry_of_job_ulid == leased.job.job_ulid
+    sweep(now=after(retry.lease.leased_at, 121))
+    assert Job.objects.count() == 2
+    assert sweep(now=after(retry.lease.leased_at, 9999)) == 0
+
+
+def test_a_manual_retry_brings_its_own_automatic_one(leased):
+    sweep(now=after(leased.lease.leased_at, 121))
+    second = claimed(leased.lease.worker)
+    sweep(now=after(second.lease.leased_at, 121))
+    manual = lifecycle.retry(job_ulid=second.job.job_ulid, by=OPERATOR, reason="the rack is back").job
+    third = claimed(leased.lease.worker)
+    assert third.job.job_ulid == manual.job_ulid
+    sweep(now=after(third.lease.leased_at, 121))
+    assert Job.objects.filter(root_job_ulid=leased.job.job_ulid).count() == 4
+
+
+def test_the_trail_of_a_crash_says_what_happened(leased):
+    sweep(now=after(leased.lease.leased_at, 121))
+    assert kinds(row(leased.lease)) == ["job.queued", "job.leased", "job.started", "lease.expired", "job.failed"]
+    assert kinds(Job.objects.get(retry_of_job_ulid=leased.job.job_ulid)) == ["job.queued", "job.retried"]
+
+
+def test_a_cancel_that_is_not_obeyed_is_forced_at_its_deadline(leased):
+    asked = lifecycle.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30).job
+    assert sweep(now=after(asked.cancel_deadline_at, -0.1)) == 0
+    assert sweep(now=asked.cancel_deadline_at) == 1
+    assert row(leased.lease).state == JobState.CANCELED
+    assert Lease.objects.get(pk=leased.lease.pk).ended_reason == "cancel_deadline"
+
+
+def test_a_dead_worker_with_a_cancel_leaves_a_canceled_job(leased):
+    lifecycle.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=3000)
+    sweep(now=after(leased.lease.leased_at, 121))
+    assert row(leased.lease).state == JobState.CANCELED
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "limit"), [("starting", 600), ("checking_out", 600), ("executing", 360), ("uploading", 900)]
+)
+def test_each_phase_has_a_limit_of_its_own(leased, phase, limit):
+    start = leased.lease.leased_at
+    reported = lifecycle.report(**speak(leased, phase=phase, now=start))
+    assert reported.state == phase
+    for beat in range(0, limit + 20, 100):
+        lifecycle.renew(**speak(leased, now=after(start, beat)))
+    sweep(now=after(start, limit))
+    assert row(leased.lease).state == phase
+    sweep(now=after(start, limit + 1))
+    job = row(leased.lease)
+    assert (job.state, job.failure_reason) == (JobState.FAILED, FailureReason.TIMED_OUT)
+
+
+def test_a_revoked_lease_fails_its_job_as_lost(leased):
+    lifecycle.revoke(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="burning")
+    assert row(leased.lease).failure_reason == FailureReason.WORKER_LOST
+    assert Lease.objects.get(pk=leased.lease.pk).state == LeaseState.REVOKED
+    assert Job.objects.filter(retry_of_job_ulid=leased.job.job_ulid).exists()
+
+
+def test_a_revoked_lease_that_was_not_taken_up_costs_nothing(granted):
+    lifecycle.revoke(job_ulid=granted.job.job_ulid, by=OPERATOR, reason="burning")
+    assert row(granted.lease).state == JobState.QUEUED

@@ -1,0 +1,240 @@
+"""What the holder of a lease may say, and what happens when it says it twice, late, or for another."""
+
+from datetime import timedelta
+
+import pytest
+
+from leases.errors import StaleLease
+from leases.models import Lease
+from leases.states import LeaseState
+from orchestrator import lifecycle
+from runtime_jobs.errors import CancelNotRequested, Conflict, IllegalMove
+from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.states import FailureReason, JobState
+from tests.factories import ALICE, WorkerFactory, claimed, submitted
+from tests.orchestrator.conftest import after
+
+pytestmark = pytest.mark.django_db
+
+
+def row(lease):
+    return Job.objects.get(job_ulid=lease.job_id)
+
+
+def kinds(job):
+    return list(JobEvent.objects.of(job.job_ulid).values_list("event_type", flat=True))
+
+
+def speak(claim, **kwargs):
+    return {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker} | kwargs
+
+
+def test_a_claim_without_a_promise_is_active_for_the_whole_ttl(leased):
+    assert leased.lease.state == LeaseState.ACTIVE
+    assert leased.lease.expires_at == after(leased.lease.leased_at, 120)
+    assert row(leased.lease).state == JobState.STARTING
+
+
+def test_a_claim_with_a_promise_dies_after_its_window(granted):
+    assert granted.lease.state == LeaseState.GRANTED
+    assert granted.lease.expires_at == after(granted.lease.leased_at, 30)
+    assert row(granted.lease).public_status == "queued"
+
+
+def test_acknowledging_makes_it_run_and_again_changes_nothing(granted):
+    lifecycle.acknowledge(**speak(granted))
+    first = Lease.objects.get(pk=granted.lease.pk)
+    lifecycle.acknowledge(**speak(granted))
+    again = Lease.objects.get(pk=granted.lease.pk)
+    assert first.state == LeaseState.ACTIVE
+    assert (again.acknowledged_at, again.expires_at) == (first.acknowledged_at, first.expires_at)
+    assert kinds(row(granted.lease)) == ["job.queued", "job.leased", "job.started"]
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda claim: lifecycle.renew(**speak(claim)),
+        lambda claim: lifecycle.report(**speak(claim, phase="checking_out")),
+        lambda claim: lifecycle.complete(**speak(claim, ingest_run_id="run_1")),
+        lambda claim: lifecycle.fail(**speak(claim, reason=FailureReason.WORKER_ERROR)),
+    ],
+    ids=["heartbeat", "report", "complete", "fail"],
+)
+def test_any_word_about_the_job_acknowledges_its_lease(granted, say):
+    say(granted)
+    assert Lease.objects.get(pk=granted.lease.pk).acknowledged_at is not None
+
+
+def test_a_heartbeat_extends_from_now_and_never_shortens(leased):
+    start = leased.lease.leased_at
+    later = lifecycle.renew(**speak(leased, now=after(start, 60)))
+    assert later.lease.expires_at == after(start, 180)
+    stepped_back = lifecycle.renew(**speak(leased, now=after(start, 10)))
+    assert stepped_back.lease.expires_at == after(start, 180)
+
+
+def test_heartbeats_that_move_nothing_are_not_written(leased, django_assert_num_queries):
+    lifecycle.report(**speak(leased, phase="executing"))
+    at = after(leased.lease.leased_at, 60)
+    lifecycle.renew(**speak(leased, now=at))
+    before = Lease.objects.get(pk=leased.lease.pk).last_heartbeat_at
+    lifecycle.renew(**speak(leased, now=at + timedelta(milliseconds=100)))
+    assert Lease.objects.get(pk=leased.lease.pk).last_heartbeat_at == before
+
+
+def test_progress_is_kept_and_makes_no_event(leased):
+    before = kinds(row(leased.lease))
+    lifecycle.renew(**speak(leased, progress={"percent": 40.0}))
+    assert row(leased.lease).progress == {"percent": 40.0}
+    assert kinds(row(leased.lease)) == before
+
+
+@pytest.mark.parametrize("seconds", [120, 121, 4000])
+def test_at_its_expiry_a_lease_is_dead(leased, seconds):
+    with pytest.raises(StaleLease) as stale:
+        lifecycle.renew(**speak(leased, now=after(leased.lease.leased_at, seconds)))
+    assert stale.value.facts["reason"] == "lease_expired"
+
+
+def test_just_before_its_expiry_a_lease_lives(leased):
+    lifecycle.renew(**speak(leased, now=after(leased.lease.leased_at, 119.999)))
+
+
+def test_another_workers_lease_is_unknown(leased):
+    with pytest.raises(StaleLease) as stale:
+        lifecycle.complete(lease_ulid=leased.lease.lease_ulid, worker=WorkerFactory(), ingest_run_id="run_1")
+    assert stale.value.facts == {"reason": "unknown_lease"}
+
+
+def test_another_session_may_not_renew_but_may_finish(db):
+    submitted()
+    claim = claimed(session="01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    with pytest.raises(StaleLease):
+        lifecycle.renew(**speak(claim, session="01ARZ3NDEKTSV4RRFFQ69G5FAW"))
+    assert lifecycle.complete(**speak(claim, ingest_run_id="run_1")).state == JobState.SUCCEEDED
+
+
+def test_phases_run_forward_and_may_be_skipped(leased):
+    lifecycle.report(**speak(leased, phase="executing"))
+    lifecycle.report(**speak(leased, phase="executing"))
+    assert row(leased.lease).executing_at is not None
+    with pytest.raises(IllegalMove):
+        lifecycle.report(**speak(leased, phase="checking_out"))
+    assert kinds(row(leased.lease)).count("job.progress") == 1
+
+
+def test_a_success_has_its_run_and_ends_the_lease(leased):
+    job = lifecycle.complete(**speak(leased, ingest_run_id="run_1", exit_code=3))
+    assert (job.state, job.ingest_run_id, job.exit_code) == (JobState.SUCCEEDED, "run_1", 3)
+    assert Lease.objects.get(pk=leased.lease.pk).state == LeaseState.COMPLETED
+
+
+def test_the_same_end_again_is_answered_the_same_even_after_the_expiry(leased):
+    lifecycle.complete(**speak(leased, ingest_run_id="run_1"))
+    before = kinds(row(leased.lease))
+    again = lifecycle.complete(**speak(leased, ingest_run_id="run_1", now=after(leased.lease.leased_at, 9999)))
+    assert again.state == JobState.SUCCEEDED
+    assert kinds(again) == before
+
+
+def test_another_end_is_a_conflict_and_changes_nothing(leased):
+    lifecycle.complete(**speak(leased, ingest_run_id="run_1"))
+    with pytest.raises(Conflict):
+        lifecycle.complete(**speak(leased, ingest_run_id="run_2"))
+    with pytest.raises(Conflict):
+        lifecycle.fail(**speak(leased, reason=FailureReason.WORKER_ERROR))
+    assert row(leased.lease).ingest_run_id == "run_1"
+
+
+def test_texts_do_not_make_a_final_message_another_one(leased):
+    lifecycle.fail(**speak(leased, reason=FailureReason.CHECKOUT_FAILED, message="first"))
+    job = lifecycle.fail(**speak(leased, reason=FailureReason.CHECKOUT_FAILED, message="second"))
+    assert job.failure_message == "first"
+
+
+def test_two_jobs_never_share_a_run(leased):
+    submitted()
+    other = claimed(leased.lease.worker)
+    lifecycle.complete(**speak(leased, ingest_run_id="run_1"))
+    with pytest.raises(Conflict):
+        lifecycle.complete(**speak(other, ingest_run_id="run_1"))
+
+
+@pytest.mark.parametrize("reason", [FailureReason.UPLOAD_FAILED, FailureReason.CHECKOUT_FAILED, FailureReason.TIMED_OUT])
+def test_what_a_worker_found_is_not_retried_by_itself(leased, reason):
+    lifecycle.fail(**speak(leased, reason=reason))
+    assert Job.objects.count() == 1
+
+
+def test_a_worker_that_shuts_down_costs_one_automatic_retry(leased):
+    lifecycle.fail(**speak(leased, reason=FailureReason.WORKER_SHUTDOWN))
+    retry = Job.objects.get(retry_of_job_ulid=leased.job.job_ulid)
+    assert (retry.state, retry.attempt, retry.root_job_ulid) == (JobState.QUEUED, 2, leased.job.job_ulid)
+    second = claimed(leased.lease.worker)
+    assert second.job.job_ulid == retry.job_ulid
+    lifecycle.fail(**speak(second, reason=FailureReason.WORKER_SHUTDOWN))
+    assert Job.objects.count() == 2
+
+
+def test_a_released_job_waits_again_under_the_next_fence(granted):
+    lifecycle.release(**speak(granted))
+    assert row(granted.lease).state == JobState.QUEUED
+    again = claimed(granted.lease.worker)
+    assert (again.job.job_ulid, again.lease.fence) == (granted.job.job_ulid, 2)
+
+
+def test_what_runs_cannot_be_given_back(leased):
+    lifecycle.report(**speak(leased, phase="executing"))
+    with pytest.raises(IllegalMove):
+        lifecycle.release(**speak(leased))
+
+
+def test_a_worker_that_is_too_weak_is_not_offered_the_job_again(leased):
+    lifecycle.release(**speak(leased, unable=True))
+    from tests.factories import offer
+
+    worker = leased.lease.worker
+    assert lifecycle.claim(worker=worker, offer=offer(worker)) is None
+    assert claimed().job.job_ulid == leased.job.job_ulid
+
+
+def test_after_three_workers_that_are_too_weak_the_job_fails(db):
+    submitted()
+    for _ in range(3):
+        claim = claimed()
+        lifecycle.release(**speak(claim, unable=True, message="no user namespaces"))
+    assert row(claim.lease).failure_reason == FailureReason.SANDBOX_UNAVAILABLE
+
+
+def test_after_ten_releases_the_eleventh_fails_the_job(db):
+    submitted()
+    worker = WorkerFactory()
+    for _ in range(11):
+        lifecycle.release(**speak(claim := claimed(worker)))
+    assert row(claim.lease).state == JobState.FAILED
+
+
+def test_a_cancel_is_only_acknowledged_where_it_was_asked_for(leased):
+    with pytest.raises(CancelNotRequested):
+        lifecycle.acknowledge_cancel(**speak(leased))
+    lifecycle.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30)
+    assert lifecycle.acknowledge_cancel(**speak(leased)).state == JobState.CANCELED
+    assert lifecycle.acknowledge_cancel(**speak(leased)).state == JobState.CANCELED
+
+
+def test_a_result_that_ingest_has_beats_a_cancel_before_the_deadline(leased):
+    lifecycle.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30)
+    assert lifecycle.complete(**speak(leased, ingest_run_id="run_1")).state == JobState.SUCCEEDED
+
+
+def test_after_the_deadline_the_cancel_wins(leased):
+    asked = lifecycle.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30).job
+    job = lifecycle.complete(**speak(leased, ingest_run_id="run_1", now=asked.cancel_deadline_at))
+    assert (job.state, job.ingest_run_id) == (JobState.CANCELED, None)
+
+
+def test_with_a_cancel_requested_a_failure_ends_canceled_without_a_retry(leased):
+    lifecycle.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30)
+    assert lifecycle.fail(**speak(leased, reason=FailureReason.WORKER_SHUTDOWN)).state == JobState.CANCELED
+    assert Job.objects.count() == 1

@@ -1,0 +1,153 @@
+"""The shape of the house, held by reading its syntax trees: who may import whom, and who writes a state."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leases.states import STALE_REASONS, LeaseState
+from leases.states import OPEN as OPEN_LEASES
+from runtime_jobs.states import FAILURE_CLASSES, FINAL, HELD, MOVES, RUNNING, STATUS, WAITING, FailureReason, JobState
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Each may import those before it, never those after it.
+LEVELS = {"runtime_jobs": 0, "workers.registry": 0, "workers.models": 0, "leases": 1, "orchestrator": 2, "config": 3}
+AGENT = ("workers.agent", "workers.engines")
+# The command that starts the agent is the one place where the server's settings meet it.
+AGENT_IS_STARTED_BY = "orchestrator.management.commands.runworker"
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for package in ("runtime_jobs", "workers", "leases", "orchestrator", "config"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if "migrations" not in path.parts:
+                name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+                yield name, ast.parse(path.read_text())
+
+
+MODULES = dict(modules())
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def level(name: str) -> int | None:
+    return next((place for prefix, place in LEVELS.items() if name == prefix or name.startswith(f"{prefix}.")), None)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_point_the_right_way(name):
+    mine = level(name)
+    wrong = [used for used in imports(MODULES[name]) if mine is not None and (level(used) or 0) > mine]
+    assert wrong == [], f"{name} imports {wrong}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(AGENT)])
+def test_the_agent_and_the_engines_import_nothing_of_the_server(name):
+    wrong = [used for used in imports(MODULES[name]) if level(used) is not None or used.split(".")[0] == "django"]
+    assert wrong == [], f"{name} imports {wrong}"
+
+
+def test_the_server_imports_nothing_of_the_agent():
+    wrong = [
+        (name, used)
+        for name, tree in MODULES.items()
+        for used in imports(tree)
+        if used.startswith("workers.agent") and level(name) is not None and name != AGENT_IS_STARTED_BY
+    ]
+    assert wrong == []
+
+
+def test_no_protocol_imports_another():
+    protocols = "orchestrator.protocols."
+    wrong = [
+        (name, used)
+        for name, tree in MODULES.items()
+        if name.startswith(protocols)
+        for used in imports(tree)
+        if used.startswith(protocols) and used.split(".")[2] != name.split(".")[2]
+    ]
+    assert wrong == []
+
+
+def writes_of(tree: ast.Module, attribute: str) -> Iterator[int]:
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            for leaf in ast.walk(target) if target is not None else ():
+                if isinstance(leaf, ast.Attribute) and leaf.attr == attribute and isinstance(leaf.ctx, ast.Store):
+                    yield node.lineno
+        if isinstance(node, ast.Call):
+            # .update(state=…), Job(state=…), .create(state=…), setattr(job, "state", …)
+            named = any(keyword.arg == attribute for keyword in node.keywords)
+            if named and _writes(node.func):
+                yield node.lineno
+            if isinstance(node.func, ast.Name) and node.func.id == "setattr":
+                yield node.lineno
+
+
+def _writes(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in {"update", "create", "update_or_create", "get_or_create", "Job", "Lease", "Worker"}
+
+
+WRITERS = {
+    "orchestrator.lifecycle.moves": "jobs and leases",
+    "orchestrator.lifecycle.claiming": "the new lease",
+    "orchestrator.lifecycle.by_operator": "workers",
+}
+
+
+def test_only_the_verbs_write_a_state():
+    found = {name for name, tree in MODULES.items() if not name.startswith(AGENT) and any(writes_of(tree, "state"))}
+    assert found == set(WRITERS)
+
+
+def test_only_the_claim_writes_a_state_in_sql():
+    found = {path.name for path in ROOT.glob("*/**/*.sql") if ".venv" not in path.parts and "SET state" in path.read_text()}
+    assert found == {"claim.sql"}
+    raw = [name for name, tree in MODULES.items() for text in strings(tree) if "UPDATE runtime_" in text]
+    assert raw == []
+
+
+def strings(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_every_state_is_in_every_table(state):
+    assert state in MOVES
+    assert state in STATUS
+    assert (state in WAITING) + (state in HELD) + (state in FINAL) == 1
+    assert (MOVES[state] == frozenset()) == (state in FINAL)
+
+
+def test_phases_never_run_backwards():
+    for place, state in enumerate(RUNNING):
+        assert not MOVES[state] & set(RUNNING[: place + 1])
+
+
+@pytest.mark.parametrize("reason", FailureReason)
+def test_every_failure_has_a_class(reason):
+    assert reason in FAILURE_CLASSES
+
+
+@pytest.mark.parametrize("state", LeaseState)
+def test_every_ended_lease_tells_its_holder_why(state):
+    assert (state in STALE_REASONS) == (state not in OPEN_LEASES)
+
+
+def test_no_module_is_a_drawer_for_odds_and_ends():
+    drawers = {"utils", "common", "helpers", "services", "misc"}
+    assert [name for name in MODULES if drawers & set(name.split("."))] == []
