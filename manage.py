@@ -6,6 +6,8 @@ import sys
 
 # Workers run on machines without a database; the others only read code or print.
 WITHOUT_DATABASE = {"runworker", "help", "version", "check", "spectacular", "collectstatic", "diffsettings"}
+# Whose timeouts a command's statements get (settings.TIMEOUTS); all others are bound like a request.
+DATABASE_ROLES = {"migrate": "migrate", "up": "migrate", "demo": "migrate", "runclock": "clock", "audit": "clock"}
 
 
 def needs_database(arguments: list[str]) -> bool:
@@ -16,6 +18,7 @@ def needs_database(arguments: list[str]) -> bool:
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    os.environ.setdefault("DATABASE_ROLE", DATABASE_ROLES.get((sys.argv[1:] or ["help"])[0], "api"))
     try:
         from django.core.management import execute_from_command_line  # noqa: PLC0415 - its absence is told in one line
     except ImportError:

@@ -8,14 +8,14 @@ from pathlib import Path
 import environ
 
 from config.embedded_postgres import django_database
-from config.places import work_dir
+from config.places import home, state_dir, work_dir
 from config.secrets import kept_secret
 
 ROOT = Path(__file__).resolve().parent.parent
 env = environ.FileAwareEnv()
 
 # --- Where things lie -------------------------------------------------------------------------------------------------
-STATE_DIR = Path(env.str("STATE_DIR", default=str(ROOT / ".state"))).resolve()
+STATE_DIR = state_dir()
 PUBLIC_URL = env.str("PUBLIC_URL", default="http://127.0.0.1:8000").rstrip("/")
 
 # --- Django -----------------------------------------------------------------------------------------------------------
@@ -118,7 +118,8 @@ DATABASES["default"] |= {
             "max_lifetime": 1800,
             "max_idle": 300,
         },
-    },
+    }
+    | DATABASES["default"].get("OPTIONS", {}),  # what the URL's query says wins: sslmode, host for a socket's folder
 }
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------
@@ -200,7 +201,11 @@ CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.
 
 # --- The worker (manage.py runworker reads these; it never opens the database) -----------------------------------------
 INGEST_URL = env.str("INGEST_URL", default="")  # empty: the reference ingest of the server
-GIT_MIRRORS = env.json("GIT_MIRRORS", default={})  # URL prefix -> mirror, as git's insteadOf
+# Where `seed` and `demo` put their repository, and under which address workers of this installation find it.
+DEMO_REPOSITORY = home(STATE_DIR) / "demo.git"
+DEMO_REPOSITORY_URL = "https://github.com/runtime-orchestrator/demo.git"
+_demo = {DEMO_REPOSITORY_URL: str(DEMO_REPOSITORY)} if DEMO_REPOSITORY.is_dir() else {}
+GIT_MIRRORS = _demo | env.json("GIT_MIRRORS", default={})  # URL prefix -> mirror, as git's insteadOf
 WORKER_DIR = Path(env.str("WORKER_DIR", default="") or work_dir(STATE_DIR))
 ENGINES = {
     "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.Bubblewrap", "OPTIONS": {}},
