@@ -1,0 +1,24 @@
+"""Engines by name, as Django names its caches: `engine_named("bubblewrap", first_uid=61000)`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from workers.engines.base import Engine
+
+ENGINES = {
+    "bubblewrap": "workers.engines.bubblewrap.Bubblewrap",
+    "restricted": "workers.engines.restricted.Restricted",
+    "null": "workers.engines.null.Null",
+}
+
+
+def engine_named(name: str, **options: Any) -> Engine:
+    """Make an engine, by a name of `ENGINES` or by the dotted path of a class. Raises LookupError, ValueError."""
+    path = ENGINES.get(name, name)
+    module, _, attribute = path.rpartition(".")
+    if not module:
+        raise LookupError(f"no engine is called {name!r}; there are {', '.join(sorted(ENGINES))}")
+    engine: Engine = getattr(importlib.import_module(module), attribute)(**options)
+    return engine

@@ -1,4 +1,4 @@
-"""The row of small programs in front of a job: join the cgroups, take the limits, drop the uid, die with the worker, trace.
+"""The row of small programs in front of a job: join its control group, take limits, drop the uid, and trace.
 
 For whoever reads traces. strace writes one record per line, `PID SECONDS.MICROSECONDS call(arguments) = result`, with
 the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`:
@@ -18,13 +18,14 @@ the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`:
 
 from __future__ import annotations
 
-import os
+import functools
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from workers.engines.base import EngineUnavailable, Limits
+from workers.engines.inside import OPEN_FILES
 
 TRACED_CALLS = (
     # programs and processes
@@ -49,3 +50,58 @@ STRACE_OPTIONS = (
     "-e", "signal=!" + ",".join(UNREMARKABLE_SIGNALS),
     "-e", "trace=" + ",".join("?" + call for call in TRACED_CALLS),  # "?": older straces do not know all of them
 )  # fmt: skip
+
+TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_JOIN = 'unset PWD; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
+# The death signal is only asked for by now: if the worker died a moment ago, nobody will send it.
+_UNLESS_ORPHANED = 'unset PWD; [ "$PPID" = "$1" ] || exit 125; shift; exec "$@"'
+
+
+def tool(name: str) -> str:
+    """The full path of a program that the sandbox is made with. Raises EngineUnavailable."""
+    found = shutil.which(name, path=TOOL_PATH)
+    if not found:
+        raise EngineUnavailable(f"{name} is not installed.")
+    return found
+
+
+def joined(entrances: Iterable[Path]) -> list[str]:
+    """Enter control groups, while there are still the rights to."""
+    files = [str(entrance) for entrance in entrances]
+    return ["/bin/sh", "-c", _JOIN, "join", *files, "--"] if files else []
+
+
+def limited(limits: Limits) -> list[str]:
+    """Limits of each single process; those of the whole job are the control group's."""
+    soft, hard = OPEN_FILES
+    return [
+        tool("prlimit"),
+        "--core=0", f"--nofile={soft}:{hard}", f"--fsize={limits.disk_bytes}", "--memlock=65536", "--msgqueue=0",
+        "--rtprio=0",
+    ]  # fmt: skip
+
+
+def unprivileged(uid: int | None) -> list[str]:
+    """Become the slot's uid for good (or stay who we are), gain nothing any more, and die when the parent dies."""
+    become = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+    return [tool("setpriv"), *(become if uid is not None else []), "--no-new-privs", "--pdeathsig", "KILL", "--"]
+
+
+def unless_orphaned(parent: int) -> list[str]:
+    return ["/bin/sh", "-c", _UNLESS_ORPHANED, "check", str(parent)]
+
+
+def traced(fifo: Path) -> list[str]:
+    return [tool("strace"), *STRACE_OPTIONS, "-o", str(fifo), "--"]
+
+
+@functools.cache
+def versions(*names: str) -> str:
+    """Such as "bubblewrap 0.8.0, strace 6.1": what made the sandbox and the trace."""
+    found = []
+    for name in (*names, "strace"):
+        said = subprocess.run([tool(name), "--version"], env={}, check=False, capture_output=True, text=True).stdout
+        words = said.split("\n", 1)[0].split()
+        found.append(f"{words[0]} {words[-1]}" if words else name)
+    return ", ".join(found)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .strace_values import Descriptor, descriptor, pieces
+from workers.engines.strace_values import Descriptor, descriptor, pieces
 
 MAX_LINE = 64 << 10  # of a longer line the beginning and the last bytes are kept
 _TAIL = 512
@@ -25,7 +25,7 @@ _UNFINISHED = re.compile(rb" ?<(unfinished|pid changed to \d{1,10}) \.\.\.>$")
 _ENDED = re.compile(rb"\+\+\+ (?:exited with (\d{1,10})|killed by (SIG[A-Z0-9_+]{1,12})(?: \(core dumped\))?) \+\+\+$")
 _SUPERSEDED = re.compile(rb"\+\+\+ superseded by execve in pid (\d{1,10}) \+\+\+$")
 _SIGNAL = re.compile(rb"--- (?:SIG|stopped by SIG)")
-_RESULT = re.compile(rb"\s*= (\?|-?\d{1,20}|0x[0-9a-f]{1,16})(<.*>(?:\(deleted\))?)?(?: (?P<errno>E[A-Z0-9]{1,20})\b)?")
+_RESULT = re.compile(rb"\s*= (\?|-?\d{1,20}|0x[0-9a-f]{1,16})(?![0-9a-f])(<.*>(?:\(deleted\))?)?(?: (?P<errno>E[A-Z0-9]{1,20})\b)?")
 _CUT_RESULT = re.compile(rb"\)\s+= (-?\d{1,20}|\?)()(?: (?P<errno>E[A-Z0-9]{1,20}) \([^()\"<>]*\))?$")
 
 
@@ -206,7 +206,7 @@ def _call(time: float, pid: int, rest: bytes, *, cut: bool) -> Call | None:
         return None
     arguments, closed = pieces(rest[:MAX_LINE] if cut else rest, name.end())
     result = _RESULT.match(rest, closed + 1) if closed >= 0 else _CUT_RESULT.search(rest, max(0, len(rest) - _TAIL))
-    if not result and not cut:
+    if not cut and (closed < 0 or not result):
         return None
     # Of a line that lost its middle the result counts only if its last bytes leave no doubt.
     value = result[1] if result else b"?"

@@ -1,0 +1,93 @@
+"""Which names a job may ask the way out for, and which addresses no name may lead to."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
+_AUTHORITY = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+)):(\d{1,5})")
+_PATTERN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>\d{1,5}))?")
+
+# Forms that carry a second, hidden IPv4 address, and a cloud's control port with a public number.
+_FORBIDDEN = tuple(
+    ipaddress.ip_network(network)
+    for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "168.63.129.16/32")
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    port: int
+
+
+def target(authority: str) -> Target | None:
+    """`host:port` or `[v6]:port` as CONNECT names it, in one spelling. None: not such a thing."""
+    match = _AUTHORITY.fullmatch(authority)
+    port = int(match[3]) if match else 0
+    if not match or not 0 < port < 65536:
+        return None
+    if match[1]:
+        six = _literal(match[1])
+        return Target(str(six), port) if six else None
+    name = match[2].lower().removesuffix(".")
+    return Target(name, port) if _NAME.fullmatch(name) else None
+
+
+def allows(patterns: Sequence[str], wanted: Target) -> bool:
+    return any(_matches(pattern, wanted) for pattern in patterns)
+
+
+def _matches(pattern: str, wanted: Target) -> bool:
+    """`name`, `*.suffix` (not the suffix itself) or `*`, each with `:port`; port 443 unless named."""
+    match = _PATTERN.fullmatch(pattern.strip().lower())
+    if not match or int(match["port"] or 443) != wanted.port:
+        return False
+    name = str(_literal(match["six"])) if match["six"] else match["name"].removesuffix(".")
+    if name == "*":
+        return _literal(wanted.name) is None
+    if name.startswith("*."):
+        return wanted.name.endswith(name[1:]) and wanted.name != name[1:]
+    return wanted.name == name
+
+
+def _literal(text: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def is_public(text: str) -> bool:
+    """An address of the open internet: not private, shared, local, mapped, or this machine's own."""
+    address = _literal(text.split("%")[0])
+    if address is None or not address.is_global or address.is_multicast or address.is_reserved:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address.is_site_local):
+        return False
+    if any(address.version == network.version and address in network for network in _FORBIDDEN):
+        return False
+    return not _is_ours(address)
+
+
+def _is_ours(address: Address) -> bool:
+    """Only an address of this machine can be bound: its services may listen on its public address too."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
+def resolve(name: str, port: int) -> list[str]:
+    """All addresses of a name, in the system's order. Raises OSError."""
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))

@@ -1,0 +1,65 @@
+"""The default engine: bubblewrap with every namespace there is, and strace outside of it.
+
+bwrap never runs as root: started as root, the worker gives each slot a uid of its own first. The command sees a
+read-only system, its checkout at /job, and a home (/home/job) and /tmp of its own, which lie on disk beside the
+checkout. The home is not the checkout, so that what a command looks for under ~ is told from what it brought along;
+it is empty, and every look is in the trace. Nothing else of the machine is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from workers.engines import bwrap, cgroups, launch
+from workers.engines.base import Capabilities, Ended, Isolation, Order, Places, Sink, Stop
+from workers.engines.bwrap import BwrapBox
+from workers.engines.egress import WayOut
+from workers.engines.sandbox import Sandbox
+from workers.engines.site import Site
+from workers.engines.slots import FIRST_UID, Slots
+
+
+_OWN_PROCESSES = 3  # strace, bwrap outside, and pid 1 inside
+
+
+class Bubblewrap:
+    """An `Engine`. `read_only` names further paths of the machine that jobs may read, such as a toolchain in /opt."""
+
+    name = "bubblewrap"
+    isolation = Isolation.NAMESPACES
+
+    def __init__(
+        self, *, first_uid: int = FIRST_UID, read_only: Sequence[str] = (), way_out: WayOut | None = None
+    ) -> None:
+        self.slots = Slots(first_uid)
+        self.read_only = tuple(read_only)
+        self.way_out = way_out or WayOut()
+        self.hierarchy = cgroups.find() if os.geteuid() == 0 else None
+
+    def owner(self, slot: int) -> int | None:
+        return self.slots.uid(slot)
+
+    def places(self, order: Order) -> Places:  # noqa: ARG002  # the same for all
+        return Places(bwrap.WORKSPACE, bwrap.HOME)
+
+    def check(self) -> Capabilities:
+        return Capabilities()
+
+    def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
+        uid = self.owner(order.slot)
+        group = self.hierarchy.group(f"uid-{uid}", extra=_OWN_PROCESSES) if self.hierarchy else None
+        with self.slots.taken(order.slot), Site(order, uid, group, self.way_out) as site:
+            box = BwrapBox(site, version=launch.versions("bwrap"), read_only=self.read_only, cpu=_processor(order))
+            return Sandbox(site, box, output, trace).run(stop)
+
+    def clean(self, slots: Sequence[int]) -> None:
+        pass
+
+
+def _processor(order: Order) -> int | None:
+    """Tracer and traced share one processor, unless the job may use more than one."""
+    if order.limits.cpu_percent > 100:
+        return None
+    usable = sorted(os.sched_getaffinity(0))
+    return usable[order.slot % len(usable)]

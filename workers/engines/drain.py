@@ -1,0 +1,144 @@
+"""Pumps that empty the job's output and its trace to the end, whatever happens, and hand on no more than the cap."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import threading
+from pathlib import Path
+
+from workers.engines.base import Sink
+
+_CHUNK = 1 << 20
+_LONGEST_LINE = 1 << 20
+_BEGINNING = 4096
+_F_SETPIPE_SZ = 1031
+
+
+class Pump(threading.Thread):
+    """Reads `descriptor` to its end and closes it. A sink that raises is not called again; `error` keeps why."""
+
+    def __init__(self, name: str, descriptor: int, sink: Sink, cap: int) -> None:
+        super().__init__(name=name, daemon=True)
+        self.descriptor, self.sink, self.cap = descriptor, sink, cap
+        self.total = 0
+        self.passed_on = 0
+        self.truncated = False
+        self.error: Exception | None = None
+        self.beginning = b""
+
+    def run(self) -> None:
+        try:
+            while chunk := os.read(self.descriptor, _CHUNK):
+                self.take(chunk)
+        finally:
+            os.close(self.descriptor)
+
+    def take(self, chunk: bytes) -> None:
+        self.total += len(chunk)
+        if len(self.beginning) < _BEGINNING:
+            self.beginning += chunk[:_BEGINNING]
+        fits = chunk[: self.cap - self.passed_on]
+        if len(fits) < len(chunk):
+            self.truncated = True
+        self.pass_on(fits)
+
+    def pass_on(self, data: bytes) -> None:
+        if not data or self.error:
+            return
+        self.passed_on += len(data)
+        try:
+            self.sink(data)
+        except Exception as error:  # noqa: BLE001  # a sink is the caller's code; the pipe must be emptied all the same
+            self.error = error
+
+
+class TracePump(Pump):
+    """Hands on whole lines, from the command's own `execve` on, without those of the sandbox's own processes.
+
+    `own_execs`: how many programs the sandbox starts before the command. Up to then no foreign code has run, so the
+    lines can be trusted; strings in later ones are escaped by strace, so no command can forge a line.
+    """
+
+    _EXEC = re.compile(rb"(\d+) [\d.]+ execve(?:at)?\(")
+    _ENDED = re.compile(rb"[\d.]+ \+\+\+ (?:exited with (\d+)|killed by (SIG\w+))")
+
+    def __init__(self, descriptor: int, sink: Sink, cap: int, *, own_execs: int) -> None:
+        super().__init__("trace", descriptor, sink, cap)
+        with_room = 1 << 20  # fewer switches between tracer and worker
+        fcntl.fcntl(descriptor, _F_SETPIPE_SZ, with_room)
+        self.own_execs = own_execs
+        self.own_pids: set[bytes] = set()
+        self.own_prefixes: tuple[bytes, ...] = ()
+        self.command: bytes | None = None  # the pid of the command, once it was started
+        self.exit_code: int | None = None
+        self.killed_by: str | None = None
+        self._rest = b""
+        self._turn = threading.Lock()
+
+    def run(self) -> None:
+        super().run()
+        if self._rest and self.command:
+            self.truncated = True  # the tracer was killed in the middle of a line
+
+    def take(self, chunk: bytes) -> None:
+        lines = (self._rest + chunk).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > _LONGEST_LINE:
+            self._rest, self.truncated = b"", True
+        if self.command is None:
+            lines = self._after_start(lines)
+        if lines:
+            self.add([line for line in lines if not line.startswith(self.own_prefixes)])
+
+    def add(self, lines: list[bytes]) -> None:
+        """Count and hand on lines (without newline), from whatever thread."""
+        with self._turn:
+            self._notice_the_end(lines)
+            data = b"".join(line + b"\n" for line in lines)
+            self.total += len(data)
+            if self.truncated:
+                return
+            room = self.cap - self.passed_on
+            if len(data) > room:
+                self.truncated = True
+                data = data[: data.rfind(b"\n", 0, max(room, 0)) + 1]
+            self.pass_on(data)
+
+    def _after_start(self, lines: list[bytes]) -> list[bytes]:
+        for index, line in enumerate(lines):
+            match = self._EXEC.match(line)
+            if match and self.own_execs == 0:
+                self.command = match[1]
+                self.own_pids.discard(match[1])
+                self.own_prefixes = tuple(pid + b" " for pid in sorted(self.own_pids))
+                return lines[index:]
+            self.own_execs -= bool(match)
+            self.own_pids.add(line.split(b" ", 1)[0])
+        return []
+
+    def _notice_the_end(self, lines: list[bytes]) -> None:
+        if self.command is None:
+            return
+        prefix = self.command + b" "
+        for line in lines:
+            if b" +++ " in line and line.startswith(prefix) and (match := self._ENDED.match(line[len(prefix) :])):
+                self.exit_code = int(match[1]) if match[1] else None
+                self.killed_by = match[2].decode() if match[2] else None
+
+
+def trace_fifo(directory: Path, owner: int | None) -> tuple[Path, int, int]:
+    """A FIFO that only the tracer's uid can open: its path, the end to read, and an end to hold open until the exit.
+
+    A path and not an inherited descriptor, because strace would hand a descriptor on to the command, which could then
+    write lines of its own.
+    """
+    path = directory / "trace"
+    os.mkfifo(path, 0o600)
+    if owner is not None:
+        os.chown(path, owner, owner)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(reader, True)
+    return path, reader, os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+

@@ -1,0 +1,172 @@
+# The last program before a job's command, inside the sandbox. Perl because Debian cannot be without it and because it
+# can make any system call; nothing but its core is loaded. It reads its orders (records: tag, length, bytes) from one
+# descriptor and speaks with the worker over another: "port" and "notices" carry a descriptor, "ready" waits for "go",
+# "failed ERRNO" is its last word when the command cannot be started. If the worker is gone it ends without a trace.
+use strict;
+use warnings;
+
+my ($orders_fd, $control) = map { $_ + 0 } @ARGV;
+my $NOFILE = 7;
+
+sub fail { print STDERR "sandbox: $_[0]\n"; exit 125 }
+sub must { my ($what, $result) = @_; fail("$what: $!") if !defined $result || $result == -1; return $result }
+
+sub say_to_worker {
+    my ($text, $fd) = @_;
+    my $part = pack 'P Q', $text, length $text;
+    my $rights = defined $fd ? pack('Q l l l x4', 20, 1, 1, $fd) : '';
+    my $message = pack 'Q L x4 P Q P Q l x4', 0, 0, $part, 1, $rights, length $rights, 0;
+    must("speaking to the worker", syscall 46, $control, $message, 0x4000);
+}
+
+sub read_orders {
+    open my $file, '<&=', $orders_fd or fail("orders: $!");
+    binmode $file;
+    local $/;
+    my $bytes = <$file>;
+    my (%one, %many);
+    while (length $bytes) {
+        my ($tag, $value) = unpack 'a1 V/a', $bytes;
+        substr $bytes, 0, 5 + length $value, '';
+        $one{$tag} = $value;
+        push @{ $many{$tag} }, $value;
+    }
+    return (\%one, \%many);
+}
+
+sub limit {
+    my ($which, $soft, $hard) = @_;
+    my $pair = pack 'Q Q', $soft, $hard;
+    must("limit $which", syscall 302, 0, $which + 0, $pair, 0);
+}
+
+# The way out: a listening socket in the sandbox's own network namespace, given to the worker, which accepts on it.
+sub open_port {
+    my ($port) = @_;
+    my $socket = must("socket", syscall 41, 2, 1 | 02000000, 0);
+    my $address = pack 'S n C4 x8', 2, $port, 127, 0, 0, 1;
+    must("port $port", syscall 49, $socket, $address, 16);
+    must("listen", syscall 50, $socket, 64);
+    say_to_worker("port", $socket);
+    must("close", syscall 3, $socket);
+}
+
+sub enter_landlock {
+    my ($shape, @rules) = @_;
+    my ($size, $files, $network, $scopes) = split / /, $shape;
+    my $attributes = pack 'Q Q Q', $files, $network, $scopes;
+    my $ruleset = must("landlock", syscall 444, $attributes, $size + 0, 0);
+    for (@rules) {
+        my ($for_directory, $for_file, $path) = split / /, $_, 3;
+        my $fd = syscall 2, $path, 010000000 | 02000000, 0;    # O_PATH | O_CLOEXEC
+        next if $fd == -1 && ($!{ENOENT} || $!{EACCES});
+        must($path, $fd);
+        my $rule = pack 'Q l', (-d $path ? $for_directory : $for_file), $fd;
+        must("landlock $path", syscall 445, $ruleset, 1, $rule, 0);
+        syscall 3, $fd;
+    }
+    must("landlock", syscall 446, $ruleset, 0);
+}
+
+# WAIT_KILLABLE (32) keeps a storm of signals from asking the worker the same question again and again; Linux 5.19.
+sub enter_seccomp {
+    my ($filter) = @_;
+    my $program = pack 'S x6 P', length($filter) / 8, $filter;
+    my $listener = syscall 317, 1, 8 | 32, $program;
+    $listener = syscall 317, 1, 8, $program if $listener == -1 && $!{EINVAL};
+    must("seccomp", $listener);
+    say_to_worker("notices", $listener);
+    must("close", syscall 3, $listener);
+}
+
+sub cannot {
+    my ($what) = @_;
+    my $code = $! + 0;
+    print STDERR "sandbox: cannot $what: $!\n";
+    say_to_worker("failed $code");
+    exit 127;
+}
+
+sub find {
+    my ($command) = @_;
+    return $command if $command =~ m{/};
+    for my $directory (split /:/, $ENV{PATH} // '') {
+        my $path = "$directory/$command";
+        return $path if -f $path && -x _;
+    }
+    $! = 2;
+    return;
+}
+
+# `#!/usr/bin/env NAME` would be a second program: look NAME up here instead.
+sub interpreter {
+    my ($line) = @_;
+    my ($program, $option) = $line =~ /^#![ \t]*(\S+)(?:[ \t]+(.*?))?[ \t\r]*$/ or return;
+    return ($program, defined $option && length $option ? $option : ()) if $program !~ m{(?:^|/)env$};
+    my @words = grep { !/^-/ && !/=/ } split /[ \t]+/, $option // '';
+    my $found = @words ? find(shift @words) : undef;
+    return defined $found ? ($found, @words) : ();
+}
+
+sub unwrap_scripts {
+    my ($path, @argv) = @_;
+    for (1 .. 4) {
+        -x $path or do { $! = -e $path ? 13 : 2; cannot("run '$argv[0]'") };
+        open my $file, '<', $path or return ($path, @argv);
+        my $line = '';
+        sysread $file, $line, 256;
+        return ($path, @argv) if $line !~ /^#!/;
+        my ($program, @rest) = interpreter((split /\n/, $line)[0]);
+        defined $program or do { $! = 2; cannot("run '$argv[0]'") };
+        @argv = ($program, @rest, $path, @argv[1 .. $#argv]);
+        $path = $program;
+    }
+    $! = 40;
+    cannot("run '$argv[0]'");
+}
+
+# See one_program_rules in seccomp.py. The descriptor must be moved up before the limit closes over it.
+sub pin {
+    my ($path, $number, $soft, $hard) = @_;
+    limit($NOFILE, $hard, $hard);
+    my $fd = syscall 2, $path, 02000000, 0;
+    $fd = syscall 2, $path, 010000000 | 02000000, 0 if $fd == -1 && $!{EACCES};
+    return if $fd == -1;
+    must("pin", syscall 72, $fd, 1030, $number + 0);
+    syscall 3, $fd;
+    limit($NOFILE, $soft, $number);
+    return 1;
+}
+
+sub run_pinned {
+    my ($number, @argv) = @_;
+    my $arguments = pack 'p' x @argv . ' Q', @argv, 0;
+    my @pairs = map { "$_=$ENV{$_}" } sort keys %ENV;
+    my $environment = pack 'p' x @pairs . ' Q', @pairs, 0;
+    syscall 322, $number + 0, '', $arguments, $environment, 0x1000;
+}
+
+my ($one, $many) = read_orders();
+must("close on exec", syscall 436, 3, 0xFFFFFFFF, 4);
+must("no new privileges", syscall 157, 38, 1, 0, 0, 0);
+must("die with parent", syscall 157, 1, 9, 0, 0, 0);
+must("session", syscall 112) if $one->{s};
+limit(split / /) for @{ $many->{r} // [] };
+open_port($one->{n}) if $one->{n};
+%ENV = map { split /=/, $_, 2 } @{ $many->{e} // [] };
+chdir $one->{c} or cannot("enter the working directory '$one->{c}'");
+my @argv = @{ $many->{a} };
+my $path = find($argv[0]) // cannot("run '$argv[0]'");
+if ($one->{x}) {
+    ($path, @argv) = unwrap_scripts($path, @argv);
+    pin($path, split / /, $one->{x}) or cannot("run '$argv[0]'");
+}
+enter_landlock($one->{l}, @{ $many->{p} // [] }) if $one->{l};
+enter_seccomp($one->{f});
+say_to_worker("ready");
+my $answer = '';
+must("waiting", syscall 45, $control, $answer = "\0" x 2, 2, 0, 0, 0);
+exit 125 if $answer ne 'go';
+if   ($one->{x}) { run_pinned((split / /, $one->{x})[0], @argv) }
+else             { no warnings 'exec'; exec {$path} @argv }
+cannot("run '$argv[0]'");

@@ -1,0 +1,206 @@
+"""One run of one job, the same for every engine that isolates: start it, trace, watch, end it, clean up, tell."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Protocol
+
+from workers.engines import attempts, processes
+from workers.engines.base import Ended, NetworkRecord, Resources, SandboxFailed, Sink, Stop
+from workers.engines.cgroups import Usage
+from workers.engines.drain import Pump, TracePump, trace_fifo
+from workers.engines.egress import EgressProxy
+from workers.engines.inside import Launcher, Orders
+from workers.engines.meter import Meter
+from workers.engines.notices import Answer, Notices, Question, Reply
+from workers.engines.processes import Process
+from workers.engines.site import Site
+from workers.engines.verdicts import Seen, judge
+from workers.engines.vigil import Vigil
+
+_LAST_SECONDS = 5.0  # for pipes to run dry and processes to be reaped once everything has been killed
+
+
+class Box(Protocol):
+    """What one engine adds to a run: how the command is shut in, and how everything in there is ended."""
+
+    own_execs: int  # programs that the tracer sees before the command
+    layers: tuple[str, ...]
+    version: str
+
+    def orders(self) -> Orders: ...
+
+    def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
+        """The whole row of programs, and the descriptors it inherits, which are closed here once it runs."""
+        ...
+
+    def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]: ...
+
+    def started(self, top: subprocess.Popen[bytes]) -> None: ...
+
+    def ready(self) -> None:
+        """The sandbox stands and the command waits: last settings from outside."""
+        ...
+
+    def members(self) -> list[Process]:
+        """The job's processes, without the sandbox's own."""
+        ...
+
+    def kill(self) -> None:
+        """End all members at once, also those that are stopped or have detached themselves."""
+        ...
+
+    def close(self, top: subprocess.Popen[bytes]) -> int | None:
+        """Nothing lives any more: let go of everything. Returns the exit code in the shell's manner, if there is one."""
+        ...
+
+
+class Sandbox:
+    """`run` once, in a thread that outlives it: the tracer dies with the thread that started it."""
+
+    def __init__(self, site: Site, box: Box, output: Sink, trace: Sink) -> None:
+        limits = site.order.limits
+        self.site, self.box = site, box
+        self.launcher = Launcher(box.orders())
+        self.proxy = EgressProxy(site.order.egress, site.way_out) if site.order.egress else None
+        self.fifo, reader, self.hold = trace_fifo(site.trace, site.uid)
+        self.lines = TracePump(reader, trace, limits.trace_bytes, own_execs=box.own_execs)
+        ours, self.theirs = os.pipe()
+        self.output = Pump("output", ours, output, limits.output_bytes)
+        self.meter = Meter(limits, site.spaces, box.members, counts_all=site.group is None)
+        self.notices: Notices | None = None
+        self.reason: str | None = None
+        self.records: tuple[NetworkRecord, ...] = ()
+
+    def run(self, stop: Stop) -> Ended:
+        started_at = time.time()
+        top = self._spawn()
+        try:
+            self._watch(top, stop)
+        finally:
+            seen = self._clear(top)
+        for pump in (self.output, self.lines):
+            if pump.error:
+                raise pump.error
+        if seen.failure is None and self.lines.command is None and not self.reason:
+            raise SandboxFailed(self._last_words())
+        return self._tell(seen, started_at)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command, passed = self.box.command(self.launcher, self.fifo)
+        try:
+            # An empty environment: pid 1 of a sandbox shows the one it was started with to everybody inside.
+            return subprocess.Popen(
+                command, env={}, cwd="/", stdin=subprocess.DEVNULL, stdout=self.theirs, stderr=self.theirs,
+                pass_fds=[*passed, *self.launcher.passed], start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:  # such as a command longer than the kernel takes
+            for descriptor in (self.hold, self.lines.descriptor, self.output.descriptor):
+                os.close(descriptor)
+            self.launcher.close()
+            raise SandboxFailed(f"The sandbox could not be started: {error.strerror}.") from error
+        finally:
+            for descriptor in (*passed, self.theirs):
+                os.close(descriptor)
+            self.launcher.started()
+
+    def _watch(self, top: subprocess.Popen[bytes], stop: Stop) -> None:
+        self.output.start()
+        self.lines.start()
+        self.box.started(top)
+        if self.launcher.wait_until_ready(top, stop.asked.is_set):
+            self.box.ready()
+            self._answer(self.launcher.given)
+            self.meter.start()
+            self.launcher.go()
+            vigil = Vigil(self.site.order, stop, top, self.box.members, self.box.kill, lambda: self.meter.exceeded)
+            self.reason = vigil.keep()
+        elif stop.asked.is_set():
+            self.reason = "stopped"
+
+    def _answer(self, given: dict[str, int]) -> None:
+        def record(question: Question, reply: Reply) -> None:
+            self.lines.add([attempts.line(question, reply)])
+
+        self.notices = Notices(given["notices"], self.box.answers(self.proxy), record)
+        self.notices.start()
+        if self.proxy and "port" in given:
+            self.proxy.listen_on(socket.socket(fileno=given["port"]))
+
+    def _clear(self, top: subprocess.Popen[bytes]) -> Seen:
+        """End what is left, then what serves it, then what holds it: each waits for the one before."""
+        alone = self._end_processes(top)
+        self.meter.stop()
+        self.meter.look_at_disk([])  # at least once, however short the run was
+        os.close(self.hold)
+        for pump in (self.lines, self.output):
+            pump.join(_LAST_SECONDS)
+        if self.notices:
+            self.notices.stop()
+        self.records = self.proxy.finish() if self.proxy else ()
+        seen = self._seen(self.box.close(top))
+        self.launcher.close()
+        if not alone:
+            raise SandboxFailed("Processes of the job are still alive.")
+        return seen
+
+    def _end_processes(self, top: subprocess.Popen[bytes]) -> bool:
+        if top.poll() is None:
+            self.box.kill()
+        try:
+            top.wait(_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            top.kill()
+            top.wait()
+        group, uid = self.site.group, self.site.uid
+        return (group is None or group.kill()) and (uid is None or processes.kill_uid(uid))
+
+    def _seen(self, status: int | None) -> Seen:
+        """The trace knows best; `status`, in the shell's manner, when it was cut off."""
+        code, name = self.lines.exit_code, self.lines.killed_by
+        if code is None and name is None and status is not None:
+            code, name = (None, _signal_name(status - 128)) if status > 128 else (status, None)
+        usage = self.site.group.usage() if self.site.group else Usage()
+        return Seen(self.reason, code, name, self.launcher.last_word(), usage)
+
+    def _last_words(self) -> str:
+        """What the sandbox said, without control characters and paths of this machine."""
+        text = self.output.beginning.decode("utf-8", "replace").replace(str(self.site.order.workspace), "WORKSPACE")
+        return re.sub(r"[^\n\x20-\x7e]", "?", text).strip()[-500:] or "The sandbox ended without a word."
+
+    def _tell(self, seen: Seen, started_at: float) -> Ended:
+        kind, code, name = judge(seen)
+        usage, meter = seen.usage, self.meter
+        return Ended(
+            kind=kind,
+            exit_code=code,
+            signal=name,
+            started_at=started_at,
+            finished_at=time.time(),
+            output_bytes=self.output.total,
+            output_truncated=self.output.truncated,
+            trace_bytes=self.lines.total,
+            trace_truncated=self.lines.truncated,
+            enforced_layers=self.box.layers,
+            tool_version=self.box.version,
+            resources=Resources(
+                memory_bytes=usage.memory_peak or meter.memory_peak or None,
+                processes=usage.processes_peak or meter.processes_peak or None,
+                disk_bytes=meter.disk_peak,
+                cpu_seconds=usage.cpu_seconds,
+            ),
+            network=self.records,
+        )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"

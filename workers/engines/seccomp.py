@@ -1,0 +1,170 @@
+"""The seccomp program of a job, as bytes: what kills, what is refused, and what the worker answers in its place.
+
+Every call that is refused and worth knowing goes to the worker (`notices.py`), because strace is not told of a call that
+a filter has already refused. The worker only ever says no; if it is gone, the kernel answers ENOSYS.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import termios
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+ARCHITECTURE = "x86_64"
+_AUDIT_ARCH_X86_64 = 0xC000003E
+_X32_NUMBERS = 0x40000000
+_FIRST_UNKNOWN = 463  # calls newer than this list: refused until somebody has read what they do
+
+KILL = 0x80000000
+ERRNO = 0x00050000
+ASK_WORKER = 0x7FC00000
+ALLOW = 0x7FFF0000
+PRETEND_SUCCESS = ERRNO  # errno 0: the call returns 0 and does nothing
+
+CALLS = {
+    "ioctl": 16, "socket": 41, "connect": 42, "socketpair": 53, "setsockopt": 54, "clone": 56, "execve": 59,
+    "execveat": 322, "clone3": 435,
+    # reach into other processes
+    "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "pidfd_getfd": 438,
+    "process_madvise": 440,
+    # change what is mounted, or leave the namespaces
+    "mount": 165, "umount2": 166, "pivot_root": 155, "open_tree": 428, "move_mount": 429, "fsopen": 430,
+    "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442, "unshare": 272, "setns": 308, "chroot": 161,
+    # do files and network past the tracer, or trap the kernel half way
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "userfaultfd": 323,
+    "open_by_handle_at": 304, "name_to_handle_at": 303, "fanotify_init": 300,
+    "memfd_secret": 447,  # strace cannot read arguments that lie in such memory; the kernel can
+    # the kernel itself
+    "bpf": 321, "perf_event_open": 298, "kexec_load": 246, "kexec_file_load": 320, "init_module": 175,
+    "finit_module": 313, "delete_module": 176, "reboot": 169, "swapon": 167, "swapoff": 168, "acct": 163,
+    "syslog": 103, "quotactl": 179, "quotactl_fd": 443, "lookup_dcookie": 212, "iopl": 172, "ioperm": 173,
+    "modify_ldt": 154, "vhangup": 153,
+    "keyctl": 250, "add_key": 248, "request_key": 249,
+    "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159,
+    "move_pages": 279, "mbind": 237, "set_mempolicy": 238, "migrate_pages": 256, "set_mempolicy_home_node": 450,
+}  # fmt: skip
+
+_NOT_DENIED_AS_SUCH = {
+    "ioctl", "socket", "connect", "socketpair", "setsockopt", "clone", "execve", "execveat", "clone3",
+}  # fmt: skip
+DENIED = tuple(name for name in CALLS if name not in _NOT_DENIED_AS_SUCH)
+
+NEW_NAMESPACES = 0x7E020000
+CLONE_UNTRACED = 0x00800000  # would be invisible to strace -f
+AT_EMPTY_PATH = 0x1000
+AF_NETLINK = 16
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, AF_NETLINK)
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
+
+
+@dataclass(frozen=True)
+class Test:
+    """A condition on the low 32 bits of one argument: these are all that the kernel reads of the ones tested here."""
+
+    argument: int
+    kind: str  # any_bit, among, not_among
+    values: tuple[int, ...]
+    mask: int = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Rule:
+    call: str
+    action: int
+    tests: tuple[Test, ...] = ()
+
+
+Instruction = tuple[int, int | str, int | str, int]  # code, jump if true, jump if false, operand; "miss": the rule's end
+
+
+def _test(test: Test) -> list[Instruction]:
+    code: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * test.argument)]
+    if test.mask != 0xFFFFFFFF:
+        code.append((_MASK, 0, 0, test.mask))
+    last = len(test.values) - 1
+    for index, value in enumerate(test.values):
+        if test.kind == "any_bit":
+            code.append((_ANY_BIT, 0, "miss", value))
+        elif test.kind == "not_among":
+            code.append((_EQUAL, "miss", 0, value))
+        else:
+            code.append((_EQUAL, last - index, "miss" if index == last else 0, value))
+    return code
+
+
+def _rule(rule: Rule) -> list[Instruction]:
+    """If the number is the call's and all tests hold, return the action; else go on with the number loaded again."""
+    body = [step for test in rule.tests for step in _test(test)]
+    code: list[Instruction] = [(_EQUAL, 0, "miss", CALLS[rule.call]), *body, (_RETURN, 0, 0, rule.action)]
+    end = len(code)
+    code.append((_LOAD, 0, 0, _NUMBER_AT))
+
+    def jump(target: int | str, index: int) -> int:
+        return end - index - 1 if target == "miss" else int(target)
+
+    return [(op, jump(yes, index), jump(no, index), operand) for index, (op, yes, no, operand) in enumerate(code)]
+
+
+def program(rules: Iterable[Rule]) -> bytes:
+    """The first rule that matches decides. Anything but x86_64's own numbers kills the process (SIGSYS)."""
+    code: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCH_AT),
+        (_EQUAL, 1, 0, _AUDIT_ARCH_X86_64),
+        (_RETURN, 0, 0, KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+        (_AT_LEAST, 0, 1, _X32_NUMBERS),
+        (_RETURN, 0, 0, KILL),
+        (_AT_LEAST, 0, 1, _FIRST_UNKNOWN),
+        (_RETURN, 0, 0, ERRNO | errno.ENOSYS),
+    ]
+    for rule in rules:
+        code += _rule(rule)
+    code.append((_RETURN, 0, 0, ALLOW))
+    return b"".join(struct.pack("HBBI", *step) for step in code)
+
+
+def common_rules() -> list[Rule]:
+    """What no job may do, in whatever engine."""
+    ask = ASK_WORKER
+    return [
+        # glibc falls back to clone, whose flags a filter can read.
+        Rule("clone3", ERRNO | errno.ENOSYS),
+        Rule("clone", ask, (Test(0, "any_bit", (NEW_NAMESPACES | CLONE_UNTRACED,)),)),
+        # Only 32 bits are compared because the kernel ignores the rest, and an attacker sets them.
+        Rule("ioctl", ask, (Test(1, "among", (termios.TIOCSTI, termios.TIOCLINUX)),)),
+        Rule("socket", ask, (Test(0, "not_among", FAMILIES),)),
+        *(Rule(name, ask) for name in DENIED),
+    ]
+
+
+def one_program_rules(program_fd: int) -> list[Rule]:
+    """Only `execveat(program_fd, "", ..., AT_EMPTY_PATH)` starts a program. The fd is closed by doing so and its number
+    lies beyond RLIMIT_NOFILE, so nobody can own it a second time.
+    """
+    itself = (Test(0, "among", (program_fd,)), Test(4, "any_bit", (AT_EMPTY_PATH,)))
+    return [Rule("execve", ASK_WORKER), Rule("execveat", ALLOW, itself), Rule("execveat", ASK_WORKER)]
+
+
+_TYPE = 0xF  # socket types without SOCK_CLOEXEC and SOCK_NONBLOCK
+_CONNECTED_TYPES = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
+_PROTOCOL_LEVELS: Sequence[int] = (socket.IPPROTO_IP, socket.IPPROTO_IPV6, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
+
+
+def no_network_rules() -> list[Rule]:
+    """No socket but connected unix ones; the worker gives a dummy for the others and answers every connect.
+
+    Unix datagram sockets are refused because each message may name another receiver, outside the sandbox too.
+    """
+    return [
+        Rule("socket", ALLOW, (Test(0, "among", (socket.AF_UNIX,)), Test(1, "among", _CONNECTED_TYPES, _TYPE))),
+        Rule("socket", ASK_WORKER),
+        Rule("socketpair", ERRNO | errno.EACCES, (Test(1, "not_among", _CONNECTED_TYPES, _TYPE),)),
+        Rule("connect", ASK_WORKER),
+        # The resolver sets IP options before it asks; on the dummy they would fail and no name would be seen.
+        Rule("setsockopt", PRETEND_SUCCESS, (Test(1, "among", tuple(_PROTOCOL_LEVELS)),)),
+    ]

@@ -1,0 +1,92 @@
+"""What one run has to itself: its uid, its control group, its directories, its environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workers.engines import disk
+from workers.engines.base import Order
+from workers.engines.cgroups import Group
+from workers.engines.egress import PORT, WayOut
+
+BASIC_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "CI": "true", "TERM": "dumb", "USER": "job",
+    "LOGNAME": "job", "SHELL": "/bin/sh",
+    # Nobody answers inside: a lookup should fail in a moment, after its question stands in the trace.
+    "RES_OPTIONS": "timeout:1 attempts:1",
+}  # fmt: skip
+
+
+@dataclass
+class Site:
+    """`with site:` around one run: makes what it needs, and removes it whatever happened. Raises EngineUnavailable."""
+
+    order: Order
+    uid: int | None  # None: the worker's own
+    group: Group | None  # None: limits are soft
+    way_out: WayOut = field(default_factory=WayOut)
+
+    @property
+    def private(self) -> Path:
+        return self.order.workspace.with_name(self.order.workspace.name + ".private")
+
+    @property
+    def home(self) -> Path:
+        return self.private / "home"
+
+    @property
+    def temporary(self) -> Path:
+        return self.private / "tmp"
+
+    @property
+    def trace(self) -> Path:
+        return self.private / "trace"
+
+    @property
+    def spaces(self) -> list[Path]:
+        """Where the job may write: what its disk limit is measured over."""
+        return [self.order.workspace, self.home, self.temporary]
+
+    @property
+    def directory(self) -> str:
+        """The working directory below the workspace."""
+        path = os.path.normpath(self.order.working_directory)
+        if path.startswith(("/", "..")):
+            raise ValueError(f"working_directory {self.order.working_directory!r} leaves the workspace")
+        return path
+
+    def environment(self, home: str, temporary: str) -> dict[str, str]:
+        way_out = {}
+        if self.order.egress:
+            names = ("https_proxy", "HTTPS_PROXY", "http_proxy", "all_proxy", "ALL_PROXY")
+            way_out = dict.fromkeys(names, f"http://127.0.0.1:{PORT}")
+            way_out |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+            way_out["NODE_USE_ENV_PROXY"] = "1"
+        return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | way_out | self.order.environment
+
+    def __enter__(self) -> Site:
+        _check_words(self.order)
+        if self.group:
+            self.group.make(self.order.limits)
+        disk.erase(self.private)
+        self.private.mkdir()
+        self.private.chmod(0o711)
+        for path in (self.home, self.temporary, self.trace):
+            path.mkdir()
+            path.chmod(0o700)
+            if self.uid is not None:
+                os.chown(path, self.uid, self.uid)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        disk.erase(self.private)
+        if self.group:
+            self.group.remove()
+
+
+def _check_words(order: Order) -> None:
+    words = [*order.argv, order.working_directory, *order.environment, *order.environment.values()]
+    if not order.argv or any("\0" in word for word in words) or any("=" in name for name in order.environment):
+        raise ValueError("a command needs words, none with a NUL, and names of variables without =")

@@ -1,0 +1,74 @@
+"""Waits for a job's end, and brings it about: at the deadline, when asked, or over a limit. Monotonic time only."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from workers.engines import processes
+from workers.engines.base import Order, Stop
+from workers.engines.processes import Process
+
+_TICK_MS = 20
+_LAST_RESORT = 3.0  # between killing the sandbox and killing the tracer that should have ended by itself
+
+
+@dataclass
+class Vigil:
+    """`top` is the first process of the row (the tracer), `members` the job's own, `kill` ends all of these at once,
+    `trouble` names a limit that was passed, or None.
+    """
+
+    order: Order
+    stop: Stop
+    top: subprocess.Popen[bytes]
+    members: Callable[[], list[Process]]
+    kill: Callable[[], None]
+    trouble: Callable[[], str | None]
+
+    def keep(self) -> str | None:
+        """Return when `top` has ended: why it was made to (`timeout`, `stopped`, `disk_full`, ...), or None."""
+        deadline = time.monotonic() + self.order.timeout_seconds
+        if self.top.poll() is not None:
+            return None
+        handle = os.pidfd_open(self.top.pid)
+        try:
+            while not self._ended(handle):
+                reason = self._reason(deadline)
+                if reason:
+                    self._end(handle, reason)
+                    return reason
+        finally:
+            os.close(handle)
+        return None
+
+    def _reason(self, deadline: float) -> str | None:
+        if self.stop.asked.is_set() or self.stop.at_once.is_set():
+            return "stopped"
+        return "timeout" if time.monotonic() >= deadline else self.trouble()
+
+    def _end(self, handle: int, reason: str) -> None:
+        if reason in ("timeout", "stopped"):
+            self._ask_politely(handle)
+        self.kill()
+        if not self._ended(handle, within=_LAST_RESORT):
+            self.top.kill()
+
+    def _ask_politely(self, handle: int) -> None:
+        for process in [] if self.stop.at_once.is_set() else self.members():
+            processes.send(process, signal.SIGTERM)
+        end = time.monotonic() + self.order.grace_seconds
+        while time.monotonic() < end and not self.stop.at_once.is_set():
+            if self._ended(handle):
+                return
+
+    @staticmethod
+    def _ended(handle: int, *, within: float = _TICK_MS / 1000) -> bool:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        return bool(poll.poll(within * 1000))
