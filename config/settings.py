@@ -186,9 +186,9 @@ CONTENT_SECURITY_POLICY = {
     },
 }
 
-# --- The policy of a job: its type reads these at submit, verbs read only the row --------------------------------------
+# --- The policy of a job: its type reads these at submit, verbs read only the row -------------------------------------
 LEASE_TTL_SECONDS = env.int("LEASE_TTL_SECONDS", default=120)
-HEARTBEAT_INTERVAL_SECONDS = env.int("HEARTBEAT_INTERVAL_SECONDS", default=20)  # leases.E001 wants 3 × this < TTL
+HEARTBEAT_INTERVAL_SECONDS = env.int("HEARTBEAT_INTERVAL_SECONDS", default=20)  # leases.E001: 3 times this < TTL
 ACKNOWLEDGE_WITHIN_SECONDS = env.int("ACKNOWLEDGE_WITHIN_SECONDS", default=30)
 CANCEL_DEADLINE_SECONDS = env.int("CANCEL_DEADLINE_SECONDS", default=30)
 MAX_REQUEUES = env.int("MAX_REQUEUES", default=5)
@@ -199,7 +199,7 @@ DEFAULT_POOL = env.str("DEFAULT_POOL", default="shared-linux")
 CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)
 CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.0)
 
-# --- The worker (manage.py runworker reads these; it never opens the database) -----------------------------------------
+# --- The worker (manage.py runworker reads these; it never opens the database) ----------------------------------------
 INGEST_URL = env.str("INGEST_URL", default="")  # empty: the reference ingest of the server
 # Where `seed` and `demo` put their repository, and under which address workers of this installation find it.
 DEMO_REPOSITORY = home(STATE_DIR) / "demo.git"

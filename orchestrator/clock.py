@@ -1,4 +1,4 @@
-"""The clock's loop: several may run, one leads by an advisory lock, a standby takes over when the leader's session ends."""
+"""The clock's loop: several may run, one leads by an advisory lock, a standby takes over when its session ends."""
 
 import logging
 import os

@@ -13,7 +13,5 @@ def position(job: Job) -> int | None:
     if job.state != JobState.QUEUED:
         return None
     older = Q(created_at__lt=job.created_at) | Q(created_at=job.created_at, id__lt=job.id)
-    ahead = Job.objects.queued().filter(
-        Q(priority__gt=job.priority) | Q(priority=job.priority) & older, pool=job.pool
-    )
+    ahead = Job.objects.queued().filter(Q(priority__gt=job.priority) | Q(priority=job.priority) & older, pool=job.pool)
     return min(COUNTED, ahead.order_by()[: COUNTED - 1].count() + 1)

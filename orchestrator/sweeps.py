@@ -31,7 +31,7 @@ def sweep(*, now: datetime | None = None) -> int:
 
 
 def _dead_leases(at: datetime) -> Iterable[str]:
-    return list(Lease.objects.open().filter(expires_at__lte=at).values_list("job_id", flat=True)[:BATCH])
+    return list(Lease.objects.open().filter(expires_at__lte=at).values_list("job__job_ulid", flat=True)[:BATCH])
 
 
 def _overdue_cancels(at: datetime) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""The states of a job, the moves between them, and the sets that constraints and queries are written over. Data only."""
+"""The states of a job, the moves between them, the sets that constraints and queries are written over. Data only."""
 
 from django.db.models import TextChoices
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leases.states import STALE_REASONS, LeaseState
 from leases.states import OPEN as OPEN_LEASES
+from leases.states import STALE_REASONS, LeaseState
 from runtime_jobs.states import FAILURE_CLASSES, FINAL, HELD, MOVES, RUNNING, STATUS, WAITING, FailureReason, JobState
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,7 +113,9 @@ def test_only_the_verbs_write_a_state():
 
 
 def test_only_the_claim_writes_a_state_in_sql():
-    found = {path.name for path in ROOT.glob("*/**/*.sql") if ".venv" not in path.parts and "SET state" in path.read_text()}
+    found = {
+        path.name for path in ROOT.glob("*/**/*.sql") if ".venv" not in path.parts and "SET state" in path.read_text()
+    }
     assert found == {"claim.sql"}
     raw = [name for name, tree in MODULES.items() for text in strings(tree) if "UPDATE runtime_" in text]
     assert raw == []

@@ -82,8 +82,9 @@ INVARIANTS = (
     Invariant(
         "I8h",
         "Each event carries the hash of the one before, and the job that of the last.",
-        """SELECT job_ulid FROM (SELECT job_ulid, prev_hash, lag(hash, 1, '') OVER (PARTITION BY job_ulid ORDER BY seq) h
-              FROM runtime_job_events) x WHERE prev_hash <> h
+        """SELECT job_ulid FROM (SELECT job_ulid, prev_hash,
+                  lag(hash, 1, '') OVER (PARTITION BY job_ulid ORDER BY seq) before FROM runtime_job_events) x
+            WHERE prev_hash <> before
            UNION
            SELECT j.job_ulid FROM runtime_jobs j WHERE j.event_head IS DISTINCT FROM (SELECT hash
               FROM runtime_job_events e WHERE e.job_ulid = j.job_ulid ORDER BY seq DESC LIMIT 1)""",

@@ -25,13 +25,15 @@ def expire(*, job_ulid: str, now: datetime | None = None) -> Job | None:
     if holding is None or holding.lease.is_live(holding.at):
         return None
     return take_back(
-        holding, by=CLOCK, active_ends=LeaseState.EXPIRED, reason=FailureReason.LEASE_EXPIRED, message="The worker fell silent."
+        holding,
+        by=CLOCK,
+        active_ends=LeaseState.EXPIRED,
+        reason=FailureReason.LEASE_EXPIRED,
+        message="The worker fell silent.",
     )
 
 
-def take_back(
-    holding: Holding, *, by: Actor, active_ends: LeaseState, reason: FailureReason, message: str
-) -> Job:
+def take_back(holding: Holding, *, by: Actor, active_ends: LeaseState, reason: FailureReason, message: str) -> Job:
     """End an open lease from outside. The job of a granted one waits again, that of an active one fails."""
     job, lease, at = holding.job, holding.lease, holding.at
     if lease.state == LeaseState.GRANTED:
@@ -51,7 +53,12 @@ def _never_started(holding: Holding, *, by: Actor) -> None:
         moves.cancel_now(job, at=at, by=by, worker_id=lease.worker_id)
     elif job.requeue_count >= job.max_requeues:
         moves.fail_or_cancel(
-            job, FailureReason.NEVER_ACKNOWLEDGED, message="No worker took it up.", at=at, by=by, worker_id=lease.worker_id
+            job,
+            FailureReason.NEVER_ACKNOWLEDGED,
+            message="No worker took it up.",
+            at=at,
+            by=by,
+            worker_id=lease.worker_id,
         )
     else:
         job.requeue_count += 1

@@ -49,7 +49,7 @@ def set_worker_state(
 
 def revoke_leases_of(*, worker_id: str, by: Actor, reason: str) -> int:
     """Revoke whatever the worker holds, one job a transaction. Returns how many there were."""
-    held = Lease.objects.open().filter(worker_id=worker_id).values_list("job_id", flat=True)
+    held = Lease.objects.open().filter(worker_id=worker_id).values_list("job__job_ulid", flat=True)
     return sum(revoke(job_ulid=job_ulid, by=by, reason=reason) is not None for job_ulid in list(held))
 
 
@@ -83,6 +83,13 @@ def record(
 ) -> OperatorEvent:
     """Write down what a person did that concerns no single job, in the transaction that does it."""
     return OperatorEvent.objects.create(
-        event_ulid=new_event_id(), action=action, actor=str(by), target=target, before=before, after=after,
-        reason=reason, source_address=source_address, created_at=now or database_time(),
+        event_ulid=new_event_id(),
+        action=action,
+        actor=str(by),
+        target=target,
+        before=before,
+        after=after,
+        reason=reason,
+        source_address=source_address,
+        created_at=now or database_time(),
     )

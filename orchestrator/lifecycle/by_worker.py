@@ -102,9 +102,7 @@ def report(
 def _advance(holding: Holding, worker: Worker, phase: str) -> None:
     if holding.job.state == phase:
         return
-    moves.move(
-        holding.job, phase, kind="job.progress", at=holding.at, by=_actor(worker), worker_id=worker.worker_id
-    )
+    moves.move(holding.job, phase, kind="job.progress", at=holding.at, by=_actor(worker), worker_id=worker.worker_id)
 
 
 def _digest(verb_name: str, **facts: Any) -> str:
@@ -156,8 +154,14 @@ def complete(
         raise Conflict("Another job has this run.")
     job.ingest_run_id, job.result = ingest_run_id, result
     moves.move(
-        job, JobState.SUCCEEDED, kind="job.completed", at=at, by=_actor(worker), worker_id=worker.worker_id,
-        ingest_run_id=ingest_run_id, exit_code=exit_code,
+        job,
+        JobState.SUCCEEDED,
+        kind="job.completed",
+        at=at,
+        by=_actor(worker),
+        worker_id=worker.worker_id,
+        ingest_run_id=ingest_run_id,
+        exit_code=exit_code,
     )
     moves.close(holding.lease, LeaseState.COMPLETED, reason="completed", at=at, digest=digest)
     return moves.store(job, at)
@@ -248,6 +252,11 @@ def _give_back(holding: Holding, worker: Worker, digest: str, *, message: str, u
         moves.fail_or_cancel(job, FailureReason.WORKER_ERROR, message="Given back too often.", at=at, by=by)
     else:
         moves.requeue(
-            job, kind="job.requeued", at=at, by=by, worker_id=worker.worker_id, reason="unable" if unable else "released"
+            job,
+            kind="job.requeued",
+            at=at,
+            by=by,
+            worker_id=worker.worker_id,
+            reason="unable" if unable else "released",
         )
     moves.store(job, at)

@@ -46,9 +46,7 @@ class JobEvent(models.Model):
         db_table = "runtime_job_events"
         constraints = [
             models.UniqueConstraint(fields=["job", "seq"], name="one_event_per_seq"),
-            models.UniqueConstraint(
-                fields=["job"], condition=Q(to_state__in=FINAL), name="one_final_event_per_job"
-            ),
+            models.UniqueConstraint(fields=["job"], condition=Q(to_state__in=FINAL), name="one_final_event_per_job"),
         ]
         # For feeds over all jobs: by transaction, because a lower id can commit later than a higher one.
         indexes = [models.Index(fields=["xid", "id"], name="events_by_transaction")]

@@ -157,9 +157,7 @@ class Job(models.Model):
                 name="job_canceled_was_requested",
                 condition=~Q(state=JobState.CANCELED) | Q(cancel_requested_at__isnull=False),
             ),
-            models.CheckConstraint(
-                name="job_requeues_bounded", condition=Q(requeue_count__lte=F("max_requeues"))
-            ),
+            models.CheckConstraint(name="job_requeues_bounded", condition=Q(requeue_count__lte=F("max_requeues"))),
             models.CheckConstraint(
                 name="job_retries_bounded",
                 condition=Q(automatic_retries_spent__lte=F("automatic_retries")),
@@ -179,12 +177,17 @@ class Job(models.Model):
             models.Index(fields=["status", "created_at"], name="jobs_by_status"),
             # The claim, and the place in the queue.
             models.Index(
-                F("pool"), F("priority").desc(), F("created_at"), F("id"),
-                name="jobs_in_claim_order", condition=Q(state=JobState.QUEUED),
+                F("pool"),
+                F("priority").desc(),
+                F("created_at"),
+                F("id"),
+                name="jobs_in_claim_order",
+                condition=Q(state=JobState.QUEUED),
             ),
             # The clock: overdue cancels and hard timeouts look only at jobs that are held.
             models.Index(
-                fields=["state"], name="jobs_held",
+                fields=["state"],
+                name="jobs_held",
                 condition=Q(state__in=["leased", "starting", "checking_out", "executing", "uploading"]),
             ),
             # All attempts of one job.

@@ -9,7 +9,11 @@ class LogChunk(models.Model):
     """Bytes of one step's output as they came, numbered 0, 1, 2 … within (job, step)."""
 
     job = models.ForeignKey(
-        Job, to_field="job_ulid", db_column="job_ulid", on_delete=models.CASCADE, related_name="log_chunks",
+        Job,
+        to_field="job_ulid",
+        db_column="job_ulid",
+        on_delete=models.CASCADE,
+        related_name="log_chunks",
         db_index=False,
     )
     step = models.PositiveIntegerField(default=0)

@@ -103,5 +103,3 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.organization.slug})"
-
-

@@ -2,6 +2,7 @@
 
 import pytest
 
+from leases.errors import StaleLease
 from orchestrator import lifecycle
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle import Submission
@@ -38,8 +39,13 @@ pytestmark = pytest.mark.django_db
 
 def submit(project, once=None, **changes):
     submission = Submission(
-        org_slug=project.organization.slug, project_slug=project.slug, spec=spec(**changes), trigger_kind="manual",
-        trigger_actor=None, correlation_id="c", source_address=None,
+        org_slug=project.organization.slug,
+        project_slug=project.slug,
+        spec=spec(**changes),
+        trigger_kind="manual",
+        trigger_actor=None,
+        correlation_id="c",
+        source_address=None,
     )
     return lifecycle.submit(submission, policy=POLICY, default_pool="shared-linux", by=ALICE, once=once)
 
@@ -58,7 +64,11 @@ def test_a_job_takes_priority_pool_and_isolation_from_its_tenant():
 @pytest.mark.parametrize(
     ("project", "changes", "error"),
     [
-        (lambda: ProjectFactory(organization=OrganizationFactory(hosted_runtime_analysis=False)), {}, FeatureNotEnabled),
+        (
+            lambda: ProjectFactory(organization=OrganizationFactory(hosted_runtime_analysis=False)),
+            {},
+            FeatureNotEnabled,
+        ),
         (lambda: ProjectFactory(enabled=False), {}, ProjectNotEnabled),
         (lambda: ProjectFactory(repositories=["cc-consulting-nv/other"]), {}, RepositoryNotAllowed),
         (lambda: ProjectFactory(repositories=[]), {}, RepositoryNotAllowed),
@@ -205,7 +215,6 @@ def test_the_same_claim_again_gets_the_same_lease_while_it_is_open():
 
 
 def test_the_newest_process_of_a_worker_counts():
-    from leases.errors import StaleLease
 
     submitted()
     worker = WorkerFactory()

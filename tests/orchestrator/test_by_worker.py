@@ -11,7 +11,7 @@ from orchestrator import lifecycle
 from runtime_jobs.errors import CancelNotRequested, Conflict, IllegalMove
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FailureReason, JobState
-from tests.factories import ALICE, WorkerFactory, claimed, submitted
+from tests.factories import ALICE, WorkerFactory, claimed, offer, submitted
 from tests.orchestrator.conftest import after
 
 pytestmark = pytest.mark.django_db
@@ -161,7 +161,9 @@ def test_two_jobs_never_share_a_run(leased):
         lifecycle.complete(**speak(other, ingest_run_id="run_1"))
 
 
-@pytest.mark.parametrize("reason", [FailureReason.UPLOAD_FAILED, FailureReason.CHECKOUT_FAILED, FailureReason.TIMED_OUT])
+@pytest.mark.parametrize(
+    "reason", [FailureReason.UPLOAD_FAILED, FailureReason.CHECKOUT_FAILED, FailureReason.TIMED_OUT]
+)
 def test_what_a_worker_found_is_not_retried_by_itself(leased, reason):
     lifecycle.fail(**speak(leased, reason=reason))
     assert Job.objects.count() == 1
@@ -192,7 +194,6 @@ def test_what_runs_cannot_be_given_back(leased):
 
 def test_a_worker_that_is_too_weak_is_not_offered_the_job_again(leased):
     lifecycle.release(**speak(leased, unable=True))
-    from tests.factories import offer
 
     worker = leased.lease.worker
     assert lifecycle.claim(worker=worker, offer=offer(worker)) is None

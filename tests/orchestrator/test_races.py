@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
+from leases.errors import StaleLease
+from leases.models import Lease
 from orchestrator import lifecycle
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
@@ -137,9 +139,6 @@ def test_of_two_retries_one_makes_a_row(_round):
 
 def test_a_stale_worker_that_waited_for_the_lock_is_refused(claim):
     """The fence is read after the wait: the job is leased again while the stale worker's call waits for it."""
-    from django.db import transaction
-
-    from leases.errors import StaleLease
 
     held, go = threading.Event(), threading.Event()
     answers: list[Any] = []
@@ -149,7 +148,6 @@ def test_a_stale_worker_that_waited_for_the_lock_is_refused(claim):
             Job.objects.locked().get(pk=claim.job.pk)
             held.set()
             go.wait(10)
-            from leases.models import Lease
 
             Lease.objects.filter(pk=claim.lease.pk).update(expires_at=claim.lease.leased_at)
         connection.close()
