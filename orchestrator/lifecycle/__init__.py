@@ -15,6 +15,7 @@ from orchestrator.lifecycle.by_worker import (
 )
 from orchestrator.lifecycle.claiming import Claimed, claim
 from orchestrator.lifecycle.output import append_log
+from orchestrator.lifecycle.registering import create_api_token, register_worker, revoke_api_token
 
 __all__ = [
     "Claimed",
@@ -27,15 +28,18 @@ __all__ = [
     "cancel",
     "claim",
     "complete",
+    "create_api_token",
     "expire",
     "fail",
     "force_cancel",
     "overdue",
+    "register_worker",
     "release",
     "renew",
     "report",
     "retry",
     "revoke",
+    "revoke_api_token",
     "revoke_leases_of",
     "rotate_worker_token",
     "set_worker_state",

@@ -34,7 +34,14 @@ def revoke(*, job_ulid: str, by: Actor, reason: str, now: datetime | None = None
 
 @verb
 def set_worker_state(
-    *, worker_id: str, state: WorkerState, by: Actor, note: str = "", now: datetime | None = None
+    *,
+    worker_id: str,
+    state: WorkerState,
+    by: Actor,
+    note: str = "",
+    reason: str = "",
+    source_address: str | None = None,
+    now: datetime | None = None,
 ) -> Worker:
     """Activate, drain, put into maintenance or revoke a worker. The same state again only changes the note.
 
@@ -43,7 +50,16 @@ def set_worker_state(
     before = {"state": worker.state, "note": worker.note}
     worker.state, worker.note = state, note
     worker.save(update_fields=["state", "note"])
-    record("worker.state", target=worker_id, by=by, before=before, after={"state": state, "note": note}, now=now)
+    record(
+        "worker.state",
+        target=worker_id,
+        by=by,
+        before=before,
+        after={"state": str(state), "note": note},
+        reason=reason,
+        source_address=source_address,
+        now=now,
+    )
     return worker
 
 
@@ -54,12 +70,14 @@ def revoke_leases_of(*, worker_id: str, by: Actor, reason: str) -> int:
 
 
 @verb
-def rotate_worker_token(*, worker_id: str, by: Actor, now: datetime | None = None) -> str:
+def rotate_worker_token(
+    *, worker_id: str, by: Actor, reason: str = "", source_address: str | None = None, now: datetime | None = None
+) -> str:
     """Give the worker a new token and return it, once; the old one counts no more. Raises NotFound."""
     worker, token = _locked(worker_id), new_token(WORKER_PREFIX)
     worker.digest = digest_of(token)
     worker.save(update_fields=["digest"])
-    record("worker.token_rotated", target=worker_id, by=by, now=now)
+    record("worker.token_rotated", target=worker_id, by=by, reason=reason, source_address=source_address, now=now)
     return token
 
 

@@ -1,0 +1,91 @@
+"""Who may come in: workers and API tokens. A plain token is returned once, by its verb, and kept nowhere."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from orchestrator.lifecycle.by_operator import record
+from orchestrator.lifecycle.transaction import verb
+from runtime_jobs.clock import database_time
+from runtime_jobs.errors import NotFound
+from runtime_jobs.events import Actor
+from runtime_jobs.models import ApiToken, Organization
+from workers.models import Pool, Worker
+from workers.registry.tokens import API_PREFIX, WORKER_PREFIX, digest_of, new_token
+
+
+@verb
+def register_worker(
+    *,
+    slug: str,
+    pool: Pool,
+    capacity: int,
+    labels: Sequence[str],
+    capabilities: Sequence[str],
+    by: Actor,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> tuple[Worker, str]:
+    """Make a worker that may claim in this pool, and the token by which it does."""
+    token = new_token(WORKER_PREFIX)
+    worker = Worker.objects.create(
+        slug=slug,
+        pool=pool,
+        capacity=capacity,
+        labels=list(labels),
+        capabilities=list(capabilities),
+        digest=digest_of(token),
+    )
+    after = {
+        "slug": slug,
+        "pool": pool.slug,
+        "capacity": capacity,
+        "labels": list(labels),
+        "capabilities": list(capabilities),
+    }
+    record("worker.registered", target=worker.worker_id, by=by, after=after, source_address=source_address, now=now)
+    return worker, token
+
+
+@verb
+def create_api_token(
+    *,
+    organization: Organization,
+    name: str,
+    scopes: Sequence[str],
+    by: Actor,
+    expires_at: datetime | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> tuple[ApiToken, str]:
+    """Make a key for programs of the organization."""
+    token = new_token(API_PREFIX)
+    row = ApiToken.objects.create(
+        organization=organization,
+        name=name,
+        digest=digest_of(token),
+        scopes=list(scopes),
+        created_by=by.name[:150],
+        expires_at=expires_at,
+    )
+    after = {"name": name, "scopes": list(scopes), "expires_at": expires_at and expires_at.isoformat()}
+    record("token.created", target=_name_of(row), by=by, after=after, source_address=source_address, now=now)
+    return row, token
+
+
+@verb
+def revoke_api_token(
+    *, token_id: int, by: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+) -> ApiToken:
+    """End a key. Again: nothing changes. Raises NotFound."""
+    row = ApiToken.objects.select_for_update(of=("self",)).select_related("organization").filter(pk=token_id).first()
+    if row is None:
+        raise NotFound("There is no such token.")
+    if row.revoked_at is None:
+        row.revoked_at = now or database_time()
+        row.save(update_fields=["revoked_at"])
+        record("token.revoked", target=_name_of(row), by=by, reason=reason, source_address=source_address, now=now)
+    return row
+
+
+def _name_of(token: ApiToken) -> str:
+    return f"token:{token.organization.slug}/{token.pk}"
