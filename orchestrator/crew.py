@@ -1,0 +1,137 @@
+"""Child processes that are started together, watched, started again when they die, and stopped in order.
+
+Whatever happens to this process, no child outlives it: the kernel kills each when its parent dies.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+Say = Callable[[str, str], None]  # name of the member (or "" for the crew itself), one line of text
+
+RESTARTS = 5
+WITHIN = 60.0  # seconds in which so many restarts are too many
+RESTART_AFTER = 1.0
+PATIENCE = 15.0  # seconds between asking to stop, asking again, and killing
+
+
+class CrewFailed(Exception):
+    """A member died too often, or never became ready; `str()` says which in one line."""
+
+
+@dataclass
+class Member:
+    """One child. It runs in a session of its own, so that Ctrl-C reaches it only through `Crew.stop`."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=RESTARTS + 1))
+    process: subprocess.Popen[bytes] | None = None
+    due: float | None = None  # when to start it again
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        # From the main thread only: the kernel's promise is about the thread that started the child.
+        self.process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *self.command],
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.due = None
+
+    def signal(self, number: int) -> None:
+        if self.process is not None and self.is_running:
+            self.process.send_signal(number)
+
+
+class Crew:
+    """Members in the order in which they start; they stop in the opposite one. Used from the main thread."""
+
+    def __init__(self, members: Sequence[Member], say: Say) -> None:
+        self.members = list(members)
+        self.say = say
+        self.asked = 0  # how often somebody asked to stop
+        self._readers: list[threading.Thread] = []
+
+    def start(self, member: Member) -> None:
+        member.start()
+        reader = threading.Thread(target=self._read, args=[member, member.process], daemon=True)
+        reader.start()
+        self._readers.append(reader)
+
+    def look(self) -> None:
+        """Start again what has died; to be called again and again. Raises CrewFailed when it dies too often."""
+        for member in self.members:
+            if member.due is not None and time.monotonic() >= member.due:
+                self.start(member)
+            elif member.due is None and member.process is not None and not member.is_running:
+                self._mourn(member)
+
+    def stop(self) -> None:
+        """End all, last started first: ask, ask again (a worker then drops its jobs), kill. Every request to stop
+        that comes meanwhile goes one step further at once."""
+        for member in reversed(self.members):
+            self._end(member)
+        for reader in self._readers:
+            reader.join(timeout=2)
+
+    def ask_to_stop(self, *_signal: object) -> None:
+        """Note a request to stop; a signal handler."""
+        self.asked += 1
+
+    def _mourn(self, member: Member) -> None:
+        now = time.monotonic()
+        member.deaths.append(now)
+        end = how_it_ended(member.process.returncode if member.process else None)
+        if len(member.deaths) > RESTARTS and now - member.deaths[0] < WITHIN:
+            raise CrewFailed(f"{member.name} {end}, {len(member.deaths)} times within {WITHIN:.0f} seconds")
+        self.say("", f"{member.name} {end}; starting it again ({len(member.deaths)} of {RESTARTS})")
+        member.due = now + RESTART_AFTER
+
+    def _end(self, member: Member) -> None:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+            if not member.is_running:
+                return
+            member.signal(number)
+            self._wait(member)
+
+    def _wait(self, member: Member) -> None:
+        """Until it has ended, its time is up, or somebody asked once more."""
+        begun, asked, told = time.monotonic(), self.asked, False
+        while member.is_running and time.monotonic() - begun < PATIENCE and self.asked == asked:
+            time.sleep(0.05)
+            if not told and time.monotonic() - begun > 1:
+                told = True
+                self.say("", f"waiting for {member.name} to finish what it does (Ctrl-C: do not wait)")
+
+    def _read(self, member: Member, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None  # noqa: S101 - PIPE above
+        with contextlib.suppress(ValueError), process.stdout as lines:
+            for line in lines:
+                self.say(member.name, line.decode(errors="replace").rstrip())
+
+
+def how_it_ended(code: int | None) -> str:
+    """Say in words how a process ended."""
+    if code is None or code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}"
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """Return this process's environment for a child: its own timeouts, no buffering of its lines."""
+    kept = {name: value for name, value in os.environ.items() if name != "DATABASE_ROLE"}
+    return kept | {"PYTHONUNBUFFERED": "1"} | changes

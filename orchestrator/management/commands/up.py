@@ -1,0 +1,80 @@
+"""`manage.py up`: server, clock and workers on this machine, in the foreground, until interrupted."""
+
+import os
+import signal
+import time
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator import installation
+from orchestrator.crew import Crew, CrewFailed
+from orchestrator.installation import Address, InstallationRefused
+from orchestrator.seed import Seed
+
+COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
+
+
+class Command(BaseCommand):
+    help = "Serves until interrupted: server, clock, workers, and the embedded PostgreSQL unless DATABASE_URL is set."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        environment = os.environ.get
+        parser.add_argument("--host", default=environment("HOST") or "127.0.0.1")
+        parser.add_argument("--port", type=int, default=int(environment("PORT") or 8000), help="0: any free one")
+        parser.add_argument("--workers", type=int, default=int(environment("WORKERS") or 1), help="0: none")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.colours: dict[str, str] = {}
+        try:
+            with installation.only_one(settings.STATE_DIR):
+                self.run(installation.free_address(options["host"], options["port"]), options["workers"])
+        except (InstallationRefused, CrewFailed) as refusal:
+            raise CommandError(str(refusal)) from None
+
+    def run(self, address: Address, workers: int) -> None:
+        crew = Crew([installation.server(address)], self.say)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, crew.ask_to_stop)
+        planted = installation.prepare()
+        crew.members += [installation.clock(address)]
+        crew.members += [installation.worker(address, *found) for found in installation.workers(range(1, workers + 1))]
+        try:
+            self.start(crew, address)
+            if not crew.asked:
+                self.welcome(address, planted, workers)
+            while not crew.asked:
+                crew.look()
+                time.sleep(0.2)
+        finally:
+            self.say("", "stopping")
+            crew.stop()
+            self.say("", "stopped")
+
+    def start(self, crew: Crew, address: Address) -> None:
+        """The server first: workers that find nobody wait longer than it takes to start."""
+        first, *others = crew.members
+        crew.start(first)
+        installation.wait_until_it_answers(crew, address)
+        for member in others:
+            crew.start(member)
+
+    def say(self, name: str, line: str) -> None:
+        colour = self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)]) if name else "bold"
+        self.console.print(Text.assemble((f"{name or 'up':>8} ", colour), ("│ ", "dim"), line))
+
+    def welcome(self, address: Address, planted: Seed, workers: int) -> None:
+        table = Table.grid(padding=(0, 3))
+        table.add_row("console", f"{address.url}/admin/")
+        table.add_row("login", f"{planted.admin_username} / {planted.admin_password or '(changed by hand)'}")
+        table.add_row("API", f"{address.url}/v1/docs")
+        table.add_row("tokens", f"{settings.STATE_DIR / 'seed.json'}, or: .venv/bin/python manage.py seed")
+        table.add_row("workers", str(workers) if workers else "none; start one with manage.py runworker")
+        table.add_row("stop", "Ctrl-C")
+        self.console.print(Panel(table, title="Runtime Orchestrator", title_align="left", expand=False, padding=(1, 2)))
