@@ -11,7 +11,15 @@ import time
 
 from workers.engines.notices import Question, Reply
 
-_FAMILIES = {1: "AF_UNIX", 2: "AF_INET", 10: "AF_INET6", 16: "AF_NETLINK", 17: "AF_PACKET", 38: "AF_ALG", 40: "AF_VSOCK"}
+_FAMILIES = {
+    1: "AF_UNIX",
+    2: "AF_INET",
+    10: "AF_INET6",
+    16: "AF_NETLINK",
+    17: "AF_PACKET",
+    38: "AF_ALG",
+    40: "AF_VSOCK",
+}
 _TYPES = {1: "SOCK_STREAM", 2: "SOCK_DGRAM", 3: "SOCK_RAW", 5: "SOCK_SEQPACKET"}
 _PATH_ARGUMENTS = {"mount": (0, 1, 2), "umount2": (0,), "pivot_root": (0, 1), "chroot": (0,), "open_tree": (1,), "acct": (0,),
                    "swapon": (0,), "swapoff": (0,), "name_to_handle_at": (1,)}  # fmt: skip
@@ -19,8 +27,8 @@ _LONGEST_STRING, _MOST_WORDS = 1024, 32
 
 
 def line(question: Question, reply: Reply) -> bytes:
-    seconds = f"{time.time():.6f}"
-    return f"{question.pid} {seconds} {question.call}({_arguments(question)}) = {_result(reply)}".encode("latin-1")
+    head = f"{question.pid:<5} {time.time():.6f} {question.call}"
+    return f"{head}({_arguments(question)}) = {_result(reply)}".encode("latin-1")
 
 
 def _result(reply: Reply) -> str:
@@ -85,7 +93,11 @@ def _family(number: int) -> str:
 
 
 def _socket_type(number: int) -> str:
-    flags = [name for name, bit in (("SOCK_CLOEXEC", socket.SOCK_CLOEXEC), ("SOCK_NONBLOCK", socket.SOCK_NONBLOCK)) if number & bit]
+    flags = [
+        name
+        for name, bit in (("SOCK_CLOEXEC", socket.SOCK_CLOEXEC), ("SOCK_NONBLOCK", socket.SOCK_NONBLOCK))
+        if number & bit
+    ]
     return "|".join([_TYPES.get(number & 0xF, f"{number & 0xF:#x} /* SOCK_??? */"), *flags])
 
 

@@ -154,7 +154,9 @@ def _entry(path: Path, key: str) -> int | None:
     return None
 
 
-def find(mountinfo: Path = Path("/proc/self/mountinfo"), *, writable: Callable[[Path], bool] | None = None) -> Hierarchy | None:
+def find(
+    mountinfo: Path = Path("/proc/self/mountinfo"), *, writable: Callable[[Path], bool] | None = None
+) -> Hierarchy | None:
     """The hierarchy in which this process may make groups with all three limits, or None."""
     mounts = [line.split() for line in mountinfo.read_text().splitlines()]
     writable = writable or _can_make_groups

@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import select
 import threading
+from collections import Counter, deque
 from pathlib import Path
 
 from workers.engines.base import Sink
@@ -13,6 +15,8 @@ from workers.engines.base import Sink
 _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 20
 _BEGINNING = 4096
+_IDLE_MS = 50
+_MOST_ANSWERED = 1024
 _F_SETPIPE_SZ = 1031
 
 
@@ -29,11 +33,21 @@ class Pump(threading.Thread):
         self.beginning = b""
 
     def run(self) -> None:
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
         try:
-            while chunk := os.read(self.descriptor, _CHUNK):
-                self.take(chunk)
+            while True:
+                if not poll.poll(_IDLE_MS):
+                    self.idle()
+                elif chunk := os.read(self.descriptor, _CHUNK):
+                    self.take(chunk)
+                else:
+                    break
         finally:
             os.close(self.descriptor)
+
+    def idle(self) -> None:
+        """Nothing has come for a while."""
 
     def take(self, chunk: bytes) -> None:
         self.total += len(chunk)
@@ -61,8 +75,9 @@ class TracePump(Pump):
     lines can be trusted; strings in later ones are escaped by strace, so no command can forge a line.
     """
 
-    _EXEC = re.compile(rb"(\d+) [\d.]+ execve(?:at)?\(")
-    _ENDED = re.compile(rb"[\d.]+ \+\+\+ (?:exited with (\d+)|killed by (SIG\w+))")
+    _EXEC = re.compile(rb"(\d+) +[\d.]+ execve(?:at)?\(")
+    _CALL = re.compile(rb"(\d+) +[\d.]+ (\w+)\(")
+    _ENDED = re.compile(rb" *[\d.]+ \+\+\+ (?:exited with (\d+)|killed by (SIG\w+))")
 
     def __init__(self, descriptor: int, sink: Sink, cap: int, *, own_execs: int) -> None:
         super().__init__("trace", descriptor, sink, cap)
@@ -75,10 +90,17 @@ class TracePump(Pump):
         self.exit_code: int | None = None
         self.killed_by: str | None = None
         self._rest = b""
-        self._turn = threading.Lock()
+        self._answered: deque[bytes] = deque()
+        self._gists: Counter[tuple[bytes, ...]] = Counter()
+
+    @property
+    def has_ended(self) -> bool:
+        """The command itself has, whoever else still runs."""
+        return self.exit_code is not None or self.killed_by is not None
 
     def run(self) -> None:
         super().run()
+        self._add_answered()
         if self._rest and self.command:
             self.truncated = True  # the tracer was killed in the middle of a line
 
@@ -89,22 +111,72 @@ class TracePump(Pump):
             self._rest, self.truncated = b"", True
         if self.command is None:
             lines = self._after_start(lines)
-        if lines:
-            self.add([line for line in lines if not line.startswith(self.own_prefixes)])
+        self._add([line for line in lines if not line.startswith(self.own_prefixes)])
 
-    def add(self, lines: list[bytes]) -> None:
-        """Count and hand on lines (without newline), from whatever thread."""
-        with self._turn:
-            self._notice_the_end(lines)
-            data = b"".join(line + b"\n" for line in lines)
-            self.total += len(data)
-            if self.truncated:
-                return
-            room = self.cap - self.passed_on
-            if len(data) > room:
-                self.truncated = True
-                data = data[: data.rfind(b"\n", 0, max(room, 0)) + 1]
-            self.pass_on(data)
+    def idle(self) -> None:
+        """strace has written down all that happened so far."""
+        if self.command is not None:
+            self._add_answered()
+
+    def answered(self, line: bytes) -> None:
+        """Put in a line about a call that the worker answered; from any thread."""
+        self._answered.append(line)
+
+    def _merged(self, lines: list[bytes]) -> list[bytes]:
+        """The lines of both sources in the order of their times: what a descriptor means depends on it."""
+        found: list[bytes] = []
+        for line in lines:
+            while self._answered and self._time(self._answered[0]) < self._time(line):
+                found.append(self._expected(self._answered.popleft()))
+            if not self._is_expected(line):
+                found.append(line)
+        return found
+
+    def _add_answered(self) -> None:
+        lines = []
+        while self._answered:
+            lines.append(self._expected(self._answered.popleft()))
+        self._hand_on(lines)
+
+    def _expected(self, line: bytes) -> bytes:
+        if len(self._gists) > _MOST_ANSWERED:
+            self._gists.clear()
+        self._gists[self._gist(line)] += 1
+        return line
+
+    def _is_expected(self, line: bytes) -> bool:
+        """strace does see such a call when the process is so young that it has met no filter yet."""
+        if not self._gists or not self._gists[gist := self._gist(line)]:
+            return False
+        self._gists[gist] -= 1
+        return True
+
+    def _gist(self, line: bytes) -> tuple[bytes, ...]:
+        """Process, call and result."""
+        match = self._CALL.match(line)
+        return (*match.groups(), line.rpartition(b" = ")[2].split(b"<", 1)[0]) if match else ()
+
+    @staticmethod
+    def _time(line: bytes) -> bytes:
+        """Seconds since 1970 with six decimals: all of one length, so they compare as they are."""
+        return line.split(None, 2)[1]
+
+    def _add(self, lines: list[bytes]) -> None:
+        if self._answered or self._gists:
+            lines = self._merged(lines)
+        self._notice_the_end(lines)
+        self._hand_on(lines)
+
+    def _hand_on(self, lines: list[bytes]) -> None:
+        data = b"".join(line + b"\n" for line in lines)
+        self.total += len(data)
+        if self.truncated:
+            return
+        room = self.cap - self.passed_on
+        if len(data) > room:
+            self.truncated = True
+            data = data[: data.rfind(b"\n", 0, max(room, 0)) + 1]
+        self.pass_on(data)
 
     def _after_start(self, lines: list[bytes]) -> list[bytes]:
         for index, line in enumerate(lines):
@@ -141,4 +213,3 @@ def trace_fifo(directory: Path, owner: int | None) -> tuple[Path, int, int]:
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(reader, True)
     return path, reader, os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-

@@ -3,7 +3,7 @@
 For whoever reads traces. strace writes one record per line, `PID SECONDS.MICROSECONDS call(arguments) = result`, with
 the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`:
 
-- PID is the id in the worker's own pid namespace. What fork, vfork and clone *return* is the id inside the sandbox
+- PID is the id in the worker's own pid namespace, filled up to five columns with spaces on its right. What fork, vfork and clone *return* is the id inside the sandbox
   (with `bubblewrap` they differ, with `restricted` they are equal). Asking strace to translate costs 2 ms a fork.
   Both grow in the same order, so the n-th smallest id returned belongs to the n-th smallest PID: threads count too, and
   the first PID of the trace is the command itself (inside: 2 with `bubblewrap`).

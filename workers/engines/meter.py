@@ -18,7 +18,9 @@ _DISK_EVERY, _DISK_SHARE = 0.5, 10  # at most a tenth of the time is spent walki
 class Meter(threading.Thread):
     """`exceeded` becomes `disk_full` or `out_of_memory` when a limit is passed. Ends with `stop`."""
 
-    def __init__(self, limits: Limits, spaces: list[Path], members: Callable[[], list[Process]], *, counts_all: bool) -> None:
+    def __init__(
+        self, limits: Limits, spaces: list[Path], members: Callable[[], list[Process]], *, counts_all: bool
+    ) -> None:
         super().__init__(name="meter", daemon=True)
         self.limits, self.spaces, self.members = limits, spaces, members
         self.counts_all = counts_all  # memory and processes too, not the disk alone

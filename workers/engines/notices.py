@@ -6,7 +6,6 @@ time and, after a first burst, no faster than `RATE`: a job that asks in a loop 
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
 import fcntl
@@ -107,9 +106,9 @@ class Notices(threading.Thread):
         self.join(2.0)
 
     def _answer_one(self) -> None:
-        buffer = array.array("B", bytes(_QUESTION.size))
+        buffer = bytearray(_QUESTION.size)
         try:
-            fcntl.ioctl(self.listener, _RECEIVE, buffer, True)  # noqa: FBT003  # ioctl's own signature
+            fcntl.ioctl(self.listener, _RECEIVE, buffer)
         except OSError:
             return  # the asker died, or a signal came: the next poll tells
         token, pid, _flags, number, _arch, _at, *arguments = _QUESTION.unpack(buffer)
@@ -126,7 +125,7 @@ class Notices(threading.Thread):
             fcntl.ioctl(self.listener, _SEND, struct.pack("=QqiI", question.token, reply.value, -reply.error, 0))
             return
         try:
-            order = struct.pack("=QIIII", question.token, _SEND_WITH_IT, reply.descriptor, 0, reply.flags)
+            order = bytearray(struct.pack("=QIIII", question.token, _SEND_WITH_IT, reply.descriptor, 0, reply.flags))
             self.record(question, replace(reply, value=fcntl.ioctl(self.listener, _ADD_DESCRIPTOR, order)))
         finally:
             os.close(reply.descriptor)

@@ -119,14 +119,21 @@ class Sandbox:
             self._answer(self.launcher.given)
             self.meter.start()
             self.launcher.go()
-            vigil = Vigil(self.site.order, stop, top, self.box.members, self.box.kill, lambda: self.meter.exceeded)
-            self.reason = vigil.keep()
+            self.reason = Vigil(
+                self.site.order,
+                stop,
+                top,
+                members=self.box.members,
+                kill=self.box.kill,
+                trouble=lambda: self.meter.exceeded,
+                over=lambda: self.lines.has_ended,
+            ).keep()
         elif stop.asked.is_set():
             self.reason = "stopped"
 
     def _answer(self, given: dict[str, int]) -> None:
         def record(question: Question, reply: Reply) -> None:
-            self.lines.add([attempts.line(question, reply)])
+            self.lines.answered(attempts.line(question, reply))
 
         self.notices = Notices(given["notices"], self.box.answers(self.proxy), record)
         self.notices.start()

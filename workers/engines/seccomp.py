@@ -79,7 +79,9 @@ class Rule:
     tests: tuple[Test, ...] = ()
 
 
-Instruction = tuple[int, int | str, int | str, int]  # code, jump if true, jump if false, operand; "miss": the rule's end
+Instruction = tuple[
+    int, int | str, int | str, int
+]  # code, jump if true, jump if false, operand; "miss": the rule's end
 
 
 def _test(test: Test) -> list[Instruction]:

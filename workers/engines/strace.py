@@ -25,7 +25,9 @@ _UNFINISHED = re.compile(rb" ?<(unfinished|pid changed to \d{1,10}) \.\.\.>$")
 _ENDED = re.compile(rb"\+\+\+ (?:exited with (\d{1,10})|killed by (SIG[A-Z0-9_+]{1,12})(?: \(core dumped\))?) \+\+\+$")
 _SUPERSEDED = re.compile(rb"\+\+\+ superseded by execve in pid (\d{1,10}) \+\+\+$")
 _SIGNAL = re.compile(rb"--- (?:SIG|stopped by SIG)")
-_RESULT = re.compile(rb"\s*= (\?|-?\d{1,20}|0x[0-9a-f]{1,16})(?![0-9a-f])(<.*>(?:\(deleted\))?)?(?: (?P<errno>E[A-Z0-9]{1,20})\b)?")
+_RESULT = re.compile(
+    rb"\s*= (\?|-?\d{1,20}|0x[0-9a-f]{1,16})(?![0-9a-f])(<.*>(?:\(deleted\))?)?(?: (?P<errno>E[A-Z0-9]{1,20})\b)?"
+)
 _CUT_RESULT = re.compile(rb"\)\s+= (-?\d{1,20}|\?)()(?: (?P<errno>E[A-Z0-9]{1,20}) \([^()\"<>]*\))?$")
 
 

@@ -21,7 +21,7 @@ _LAST_RESORT = 3.0  # between killing the sandbox and killing the tracer that sh
 @dataclass
 class Vigil:
     """`top` is the first process of the row (the tracer), `members` the job's own, `kill` ends all of these at once,
-    `trouble` names a limit that was passed, or None.
+    `trouble` names a limit that was passed, or None, and `over` says that the command itself has ended.
     """
 
     order: Order
@@ -30,6 +30,7 @@ class Vigil:
     members: Callable[[], list[Process]]
     kill: Callable[[], None]
     trouble: Callable[[], str | None]
+    over: Callable[[], bool]
 
     def keep(self) -> str | None:
         """Return when `top` has ended: why it was made to (`timeout`, `stopped`, `disk_full`, ...), or None."""
@@ -40,7 +41,7 @@ class Vigil:
         try:
             while not self._ended(handle):
                 reason = self._reason(deadline)
-                if reason:
+                if reason or self.over():
                     self._end(handle, reason)
                     return reason
         finally:
@@ -52,10 +53,10 @@ class Vigil:
             return "stopped"
         return "timeout" if time.monotonic() >= deadline else self.trouble()
 
-    def _end(self, handle: int, reason: str) -> None:
+    def _end(self, handle: int, reason: str | None) -> None:
         if reason in ("timeout", "stopped"):
             self._ask_politely(handle)
-        self.kill()
+        self.kill()  # the command's end is also that of what it left running
         if not self._ended(handle, within=_LAST_RESORT):
             self.top.kill()
 

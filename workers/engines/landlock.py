@@ -1,0 +1,62 @@
+"""Which files a job may touch where it has no mount namespace: the rights, by what this kernel knows of them."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from workers.engines.inside import PathRule
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIRECTORY = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE = 1 << 6, 1 << 11
+_REFER, _TRUNCATE, _DEVICE_IOCTL = 1 << 13, 1 << 14, 1 << 15
+_FIRST_RIGHTS = (1 << 13) - 1
+_TCP_BIND_AND_CONNECT, _ABSTRACT_SOCKETS_AND_SIGNALS = 3, 3
+
+SCOPES_SINCE = 6  # from here on a job cannot signal processes outside its domain
+_CREATE_RULESET, _VERSION = 444, 1
+
+READABLE = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+    *(f"/etc/{name}" for name in (
+        "alternatives", "bash.bashrc", "ca-certificates", "debian_version", "gai.conf", "group", "host.conf", "hosts",
+        "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "os-release", "passwd",
+        "pki", "profile", "protocols", "resolv.conf", "services", "ssl/certs", "ssl/openssl.cnf", "timezone",
+    )),
+    # Not /proc itself: it shows every process of the machine. What a runtime asks about itself is lost with it.
+    *(f"/proc/{name}" for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "uptime", "version")),
+    "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/osrelease", "/proc/sys/vm/overcommit_memory",
+    "/proc/sys/kernel/ngroups_max", "/sys/devices/system/cpu",
+)  # fmt: skip
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+def version() -> int:
+    """The version of Landlock that this kernel speaks; 0: none, or switched off."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return max(int(libc.syscall(_CREATE_RULESET, None, 0, _VERSION)), 0)
+
+
+def handled(abi: int) -> int:
+    rights = _FIRST_RIGHTS
+    rights |= _REFER if abi >= 2 else 0
+    rights |= _TRUNCATE if abi >= 3 else 0
+    return rights | (_DEVICE_IOCTL if abi >= 5 else 0)
+
+
+def shape(abi: int) -> tuple[int, int, int, int]:
+    """Size of the attributes as this version has them, and what is forbidden unless a rule allows it."""
+    size = 8 if abi < 4 else 16 if abi < SCOPES_SINCE else 24
+    return size, handled(abi), _TCP_BIND_AND_CONNECT, _ABSTRACT_SOCKETS_AND_SIGNALS
+
+
+def rules(abi: int, *, writable: list[Path], readable: tuple[str, ...]) -> list[PathRule]:
+    known = handled(abi)
+    read = _EXECUTE | _READ_FILE | _READ_DIRECTORY
+    write = known & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE | _DEVICE_IOCTL)
+    use = _READ_FILE | (_WRITE_FILE | _TRUNCATE) & known
+    return [
+        *(PathRule(read, read & ~_READ_DIRECTORY, path) for path in (*READABLE, *readable)),
+        *(PathRule(0, use, path) for path in DEVICES),
+        *(PathRule(write, 0, str(path)) for path in writable),
+    ]

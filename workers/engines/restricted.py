@@ -1,0 +1,147 @@
+"""For machines that forbid user namespaces: Landlock, seccomp without network sockets, limits, and the tracer.
+
+What it keeps: no file outside the system's directories, the checkout, a home and a temporary directory of the job; no
+network but the egress proxy; no call of the common list; no process of another can be signalled, traced or read; no
+process outlives the job. What it does not: the job sees the machine's own paths, users and host name; the names and
+attributes (not the contents) of files anywhere can be asked for and, as an ordinary user, changed where the user may;
+System V shared memory and message queues are the machine's; its processes have no loopback between them. It is for
+repositories that one trusts; a pool or job has to ask for it by name.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from workers.engines import cgroups, landlock, launch, processes, seccomp
+from workers.engines.base import Capabilities, EngineUnavailable, Ended, Isolation, Order, Places, Sink, Stop
+from workers.engines.dummies import Dummies
+from workers.engines.egress import EgressProxy, WayOut
+from workers.engines.inside import PERL, PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, Orders, memory_file
+from workers.engines.notices import Answer
+from workers.engines.processes import Process
+from workers.engines.sandbox import Sandbox
+from workers.engines.site import Site
+from workers.engines.slots import FIRST_UID, Slots
+
+_KEEPER = Path(__file__).with_name("keeper.pl").read_bytes()
+
+
+class RestrictedBox:
+    """A `Box`. The keeper, outside of everything, is the job's top; the tracer is its only child."""
+
+    own_execs = 1  # the launcher
+    layers: tuple[str, ...] = ("landlock", "no_new_privileges", "no_capabilities", "seccomp", "tracer_outside")
+
+    def __init__(self, site: Site, *, version: str, abi: int, read_only: tuple[str, ...] = ()) -> None:
+        self.site, self.version, self.abi, self.read_only = site, version, abi, read_only
+        self.keeper_reader, self.lifeline = os.pipe()
+        self.keeper = 0
+        self.tracers: set[int] = set()
+        self.dummies: Dummies | None = None
+        self.layers += ("control_group",) if site.group else ("resource_limits",)
+        self.layers += ("uid_of_its_own",) if site.uid is not None else ()
+        self.layers += ("egress_proxy",) if site.order.egress else ("no_network",)
+        self.layers += () if site.order.allow_exec else ("one_program",)
+
+    def orders(self) -> Orders:
+        site, order = self.site, self.site.order
+        rules = seccomp.one_program_rules(PROGRAM_FD) if not order.allow_exec else []
+        rules += [*seccomp.no_network_rules(), *seccomp.common_rules()]
+        return Orders(
+            argv=order.argv,
+            directory=str(order.workspace / site.directory),
+            environment=site.environment(str(site.home), str(site.temporary)),
+            filter=seccomp.program(rules),
+            one_program=not order.allow_exec,
+            own_session=True,
+            limits=[] if site.group else self._soft_limits(),
+            landlock=landlock.shape(self.abi),
+            paths=landlock.rules(self.abi, writable=site.spaces, readable=self.read_only),
+        )
+
+    def _soft_limits(self) -> list[tuple[int, int, int]]:
+        """Without a user namespace the kernel counts all processes of the uid, so those that are there come on top."""
+        limits = self.site.order.limits
+        uid = os.geteuid() if self.site.uid is None else self.site.uid
+        there = processes.threads_of(process for pid in processes.of_uid(uid) if (process := processes.read(pid)))
+        tasks = limits.processes + there + len(self.layers[:2])
+        return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
+
+    def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:
+        self.dummies = Dummies(proxy)
+        return self.dummies.answers()
+
+    def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
+        site, script = self.site, memory_file("keeper", _KEEPER)
+        row = [
+            PERL, f"/proc/self/fd/{script}", str(self.keeper_reader), str(site.uid or 0),
+            *launch.joined(site.group.entrances() if site.group else ()),
+            *launch.limited(site.order.limits),
+            *launch.unprivileged(site.uid),
+            *launch.traced(fifo),
+            *launcher.command,
+        ]  # fmt: skip
+        return row, [script, self.keeper_reader]
+
+    def started(self, top: subprocess.Popen[bytes]) -> None:
+        self.keeper = top.pid
+
+    def ready(self) -> None:
+        self.tracers = {process.pid for process in processes.everyone() if process.parent == self.keeper}
+
+    def members(self) -> list[Process]:
+        return [process for process in processes.descendants(self.keeper) if process.pid not in self.tracers]
+
+    def kill(self) -> None:
+        """Let go of the keeper: it ends everything below it, and then itself."""
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+            self.lifeline = -1
+
+    def close(self, top: subprocess.Popen[bytes]) -> int | None:
+        self.kill()
+        if self.dummies:
+            self.dummies.close()
+        return top.returncode
+
+
+class Restricted:
+    """An `Engine`. `read_only` names further paths of the machine that jobs may read, such as a toolchain in /opt."""
+
+    name = "restricted"
+    isolation = Isolation.RESTRICTED
+
+    def __init__(
+        self, *, first_uid: int = FIRST_UID, read_only: Sequence[str] = (), way_out: WayOut | None = None
+    ) -> None:
+        self.slots = Slots(first_uid)
+        self.read_only = tuple(read_only)
+        self.way_out = way_out or WayOut()
+        self.hierarchy = cgroups.find() if os.geteuid() == 0 else None
+        self.abi = landlock.version()
+
+    def owner(self, slot: int) -> int | None:
+        return self.slots.uid(slot)
+
+    def places(self, order: Order) -> Places:
+        site = Site(order, None, None)
+        shared = Places().temporary
+        return Places(str(order.workspace), str(site.home), (str(site.temporary), *shared))
+
+    def check(self) -> Capabilities:
+        return Capabilities()
+
+    def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
+        if not self.abi:
+            raise EngineUnavailable("This kernel has no Landlock.")
+        uid = self.owner(order.slot)
+        group = self.hierarchy.group(f"uid-{uid}", extra=1) if self.hierarchy else None
+        with self.slots.taken(order.slot), Site(order, uid, group, self.way_out) as site:
+            box = RestrictedBox(site, version=launch.versions(), abi=self.abi, read_only=self.read_only)
+            return Sandbox(site, box, output, trace).run(stop)
+
+    def clean(self, slots: Sequence[int]) -> None:
+        pass
