@@ -21,6 +21,8 @@ TELLING = frozenset(
     | {"init_module", "finit_module", "kexec_load", "kexec_file_load", "reboot"}
 )
 _CLONES = frozenset({"clone", "clone3", "fork", "vfork"})
+_NEW_NAMESPACE = 0x7E020080  # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+_HEX = re.compile(rb"0x[0-9a-f]{1,16}$")
 _COMMENT = re.compile(r" ?/\*.*?\*/")
 _WORD = 120  # characters kept of an argument
 _MAX_ARGV = 64
@@ -42,6 +44,7 @@ class Observer:
             **dict.fromkeys(("execve", "execveat"), self._executed),
             **dict.fromkeys(_CLONES, self._cloned),
             **dict.fromkeys(TELLING, _told),
+            "unshare": _unshared,
             **dict.fromkeys(("sendto", "sendmsg", "sendmmsg"), sockets.sent),
             "socket": sockets.created,
             "connect": sockets.connected,
@@ -70,8 +73,8 @@ class Observer:
     def _cloned(self, call: Call, process: Process) -> Iterator[Fact]:
         flags = b" ".join(call.arguments)
         self.processes.forked(process, call.result, is_thread=b"CLONE_THREAD" in flags)
-        if b"CLONE_NEW" in flags:
-            yield Attempt("clone", (flags.decode("ascii", "replace")[:_WORD],), call.errno)
+        if _wants_namespaces(flags if b"flags=" in flags else argument(call, 0)):
+            yield from _told(call, process)
 
     def _executed(self, call: Call, process: Process) -> Iterator[Fact]:
         at = 1 if call.name == "execveat" else 0
@@ -91,6 +94,17 @@ class Observer:
         # `-m name` is looked for on the interpreter's own path, not in the directory.
         lies = script is not None and argv[1] != "-m" and self._ground.is_own(absolute(script.encode(), directory))
         return program_of(path, argv, is_own=self._ground.is_own(path), script_is_own=lies)
+
+
+def _wants_namespaces(flags: bytes) -> bool:
+    """Flags by name, as strace shows them, or as the number that the worker notes for calls it refused itself."""
+    return b"CLONE_NEW" in flags or bool(_HEX.match(flags) and int(flags, 16) & _NEW_NAMESPACE)
+
+
+def _unshared(call: Call, process: Process) -> Iterator[Fact]:
+    """Calling unshare also serves to give up what was shared: that is no wall."""
+    if _wants_namespaces(argument(call, 0)):
+        yield from _told(call, process)
 
 
 def _told(call: Call, _process: Process) -> Iterator[Fact]:

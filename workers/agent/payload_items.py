@@ -54,9 +54,11 @@ def _process(one: Process, root: Process | None) -> Item:
 
 
 def file_items(tallies: Iterable[FileTally], ground: Ground) -> list[Item]:
+    """Sorted as they are shown, so that the order does not depend on where a worker keeps its checkouts."""
+    ordered = sorted(((tally.rank, ground.shown(tally.path), tally) for tally in tallies), key=lambda one: one[:2])
     return [
         {
-            "path": clean(ground.shown(tally.path), MAX_PATH),
+            "path": clean(shown, MAX_PATH),
             "ops": [op for op in _OPS if op in tally.ops],
             "count": tally.count,
             "failed": tally.failed,
@@ -64,7 +66,7 @@ def file_items(tallies: Iterable[FileTally], ground: Ground) -> list[Item]:
             "sensitive": tally.sensitive,
             "outside": tally.outside,
         }
-        for tally in tallies
+        for _, shown, tally in ordered
     ]
 
 

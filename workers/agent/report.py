@@ -148,7 +148,7 @@ class RunReport:
         network = network_items(self._addresses.kept(), ended.network)
         return {
             "processes": (process_items(processes.settled(), processes.root), counts["processes"]),
-            "files": (file_items(self._files.ordered(), self._ground), counts["files_accessed"]),
+            "files": (file_items(self._files.kept(), self._ground), counts["files_accessed"]),
             "network_attempts": (network, counts["network_attempts"]),
             "suspicious_activity": (finding_items(self._findings.by_rule()), counts["suspicious_activity"]),
         }

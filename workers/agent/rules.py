@@ -45,6 +45,7 @@ RULES: Mapping[type[Fact], tuple[Rule, ...]] = {
             "exec_from_temporary", "high", "Runs a program out of a temporary directory", processes.exec_from_temporary
         ),
         Rule("exec_from_memory", "critical", "Runs a program that has no file", processes.exec_from_memory),
+        Rule("exec_refused", "medium", "Tries to start a program that it may not", processes.exec_refused),
         Rule("install_script", "low", "A package manager starts a shell for a package", processes.install_script),
     ),
     Attempt: (

@@ -20,6 +20,11 @@ def exec_from_temporary(case: Case[Execution]) -> str | None:
     return _tried(case.fact) if case.ground.is_temporary(case.fact.path) else None
 
 
+def exec_refused(case: Case[Execution]) -> str | None:
+    """EPERM is the sandbox's word: a file that cannot be executed answers EACCES."""
+    return case.ground.shown(case.fact.path) if case.fact.errno == "EPERM" else None
+
+
 def exec_from_memory(case: Case[Execution]) -> str | None:
     return _tried(case.fact) if case.fact.unnamed or case.fact.path.startswith(_HANDLES) else None
 
@@ -36,8 +41,6 @@ def install_script(case: Case[Execution]) -> str | None:
 def sandbox_escape(case: Case[Attempt]) -> str | None:
     attempt = case.fact
     if attempt.call in {"kill", "socket"}:
-        return None
-    if attempt.call in {"unshare", "clone", "clone3"} and "CLONE_NEW" not in "".join(attempt.words):
         return None
     return f"{attempt.call}({', '.join(attempt.words)}) ({attempt.errno or 'granted'})"
 

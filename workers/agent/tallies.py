@@ -10,6 +10,7 @@ from workers.agent.rules import Rule
 
 MAX_PATH = 1024
 MAX_DETAIL = 512
+_PREFIX = 256
 FILES_KEPT = 1000  # of each rank; the report shows 500 in all
 ADDRESSES_KEPT = 1000
 DETAILS_KEPT = 100  # of each rule, so that none can crowd out the others
@@ -51,7 +52,7 @@ class Files:
         return self._seen.count
 
     def add(self, use: FileUse, *, sensitive: bool, outside: bool) -> None:
-        path = use.path[:MAX_PATH]
+        path = use.path[: MAX_PATH + _PREFIX]  # it is shortened before it is cut
         self._seen.add(use.path)
         tally = self._taken(path) or FileTally(path)
         tally.ops |= use.ops
@@ -70,8 +71,8 @@ class Files:
                 return shelf.pop(path)
         return None
 
-    def ordered(self) -> list[FileTally]:
-        return [shelf[path] for shelf in self._shelves for path in sorted(shelf)]
+    def kept(self) -> list[FileTally]:
+        return [tally for shelf in self._shelves for tally in shelf.values()]
 
 
 @dataclass(slots=True)
