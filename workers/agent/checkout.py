@@ -151,8 +151,13 @@ class _Git:
     def _words(self, verb: str, tail: str) -> str:
         if "not our ref" in tail or "couldn't find remote ref" in tail:
             return "the repository does not have this commit"
-        hidden = ((self.address, self.repo_url), (str(self.folder), "the workspace"))
-        return scrubbed(f"git {verb}: {tail or 'ended without a word'}", hidden, 600)
+        return scrubbed(f"git {verb}: {tail or 'ended without a word'}", self._hidden(), 600)
+
+    def _hidden(self) -> list[tuple[str, str]]:
+        """Where the mirror and the workspace lie concerns nobody who reads the message."""
+        real, said = urlsplit(self.address), urlsplit(self.repo_url)
+        mirror = [(self.address, self.repo_url), (real.path, self.repo_url), (real.netloc, said.netloc)]
+        return [(str(self.folder), "the workspace"), *(mirror if self.address != self.repo_url else [])]
 
     def _environment(self) -> dict[str, str]:
         return {

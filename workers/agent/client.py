@@ -116,10 +116,15 @@ class Client:
     def _post(
         self, path: str, body: dict[str, Any], patience: Patience, headers: dict[str, str] | None = None
     ) -> dict[str, Any] | None:
-        answer = self._transport.post(path, json.dumps(body).encode(), patience=patience, headers=headers)
+        answer = self._transport.post(path, encoded(body), patience=patience, headers=headers)
         if answer.status == 401:
             self._token.refused()
         return _understood(answer)
+
+
+def encoded(body: dict[str, Any]) -> bytes:
+    """Return `body` as it is sent."""
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def retry_after(answer: Answer) -> float | None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from workers.agent.backoff import Pause, insist
-from workers.agent.client import Client
+from workers.agent.client import Client, encoded
 from workers.agent.errors import Conflict, Refused, StaleLease, Unreachable
 from workers.agent.failpoints import failpoint
 from workers.agent.spool import Entry, Spool
@@ -76,4 +76,6 @@ class Delivery:
 
 
 def _enclosed(entry: Entry) -> dict[str, Any]:
-    return {"payload": json.loads(entry.payload)} if len(entry.payload) <= LARGEST_ENCLOSED else {}
+    payload = json.loads(entry.payload)
+    # Measured as the client sends it: what is not ASCII grows.
+    return {"payload": payload} if len(encoded(payload)) <= LARGEST_ENCLOSED else {}

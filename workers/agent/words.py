@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
 LONGEST_MESSAGE = 2000
+# Lease ids and tokens, by their prefixes: whoever sees one may use it.
+CAPABILITY = re.compile(r"\b(rtl|rto)_\w+")
 
 
 def one_line(text: Any, longest: int = LONGEST_MESSAGE) -> str:
-    """Return `text` with every run of blanks and control characters as one blank, cut with "…"."""
+    """Return `text` with every run of blanks and control characters as one blank, no capability, cut with "…"."""
     plain = "".join(" " if unicodedata.category(sign)[0] in "CZ" else sign for sign in str(text)[: longest * 4])
-    plain = " ".join(plain.split())
+    plain = CAPABILITY.sub(r"\1_…", " ".join(plain.split()))
     return plain if len(plain) <= longest else plain[: longest - 1] + "…"
 
 

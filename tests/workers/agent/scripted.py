@@ -1,0 +1,195 @@
+"""A small real HTTP server that answers as a test tells it to, well or badly, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Asked:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    client: tuple[str, int] = ("", 0)
+    at: float = field(default_factory=time.monotonic)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def verb(self) -> str:
+        """The last part of the path: acknowledge, heartbeat, …; `leases` is the claim."""
+        return self.path.rsplit("/", 1)[-1]
+
+
+@dataclass
+class Answer:
+    status: int = 200
+    body: Any = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    wait: float = 0.0
+
+
+Script = Answer | Callable[["Handler", Asked], None]
+
+
+def problem(status: int, code: str, **facts: Any) -> Answer:
+    body = {"type": "about:blank", "title": code, "status": status, "detail": "", "code": code, **facts}
+    return Answer(status, body, {"Content-Type": "application/problem+json"})
+
+
+def stale(reason: str = "lease_expired") -> Answer:
+    return problem(409, "stale_lease", reason=reason)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length", 0))
+        asked = Asked(self.path, dict(self.headers), self.rfile.read(length), self.client_address)
+        script = self.server.scripted.next(asked)
+        if callable(script):
+            self.close_connection = True
+            script(self, asked)
+        else:
+            self.answer(script)
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def answer(self, answer: Answer) -> None:
+        if answer.wait:
+            self.server.scripted.closing.wait(answer.wait)
+        body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        if answer.status == 204:
+            body = b""
+        self.send_response(answer.status)
+        for name, value in (
+            {"Content-Type": "application/json", "Content-Length": str(len(body))} | answer.headers
+        ).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    scripted: ScriptedServer
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that hangs up is part of most of these tests."""
+
+
+class ScriptedServer:
+    """`on(verb, *answers)`: given in turn, the last one again and again. Without: 200 {} (a claim: 204)."""
+
+    def __init__(self) -> None:
+        self._scripts: dict[str, list[Script]] = defaultdict(list)
+        self._guard = threading.Lock()
+        self.asked: list[Asked] = []
+        self.closing = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server.scripted = self
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def on(self, verb: str, *answers: Script) -> None:
+        with self._guard:
+            self._scripts[verb] = list(answers)
+
+    def next(self, asked: Asked) -> Script:
+        with self._guard:
+            self.asked.append(asked)
+            scripts = self._scripts[asked.verb]
+            if not scripts:
+                return Answer(204) if asked.verb == "leases" else Answer()
+            return scripts.pop(0) if len(scripts) > 1 else scripts[0]
+
+    def said(self, verb: str) -> list[Asked]:
+        with self._guard:
+            return [asked for asked in self.asked if asked.verb == verb]
+
+    @property
+    def verbs(self) -> list[str]:
+        with self._guard:
+            return [asked.verb for asked in self.asked]
+
+    def close(self) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+# --- answers that no well-behaved server gives ------------------------------------------------------------------------
+
+
+def hang(handler: Handler, _: Asked) -> None:
+    """Never answer."""
+    handler.server.scripted.closing.wait(60)
+
+
+def hang_up(handler: Handler, _: Asked) -> None:
+    """Close the connection without a word."""
+    with contextlib.suppress(OSError):
+        handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def drip(handler: Handler, _: Asked) -> None:
+    """One byte of a valid answer every tenth of a second."""
+    body = b'{"run_id": "' + b"x" * 500 + b'"}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for position in range(len(head + body)):
+        try:
+            handler.wfile.write((head + body)[position : position + 1])
+            handler.wfile.flush()
+        except OSError:
+            return
+        if handler.server.scripted.closing.wait(0.1):
+            return
+
+
+def endless(handler: Handler, _: Asked) -> None:
+    """A body without an end."""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n")
+    with contextlib.suppress(OSError):
+        while not handler.server.scripted.closing.is_set():
+            handler.wfile.write(b" " * 65536)
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Poll until `true()` is truthy and return it; fail the test after so many seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := true():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"not true within {seconds} s")
+
+
+@contextlib.contextmanager
+def scripted_server() -> Iterator[ScriptedServer]:
+    server = ScriptedServer()
+    try:
+        yield server
+    finally:
+        server.close()

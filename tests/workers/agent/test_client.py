@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import base64
+import email.utils
+import logging
+import time
+
+import pytest
+
+from tests.workers.agent.conftest import LEASE_ID, TOKEN, claim_body
+from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale
+from workers.agent.client import Beat, Client, Offer, retry_after
+from workers.agent.errors import AgentError, Conflict, Malformed, Refused, StaleLease, Unreachable
+from workers.agent.transport import Answer as Told
+from workers.agent.wire import Lease
+
+OFFER = Offer("wrk_01jworker", "shared-linux", {"linux": True, "namespaces": True})
+
+
+def test_a_claim_says_who_asks_what_it_can_do_and_that_it_will_acknowledge(
+    client: Client, server: ScriptedServer
+) -> None:
+    server.on("leases", Answer(201, claim_body()))
+    lease = client.claim(OFFER, wait_seconds=5, key="01jkey")
+    assert lease is not None
+    assert lease.job.job_id == "rtj_01jjob"
+    asked = server.asked[0]
+    assert asked.path == "/v1/runtime/leases"
+    assert asked.json == {
+        "worker_id": "wrk_01jworker",
+        "pool": "shared-linux",
+        "capabilities": {"linux": True, "namespaces": True},
+        "wait_seconds": 5,
+        "acknowledge": True,
+    }
+    assert asked.headers["Idempotency-Key"] == "01jkey"
+    assert asked.headers["Worker-Session"] == "01jsession"
+
+
+def test_no_work_is_no_lease(client: Client) -> None:
+    assert client.claim(OFFER, wait_seconds=0, key="k") is None
+
+
+def test_a_job_that_cannot_be_read_is_given_back_to_others(client: Client, server: ScriptedServer) -> None:
+    server.on("leases", Answer(201, claim_body(execution__least_isolation="microvm")))
+    with pytest.raises(Malformed, match="least_isolation"):
+        client.claim(OFFER, wait_seconds=0, key="k")
+    (given_back,) = server.said("release")
+    assert given_back.json["unable"] is True
+
+
+def test_each_message_has_its_path_and_its_body(client: Client, server: ScriptedServer, lease: Lease) -> None:
+    client.acknowledge(lease)
+    client.report(lease, "executing")
+    client.log(lease, 3, b"\x00\xff")
+    client.complete(lease, {"ingest_run_id": "run_1"})
+    client.fail(lease, {"reason": "timed_out", "message": "m"})
+    client.acknowledge_cancel(lease, "m")
+    client.release(lease, "m", unable=True)
+    assert [(asked.path.removeprefix(f"/v1/runtime/leases/{LEASE_ID}/"), asked.json) for asked in server.asked] == [
+        ("acknowledge", {}),
+        ("report", {"phase": "executing"}),
+        ("logs", {"seq": 3, "chunk": base64.b64encode(b"\x00\xff").decode()}),
+        ("complete", {"result": {"status": "uploaded", "ingest_run_id": "run_1"}}),
+        ("fail", {"result": {"status": "failed", "reason": "timed_out", "message": "m"}}),
+        ("acknowledge-cancel", {"message": "m"}),
+        ("release", {"message": "m", "unable": True}),
+    ]
+
+
+def test_a_heartbeat_hears_the_cancel_and_its_deadline(client: Client, server: ScriptedServer, lease: Lease) -> None:
+    answer = {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 12.5}
+    server.on("heartbeat", Answer(200, answer), Answer(200, {"cancel_requested": False}))
+    assert client.heartbeat(lease, {}, within=5) == Beat(
+        cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=12.5
+    )
+    assert client.heartbeat(lease, {}, within=5) == Beat()
+
+
+@pytest.mark.parametrize("deadline", ["soon", True, []])
+def test_a_deadline_that_is_no_number_is_refused(
+    client: Client, server: ScriptedServer, lease: Lease, deadline: object
+) -> None:
+    server.on("heartbeat", Answer(200, {"cancel_deadline_seconds": deadline}))
+    with pytest.raises(Malformed):
+        client.heartbeat(lease, {}, within=5)
+
+
+def test_a_stale_lease_has_its_own_error_with_the_reason(client: Client, server: ScriptedServer, lease: Lease) -> None:
+    server.on("acknowledge", stale("lease_revoked"))
+    with pytest.raises(StaleLease) as caught:
+        client.acknowledge(lease)
+    assert caught.value.reason == "lease_revoked"
+
+
+def test_another_conflict_brings_its_facts(client: Client, server: ScriptedServer, lease: Lease) -> None:
+    server.on("logs", problem(409, "chunk_gap", expected_seq=2))
+    with pytest.raises(Conflict) as caught:
+        client.log(lease, 5, b"x")
+    assert caught.value.code == "chunk_gap"
+    assert caught.value.facts["expected_seq"] == 2
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 413, 415, 302])
+def test_a_refusal_is_not_worth_another_try(client: Client, server: ScriptedServer, lease: Lease, status: int) -> None:
+    server.on("acknowledge", problem(status, "some_code"))
+    with pytest.raises(Refused) as caught:
+        client.acknowledge(lease)
+    assert (caught.value.status, caught.value.code) == (status, "some_code")
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_server_in_trouble_is_worth_another_try(
+    client: Client, server: ScriptedServer, lease: Lease, status: int
+) -> None:
+    server.on("acknowledge", Answer(status, b"<html>", {"Retry-After": "7"}))
+    with pytest.raises(Unreachable) as caught:
+        client.acknowledge(lease)
+    assert caught.value.retry_after == 7
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b"[]", b'"x"', b"\xff", b"[" * 100_000])
+def test_a_success_that_is_no_object_is_no_answer(
+    client: Client, server: ScriptedServer, lease: Lease, body: bytes
+) -> None:
+    server.on("acknowledge", Answer(200, body))
+    with pytest.raises(Unreachable):
+        client.acknowledge(lease)
+
+
+def test_a_refusal_that_is_no_problem_document_is_still_a_refusal(
+    client: Client, server: ScriptedServer, lease: Lease
+) -> None:
+    server.on("acknowledge", Answer(409, b"<html>conflict</html>"))
+    with pytest.raises(Conflict) as caught:
+        client.acknowledge(lease)
+    assert caught.value.code == "unknown"
+
+
+def test_a_rotated_token_is_read_again_after_a_refusal(
+    client: Client, server: ScriptedServer, lease: Lease, token_file: object
+) -> None:
+    server.on("acknowledge", problem(401, "unauthenticated"), Answer())
+    token_file.write_text("rto_worker_rotated\n")  # type: ignore[attr-defined] # a Path
+    with pytest.raises(Refused):
+        client.acknowledge(lease)
+    client.acknowledge(lease)
+    assert [asked.headers["Authorization"] for asked in server.asked] == [
+        f"Bearer {TOKEN}",
+        "Bearer rto_worker_rotated",
+    ]
+
+
+def test_neither_lease_nor_token_is_in_any_log_line_or_error(
+    client: Client, server: ScriptedServer, lease: Lease, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    texts = [repr(lease), repr(client)]
+    # Some servers put the path into their answers.
+    echo = problem(403, "forbidden", detail=f"/v1/runtime/leases/{LEASE_ID} for {TOKEN}")
+    for script in (echo, hang_up, stale(LEASE_ID), Answer(500), Answer(200, b"?"), Answer(200, b"", {"X": "\r: y"})):
+        server.on("acknowledge", script)
+        try:
+            client.acknowledge(lease)
+        except AgentError as error:
+            texts += [str(error), repr(error)]
+    texts.append(caplog.text)
+    assert not [text for text in texts if LEASE_ID in text or TOKEN in text]
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("5", 5), ("", None), ("soon", None), ("-1", None), ("1e9", None)])
+def test_retry_after_counts_in_seconds(header: str, seconds: float | None) -> None:
+    assert retry_after(Told(429, {"Retry-After": header}, b"")) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    soon = email.utils.formatdate(time.time() + 30, usegmt=True)
+    assert 25 < (retry_after(Told(429, {"Retry-After": soon}, b"")) or 0) <= 30

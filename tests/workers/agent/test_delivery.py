@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workers.agent.conftest import LEASE_ID
+from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale
+from tests.workers.agent.test_spool import an_entry
+from workers.agent import backoff
+from workers.agent.client import Client
+from workers.agent.delivery import LARGEST_ENCLOSED, Delivery
+from workers.agent.spool import Spool
+from workers.agent.transport import Patience, Transport
+from workers.agent.upload import Ingest
+
+STORED = Answer(200, {"run_id": "run_1"})
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    return Spool(folder)
+
+
+@pytest.fixture
+def delivery(
+    client: Client, server: ScriptedServer, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Delivery]:
+    monkeypatch.setattr(backoff.random, "uniform", lambda low, high: 0.01)
+    transport = Transport(server.url, lambda: "rto_worker_x")
+    yield Delivery(client, Ingest(transport, Patience(1, 1, 1)), spool, upload_seconds=0.5)
+    transport.close()
+
+
+@pytest.fixture
+def over() -> threading.Event:
+    return threading.Event()
+
+
+def test_a_result_is_uploaded_completed_and_removed(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+) -> None:
+    server.on("run", STORED)
+    spool.put(entry := an_entry(payload=b'{"b": 2}'))
+    delivery.deliver(entry, over=over)
+    assert server.verbs == ["run", "complete"]
+    assert server.said("run")[0].body == b'{"b": 2}'
+    result = server.said("complete")[0].json["result"]
+    assert result.pop("uploaded_at")
+    assert result == {"status": "uploaded", "ingest_run_id": "run_1", "exit_code": 0}
+    assert list(spool.left()) == []
+
+
+def test_a_complete_whose_answer_was_lost_is_said_again(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+) -> None:
+    server.on("run", STORED)
+    server.on("complete", hang_up, Answer(503), Answer(200, {"status": "uploaded"}))
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    said = {asked.body for asked in server.said("complete")}
+    assert len(server.said("complete")) == 3
+    assert len(said) == 1, "the same message"
+    assert list(spool.left()) == []
+
+
+def test_a_stale_lease_drops_the_result_with_a_line(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.on("run", STORED)
+    server.on("complete", stale())
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    assert list(spool.left()) == []
+    assert "its lease is over (lease_expired): the spooled result is dropped" in caplog.text
+    assert LEASE_ID not in caplog.text
+
+
+@pytest.mark.parametrize("answer", [problem(409, "conflict"), problem(400, "invalid")])
+def test_a_refused_end_drops_the_result(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event, answer: Answer
+) -> None:
+    server.on("run", STORED)
+    server.on("complete", answer)
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    assert len(server.said("complete")) == 1
+    assert list(spool.left()) == []
+
+
+def test_a_rejected_run_fails_the_job_without_the_payload(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+) -> None:
+    server.on("run", problem(422, "validation_failed"))
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    result = server.said("fail")[0].json["result"]
+    assert result["reason"] == "upload_rejected"
+    assert "validation_failed" in result["message"]
+    assert result["exit_code"] == 0
+    assert "payload" not in result
+    assert list(spool.left()) == []
+
+
+def test_a_failed_upload_hands_the_payload_to_the_server(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+) -> None:
+    server.on("run", Answer(500))
+    spool.put(entry := an_entry(payload=b'{"schema_version": "run.v1"}'))
+    delivery.deliver(entry, over=over)
+    result = server.said("fail")[0].json["result"]
+    assert result["reason"] == "upload_failed"
+    assert result["payload"] == {"schema_version": "run.v1"}
+    assert list(spool.left()) == []
+
+
+def test_a_payload_that_is_too_large_for_the_server_stays_behind(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on("run", Answer(500))
+    payload = ('{"a":"' + "ü" * (LARGEST_ENCLOSED // 4) + '"}').encode()
+    assert len(payload) < LARGEST_ENCLOSED, "as it lies here; on the way to the server it is larger"
+    spool.put(entry := an_entry(payload=payload))
+    delivery.deliver(entry, over=over)
+    assert "payload" not in server.said("fail")[0].json["result"]
+
+
+def test_a_worker_that_must_go_leaves_the_result_for_its_next_life(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+) -> None:
+    server.on("run", Answer(500))
+    spool.put(entry := an_entry())
+    over.set()
+    delivery.deliver(entry, over=over)
+    assert server.verbs == ["run"]
+    assert list(spool.left()) == [entry]
+
+
+def test_a_server_that_is_away_when_it_is_over_keeps_the_result_here(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+) -> None:
+    server.on("run", STORED)
+
+    def gone(handler: object, asked: object) -> None:
+        over.set()
+        hang_up(handler, asked)  # type: ignore[arg-type] # as the server calls it
+
+    server.on("complete", gone)
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    assert list(spool.left()) == [entry]
+
+
+def test_each_failpoint_stands_where_its_name_says(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr("workers.agent.delivery.failpoint", lambda name: passed.append((name, server.verbs)))
+    server.on("run", STORED)
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    assert passed == [("worker.ingest.acked", ["run"]), ("worker.complete.send", ["run"])]
+    assert logging.getLogger("urllib3").level == logging.CRITICAL

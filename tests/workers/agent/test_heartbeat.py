@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+import pytest
+
+from tests.workers.agent.conftest import a_lease
+from tests.workers.agent.scripted import wait_until
+from workers.agent.client import Beat
+from workers.agent.errors import Conflict, Refused, StaleLease, Unreachable
+from workers.agent.heartbeat import Heartbeat
+from workers.agent.holding import Held, Holdings
+from workers.agent.trust import TrustWindow
+from workers.agent.wire import Lease
+
+
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Answers:
+    """Stands in for the client: each heartbeat takes the next of `answers`, and `costs` seconds."""
+
+    def __init__(self, clock: Clock, *answers: Beat | Exception, costs: float = 0.0) -> None:
+        self._clock = clock
+        self.answers = list(answers)
+        self.costs = costs
+        self.sent: list[tuple[float, dict[str, Any], float]] = []
+
+    def heartbeat(self, lease: Lease, progress: dict[str, Any], *, within: float) -> Beat:
+        self.sent.append((self._clock.now, progress, within))
+        self._clock.now += min(self.costs, within)
+        answer = self.answers.pop(0) if self.answers else Beat()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def canceled(self, reason: str | None, deadline_seconds: float | None) -> None:
+        self.heard.append(("canceled", reason, deadline_seconds))
+
+    def lost(self, why: str) -> None:
+        self.heard.append(("lost", why))
+
+
+class Stage:
+    """A heartbeat, a trust window and one lease, all on one clock, without threads."""
+
+    def __init__(self, *answers: Beat | Exception, costs: float = 0.0, **changes: Any) -> None:
+        self.clock = Clock()
+        self.client = Answers(self.clock, *answers, costs=costs)
+        self.holdings = Holdings()
+        self.heartbeat = Heartbeat(self.client, self.holdings, self.clock)  # type: ignore[arg-type] # speaks as one
+        self.window = TrustWindow(self.holdings, self.clock)
+        self.listener = Listener()
+        self.held = Held(a_lease(**changes), self.listener, trust_until=0.0)
+        self.held.renewed(self.clock())
+        self.heartbeat.hold(self.held)
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.clock.now + seconds
+        while self.clock.now < until:
+            self.clock.now += 0.25
+            self.heartbeat.beat_due()
+            self.window.look()
+
+
+def test_a_lease_is_renewed_about_every_interval_and_not_in_step() -> None:
+    stage = Stage()
+    stage.pass_time(200)
+    times = [at for at, _, _ in stage.client.sent]
+    gaps = {round(later - earlier, 2) for earlier, later in itertools.pairwise(times)}
+    assert all(16 <= gap <= 24.5 for gap in gaps)
+    assert len(gaps) > 1
+    assert stage.listener.heard == []
+
+
+def test_the_job_is_stopped_before_the_server_may_give_it_away() -> None:
+    stage = Stage(*[Unreachable("away")] * 1000)
+    begun = stage.clock.now
+    stage.pass_time(200)
+    assert stage.listener.heard == [("lost", "no word from the server")]
+    # TTL 120, two seconds of grace, five of safety.
+    assert stage.held.trust_until - begun == 113
+    assert stage.client.sent[-1][0] < begun + 113, "a lease that was given up is not renewed"
+
+
+def test_trust_counts_from_before_the_question_not_from_its_answer() -> None:
+    stage = Stage(Beat(), *[Unreachable("away")] * 1000, costs=8.0)
+    stage.pass_time(300)
+    asked_at = stage.client.sent[0][0]
+    assert stage.held.trust_until == asked_at + 113
+
+
+def test_a_refused_heartbeat_renews_nothing() -> None:
+    stage = Stage(*[Refused(401, "unauthenticated", "")] * 1000)
+    before = stage.held.trust_until
+    stage.pass_time(60)
+    assert stage.held.trust_until == before
+    stage.pass_time(100)
+    assert stage.listener.heard == [("lost", "no word from the server")]
+
+
+def test_an_answer_after_trouble_makes_it_good_again() -> None:
+    stage = Stage(*[Unreachable("away")] * 4, Beat())
+    before = stage.held.trust_until
+    stage.pass_time(60)
+    assert stage.held.trust_until > before
+    assert stage.held.failures == 0
+
+
+def test_after_trouble_the_next_try_comes_sooner_than_the_interval() -> None:
+    stage = Stage(*[Unreachable("away")] * 3)
+    stage.pass_time(40)
+    times = [at for at, _, _ in stage.client.sent]
+    assert times[1] - times[0] < 2
+    assert times[2] - times[1] < 3
+
+
+def test_the_server_may_ask_for_more_patience() -> None:
+    stage = Stage(Unreachable("busy", retry_after=9.0))
+    stage.pass_time(60)
+    times = [at for at, _, _ in stage.client.sent]
+    assert times[1] - times[0] >= 9
+
+
+def test_no_heartbeat_waits_past_the_end_of_trust() -> None:
+    stage = Stage(*[Unreachable("away")] * 1000, costs=10.0)
+    stage.pass_time(200)
+    assert all(at + within <= stage.held.trust_until + 0.1 for at, _, within in stage.client.sent)
+
+
+def test_a_stale_lease_is_told_once_and_held_no_more() -> None:
+    stage = Stage(StaleLease("lease_revoked"))
+    stage.pass_time(200)
+    assert stage.listener.heard == [("lost", "lease_revoked")]
+    assert len(stage.client.sent) == 1
+
+
+def test_a_cancel_is_told_with_its_deadline_until_the_job_ends() -> None:
+    stage = Stage(
+        Beat(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=30.0),
+        Beat(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=9.0),
+    )
+    stage.pass_time(45)
+    assert stage.listener.heard == [("canceled", "requested", 30.0), ("canceled", "requested", 9.0)]
+
+
+def test_a_phase_goes_along_once_and_at_once() -> None:
+    stage = Stage()
+    stage.heartbeat.announce(stage.held, "executing")
+    stage.pass_time(60)
+    bodies = [body for _, body, _ in stage.client.sent]
+    assert bodies[0] == {"phase": "executing", "progress": {"current_step": "executing", "step_index": 2}}
+    assert bodies[1:]
+    assert not any(bodies[1:])
+    assert stage.client.sent[0][0] <= 1000.5
+
+
+def test_a_phase_is_told_again_when_nobody_heard_it() -> None:
+    stage = Stage(Unreachable("away"))
+    stage.heartbeat.announce(stage.held, "executing")
+    stage.pass_time(10)
+    assert [body.get("phase") for _, body, _ in stage.client.sent] == ["executing", "executing"]
+
+
+def test_a_phase_that_was_overtaken_does_not_cost_the_lease() -> None:
+    stage = Stage(Conflict("illegal_move", "", {}))
+    before = stage.held.trust_until
+    stage.heartbeat.announce(stage.held, "executing")
+    stage.pass_time(10)
+    assert [body.get("phase") for _, body, _ in stage.client.sent] == ["executing", None]
+    assert stage.held.trust_until > before
+
+
+def test_a_conflict_without_a_phase_is_not_repeated_without_end() -> None:
+    stage = Stage(*[Conflict("odd", "", {})] * 1000)
+    stage.pass_time(30)
+    assert len(stage.client.sent) < 12
+
+
+def test_a_short_lease_leaves_time_to_stop_and_time_to_work() -> None:
+    stage = Stage(lease_ttl_seconds=4, heartbeat_interval_seconds=1)
+    assert stage.held.trust_until == stage.clock.now + 3
+
+
+def test_a_silent_server_is_logged_once_not_with_every_try(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stage = Stage(*[Unreachable("away")] * 3)
+    stage.pass_time(60)
+    assert [record.message for record in caplog.records if "heartbeat" in record.message] == [
+        "job rtj_01jjob: heartbeat not accepted: away",
+        "job rtj_01jjob: heartbeats are answered again",
+    ]
+
+
+def test_the_threads_do_it_by_themselves() -> None:
+    clock = Clock()
+    client = Answers(clock)
+    holdings = Holdings()
+    heartbeat = Heartbeat(client, holdings)  # type: ignore[arg-type] # speaks as one; the real clock
+    window = TrustWindow(holdings)
+    heartbeat.start()
+    window.start()
+    listener, other = Listener(), Listener()
+    heartbeat.hold(held := Held(a_lease(heartbeat_interval_seconds=0.05), listener, trust_until=float("inf")))
+    heartbeat.hold(Held(a_lease(), other, trust_until=0.0))
+    wait_until(lambda: len(client.sent) >= 3)
+    wait_until(lambda: other.heard == [("lost", "no word from the server")])
+    heartbeat.drop(held)
+    assert listener.heard == []
+    heartbeat.close()
+    window.close()
+    heartbeat._thread.join(5)
+    assert not heartbeat._thread.is_alive()

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workers.agent.conftest import LEASE_ID, claim_body
+from workers.agent import wire
+from workers.agent.spool import Entry, Spool
+
+
+def an_entry(job_id: str = "rtj_01jjob", payload: bytes = b'{"a":\n1}', server: str = "http://127.0.0.1:1") -> Entry:
+    return Entry(server, wire.lease(claim_body(job_id=job_id)), {"exit_code": 0}, payload)
+
+
+def test_what_was_put_is_found_by_the_next_life_byte_for_byte(tmp_path: Path) -> None:
+    entry = an_entry(payload=bytes(range(256)) + b"\n\n")
+    Spool(tmp_path).put(entry)
+    assert list(Spool(tmp_path).left()) == [entry]
+
+
+def test_what_was_removed_is_gone(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.put(an_entry())
+    spool.remove(an_entry())
+    spool.remove(an_entry())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_are_private_and_show_no_lease_in_their_names(tmp_path: Path) -> None:
+    Spool(tmp_path).put(an_entry())
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.name == "rtj_01jjob.1.result"
+    assert LEASE_ID not in repr(an_entry())
+
+
+def test_a_result_that_was_being_written_is_no_result(tmp_path: Path) -> None:
+    (tmp_path / "rtj_01jjob.1.draft").write_bytes(b"half")
+    assert list(Spool(tmp_path).left()) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: b"", lambda data: b"{}\n", lambda data: b"\xff" + data]
+)
+def test_a_damaged_result_is_put_aside_and_the_others_are_found(tmp_path: Path, damage: object) -> None:
+    spool = Spool(tmp_path)
+    spool.put(an_entry("rtj_bad"))
+    spool.put(an_entry("rtj_good"))
+    path = tmp_path / "rtj_bad.1.result"
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator] # one of the functions above
+    assert [entry.lease.job.job_id for entry in spool.left()] == ["rtj_good"]
+    assert (tmp_path / "rtj_bad.1.unreadable").exists()
+    assert [entry.lease.job.job_id for entry in spool.left()] == ["rtj_good"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from workers.agent import spool
+from tests.workers.agent.test_spool import an_entry
+if sys.argv[2] == "before the rename":
+    def replace(*_): os.kill(os.getpid(), signal.SIGKILL)
+    Path.replace = replace
+spool.Spool(Path(sys.argv[1])).put(an_entry())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("moment", "found"), [("before the rename", 0), ("after put", 1)])
+def test_a_kill_leaves_the_whole_result_or_none(tmp_path: Path, moment: str, found: int) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), moment], check=False)
+    assert done.returncode == -9
+    assert len(list(Spool(tmp_path).left())) == found

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.workers.agent.scripted import Answer, Script, ScriptedServer, drip, endless, hang_up, problem
+from workers.agent.backoff import Pause
+from workers.agent.transport import Patience, Transport
+from workers.agent.upload import Ingest, UploadFailed, UploadRejected, ingest_origin
+
+JOB = "rtj_01jjob"
+STORED = Answer(201, {"run_id": "run_1", "job_id": JOB, "created": True})
+
+
+@pytest.fixture
+def ingest(server: ScriptedServer) -> Iterator[Ingest]:
+    transport = Transport(server.url, lambda: "rto_worker_x")
+    yield Ingest(transport, Patience(connect=1, read=1, total=1))
+    transport.close()
+
+
+@pytest.fixture
+def at_once() -> Callable[[float], bool]:
+    """Tries again without waiting, a hundred times."""
+    left = [100]
+
+    def pause(seconds: float) -> bool:
+        assert seconds > 0
+        left[0] -= 1
+        return left[0] > 0
+
+    return pause
+
+
+def test_the_run_is_stored_under_the_job_s_key(
+    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool]
+) -> None:
+    server.on("run", STORED)
+    assert ingest.store(JOB, b'{"a": 1}', pause=at_once) == "run_1"
+    (asked,) = server.asked
+    assert asked.path == "/v1/ingest/run"
+    assert asked.body == b'{"a": 1}'
+    assert asked.headers["Idempotency-Key"] == JOB
+
+
+@pytest.mark.parametrize("trouble", [Answer(500), Answer(502), Answer(503), Answer(429), hang_up])
+def test_trouble_is_tried_again_with_the_same_bytes_and_key(
+    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool], trouble: Script
+) -> None:
+    server.on("run", trouble, trouble, Answer(200, {"run_id": "run_1", "created": False}))
+    assert ingest.store(JOB, b"{}", pause=at_once) == "run_1"
+    assert {(asked.body, asked.headers["Idempotency-Key"]) for asked in server.asked} == {(b"{}", JOB)}
+    assert len(server.asked) == 3
+
+
+def test_retry_after_is_honoured_up_to_a_minute(ingest: Ingest, server: ScriptedServer) -> None:
+    waits: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        waits.append(seconds)
+        return True
+
+    server.on("run", Answer(429, {}, {"Retry-After": "20"}), Answer(503, {}, {"Retry-After": "9999"}), STORED)
+    ingest.store(JOB, b"{}", pause=pause)
+    assert waits == [20, 60]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 415, 422, 302])
+def test_a_refusal_is_not_tried_again_and_says_why(
+    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool], status: int
+) -> None:
+    server.on("run", problem(status, "validation_failed"))
+    with pytest.raises(UploadRejected, match=f"{status} validation_failed"):
+        ingest.store(JOB, b"{}", pause=at_once)
+    assert len(server.asked) == 1
+
+
+def test_the_contract_s_own_form_of_error_is_understood(
+    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool]
+) -> None:
+    server.on("run", Answer(422, {"error": {"code": "validation_failed", "message": "files: too many\x00"}}))
+    with pytest.raises(UploadRejected, match=r"422 validation_failed files: too many$"):
+        ingest.store(JOB, b"{}", pause=at_once)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, b"<html>"),
+        Answer(200, b""),
+        Answer(200, []),
+        Answer(200, {}),
+        Answer(200, {"run_id": 7}),
+        Answer(200, {"run_id": "../../etc"}),
+        Answer(200, {"run_id": "x" * 65}),
+        Answer(200, {"run_id": "run_1\n"}),
+        Answer(200, {"run_id": "run_1", "job_id": "rtj_anothers"}),
+        endless,
+    ],
+)
+def test_a_success_that_names_no_run_of_this_job_is_a_refusal(
+    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool], answer: Script
+) -> None:
+    server.on("run", answer)
+    with pytest.raises(UploadRejected):
+        Ingest(ingest.transport).store(JOB, b"{}", pause=at_once)
+
+
+def test_a_dripping_ingest_costs_the_total_time_and_no_more(ingest: Ingest, server: ScriptedServer) -> None:
+    server.on("run", drip)
+    begun = time.monotonic()
+    with pytest.raises(UploadFailed):
+        ingest.store(JOB, b"{}", pause=lambda seconds: False)
+    assert time.monotonic() - begun < 3
+
+
+def test_the_budget_ends_the_tries(ingest: Ingest, server: ScriptedServer) -> None:
+    server.on("run", Answer(500))
+    begun = time.monotonic()
+    with pytest.raises(UploadFailed, match="500"):
+        ingest.store(JOB, b"{}", pause=Pause(threading.Event(), 0.5))
+    assert 0.4 < time.monotonic() - begun < 3
+
+
+def test_a_lost_lease_ends_the_tries(ingest: Ingest, server: ScriptedServer) -> None:
+    server.on("run", Answer(500))
+    over = threading.Event()
+    over.set()
+    with pytest.raises(UploadFailed):
+        ingest.store(JOB, b"{}", pause=Pause(over))
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        ("", "https://o.example"),
+        ("https://i.example", "https://i.example"),
+        ("https://i.example/", "https://i.example"),
+        ("https://i.example/v1/ingest/run", "https://i.example"),
+        ("https://i.example/base/v1/ingest/run", "https://i.example/base"),
+    ],
+)
+def test_ingest_is_the_server_s_own_unless_another_is_named(given: str, origin: str) -> None:
+    assert ingest_origin("https://o.example", given) == origin
