@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from config import places
 
@@ -106,8 +107,8 @@ def _wait_until_ready(home: Path) -> None:
 
 def _create_database(home: Path) -> None:
     """Make the role and its database unless they are there. The role is not a superuser: triggers bind it."""
-    address = _address(home) | {"user": "postgres", "dbname": "postgres"}
-    with psycopg.connect(**address, connect_timeout=5, autocommit=True) as connection:
+    conninfo = make_conninfo(**_address(home) | {"user": "postgres", "dbname": "postgres", "connect_timeout": "5"})
+    with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("SELECT pg_advisory_lock(hashtext('embedded_postgres'))")  # let go with the connection
         if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [NAME]).fetchone():
             connection.execute("CREATE ROLE orchestrator LOGIN CREATEDB")

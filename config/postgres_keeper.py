@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -98,7 +99,13 @@ class Keeper:
                 os.ftruncate(1, 0)
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [self.programs / "postgres", "-D", self.data, "-c", f"config_file={self.home / 'postgres.conf'}"]
+        command: list[str | Path] = [
+            self.programs / "postgres",
+            "-D",
+            self.data,
+            "-c",
+            f"config_file={self.home / 'postgres.conf'}",
+        ]
         return subprocess.Popen(self.as_account(command, "--pdeathsig", "INT"), cwd=self.data, pass_fds=(self.lock,))
 
     def end(self, server: subprocess.Popen[bytes]) -> None:
@@ -124,7 +131,15 @@ class Keeper:
             return
         unfinished = self.folder / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        command = [self.programs / "initdb", "-D", unfinished, "-U", "postgres", "--encoding=UTF8", "--no-instructions"]
+        command: list[str | Path] = [
+            self.programs / "initdb",
+            "-D",
+            unfinished,
+            "-U",
+            "postgres",
+            "--encoding=UTF8",
+            "--no-instructions",
+        ]
         command += ["--locale-provider=builtin", "--locale=C.UTF-8", "--auth-local=trust", "--auth-host=reject"]
         command += ["--no-sync"] if self.throwaway else []
         subprocess.run(self.as_account(command), check=True, cwd=self.folder)
@@ -141,7 +156,7 @@ class Keeper:
             for leftover in (pid_file, *self.socket.glob(".s.PGSQL.*")):
                 leftover.unlink(missing_ok=True)
 
-    def as_account(self, command: list[str | Path], *options: str) -> list[str]:
+    def as_account(self, command: Sequence[str | Path], *options: str) -> list[str]:
         drop = [f"--reuid={self.account.pw_uid}", f"--regid={self.account.pw_gid}", "--clear-groups"]
         return ["setpriv", *(drop if os.geteuid() == 0 else []), *options, "--", *map(str, command)]
 
@@ -179,7 +194,8 @@ def _copied(package: Path, target: Path) -> Path:
             beside = "" if source.name.endswith(".libs") else package.name
             shutil.copytree(source, unfinished / beside / source.name, ignore=skipped, symlinks=True)
         for path in unfinished.rglob("*"):  # whatever the umask was that the wheel was installed with
-            path.is_symlink() or path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         unfinished.chmod(0o755)
         unfinished.rename(target)
     return target / package.name / "pginstall18"
