@@ -9,15 +9,16 @@ it is empty, and every look is in the trace. Nothing else of the machine is ther
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Sequence
 
-from workers.engines import bwrap, cgroups, launch
+from workers.engines import bwrap, cgroups, checks, launch
 from workers.engines.base import Capabilities, Ended, Isolation, Order, Places, Sink, Stop
 from workers.engines.bwrap import BwrapBox
 from workers.engines.egress import WayOut
 from workers.engines.sandbox import Sandbox
 from workers.engines.site import Site
-from workers.engines.slots import FIRST_UID, Slots
+from workers.engines.slots import FIRST_UID, Slots, clean, group_name, soft_limits
 
 
 _OWN_PROCESSES = 3  # strace, bwrap outside, and pid 1 inside
@@ -44,17 +45,53 @@ class Bubblewrap:
         return Places(bwrap.WORKSPACE, bwrap.HOME)
 
     def check(self) -> Capabilities:
-        return Capabilities()
+        with self.slots.spare() as slot:
+            subject = checks.Subject(self._run, self.owner, slot)
+            missing = checks.all_of(
+                self.requirements,
+                lambda: checks.attack(subject),
+                lambda: checks.overdraw(subject),
+                lambda: self._survive(slot),
+            )
+        offered = frozenset({"linux", "ptrace", "namespaces", "egress", "exec_control"})
+        return Capabilities(offered, soft_limits(self.hierarchy), missing)
+
+    def requirements(self) -> list[str]:
+        """What is not installed or not this machine's way."""
+        found = launch.lacking("bwrap")
+        if not found and "--bind-fd" not in _help():
+            found.append("this bubblewrap is too old: it has no --bind-fd")
+        return found
 
     def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
+        with self.slots.taken(order.slot):
+            return self._run(order, output, trace, stop)
+
+    def _run(self, order: Order, output: Sink, trace: Sink, stop: Stop) -> Ended:
+        with self._site(order) as site:
+            return Sandbox(site, self._box(site), output, trace).run(stop)
+
+    def _site(self, order: Order) -> Site:
         uid = self.owner(order.slot)
-        group = self.hierarchy.group(f"uid-{uid}", extra=_OWN_PROCESSES) if self.hierarchy else None
-        with self.slots.taken(order.slot), Site(order, uid, group, self.way_out) as site:
-            box = BwrapBox(site, version=launch.versions("bwrap"), read_only=self.read_only, cpu=_processor(order))
-            return Sandbox(site, box, output, trace).run(stop)
+        group = self.hierarchy.group(group_name(uid), extra=_OWN_PROCESSES) if self.hierarchy else None
+        return Site(order, uid, group, self.way_out)
+
+    def _box(self, site: Site) -> BwrapBox:
+        version = launch.versions("bwrap")
+        return BwrapBox(site, version=version, read_only=self.read_only, cpu=_processor(site.order))
+
+    def _survive(self, slot: int) -> list[str]:
+        with checks.workspace(self.owner(slot)) as place:
+            order = Order(argv=("true",), workspace=place, slot=slot, timeout_seconds=1)
+            with self._site(order) as site:
+                return checks.survive(site, self._box(site))
 
     def clean(self, slots: Sequence[int]) -> None:
-        pass
+        clean(self.slots, slots, self.hierarchy)
+
+
+def _help() -> str:
+    return subprocess.run([launch.tool("bwrap"), "--help"], env={}, check=False, capture_output=True, text=True).stdout
 
 
 def _processor(order: Order) -> int | None:

@@ -42,6 +42,7 @@ class BwrapBox:
         self.status_reader, self.status_writer = os.pipe()
         os.set_blocking(self.status_reader, False)
         self.status: dict[str, int] = {}
+        self.parent = str(os.getpid())  # whose death the row must notice
         self.init: int | None = None  # a pidfd of pid 1 of the namespace
         self.layers += ("control_group",) if site.group else ("resource_limits",)
         self.layers += ("uid_of_its_own",) if site.uid is not None else ()
@@ -81,7 +82,7 @@ class BwrapBox:
             *launch.joined(site.group.entrances() if site.group else ()),
             *launch.limited(site.order.limits),
             *launch.unprivileged(site.uid),
-            *launch.unless_orphaned(os.getpid()),
+            *launch.unless_orphaned(self.parent),
             *launch.traced(fifo),
             *[launch.tool("bwrap"), "--args", str(arguments), "--", *launcher.command],
         ]

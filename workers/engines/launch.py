@@ -3,10 +3,10 @@
 For whoever reads traces. strace writes one record per line, `PID SECONDS.MICROSECONDS call(arguments) = result`, with
 the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`:
 
-- PID is the id in the worker's own pid namespace, filled up to five columns with spaces on its right. What fork, vfork and clone *return* is the id inside the sandbox
-  (with `bubblewrap` they differ, with `restricted` they are equal). Asking strace to translate costs 2 ms a fork.
-  Both grow in the same order, so the n-th smallest id returned belongs to the n-th smallest PID: threads count too, and
-  the first PID of the trace is the command itself (inside: 2 with `bubblewrap`).
+- PID is the id in the worker's own pid namespace, filled up to five columns with spaces on its right. What fork, vfork
+  and clone *return* is the id inside the sandbox (with `bubblewrap` they differ, with `restricted` they are equal).
+  Asking strace to translate costs 2 ms a fork. Both grow in the same order, so the n-th smallest id returned belongs to
+  the n-th smallest PID: threads count too, and the first PID of the trace is the command itself (inside: 2).
 - `+++ exited with N +++` and `+++ killed by SIGX +++` stand for every process and thread; `--- SIGX {...} ---` for
   every signal but those of `UNREMARKABLE_SIGNALS`. A call cut by another process is `call(... <unfinished ...>` and
   later `<... call resumed>...) = result`.
@@ -19,6 +19,7 @@ the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`:
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from workers.engines.base import EngineUnavailable, Limits
 from workers.engines.inside import OPEN_FILES
+from workers.engines.seccomp import ARCHITECTURE
 
 TRACED_CALLS = (
     # programs and processes
@@ -66,6 +68,19 @@ def tool(name: str) -> str:
     return found
 
 
+def lacking(*names: str) -> list[str]:
+    """What this machine does not have of these and of what every sandbox is made with, in words."""
+    found = []
+    for name in (*names, "strace", "setpriv", "prlimit", "perl", "rm"):
+        try:
+            tool(name)
+        except EngineUnavailable as error:
+            found.append(str(error))
+    if os.uname().machine != ARCHITECTURE:
+        found.append(f"system calls are filtered on {ARCHITECTURE} only, this is {os.uname().machine}")
+    return found
+
+
 def joined(entrances: Iterable[Path]) -> list[str]:
     """Enter control groups, while there are still the rights to."""
     files = [str(entrance) for entrance in entrances]
@@ -88,8 +103,9 @@ def unprivileged(uid: int | None) -> list[str]:
     return [tool("setpriv"), *(become if uid is not None else []), "--no-new-privs", "--pdeathsig", "KILL", "--"]
 
 
-def unless_orphaned(parent: int) -> list[str]:
-    return ["/bin/sh", "-c", _UNLESS_ORPHANED, "check", str(parent)]
+def unless_orphaned(parent: str) -> list[str]:
+    """Go on only as a child of the process `parent`."""
+    return ["/bin/sh", "-c", _UNLESS_ORPHANED, "check", parent]
 
 
 def traced(fifo: Path) -> list[str]:

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.engines import cgroups, landlock, launch, processes, seccomp
+from workers.engines import cgroups, checks, landlock, launch, processes, seccomp
 from workers.engines.base import Capabilities, EngineUnavailable, Ended, Isolation, Order, Places, Sink, Stop
 from workers.engines.dummies import Dummies
 from workers.engines.egress import EgressProxy, WayOut
@@ -24,8 +24,9 @@ from workers.engines.notices import Answer
 from workers.engines.processes import Process
 from workers.engines.sandbox import Sandbox
 from workers.engines.site import Site
-from workers.engines.slots import FIRST_UID, Slots
+from workers.engines.slots import FIRST_UID, Slots, clean, group_name, soft_limits
 
+_OWN_PROCESSES = 1  # strace; the keeper stands outside of the limits
 _KEEPER = Path(__file__).with_name("keeper.pl").read_bytes()
 
 
@@ -67,7 +68,7 @@ class RestrictedBox:
         limits = self.site.order.limits
         uid = os.geteuid() if self.site.uid is None else self.site.uid
         there = processes.threads_of(process for pid in processes.of_uid(uid) if (process := processes.read(pid)))
-        tasks = limits.processes + there + len(self.layers[:2])
+        tasks = limits.processes + there + _OWN_PROCESSES
         return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
 
     def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:
@@ -132,16 +133,37 @@ class Restricted:
         return Places(str(order.workspace), str(site.home), (str(site.temporary), *shared))
 
     def check(self) -> Capabilities:
-        return Capabilities()
+        with self.slots.spare() as slot:
+            subject = checks.Subject(self._run, self.owner, slot)
+            missing = checks.all_of(
+                self.requirements,
+                lambda: checks.attack(subject),
+                lambda: checks.overdraw(subject),
+            )
+        offered = frozenset({"linux", "ptrace", "egress", "exec_control"})
+        return Capabilities(offered, soft_limits(self.hierarchy), missing)
+
+    def requirements(self) -> list[str]:
+        """What is not installed or not this machine's way."""
+        found = launch.lacking()
+        if not self.abi:
+            found.append("this kernel has no Landlock (Linux 5.13, and switched on)")
+        elif self.abi < landlock.SCOPES_SINCE and os.geteuid() != 0:
+            found.append("this kernel's Landlock lets a job signal its user's other processes: start the worker as root")
+        return found
 
     def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
-        if not self.abi:
-            raise EngineUnavailable("This kernel has no Landlock.")
+        if lacking := self.requirements():
+            raise EngineUnavailable("; ".join(lacking))
+        with self.slots.taken(order.slot):
+            return self._run(order, output, trace, stop)
+
+    def _run(self, order: Order, output: Sink, trace: Sink, stop: Stop) -> Ended:
         uid = self.owner(order.slot)
-        group = self.hierarchy.group(f"uid-{uid}", extra=1) if self.hierarchy else None
-        with self.slots.taken(order.slot), Site(order, uid, group, self.way_out) as site:
+        group = self.hierarchy.group(group_name(uid), extra=_OWN_PROCESSES) if self.hierarchy else None
+        with Site(order, uid, group, self.way_out) as site:
             box = RestrictedBox(site, version=launch.versions(), abi=self.abi, read_only=self.read_only)
             return Sandbox(site, box, output, trace).run(stop)
 
     def clean(self, slots: Sequence[int]) -> None:
-        pass
+        clean(self.slots, slots, self.hierarchy)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from workers.engines import processes
 from workers.engines.base import EngineUnavailable
+from workers.engines.cgroups import Hierarchy
 
 FIRST_UID = 61000
+SPARE = range(160, 184)  # uid 61184 and above are systemd's
 
 
 class Slots:
@@ -31,7 +35,9 @@ class Slots:
 
     @contextlib.contextmanager
     def taken(self, slot: int) -> Iterator[None]:
-        """Hold the slot. Raises EngineUnavailable when a job runs in it."""
+        """Hold the slot. Raises EngineUnavailable when a job runs in it, or its uid is somebody's: everything that runs
+        under it is killed after each job.
+        """
         with self._lock:
             if slot in self._busy:
                 raise EngineUnavailable(f"slot {slot} already runs a job")
@@ -43,6 +49,17 @@ class Slots:
             with self._lock:
                 self._busy.discard(slot)
 
+    @contextlib.contextmanager
+    def spare(self) -> Iterator[int]:
+        """A slot for the checks at a worker's start, beside other workers of this machine that have begun."""
+        with contextlib.ExitStack() as stack:
+            for slot in SPARE:
+                with contextlib.suppress(EngineUnavailable):
+                    stack.enter_context(self.taken(slot))
+                    yield slot
+                    return
+            raise EngineUnavailable("all spare slots are taken: too many workers start at a time")
+
     @staticmethod
     @contextlib.contextmanager
     def _uid_held(uid: int | None) -> Iterator[None]:
@@ -50,9 +67,42 @@ class Slots:
         if uid is None:
             yield
             return
+        with contextlib.suppress(KeyError):
+            raise EngineUnavailable(f"uid {uid} belongs to {pwd.getpwuid(uid).pw_name}: choose another first_uid")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as name:
             try:
                 name.bind(f"\0runtime-orchestrator/uid/{uid}")
             except OSError as error:
                 raise EngineUnavailable(f"uid {uid} runs a job of another worker on this machine") from error
             yield
+
+
+def group_name(uid: int | None) -> str:
+    return f"uid-{uid}"
+
+
+def clean(slots: Slots, numbers: Sequence[int], hierarchy: Hierarchy | None) -> None:
+    """End and remove what an earlier life left in these slots. One that another worker uses is not ours to clean."""
+    for number in numbers:
+        uid = slots.uid(number)
+        if uid is None:
+            continue  # an ordinary user's jobs died with their worker, and no uid tells them from his other processes
+        with contextlib.suppress(EngineUnavailable), slots.taken(number):
+            processes.kill_uid(uid)
+            if hierarchy:
+                group = hierarchy.group(group_name(uid), extra=0)
+                group.kill()
+                group.remove()
+
+
+def soft_limits(hierarchy: Hierarchy | None) -> tuple[str, ...]:
+    """Which limits only somebody who looks now and then holds, in words for an operator."""
+    disk = "disk: single files by the kernel, the whole job by measuring it about twice a second"
+    if hierarchy:
+        return (disk,)
+    return (
+        disk,
+        "memory: single processes by the kernel, the whole job by looking ten times a second",
+        "processes: by the kernel, but a job that hits the limit is not told from one that fails",
+        "cpu: not limited",
+    )

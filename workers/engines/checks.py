@@ -1,0 +1,148 @@
+"""What an engine tries out at the worker's start: small jobs that attack, and must fail to, before any real one comes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from workers.engines import disk
+from workers.engines.base import Egress, Ended, EngineUnavailable, Limits, Order, SandboxFailed, Sink, Stop
+from workers.engines.bwrap import BwrapBox
+from workers.engines.drain import trace_fifo
+from workers.engines.inside import PERL, Launcher
+from workers.engines.site import Site
+
+_SELFTEST = Path(__file__).with_name("selftest.pl").read_text("utf-8")
+_GREEDY = Path(__file__).with_name("greedy.pl").read_text("utf-8")
+_SECONDS = 10.0
+
+Run = Callable[[Order, Sink, Sink, Stop], Ended]
+
+_NO = {"EPERM", "EACCES", "EROFS", "EAFNOSUPPORT", "ENOSPC"}
+_WANTED: dict[str, tuple[set[str], str]] = {
+    "user_namespace": (_NO, "a job can make a user namespace"),
+    "vsock": (_NO, "a job can open a socket to the hypervisor"),
+    "internet": ({"ENETUNREACH"}, "a job reaches the network"),
+    "core_pattern": (_NO, "a job can set the machine's core_pattern"),
+    "system": (_NO, "a job can write into the system"),
+    "root": (_NO, "a job can write beside its workspace"),
+    "exec": ({"EPERM"}, "a job that may not start programs can"),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An engine as the checks see it."""
+
+    run: Run
+    owner: Callable[[int], int | None]
+    slot: int
+
+
+@contextlib.contextmanager
+def workspace(owner: int | None) -> Iterator[Path]:
+    """A short-lived workspace that the slot's uid reaches."""
+    place = Path(tempfile.mkdtemp(prefix="runtime-orchestrator-check-"))
+    try:
+        place.chmod(0o711)
+        (place / "job").mkdir()
+        if owner is not None:
+            os.chown(place / "job", owner, owner)
+        yield place / "job"
+    finally:
+        disk.erase(place)
+
+
+def attack(subject: Subject) -> list[str]:
+    """What a job could do and must not, in words; an empty list is what everybody wants."""
+    ended, output, trace = _run(subject, (PERL, "-e", _SELFTEST), allow_exec=False, egress=Egress(()))
+    said = dict(line.partition(" ")[::2] for line in output.splitlines())
+    found = [f"{words} ({name}: {said.get(name)})" for name, words in _failed(said)]
+    uid = str(subject.owner(subject.slot) or os.geteuid())
+    checks = {
+        f"the command did not run to its end: {ended.kind}, {output[-300:]!r}": ended.exit_code == 0,
+        f"the command runs as {said.get('uid')}": said.get("uid") == f"{uid} {uid}",
+        "the environment of pid 1 is readable": said.get("environment") == "0",
+        f"descriptors leak into the job: {said.get('descriptors')}": said.get("descriptors", "0,1,2") == "0,1,2",
+        "calls of another architecture are not killed": said.get("foreign_call") == "31",
+        f"the way out does not answer: {said.get('way_out')}": said.get("way_out") == "405",
+        "the tracer saw nothing": b"execveat(" in trace and b"unshare(" in trace,
+    }
+    return found + [words for words, holds in checks.items() if not holds]
+
+
+def _failed(said: dict[str, str]) -> list[tuple[str, str]]:
+    def name(number: str) -> str:
+        return errno.errorcode.get(int(number), number) if number.isdigit() else number
+
+    return [(key, words) for key, (wanted, words) in _WANTED.items() if name(said.get(key, "nothing")) not in wanted]
+
+
+def overdraw(subject: Subject) -> list[str]:
+    """Which limits do not hold."""
+    limits = replace(Limits(), memory_bytes=64 << 20, processes=16)
+    ended, output, _ = _run(subject, (PERL, "-e", _GREEDY, "48", str(512 << 20)), limits=limits)
+    checks = {
+        "the limit of processes does not hold": "processes refused" in output,
+        f"the limit of memory does not hold ({ended.kind})": "memory\n" in output and "memory taken" not in output,
+    }
+    return [words for words, holds in checks.items() if not holds]
+
+
+def _run(subject: Subject, argv: tuple[str, ...], **details: object) -> tuple[Ended, str, bytes]:
+    output, trace = bytearray(), bytearray()
+    with workspace(subject.owner(subject.slot)) as place:
+        order = Order(argv=argv, workspace=place, slot=subject.slot, timeout_seconds=_SECONDS)
+        ended = subject.run(replace(order, **details), output.extend, trace.extend, Stop())  # type: ignore[arg-type]  # fields of Order
+    return ended, output.decode("utf-8", "replace"), bytes(trace)
+
+
+# Takes the place of the worker: the row of programs must die with it.
+_STAND_IN = 'for w do shift; [ "$w" = PARENT ] && w=$$; set -- "$@" "$w"; done; "$@" & wait'
+
+
+def survive(site: Site, box: BwrapBox) -> list[str]:
+    """Kill what started a sandbox, in a way that it cannot answer to. `site` has been entered."""
+    box.parent = "PARENT"
+    launcher = Launcher(box.orders())
+    fifo, reader, hold = trace_fifo(site.trace, site.uid)
+    row, passed = box.command(launcher, fifo)
+    stand_in = subprocess.Popen(
+        ["/bin/sh", "-c", _STAND_IN, "sh", *row], env={}, cwd="/", pass_fds=[*passed, *launcher.passed],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    launcher.started()
+    try:
+        if not launcher.wait_until_ready(stand_in, lambda: False):
+            return ["the sandbox does not start"]
+        box.ready()
+        stand_in.kill()
+        poll = select.poll()
+        poll.register(box.init or 0, select.POLLIN)
+        return [] if poll.poll(1000) else ["a sandbox survives the death of its worker"]
+    finally:
+        box.kill()
+        stand_in.kill()
+        stand_in.wait()
+        box.close(stand_in)
+        launcher.close()
+        for descriptor in (*passed, reader, hold):
+            os.close(descriptor)
+
+
+def all_of(*checks: Callable[[], list[str]]) -> tuple[str, ...]:
+    """Run until the first that finds something; what cannot even start is a finding too."""
+    try:
+        for check in checks:
+            if found := check():
+                return tuple(found)
+    except (EngineUnavailable, SandboxFailed, OSError) as error:
+        return (f"the sandbox does not start: {error}",)
+    return ()

@@ -1,0 +1,181 @@
+"""A strict stand-in for tests of the worker's loop: it runs nothing and obeys the words of the command.
+
+`["null", "print=hello", "sleep=5", "ignore-term", "exit=3"]`, obeyed from left to right:
+
+    print=TEXT          a line of output           sleep=SECONDS       until then, TERM or the deadline
+    trace=PATH          the file's lines as trace  ignore-term         from here on only KILL ends it
+    network=NAME:VERDICT  a network record         exit=CODE           ends it at once
+    kind=KIND           ends it at once as KIND    signal=NAME         ends it at once by this signal
+    unavailable, sandbox-failed                    raise what an engine raises
+
+A word that is not in this list is an error, as is a second job in a slot that still runs one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workers.engines.base import (
+    Capabilities, Ended, EngineUnavailable, Isolation, NetworkRecord, Order, Places, SandboxFailed, Sink, Stop,
+)  # fmt: skip
+
+FLAG = "RUNTIME_ORCHESTRATOR_TEST"
+_TICK = 0.01
+
+
+@dataclass
+class _End(Exception):
+    """How the command ends, thrown by the word that ends it."""
+
+    kind: str
+    exit_code: int | None = None
+    signal: str | None = None
+
+
+@dataclass
+class _Play:
+    """One command, as far as it has been obeyed."""
+
+    order: Order
+    output: Sink
+    trace: Sink
+    stop: Stop
+    deadline: float
+    ignores_term: bool = False
+    printed: int = 0
+    traced: int = 0
+    network: list[NetworkRecord] = field(default_factory=list)
+
+    def obey(self, word: str) -> None:
+        name, _, value = word.partition("=")
+        getattr(self, _WORDS[name])(value)
+
+    def unavailable(self, _: str) -> None:
+        raise EngineUnavailable("the command says so")
+
+    def sandbox_failed(self, _: str) -> None:
+        raise SandboxFailed("the command says so")
+
+    def print(self, value: str) -> None:
+        data = f"{value}\n".encode()
+        room = max(self.order.limits.output_bytes - self.printed, 0)
+        self.printed += len(data)
+        if data[:room]:
+            self.output(data[:room])
+
+    def read_trace(self, value: str) -> None:
+        for line in Path(value).read_bytes().splitlines(keepends=True):
+            fits = self.traced + len(line) <= self.order.limits.trace_bytes
+            self.traced += len(line)
+            if fits:
+                self.trace(line)
+
+    def note_network(self, value: str) -> None:
+        name, _, verdict = value.rpartition(":")
+        self.network.append(NetworkRecord(name, 443, verdict))
+
+    def ignore_term(self, _: str) -> None:
+        self.ignores_term = True
+
+    def exit(self, value: str) -> None:
+        raise _End("exited", int(value))
+
+    def end_as(self, value: str) -> None:
+        raise _End(value)
+
+    def die(self, value: str) -> None:
+        raise _End("signaled", signal=value)
+
+    def sleep(self, value: str) -> None:
+        end = time.monotonic() + float(value)
+        while time.monotonic() < end:
+            self.look_up()
+            self.stop.asked.wait(_TICK)
+
+    def look_up(self) -> None:
+        """Notice a deadline that has passed or a stop that was asked for."""
+        stopped = self.stop.asked.is_set() or self.stop.at_once.is_set()
+        if not stopped and time.monotonic() < self.deadline:
+            return
+        kind = "stopped" if stopped else "timeout"
+        if self.ignores_term or self.stop.at_once.is_set():
+            self.stop.at_once.wait(self.order.grace_seconds)
+            raise _End(kind, signal="SIGKILL")
+        raise _End(kind, signal="SIGTERM")
+
+
+_WORDS = {
+    "unavailable": "unavailable", "sandbox-failed": "sandbox_failed", "print": "print", "trace": "read_trace",
+    "network": "note_network", "ignore-term": "ignore_term", "exit": "exit", "kind": "end_as", "signal": "die",
+    "sleep": "sleep",
+}  # fmt: skip
+
+
+class Null:
+    """An `Engine` that isolates nothing. Cannot be made where `RUNTIME_ORCHESTRATOR_TEST` is not 1: only tests set it."""
+
+    name = "null"
+    isolation = Isolation.NONE
+
+    def __init__(self) -> None:
+        if os.environ.get(FLAG) != "1":
+            raise EngineUnavailable(f"the null engine is for tests only, which set {FLAG}=1")
+        self._busy: set[int] = set()
+        self._lock = threading.Lock()
+
+    def check(self) -> Capabilities:
+        return Capabilities(offered=frozenset({"linux", "ptrace", "namespaces", "egress", "exec_control"}))
+
+    def owner(self, slot: int) -> int | None:  # noqa: ARG002  # nobody else
+        return None
+
+    def places(self, order: Order) -> Places:
+        return Places(workspace=str(order.workspace))
+
+    def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
+        with self._lock:
+            if order.slot in self._busy:
+                raise EngineUnavailable(f"slot {order.slot} already runs a job")
+            self._busy.add(order.slot)
+        try:
+            play = _Play(order, output, trace, stop, time.monotonic() + order.timeout_seconds)
+            return _perform(play)
+        finally:
+            with self._lock:
+                self._busy.discard(order.slot)
+
+    def clean(self, slots: Sequence[int]) -> None:
+        """Nothing is ever left."""
+
+
+def _perform(play: _Play) -> Ended:
+    started_at = time.time()
+    program, *words = play.order.argv
+    unknown = [word for word in words if word.partition("=")[0] not in _WORDS]
+    if program != "null" or unknown:
+        raise ValueError(f"not a command for the null engine: {' '.join(play.order.argv)}")
+    try:
+        for word in words:
+            play.look_up()
+            play.obey(word)
+        end = _End("exited", 0)
+    except _End as thrown:
+        end = thrown
+    return Ended(
+        kind=end.kind,
+        exit_code=end.exit_code,
+        signal=end.signal,
+        started_at=started_at,
+        finished_at=time.time(),
+        output_bytes=play.printed,
+        output_truncated=play.printed > play.order.limits.output_bytes,
+        trace_bytes=play.traced,
+        trace_truncated=play.traced > play.order.limits.trace_bytes,
+        tool_version="null",
+        network=tuple(play.network),
+    )
