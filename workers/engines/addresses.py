@@ -66,7 +66,7 @@ def _literal(text: str) -> Address | None:
 
 def is_public(text: str) -> bool:
     """An address of the open internet: not private, shared, local, mapped, or this machine's own."""
-    address = _literal(text.split("%")[0])
+    address = _literal(text.partition("%")[0])
     if address is None or not address.is_global or address.is_multicast or address.is_reserved:
         return False
     if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address.is_site_local):

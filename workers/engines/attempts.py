@@ -8,21 +8,19 @@ import os
 import socket
 import struct
 import time
+from pathlib import Path
 
 from workers.engines.notices import Question, Reply
 
 _FAMILIES = {
-    1: "AF_UNIX",
-    2: "AF_INET",
-    10: "AF_INET6",
-    16: "AF_NETLINK",
-    17: "AF_PACKET",
-    38: "AF_ALG",
+    1: "AF_UNIX", 2: "AF_INET", 10: "AF_INET6", 16: "AF_NETLINK", 17: "AF_PACKET", 31: "AF_BLUETOOTH", 38: "AF_ALG",
     40: "AF_VSOCK",
-}
+}  # fmt: skip
 _TYPES = {1: "SOCK_STREAM", 2: "SOCK_DGRAM", 3: "SOCK_RAW", 5: "SOCK_SEQPACKET"}
-_PATH_ARGUMENTS = {"mount": (0, 1, 2), "umount2": (0,), "pivot_root": (0, 1), "chroot": (0,), "open_tree": (1,), "acct": (0,),
-                   "swapon": (0,), "swapoff": (0,), "name_to_handle_at": (1,)}  # fmt: skip
+_PATH_ARGUMENTS = {
+    "mount": (0, 1, 2), "umount2": (0,), "pivot_root": (0, 1), "chroot": (0,), "open_tree": (1,), "acct": (0,),
+    "swapon": (0,), "swapoff": (0,), "name_to_handle_at": (1,), "mq_open": (0,), "mq_unlink": (0,),
+}  # fmt: skip
 _LONGEST_STRING, _MOST_WORDS = 1024, 32
 
 
@@ -82,10 +80,11 @@ def _descriptor(question: Question, at: int) -> str:
     if number == -100:
         return "AT_FDCWD"
     try:
-        target = os.readlink(f"/proc/{question.pid}/fd/{number}")
+        target = Path(f"/proc/{question.pid}/fd/{number}").readlink()
     except OSError:
         return str(number)
-    return f"{number}<{escaped(os.fsencode(target))[1:-1]}>"
+    shown = escaped(os.fsencode(target))[1:-1].replace("<", "\\74").replace(">", "\\76")
+    return f"{number}<{shown}>"
 
 
 def _family(number: int) -> str:

@@ -20,7 +20,6 @@ from workers.engines.sandbox import Sandbox
 from workers.engines.site import Site
 from workers.engines.slots import FIRST_UID, Slots, clean, group_name, soft_limits
 
-
 _OWN_PROCESSES = 3  # strace, bwrap outside, and pid 1 inside
 
 

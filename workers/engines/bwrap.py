@@ -56,7 +56,7 @@ class BwrapBox:
         one_program = seccomp.one_program_rules(PROGRAM_FD) if not order.allow_exec else []
         return Orders(
             argv=order.argv,
-            directory=os.path.join(WORKSPACE, self.site.directory),
+            directory=f"{WORKSPACE}/{self.site.directory}",
             environment=self.site.environment(HOME, TEMPORARY),
             filter=seccomp.program([*one_program, *seccomp.common_rules()]),
             port=PORT if order.egress else None,

@@ -1,4 +1,4 @@
-"""What an engine tries out at the worker's start: small jobs that attack, and must fail to, before any real one comes."""
+"""What an engine tries at the worker's start: small jobs that attack, and must fail to, before any real one comes."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ def held_deleted(pids: Iterable[int], device: int) -> int:
     sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
-                    found = os.stat(f"/proc/{pid}/fd/{name}")
+                    found = entry.stat()
                     if stat.S_ISREG(found.st_mode) and found.st_nlink == 0 and found.st_dev == device:
                         sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
     return sum(sizes.values())

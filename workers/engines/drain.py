@@ -114,7 +114,7 @@ class TracePump(Pump):
         self._add([line for line in lines if not line.startswith(self.own_prefixes)])
 
     def idle(self) -> None:
-        """strace has written down all that happened so far."""
+        """Strace has written down all that happened so far."""
         if self.command is not None:
             self._add_answered()
 
@@ -145,7 +145,7 @@ class TracePump(Pump):
         return line
 
     def _is_expected(self, line: bytes) -> bool:
-        """strace does see such a call when the process is so young that it has met no filter yet."""
+        """Strace does see such a call when the process is so young that it has met no filter yet."""
         if not self._gists or not self._gists[gist := self._gist(line)]:
             return False
         self._gists[gist] -= 1

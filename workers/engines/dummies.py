@@ -16,6 +16,7 @@ import selectors
 import socket
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 from workers.engines.attempts import destination
 from workers.engines.egress import PORT, EgressProxy
@@ -67,7 +68,7 @@ class Dummies:
             return Reply(error=errno.EMFILE)
         theirs, ours = socket.socketpair(socket.AF_UNIX, _IN_PLACE_OF[socket.SocketKind(kind & _TYPE)])
         theirs.setblocking(not kind & socket.SOCK_NONBLOCK)
-        ours.setblocking(False)
+        ours.settimeout(0)
         inode = os.fstat(theirs.fileno()).st_ino
         with self._lock:
             self._ends[inode] = End(ours)
@@ -99,7 +100,7 @@ class Dummies:
         with self._lock:
             end = self._ends.pop(inode)
             self._selector.unregister(end.socket)
-        end.socket.setblocking(True)
+        end.socket.settimeout(None)
         return end.socket
 
     def _empty(self) -> None:
@@ -124,8 +125,8 @@ class Dummies:
 
 def _inode(question: Question) -> int:
     try:
-        target = os.readlink(f"/proc/{question.pid}/fd/{question.word(0)}")
+        target = Path(f"/proc/{question.pid}/fd/{question.word(0)}").readlink()
     except OSError:
         return 0
-    match = re.fullmatch(r"socket:\[(\d+)\]", target)
+    match = re.fullmatch(r"socket:\[(\d+)\]", str(target))
     return int(match[1]) if match else 0

@@ -18,7 +18,9 @@ MAX_CONNECTIONS = 128  # at a time
 MAX_RECORDS = 2000
 _MAX_REQUEST = 8192
 _REQUEST_SECONDS, _CONNECT_SECONDS = 10.0, 15.0
+_LAST_SECONDS = 2.0  # for connections to notice that the job is over
 _CHUNK = 1 << 16
+NOBODY = Target("", 0)
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class WayOut:
     is_public: Callable[[str], bool] = addresses.is_public
 
 
-class Refused(Exception):  # noqa: N818  # a verdict, not a fault
+class Refused(Exception):  # a verdict, not a fault
     """The request gets an answer and no connection. `status` is for the client, `reason` for the record."""
 
     def __init__(self, status: str, reason: str, text: str, *, target: Target | None = None) -> None:
@@ -79,7 +81,7 @@ class Connection:
 
     client: socket.socket
     upstream: socket.socket | None = None
-    target: Target = Target("", 0)
+    target: Target = NOBODY
     address: str | None = None
     sent: int = 0
     received: int = 0
@@ -120,10 +122,11 @@ class EgressProxy:
         threading.Thread(target=self._accept, args=(listener,), name="egress", daemon=True).start()
 
     def serve(self, client: socket.socket) -> None:
+        """Takes the socket over. Beyond `MAX_CONNECTIONS` it is closed at once: a thread each is too much to give away."""
         connection = Connection(client)
         thread = threading.Thread(target=self._serve, args=(connection,), name="egress", daemon=True)
         with self._lock:
-            if self._closed:
+            if self._closed or len(self._live) >= MAX_CONNECTIONS:
                 client.close()
                 return
             self._live[connection] = thread
@@ -139,8 +142,9 @@ class EgressProxy:
                 listener.shutdown(socket.SHUT_RDWR)
         for connection in live:
             connection.cut()
+        end = time.monotonic() + _LAST_SECONDS
         for thread in live.values():
-            thread.join(_CONNECT_SECONDS)
+            thread.join(max(end - time.monotonic(), 0))
         return tuple(self._records)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -161,15 +165,14 @@ class EgressProxy:
 
     def _attempt(self, connection: Connection) -> NetworkRecord:
         try:
-            if len(self._live) > MAX_CONNECTIONS:
-                raise Refused("503 Service Unavailable", "too_many_connections", "Too many connections at a time.")
             connection.target, early = read_request(connection.client)
-            connection.address, connection.upstream = self._reach(connection.target)
+            connection.address, upstream = self._reach(connection.target)
+            connection.upstream = upstream
         except Refused as refusal:
             connection.target = refusal.target or connection.target
             connection.client.sendall(refusal.answer())
             return connection.record(refusal.verdict, refusal.reason)
-        return self._relay(connection, connection.upstream, early)
+        return self._relay(connection, upstream, early)
 
     def _reach(self, wanted: Target) -> tuple[str, socket.socket]:
         """Check, resolve once, and connect to an address from that very answer."""
@@ -197,18 +200,17 @@ class EgressProxy:
         with self._lock:
             if self._closed:
                 return connection.record("allowed", "job_ended")
-        back = threading.Thread(target=self._copy, args=(connection, "received"), name="egress", daemon=True)
+        back = threading.Thread(target=self._copy, args=(connection, upstream, "received"), name="egress", daemon=True)
         with contextlib.suppress(OSError):
             connection.client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             back.start()
-            self._copy(connection, "sent", early)
+            self._copy(connection, upstream, "sent", early)
             back.join()
         return connection.record("allowed", "byte_limit" if self._left < 0 else None)
 
-    def _copy(self, connection: Connection, way: str, data: bytes = b"") -> None:
-        ends = (connection.client, connection.upstream)
-        source, sink = ends if way == "sent" else ends[::-1]
-        assert source and sink  # noqa: S101  # only called on a connected pair
+    def _copy(self, connection: Connection, upstream: socket.socket, way: str, data: bytes = b"") -> None:
+        client = connection.client
+        source, sink = (client, upstream) if way == "sent" else (upstream, client)
         try:
             data = data or source.recv(_CHUNK)
             while data and self._may_move(len(data)):
@@ -228,5 +230,5 @@ class EgressProxy:
 
     def _note(self, record: NetworkRecord) -> None:
         with self._lock:
-            if len(self._records) < MAX_RECORDS:
+            if record.name and len(self._records) < MAX_RECORDS:
                 self._records.append(record)

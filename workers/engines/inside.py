@@ -128,7 +128,7 @@ class Launcher:
     def last_word(self) -> int | None:
         """The errno for which the command could not be started, if it could not."""
         with contextlib.suppress(OSError):
-            self.ours.setblocking(False)
+            self.ours.settimeout(0)
             self._understood(self.ours.recv(64))
         return self.failure
 

@@ -1,4 +1,4 @@
-"""Looks at a running job now and then: the disk it uses, and memory and processes where no control group counts them."""
+"""Looks at a running job now and then: the disk it uses; memory and processes where no control group counts them."""
 
 from __future__ import annotations
 

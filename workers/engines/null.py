@@ -21,7 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workers.engines.base import (
-    Capabilities, Ended, EngineUnavailable, Isolation, NetworkRecord, Order, Places, SandboxFailed, Sink, Stop,
+    Capabilities,
+    Ended,
+    EngineUnavailable,
+    Isolation,
+    NetworkRecord,
+    Order,
+    Places,
+    SandboxFailed,
+    Sink,
+    Stop,
 )  # fmt: skip
 
 FLAG = "RUNTIME_ORCHESTRATOR_TEST"
@@ -117,7 +126,7 @@ _WORDS = {
 
 
 class Null:
-    """An `Engine` that isolates nothing. Cannot be made where `RUNTIME_ORCHESTRATOR_TEST` is not 1: only tests set it."""
+    """An `Engine` that isolates nothing. It cannot be made unless `RUNTIME_ORCHESTRATOR_TEST` is 1: tests set it."""
 
     name = "null"
     isolation = Isolation.NONE

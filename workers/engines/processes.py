@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
@@ -34,9 +35,29 @@ def read(pid: int) -> Process | None:
     return Process(pid=pid, parent=int(fields[1]), born=int(fields[19]), state=fields[0])
 
 
+def has_ended(child: int, *, within: float = 0.0) -> bool:
+    """Whether a child of ours has, without reaping it."""
+    handle = os.pidfd_open(child)
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        return bool(poll.poll(within * 1000))
+    finally:
+        os.close(handle)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Of a process that has ended and is not reaped yet, with all that it and its children have waited for."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def everyone() -> list[Process]:
     """All processes but zombies."""
-    found = (read(int(name)) for name in os.listdir(PROC) if name.isdigit())
+    found = (read(int(path.name)) for path in PROC.iterdir() if path.name.isdigit())
     return [process for process in found if process and process.state not in "ZX"]
 
 
@@ -114,5 +135,5 @@ def threads_of(processes: Iterable[Process]) -> int:
     total = 0
     for process in processes:
         with contextlib.suppress(OSError):
-            total += len(os.listdir(PROC / str(process.pid) / "task"))
+            total += len(list((PROC / str(process.pid) / "task").iterdir()))
     return total

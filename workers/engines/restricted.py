@@ -3,9 +3,9 @@
 What it keeps: no file outside the system's directories, the checkout, a home and a temporary directory of the job; no
 network but the egress proxy; no call of the common list; no process of another can be signalled, traced or read; no
 process outlives the job. What it does not: the job sees the machine's own paths, users and host name; the names and
-attributes (not the contents) of files anywhere can be asked for and, as an ordinary user, changed where the user may;
-System V shared memory and message queues are the machine's; its processes have no loopback between them. It is for
-repositories that one trusts; a pool or job has to ask for it by name.
+attributes (not the contents) of files anywhere can be asked for and, as an ordinary user, changed where the user may.
+Its processes cannot speak with each other but through pipes and socket pairs: no loopback, no named socket, no shared
+memory with a name. It is for repositories that one trusts; a pool or job has to ask for it by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workers.engines import cgroups, checks, landlock, launch, processes, seccomp
-from workers.engines.base import Capabilities, EngineUnavailable, Ended, Isolation, Order, Places, Sink, Stop
+from workers.engines.base import Capabilities, Ended, EngineUnavailable, Isolation, Order, Places, Sink, Stop
 from workers.engines.dummies import Dummies
 from workers.engines.egress import EgressProxy, WayOut
 from workers.engines.inside import PERL, PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, Orders, memory_file
@@ -50,7 +50,7 @@ class RestrictedBox:
     def orders(self) -> Orders:
         site, order = self.site, self.site.order
         rules = seccomp.one_program_rules(PROGRAM_FD) if not order.allow_exec else []
-        rules += [*seccomp.no_network_rules(), *seccomp.common_rules()]
+        rules += [*seccomp.no_network_rules(), *seccomp.no_shared_objects_rules(), *seccomp.common_rules()]
         return Orders(
             argv=order.argv,
             directory=str(order.workspace / site.directory),
@@ -149,7 +149,9 @@ class Restricted:
         if not self.abi:
             found.append("this kernel has no Landlock (Linux 5.13, and switched on)")
         elif self.abi < landlock.SCOPES_SINCE and os.geteuid() != 0:
-            found.append("this kernel's Landlock lets a job signal its user's other processes: start the worker as root")
+            found.append(
+                "this kernel's Landlock lets a job signal its user's other processes: start the worker as root"
+            )
         return found
 
     def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:

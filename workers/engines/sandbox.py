@@ -57,7 +57,7 @@ class Box(Protocol):
         ...
 
     def close(self, top: subprocess.Popen[bytes]) -> int | None:
-        """Nothing lives any more: let go of everything. Returns the exit code in the shell's manner, if there is one."""
+        """Nothing lives any more: let go of everything. Returns the exit code in the shell's manner, if any."""
         ...
 
 
@@ -76,6 +76,7 @@ class Sandbox:
         self.meter = Meter(limits, site.spaces, box.members, counts_all=site.group is None)
         self.notices: Notices | None = None
         self.reason: str | None = None
+        self.cpu_seconds: float | None = None
         self.records: tuple[NetworkRecord, ...] = ()
 
     def run(self, stop: Stop) -> Ended:
@@ -158,13 +159,14 @@ class Sandbox:
         return seen
 
     def _end_processes(self, top: subprocess.Popen[bytes]) -> bool:
-        if top.poll() is None:
-            self.box.kill()
-        try:
-            top.wait(_LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            top.kill()
-            top.wait()
+        if top.returncode is None:
+            if not processes.has_ended(top.pid):
+                self.box.kill()
+            if not processes.has_ended(top.pid, within=_LAST_SECONDS):
+                top.kill()
+                processes.has_ended(top.pid, within=_LAST_SECONDS)
+            self.cpu_seconds = processes.cpu_seconds(top.pid)  # before it is reaped
+        top.wait()
         group, uid = self.site.group, self.site.uid
         return (group is None or group.kill()) and (uid is None or processes.kill_uid(uid))
 
@@ -200,7 +202,7 @@ class Sandbox:
                 memory_bytes=usage.memory_peak or meter.memory_peak or None,
                 processes=usage.processes_peak or meter.processes_peak or None,
                 disk_bytes=meter.disk_peak,
-                cpu_seconds=usage.cpu_seconds,
+                cpu_seconds=usage.cpu_seconds or self.cpu_seconds,
             ),
             network=self.records,
         )

@@ -1,7 +1,7 @@
 """The seccomp program of a job, as bytes: what kills, what is refused, and what the worker answers in its place.
 
-Every call that is refused and worth knowing goes to the worker (`notices.py`), because strace is not told of a call that
-a filter has already refused. The worker only ever says no; if it is gone, the kernel answers ENOSYS.
+Every call that is refused and worth knowing goes to the worker (`notices.py`), because strace is not told of a call
+that a filter has already refused. The worker only ever says no; if it is gone, the kernel answers ENOSYS.
 """
 
 from __future__ import annotations
@@ -45,12 +45,16 @@ CALLS = {
     "keyctl": 250, "add_key": 248, "request_key": 249,
     "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159,
     "move_pages": 279, "mbind": 237, "set_mempolicy": 238, "migrate_pages": 256, "set_mempolicy_home_node": 450,
+    # objects that outlive their processes and are seen by all
+    "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220,
+    "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241,
 }  # fmt: skip
 
-_NOT_DENIED_AS_SUCH = {
+_DENIED_IN_PART = {
     "ioctl", "socket", "connect", "socketpair", "setsockopt", "clone", "execve", "execveat", "clone3",
 }  # fmt: skip
-DENIED = tuple(name for name in CALLS if name not in _NOT_DENIED_AS_SUCH)
+SHARED_OBJECTS = tuple(name for name in CALLS if name.startswith(("shm", "sem", "msg", "mq_")))
+DENIED = tuple(name for name in CALLS if name not in {*_DENIED_IN_PART, *SHARED_OBJECTS})
 
 NEW_NAMESPACES = 0x7E020000
 CLONE_UNTRACED = 0x00800000  # would be invisible to strace -f
@@ -150,6 +154,11 @@ def one_program_rules(program_fd: int) -> list[Rule]:
     """
     itself = (Test(0, "among", (program_fd,)), Test(4, "any_bit", (AT_EMPTY_PATH,)))
     return [Rule("execve", ASK_WORKER), Rule("execveat", ALLOW, itself), Rule("execveat", ASK_WORKER)]
+
+
+def no_shared_objects_rules() -> list[Rule]:
+    """For jobs without an IPC namespace: what System V and POSIX queues keep belongs to the machine."""
+    return [Rule(name, ASK_WORKER) for name in SHARED_OBJECTS]
 
 
 _TYPE = 0xF  # socket types without SOCK_CLOEXEC and SOCK_NONBLOCK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from workers.engines import disk
 from workers.engines.base import Order
@@ -66,7 +67,7 @@ class Site:
             way_out["NODE_USE_ENV_PROXY"] = "1"
         return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | way_out | self.order.environment
 
-    def __enter__(self) -> Site:
+    def __enter__(self) -> Self:
         _check_words(self.order)
         if self.group:
             self.group.make(self.order.limits)

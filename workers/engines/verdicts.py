@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from workers.engines.cgroups import Usage
 
+NOTHING = Usage()
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -19,7 +21,7 @@ class Seen:
     exit_code: int | None = None
     killed_by: str | None = None
     failure: int | None = None
-    usage: Usage = Usage()
+    usage: Usage = NOTHING
 
 
 def judge(seen: Seen) -> tuple[str, int | None, str | None]:

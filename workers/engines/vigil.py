@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import subprocess
 import time
@@ -14,7 +12,7 @@ from workers.engines import processes
 from workers.engines.base import Order, Stop
 from workers.engines.processes import Process
 
-_TICK_MS = 20
+_TICK = 0.02
 _LAST_RESORT = 3.0  # between killing the sandbox and killing the tracer that should have ended by itself
 
 
@@ -37,15 +35,11 @@ class Vigil:
         deadline = time.monotonic() + self.order.timeout_seconds
         if self.top.poll() is not None:
             return None
-        handle = os.pidfd_open(self.top.pid)
-        try:
-            while not self._ended(handle):
-                reason = self._reason(deadline)
-                if reason or self.over():
-                    self._end(handle, reason)
-                    return reason
-        finally:
-            os.close(handle)
+        while not self._ended():
+            reason = self._reason(deadline)
+            if reason or self.over():
+                self._end(reason)
+                return reason
         return None
 
     def _reason(self, deadline: float) -> str | None:
@@ -53,23 +47,20 @@ class Vigil:
             return "stopped"
         return "timeout" if time.monotonic() >= deadline else self.trouble()
 
-    def _end(self, handle: int, reason: str | None) -> None:
+    def _end(self, reason: str | None) -> None:
         if reason in ("timeout", "stopped"):
-            self._ask_politely(handle)
+            self._ask_politely()
         self.kill()  # the command's end is also that of what it left running
-        if not self._ended(handle, within=_LAST_RESORT):
+        if not self._ended(within=_LAST_RESORT):
             self.top.kill()
 
-    def _ask_politely(self, handle: int) -> None:
+    def _ask_politely(self) -> None:
         for process in [] if self.stop.at_once.is_set() else self.members():
             processes.send(process, signal.SIGTERM)
         end = time.monotonic() + self.order.grace_seconds
         while time.monotonic() < end and not self.stop.at_once.is_set():
-            if self._ended(handle):
+            if self._ended():
                 return
 
-    @staticmethod
-    def _ended(handle: int, *, within: float = _TICK_MS / 1000) -> bool:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        return bool(poll.poll(within * 1000))
+    def _ended(self, *, within: float = _TICK) -> bool:
+        return processes.has_ended(self.top.pid, within=within)
