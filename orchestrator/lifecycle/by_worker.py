@@ -49,7 +49,7 @@ def _speak(lease_ulid: str, worker: Worker, session: str | None, now: datetime |
 
 
 def _kept(holding: Holding) -> Job:
-    holding.lease.save()
+    moves.store_lease(holding.lease)
     return moves.store(holding.job, holding.at)
 
 
@@ -82,7 +82,7 @@ def renew(
     if phase or progress is not None or holding.job.state == JobState.STARTING:
         moves.store(holding.job, holding.at)
     if holding.lease.expires_at - before >= COALESCE or phase or holding.lease.acknowledged_at == holding.at:
-        holding.lease.save()
+        moves.store_lease(holding.lease)
     return Renewed(holding.job, holding.lease, holding.at)
 
 

@@ -34,6 +34,19 @@ COPIED = (
 )
 
 
+# What verbs change. A store names just these: an UPDATE that so much as names a column of a unique key takes the
+# strongest row lock (because of the trigger that guards final states), and then waits for whoever writes an event.
+STORED = (
+    *("state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
+    *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
+    *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
+    *("failure_message", "exit_code", "result"),
+)
+STORED_OF_LEASE = (
+    *("state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason", "final_digest"),
+)
+
+
 def lock_job(job_ulid: str, *, now: datetime | None = None) -> tuple[Job, datetime]:
     """Lock a job and read the database's clock after the wait. Raises NotFound."""
     job = Job.objects.locked().filter(job_ulid=job_ulid).first()
@@ -71,10 +84,14 @@ def _stamp(job: Job, at: datetime) -> None:
 
 
 def store(job: Job, at: datetime) -> Job:
-    """Write the job back, once a verb."""
+    """Write the job back, once a verb; with its run, if it has just got one."""
     job.updated_at = at
-    job.save()
+    job.save(update_fields=STORED if job.ingest_run_id is None else (*STORED, "ingest_run_id"))
     return job
+
+
+def store_lease(lease: Lease) -> None:
+    lease.save(update_fields=STORED_OF_LEASE)
 
 
 def enter(job: Job, *, at: datetime, by: Actor, **payload: Any) -> Job:
@@ -116,7 +133,7 @@ def close(lease: Lease, state: LeaseState, *, reason: str, at: datetime, digest:
     lease.ended_reason = reason
     lease.completed_at = at
     lease.final_digest = digest
-    lease.save()
+    store_lease(lease)
 
 
 def requeue(job: Job, *, kind: str, at: datetime, by: Actor, worker_id: str, reason: str) -> None:

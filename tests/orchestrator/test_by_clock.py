@@ -81,6 +81,16 @@ def test_a_cancel_that_is_not_obeyed_is_forced_at_its_deadline(leased):
     assert Lease.objects.get(pk=leased.lease.pk).ended_reason == "cancel_deadline"
 
 
+def test_the_clock_looks_again_under_the_lock(leased):
+    """What a sweep found may have been settled meanwhile: the verb itself decides."""
+    lifecycle.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30)
+    now = after(leased.lease.leased_at, 1)
+    assert lifecycle.force_cancel(job_ulid=leased.job.job_ulid, now=now) is None
+    assert lifecycle.expire(job_ulid=leased.job.job_ulid, now=now) is None
+    assert lifecycle.time_out(job_ulid=leased.job.job_ulid, now=now) is None
+    assert row(leased.lease).state == JobState.STARTING
+
+
 def test_a_dead_worker_with_a_cancel_leaves_a_canceled_job(leased):
     lifecycle.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=3000)
     sweep(now=after(leased.lease.leased_at, 121))

@@ -9,9 +9,9 @@ from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator import lifecycle
 from runtime_jobs.errors import CancelNotRequested, Conflict, IllegalMove
-from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.models import Job, JobEvent, LogChunk
 from runtime_jobs.states import FailureReason, JobState
-from tests.factories import ALICE, WorkerFactory, claimed, offer, submitted
+from tests.factories import ALICE, OPERATOR, WorkerFactory, claimed, offer, submitted
 from tests.orchestrator.conftest import after
 
 pytestmark = pytest.mark.django_db
@@ -239,3 +239,59 @@ def test_with_a_cancel_requested_a_failure_ends_canceled_without_a_retry(leased)
     lifecycle.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30)
     assert lifecycle.fail(**speak(leased, reason=FailureReason.WORKER_SHUTDOWN)).state == JobState.CANCELED
     assert Job.objects.count() == 1
+
+
+def expire(claim):
+    lifecycle.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.expires_at, 1))
+
+
+def revoke(claim):
+    lifecycle.revoke(job_ulid=claim.job.job_ulid, by=OPERATOR, reason="burning")
+
+
+def force(claim):
+    asked = lifecycle.cancel(job_ulid=claim.job.job_ulid, by=ALICE, deadline_seconds=30).job
+    lifecycle.force_cancel(job_ulid=claim.job.job_ulid, now=asked.cancel_deadline_at)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "status"),
+    [(expire, "lease_expired", "failed"), (revoke, "lease_revoked", "failed"), (force, "lease_revoked", "canceled")],
+)
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda claim: lifecycle.acknowledge(**speak(claim)),
+        lambda claim: lifecycle.renew(**speak(claim)),
+        lambda claim: lifecycle.report(**speak(claim, phase="executing")),
+        lambda claim: lifecycle.append_log(**speak(claim, seq=0, chunk=b"late")),
+        lambda claim: lifecycle.complete(**speak(claim, ingest_run_id="run_1")),
+        lambda claim: lifecycle.fail(**speak(claim, reason=FailureReason.WORKER_ERROR)),
+        lambda claim: lifecycle.release(**speak(claim)),
+        lambda claim: lifecycle.acknowledge_cancel(**speak(claim)),
+    ],
+    ids=["acknowledge", "heartbeat", "report", "logs", "complete", "fail", "release", "acknowledge-cancel"],
+)
+def test_a_stale_holder_hears_why_and_changes_nothing(leased, end, reason, status, say):
+    end(leased)
+    before = images()
+    with pytest.raises(StaleLease) as stale:
+        say(leased)
+    assert stale.value.facts == {"reason": reason, "job_status": status}
+    assert images() == before
+
+
+def images():
+    """Every row that a verb could have touched."""
+    return [list(model.objects.order_by("pk").values()) for model in (Job, Lease, JobEvent, LogChunk)]
+
+
+def test_a_too_weak_worker_cannot_end_a_job_that_it_already_runs(db):
+    submitted()
+    for _ in range(2):
+        lifecycle.release(**speak(claimed(), unable=True))
+    last = claimed()
+    lifecycle.report(**speak(last, phase="executing"))
+    with pytest.raises(IllegalMove):
+        lifecycle.release(**speak(last, unable=True))
+    assert row(last.lease).state == JobState.EXECUTING

@@ -68,6 +68,50 @@ def test_concurrent_claims_never_share_a_job():
     assert set(taken) == jobs
 
 
+def test_a_claimer_passes_by_a_job_that_another_one_has_locked():
+    project = ProjectFactory()
+    first, second = submitted(project), submitted(project)
+    locked, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            Job.objects.locked().get(pk=first.pk)
+            locked.set()
+            done.wait(10)
+        connection.close()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert locked.wait(10)
+    try:
+        assert claimed().job.pk == second.pk
+    finally:
+        done.set()
+        holder.join(10)
+
+
+def test_an_event_being_written_does_not_hide_its_job_from_claimers():
+    job = submitted()
+    written, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            # What an insert of an event row holds on its job until its commit.
+            cursor.execute("SELECT FROM runtime_jobs WHERE id = %s FOR KEY SHARE", [job.pk])
+            written.set()
+            done.wait(10)
+        connection.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert written.wait(10)
+    try:
+        assert claimed().job.pk == job.pk
+    finally:
+        done.set()
+        writer.join(10)
+
+
 @pytest.mark.parametrize("_round", range(ROUNDS))
 def test_of_a_heartbeat_and_the_expiry_one_wins(claim, _round):
     at = claim.lease.expires_at
