@@ -13,7 +13,9 @@ class Command(BaseCommand):
     help = "Expires leases, forces overdue cancels, ends what runs too long. Several may run; one leads."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--period", type=float, default=settings.CLOCK_PERIOD_SECONDS, help="Seconds between rounds.")
+        parser.add_argument(
+            "--period", type=float, default=settings.CLOCK_PERIOD_SECONDS, help="Seconds between rounds."
+        )
         parser.add_argument("--once", action="store_true", help="One round, then end.")
 
     def handle(self, *_: Any, **options: Any) -> None:
