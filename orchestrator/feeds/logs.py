@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
+from django.db.models import Q
 from django.http import HttpRequest, StreamingHttpResponse
 
 from runtime_jobs.models import Job, LogChunk
@@ -19,59 +20,43 @@ START: Place = (0, -1)
 
 def as_text(job: Job, *, follow: bool, request: HttpRequest) -> StreamingHttpResponse:
     """Raw bytes as text/plain. A follower under ASGI costs no thread and no database connection while it waits."""
-    if not follow:
-        content: Iterator[bytes] | AsyncIterator[bytes] = iter(list(_everything(job.job_ulid)))
-    elif isinstance(request, ASGIRequest):
-        content = _follow(job.job_ulid)
-    else:
-        content = _follow_in_thread(job.job_ulid)
-    response = StreamingHttpResponse(content, content_type="text/plain; charset=utf-8")
+    read = _read if isinstance(request, ASGIRequest) else _read_in_thread
+    response = StreamingHttpResponse(read(job.job_ulid, follow=follow), content_type="text/plain; charset=utf-8")
     response["Cache-Control"] = "no-store"
     response["X-Accel-Buffering"] = "no"
     return response
 
 
-def _after(job_ulid: str, place: Place, limit: int = 20) -> tuple[list[bytes], Place]:
-    step, seq = place
-    rows = LogChunk.objects.filter(job_id=job_ulid).order_by("step", "seq")
-    rows = rows.filter(step=step, seq__gt=seq) | rows.filter(step__gt=step)
-    found = list(rows.values_list("step", "seq", "chunk")[:limit])
-    return [bytes(chunk) for _, _, chunk in found], (found[-1][:2] if found else place)
-
-
-def _everything(job_ulid: str) -> Iterator[bytes]:
-    chunks, place = _after(job_ulid, START)
-    while chunks:
-        yield from chunks
-        chunks, place = _after(job_ulid, place)
-
-
-def _look(job_ulid: str, place: Place) -> tuple[list[bytes], Place, bool]:
-    """The next chunks, and whether nothing more can come. The end is asked for first: what was written before it is
-    then seen."""
-    ended = Job.objects.get(job_ulid=job_ulid).is_final
+def _look(job_ulid: str, place: Place, *, follow: bool) -> tuple[list[bytes], Place, bool]:
+    """The next chunks, and whether that was all. The job's end is asked for first: what was written before it is then
+    seen."""
+    ended = not follow or Job.objects.get(job_ulid=job_ulid).is_final
     chunks, place = _after(job_ulid, place)
     return chunks, place, ended and not chunks
 
 
-async def _follow(job_ulid: str) -> AsyncIterator[bytes]:
-    place, until = START, time.monotonic() + LONGEST
-    while time.monotonic() < until:
-        chunks, place, ended = await sync_to_async(_look)(job_ulid, place)
+def _after(job_ulid: str, place: Place, limit: int = 20) -> tuple[list[bytes], Place]:
+    step, seq = place
+    later = Q(step=step, seq__gt=seq) | Q(step__gt=step)
+    rows = LogChunk.objects.filter(later, job_id=job_ulid).order_by("step", "seq")
+    found = list(rows.values_list("step", "seq", "chunk")[:limit])
+    return [bytes(chunk) for _, _, chunk in found], (found[-1][:2] if found else place)
+
+
+async def _read(job_ulid: str, *, follow: bool) -> AsyncIterator[bytes]:
+    place, until, ended = START, time.monotonic() + LONGEST, False
+    while not ended and time.monotonic() < until:
+        chunks, place, ended = await sync_to_async(_look)(job_ulid, place, follow=follow)
         for chunk in chunks:
             yield chunk
-        if ended:
-            return
-        if not chunks:
+        if not chunks and not ended:
             await asyncio.sleep(PERIOD)
 
 
-def _follow_in_thread(job_ulid: str) -> Iterator[bytes]:
-    place, until = START, time.monotonic() + LONGEST
-    while time.monotonic() < until:
-        chunks, place, ended = _look(job_ulid, place)
+def _read_in_thread(job_ulid: str, *, follow: bool) -> Iterator[bytes]:
+    place, until, ended = START, time.monotonic() + LONGEST, False
+    while not ended and time.monotonic() < until:
+        chunks, place, ended = _look(job_ulid, place, follow=follow)
         yield from chunks
-        if ended:
-            return
-        if not chunks:
+        if not chunks and not ended:
             time.sleep(PERIOD)
