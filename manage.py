@@ -9,9 +9,6 @@ WITHOUT_DATABASE = {"runworker", "help", "version", "check", "spectacular", "col
 # Whose timeouts a command's statements get (settings.TIMEOUTS); all others are bound like a request.
 DATABASE_ROLES = dict.fromkeys(["migrate", "seed", "up", "demo"], "migrate") | {"runclock": "clock", "audit": "clock"}
 
-# What one statement may take, by what the process is for; see TIMEOUTS in the settings.
-ROLES = {"runclock": "clock", "migrate": "migrate"}
-
 
 def needs_database(arguments: list[str]) -> bool:
     """Say whether this command line will talk to the database."""
@@ -21,8 +18,6 @@ def needs_database(arguments: list[str]) -> bool:
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-    if role := ROLES.get(next(iter(sys.argv[1:]), "")):
-        os.environ.setdefault("DATABASE_ROLE", role)
     os.environ.setdefault("DATABASE_ROLE", DATABASE_ROLES.get((sys.argv[1:] or ["help"])[0], "api"))
     try:
         from django.core.management import execute_from_command_line  # noqa: PLC0415 - its absence is told in one line
