@@ -13,8 +13,9 @@ help: ## list the targets
 
 setup: .venv/.installed system ## virtual environment, locked dependencies, system packages
 
-demo: setup ## run one real job from end to end and show it (REPO=… COMMIT=… CMD="…" for a repository of yours)
-	@STATE_DIR=$(STATE_DIR)/demo $(MANAGE) demo
+demo: setup ## run one real job from end to end and show it (REPO=… COMMIT=… CMD="…" EGRESS="hosts" for yours)
+	@STATE_DIR=$(STATE_DIR)/demo $(MANAGE) demo \
+		$(if $(REPO),--repo "$$REPO" --commit "$$COMMIT" --cmd "$$CMD" --egress "$$EGRESS")
 
 up: setup ## serve until interrupted (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_DIR=.state)
 	@$(MANAGE) up

@@ -32,6 +32,7 @@ class Member:
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
+    is_vital: bool = True  # without it the others are of no use
     deaths: deque[float] = field(default_factory=lambda: deque(maxlen=RESTARTS + 1))
     process: subprocess.Popen[bytes] | None = None
     due: float | None = None  # when to start it again
@@ -58,7 +59,7 @@ class Member:
 
 
 class Crew:
-    """Members in the order in which they start; they stop in the opposite one. Used from the main thread."""
+    """The first member is the one that the others talk to: it stops last. Used from the main thread."""
 
     def __init__(self, members: Sequence[Member], say: Say) -> None:
         self.members = list(members)
@@ -73,7 +74,7 @@ class Crew:
         self._readers.append(reader)
 
     def look(self) -> None:
-        """Start again what has died; to be called again and again. Raises CrewFailed when it dies too often."""
+        """Start again what has died; to be called all the time. Raises CrewFailed when a vital one dies too often."""
         for member in self.members:
             if member.due is not None and time.monotonic() >= member.due:
                 self.start(member)
@@ -81,10 +82,10 @@ class Crew:
                 self._mourn(member)
 
     def stop(self) -> None:
-        """End all, last started first: ask, ask again (a worker then drops its jobs), kill. Every request to stop
+        """End all, the first member last: ask, ask again (a worker then drops its jobs), kill. Every request to stop
         that comes meanwhile goes one step further at once."""
-        for member in reversed(self.members):
-            self._end(member)
+        self._end(self.members[1:])
+        self._end(self.members[:1])
         for reader in self._readers:
             reader.join(timeout=2)
 
@@ -97,25 +98,31 @@ class Crew:
         member.deaths.append(now)
         end = how_it_ended(member.process.returncode if member.process else None)
         if len(member.deaths) > RESTARTS and now - member.deaths[0] < WITHIN:
-            raise CrewFailed(f"{member.name} {end}, {len(member.deaths)} times within {WITHIN:.0f} seconds")
+            if member.is_vital:
+                raise CrewFailed(f"{member.name} {end}, {len(member.deaths)} times within {WITHIN:.0f} seconds")
+            self.say("", f"{member.name} {end} again; it is not started any more, the others go on without it")
+            member.process = None
+            return
         self.say("", f"{member.name} {end}; starting it again ({len(member.deaths)} of {RESTARTS})")
         member.due = now + RESTART_AFTER
 
-    def _end(self, member: Member) -> None:
+    def _end(self, members: Sequence[Member]) -> None:
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-            if not member.is_running:
-                return
-            member.signal(number)
-            self._wait(member)
+            for member in members:
+                member.signal(number)
+            self._wait(members)
 
-    def _wait(self, member: Member) -> None:
-        """Until it has ended, its time is up, or somebody asked once more."""
+    def _wait(self, members: Sequence[Member]) -> None:
+        """Until they have ended, their time is up, or somebody asked once more."""
         begun, asked, told = time.monotonic(), self.asked, False
-        while member.is_running and time.monotonic() - begun < PATIENCE and self.asked == asked:
-            time.sleep(0.05)
-            if not told and time.monotonic() - begun > 1:
+        while time.monotonic() - begun < PATIENCE and self.asked == asked:
+            running = [member.name for member in members if member.is_running]
+            if not running:
+                return
+            if not told and time.monotonic() - begun > 3:
                 told = True
-                self.say("", f"waiting for {member.name} to finish what it does (Ctrl-C: do not wait)")
+                self.say("", f"waiting for {', '.join(running)} to finish (Ctrl-C: do not wait)")
+            time.sleep(0.05)
 
     def _read(self, member: Member, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101 - PIPE above

@@ -14,6 +14,7 @@ from pathlib import Path
 from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
 
 from orchestrator import seed
 from orchestrator.crew import Crew, CrewFailed, Member, child_environment
@@ -42,7 +43,9 @@ class Address:
 
 def prepare() -> seed.Seed:
     """Bring the tables up to date and plant the seed; leave no connection open, it is the children's turn."""
-    call_command("migrate", verbosity=0)
+    executor = MigrationExecutor(connections["default"])
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        call_command("migrate", verbosity=0)
     planted = seed.plant(
         file=settings.STATE_DIR / "seed.json",
         pool=settings.DEFAULT_POOL,
@@ -75,17 +78,21 @@ def clock(address: Address) -> Member:
     return Member("clock", _manage("runclock"), _environment(address))
 
 
-def worker(address: Address, name: str, token_file: Path, *, engine: str = "bubblewrap") -> Member:
+def worker(
+    address: Address, name: str, token_file: Path, *, engine: str = "bubblewrap", is_vital: bool = False
+) -> Member:
     """A worker that has a folder of its own; the mirrors are those of the settings."""
     options = ["--server", address.url, "--token-file", str(token_file), "--engine", engine]
     options += ["--work-dir", str(settings.WORKER_DIR / name)]
-    return Member(name, _manage("runworker", *options), _environment(address))
+    return Member(name, _manage("runworker", *options), _environment(address), is_vital)
 
 
 def wait_until_it_answers(crew: Crew, address: Address) -> None:
-    """Return when the server answers. Raises CrewFailed when it does not, or died."""
+    """Return when the server answers, or somebody asked to stop. Raises CrewFailed when it does not, or died."""
     deadline = time.monotonic() + ANSWERS_WITHIN
     while not crew.asked and not _answers(address):
+        if not crew.members[0].is_running:
+            raise CrewFailed("the server did not start; its last lines say why")
         crew.look()
         if time.monotonic() > deadline:
             raise CrewFailed(f"the server does not answer at {address.url}")

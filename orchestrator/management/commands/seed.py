@@ -4,12 +4,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from django.conf import settings
-from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
-from orchestrator import seed
-from orchestrator.demo import repository
+from orchestrator import installation
 
 
 class Command(BaseCommand):
@@ -19,15 +16,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="One JSON object instead of lines.")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        call_command("migrate", verbosity=0)
-        planted = asdict(
-            seed.plant(
-                file=settings.STATE_DIR / "seed.json",
-                pool=settings.DEFAULT_POOL,
-                repository=repository.build(settings.DEMO_REPOSITORY),
-                repo_url=settings.DEMO_REPOSITORY_URL,
-            )
-        )
+        planted = asdict(installation.prepare())
         if options["json"]:
             self.stdout.write(json.dumps(planted))
             return

@@ -46,7 +46,9 @@ class Command(BaseCommand):
         crew.members += [installation.clock(address)]
         crew.members += [installation.worker(address, *found) for found in installation.workers(range(1, workers + 1))]
         try:
-            self.start(crew, address)
+            for member in crew.members:
+                crew.start(member)
+            installation.wait_until_it_answers(crew, address)
             if not crew.asked:
                 self.welcome(address, planted, workers)
             while not crew.asked:
@@ -56,14 +58,6 @@ class Command(BaseCommand):
             self.say("", "stopping")
             crew.stop()
             self.say("", "stopped")
-
-    def start(self, crew: Crew, address: Address) -> None:
-        """The server first: workers that find nobody wait longer than it takes to start."""
-        first, *others = crew.members
-        crew.start(first)
-        installation.wait_until_it_answers(crew, address)
-        for member in others:
-            crew.start(member)
 
     def say(self, name: str, line: str) -> None:
         colour = self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)]) if name else "bold"
