@@ -54,9 +54,9 @@ class Heartbeat:
         self._wake()
 
     def beat_due(self) -> None:
-        """Send every heartbeat whose time has come."""
+        """Send every heartbeat whose time has come. A lease that is not trusted any more is the trust window's."""
         for held in self._holdings.all():
-            if self._clock() >= held.due:
+            if held.due <= self._clock() < held.trust_until:
                 self._beat(held)
 
     def _beat(self, held: Held) -> None:
@@ -98,8 +98,9 @@ class Heartbeat:
             with self._woken:
                 if self._closing:
                     return
-                dues = [held.due for held in self._holdings.all()]
-                self._woken.wait(max(min(dues, default=float("inf")) - self._clock(), 0.0) if dues else None)
+                now = self._clock()
+                dues = [held.due for held in self._holdings.all() if now < held.trust_until]
+                self._woken.wait(max(min(dues) - now, 0.0) if dues else None)
             self.beat_due()
 
     def _wake(self) -> None:

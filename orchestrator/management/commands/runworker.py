@@ -39,7 +39,8 @@ class Command(BaseCommand):
             ingest_url=settings.INGEST_URL,
         )
         try:
-            engine = engine_named(options["engine"], **settings.ENGINES[options["engine"]]["OPTIONS"])
+            chosen: dict[str, Any] = settings.ENGINES[options["engine"]]
+            engine = engine_named(chosen["BACKEND"], **chosen["OPTIONS"])
             Agent(asked, engine).run(once=options["once"])
         except StartRefused as refusal:
             raise CommandError(str(refusal)) from None

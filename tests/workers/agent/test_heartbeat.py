@@ -154,7 +154,7 @@ def test_a_cancel_is_told_with_its_deadline_until_the_job_ends() -> None:
         Beat(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=30.0),
         Beat(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=9.0),
     )
-    stage.pass_time(45)
+    stage.pass_time(52)
     assert stage.listener.heard == [("canceled", "requested", 30.0), ("canceled", "requested", 9.0)]
 
 
