@@ -1,0 +1,41 @@
+"""`/runs/{run_id}/`: a run for people. Staff see every run, members those of their organizations, others none."""
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import NoReverseMatch, reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from orchestrator.access.principals import client_of_person
+from orchestrator.ingest.models import Run
+from orchestrator.ingest.portrait import Portrait
+from runtime_jobs.models import Job
+
+
+@never_cache
+@require_safe
+@login_required
+def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
+    run = Run.objects.filter(run_id=run_id).first()
+    if run is None or not client_of_person(request.user).sees(run.org_slug):
+        raise Http404
+    job = Job.objects.filter(job_ulid=run.job_id).first()
+    context = {"run": run, "job": job, "job_page": _job_page(request.user, job), "shown": Portrait(run.payload)}
+    return render(request, "ingest/run.html", context)
+
+
+def _job_page(user: Any, job: Job | None) -> str:
+    """The operators' page of the job for those who may see it, else the job as the API shows it."""
+    if job is None:
+        return ""
+    try:
+        return reverse("admin:runtime_jobs_job_change", args=[job.pk]) if user.is_staff else _api_of(job)
+    except NoReverseMatch:
+        return _api_of(job)
+
+
+def _api_of(job: Job) -> str:
+    return reverse("runtime-job-detail", kwargs={"job_id": job.job_ulid})

@@ -1,0 +1,149 @@
+"""The page of a run: findings first, everything escaped, seen by those who may."""
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from orchestrator.ingest.models import Run
+from orchestrator.ingest.wording import bytes_in_words, seconds_in_words
+from runtime_jobs.models import Membership
+from tests.factories import OrganizationFactory
+from tests.orchestrator.ingest.conftest import payload_for
+from tests.orchestrator.ingest.test_upload import PATH, changed
+
+pytestmark = pytest.mark.django_db
+
+
+def browser(user: User | None) -> Client:
+    client = Client(raise_request_exception=True)
+    if user is not None:
+        client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def staff() -> Client:
+    return browser(User.objects.create_user("olga", is_staff=True))
+
+
+@pytest.fixture
+def run(wendy, payload) -> Run:
+    assert wendy.post(PATH, payload).status_code == 201
+    return Run.objects.get()
+
+
+def page(client: Client, run: Run) -> str:
+    answer = client.get(f"/runs/{run.run_id}/")
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_findings_come_first_and_the_worst_of_them_first(staff, run):
+    text = page(staff, run)
+    places = [
+        text.index(f'id="{name}"') for name in ("findings", "processes", "network", "files", "resources", "about")
+    ]
+    assert places == sorted(places)
+    assert "rules broken" in text
+    assert text.index("metadata_address") < text.index("credential_read") < text.index("lookup_outside")
+
+
+def test_it_shows_what_happened(staff, run, job):
+    text = page(staff, run)
+    for shown in ("Exited with code 5", "evil.example.test", "203.0.113.7:443", "~/.ssh/id_rsa", "/etc/evil", "packages.example.test", "2.4 MiB",
+                  "from a thread", "180 MiB", "of 2 GiB", run.run_id, job.job_ulid, job.git_commit):  # fmt: skip
+        assert shown in text, shown
+
+
+def test_a_run_without_findings_says_so(staff, wendy, job, worker):
+    assert wendy.post(PATH, payload_for(job, worker, name="git", exit_code=0, network=())).status_code == 201
+    text = page(staff, Run.objects.get())
+    assert "Nothing suspicious was seen" in text
+    assert 'id="findings"' not in text
+
+
+def test_nothing_from_a_run_is_markup(staff, wendy, payload):
+    evil = "</code><script>alert(1)</script><img src=x onerror=alert(1)>\"' onmouseover='x"
+    for path in (("files", "items", 0, "path"), ("processes", "items", 0, "command"), ("suspicious_activity", "items", 0, "detail"),
+                 ("network_attempts", "items", 0, "addr"), ("metadata", "git_ref"), ("metadata", "sandbox", "tool_version")):  # fmt: skip
+        payload = changed(payload, *path, value=evil)
+    payload = changed(payload, "processes", "items", 1, "exec_paths", value=[evil])
+    assert wendy.post(PATH, payload).status_code == 201
+    text = page(staff, Run.objects.get())
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "onmouseover='x" not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_it_needs_no_script_no_style_attribute_and_nothing_from_elsewhere(staff, run):
+    text = page(staff, run)
+    for absent in ("<script", " style=", "http://", "onclick", "<iframe"):
+        assert absent not in text.replace('href="https://', ""), absent
+    assert "default-src 'self'" in staff.get(f"/runs/{run.run_id}/")["Content-Security-Policy"]
+
+
+def test_members_see_their_organization_s_runs(run, organization):
+    member = User.objects.create_user("mia")
+    Membership.objects.create(user=member, organization=organization)
+    assert run.run_id in page(browser(member), run)
+
+
+def test_for_everybody_else_it_does_not_exist(run):
+    stranger = User.objects.create_user("sam")
+    Membership.objects.create(user=stranger, organization=OrganizationFactory(slug="other"))
+    client = browser(stranger)
+    hidden, missing = client.get(f"/runs/{run.run_id}/"), client.get("/runs/run_20260101000000_000000000000/")
+    assert (hidden.status_code, missing.status_code) == (404, 404)
+    assert hidden.content.replace(run.run_id.encode(), b"") == missing.content.replace(
+        b"run_20260101000000_000000000000", b""
+    )
+
+
+def test_without_a_session_it_leads_to_the_login(run):
+    answer = browser(None).get(f"/runs/{run.run_id}/")
+    assert answer.status_code == 302
+    assert answer["Location"].startswith("/admin/login/")
+
+
+def test_only_looking_is_possible(staff, run):
+    assert staff.post(f"/runs/{run.run_id}/").status_code == 405
+
+
+def test_the_least_that_a_run_may_have_is_shown_too(staff, wendy, payload):
+    for name in ("resources", "trace"):
+        del payload[name]
+    for name in ("processes", "files", "network_attempts", "suspicious_activity"):
+        payload[name] = {"items": [], "total": 0, "truncated": False}
+    payload = changed(payload, "summary", value=None)
+    assert wendy.post(PATH, payload).status_code == 201
+    text = page(staff, Run.objects.get())
+    assert "No process was seen." in text
+    assert "No name was looked up" in text
+
+
+@pytest.mark.parametrize(("kind", "words"), [("timeout", "Stopped at its timeout of 5 min"), ("exec_failed", "could not be started"),
+                                             ("trace_incomplete", "trace ends before"), ("signaled", "Killed by SIGKILL, ran out of memory")])  # fmt: skip
+def test_every_outcome_has_a_sentence(staff, wendy, payload, kind, words):
+    outcome = {
+        "kind": kind,
+        "exit_code": None,
+        "signal": "SIGKILL",
+        "cause": "out_of_memory" if kind == "signaled" else None,
+    }
+    assert wendy.post(PATH, changed(payload, "outcome", value=outcome)).status_code == 201
+    assert words in page(staff, Run.objects.get())
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2 << 30, "2 GiB"), (1 << 60, "1048576 TiB")]
+)
+def test_bytes_in_words(count, words):
+    assert bytes_in_words(count) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.0034, "3 ms"), (2.5, "2.5 s"), (60, "1 min"), (250, "4 min 10 s"), (7500, "2 h 5 min")]
+)
+def test_seconds_in_words(seconds, words):
+    assert seconds_in_words(seconds) == words
