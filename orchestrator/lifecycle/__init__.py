@@ -15,6 +15,7 @@ from orchestrator.lifecycle.by_worker import (
 )
 from orchestrator.lifecycle.claiming import Claimed, claim
 from orchestrator.lifecycle.output import append_log
+from orchestrator.lifecycle.resending import resend
 from orchestrator.lifecycle.registering import create_api_token, register_worker, revoke_api_token
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "release",
     "renew",
     "report",
+    "resend",
     "retry",
     "revoke",
     "revoke_api_token",

@@ -122,14 +122,19 @@ def retry(
     job, at = moves.lock_job(job_ulid, now=now)
     if once and (first := once.known()):
         return Outcome(Job.objects.get(job_ulid=first), replayed=True)
-    if not job.is_final:
-        raise NotFinal("The job has not ended yet; cancel it first.", job_status=job.public_status)
-    if job.state == JobState.SUCCEEDED:
-        raise AlreadyFinal("The job succeeded; there is nothing to retry.", job_status=job.public_status)
-    newer = Job.objects.filter(retry_of_job_ulid=job_ulid).values_list("job_ulid", flat=True).first()
-    if newer is not None:
-        raise AlreadyRetried("A newer attempt exists; retry that one.", newer_job_id=newer)
+    require_retryable(job)
     successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason)
     if once:
         once.settle(successor.job_ulid, at=at)
     return Outcome(successor)
+
+
+def require_retryable(job: Job) -> None:
+    """Raise NotFinal, AlreadyFinal or AlreadyRetried unless the job ended without success and has no newer attempt."""
+    if not job.is_final:
+        raise NotFinal("The job has not ended yet; cancel it first.", job_status=job.public_status)
+    if job.state == JobState.SUCCEEDED:
+        raise AlreadyFinal("The job succeeded; there is nothing to retry.", job_status=job.public_status)
+    newer = Job.objects.filter(retry_of_job_ulid=job.job_ulid).values_list("job_ulid", flat=True).first()
+    if newer is not None:
+        raise AlreadyRetried("A newer attempt exists; retry that one.", newer_job_id=newer)

@@ -231,3 +231,20 @@ def test_a_restarted_worker_is_not_held_up_by_what_its_last_life_held():
     worker = WorkerFactory(capacity=1)
     assert claimed(worker, session="01ARZ3NDEKTSV4RRFFQ69G5FAV")
     assert claimed(worker, session="01BX5ZZKBKACTAV9WEVGEMMVRZ")
+
+
+def test_a_run_that_could_not_be_uploaded_is_sent_again_without_executing(leased):
+    lifecycle.fail(**speak(leased, reason="upload_failed", unsent_run={"schema_version": "run.v1"}))
+    new = lifecycle.resend(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="ingest is back").job
+    assert new.requirements == ["linux", "resend"]
+    assert new.unsent_run.payload == {"schema_version": "run.v1"}
+    old_worker = WorkerFactory()
+    assert lifecycle.claim(worker=old_worker, offer=offer(old_worker)) is None
+    with pytest.raises(AlreadyRetried):
+        lifecycle.resend(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="again")
+
+
+def test_a_job_that_left_no_run_cannot_be_sent_again(leased):
+    lifecycle.fail(**speak(leased, reason="upload_failed"))
+    with pytest.raises(NotFound):
+        lifecycle.resend(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="ingest is back")

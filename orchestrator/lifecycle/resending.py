@@ -1,0 +1,28 @@
+"""A good execution whose upload failed: its run is sent again under a new job, without executing anything."""
+
+from datetime import datetime
+
+from orchestrator.lifecycle import moves
+from orchestrator.lifecycle.by_client import Outcome, require_retryable
+from orchestrator.lifecycle.transaction import verb
+from runtime_jobs.errors import NotFound
+from runtime_jobs.events import Actor
+from runtime_jobs.models import UnsentRun
+from runtime_jobs.models.jobs import RetryKind
+
+RESEND = "resend"  # the capability of a worker that knows what to do with such a job
+
+
+@verb
+def resend(*, job_ulid: str, by: Actor, reason: str, now: datetime | None = None) -> Outcome:
+    """Queue a new attempt that only uploads the run which the failed one has left.
+
+    Raises NotFound (also where no run was left), AlreadyRetried, NotFinal, AlreadyFinal."""
+    job, at = moves.lock_job(job_ulid, now=now)
+    require_retryable(job)
+    left = UnsentRun.objects.filter(job=job).first()
+    if left is None:
+        raise NotFound("This job has left no run to send.")
+    successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason, needs=(RESEND,))
+    UnsentRun.objects.create(job=successor, payload=left.payload, created_at=at)
+    return Outcome(successor)
