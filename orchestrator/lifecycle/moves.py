@@ -173,12 +173,11 @@ def fail_or_cancel(
     return None
 
 
-def follow(job: Job, kind: RetryKind, *, at: datetime, by: Actor, reason: str, needs: tuple[str, ...] = ()) -> Job:
+def follow(job: Job, kind: RetryKind, *, at: datetime, by: Actor, reason: str, **changed: Any) -> Job:
     """Make the next attempt of an ended job: a new row with the same root that points back.
 
-    `needs`: what its worker must offer besides what the first attempt asked for."""
-    successor = Job(**{name: getattr(job, name) for name in COPIED})
-    successor.requirements = [*successor.requirements, *needs]
+    `changed`: columns in which it differs from the attempt before."""
+    successor = Job(**{name: getattr(job, name) for name in COPIED} | changed)
     successor.retry_of_job_ulid, successor.retry_kind, successor.attempt = job.job_ulid, kind, job.attempt + 1
     if kind == RetryKind.AUTOMATIC:
         successor.automatic_retries_spent = job.automatic_retries_spent + 1

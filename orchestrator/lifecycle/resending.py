@@ -23,6 +23,8 @@ def resend(*, job_ulid: str, by: Actor, reason: str, now: datetime | None = None
     left = UnsentRun.objects.filter(job=job).first()
     if left is None:
         raise NotFound("This job has left no run to send.")
-    successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason, needs=(RESEND,))
+    # No automatic retry: it would be a new row without the run, and execute.
+    changed = {"requirements": sorted({*job.requirements, RESEND}), "automatic_retries": 0}
+    successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason, **changed)
     UnsentRun.objects.create(job=successor, payload=left.payload, created_at=at)
     return Outcome(successor)
