@@ -8,4 +8,8 @@ from config.embedded_postgres import ensure_unless_given
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 ensure_unless_given()
-application = get_asgi_application()
+django_application = get_asgi_application()
+
+from orchestrator.access.bodies import MeasuredBodies  # noqa: E402 - needs the settings
+
+application = MeasuredBodies(django_application)

@@ -6,6 +6,7 @@ Any variable may also be given as NAME_FILE: the path of a file that holds the v
 from pathlib import Path
 
 import environ
+from django.templatetags.static import static
 
 from config.embedded_postgres import django_database
 from config.places import home, state_dir, work_dir
@@ -136,6 +137,8 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "orchestrator.access.schema.ProblemSchema",
     "EXCEPTION_HANDLER": "orchestrator.access.problems.answer",
     "UNAUTHENTICATED_USER": None,
+    "DEFAULT_METADATA_CLASS": None,  # OPTIONS is 405: the OpenAPI document says more
+    "URL_FORMAT_OVERRIDE": None,  # Accept says it; `?format=` is an unknown parameter
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
 SPECTACULAR_SETTINGS = {
@@ -153,6 +156,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
 }
 BODY_LIMIT_BYTES = env.int("BODY_LIMIT_BYTES", default=1 << 20)
+BODY_SECONDS = env.float("BODY_SECONDS", default=30.0)  # for the whole body to arrive, under ASGI
 DATA_UPLOAD_MAX_MEMORY_SIZE = BODY_LIMIT_BYTES
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
 # Refused tokens an address may send within a minute before it hears 429 (attack A13).
@@ -160,7 +164,11 @@ BAD_TOKENS_PER_MINUTE = env.int("BAD_TOKENS_PER_MINUTE", default=200)
 
 # --- Security ---------------------------------------------------------------------------------------------------------
 HTTPS = env.bool("HTTPS", default=PUBLIC_URL.startswith("https://"))
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("BEHIND_PROXY", default=False) else None
+# One proxy, the operator's own: it sets X-Forwarded-Proto and appends to X-Forwarded-For. Else both count nothing.
+BEHIND_PROXY = env.bool("BEHIND_PROXY", default=False)
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY else None
+CSRF_FAILURE_VIEW = "orchestrator.access.outside.cross_site"
+METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # for /metrics; empty: only from this machine
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
 SECURE_SSL_REDIRECT = HTTPS and env.bool("SSL_REDIRECT", default=True)
@@ -183,6 +191,35 @@ CONTENT_SECURITY_POLICY = {
         "base-uri": ["'self'"],
         "form-action": ["'self'"],
         "frame-ancestors": ["'none'"],
+    },
+}
+
+# --- The operators' console (orchestrator.admin) -----------------------------------------------------------------------
+UNFOLD = {
+    "SITE_TITLE": "Runtime Orchestrator",
+    "SITE_HEADER": "Runtime Orchestrator",
+    "SITE_SYMBOL": "conveyor_belt",
+    "SITE_URL": None,
+    "SHOW_HISTORY": False,  # Django's own log of changes; ours are operator events
+    "SHOW_VIEW_ON_SITE": False,
+    "STYLES": [lambda _request: static("orchestrator/console.css")],
+    "LOGIN": {"form": "orchestrator.access.login.ThrottledLogin"},
+    "DASHBOARD_CALLBACK": "orchestrator.admin.first_page.fill",
+    "SIDEBAR": {"show_search": False, "navigation": "orchestrator.admin.navigation.sidebar"},
+    "COLORS": {
+        "primary": {
+            "50": "oklch(97.7% .013 236.62)",
+            "100": "oklch(95.1% .026 236.824)",
+            "200": "oklch(90.1% .058 230.902)",
+            "300": "oklch(82.8% .111 230.318)",
+            "400": "oklch(74.6% .16 232.661)",
+            "500": "oklch(68.5% .169 237.323)",
+            "600": "oklch(58.8% .158 241.966)",
+            "700": "oklch(50% .134 242.749)",
+            "800": "oklch(44.3% .11 240.79)",
+            "900": "oklch(39.1% .09 240.876)",
+            "950": "oklch(29.3% .066 243.157)",
+        },
     },
 }
 
@@ -217,12 +254,16 @@ ENGINES = {
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
+    "filters": {"redaction": {"()": "orchestrator.access.logs.Redaction"}},
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["redaction"]}},
     "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},
     "loggers": {
-        # Django's own line for 4xx carries the path, and a lease id is part of some paths.
+        # Our own line (orchestrator.access) tells of every request, by its route. Django's has the path.
         "django.request": {"level": "ERROR"},
-        "django.server": {"level": "ERROR"},
+        "django.server": {"level": "ERROR", "propagate": True},
+        # The server's own handlers know nothing of redaction: its lines go through ours, its access log nowhere.
+        "uvicorn": {"level": "INFO", "propagate": True},
+        "uvicorn.access": {"level": "CRITICAL", "propagate": False},
     },
 }

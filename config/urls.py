@@ -2,6 +2,7 @@
 
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from orchestrator.access import health
@@ -12,9 +13,11 @@ handler404 = "orchestrator.access.outside.not_found"
 handler500 = "orchestrator.access.outside.crashed"
 
 urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("admin/", admin.site.urls),
     path("healthz", health.alive),
     path("readyz", health.ready),
+    path("metrics", health.metrics),
     path("v1/schema", SpectacularAPIView.as_view(), name="schema"),
     path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
     path("v1/", include("orchestrator.protocols.native.urls")),

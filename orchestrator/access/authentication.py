@@ -4,12 +4,13 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.core.cache import cache
 from django.db.models import Q
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import AuthenticationFailed, Throttled
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied, Throttled
 from rest_framework.request import Request
 
+from orchestrator.access.addresses import neighbourhood_of
+from orchestrator.access.floods import Refusals
 from orchestrator.access.principals import Client, WorkerCaller, client_of_person, client_of_token
 from runtime_jobs.columns import ClockTimestamp
 from runtime_jobs.models import ApiToken
@@ -18,6 +19,7 @@ from workers.registry.models import WorkerState
 from workers.registry.tokens import API_PREFIX, digest_of, has_token_shape
 
 SEEN_EVERY = timedelta(seconds=5)
+refusals = Refusals()
 
 
 class BearerToken(BaseAuthentication):
@@ -30,12 +32,15 @@ class BearerToken(BaseAuthentication):
         header = request.META.get("HTTP_AUTHORIZATION")
         if header is None:
             return None
-        _refuse_floods(request)
         scheme, _, token = header.partition(" ")
+        wait = refusals.wait(neighbourhood_of(request), digest_of(token), limit=settings.BAD_TOKENS_PER_MINUTE)
+        if wait is not None:
+            raise Throttled(wait=wait)
         principal = _principal_of(token) if scheme.lower() == "bearer" and has_token_shape(token) else None
         if principal is None:
-            _count_refusal(request)
+            refusals.count(neighbourhood_of(request))
             raise AuthenticationFailed("The token is not valid.")
+        refusals.accept(digest_of(token))
         return principal, None
 
 
@@ -59,23 +64,20 @@ def _see(worker: Worker) -> None:
     Worker.objects.filter(long_ago, pk=worker.pk).update(last_seen_at=ClockTimestamp())
 
 
-def _refusals_of(request: Request) -> str:
-    return f"refused-tokens:{request.META.get('REMOTE_ADDR', '')}"
-
-
-def _refuse_floods(request: Request) -> None:
-    if cache.get(_refusals_of(request), 0) >= settings.BAD_TOKENS_PER_MINUTE:
-        raise Throttled(wait=60)
-
-
-def _count_refusal(request: Request) -> None:
-    cache.add(_refusals_of(request), 0, timeout=60)
-    cache.incr(_refusals_of(request))
-
-
 class BrowserSession(SessionAuthentication):
-    """The admin's session, with a CSRF token for whatever changes something."""
+    """The admin's session, with a CSRF token for whatever changes something, and never for a page of another site."""
 
     def authenticate(self, request: Request) -> tuple[Any, None] | None:
         found = super().authenticate(request)
-        return None if found is None else (client_of_person(found[0]), None)
+        if found is None:
+            return None
+        _refuse_other_sites(request)
+        return client_of_person(found[0]), None
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """Another site's script may make a browser send the cookie with a GET; it shall not even start a stream."""
+    origin = request.headers.get("Origin")
+    own = {f"{request.scheme}://{request.get_host()}", *settings.CSRF_TRUSTED_ORIGINS}
+    if (origin is not None and origin not in own) or request.headers.get("Sec-Fetch-Site") == "cross-site":
+        raise PermissionDenied("The session counts only for pages of this server.")

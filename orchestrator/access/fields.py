@@ -1,18 +1,28 @@
 """Serializer fields that take what they say and nothing like it: "7" is not 7, true is not 1, 5 is not "5"."""
 
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.core.validators import RegexValidator
 from rest_framework import serializers
+from rest_framework.fields import empty
+
+from orchestrator.access.logs import redacted
 
 
 class Text(serializers.CharField):
-    """A JSON string, as it is: not trimmed, not made from a number."""
+    """A JSON string, as it is: not trimmed, not made from a number. `pattern` is a regular expression for all of it."""
 
-    def __init__(self, *, check: Callable[[str], str | None] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, check: Callable[[str], str | None] | None = None, pattern: str | None = None, **kwargs: Any
+    ) -> None:
         kwargs.setdefault("trim_whitespace", False)
         super().__init__(**kwargs)
         self.check = check
+        if pattern:
+            self.validators.append(RegexValidator(rf"^{pattern}\Z", f"It must match {pattern}"))
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
@@ -20,6 +30,28 @@ class Text(serializers.CharField):
         if self.check and (wrong := self.check(data)):
             raise serializers.ValidationError(wrong)
         return str(super().to_internal_value(data))
+
+
+class Message(Text):
+    """Words for people, who read them in a terminal or a page: control characters are spelled out, capabilities are
+    shown by their fingerprint."""
+
+    _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+    def run_validation(self, data: Any = empty) -> Any:
+        text = super().run_validation(data)
+        if not isinstance(text, str):
+            return text
+        return self._CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", redacted(text))
+
+
+class Word(serializers.ChoiceField):
+    """One of a closed list of strings."""
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str) or data not in self.choices:
+            raise serializers.ValidationError(f"One of: {', '.join(self.choices)}.", code="invalid_choice")
+        return data
 
 
 class Number(serializers.IntegerField):
@@ -47,6 +79,20 @@ class Flag(serializers.BooleanField):
         if type(data) is not bool:
             self.fail("invalid", input=data)
         return data
+
+
+class Moment(serializers.DateTimeField):
+    """RFC 3339, with its offset, and not from the future: a worker's clock may be wrong by hours, not by days."""
+
+    _FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+    def to_internal_value(self, data: Any) -> datetime:
+        if not isinstance(data, str) or not self._FORM.fullmatch(data):
+            raise serializers.ValidationError("A time as 2026-03-17T20:03:20Z is needed.")
+        found = super().to_internal_value(data)
+        if found > datetime.now(UTC) + timedelta(days=1):
+            raise serializers.ValidationError("This time has not come yet.")
+        return found
 
 
 class StrictSerializer(serializers.Serializer):

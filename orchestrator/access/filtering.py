@@ -1,4 +1,4 @@
-"""Filters of lists: only those that a view declares, each once, each valid; nothing is silently ignored."""
+"""Filters of lists: only those that a view declares, each valid; nothing is silently ignored."""
 
 from typing import Any
 
@@ -6,21 +6,16 @@ from django.db.models import QuerySet
 from django_filters.rest_framework import DjangoFilterBackend
 from rest_framework.request import Request
 
-from orchestrator.access.pagination import invalid_query
 from orchestrator.access.problems import Refusal
 
-_OF_THE_LIST = {"limit", "cursor"}
+OF_EVERY_LIST = frozenset({"limit", "cursor"})
 
 
 class StrictFilters(DjangoFilterBackend):
+    """Filters lists only: one thing is looked up by its id and nothing else. Unknown names are `StrictQuery`'s."""
+
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
-        filterset = self.get_filterset(request, queryset, view)
-        known = _OF_THE_LIST | (set(filterset.filters) if filterset else set())
-        for name, values in request.query_params.lists():
-            if name not in known:
-                raise invalid_query(name, "Unknown filter.")
-            if len(values) > 1:
-                raise invalid_query(name, "Given more than once.")
+        filterset = None if view.detail else self.get_filterset(request, queryset, view)
         if filterset is None:
             return queryset
         if not filterset.is_valid():

@@ -20,7 +20,8 @@ def repeatable(request: Request, operation: str, body: Any) -> Repeatable | None
     if not (1 <= len(key) <= KEY_LIMIT and key.isascii() and key.isprintable()):
         detail = f"Idempotency-Key: 1 to {KEY_LIMIT} printable ASCII characters."
         raise Refusal(400, "invalid", detail, errors={"Idempotency-Key": [detail]})
-    return Repeatable(request.user.key, operation, key, fingerprint_of(body))
+    caller: Any = request.user
+    return Repeatable(caller.key, operation, key, fingerprint_of(body))
 
 
 def worker_session(request: Request) -> str:

@@ -1,7 +1,12 @@
-"""What every request gets before a view sees it: an id, and a limit to its body."""
+"""What every request gets before a view sees it, and what is told of it afterwards: an id, limits, a line of log."""
 
+import logging
 import re
+import time
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
+from typing import cast
+from urllib.parse import unquote
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
@@ -9,45 +14,83 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
+from orchestrator.access import bodies, metrics
+from orchestrator.access.arrivals import arrival_of, note
 from orchestrator.access.problems import Refusal, as_response
-from runtime_jobs.identifiers import new_id
+from orchestrator.access.routes import route_of
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+log = logging.getLogger("orchestrator.access")
 
-Next = Callable[[HttpRequest], HttpResponseBase] | Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+_TOKEN = re.compile(r"rto_(api|worker)_")
+GONE = 499  # in the log only: the caller went away before it was answered
+
+Synchronous = Callable[[HttpRequest], HttpResponseBase]
+Asynchronous = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+Next = Synchronous | Asynchronous
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 def _arrive(request: HttpRequest) -> HttpResponse | None:
-    """Name the request: `request_id` is the caller's X-Request-Id if it is sane, `correlation_id` the trace it belongs
-    to. Refuse a body that says it is too large; one that does not say is counted while it is parsed."""
-    sent = request.headers.get("X-Request-Id", "")
-    request.request_id = sent if _REQUEST_ID.fullmatch(sent) else new_id("req")
-    trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
-    request.correlation_id = trace[1] if trace else request.request_id
-    length = request.META.get("CONTENT_LENGTH") or "0"
-    if length.isdigit() and int(length) > settings.BODY_LIMIT_BYTES:
-        limit = settings.BODY_LIMIT_BYTES
-        return as_response(Refusal(413, "payload_too_large", "The body is too large.", limit=limit), request)
+    """Name the request, and answer at once what no view has to see."""
+    note(request)
+    refusal = getattr(request, "scope", {}).get(bodies.REFUSAL) or _wrong_length(request) or _token_in_address(request)
+    return as_response(refusal, request) if refusal else None
+
+
+def _wrong_length(request: HttpRequest) -> Refusal | None:
+    """Refuse a body that says it is too large. One that does not say (chunked) has been read and measured by
+    `access.bodies` under ASGI; under WSGI Django would take it for empty, so it is refused."""
+    length = request.META.get("CONTENT_LENGTH") or ""
+    if not length and "HTTP_TRANSFER_ENCODING" in request.META:
+        return Refusal(411, "length_required", "Send the body with a Content-Length.")
+    if length.isascii() and length.isdecimal() and int(length.lstrip("0")[:19] or 0) > settings.BODY_LIMIT_BYTES:
+        return bodies.too_large()
+    return None
+
+
+def _token_in_address(request: HttpRequest) -> Refusal | None:
+    """Addresses are written down by every proxy on the way: a token in one is told to the world."""
+    if _TOKEN.search(unquote(request.META.get("QUERY_STRING", ""))):
+        detail = "A token belongs into the Authorization header. Revoke this one: others have read it."
+        return Refusal(400, "invalid_query", detail)
     return None
 
 
 def _leave(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    response["X-Request-Id"] = request.request_id
+    response["X-Request-Id"] = arrival_of(request).request_id
+    _tell(request, response.status_code)
     return response
+
+
+def _tell(request: HttpRequest, status: int) -> None:
+    arrival, route = arrival_of(request), route_of(request)
+    method = request.method if request.method in METHODS else "OTHER"
+    seconds = time.monotonic() - arrival.at
+    metrics.count(method, route, status, seconds)
+    log.info("%s %s %d %.0f ms %s", method, route, status, seconds * 1000, arrival.request_id)
 
 
 @sync_and_async_middleware
 def arrival(get_response: Next) -> Next:
-    """First of all middleware, so that every answer carries the id."""
+    """First of all middleware, so that every answer carries the id and every request is told."""
     if iscoroutinefunction(get_response):
+        return _asynchronous(get_response)
+    return _synchronous(cast("Synchronous", get_response))
 
-        async def asynchronous(request: HttpRequest) -> HttpResponseBase:
-            return _leave(request, _arrive(request) or await get_response(request))
 
-        return asynchronous
-
-    def synchronous(request: HttpRequest) -> HttpResponseBase:
+def _synchronous(get_response: Synchronous) -> Synchronous:
+    def answered(request: HttpRequest) -> HttpResponseBase:
         return _leave(request, _arrive(request) or get_response(request))
 
-    return synchronous
+    return answered
+
+
+def _asynchronous(get_response: Asynchronous) -> Asynchronous:
+    async def answered(request: HttpRequest) -> HttpResponseBase:
+        try:
+            return _leave(request, _arrive(request) or await get_response(request))
+        except CancelledError:
+            _tell(request, GONE)
+            raise
+
+    return answered

@@ -1,11 +1,12 @@
 """Errors outside our views: problem documents for programs, Django's pages for people in the admin."""
 
+import sys
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.views import defaults
+from django.views import csrf, defaults
 
-from orchestrator.access.problems import Refusal, as_response
+from orchestrator.access.problems import Refusal, as_response, crash, refusal_of
 
 _FOR_PEOPLE = ("/admin/", "/runs/")
 
@@ -32,7 +33,17 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return as_response(Refusal(404, "not_found", "There is no such thing, or you may not see it."), request)
 
 
+def cross_site(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """CSRF_FAILURE_VIEW."""
+    if _for_people(request):
+        return csrf.csrf_failure(request, reason)
+    return as_response(Refusal(403, "forbidden", "That is not allowed."), request)
+
+
 def crashed(request: HttpRequest, *_: Any) -> HttpResponse:
+    """Django calls this while it handles the exception; a database that is down is no bug of ours."""
     if _for_people(request):
         return defaults.server_error(request)
-    return as_response(Refusal(500, "internal_error", "Something went wrong on our side."), request)
+    error = sys.exc_info()[1]
+    refusal = refusal_of(error) if isinstance(error, Exception) else None
+    return as_response(refusal or crash(), request)

@@ -1,13 +1,16 @@
 """Lists, newest first, by cursor: no COUNT, no OFFSET. A cursor counts only with the filters that it was made for."""
 
 import hashlib
+import re
 
 from django.core import signing
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
 from rest_framework.utils.urls import replace_query_param
 
-from orchestrator.access.problems import Refusal
+from orchestrator.access.queries import invalid_query
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class NewestFirst(CursorPagination):
@@ -20,7 +23,7 @@ class NewestFirst(CursorPagination):
 
     def get_page_size(self, request: Request) -> int:
         text = request.query_params.get("limit", str(self.page_size))
-        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= self.max_page_size):
+        if not _NUMBER.fullmatch(text) or int(text) > self.max_page_size:
             raise invalid_query("limit", f"A number from 1 to {self.max_page_size}.")
         return int(text)
 
@@ -36,11 +39,7 @@ class NewestFirst(CursorPagination):
 
     def encode_cursor(self, cursor: Cursor) -> str:
         text = signing.dumps([cursor.offset, cursor.reverse, cursor.position], salt=self.salt)
-        return replace_query_param(self.base_url, "cursor", text)
-
-
-def invalid_query(name: str, detail: str) -> Refusal:
-    return Refusal(400, "invalid_query", "The query is not valid.", errors={name: [detail]})
+        return replace_query_param(str(self.base_url), "cursor", text)
 
 
 def _salt(request: Request) -> str:

@@ -2,12 +2,17 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import IO, Any
 
 from django.conf import settings
+from django.http import QueryDict
+from django.utils.http import parse_header_parameters
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
 
+from orchestrator.access.bodies import too_large
 from orchestrator.access.problems import Refusal
 
 DEPTH_LIMIT = 64
@@ -24,17 +29,27 @@ class StrictJSONParser(BaseParser):
     media_type = "application/json"
 
     def parse(
-        self, stream: IO[bytes], media_type: str | None = None, parser_context: dict[str, Any] | None = None
+        self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        headers = (parser_context or {})["request"].META
-        if headers.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
-            raise UnsupportedMediaType(f"{media_type} ({headers['HTTP_CONTENT_ENCODING']})")
-        if "charset=" in (media_type or "").lower() and "utf-8" not in (media_type or "").lower():
-            raise UnsupportedMediaType(str(media_type))
+        encoding = (parser_context or {})["request"].headers.get("Content-Encoding", "identity")
+        if encoding != "identity" or not _is_json(media_type or ""):
+            raise UnsupportedMediaType(media_type or "")
         raw = stream.read(settings.BODY_LIMIT_BYTES + 1)
         if len(raw) > settings.BODY_LIMIT_BYTES:
-            raise Refusal(413, "payload_too_large", "The body is too large.", limit=settings.BODY_LIMIT_BYTES)
+            raise too_large()
         return loads(raw) if raw else {}
+
+
+def _is_json(media_type: str) -> bool:
+    """DRF's own match also takes `*/*` for JSON, and any charset."""
+    kind, parameters = parse_header_parameters(media_type)
+    return kind == "application/json" and parameters.get("charset", "utf-8").lower() == "utf-8"
+
+
+def body_of(request: Request) -> dict[str, Any]:
+    """The request's JSON object; `{}` if it has no body. (DRF makes a form of an empty body that is called a form.)"""
+    found: Any = request.data
+    return {} if isinstance(found, QueryDict) else found
 
 
 def loads(raw: bytes) -> dict[str, Any]:

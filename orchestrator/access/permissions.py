@@ -6,6 +6,7 @@ from rest_framework.exceptions import NotAuthenticated
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+from orchestrator.access.principals import Client, WorkerCaller
 from orchestrator.access.problems import Refusal
 
 
@@ -18,9 +19,7 @@ class Refused(BasePermission):
 
 class IsWorker(BasePermission):
     def has_permission(self, request: Request, _view: Any) -> bool:
-        if not getattr(request.user, "is_authenticated", False):
-            raise NotAuthenticated
-        if not request.user.is_worker:
+        if not _caller(request).is_worker:
             raise Refusal(403, "wrong_principal", "This endpoint is for workers.")
         return True
 
@@ -30,12 +29,18 @@ def may(scope: str) -> type[BasePermission]:
 
     class MayUseScope(BasePermission):
         def has_permission(self, request: Request, _view: Any) -> bool:
-            if not getattr(request.user, "is_authenticated", False):
-                raise NotAuthenticated
-            if request.user.is_worker:
+            caller = _caller(request)
+            if caller.is_worker:
                 raise Refusal(403, "wrong_principal", "This endpoint is not for workers.")
-            if scope not in request.user.scopes:
+            if scope not in caller.scopes:
                 raise Refusal(403, "insufficient_scope", f"The scope {scope} is needed.", scope=scope)
             return True
 
     return MayUseScope
+
+
+def _caller(request: Request) -> Client | WorkerCaller:
+    caller: Any = request.user
+    if not isinstance(caller, Client | WorkerCaller):
+        raise NotAuthenticated
+    return caller

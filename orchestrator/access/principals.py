@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from rest_framework.request import Request
+
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Membership
 from runtime_jobs.models.tenants import Scope
@@ -56,6 +58,18 @@ def client_of_person(user: Any) -> Client:
         scopes = {Scope.JOBS_READ, Scope.ORCH_READ} | operates
         return Client(f"user:{user.pk}", Actor("operator", user.get_username()), None, frozenset(scopes))
     mine = Membership.objects.filter(user=user).values_list("organization__slug", flat=True)
-    return Client(
-        f"user:{user.pk}", Actor("client", user.get_username()), tuple(mine), frozenset({Scope.JOBS_READ})
-    )
+    return Client(f"user:{user.pk}", Actor("client", user.get_username()), tuple(mine), frozenset({Scope.JOBS_READ}))
+
+
+def client_of(request: Request) -> Client:
+    """The caller, where `permissions.may` has let only clients in."""
+    caller: Any = request.user
+    assert isinstance(caller, Client)  # noqa: S101 a view without its permission is a bug
+    return caller
+
+
+def worker_of(request: Request) -> Worker:
+    """The caller, where `permissions.IsWorker` has let only workers in."""
+    caller: Any = request.user
+    assert isinstance(caller, WorkerCaller)  # noqa: S101 a view without its permission is a bug
+    return caller.worker

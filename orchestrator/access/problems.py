@@ -1,15 +1,19 @@
 """Errors as RFC 9457 problem documents, each with a stable code. Nothing internal gets out, and nothing is HTML."""
 
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.exceptions import PermissionDenied, RequestDataTooBig
-from django.db import DataError, InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, JsonResponse
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse
 from rest_framework import exceptions
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from orchestrator.access.arrivals import arrival_of
 from runtime_jobs.errors import Invalid, LifecycleError
 
 log = logging.getLogger(__name__)
@@ -34,7 +38,9 @@ TITLES = {
     404: "Not found",
     405: "Method not allowed",
     406: "Not acceptable",
+    408: "Request timeout",
     409: "Conflict",
+    411: "Length required",
     413: "Payload too large",
     415: "Unsupported media type",
     422: "Unprocessable",
@@ -43,8 +49,10 @@ TITLES = {
     503: "Unavailable",
 }
 
-# SQLSTATEs of statements that were given up, not wrong: the same request may succeed in a moment.
-_BUSY = {"55P03", "57014", "40P01", "40001", "25P03"}
+# SQLSTATEs of statements that were given up, not wrong, and of a server that is full: the same request may succeed in
+# a moment.
+_BUSY = {"55P03", "57014", "40P01", "40001", "25P03", "53300"}
+_UNIQUE_VIOLATION = "23505"
 
 
 class Refusal(Exception):
@@ -58,14 +66,36 @@ class Refusal(Exception):
         self.headers = headers or {}
 
 
-def answer(error: Exception, context: dict[str, Any]) -> Response | None:
+class ProblemDocument(Response):
+    """JSON whatever the view renders otherwise, so that a refusal looks the same inside DRF's views and outside."""
+
+    @property
+    def rendered_content(self) -> str:
+        self["Content-Type"] = MEDIA_TYPE
+        return str(JSONRenderer().render(self.data), "utf-8")
+
+
+def answer(error: Exception, context: dict[str, Any]) -> Response:
     """DRF's EXCEPTION_HANDLER."""
-    refusal = refusal_of(error)
+    request, refusal = context["request"], refusal_of(error)
     if refusal is None:
-        log.exception("request %s failed", _request_id(context["request"]), exc_info=error)
-        refusal = Refusal(500, "internal_error", "Something went wrong on our side.")
-    body = problem(refusal, _request_id(context["request"]))
-    return Response(body, status=refusal.status, headers=refusal.headers, content_type=MEDIA_TYPE)
+        log.error("request %s failed", arrival_of(request).request_id, exc_info=error)
+        refusal = crash()
+    return _document(refusal, request)
+
+
+def as_response(refusal: Refusal, request: HttpRequest) -> HttpResponse:
+    """For refusals outside DRF's views: middleware, unknown addresses, crashes."""
+    return _document(refusal, request).render()
+
+
+def _document(refusal: Refusal, request: HttpRequest | Request) -> ProblemDocument:
+    body = problem(refusal, arrival_of(request).request_id)
+    return ProblemDocument(body, status=refusal.status, headers=refusal.headers)
+
+
+def crash() -> Refusal:
+    return Refusal(500, "internal_error", "Something went wrong on our side.")
 
 
 def problem(refusal: Refusal, request_id: str) -> dict[str, Any]:
@@ -81,36 +111,33 @@ def problem(refusal: Refusal, request_id: str) -> dict[str, Any]:
     }
 
 
-def as_response(refusal: Refusal, request: HttpRequest) -> JsonResponse:
-    """For refusals outside DRF's views: middleware, unknown addresses, crashes."""
-    body = problem(refusal, _request_id(request))
-    return JsonResponse(body, status=refusal.status, headers=refusal.headers, content_type=MEDIA_TYPE)
-
-
 def refusal_of(error: Exception) -> Refusal | None:
     """What an exception means on the wire, or None for a bug."""
     match error:
         case Refusal():
             return error
-        case Invalid():
-            return Refusal(400, error.code, error.message, errors=error.errors)
         case LifecycleError():
-            return Refusal(STATUS_OF_CODE.get(error.code, 409), error.code, error.message, **error.facts)
+            return _of_core(error)
         case exceptions.ValidationError():
             return _invalid(error)
-        case Http404() | exceptions.NotFound():
-            return Refusal(404, "not_found", "There is no such thing, or you may not see it.")
-        case RequestDataTooBig():
-            return Refusal(413, "payload_too_large", "The body is too large.")
-        case PermissionDenied():
-            return Refusal(403, "forbidden", "That is not allowed.")
         case exceptions.APIException():
             return _of_framework(error)
-        case OperationalError() | InterfaceError():
+        case DatabaseError() | InterfaceError():
             return _of_database(error)
-        case DataError():
-            return Refusal(400, "invalid", "A value cannot be stored.")
-    return None
+    return next((Refusal(*meaning) for kind, meaning in _MEANINGS.items() if isinstance(error, kind)), None)
+
+
+_MEANINGS: dict[type[Exception], tuple[int, str, str]] = {
+    Http404: (404, "not_found", "There is no such thing, or you may not see it."),
+    RequestDataTooBig: (413, "payload_too_large", "The body is too large."),
+    SuspiciousOperation: (400, "invalid", "The request is not valid."),
+    PermissionDenied: (403, "forbidden", "That is not allowed."),
+}
+
+
+def _of_core(error: LifecycleError) -> Refusal:
+    facts = {"errors": error.errors} if isinstance(error, Invalid) else error.facts
+    return Refusal(STATUS_OF_CODE.get(error.code, 409), error.code, error.message, **facts)
 
 
 def _invalid(error: exceptions.ValidationError) -> Refusal:
@@ -135,28 +162,44 @@ def _flat(detail: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path or "body", detail
 
 
-_FRAMEWORK_CODES = {401: "unauthenticated", 405: "method_not_allowed", 406: "not_acceptable"}
-_FRAMEWORK_CODES |= {415: "unsupported_media_type", 403: "forbidden", 400: "malformed_json"}
+_FRAMEWORK_CODES = {
+    400: "malformed_json",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    415: "unsupported_media_type",
+}
 
 
 def _of_framework(error: exceptions.APIException) -> Refusal:
     if isinstance(error, exceptions.Throttled):
-        seconds = str(int(error.wait or 1))
+        seconds = str(math.ceil(getattr(error, "wait", None) or 1))
         return Refusal(429, "rate_limited", "Too many requests.", headers={"Retry-After": seconds})
     headers = {}
     if header := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = header
-    code = _FRAMEWORK_CODES.get(error.status_code, "invalid")
-    detail = "A valid token is needed." if error.status_code == 401 else str(error.detail)
-    return Refusal(error.status_code, code, detail, headers=headers)
+    status = error.status_code
+    detail = _PLAIN_DETAILS.get(status, str(error.detail))
+    return Refusal(status, _FRAMEWORK_CODES.get(status, "invalid"), detail, headers=headers)
 
 
-def _of_database(error: Exception) -> Refusal:
-    if getattr(error.__cause__, "sqlstate", None) in _BUSY:
-        return Refusal(503, "busy", "Try again in a moment.", headers={"Retry-After": "1"})
-    log.warning("database unavailable: %s", type(error.__cause__).__name__)
-    return Refusal(503, "database_unavailable", "The database cannot be reached.", headers={"Retry-After": "2"})
+# What the framework says may differ with the reason, which is no business of the caller.
+_PLAIN_DETAILS = {401: "A valid token is needed.", 404: "There is no such thing, or you may not see it."}
 
 
-def _request_id(request: Any) -> str:
-    return getattr(getattr(request, "_request", request), "request_id", "")
+def _of_database(error: Exception) -> Refusal | None:
+    state = getattr(error.__cause__, "sqlstate", None)
+    match error:
+        case OperationalError() | InterfaceError() if state in _BUSY:
+            return Refusal(503, "busy", "Try again in a moment.", headers={"Retry-After": "1"})
+        case OperationalError() | InterfaceError():
+            log.warning("database unavailable: %s", type(error.__cause__).__name__)
+            later = {"Retry-After": "2"}
+            return Refusal(503, "database_unavailable", "The database cannot be reached.", headers=later)
+        case DataError():
+            return Refusal(400, "invalid", "A value cannot be stored.")
+        case IntegrityError() if state == _UNIQUE_VIOLATION:
+            return Refusal(409, "conflict", "Another request was quicker, or there is such a thing already.")
+    return None

@@ -1,6 +1,6 @@
 """OpenAPI: every operation says which problem documents it may answer."""
 
-from typing import Any
+from typing import Any, Literal
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
@@ -26,7 +26,7 @@ Problem = inline_serializer(
 
 
 class ProblemSchema(AutoSchema):
-    def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
+    def _get_response_bodies(self, direction: Literal["request", "response"] = "response") -> dict[str, Any]:
         bodies = super()._get_response_bodies(direction)
         for status in self._refusals():
             if str(status) not in bodies:
@@ -45,7 +45,7 @@ class BearerScheme(OpenApiAuthenticationExtension):
     target_class = "orchestrator.access.authentication.BearerToken"
     name = "bearer"
 
-    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:  # noqa: ARG002 the library's signature
         return {"type": "http", "scheme": "bearer"}
 
 
@@ -53,5 +53,5 @@ class SessionScheme(OpenApiAuthenticationExtension):
     target_class = "orchestrator.access.authentication.BrowserSession"
     name = "session"
 
-    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:  # noqa: ARG002 the library's signature
         return {"type": "apiKey", "in": "cookie", "name": "sessionid"}

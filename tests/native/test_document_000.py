@@ -42,8 +42,13 @@ def test_a_job_goes_from_submit_to_uploaded(alice, wendy, worker):
 
     run_id = "run_20260317143329_bd39b25f6f31"
     Run.objects.create(
-        run_id=run_id, job_id=job["job_id"], org_slug="sandtrace", project_slug="web", worker_id=worker.worker_id,
-        payload={}, payload_sha256="0" * 64,
+        run_id=run_id,
+        job_id=job["job_id"],
+        org_slug="sandtrace",
+        project_slug="web",
+        worker_id=worker.worker_id,
+        payload={},
+        payload_sha256="0" * 64,
     )
     result = {"status": "uploaded", "ingest_run_id": run_id, "uploaded_at": "2026-03-17T20:03:20Z"}
     done = wendy.post(f"{path}/complete", {"result": result})
@@ -64,7 +69,9 @@ def test_a_worker_tells_of_a_failure(alice, wendy, worker):
     seen = alice.get(f"/v1/runtime/jobs/{job_id}").json()
     assert seen["status"] == "failed"
     assert seen["failure"] == {
-        "reason": "sandbox_apply_failed", "class": "worker", "message": "Namespace creation failed: EPERM",
+        "reason": "sandbox_apply_failed",
+        "class": "worker",
+        "message": "Namespace creation failed: EPERM",
     }
 
 

@@ -1,6 +1,5 @@
 """The shapes of answers, for OpenAPI. What is sent is made in `wire`."""
 
-
 from rest_framework import serializers
 
 from runtime_jobs.states import STATUS, JobState
@@ -71,7 +70,7 @@ class JobShown(serializers.Serializer):
     finished_at = serializers.DateTimeField(allow_null=True)
     org_slug = serializers.CharField()
     project_slug = serializers.CharField()
-    source = SourceShown()
+    source = SourceShown()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
     execution = ExecutionShown()
     trigger = TriggerShown()
     pool = serializers.CharField()
@@ -103,7 +102,7 @@ class JobLeased(serializers.Serializer):
     org_slug = serializers.CharField()
     project_slug = serializers.CharField()
     job_type = serializers.CharField()
-    source = SourceShown()
+    source = SourceShown()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
     execution = ExecutionLeased()
     trigger = TriggerShown()
     attempt = serializers.IntegerField()
@@ -135,5 +134,3 @@ class RenewedShown(Told):
 class ChunkTaken(serializers.Serializer):
     next_seq = serializers.IntegerField()
     truncated = serializers.BooleanField(help_text="The log is full; this chunk was dropped.")
-
-

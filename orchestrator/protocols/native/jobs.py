@@ -7,14 +7,21 @@ from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.decorators import action
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from orchestrator import lifecycle
+from orchestrator.access.addresses import address_of
+from orchestrator.access.arrivals import arrival_of
+from orchestrator.access.filtering import OF_EVERY_LIST
 from orchestrator.access.headers import repeatable
-from orchestrator.access.pagination import invalid_query
+from orchestrator.access.parsing import body_of
 from orchestrator.access.permissions import may
+from orchestrator.access.principals import client_of
+from orchestrator.access.queries import StrictQuery, invalid_query
+from orchestrator.access.rendering import PlainText
 from orchestrator.feeds import logs
 from orchestrator.lifecycle import Outcome, Submission
 from orchestrator.protocols.native import answers, examples, wire
@@ -32,13 +39,20 @@ IDEMPOTENCY = OpenApiParameter("Idempotency-Key", location=OpenApiParameter.HEAD
 SCOPES = {"create": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
 
 
-class JobViewSet(GenericViewSet):
+class JobViewSet(StrictQuery, GenericViewSet):
     """Runtime jobs of the organizations that the caller may see; what it may not see does not exist."""
 
     lookup_field = "job_ulid"
     lookup_url_kwarg = "job_id"
     lookup_value_regex = f"rtj_{ULID_PATTERN}"
+    http_method_names = ["get", "head", "post"]
     filterset_class = JobFilters
+
+    def query_parameters(self) -> frozenset[str]:
+        of_list = OF_EVERY_LIST | set(JobFilters.base_filters)
+        return {"list": of_list, "events": frozenset({"after"}), "logs": frozenset({"follow"})}.get(
+            self.action, frozenset()
+        )
 
     def get_permissions(self) -> list[Any]:
         return [may(SCOPES.get(self.action, Scope.JOBS_READ))()]
@@ -47,18 +61,21 @@ class JobViewSet(GenericViewSet):
         if getattr(self, "swagger_fake_view", False):
             return Job.objects.none()
         jobs = Job.objects.of_type(RUNTIME)
-        mine = self.request.user.organizations
+        mine = client_of(self.request).organizations
         return jobs if mine is None else jobs.of_organizations(list(mine))
 
     @extend_schema(
-        operation_id="submit_runtime_job", request=SubmitJob, responses={201: answers.JobShown},
-        parameters=[IDEMPOTENCY], examples=[examples.SUBMIT],
+        operation_id="submit_runtime_job",
+        request=SubmitJob,
+        responses={201: answers.JobShown},
+        parameters=[IDEMPOTENCY],
+        examples=[examples.SUBMIT],
     )
     def create(self, request: Request) -> Response:
         """Queue a new job. With an Idempotency-Key, the same request again answers the first job."""
-        body = SubmitJob(data=request.data)
+        body = SubmitJob(data=body_of(request))
         body.is_valid(raise_exception=True)
-        if not request.user.sees(body.validated_data["org_slug"]):
+        if not client_of(request).sees(body.validated_data["org_slug"]):
             raise NotFound("There is no such organization.")
         outcome = lifecycle.submit(
             _submission(request, body),
@@ -69,8 +86,8 @@ class JobViewSet(GenericViewSet):
                 max_requeues=settings.MAX_REQUEUES,
             ),
             default_pool=settings.DEFAULT_POOL,
-            by=request.user.actor,
-            once=repeatable(request, "submit", request.data),
+            by=client_of(request).actor,
+            once=repeatable(request, "submit", body_of(request)),
         )
         return _created(outcome)
 
@@ -86,17 +103,21 @@ class JobViewSet(GenericViewSet):
         return Response(_in_detail(self.get_object()))
 
     @extend_schema(
-        operation_id="cancel_runtime_job", request=CancelJob,
-        responses={200: answers.JobShown, 202: OpenApiResponse(answers.JobShown, description="Asked for; its worker has been told.")},
+        operation_id="cancel_runtime_job",
+        request=CancelJob,
+        responses={
+            200: answers.JobShown,
+            202: OpenApiResponse(answers.JobShown, description="Asked for; its worker has been told."),
+        },
     )
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a job that waits (200), or ask the worker of one that runs (202). Repeats change nothing."""
-        body = CancelJob(data=request.data)
+        body = CancelJob(data=body_of(request))
         body.is_valid(raise_exception=True)
         outcome = lifecycle.cancel(
             job_ulid=self.get_object().job_ulid,
-            by=request.user.actor,
+            by=client_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
             message=body.validated_data["reason"],
         )
@@ -108,19 +129,20 @@ class JobViewSet(GenericViewSet):
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, job_id: str) -> Response:
         """Queue a new attempt of a job that failed or was canceled: a new job that points back."""
-        body = RetryJob(data=request.data)
+        body = RetryJob(data=body_of(request))
         body.is_valid(raise_exception=True)
         found = self.get_object().job_ulid
         outcome = lifecycle.retry(
             job_ulid=found,
-            by=request.user.actor,
+            by=client_of(request).actor,
             reason=body.validated_data["reason"],
-            once=repeatable(request, f"retry {found}", request.data),
+            once=repeatable(request, f"retry {found}", body_of(request)),
         )
         return _created(outcome)
 
     @extend_schema(
-        operation_id="list_runtime_job_events", responses=answers.EventsShown,
+        operation_id="list_runtime_job_events",
+        responses=answers.EventsShown,
         parameters=[OpenApiParameter("after", OpenApiTypes.INT, description="Only events with a higher seq.")],
     )
     @action(detail=True, pagination_class=None, filterset_class=None)
@@ -136,9 +158,11 @@ class JobViewSet(GenericViewSet):
     @extend_schema(
         operation_id="read_runtime_job_logs",
         responses={(200, "text/plain"): OpenApiTypes.STR},
-        parameters=[OpenApiParameter("follow", OpenApiTypes.STR, enum=["0", "1"], description="1: until the job ends.")],
+        parameters=[
+            OpenApiParameter("follow", OpenApiTypes.STR, enum=["0", "1"], description="1: until the job ends.")
+        ],
     )
-    @action(detail=True, pagination_class=None, filterset_class=None)
+    @action(detail=True, pagination_class=None, filterset_class=None, renderer_classes=[JSONRenderer, PlainText])
     def logs(self, request: Request, job_id: str) -> Any:
         """What the job has printed so far, as plain text; with `follow=1` until it has ended."""
         follow = request.query_params.get("follow", "0")
@@ -155,8 +179,8 @@ def _submission(request: Request, body: SubmitJob) -> Submission:
         spec=body.spec(),
         trigger_kind=sent["trigger"]["kind"],
         trigger_actor=sent["trigger"]["actor"],
-        correlation_id=request._request.correlation_id,  # noqa: SLF001 set by our middleware
-        source_address=request.META.get("REMOTE_ADDR") or None,
+        correlation_id=arrival_of(request).correlation_id,
+        source_address=address_of(request),
     )
 
 

@@ -11,13 +11,16 @@ from rest_framework.serializers import Serializer
 from rest_framework.viewsets import GenericViewSet
 
 from leases.claims import Offer
-from leases.errors import PoolForbidden, WorkerMismatch
-from leases.models import Lease
+from leases.errors import PoolForbidden, StaleLease, WorkerMismatch
 from orchestrator import lifecycle
 from orchestrator.access.headers import repeatable, worker_session
+from orchestrator.access.parsing import body_of
 from orchestrator.access.permissions import IsWorker
+from orchestrator.access.principals import worker_of
+from orchestrator.access.queries import StrictQuery
 from orchestrator.ingest.lookup import require_run
 from orchestrator.protocols.native import answers, examples, requests, wire
+from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Organization
 from runtime_jobs.states import FailureReason
 from workers.models import Worker
@@ -31,18 +34,25 @@ def told(operation_id: str, request: type[Serializer], **kwargs: Any) -> Any:
     return extend_schema(operation_id=operation_id, request=request, responses={200: answers.Told}, **kwargs)
 
 
-class LeaseViewSet(GenericViewSet):
+class LeaseViewSet(StrictQuery, GenericViewSet):
     """For workers. An unknown lease, another worker's and one that has ended are all answered 409 `stale_lease`."""
 
     permission_classes = [IsWorker]
+    http_method_names = ["post"]
     filter_backends: list[Any] = []
     pagination_class = None
     lookup_url_kwarg = "lease_id"
     lookup_value_regex = "[^/]+"
 
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """What cannot be a lease's id is answered as one that does not exist, before anything looks it up."""
+        super().initial(request, *args, **kwargs)
+        if "lease_id" in kwargs and not is_id(kwargs["lease_id"], "rtl"):
+            raise StaleLease("unknown_lease")
+
     @property
     def worker(self) -> Worker:
-        return self.request.user.worker
+        return worker_of(self.request)
 
     @extend_schema(
         operation_id="claim_runtime_lease",
@@ -59,7 +69,7 @@ class LeaseViewSet(GenericViewSet):
             offer=_offer(self.worker, sent),
             acknowledge=sent["acknowledge"],
             session=worker_session(request),
-            once=repeatable(request, "claim", request.data),
+            once=repeatable(request, "claim", body_of(request)),
         )
         if claimed is None:
             return Response(status=204)
@@ -77,7 +87,9 @@ class LeaseViewSet(GenericViewSet):
         return Response(wire.ended(job))
 
     @extend_schema(
-        operation_id="renew_runtime_lease", request=requests.Heartbeat, responses=answers.RenewedShown,
+        operation_id="renew_runtime_lease",
+        request=requests.Heartbeat,
+        responses=answers.RenewedShown,
         parameters=[SESSION],
     )
     @action(detail=True, methods=["post"])
@@ -157,14 +169,12 @@ class LeaseViewSet(GenericViewSet):
     def release(self, request: Request, lease_id: str) -> Response:
         """Give the job back unexecuted."""
         sent = _parsed(requests.Release, request)
-        job = lifecycle.release(
-            lease_ulid=lease_id, worker=self.worker, message=sent["message"], unable=sent["unable"]
-        )
+        job = lifecycle.release(lease_ulid=lease_id, worker=self.worker, message=sent["message"], unable=sent["unable"])
         return Response(wire.ended(job))
 
 
 def _parsed(serializer: type[Serializer], request: Request) -> dict[str, Any]:
-    body = serializer(data=request.data)
+    body = serializer(data=body_of(request))
     body.is_valid(raise_exception=True)
     return body.validated_data
 

@@ -7,18 +7,18 @@ from typing import Any
 from django.conf import settings
 from rest_framework import serializers
 
-from orchestrator.access.fields import Decimal, Flag, Number, StrictSerializer, Text
+from orchestrator.access.fields import Decimal, Flag, Message, Moment, Number, StrictSerializer, Text, Word
 from runtime_jobs import sources
 from runtime_jobs.specs import RUNTIME, RuntimeSpec
 from runtime_jobs.states import REPORTABLE_FAILURES, RUNNING
 
 CHUNK_LIMIT = 512 * 1024
 BIGINT = 2**63 - 1
-SLUG = r"^[a-z0-9][a-z0-9-]{0,62}\Z"
+SLUG = "[a-z0-9][a-z0-9-]{0,62}"
 
 
 class Source(StrictSerializer):
-    kind = serializers.ChoiceField(choices=["github"])
+    kind = Word(choices=["github"])
     repo_url = Text(max_length=512)
     owner = Text(check=sources.wrong_name)
     repo = Text(check=sources.wrong_name)
@@ -49,16 +49,16 @@ class Execution(StrictSerializer):
 
 
 class Trigger(StrictSerializer):
-    kind = serializers.ChoiceField(choices=["manual", "pull_request"])
+    kind = Word(choices=["manual", "pull_request"])
     actor = Text(required=False, allow_null=True, default=None, max_length=200)
 
 
 class SubmitJob(StrictSerializer):
     """POST /v1/runtime/jobs."""
 
-    org_slug = serializers.RegexField(SLUG)
-    project_slug = serializers.RegexField(SLUG)
-    source = Source()
+    org_slug = Text(pattern=SLUG)
+    project_slug = Text(pattern=SLUG)
+    source = Source()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
     execution = Execution()
     trigger = Trigger()
 
@@ -80,18 +80,18 @@ class SubmitJob(StrictSerializer):
 
 
 class CancelJob(StrictSerializer):
-    reason = Text(required=False, default="", allow_blank=True, max_length=1000)
+    reason = Message(required=False, default="", allow_blank=True, max_length=1000)
 
 
 class RetryJob(StrictSerializer):
-    reason = Text(max_length=1000)
+    reason = Message(max_length=1000)
 
 
 class Claim(StrictSerializer):
     """POST /v1/runtime/leases."""
 
     worker_id = Text(max_length=64)
-    pool = serializers.RegexField(SLUG, required=False, default=None, allow_null=True)
+    pool = Text(pattern=SLUG, required=False, default=None, allow_null=True)
     capabilities = serializers.DictField(child=Flag(), required=False, default=None, allow_null=True)
     labels = serializers.ListField(child=Text(max_length=63), required=False, default=None, max_length=64)
     job_types = serializers.ListField(
@@ -108,18 +108,18 @@ class Claim(StrictSerializer):
 
 class Progress(StrictSerializer):
     percent = Decimal(required=False, min_value=0, max_value=100)
-    current_step = Text(required=False, allow_blank=True, max_length=200)
+    current_step = Message(required=False, allow_blank=True, max_length=200)
     step_index = Number(required=False, min_value=0, max_value=100_000)
-    message = Text(required=False, allow_blank=True, max_length=1000)
+    message = Message(required=False, allow_blank=True, max_length=1000)
 
 
 class Heartbeat(StrictSerializer):
-    phase = serializers.ChoiceField(choices=[str(state) for state in RUNNING], required=False, default=None)
+    phase = Word(choices=[str(state) for state in RUNNING], required=False, default=None)
     progress = Progress(required=False, default=None)
 
 
 class Report(StrictSerializer):
-    phase = serializers.ChoiceField(choices=[str(state) for state in RUNNING])
+    phase = Word(choices=[str(state) for state in RUNNING])
 
 
 class LogChunk(StrictSerializer):
@@ -138,9 +138,9 @@ class LogChunk(StrictSerializer):
 
 
 class Uploaded(StrictSerializer):
-    status = serializers.ChoiceField(choices=["uploaded"])
-    ingest_run_id = serializers.RegexField(r"^[A-Za-z0-9_-]{1,64}\Z")
-    uploaded_at = serializers.DateTimeField(required=False)
+    status = Word(choices=["uploaded"])
+    ingest_run_id = Text(pattern="[A-Za-z0-9_-]{1,64}")
+    uploaded_at = Moment(required=False, help_text="Checked, not kept: times are the server's.")
     exit_code = Number(required=False, default=None, allow_null=True, min_value=-(2**31), max_value=2**31 - 1)
     counts = serializers.DictField(child=Number(min_value=0, max_value=BIGINT), required=False, default=None)
 
@@ -150,9 +150,9 @@ class Complete(StrictSerializer):
 
 
 class Failed(StrictSerializer):
-    status = serializers.ChoiceField(choices=["failed"])
-    reason = serializers.ChoiceField(choices=sorted(REPORTABLE_FAILURES))
-    message = Text(required=False, default="", allow_blank=True, max_length=65_536)
+    status = Word(choices=["failed"])
+    reason = Word(choices=sorted(REPORTABLE_FAILURES))
+    message = Message(required=False, default="", allow_blank=True, max_length=65_536)
     exit_code = Number(required=False, default=None, allow_null=True, min_value=-(2**31), max_value=2**31 - 1)
     payload = serializers.DictField(
         required=False, default=None, help_text="With upload_failed: the run that could not be uploaded."
@@ -169,11 +169,11 @@ class Fail(StrictSerializer):
 
 
 class AcknowledgeCancel(StrictSerializer):
-    message = Text(required=False, default="", allow_blank=True, max_length=4096)
+    message = Message(required=False, default="", allow_blank=True, max_length=4096)
 
 
 class Release(StrictSerializer):
-    message = Text(required=False, default="", allow_blank=True, max_length=4096)
+    message = Message(required=False, default="", allow_blank=True, max_length=4096)
     unable = Flag(required=False, default=False, help_text="This machine cannot run it; do not offer it again.")
 
 

@@ -1,0 +1,76 @@
+"""What Prometheus may ask for: requests by route, and how the queue stands. No label that a caller can invent."""
+
+from collections.abc import Iterator
+
+from django.db import DatabaseError, InterfaceError, connection, transaction
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+COUNTED = 100_000  # beyond so many waiting jobs the exact number helps nobody, and counting costs
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+registry = CollectorRegistry()
+ProcessCollector(registry=registry)
+_requests = Counter(
+    "orchestrator_requests", "Requests answered by this process.", ["method", "route", "status"], registry=registry
+)
+_seconds = Histogram(
+    "orchestrator_request_seconds",
+    "Until the answer's head, waiting for work included.",
+    ["method", "route"],
+    buckets=BUCKETS,
+    registry=registry,
+)
+
+# One statement, bounded: what is final is not counted, what waits up to COUNTED, each look by its partial index.
+_QUESTION = """
+SELECT (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'queued' LIMIT %(most)s) waiting),
+       (SELECT coalesce(jsonb_object_agg(state, number), '{}') FROM
+           (SELECT state, count(*) AS number FROM runtime_jobs
+             WHERE state IN ('leased', 'starting', 'checking_out', 'executing', 'uploading') GROUP BY state) held),
+       (SELECT count(*) FROM runtime_worker_leases WHERE state IN ('granted', 'active')),
+       (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM runtime_jobs
+         WHERE status = 'queued' AND state = 'queued' ORDER BY created_at LIMIT 1),
+       (SELECT extract(epoch FROM clock_timestamp() - max(beat_at)) FROM clock_beats)
+"""
+
+
+def count(method: str, route: str, status: int, seconds: float) -> None:
+    """Note one answered request. The caller sees to it that method and route are of a finite set."""
+    _requests.labels(method, route, str(status)).inc()
+    _seconds.labels(method, route).observe(seconds)
+
+
+class Queue(Collector):
+    """How things stand in the database, looked up at each scrape. A database that is down is a fact to report."""
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        try:
+            queued, held, leases, oldest, beat = _look()
+        except (DatabaseError, InterfaceError):
+            yield _gauge("orchestrator_database_up", "Whether the database answers.", 0)
+            return
+        yield _gauge("orchestrator_database_up", "Whether the database answers.", 1)
+        jobs = GaugeMetricFamily("orchestrator_jobs", f"Jobs that are not final; {COUNTED} at most.", labels=["state"])
+        for state, number in {"queued": queued, **held}.items():
+            jobs.add_metric([state], number)
+        yield jobs
+        yield _gauge("orchestrator_open_leases", "Leases granted or active.", leases)
+        yield _gauge("orchestrator_oldest_queued_seconds", "How long the oldest waiting job waits.", oldest or 0)
+        if beat is not None:
+            yield _gauge("orchestrator_clock_beat_age_seconds", "Since the clock's last round.", beat)
+
+
+registry.register(Queue())
+
+
+def _look() -> tuple[int, dict[str, int], int, float | None, float | None]:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = '2s'")
+        cursor.execute(_QUESTION, {"most": COUNTED})
+        return cursor.fetchone()
+
+
+def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, about, value=float(value))
