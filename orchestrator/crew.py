@@ -107,10 +107,15 @@ class Crew:
         member.due = now + RESTART_AFTER
 
     def _end(self, members: Sequence[Member]) -> None:
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+        for _ in range(2):
             for member in members:
-                member.signal(number)
+                member.signal(signal.SIGTERM)
             self._wait(members)
+        for member in members:
+            member.signal(signal.SIGKILL)
+        for member in members:
+            if member.process:
+                member.process.wait()
 
     def _wait(self, members: Sequence[Member]) -> None:
         """Until they have ended, their time is up, or somebody asked once more."""

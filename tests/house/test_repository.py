@@ -1,0 +1,58 @@
+"""The demo's repository has the same commit everywhere and can be read by every account."""
+
+import os
+import stat
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from orchestrator.demo import repository
+
+
+def test_the_commit_does_not_depend_on_the_machine(tmp_path, monkeypatch):
+    first = repository.build(tmp_path / "one.git")
+    config = tmp_path / "gitconfig"
+    config.write_text("[user]\nname = somebody\n[core]\nautocrlf = true\nfileMode = false\n[commit]\ngpgSign = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "somebody")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    before = os.umask(0o077)
+    try:
+        second = repository.build(tmp_path / "two.git")
+    finally:
+        os.umask(before)
+    assert first.commit == second.commit
+
+
+def test_every_account_can_read_it(tmp_path):
+    path = repository.build(tmp_path / "demo.git").path
+    for item in (path, *path.rglob("*")):
+        mode = item.stat().st_mode
+        assert mode & stat.S_IROTH
+        assert not item.is_dir() or mode & stat.S_IXOTH
+
+
+def test_it_is_not_made_twice(tmp_path):
+    path = repository.build(tmp_path / "demo.git").path
+    before = path.stat().st_ino
+    repository.build(path)
+    assert path.stat().st_ino == before
+
+
+def test_a_broken_one_is_replaced(tmp_path):
+    found = repository.build(tmp_path / "demo.git")
+    (found.path / "HEAD").unlink()
+    assert repository.build(found.path) == found
+    assert _head(found.path) == found.commit
+
+
+def test_two_may_build_it_at_once(tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(repository.build, [tmp_path / "demo.git"] * 4))
+    assert len(set(built)) == 1
+    assert _head(tmp_path / "demo.git") == built[0].commit
+    assert [item.name for item in tmp_path.iterdir()] == ["demo.git"]
+
+
+def _head(path: Path) -> str:
+    return subprocess.check_output(["git", f"--git-dir={path}", "rev-parse", "main"], text=True).strip()
