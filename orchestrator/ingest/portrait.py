@@ -121,16 +121,11 @@ class Portrait:
 
     @property
     def network(self) -> list[Item]:
-        """Attempts with `quiet` (the sandbox's own loopback, sockets of its own system) and the error by name."""
-        return [
-            {
-                **item,
-                "kind": item.get("kind", "contact"),
-                "quiet": _is_quiet(item),
-                "error": errno.errorcode.get(item.get("errno") or 0, ""),
-            }
-            for item in self.payload["network_attempts"]["items"]
-        ]
+        """Attempts with `quiet` (the sandbox's own loopback and sockets, unless a rule objects), the error by name, and
+        for a name that the proxy was asked for the address behind it (`via`). The quiet ones last."""
+        objected = {finding["detail"] for finding in self.payload["suspicious_activity"]["items"]}
+        shown = [_attempt(item, objected) for item in self.payload["network_attempts"]["items"]]
+        return sorted(shown, key=lambda item: item["quiet"])
 
     @property
     def file_groups(self) -> list[FileGroup]:
@@ -171,8 +166,16 @@ def _group_of(item: Item) -> str:
     return _READ if item["failed"] < item["count"] else _MISSED
 
 
-def _is_quiet(item: Item) -> bool:
-    return item["family"] == "unix" or item["addr"].startswith(("127.", "[::1]", "0.0.0.0:"))
+def _attempt(item: Item, objected: set[str]) -> Item:
+    kind, addr, name = item.get("kind", "contact"), item["addr"], item.get("name")
+    is_own = item["family"] == "unix" or addr.startswith(("127.", "[::1]", "0.0.0.0:"))
+    return {
+        **item,
+        "kind": kind,
+        "quiet": is_own and addr not in objected,
+        "error": errno.errorcode.get(item.get("errno") or 0, ""),
+        "via": addr if kind == "proxied" and name and not addr.startswith(name) else "",
+    }
 
 
 def _quoted(word: str) -> str:
