@@ -1,5 +1,6 @@
 """Rows for tests. Tenants and workers are made; jobs and leases go through the verbs, so that they are legal."""
 
+from datetime import datetime
 from typing import Any
 
 import factory
@@ -103,7 +104,9 @@ def spec(**changes: Any) -> RuntimeSpec:
     return RuntimeSpec(**values | changes)
 
 
-def submitted(project: Project | None = None, *, policy: Any = POLICY, **changes: Any) -> Job:
+def submitted(
+    project: Project | None = None, *, policy: Any = POLICY, now: datetime | None = None, **changes: Any
+) -> Job:
     """A queued job."""
     project = project or ProjectFactory()
     submission = Submission(
@@ -115,7 +118,7 @@ def submitted(project: Project | None = None, *, policy: Any = POLICY, **changes
         correlation_id="test",
         source_address="127.0.0.1",
     )
-    return lifecycle.submit(submission, policy=policy, default_pool="shared-linux", by=ALICE).job
+    return lifecycle.submit(submission, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
 
 
 def offer(worker: Worker, **changes: Any) -> Offer:

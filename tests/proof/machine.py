@@ -1,0 +1,216 @@
+"""The lease protocol as a state machine over the real verbs and a real PostgreSQL, with a clock that the machine moves.
+
+Every handle that was ever given out stays in the game: stale holders keep talking. After each step the audit is empty;
+what no SQL can say (a final state never changes, a fence rises, a stale call changes nothing) is remembered here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from leases.errors import StaleLease
+from leases.models import Lease
+from orchestrator import lifecycle
+from orchestrator.audit.inspection import inspect
+from orchestrator.lifecycle import Claimed
+from orchestrator.sweeps import sweep
+from runtime_jobs.errors import LifecycleError
+from runtime_jobs.models import Job, JobEvent, LogChunk
+from runtime_jobs.states import FINAL, REPORTABLE_FAILURES, RUNNING, CancelReason
+from tests.factories import ALICE, OPERATOR, ProjectFactory, WorkerFactory, offer, submitted
+
+# On both sides of every deadline: 30 s to acknowledge and to cancel, 120 s of life, 600 s to prepare.
+STEPS = (0.5, 1, 20, 29, 30, 31, 119, 120, 121, 600, 1000)
+WORKERS = 3
+DRAIN = 40
+
+
+def images() -> list[list[dict[str, Any]]]:
+    return [list(model.objects.order_by("pk").values()) for model in (Job, Lease, JobEvent, LogChunk)]
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    jobs = Bundle("jobs")
+    handles = Bundle("handles")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.example = transaction.atomic()
+        self.example._from_testcase = True  # the verbs ask for a transaction of their own
+        self.example.__enter__()
+        self.now = datetime(2026, 3, 17, 20, tzinfo=UTC)
+        self.ended: dict[str, str] = {}
+        self.fences: dict[str, int] = {}
+        self.runs = 0
+
+    def teardown(self) -> None:
+        try:
+            self.drain()
+        finally:
+            transaction.set_rollback(True)
+            self.example.__exit__(None, None, None)
+
+    @initialize()
+    def begin(self) -> None:
+        self.project = ProjectFactory()
+        self.workers = [WorkerFactory(capacity=3) for _ in range(WORKERS)]
+
+    # --- clients and operators ----------------------------------------------------------------------------------------
+
+    @rule(target=jobs)
+    def submit(self) -> str:
+        return submitted(self.project, now=self.now).job_ulid
+
+    @rule(job=jobs, reason=st.sampled_from(CancelReason))
+    def cancel(self, job: str, reason: CancelReason) -> None:
+        self.attempt(lambda: lifecycle.cancel(job_ulid=job, by=ALICE, deadline_seconds=30, reason=reason, now=self.now))
+
+    @rule(target=jobs, job=jobs)
+    def retry(self, job: str) -> Any:
+        answer = self.attempt(lambda: lifecycle.retry(job_ulid=job, by=OPERATOR, reason="again", now=self.now))
+        return multiple() if isinstance(answer, LifecycleError) else answer.job.job_ulid
+
+    @rule(job=jobs)
+    def revoke(self, job: str) -> None:
+        lifecycle.revoke(job_ulid=job, by=OPERATOR, reason="burning", now=self.now)
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    @rule(target=handles, who=st.integers(0, WORKERS - 1), acknowledge=st.booleans())
+    def claim(self, who: int, acknowledge: bool) -> Any:
+        worker = self.workers[who]
+        claimed = lifecycle.claim(worker=worker, offer=offer(worker), acknowledge=acknowledge, now=self.now)
+        if claimed is None:
+            return multiple()
+        before = self.fences.get(claimed.job.job_ulid, 0)
+        assert claimed.lease.fence > before, "a fence rises"
+        self.fences[claimed.job.job_ulid] = claimed.lease.fence
+        return claimed
+
+    @rule(handle=handles)
+    def acknowledge(self, handle: Claimed) -> None:
+        self.speak(handle, lifecycle.acknowledge)
+
+    @rule(handle=handles)
+    def heartbeat(self, handle: Claimed) -> None:
+        before = Lease.objects.get(pk=handle.lease.pk).expires_at
+        renewed = self.speak(handle, lifecycle.renew, progress={"percent": 50.0})
+        after = Lease.objects.get(pk=handle.lease.pk).expires_at
+        if isinstance(renewed, LifecycleError):
+            assert after == before, "a refused heartbeat changes nothing"
+        else:
+            assert after > self.now, "an accepted heartbeat leaves a live lease"
+            assert after >= before, "and never a shorter one"
+
+    @rule(handle=handles, phase=st.sampled_from(RUNNING))
+    def report(self, handle: Claimed, phase: str) -> None:
+        self.speak(handle, lifecycle.report, phase=str(phase))
+
+    @rule(handle=handles, seq=st.integers(0, 2))
+    def log(self, handle: Claimed, seq: int) -> None:
+        self.speak(handle, lifecycle.append_log, seq=seq, chunk=b"line\n")
+
+    @rule(handle=handles, same=st.booleans())
+    def complete(self, handle: Claimed, same: bool) -> None:
+        self.runs += 1
+        run = f"run_{handle.lease.pk}" if same else f"run_{handle.lease.pk}_{self.runs}"
+        self.speak(handle, lifecycle.complete, ingest_run_id=run)
+
+    @rule(handle=handles, reason=st.sampled_from(sorted(REPORTABLE_FAILURES)))
+    def fail(self, handle: Claimed, reason: Any) -> None:
+        self.speak(handle, lifecycle.fail, reason=reason)
+
+    @rule(handle=handles, unable=st.booleans())
+    def release(self, handle: Claimed, unable: bool) -> None:
+        self.speak(handle, lifecycle.release, unable=unable)
+
+    @rule(handle=handles)
+    def acknowledge_cancel(self, handle: Claimed) -> None:
+        self.speak(handle, lifecycle.acknowledge_cancel)
+
+    @rule(handle=handles, who=st.integers(0, WORKERS - 1))
+    def speak_for_another(self, handle: Claimed, who: int) -> None:
+        if self.workers[who].pk != handle.lease.worker.pk:
+            before = images()
+            answer = self.attempt(
+                lambda: lifecycle.renew(lease_ulid=handle.lease.lease_ulid, worker=self.workers[who], now=self.now)
+            )
+            assert isinstance(answer, StaleLease)
+            assert images() == before
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from(STEPS))
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule()
+    def tick(self) -> None:
+        sweep(now=self.now)
+        assert not Lease.objects.open().filter(expires_at__lte=self.now).exists(), "after a sweep no open lease is dead"
+
+    # Without these two the interesting depths are rarely reached.
+
+    @rule(handle=handles)
+    def acknowledge_and_beat(self, handle: Claimed) -> None:
+        self.acknowledge(handle)
+        self.heartbeat(handle)
+
+    @rule()
+    def fall_silent(self) -> None:
+        self.advance(121)
+        self.tick()
+
+    # --- what always holds --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def audit_is_empty(self) -> None:
+        assert [str(finding) for finding in inspect()] == []
+
+    @invariant()
+    def a_final_state_stays(self) -> None:
+        states = dict(Job.objects.values_list("job_ulid", "state"))
+        for job, state in self.ended.items():
+            assert states[job] == state
+        self.ended |= {job: state for job, state in states.items() if state in FINAL}
+
+    def speak(self, handle: Claimed, say: Any, **kwargs: Any) -> Any:
+        """Say something as the holder. If the lease does not count any more, only its own last word may be repeated."""
+        before = images()
+        answer = self.attempt(
+            lambda: say(lease_ulid=handle.lease.lease_ulid, worker=handle.lease.worker, now=self.now, **kwargs)
+        )
+        if isinstance(answer, LifecycleError):
+            assert images() == before, "a refused call changes nothing"
+        if handle.lease.fence != self.fences[handle.job.job_ulid]:
+            assert images() == before, "nobody but the newest holder changes anything"
+        return answer
+
+    @staticmethod
+    def attempt(act: Any) -> Any:
+        try:
+            return act()
+        except LifecycleError as refused:
+            return refused
+
+    def drain(self) -> None:
+        """From wherever the machine stopped: with time and one good worker everything ends."""
+        worker = WorkerFactory(capacity=1000)
+        for _ in range(DRAIN):
+            self.now += timedelta(seconds=1001)
+            sweep(now=self.now)
+            while claimed := lifecycle.claim(worker=worker, offer=offer(worker), now=self.now):
+                lifecycle.complete(
+                    lease_ulid=claimed.lease.lease_ulid,
+                    worker=worker,
+                    now=self.now,
+                    ingest_run_id=f"drained_{claimed.lease.pk}",
+                )
+            if not Job.objects.exclude(state__in=FINAL).exists():
+                break
+        assert not Job.objects.exclude(state__in=FINAL).exists(), "everything ends"
+        self.audit_is_empty()
