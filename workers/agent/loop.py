@@ -13,7 +13,7 @@ from ulid import ULID
 
 from workers.agent.backoff import Backoff, Pause, insist
 from workers.agent.client import Client, Offer
-from workers.agent.errors import Answered, Conflict, Malformed, Refused, StaleLease, StartRefused, Unreachable
+from workers.agent.errors import Answered, Malformed, Refused, StaleLease, StartRefused, Unreachable
 from workers.agent.failpoints import failpoint
 from workers.agent.slots import Slots
 from workers.agent.wire import Lease
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 # leased to a worker that is gone.
 WAIT_SECONDS = 5.0
 WAIT_SECONDS_ONCE = 30.0
+REFUSED_SECONDS = 10.0  # until a worker that the server does not know asks again: its token may be rotated
 FAREWELL_SECONDS = 10.0  # for the last words of jobs that a second signal stops
 
 
@@ -142,8 +143,8 @@ class Loop:
         if once and isinstance(trouble, Refused):
             raise StartRefused(f"the server refuses the claim: {trouble}")
         logger.warning("no claim: %s", trouble)
-        longer = isinstance(trouble, Refused | Conflict | Malformed)
-        self.draining.wait(self._backoff.next(10.0 if longer else getattr(trouble, "retry_after", None)))
+        longer = REFUSED_SECONDS if isinstance(trouble, Refused) else getattr(trouble, "retry_after", None)
+        self.draining.wait(self._backoff.next(longer))
 
     def _launch(self, claimed: Claimed) -> None:
         logger.info("job %s: claimed for slot %d", claimed.lease.job.job_id, claimed.slot)

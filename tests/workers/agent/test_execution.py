@@ -1,0 +1,404 @@
+"""The story of one job, with the strict null engine, a real checkout and a server that answers as the test says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workers.agent.benches import STORED, a_bench, a_run, running
+from tests.workers.agent.conftest import LEASE_ID, TOKEN
+from tests.workers.agent.repositories import Repository
+from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale, wait_until
+from workers.agent.client import Client
+from workers.agent.execution import Bench
+from workers.engines.base import Capabilities, Ended, Engine, Isolation
+from workers.engines.null import FLAG, Null
+
+CANCEL = Answer(200, {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 30})
+FINAL = ("complete", "fail", "release", "acknowledge-cancel")
+
+
+@pytest.fixture
+def bench(server: ScriptedServer, client: Client, open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setenv(FLAG, "1")
+    with a_bench(server, client, open_dir, Null()) as made:
+        yield made
+
+
+@pytest.fixture
+def commit(repository: Repository) -> str:
+    return repository.commit({"package/name": b"x"}, links={"link": "package"})
+
+
+def finals(server: ScriptedServer) -> list[tuple[str, Any]]:
+    return [(asked.verb, asked.json) for asked in list(server.asked) if asked.verb in FINAL]
+
+
+def log_of(server: ScriptedServer) -> bytes:
+    return b"".join(base64.b64decode(asked.json["chunk"]) for asked in server.said("logs"))
+
+
+def left(bench: Bench) -> list[str]:
+    """What is still on the disk."""
+    return sorted(path.name for place in (bench.folder.jobs, bench.folder.spool) for path in place.iterdir())
+
+
+def test_a_job_goes_from_its_lease_to_its_run(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    a_run(bench, commit, "print=hello", "exit=3").run()
+    verbs = [verb for verb in server.verbs if verb not in {"heartbeat", "logs"}]
+    assert verbs == [
+        "acknowledge",
+        "report",
+        *(["report"] if verbs.count("report") == 3 else []),
+        "report",
+        "run",
+        "complete",
+    ]
+    assert log_of(server) == b"hello\n"
+    ((_, complete),) = finals(server)
+    assert complete["result"]["ingest_run_id"] == "run_1"
+    assert complete["result"]["exit_code"] == 3, "a command that fails is a result"
+    run = server.said("run")[0].json
+    assert run["schema_version"] == "run.v1"
+    assert (
+        run["metadata"]
+        | {
+            "org_slug": "acme",
+            "project_slug": "web",
+            "repo_url": "https://github.com/acme/web.git",
+            "git_commit": commit,
+            "command": ["null", "print=hello", "exit=3"],
+            "trigger_kind": "manual",
+            "trigger_actor": "ann",
+            "worker_id": "wrk_01jworker",
+            "job_id": "rtj_01jjob",
+        }
+        == run["metadata"]
+    )
+    assert run["outcome"]["exit_code"] == 3
+    assert left(bench) == []
+
+
+def test_the_server_hears_of_every_phase_in_order(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    a_run(bench, commit, "print=hello", "sleep=0.5").run()
+    phases = [
+        asked.json["phase"] for asked in server.asked if asked.verb in {"report", "heartbeat"} and "phase" in asked.json
+    ]
+    assert phases == ["checking_out", "executing", "uploading"]
+
+
+def test_output_is_sent_while_the_command_runs(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    with running(a_run(bench, commit, "print=early", "sleep=30")):
+        wait_until(lambda: log_of(server) == b"early\n")
+        assert not finals(server)
+        server.on("heartbeat", CANCEL)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["kind=not_found"], "command_not_found"),
+        (["kind=out_of_memory"], "out_of_memory"),
+        (["kind=too_many_processes"], "too_many_processes"),
+        (["kind=disk_full"], "disk_full"),
+        (["sleep=30"], "timed_out"),
+        (["sandbox-failed"], "sandbox_apply_failed"),
+        (["nonsense"], "worker_error"),
+    ],
+)
+def test_an_end_without_a_result_has_its_reason_and_words(
+    bench: Bench, server: ScriptedServer, commit: str, words: list[str], reason: str
+) -> None:
+    a_run(bench, commit, *words, execution__timeout_seconds=0.5).run()
+    ((verb, body),) = finals(server)
+    assert (verb, body["result"]["reason"]) == ("fail", reason)
+    assert len(body["result"]["message"]) > 10
+    assert not server.said("run")
+    assert left(bench) == []
+
+
+def test_a_command_that_a_signal_ended_is_a_result(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    a_run(bench, commit, "signal=SIGSEGV").run()
+    ((verb, body),) = finals(server)
+    assert verb == "complete"
+    assert "exit_code" not in body["result"]
+    assert server.said("run")[0].json["outcome"]["signal"] == "SIGSEGV"
+
+
+def test_a_commit_that_is_not_there_fails_the_checkout(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    a_run(bench, "b" * 40, "exit=0").run()
+    ((verb, body),) = finals(server)
+    assert (verb, body["result"]["reason"]) == ("fail", "checkout_failed")
+    assert "does not have this commit" in body["result"]["message"]
+    assert left(bench) == []
+
+
+@pytest.mark.parametrize("directory", ["link", "none", "../.."])
+def test_a_working_directory_that_leaves_the_repository_fails_the_checkout(
+    bench: Bench, server: ScriptedServer, commit: str, directory: str
+) -> None:
+    a_run(bench, commit, "exit=0", execution__working_directory=directory).run()
+    ((verb, body),) = finals(server)
+    assert (verb, body["result"]["reason"]) == ("fail", "checkout_failed")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"execution__least_isolation": "restricted"},
+        {"execution__least_isolation": "namespaces"},
+        {"execution__allow_network": True},
+        {"execution__allow_exec": False},
+    ],
+)
+def test_what_this_machine_cannot_hold_goes_to_another_before_anything_of_it_is_here(
+    bench: Bench, server: ScriptedServer, commit: str, changes: dict[str, Any]
+) -> None:
+    a_run(replace(bench, offered=frozenset({"linux"})), commit, "exit=0", **changes).run()
+    ((verb, body),) = finals(server)
+    assert (verb, body["unable"]) == ("release", True)
+    assert body["message"].startswith("This worker cannot offer ")
+    assert not server.said("report")
+
+
+def test_network_and_restraint_that_are_offered_are_used(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    orders = []
+
+    class Watched(Null):
+        def run(self, order: Any, **sinks: Any) -> Ended:
+            orders.append(order)
+            return super().run(order, **sinks)
+
+    changed = replace(bench, engine=Watched())
+    a_run(changed, commit, "exit=0", execution__allow_network=True, execution__egress=["pypi.org"]).run()
+    a_run(changed, commit, "exit=0", execution__allow_exec=False, execution__working_directory="package").run()
+    first, second = orders
+    assert first.egress.allow == ("pypi.org",)
+    assert first.allow_exec
+    assert second.egress is None, "no network unless the job allows it"
+    assert not second.allow_exec
+    assert second.working_directory == "package"
+    assert second.environment == {}
+
+
+def test_an_engine_that_turns_out_too_weak_gives_the_job_back(
+    bench: Bench, server: ScriptedServer, commit: str
+) -> None:
+    a_run(bench, commit, "unavailable").run()
+    ((verb, body),) = finals(server)
+    assert (verb, body) == ("release", {"message": "the command says so", "unable": True})
+    phases = [asked.json["phase"] for asked in server.asked if asked.json.get("phase")]
+    assert "executing" not in phases, "which would have made it too late"
+
+
+def test_what_can_no_longer_be_given_back_fails_by_name(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    server.on("release", problem(409, "illegal_move"))
+    a_run(bench, commit, "unavailable").run()
+    assert [(verb, body.get("result", {}).get("reason")) for verb, body in finals(server)] == [
+        ("release", None),
+        ("fail", "sandbox_unavailable"),
+    ]
+
+
+@pytest.mark.parametrize("words", [["print=x", "sleep=30"], ["print=x", "ignore-term", "sleep=30"]])
+def test_a_canceled_command_is_dead_and_its_log_kept_before_that_is_said(
+    bench: Bench, server: ScriptedServer, commit: str, words: list[str]
+) -> None:
+    with running(a_run(bench, commit, *words)):
+        wait_until(lambda: server.said("logs"))
+        server.on("heartbeat", CANCEL)
+    ((verb, _),) = finals(server)
+    assert verb == "acknowledge-cancel"
+    assert log_of(server) == b"x\n"
+    assert not server.said("run")
+    assert left(bench) == []
+
+
+def test_a_cancel_whose_deadline_is_near_leaves_no_time_for_manners(
+    bench: Bench, server: ScriptedServer, commit: str
+) -> None:
+    hurried = Answer(200, CANCEL.body | {"cancel_deadline_seconds": 1})
+    with running(a_run(bench, commit, "print=x", "ignore-term", "sleep=30")):
+        wait_until(lambda: server.said("logs"))
+        server.on("heartbeat", hurried)
+        heard = len(server.said("heartbeat"))
+        begun = wait_until(lambda: len(server.said("heartbeat")) > heard and time.monotonic())
+    assert time.monotonic() - begun < 1.5, "the engine's grace is two seconds"
+
+
+def test_a_cancel_before_the_command_began_keeps_it_from_beginning(
+    bench: Bench, server: ScriptedServer, commit: str
+) -> None:
+    run = a_run(bench, commit, "print=never")
+    run.canceled("requested", 30.0)
+    run.run()
+    assert [verb for verb, _ in finals(server)] == ["acknowledge-cancel"]
+    assert log_of(server) == b""
+
+
+def test_a_cancel_while_the_run_is_uploaded_is_left_to_the_server(
+    bench: Bench, server: ScriptedServer, commit: str
+) -> None:
+    server.on("run", replace(STORED, wait=1))
+    server.on("heartbeat", CANCEL)
+    run = a_run(bench, commit, "exit=0", heartbeat_interval_seconds=30)
+    with running(run):
+        wait_until(lambda: server.said("run"))
+        run.canceled("requested", 30.0)
+    assert [verb for verb, _ in finals(server)] == ["complete"]
+
+
+def test_a_stale_heartbeat_stops_the_job_and_nothing_more_is_said(
+    bench: Bench, server: ScriptedServer, commit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(a_run(bench, commit, "print=x", "ignore-term", "sleep=30")) as thread:
+        wait_until(lambda: server.said("logs"))
+        server.on("heartbeat", stale("lease_revoked"))
+        begun = time.monotonic()
+        thread.join(5)
+    assert time.monotonic() - begun < 1.5, "at once, without the grace"
+    stale_at = next(place for place, asked in enumerate(server.asked) if asked is server.said("heartbeat")[-1])
+    assert server.asked[stale_at + 1 :] == []
+    assert "the lease is over (lease_revoked)" in caplog.text
+    assert left(bench) == []
+
+
+@pytest.mark.parametrize("verb", ["acknowledge", "report", "logs", "complete"])
+def test_wherever_it_hears_stale_it_stops_and_says_no_more(
+    bench: Bench, server: ScriptedServer, commit: str, verb: str
+) -> None:
+    server.on(verb, stale())
+    a_run(bench, commit, "print=x", "sleep=1" if verb == "logs" else "exit=0", heartbeat_interval_seconds=30).run()
+    assert server.verbs[-1] == verb
+    assert left(bench) == []
+
+
+def test_a_silent_server_ends_the_job_before_the_lease_ends(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    run = a_run(bench, commit, "print=x", "sleep=30", lease_ttl_seconds=2)
+    with running(run) as thread:
+        wait_until(lambda: server.said("heartbeat"))
+        renewed = time.monotonic()
+        for verb in ("heartbeat", "logs", "fail", "acknowledge-cancel"):
+            server.on(verb, hang_up)
+        thread.join(10)
+        assert time.monotonic() - renewed < 2.0, "dead before the server may give the job to another"
+    assert finals(server) == []
+    assert left(bench) == []
+
+
+def test_a_lost_answer_to_the_acknowledgement_is_asked_for_again(
+    bench: Bench, server: ScriptedServer, commit: str
+) -> None:
+    server.on("acknowledge", hang_up, Answer())
+    a_run(bench, commit, "exit=0").run()
+    assert [verb for verb, _ in finals(server)] == ["complete"]
+
+
+def test_a_server_that_is_away_for_a_moment_costs_nothing(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    for verb in ("report", "logs", "heartbeat", "run", "complete"):
+        server.on(verb, Answer(503), STORED if verb == "run" else Answer())
+    a_run(bench, commit, "print=x", "sleep=0.5").run()
+    assert {verb for verb, _ in finals(server)} == {"complete"}
+    assert b"x\n" in log_of(server)
+
+
+def test_an_abandoned_command_fails_as_the_worker_s_doing(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    run = a_run(bench, commit, "print=x", "sleep=30")
+    with running(run):
+        wait_until(lambda: server.said("logs"))
+        run.abandon()
+    ((verb, body),) = finals(server)
+    assert (verb, body["result"]["reason"]) == ("fail", "worker_shutdown")
+
+
+def test_an_abandoned_job_that_has_not_begun_is_given_back(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    run = a_run(bench, commit, "print=never")
+    run.abandon()
+    run.run()
+    ((verb, body),) = finals(server)
+    assert (verb, body["unable"]) == ("release", False)
+    assert log_of(server) == b""
+
+
+def test_an_abandoned_upload_stays_in_the_spool_for_the_next_life(
+    bench: Bench, server: ScriptedServer, commit: str
+) -> None:
+    server.on("run", Answer(503))
+    run = a_run(bench, commit, "exit=0")
+    with running(run):
+        wait_until(lambda: server.said("run"))
+        run.abandon()
+    assert finals(server) == []
+    (entry,) = bench.spool.left()
+    assert entry.payload == server.said("run")[0].body
+
+
+def test_a_full_disk_is_named_and_not_the_job_s_fault(
+    bench: Bench, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(entry: object) -> None:
+        raise OSError(28, "No space left on device", "/secret/place")
+
+    monkeypatch.setattr(bench.spool, "put", full)
+    a_run(bench, commit, "exit=0").run()
+    ((_, body),) = finals(server)
+    assert body["result"] == {"status": "failed", "reason": "disk_full", "message": "The worker's disk is full."}
+
+
+def test_a_failure_of_the_worker_tells_its_kind_and_not_its_text(
+    bench: Bench, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("/secret/place")
+
+    monkeypatch.setattr(bench.folder, "make", broken)
+    a_run(bench, commit, "exit=0").run()
+    ((_, body),) = finals(server)
+    assert body["result"]["reason"] == "worker_error"
+    assert body["result"]["message"] == "The worker failed: RuntimeError."
+
+
+class Flooding:
+    """An engine whose command printed more than it may."""
+
+    name = "flooding"
+    isolation = Isolation.NAMESPACES
+
+    def check(self) -> Capabilities:
+        return Capabilities()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Null(), name)
+
+    def run(self, order: Any, *, output: Any, trace: Any, stop: Any) -> Ended:
+        output(b"y\n")
+        return Ended(
+            kind="exited", exit_code=0, output_bytes=123456, output_truncated=True, started_at=1.0, finished_at=2.0
+        )
+
+
+def test_a_log_that_was_cut_says_so(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    engine: Engine = Flooding()
+    a_run(replace(bench, engine=engine), commit).run()
+    assert log_of(server) == b"y\n\n[the output ends here: 123,456 bytes are too many]\n"
+
+
+def test_nothing_that_opens_a_door_is_in_the_log_or_on_the_disk(
+    bench: Bench, server: ScriptedServer, commit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.on("heartbeat", hang_up, Answer(500), stale())
+    a_run(bench, commit, "print=x", "sleep=2").run()
+    server.on("acknowledge", problem(400, "invalid", detail=LEASE_ID))
+    a_run(bench, commit).run()
+    assert LEASE_ID not in caplog.text
+    assert TOKEN not in caplog.text
+    assert LEASE_ID not in json.dumps([asked.json for asked in server.asked])

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workers.agent.conftest import claim_body
+from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale, wait_until
+from workers.agent import backoff, loop
+from workers.agent.client import Client, Offer
+from workers.agent.errors import StartRefused
+from workers.agent.loop import Claimed, Loop
+from workers.agent.slots import Slots
+from workers.agent.workspace import WorkFolder
+
+JOB = Answer(201, claim_body())
+NONE = Answer(204)
+
+
+class FakeAttempt:
+    """Runs until it is let go, abandoned or silenced."""
+
+    def __init__(self, claimed: Claimed, *, stubborn: bool = False) -> None:
+        self.claimed = claimed
+        self.go = threading.Event()
+        self.stubborn = stubborn
+        self.heard: list[str] = []
+
+    def run(self) -> None:
+        self.go.wait(20)
+
+    def abandon(self) -> None:
+        self.heard.append("abandon")
+        if not self.stubborn:
+            self.go.set()
+
+    def silence(self) -> None:
+        self.heard.append("silence")
+        self.go.set()
+
+
+class Stage:
+    """A loop in a thread of its own, with fake attempts."""
+
+    def __init__(self, client: Client, tmp_path: Path, capacity: int = 1) -> None:
+        self.attempts: list[FakeAttempt] = []
+        self.stubborn = False
+        self.error: Exception | None = None
+        self.slots = Slots(capacity, tmp_path / "slots")
+        self.folder = WorkFolder(tmp_path / "work")
+        offer = Offer("wrk_01jworker", "shared-linux", {"linux": True})
+        self.loop = Loop(
+            client=client, offer=offer, slots=self.slots, folder=self.folder, begin=self.begin, wait_seconds=0.1
+        )
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def begin(self, claimed: Claimed) -> FakeAttempt:
+        self.attempts.append(FakeAttempt(claimed, stubborn=self.stubborn))
+        return self.attempts[-1]
+
+    def run(self, *, once: bool = False) -> None:
+        try:
+            self.loop.run(once=once)
+        except StartRefused as refusal:
+            self.error = refusal
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def end(self) -> None:
+        self.loop.abandon()
+        if self.thread.is_alive():
+            self.thread.join(10)
+            assert not self.thread.is_alive()
+        self.slots.close()
+        self.folder.close()
+
+
+@pytest.fixture
+def stage(client: Client, server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(backoff.random, "uniform", lambda low, high: 0.02)
+    monkeypatch.setattr(loop, "FAREWELL_SECONDS", 0.3)
+    monkeypatch.setattr(loop, "REFUSED_SECONDS", 0.1)
+    server.on("leases", Answer(204, wait=0.02))
+    made = Stage(client, tmp_path, capacity=2)
+    yield made
+    made.end()
+
+
+def keys(server: ScriptedServer) -> list[str]:
+    return [asked.headers["Idempotency-Key"] for asked in server.said("leases")]
+
+
+def test_no_more_jobs_are_claimed_than_there_are_slots(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", JOB)
+    stage.start()
+    wait_until(lambda: len(stage.attempts) == 2)
+    asked = len(server.said("leases"))
+    time.sleep(0.2)  # a third claim would have been sent by now
+    assert len(server.said("leases")) == asked == 2
+    assert {attempt.claimed.slot for attempt in stage.attempts} == set(stage.slots.numbers)
+    stage.attempts[0].go.set()
+    wait_until(lambda: len(stage.attempts) == 3)
+    assert stage.attempts[2].claimed.slot == stage.attempts[0].claimed.slot
+
+
+def test_every_answered_claim_has_a_key_of_its_own(stage: Stage, server: ScriptedServer) -> None:
+    stage.start()
+    wait_until(lambda: len(keys(server)) >= 5)
+    assert len(set(keys(server)[:5])) == 5
+
+
+def test_a_claim_whose_answer_was_lost_is_asked_again_under_its_key(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", hang_up, Answer(503), Answer(500, b"<html>"), JOB, NONE)
+    stage.start()
+    wait_until(lambda: len(keys(server)) >= 5)
+    first = keys(server)[:5]
+    assert len(set(first[:4])) == 1
+    assert first[4] != first[0]
+
+
+def test_a_key_that_was_used_for_something_else_is_not_used_again(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", problem(409, "idempotency_conflict"), NONE)
+    stage.start()
+    wait_until(lambda: len(keys(server)) >= 2)
+    assert keys(server)[0] != keys(server)[1]
+
+
+def test_draining_finishes_what_runs_and_claims_no_more(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", JOB, NONE)
+    stage.start()
+    wait_until(lambda: stage.attempts)
+    stage.loop.drain()
+    time.sleep(0.1)
+    asked = len(server.said("leases"))
+    assert stage.thread.is_alive()
+    assert stage.attempts[0].heard == []
+    time.sleep(0.2)
+    assert len(server.said("leases")) == asked
+    stage.attempts[0].go.set()
+    stage.thread.join(5)
+    assert not stage.thread.is_alive()
+
+
+def test_a_job_that_comes_while_it_drains_is_given_back_at_once(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", Answer(201, claim_body(), wait=0.5))
+    server.on("release", hang_up, Answer())
+    stage.start()
+    wait_until(lambda: server.said("leases"))
+    stage.loop.drain()
+    stage.thread.join(5)
+    assert [asked.json["unable"] for asked in server.said("release")] == [False, False]
+    assert stage.attempts == []
+    assert stage.slots.all_free
+
+
+def test_abandoning_tells_every_job_and_waits_for_its_last_words(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", JOB, JOB, NONE)
+    stage.start()
+    wait_until(lambda: len(stage.attempts) == 2)
+    stage.loop.abandon()
+    stage.thread.join(5)
+    assert not stage.thread.is_alive()
+    assert [attempt.heard for attempt in stage.attempts] == [["abandon"], ["abandon"]]
+
+
+def test_a_job_that_talks_too_long_is_silenced(stage: Stage, server: ScriptedServer) -> None:
+    stage.stubborn = True
+    server.on("leases", JOB, NONE)
+    stage.start()
+    wait_until(lambda: stage.attempts)
+    stage.loop.abandon()
+    stage.thread.join(5)
+    assert not stage.thread.is_alive()
+    assert stage.attempts[0].heard == ["abandon", "silence"]
+
+
+def test_once_is_one_claim_and_its_job(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", JOB)
+    stage.thread = threading.Thread(target=lambda: stage.run(once=True))
+    stage.start()
+    wait_until(lambda: stage.attempts)
+    assert stage.thread.is_alive()
+    stage.attempts[0].go.set()
+    stage.thread.join(5)
+    assert len(server.said("leases")) == 1
+    assert server.said("leases")[0].json["wait_seconds"] == loop.WAIT_SECONDS_ONCE
+
+
+def test_once_ends_when_there_is_no_work(stage: Stage, server: ScriptedServer) -> None:
+    stage.run(once=True)
+    assert len(server.said("leases")) == 1
+
+
+def test_once_gets_its_answer_through_trouble(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", hang_up, Answer(503), NONE)
+    stage.run(once=True)
+    assert len(server.said("leases")) == 3
+
+
+def test_an_older_process_of_a_worker_ends_and_says_why(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", stale("lease_ended"))
+    stage.run()
+    assert "newer process" in str(stage.error)
+
+
+def test_a_refusal_ends_a_single_claim_and_not_a_worker(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", problem(403, "worker_mismatch"))
+    stage.run(once=True)
+    assert "worker_mismatch" in str(stage.error)
+    stage.error = None
+    server.on("leases", problem(401, "unauthenticated"), JOB, NONE)
+    stage.start()
+    # It is patient with a server that does not know it, so that a rotated token is found.
+    wait_until(lambda: stage.attempts)
+
+
+def test_a_job_that_cannot_be_read_costs_nobody_but_itself(stage: Stage, server: ScriptedServer) -> None:
+    odd = Answer(201, claim_body(execution__least_isolation="microvm"))
+    server.on("leases", odd, JOB, NONE)
+    stage.start()
+    wait_until(lambda: stage.attempts)
+    assert len(server.said("release")) == 1
+
+
+def test_a_nearly_full_disk_takes_no_new_job(
+    stage: Stage, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(stage.folder.path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(total=100, free=5))
+    stage.start()
+    time.sleep(0.3)
+    assert server.asked == []
+
+
+def test_a_job_claimed_just_before_the_end_hears_of_it(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", JOB, NONE)
+    begin = stage.loop._begin
+
+    def late(claimed: Claimed) -> FakeAttempt:
+        attempt = begin(claimed)
+        stage.loop._abandoning.set()
+        return attempt  # type: ignore[return-value] # it is one
+
+    stage.loop._begin = late
+    stage.start()
+    wait_until(lambda: stage.attempts and stage.attempts[0].heard == ["abandon"])
