@@ -21,7 +21,11 @@ TELLING = frozenset(
     | {"init_module", "finit_module", "kexec_load", "kexec_file_load", "reboot"}
 )
 _CLONES = frozenset({"clone", "clone3", "fork", "vfork"})
-_NEW_NAMESPACE = 0x7E020080  # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+_NAMESPACES = {
+    0x80: "TIME", 0x20000: "NS", 0x2000000: "CGROUP", 0x4000000: "UTS", 0x8000000: "IPC", 0x10000000: "USER",
+    0x20000000: "PID", 0x40000000: "NET",
+}  # fmt: skip
+_NEW = re.compile(rb"CLONE_NEW[A-Z]+")
 _HEX = re.compile(rb"0x[0-9a-f]{1,16}$")
 _COMMENT = re.compile(r" ?/\*.*?\*/")
 _WORD = 120  # characters kept of an argument
@@ -73,8 +77,7 @@ class Observer:
     def _cloned(self, call: Call, process: Process) -> Iterator[Fact]:
         flags = b" ".join(call.arguments)
         self.processes.forked(process, call.result, is_thread=b"CLONE_THREAD" in flags)
-        if _wants_namespaces(flags if b"flags=" in flags else argument(call, 0)):
-            yield from _told(call, process)
+        yield from _entered(call, flags if b"flags=" in flags else argument(call, 0))
 
     def _executed(self, call: Call, process: Process) -> Iterator[Fact]:
         at = 1 if call.name == "execveat" else 0
@@ -96,15 +99,18 @@ class Observer:
         return program_of(path, argv, is_own=self._ground.is_own(path), script_is_own=lies)
 
 
-def _wants_namespaces(flags: bytes) -> bool:
-    """Flags by name, as strace shows them, or as the number that the worker notes for calls it refused itself."""
-    return b"CLONE_NEW" in flags or bool(_HEX.match(flags) and int(flags, 16) & _NEW_NAMESPACE)
-
-
-def _unshared(call: Call, process: Process) -> Iterator[Fact]:
+def _unshared(call: Call, _process: Process) -> Iterator[Fact]:
     """Calling unshare also serves to give up what was shared: that is no wall."""
-    if _wants_namespaces(argument(call, 0)):
-        yield from _told(call, process)
+    yield from _entered(call, argument(call, 0))
+
+
+def _entered(call: Call, flags: bytes) -> Iterator[Fact]:
+    """New namespaces: by name, as strace shows them, or as the number that the worker notes when it refuses a call."""
+    names = [name.decode() for name in _NEW.findall(flags)]
+    if _HEX.match(flags):
+        names = [f"CLONE_NEW{name}" for bit, name in _NAMESPACES.items() if int(flags, 16) & bit]
+    if names:
+        yield Attempt(call.name, ("|".join(names),), call.errno)
 
 
 def _told(call: Call, _process: Process) -> Iterator[Fact]:

@@ -28,7 +28,9 @@ class Ground:
         return _lies_in(path, self.places.home)
 
     def is_temporary(self, path: str) -> bool:
-        return any(_lies_in(path, place) for place in self.places.temporary)
+        """Not what lies in the checkout or the home, which may stand below a temporary directory themselves."""
+        is_kept = self.is_checkout(path) or self.is_home(path)
+        return not is_kept and any(_lies_in(path, place) for place in self.places.temporary)
 
     def is_own(self, path: str) -> bool:
         """Whether the job may write there: its checkout, its home, its temporary directories."""

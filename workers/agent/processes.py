@@ -7,12 +7,14 @@ is enough: it only decides whose program and directory count for a fact.
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 MAX_RECORDS = 10_000  # of processes and threads; beyond it they are counted, and share one nameless record
 MAX_EXEC_PATHS = 5
+LARGEST_PID = 1 << 22
 
 _INTERPRETERS = ("python", "node", "sh", "bash", "dash", "ruby", "perl", "php")
 
@@ -158,15 +160,29 @@ class Processes:
 
     def _matched(self) -> Iterator[tuple[Process, _Birth]]:
         """Numbers outside run ahead of numbers inside and never fall back: one that would has an unknown birth."""
-        seen = iter(sorted((p for p in self._records if p is not self.root), key=lambda process: process.pid))
-        ahead = 0
-        for birth in sorted(self._births, key=lambda birth: birth.number):
-            process = next((one for one in seen if one.pid - birth.number >= ahead), None)
+        seen = iter(
+            sorted(
+                (self._count(one.pid), place, one) for place, one in enumerate(self._records) if one is not self.root
+            )
+        )
+        ahead: float = -math.inf
+        for number, _, birth in sorted(self._numbered()):
+            place, _, process = next((one for one in seen if one[0] - number >= ahead), (0, 0, None))
             if process is None:
                 return
-            ahead = process.pid - birth.number
+            ahead = place - number
             if process is not birth.parent:
                 yield process, birth
+
+    def _numbered(self) -> Iterator[tuple[int, int, _Birth]]:
+        """Inside a namespace numbers start small; without one they go on from the root's."""
+        is_inside = bool(self._births) and self.root is not None and self._births[0].number < self.root.pid
+        for place, birth in enumerate(self._births):
+            yield birth.number if is_inside else self._count(birth.number), place, birth
+
+    def _count(self, number: int) -> int:
+        """The kernel counts up from the root's number, and starts again from below when it has reached its largest."""
+        return number if self.root is None or number >= self.root.pid else number + LARGEST_PID
 
 
 def program_of(path: str, argv: tuple[str, ...], *, is_own: bool, script_is_own: bool) -> Program:

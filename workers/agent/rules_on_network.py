@@ -10,6 +10,7 @@ from workers.agent.facts import Attempt, Contact, Listening, Lookup, Proxied
 
 _CONTROL = re.compile(r"/(?:docker|podman/podman|containerd/containerd|crio/crio|libvirt/.*)(?:\.sock|$)")
 _REVERSE = (".in-addr.arpa", ".ip6.arpa")
+DNS_PORT = 53
 _LONG_LABEL = 48  # an ordinary name's parts are words
 
 
@@ -22,7 +23,11 @@ def metadata_name(case: Case[Lookup]) -> str | None:
 
 
 def private_address(case: Case[Contact]) -> str | None:
-    return spoken_to(case.fact) if _kind(case.fact) == "private" and not _is_expected(case) else None
+    """Not the way to a resolver: what is asked there is a lookup, and judged as one."""
+    is_resolver = case.fact.port == DNS_PORT
+    return (
+        spoken_to(case.fact) if _kind(case.fact) == "private" and not is_resolver and not _is_expected(case) else None
+    )
 
 
 def connection_outside(case: Case[Contact]) -> str | None:

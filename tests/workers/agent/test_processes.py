@@ -1,6 +1,8 @@
 """Who is whose child, though the numbers inside a pid namespace are not the numbers of the trace."""
 
-from tests.workers.traced import ROOT, line, payload_of, recorded, trace
+from tests.workers.traced import METADATA, ROOT, ended, line, order, payload_of, recorded, trace
+from workers.agent.report import RunReport
+from workers.engines.base import Places
 
 THREAD = "clone3({flags=CLONE_VM|CLONE_THREAD, stack=0x1}, 88) = "
 
@@ -53,6 +55,26 @@ def test_a_birth_that_nobody_was_told_of_does_not_shift_the_others():
         + line("+++ exited with 0 +++", pid=523)
     )
     assert tree(payload_of(data))[524] == 523
+
+
+def test_numbers_that_start_again_from_below_keep_their_order():
+    """The machine's largest number is reached while the job runs."""
+    data = trace(born(3), born(4), born(5))
+    data += line("+++ exited with 0 +++", pid=32_767) + line(born(6), pid=311) + line("+++ exited with 0 +++", pid=312)
+    data += line("+++ exited with 0 +++", pid=300) + line("+++ exited with 0 +++", pid=311)
+    assert tree(payload_of(data)) == {ROOT: None, 32_767: ROOT, 300: ROOT, 311: ROOT, 312: 311}
+
+
+def test_a_small_number_of_the_root_does_not_confuse_those_inside():
+    """More processes inside than the root's own number outside."""
+    births = "".join(line(born(number)).decode() for number in range(3, 703)).encode()
+    ends = b"".join(line("+++ exited with 0 +++", pid=ROOT + 1 + place) for place in range(699))
+    data = trace() + births + ends + line(born(703), pid=1_200) + line("+++ exited with 0 +++", pid=1_201)
+    report = RunReport(Places())
+    report.feed(data)
+    report.payload(metadata=METADATA, ended=ended(), order=order())
+    last = report._observer.processes.settled()[-1]
+    assert (last.pid, last.parent.pid) == (1_201, 1_200)
 
 
 def test_threads_are_folded_into_their_process():

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.workers.traced import fired, line, payload_of, recorded, trace
+from tests.workers.traced import METADATA, ended, fired, line, order, payload_of, recorded, trace
+from workers.agent.report import RunReport
 from workers.agent.rules import RULES, SEVERITIES
-from workers.engines.base import NetworkRecord
+from workers.engines.base import NetworkRecord, Places
 
 ENOENT = "-1 ENOENT (No such file or directory)"
 
@@ -202,6 +203,16 @@ def test_what_the_egress_proxy_refused_is_outside():
 
 def test_names_that_carry_data_are_told_apart():
     assert set(found(asks("a" * 50, "example", "test"))) == {"encoded_lookup", "lookup_outside"}
+
+
+def test_the_way_to_a_resolver_is_judged_by_what_is_asked():
+    assert found(connects("10.0.0.53", 53, "0")) == {}
+
+
+def test_a_checkout_below_a_temporary_directory_is_not_temporary():
+    report = RunReport(Places("/tmp/slot/job", "/tmp/slot/home"))
+    report.feed(trace(runs("/tmp/slot/job/configure", "configure"), runs("/tmp/slot/home/.local/bin/x", "x")))
+    assert fired(report.payload(metadata=METADATA, ended=ended(), order=order())) == {}
 
 
 def test_the_cloud_s_own_name_is_its_address():
