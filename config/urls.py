@@ -21,4 +21,5 @@ urlpatterns = [
     path("v1/schema", SpectacularAPIView.as_view(), name="schema"),
     path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
     path("v1/", include("orchestrator.protocols.native.urls")),
+    path("", include("orchestrator.ingest.urls")),
 ]

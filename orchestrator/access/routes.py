@@ -1,11 +1,13 @@
 """Which route a request took, for logs and metrics: `/v1/runtime/leases/<lease_id>/heartbeat`, never the path."""
 
+import re
 from functools import lru_cache
 
 from django.contrib.admindocs.views import simplify_regex
 from django.http import HttpRequest
 
 UNMATCHED = "unmatched"
+_CONVERTER = re.compile(r"<\w+:")
 
 
 def route_of(request: HttpRequest) -> str:
@@ -16,4 +18,4 @@ def route_of(request: HttpRequest) -> str:
 
 @lru_cache(maxsize=1024)
 def _template(route: str) -> str:
-    return str(simplify_regex(route))
+    return _CONVERTER.sub("<", str(simplify_regex(route)))

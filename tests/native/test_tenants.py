@@ -1,0 +1,252 @@
+"""One organization's token sees and does nothing of another's, at every address that the server has.
+
+The addresses are read from the server: one that no table here knows fails the first test."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+from django.test import Client
+from django.urls import get_resolver
+
+from orchestrator.access.routes import _template
+from orchestrator.ingest.models import Run
+from runtime_jobs.models import Membership
+from tests.calling import Caller, problem_of
+from tests.factories import (
+    SUBMIT_BODY,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    claimed,
+    submitted,
+)
+from tests.unchanged import nothing_lost
+
+pytestmark = pytest.mark.django_db
+LEASE = "/v1/runtime/leases/<lease_id>"
+DONE = {"result": {"status": "uploaded", "ingest_run_id": "run_a"}}
+FAILED = {"result": {"status": "failed", "reason": "worker_error"}}
+
+# What shows nothing of anybody's, and who says so: tests/access.
+OF_NOBODY = {"/", "/healthz", "/readyz", "/metrics", "/v1/schema", "/v1/docs"}
+# Addresses of one thing, for clients: what another's client gets is what it gets for a thing that is not there.
+OF_ONE = [
+    ("GET", "/v1/runtime/jobs/<job_id>", None),
+    ("POST", "/v1/runtime/jobs/<job_id>/cancel", {"reason": "mine"}),
+    ("POST", "/v1/runtime/jobs/<job_id>/retry", {"reason": "mine"}),
+    ("GET", "/v1/runtime/jobs/<job_id>/events", None),
+    ("GET", "/v1/runtime/jobs/<job_id>/logs", None),
+    ("GET", "/v1/runtime/jobs/<job_id>/logs?follow=1", None),
+    ("GET", "/v1/ingest/runs/<run_id>", None),
+]
+LISTS = ["/v1/runtime/jobs"]
+SUBMITS = ["/v1/runtime/jobs"]
+# For people with a session.
+PAGES = ["/runs/<run_id>/"]
+# For workers: another's lease is answered as one that does not exist.
+OF_A_LEASE = [
+    ("POST", f"{LEASE}/acknowledge", {}),
+    ("POST", f"{LEASE}/heartbeat", {"phase": "executing"}),
+    ("POST", f"{LEASE}/report", {"phase": "executing"}),
+    ("POST", f"{LEASE}/logs", {"seq": 0, "chunk": ""}),
+    ("POST", f"{LEASE}/complete", DONE),
+    ("POST", f"{LEASE}/fail", FAILED),
+    ("POST", f"{LEASE}/acknowledge-cancel", {}),
+    ("POST", f"{LEASE}/release", {}),
+]
+# For workers, and clients get nowhere.
+OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {})]
+
+NOT_THERE = {
+    "job_id": "rtj_01kkygkagq0jk17bx6y1w8c3df",
+    "run_id": "run_20260317143329_bd39b25f6f31",
+    "lease_id": "rtl_01kkygn4z3fkef0g4tgm6g3b1j",
+}
+
+
+def walk(patterns, prefix=""):
+    """Every address with its view."""
+    for pattern in patterns:
+        route = prefix + str(pattern.pattern)
+        if hasattr(pattern, "url_patterns"):
+            yield from walk(pattern.url_patterns, route)
+        else:
+            yield _template(route), pattern.callback
+
+
+ROUTES = list(walk(get_resolver().url_patterns))
+
+
+def methods_of(view) -> set[str]:
+    kind = getattr(view, "cls", None)
+    if actions := getattr(view, "actions", None):
+        return {method.upper() for method in actions}
+    return set(kind().allowed_methods) - {"OPTIONS"} if kind else {"GET"}
+
+
+def test_no_address_is_forgotten():
+    calls = {(method, path.partition("?")[0]) for method, path, _ in [*OF_ONE, *OF_A_LEASE, *OF_WORKERS]}
+    calls |= (
+        {("GET", path) for path in LISTS} | {("POST", path) for path in SUBMITS} | {("GET", path) for path in PAGES}
+    )
+    there = {
+        (method, path)
+        for path, view in ROUTES
+        if path not in OF_NOBODY and not path.startswith("/admin/")
+        for method in methods_of(view) - {"HEAD"}
+    }
+    # The claim's route, which waits, stands before the router's own of the same address.
+    there -= {("GET", "/v1/runtime/leases")}
+    assert there == calls
+
+
+@pytest.fixture
+def tenants():
+    """Two organizations alike; the first has a job with a run, which a worker holds."""
+    mine, theirs = OrganizationFactory(slug="sandtrace"), OrganizationFactory(slug="intruder")
+    project = ProjectFactory(organization=mine)
+    ProjectFactory(organization=theirs)
+    holder = WorkerFactory()
+    job = submitted(project)
+    lease = claimed(holder).lease
+    Run.objects.create(
+        run_id="run_a", job_id=job.job_ulid, org_slug=mine.slug, project_slug="web", worker_id=holder.worker_id,
+        payload={}, payload_sha256="0" * 64,
+    )  # fmt: skip
+    ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid}
+    return SimpleNamespace(mine=mine, theirs=theirs, holder=holder, job=job, ids=ids)
+
+
+def filled(path, ids):
+    return re.sub("<([a-z_]+)>", lambda found: ids[found[1]], path)
+
+
+def told(response) -> dict:
+    """The whole of a refusal but its request's id: status, headers, body."""
+    headers = {
+        name: value for name, value in response.headers.items() if name not in {"X-Request-Id", "Content-Length"}
+    }
+    body = (
+        json.dumps(problem_of(response) | {"request_id": ""})
+        if "json" in response["Content-Type"]
+        else response.content
+    )
+    return {"status": response.status_code, "headers": headers, "body": body}
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OF_ONE, ids=[f"{m} {p}" for m, p, _ in OF_ONE])
+def test_anothers_thing_is_not_there(tenants, method, path, body):
+    intruder = Caller(api_token(tenants.theirs))
+    with nothing_lost():
+        found = told(intruder.call(method, filled(path, tenants.ids), body))
+        missing = told(intruder.call(method, filled(path, NOT_THERE), body))
+    assert found == missing
+    assert found["status"] == 404
+    owner = Caller(api_token(tenants.mine))
+    if "follow" not in path:
+        assert owner.call(method, filled(path, tenants.ids), body).status_code != 404
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_anothers_page_is_not_there(tenants, path, django_user_model):
+    member = django_user_model.objects.create_user("ivan")
+    Membership.objects.create(user=member, organization=tenants.theirs)
+    browser = Client(raise_request_exception=False)
+    assert browser.get(filled(path, tenants.ids)).status_code == 302, "to the login"
+    browser.force_login(member)
+    found, missing = browser.get(filled(path, tenants.ids)), browser.get(filled(path, NOT_THERE))
+    assert (found.status_code, missing.status_code) == (404, 404)
+    assert found.content == missing.content
+    assert Caller(api_token(tenants.theirs)).get(filled(path, tenants.ids)).status_code == 302, "no token opens it"
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_shows_only_ones_own_whatever_is_asked_for(tenants, path):
+    own = submitted(tenants.theirs.projects.get())
+    intruder, owner = Caller(api_token(tenants.theirs)), Caller(api_token(tenants.mine))
+    assert [row["job_id"] for row in intruder.get(path).json()["results"]] == [own.job_ulid]
+    for query in (f"org_slug={tenants.mine.slug}", "status=running"):
+        assert intruder.get(f"{path}?{query}").json()["results"] == []
+        assert len(owner.get(f"{path}?{query}").json()["results"]) == 1
+    for query in ("project_slug=web", f"git_commit={tenants.job.git_commit}", "trigger_kind=manual", "limit=200"):
+        assert [row["job_id"] for row in intruder.get(f"{path}?{query}").json()["results"]] == [own.job_ulid]
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_place_in_anothers_list_opens_only_ones_own(tenants, path):
+    own = submitted(tenants.theirs.projects.get())
+    for _ in range(2):
+        submitted(tenants.mine.projects.get())
+    cursor = Caller(api_token(tenants.mine)).get(f"{path}?limit=1").json()["next"].partition("?")[2]
+    shown = Caller(api_token(tenants.theirs)).get(f"{path}?{cursor}").json()["results"]
+    assert {row["job_id"] for row in shown} <= {own.job_ulid}
+
+
+@pytest.mark.parametrize("path", SUBMITS)
+def test_nobody_submits_for_another(tenants, path):
+    intruder = Caller(api_token(tenants.theirs))
+    with nothing_lost():
+        found = told(intruder.post(path, SUBMIT_BODY))
+        missing = told(intruder.post(path, SUBMIT_BODY | {"org_slug": "nobody"}))
+    assert found == missing
+    assert found["status"] == 404
+
+
+def test_an_idempotency_key_belongs_to_one_token(tenants):
+    bodies = {name: SUBMIT_BODY | {"org_slug": getattr(tenants, name).slug} for name in ("mine", "theirs")}
+    made = [
+        Caller(api_token(getattr(tenants, name))).post(SUBMITS[0], body, **{"Idempotency-Key": "k"})
+        for name, body in bodies.items()
+    ]
+    assert [answer.status_code for answer in made] == [201, 201]
+    assert [answer.json()["org_slug"] for answer in made] == ["sandtrace", "intruder"]
+    assert not any("Idempotency-Replayed" in answer for answer in made)
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OF_A_LEASE, ids=[p for _, p, _ in OF_A_LEASE])
+def test_anothers_lease_is_an_unknown_one(tenants, method, path, body):
+    stranger = Caller(WorkerFactory().token)
+    with nothing_lost():
+        found = told(stranger.call(method, filled(path, tenants.ids), body))
+        missing = [told(stranger.call(method, path.replace("<lease_id>", name), body)) for name in UNKNOWN]
+    assert found["status"] == 409
+    assert json.loads(found["body"])["reason"] == "unknown_lease"
+    assert missing == [found] * len(UNKNOWN)
+
+
+UNKNOWN = [
+    NOT_THERE["lease_id"],
+    "x",
+    "%00",
+    "rtl_%00",
+    "1",
+    "RTL_01KKYGN4Z3FKEF0G4TGM6G3B1J",
+    "%F0%9F%92%A9",
+    "rtl_" + "z" * 300,
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"), [*OF_A_LEASE, *OF_WORKERS], ids=[p for _, p, _ in [*OF_A_LEASE, *OF_WORKERS]]
+)
+def test_a_client_is_no_worker_not_even_of_its_own_job(tenants, method, path, body):
+    owner = Caller(api_token(tenants.mine))
+    with nothing_lost():
+        response = owner.call(method, filled(path, tenants.ids), body)
+    assert (response.status_code, problem_of(response)["code"]) == (403, "wrong_principal")
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _ in ROUTES if path.startswith("/admin/")}))
+def test_the_operators_pages_open_to_no_token_and_no_member(tenants, path, django_user_model):
+    path = re.sub("<[^>]*>", "1", path)
+    member = django_user_model.objects.create_user("ivan")
+    browser = Client(raise_request_exception=False)
+    browser.force_login(member)
+    if path in {"/admin/login/", "/admin/logout/", "/admin/jsi18n/"}:
+        return
+    for answer in (Caller(api_token(tenants.theirs)).get(path), browser.get(path)):
+        assert answer.status_code in {302, 404}, path
+        assert answer.status_code == 404 or answer["Location"].startswith("/admin/login/")
