@@ -43,6 +43,7 @@ class BwrapBox:
         os.set_blocking(self.status_reader, False)
         self.status: dict[str, int] = {}
         self.parent = str(os.getpid())  # whose death the row must notice
+        self.top: subprocess.Popen[bytes] | None = None
         self.init: int | None = None  # a pidfd of pid 1 of the namespace
         self.layers += ("control_group",) if site.group else ("resource_limits",)
         self.layers += ("uid_of_its_own",) if site.uid is not None else ()
@@ -136,6 +137,7 @@ class BwrapBox:
     # -- from outside, while it runs
 
     def started(self, top: subprocess.Popen[bytes]) -> None:
+        self.top = top
         if self.cpu is not None:
             with contextlib.suppress(OSError):  # a hint: tracer and traced on one processor talk four times as fast
                 os.sched_setaffinity(top.pid, {self.cpu})
@@ -148,8 +150,14 @@ class BwrapBox:
         return processes.descendants(self.status["child-pid"]) if self.init is not None else []
 
     def kill(self) -> None:
-        """Pid 1 dies, and the kernel kills everybody in its namespace; bwrap and the tracer then end by themselves."""
-        if self.init is not None:
+        """Pid 1 dies, and the kernel kills everybody in its namespace; bwrap and the tracer then end by themselves.
+
+        Before there is a pid 1 the tracer is killed, bwrap follows it, and a launcher ends when it hears no "go".
+        """
+        if self.init is None:
+            if self.top:
+                self.top.kill()
+        else:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.init, signal.SIGKILL)
 

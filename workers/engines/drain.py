@@ -119,7 +119,10 @@ class TracePump(Pump):
             self._add_answered()
 
     def answered(self, line: bytes) -> None:
-        """Put in a line about a call that the worker answered; from any thread."""
+        """Put in a line about a call before the worker answers it; from any thread."""
+        if len(self._gists) > _MOST_ANSWERED:
+            self._gists.clear()
+        self._gists[self._gist(line)] += 1
         self._answered.append(line)
 
     def _merged(self, lines: list[bytes]) -> list[bytes]:
@@ -127,24 +130,18 @@ class TracePump(Pump):
         found: list[bytes] = []
         for line in lines:
             while self._answered and self._time(self._answered[0]) < self._time(line):
-                found.append(self._expected(self._answered.popleft()))
-            if not self._is_expected(line):
+                found.append(self._answered.popleft())
+            if not self._is_known(line):
                 found.append(line)
         return found
 
     def _add_answered(self) -> None:
         lines = []
         while self._answered:
-            lines.append(self._expected(self._answered.popleft()))
+            lines.append(self._answered.popleft())
         self._hand_on(lines)
 
-    def _expected(self, line: bytes) -> bytes:
-        if len(self._gists) > _MOST_ANSWERED:
-            self._gists.clear()
-        self._gists[self._gist(line)] += 1
-        return line
-
-    def _is_expected(self, line: bytes) -> bool:
+    def _is_known(self, line: bytes) -> bool:
         """Strace does see such a call when the process is so young that it has met no filter yet."""
         if not self._gists or not self._gists[gist := self._gist(line)]:
             return False

@@ -122,7 +122,7 @@ class EgressProxy:
         threading.Thread(target=self._accept, args=(listener,), name="egress", daemon=True).start()
 
     def serve(self, client: socket.socket) -> None:
-        """Takes the socket over. Beyond `MAX_CONNECTIONS` it is closed at once: a thread each is too much to give away."""
+        """Take the socket over. Beyond `MAX_CONNECTIONS` it is closed at once: each takes a thread of the worker."""
         connection = Connection(client)
         thread = threading.Thread(target=self._serve, args=(connection,), name="egress", daemon=True)
         with self._lock:

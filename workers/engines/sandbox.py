@@ -86,12 +86,14 @@ class Sandbox:
             self._watch(top, stop)
         finally:
             seen = self._clear(top)
-        for pump in (self.output, self.lines):
-            if pump.error:
-                raise pump.error
+        for error in self._failed_sinks():
+            raise error
         if seen.failure is None and self.lines.command is None and not self.reason:
             raise SandboxFailed(self._last_words())
         return self._tell(seen, started_at)
+
+    def _failed_sinks(self) -> list[Exception]:
+        return [pump.error for pump in (self.output, self.lines) if pump.error]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         command, passed = self.box.command(self.launcher, self.fifo)
@@ -126,7 +128,7 @@ class Sandbox:
                 top,
                 members=self.box.members,
                 kill=self.box.kill,
-                trouble=lambda: self.meter.exceeded,
+                trouble=lambda: "sink failed" if self._failed_sinks() else self.meter.exceeded,
                 over=lambda: self.lines.has_ended,
             ).keep()
         elif stop.asked.is_set():

@@ -69,6 +69,7 @@ class Site:
 
     def __enter__(self) -> Self:
         _check_words(self.order)
+        self._check_workspace()
         if self.group:
             self.group.make(self.order.limits)
         disk.erase(self.private)
@@ -80,6 +81,16 @@ class Site:
             if self.uid is not None:
                 os.chown(path, self.uid, self.uid)
         return self
+
+    def _check_workspace(self) -> None:
+        """Raises OSError for anything but a directory, such as a link to one; ValueError if it is not the slot's."""
+        handle = os.open(self.order.workspace, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            owner = os.fstat(handle).st_uid
+        finally:
+            os.close(handle)
+        if self.uid is not None and owner != self.uid:
+            raise ValueError(f"the workspace belongs to uid {owner}, and not to its slot's uid {self.uid}")
 
     def __exit__(self, *_: object) -> None:
         disk.erase(self.private)

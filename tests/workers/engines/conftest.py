@@ -1,0 +1,112 @@
+"""Engines as they are on this machine, and places for jobs that the slot's uid can reach."""
+
+import itertools
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from workers.engines import engine_named
+from workers.engines.base import Ended, Limits, Order, Stop
+
+# Other suites may run on this machine at the same time: uids of our own, and nobody's.
+FIRST_UID = 200_000 + os.getpid() % 5000 * 200
+REAL = ("bubblewrap", "restricted")
+SMALL = Limits(memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, output_bytes=1 << 20, trace_bytes=8 << 20)
+
+
+@dataclass
+class Run:
+    """What came of one run."""
+
+    ended: Ended
+    output: str
+    trace: str
+    workspace: Path
+
+    @property
+    def kind(self):
+        return self.ended.kind
+
+    def seen(self, *words):
+        """The lines of the trace that hold all these words."""
+        return [line for line in self.trace.splitlines() if all(word in line for word in words)]
+
+
+class Bench:
+    """Runs commands with one engine, each in a workspace and a slot of its own."""
+
+    def __init__(self, engine, base):
+        self.engine, self.base = engine, base
+        self.counter = itertools.count()
+
+    def place(self, slot=0, files=None):
+        workspace = self.base / f"job-{next(self.counter)}"
+        workspace.mkdir()
+        for name, text in (files or {}).items():
+            path = workspace / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+            path.chmod(0o755)
+        owner = self.engine.owner(slot)
+        if owner is not None:
+            for path in (workspace, *workspace.rglob("*")):
+                os.chown(path, owner, owner)
+        return workspace
+
+    def order(self, *argv, slot=0, files=None, **details):
+        details = {"timeout_seconds": 20.0, "grace_seconds": 0.3, "limits": SMALL} | details
+        return Order(argv=argv, workspace=self.place(slot, files), slot=slot, **details)
+
+    def run(self, *argv, stop=None, **details):
+        order = self.order(*argv, **details)
+        output, trace = bytearray(), bytearray()
+        ended = self.engine.run(order, output=output.extend, trace=trace.extend, stop=stop or Stop())
+        return Run(ended, output.decode("utf-8", "replace"), trace.decode("utf-8", "replace"), order.workspace)
+
+    def sh(self, script, **details):
+        return self.run("sh", "-c", script, **details)
+
+    def perl(self, script, **details):
+        return self.run("/usr/bin/perl", "-e", script, **details)
+
+
+@pytest.fixture(scope="session")
+def engines():
+    """The engines that run here. One that does not is a failure, not a skip: what it needs could be installed."""
+    found = {name: engine_named(name, first_uid=FIRST_UID) for name in REAL}
+    for name, engine in found.items():
+        assert engine.check().missing == (), name
+    return found
+
+
+@pytest.fixture
+def base():
+    """Below /tmp and not pytest's own directory, which is closed to the uids of slots."""
+    place = Path(tempfile.mkdtemp(prefix="engine-test-"))
+    place.chmod(0o711)
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(params=REAL)
+def bench(request, engines, base):
+    return Bench(engines[request.param], base)
+
+
+@pytest.fixture
+def bwrap(engines, base):
+    return Bench(engines["bubblewrap"], base)
+
+
+@pytest.fixture
+def restricted(engines, base):
+    return Bench(engines["restricted"], base)
+
+
+@pytest.fixture
+def limits():
+    return SMALL
