@@ -202,6 +202,9 @@ UNFOLD = {
     "SITE_URL": None,
     "SHOW_HISTORY": False,  # Django's own log of changes; ours are operator events
     "SHOW_VIEW_ON_SITE": False,
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda _request: static("orchestrator/favicon.svg")}
+    ],
     "STYLES": [lambda _request: static("orchestrator/console.css")],
     "LOGIN": {"form": "orchestrator.access.login.ThrottledLogin"},
     "DASHBOARD_CALLBACK": "orchestrator.admin.first_page.fill",

@@ -1,0 +1,98 @@
+"""Everything about one job: how it stands in words, its attempts, its leases, its trail."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from leases.models import Lease
+from orchestrator.admin import job_log, shown, timeline
+from orchestrator.admin.verdict import Verdict, verdict_of
+from runtime_jobs.identifiers import fingerprint
+from runtime_jobs.models import Job
+from workers.models import Worker
+
+ATTEMPTS_SHOWN = 50
+LEASES_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease as it may be shown: by its fingerprint, never by its id, which is a key."""
+
+    fingerprint: str
+    fence: int
+    state: str
+    worker: Worker
+    leased_at: datetime
+    lasted: str
+    expires_in: str
+    ended: str
+    is_open: bool
+    is_overdue: bool
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the template shows of one job."""
+
+    verdict: Verdict
+    attempts: list[Job]
+    leases: list[Held]
+    moments: list[timeline.Moment]
+    log: job_log.Piece
+    facts: list[tuple[str, Any]] = field(default_factory=list)
+
+
+def page(job: Job, *, now: datetime) -> Page:
+    leases = Lease.objects.filter(job=job).select_related("worker").order_by("-fence")
+    held = [_held(lease, now) for lease in leases[:LEASES_SHOWN]]
+    names = {lease.worker.worker_id: lease.worker.slug for lease in held}
+    attempts = list(Job.objects.filter(root_job_ulid=job.root_job_ulid).order_by("-attempt")[:ATTEMPTS_SHOWN])
+    return Page(
+        verdict=verdict_of(job, attempts=attempts, holder=held[0] if held and held[0].is_open else None, now=now),
+        attempts=attempts,
+        leases=held,
+        moments=timeline.moments(job, names),
+        log=job_log.tail(job),
+        facts=_facts(job),
+    )
+
+
+def _held(lease: Lease, now: datetime) -> Held:
+    left = (lease.expires_at - now).total_seconds()
+    return Held(
+        fingerprint=fingerprint(lease.lease_ulid),
+        fence=lease.fence,
+        state=lease.state,
+        worker=lease.worker,
+        leased_at=lease.leased_at,
+        lasted=shown.between(lease.leased_at, lease.completed_at or now),
+        expires_in=shown.span(left),
+        ended=(lease.ended_reason or "").replace("_", " "),
+        is_open=lease.is_open,
+        is_overdue=lease.is_open and left <= 0,
+    )
+
+
+def _facts(job: Job) -> list[tuple[str, Any]]:
+    """What was asked for. Empty ones are left out."""
+    yes = {True: "yes", False: "no", None: None}
+    told = [
+        ("Organization", f"{job.org_slug} / {job.project_slug}"),
+        ("Repository", f"{job.repo_owner}/{job.repo_name}" if job.repo_name else None),
+        ("Commit", shown.code(job.git_commit) if job.git_commit else None),
+        ("Ref", job.git_ref),
+        ("Pull request", f"#{job.pull_request_number}" if job.pull_request_number else None),
+        ("Command", shown.code(" ".join(job.command_json)) if job.command_json else None),
+        ("Directory", job.working_directory),
+        ("Timeout", shown.span(job.timeout_seconds) if job.timeout_seconds else None),
+        ("Network", yes[job.allow_network]),
+        ("New programs", yes[job.allow_exec]),
+        ("Trigger", " by ".join(filter(None, (job.trigger_kind.replace("_", " "), job.trigger_actor)))),
+        ("Sent from", job.source_address),
+        ("Pool", f"{job.pool}, priority {job.priority}"),
+        ("Least isolation", job.least_isolation),
+        ("Needs", ", ".join(job.requirements)),
+        ("Correlation", shown.code(job.correlation_id)),
+    ]
+    return [(name, value) for name, value in told if value]

@@ -1,0 +1,143 @@
+"""Cancel, retry, revoke: asked for with a reason, done to each job in its own transaction, each refusal said."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.core.exceptions import BadRequest
+from django.db import Error
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+
+from orchestrator import lifecycle
+from orchestrator.admin import shown
+from orchestrator.admin.asking import Question, Reason, ask
+from orchestrator.admin.console import Console, actor_of
+from runtime_jobs.errors import LifecycleError
+from runtime_jobs.events import Actor
+from runtime_jobs.identifiers import is_id
+from runtime_jobs.models import Job
+from runtime_jobs.states import CancelReason, JobState
+
+LIMIT = 100  # jobs at a time: a page of the list, twice
+SAID_ONE_BY_ONE = 5
+
+
+@dataclass(frozen=True)
+class JobVerb:
+    """`act` does it to one job and says what came of it; it raises LifecycleError where it is refused."""
+
+    name: str
+    title: str
+    lead: str
+    act: Callable[[str, Actor, str], str]
+    danger: bool = False
+
+
+def _cancel(job_ulid: str, by: Actor, reason: str) -> str:
+    outcome = lifecycle.cancel(
+        job_ulid=job_ulid,
+        by=by,
+        deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
+        reason=CancelReason.OPERATOR,
+        message=reason,
+    )
+    return "its worker has been told to stop" if outcome.accepted else "canceled"
+
+
+def _retry(job_ulid: str, by: Actor, reason: str) -> str:
+    return f"queued again as {lifecycle.retry(job_ulid=job_ulid, by=by, reason=reason).job.job_ulid}"
+
+
+def _revoke(job_ulid: str, by: Actor, reason: str) -> str:
+    job = lifecycle.revoke(job_ulid=job_ulid, by=by, reason=reason)
+    if job is None:
+        raise LifecycleError("No worker holds it; there is nothing to take away.")
+    return f"taken from its worker, now {job.public_status}"
+
+
+CANCEL = JobVerb(
+    "cancel",
+    "Cancel",
+    "A job that waits ends at once; the worker of one that runs is told to stop.",
+    _cancel,
+    danger=True,
+)
+RETRY = JobVerb("retry", "Retry", "A new attempt is queued, with the same command on the same commit.", _retry)
+REVOKE = JobVerb(
+    "revoke",
+    "Revoke lease",
+    "The worker may no longer speak for the job: what runs fails as worker_lost (with an automatic retry if its policy "
+    "has one left), what was not taken up waits again.",
+    _revoke,
+    danger=True,
+)
+VERBS = {verb.name: verb for verb in (CANCEL, RETRY, REVOKE)}
+
+
+def fitting_verbs(job: Job | None) -> set[str]:
+    """The names of the verbs that may do something to the job as it is now."""
+    if job is None:
+        return set()
+    if job.is_final:
+        return set() if job.state == JobState.SUCCEEDED else {RETRY.name}
+    return {CANCEL.name, REVOKE.name} if job.is_held else {CANCEL.name}
+
+
+def ask_and_do(model_admin: Console, request: HttpRequest, verb: JobVerb, job_ulids: list[str]) -> HttpResponse:
+    """GET asks why, POST does it. The caller has checked the permission."""
+    if not 1 <= len(job_ulids) <= LIMIT or not all(is_id(job_ulid, "rtj") for job_ulid in job_ulids):
+        raise BadRequest(f"Name 1 to {LIMIT} jobs.")
+    form = Reason(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        said = {name: _do(verb, name, actor_of(request), form.cleaned_data["reason"]) for name in job_ulids}
+        _say(request, verb, said)
+        return HttpResponseRedirect(_next(request, job_ulids))
+    question = Question(
+        title=f"{verb.title} {_count(job_ulids)}",
+        lead=verb.lead,
+        button=verb.title,
+        back=_next(request, job_ulids),
+        danger=verb.danger,
+    )
+    return ask(model_admin, request, question, form, jobs=_listed(job_ulids))
+
+
+def _do(verb: JobVerb, job_ulid: str, by: Actor, reason: str) -> tuple[bool, str]:
+    """Whether it was done, and what there is to say."""
+    try:
+        return True, verb.act(job_ulid, by, reason)
+    except LifecycleError as refusal:
+        return False, refusal.message
+    except Error:
+        return False, "The database was busy; nothing has changed. Try again."
+
+
+def _say(request: HttpRequest, verb: JobVerb, said: dict[str, tuple[bool, str]]) -> None:
+    done = {name: words for name, (well, words) in said.items() if well}
+    if len(done) > SAID_ONE_BY_ONE:
+        messages.success(request, f"{verb.title}: done for {len(done)} jobs.")
+    else:
+        for name, words in done.items():
+            messages.success(request, f"{name}: {words}.")
+    for name, (well, words) in said.items():
+        if not well:
+            messages.warning(request, f"{name}: {words}")
+
+
+def _next(request: HttpRequest, job_ulids: list[str]) -> str:
+    if len(job_ulids) == 1:
+        return shown.page_of(Job, job_ulids[0])
+    filters = request.GET.get("_changelist_filters", "")
+    return reverse("admin:runtime_jobs_job_changelist") + (f"?{filters}" if filters else "")
+
+
+def _count(job_ulids: list[str]) -> str:
+    return job_ulids[0] if len(job_ulids) == 1 else f"{len(job_ulids)} jobs"
+
+
+def _listed(job_ulids: list[str]) -> list[dict[str, Any]]:
+    columns = ("job_ulid", "state", "org_slug", "project_slug", "repo_owner", "repo_name")
+    return list(Job.objects.filter(job_ulid__in=job_ulids).order_by("-id").values(*columns))

@@ -1,0 +1,123 @@
+"""How a job stands, in words: what it does or how it ended, why, and what an operator can do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from orchestrator.admin import shown
+from orchestrator.admin.health import SILENT_AFTER
+from orchestrator.admin.words import CANCELS, FAILURES, JOB_COLOURS, PHASES, Meaning
+from orchestrator.queue import COUNTED, position
+from runtime_jobs.columns import ClockTimestamp
+from runtime_jobs.models import Job, UnsentRun
+from runtime_jobs.states import JobState
+from workers.models import Worker
+from workers.registry.models import WorkerState
+
+if TYPE_CHECKING:
+    from orchestrator.admin.job_page import Held
+
+
+@dataclass
+class Verdict:
+    """`message` is quoted: the words of a worker or of a person. `percent`: of the command, as its worker tells."""
+
+    headline: str
+    colour: str
+    sentences: list[str] = field(default_factory=list)
+    message: str = ""
+    percent: int | None = None
+    run_id: str = ""
+    counts: list[tuple[str, object]] = field(default_factory=list)
+
+
+def verdict_of(job: Job, *, attempts: list[Job], holder: Held | None, now: datetime) -> Verdict:
+    verdict = Verdict(PHASES[job.state], JOB_COLOURS[job.state])
+    if job.state == JobState.FAILED:
+        _failed(job, verdict)
+    elif job.state == JobState.CANCELED:
+        _canceled(job, verdict)
+    elif job.state == JobState.SUCCEEDED:
+        _succeeded(job, verdict)
+    elif job.state == JobState.QUEUED:
+        _waits(job, verdict)
+    else:
+        _runs(job, verdict, holder, now)
+    _followed(job, verdict, attempts)
+    return verdict
+
+
+def _failed(job: Job, verdict: Verdict) -> None:
+    unknown = Meaning("It failed.", "")
+    meaning = FAILURES.get(job.failure_reason or "", unknown)
+    verdict.headline = meaning.happened
+    verdict.sentences = [meaning.advice] if meaning.advice else []
+    verdict.message = shown.without_lease_ids(job.failure_message or "")
+    if UnsentRun.objects.filter(job=job).exists():
+        verdict.sentences.append("Its run is kept here, unsent.")
+
+
+def _canceled(job: Job, verdict: Verdict) -> None:
+    reason = CANCELS.get(job.cancel_reason or "", job.cancel_reason or "")
+    verdict.headline = f"Canceled: {reason}."
+    verdict.sentences = [f"By {(job.cancel_actor or '').replace(':', ' ')}."]
+    verdict.message = shown.without_lease_ids(job.cancel_message or "")
+
+
+def _succeeded(job: Job, verdict: Verdict) -> None:
+    verdict.headline = "Uploaded" if job.ingest_run_id else "Succeeded"
+    verdict.run_id = job.ingest_run_id or ""
+    if job.exit_code is not None:
+        verdict.sentences = [f"Its command ended with exit code {job.exit_code}."]
+    counts = (job.result or {}).get("counts")
+    if isinstance(counts, dict):
+        verdict.counts = [(str(name).replace("_", " "), count) for name, count in counts.items()][:8]
+
+
+def _waits(job: Job, verdict: Verdict) -> None:
+    place = position(job)
+    if place is not None:
+        more = " or later" if place >= COUNTED else ""
+        verdict.sentences = [f"Number {place}{more} in the queue of the pool {job.pool}."]
+    seen = Worker.objects.filter(
+        pool__slug=job.pool, state=WorkerState.ACTIVE, last_seen_at__gt=ClockTimestamp() - SILENT_AFTER
+    )
+    alive = seen.exclude(worker_id__in=job.excluded_workers).count()
+    if alive:
+        verdict.sentences.append(f"{alive} worker{'s' * (alive != 1)} of that pool may claim.")
+    else:
+        verdict.colour = "danger"
+        verdict.sentences.append("No worker that could take it was seen in that pool in the last minute.")
+    if job.fence:
+        verdict.sentences.append(f"Handed out {job.fence} time{'s' * (job.fence != 1)} before.")
+
+
+def _runs(job: Job, verdict: Verdict, holder: Held | None, now: datetime) -> None:
+    for_long = shown.between(job.phase_at, now)
+    if holder:
+        verdict.headline = f"{PHASES[job.state]} on {holder.worker.slug}"
+        lease = "is overdue" if holder.is_overdue else f"expires in {holder.expires_in} if nothing is heard"
+        verdict.sentences = [f"For {for_long}; its lease {lease}."]
+    progress = job.progress if isinstance(job.progress, dict) else {}
+    if isinstance(percent := progress.get("percent"), int):
+        verdict.percent = max(0, min(100, percent))
+    verdict.message = shown.without_lease_ids(str(progress.get("message") or progress.get("current_step") or ""))
+    if job.cancel_requested_at:
+        verdict.colour = "warning"
+        verdict.sentences.append(_told_to_stop(job, now))
+
+
+def _told_to_stop(job: Job, now: datetime) -> str:
+    who = (job.cancel_actor or "").replace(":", " ")
+    left = (job.cancel_deadline_at or now) - now
+    rest = f"has {shown.span(left.total_seconds())} left" if left > timedelta() else "the time is over"
+    why = f" ({shown.without_lease_ids(job.cancel_message)})" if job.cancel_message else ""
+    return f"Told to stop by {who}{why}; {rest}."
+
+
+def _followed(job: Job, verdict: Verdict, attempts: list[Job]) -> None:
+    newer = [row for row in attempts if row.retry_of_job_ulid == job.job_ulid]
+    if newer:
+        verdict.sentences.append(f"Attempt {newer[0].attempt} followed: it is {newer[0].public_status}.")

@@ -1,0 +1,135 @@
+"""What codes mean, for people: why a job failed and what to do about it, what an event says. Data only."""
+
+from dataclasses import dataclass
+
+from runtime_jobs.states import CancelReason, FailureReason, JobState
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """One sentence that says what happened, one that says what to do."""
+
+    happened: str
+    advice: str
+
+
+FAILURES: dict[str, Meaning] = {
+    FailureReason.CHECKOUT_FAILED: Meaning(
+        "The commit could not be checked out.",
+        "See whether the commit still exists and the repository may be read without a login; then retry.",
+    ),
+    FailureReason.COMMAND_FAILED: Meaning(
+        "The command ended with an error.", "The log says why. Nothing is wrong with the worker."
+    ),
+    FailureReason.COMMAND_NOT_FOUND: Meaning(
+        "There is no such program in the sandbox.",
+        "Look for a typing error in the command, or for a tool that the worker's image lacks.",
+    ),
+    FailureReason.SANDBOX_APPLY_FAILED: Meaning(
+        "The sandbox could not be set up, so nothing was executed.",
+        "Look at the worker's own log; drain it if this repeats there, and retry the job elsewhere.",
+    ),
+    FailureReason.SANDBOX_UNAVAILABLE: Meaning(
+        "No worker that tried could offer the isolation that the job asks for.",
+        "Compare what the pool asks for with what its machines can do, then retry.",
+    ),
+    FailureReason.TIMED_OUT: Meaning(
+        "It ran longer than it may.",
+        "If the command is meant to take that long, submit it with a longer timeout, within the plan's limit.",
+    ),
+    FailureReason.OUT_OF_MEMORY: Meaning(
+        "It needed more memory than the sandbox gives.",
+        "A retry will end the same way unless the command needs less.",
+    ),
+    FailureReason.DISK_FULL: Meaning(
+        "It wrote more than the workspace holds.", "A retry will end the same way unless the command writes less."
+    ),
+    FailureReason.TOO_MANY_PROCESSES: Meaning(
+        "It started more processes than the sandbox allows.",
+        "Often a fork loop; look at the log before a retry.",
+    ),
+    FailureReason.TRACE_INCOMPLETE: Meaning(
+        "It ran, but its trace has holes, so its run cannot be trusted and was not uploaded.",
+        "Retry; if it repeats on this worker, drain it and look at its tracer.",
+    ),
+    FailureReason.UPLOAD_FAILED: Meaning(
+        "It ran well, but its run could not be handed to ingest.",
+        "See whether ingest answers. The run was kept if the worker could still send it.",
+    ),
+    FailureReason.UPLOAD_REJECTED: Meaning(
+        "It ran well, but ingest refused its run.",
+        "The message says why; a retry ends the same way until that is mended.",
+    ),
+    FailureReason.NEVER_ACKNOWLEDGED: Meaning(
+        "It was handed out again and again, and no worker took it up.",
+        "Workers die between claim and start: look at their logs, then retry.",
+    ),
+    FailureReason.LEASE_EXPIRED: Meaning(
+        "Its worker fell silent while it ran.",
+        "See whether the worker is alive. The job was retried by itself if its policy had a retry left.",
+    ),
+    FailureReason.WORKER_LOST: Meaning(
+        "It was taken away from its worker.",
+        "An operator did that, or the worker was revoked. Retry it when the reason is gone.",
+    ),
+    FailureReason.WORKER_SHUTDOWN: Meaning(
+        "Its worker was shut down before it had ended.",
+        "It was retried by itself if its policy had a retry left; else retry it.",
+    ),
+    FailureReason.WORKER_ERROR: Meaning(
+        "The worker itself went wrong.",
+        "Look at the worker's own log; retry the job, and drain the worker if it repeats.",
+    ),
+}
+
+CANCELS: dict[str, str] = {
+    CancelReason.REQUESTED: "its client asked for it",
+    CancelReason.BATCH_CANCELED: "its batch was canceled",
+    CancelReason.SUPERSEDED: "a newer job took its place",
+    CancelReason.DEPENDENCY_FAILED: "a job that it depends on failed",
+    CancelReason.TIMEOUT: "it waited for too long",
+    CancelReason.OPERATOR: "an operator asked for it",
+}
+
+PHASES: dict[str, str] = {
+    JobState.QUEUED: "Waits in the queue",
+    JobState.LEASED: "Handed to a worker, not taken up yet",
+    JobState.STARTING: "Prepares",
+    JobState.CHECKING_OUT: "Checks out the commit",
+    JobState.EXECUTING: "Executes the command",
+    JobState.UPLOADING: "Uploads its run",
+    JobState.SUCCEEDED: "Uploaded",
+    JobState.FAILED: "Failed",
+    JobState.CANCELED: "Canceled",
+}
+
+# Each with a symbol of the theme's icon font.
+EVENTS: dict[str, tuple[str, str]] = {
+    "job.queued": ("Queued", "inbox"),
+    "job.leased": ("Handed to a worker", "pan_tool"),
+    "job.started": ("Taken up", "play_arrow"),
+    "job.progress": ("Went on", "arrow_forward"),
+    "job.requeued": ("Back in the queue", "undo"),
+    "job.cancel_requested": ("Cancel asked for", "front_hand"),
+    "job.canceled": ("Canceled", "block"),
+    "job.completed": ("Completed", "check"),
+    "job.failed": ("Failed", "priority_high"),
+    "job.retried": ("A new attempt", "replay"),
+    "lease.expired": ("Lease expired", "timer_off"),
+    "lease.revoked": ("Lease taken away", "remove_moderator"),
+    "lease.released": ("Given back unexecuted", "keyboard_return"),
+}
+
+# Colours of badges, by the theme's names for them.
+JOB_COLOURS: dict[str, str] = {
+    JobState.QUEUED: "info",
+    JobState.LEASED: "info",
+    JobState.STARTING: "primary",
+    JobState.CHECKING_OUT: "primary",
+    JobState.EXECUTING: "primary",
+    JobState.UPLOADING: "primary",
+    JobState.SUCCEEDED: "success",
+    JobState.FAILED: "danger",
+    JobState.CANCELED: "default",
+    "stopping": "warning",
+}

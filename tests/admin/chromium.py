@@ -1,0 +1,134 @@
+"""Debian's Chromium, driven over its DevTools protocol: open a page, ask it things, take its picture."""
+
+import base64
+import json
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, Self
+
+from websockets.sync.client import connect
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
+    *("--force-color-profile=srgb", "--font-render-hinting=none", "--remote-debugging-port=0"),
+)
+PATIENCE = 30.0
+
+
+class Chromium:
+    """A browser of its own with one tab. `errors` has what the console, the network and the policy complained of."""
+
+    def __init__(self, home: Path) -> None:
+        program = shutil.which("chromium")
+        assert program, "Debian's package chromium is missing: run make chromium"
+        self.home = home
+        self.errors: list[str] = []
+        self._last = 0
+        self._heard: list[dict[str, Any]] = []
+        self._process = subprocess.Popen(
+            [program, *FLAGS, f"--user-data-dir={home}", "about:blank"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self._socket = connect(self._tab(), max_size=None, open_timeout=PATIENCE, proxy=None)
+            for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
+                self.ask(f"{domain}.enable")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what was started, by its id."""
+        if hasattr(self, "_socket"):
+            self._socket.close()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _tab(self) -> str:
+        file, until = self.home / "DevToolsActivePort", time.monotonic() + PATIENCE
+        while not (file.exists() and file.read_text().count("\n") == 1):
+            assert self._process.poll() is None, "chromium ended by itself"
+            assert time.monotonic() < until, "chromium did not start"
+            time.sleep(0.05)
+        address = f"http://127.0.0.1:{file.read_text().split()[0]}/json/list"
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=PATIENCE) as answer:
+            return next(tab["webSocketDebuggerUrl"] for tab in json.load(answer) if tab["type"] == "page")
+
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._last += 1
+        self._socket.send(json.dumps({"id": self._last, "method": method, "params": parameters}))
+        while (message := self._receive()).get("id") != self._last:
+            pass
+        assert "error" not in message, f"{method}: {message['error']}"
+        return message["result"]
+
+    def _receive(self) -> dict[str, Any]:
+        message = json.loads(self._socket.recv(timeout=PATIENCE))
+        if "method" in message:
+            self._heard.append(message)
+            self.errors += complaints(message)
+        return message
+
+    def show(self, *, width: int = 1440, height: int = 900, dark: bool = False) -> None:
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+
+    def cookie(self, name: str, value: str, url: str) -> None:
+        assert self.ask("Network.setCookie", name=name, value=value, url=url)["success"]
+
+    def open(self, url: str) -> None:
+        """Go there and wait for the page, its scripts and its fonts."""
+        self._heard.clear()
+        self.ask("Page.navigate", url=url)
+        while not any(message["method"] == "Page.loadEventFired" for message in self._heard):
+            self._receive()
+        self.evaluate("document.fonts.ready.then(() => true)")
+        self.until("typeof Alpine === 'undefined' || !document.querySelector('html[x-cloak]')")
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression; of a promise, once it is kept."""
+        answer = self.ask("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def until(self, expression: str, patience: float = PATIENCE) -> None:
+        """Wait until the page says so."""
+        end = time.monotonic() + patience
+        while not self.evaluate(expression):
+            assert time.monotonic() < end, f"never true: {expression}"
+            time.sleep(0.05)
+
+    def picture(self, file: Path, *, whole: bool = False) -> None:
+        shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(base64.b64decode(shot["data"]))
+
+
+def complaints(message: dict[str, Any]) -> list[str]:
+    """What a message of the protocol says is wrong with the page."""
+    method, said = message["method"], message["params"]
+    if method == "Runtime.exceptionThrown":
+        return [json.dumps(said["exceptionDetails"])]
+    if method == "Log.entryAdded" and said["entry"]["level"] in {"error", "warning"}:
+        return [f"{said['entry']['text']} {said['entry'].get('url', '')}"]
+    if method == "Runtime.consoleAPICalled" and said["type"] in {"error", "warning", "assert"}:
+        return [json.dumps(said["args"])]
+    if method == "Audits.issueAdded" and said["issue"]["code"] == "ContentSecurityPolicyIssue":
+        return [json.dumps(said["issue"]["details"])]
+    return []
