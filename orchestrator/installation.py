@@ -66,12 +66,12 @@ def enrol_local(number: int) -> tuple[str, Path]:
     return name, file
 
 
-def server(address: Address) -> Member:
+def server(address: Address, **environment: str) -> Member:
     """The web server. Its own access log stays off: paths hold lease ids."""
     command = [sys.executable, "-m", "uvicorn", "config.asgi:application", "--app-dir", str(settings.ROOT)]
     command += ["--host", address.host, "--port", str(address.port), "--no-access-log", "--no-server-header"]
     command += ["--no-proxy-headers", "--timeout-graceful-shutdown", "5", "--log-level", "warning"]
-    return Member("web", command, _environment(address))
+    return Member("web", command, _environment(address) | environment)
 
 
 def clock(address: Address) -> Member:

@@ -17,7 +17,7 @@ from orchestrator.demo.client import Order
 WIDTH = 100
 MARKS = {"failed": "red", "canceled": "yellow", "succeeded": "green"}
 SEVERITIES = {"critical": "bold white on red", "high": "bold red", "medium": "yellow", "low": "cyan"}
-VERDICTS = {"allowed": "red", "refused": "green", "unreachable": "green"}
+VERDICTS = {"allowed": "yellow", "refused": "green", "unreachable": "green"}
 LARGEST_TREE = 25  # processes; the run has them all
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connections
+from django.urls import reverse
 
 from orchestrator import installation
 from orchestrator.crew import Crew, Member
@@ -21,6 +22,7 @@ from workers.engines import engine_named
 
 FINAL = frozenset({"uploaded", "failed", "canceled", "succeeded"})
 OWN_TIMEOUT = 120
+LATER = "http://127.0.0.1:8000"  # where `make up` will serve what the demo leaves
 LOOKS_EVERY = 0.2
 BEYOND_TIMEOUT = 120  # seconds that queue, checkout and upload may take besides
 
@@ -61,7 +63,7 @@ class Show:
 
     def _start(self, address: Address, order: Order, planted: Seed) -> str:
         """Start all processes at once and find out meanwhile which engine this machine can have; return its name."""
-        self._add(installation.server(address))
+        self._add(installation.server(address, LOG_LEVEL="WARNING"))  # no line for every request that follows the job
         self._add(installation.clock(address))
         engine = self._engine()
         _admit(order, planted, engine)
@@ -174,10 +176,12 @@ def _closing(job: dict[str, Any], run: dict[str, Any] | None, planted: Seed) -> 
     if run:
         rows.append(("resources", _resources(run["resources"]["peaks"])))
     state = _short(settings.STATE_DIR)
-    rows += [
-        ("look at it", f"make up STATE_DIR={state}   (login {planted.admin_username} / {planted.admin_password})"),
-        ("job", f"http://127.0.0.1:8000/v1/runtime/jobs/{job['job_id']}"),
-    ]
+    rows.append(
+        ("look at it", f"make up STATE_DIR={state}   (login {planted.admin_username} / {planted.admin_password})")
+    )
+    if job["ingest_run_id"]:
+        rows.append(("", f"{LATER}{reverse('run-page', args=[job['ingest_run_id']])}"))
+    rows.append(("", f"{LATER}{reverse('admin:runtime_jobs_job_changelist')}"))
     return rows
 
 
