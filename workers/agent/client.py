@@ -9,12 +9,14 @@ import base64
 import email.utils
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from workers.agent import wire
 from workers.agent.credentials import Token
 from workers.agent.errors import Conflict, Malformed, Refused, StaleLease, Unreachable
+from workers.agent.failpoints import failpoint
 from workers.agent.transport import Answer, Patience, Transport
 from workers.agent.wire import Lease
 from workers.agent.words import one_line
@@ -69,7 +71,7 @@ class Client:
     def claim(self, offer: Offer, *, wait_seconds: float, key: str) -> Lease | None:
         """Ask for one job, waiting for it at the server. None: there is none. Raises Malformed, too."""
         patience = Patience(connect=5, read=wait_seconds + 15, total=wait_seconds + 20)
-        body = self._post(LEASES, offer.body(wait_seconds), patience, {"Idempotency-Key": key})
+        body = self._post(LEASES, offer.body(wait_seconds), patience, {"Idempotency-Key": key}, _claim_sent)
         if body is None:
             return None
         try:
@@ -114,12 +116,21 @@ class Client:
         return self._post(f"{LEASES}/{lease.lease_id}/{verb}", body, patience or self._patience) or {}
 
     def _post(
-        self, path: str, body: dict[str, Any], patience: Patience, headers: dict[str, str] | None = None
+        self,
+        path: str,
+        body: dict[str, Any],
+        patience: Patience,
+        headers: dict[str, str] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> dict[str, Any] | None:
-        answer = self._transport.post(path, encoded(body), patience=patience, headers=headers)
+        answer = self._transport.post(path, encoded(body), patience=patience, headers=headers, on_sent=on_sent)
         if answer.status == 401:
             self._token.refused()
         return _understood(answer)
+
+
+def _claim_sent() -> None:
+    failpoint("worker.claim.sent")
 
 
 def encoded(body: dict[str, Any]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any, Self
 
 import urllib3
@@ -16,12 +17,14 @@ class Deadline:
     """Ends the request of this thread after `seconds` by shutting its socket down.
 
     A timeout of `requests` counts anew with every byte, so a server that sends one a second could hold us for hours.
+    `sent` is called between the last byte of the request and the first of the answer.
     """
 
     _of_thread = threading.local()
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, sent: Callable[[], None] | None = None) -> None:
         self.passed = False
+        self._sent = sent
         self._guard = threading.Lock()
         self._socket: socket.socket | None = None
         self._timer = threading.Timer(max(seconds, 0.001), self.cut)
@@ -40,11 +43,17 @@ class Deadline:
     def watch(cls, connected: socket.socket | None) -> None:
         """Called by the connection before it waits for the answer."""
         deadline: Deadline | None = getattr(cls._of_thread, "current", None)
-        if deadline is not None and connected is not None:
-            with deadline._guard:  # noqa: SLF001 - our own class
-                deadline._socket = connected  # noqa: SLF001 - our own class
-            if deadline.passed:
-                deadline.cut()
+        if deadline is not None:
+            deadline.ask(connected)
+
+    def ask(self, connected: socket.socket | None) -> None:
+        """The request has left on this connection."""
+        with self._guard:
+            self._socket = connected
+        if self.passed:
+            self.cut()
+        if self._sent is not None:
+            self._sent()
 
     def cut(self) -> None:
         """End the request now. The waiting thread sees the end of the stream."""

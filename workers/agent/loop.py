@@ -127,7 +127,6 @@ class Loop:
         return True
 
     def _claim(self, slot: int, wait_seconds: float) -> Claimed | None:
-        failpoint("worker.claim.sent")
         lease = self._client.claim(self._offer, wait_seconds=wait_seconds, key=self._key)
         if lease is None:
             return None

@@ -81,10 +81,18 @@ class Transport:
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, TimedAdapter(pool_maxsize=256, max_retries=0))
 
-    def post(self, path: str, body: bytes, *, patience: Patience, headers: Mapping[str, str] | None = None) -> Answer:
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        patience: Patience,
+        headers: Mapping[str, str] | None = None,
+        on_sent: Callable[[], None] | None = None,
+    ) -> Answer:
         """POST `body` (JSON) and return the answer, whatever its status. Raises Unreachable."""
         sent = {"Content-Type": "application/json; charset=utf-8", **(headers or {})}
-        with Deadline(patience.total) as deadline:
+        with Deadline(patience.total, on_sent) as deadline:
             try:
                 response = self._session.post(
                     self.origin + path,

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from workers.agent.agent import Agent, Options
 from workers.agent.errors import StartRefused
 from workers.engines import engine_named
+from workers.engines.base import EngineUnavailable
 
 
 class Command(BaseCommand):
@@ -42,5 +43,5 @@ class Command(BaseCommand):
             chosen: dict[str, Any] = settings.ENGINES[options["engine"]]
             engine = engine_named(chosen["BACKEND"], **chosen["OPTIONS"])
             Agent(asked, engine).run(once=options["once"])
-        except StartRefused as refusal:
+        except (StartRefused, EngineUnavailable) as refusal:
             raise CommandError(str(refusal)) from None

@@ -1,0 +1,256 @@
+"""`manage.py runworker` as a real process with real signals. Its database setting cannot connect, and nobody notices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workers.agent.benches import STORED
+from tests.workers.agent.conftest import LEASE_ID, TOKEN, claim_body
+from tests.workers.agent.repositories import Repository
+from tests.workers.agent.scripted import Answer, ScriptedServer, hang, wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+FINAL = ("complete", "fail", "release", "acknowledge-cancel")
+
+
+class Worker:
+    """One process of the command; what it logs goes to a file."""
+
+    def __init__(self, environment: dict[str, str], log: Path, *arguments: str) -> None:
+        self.log_file = log
+        command = [sys.executable, str(ROOT / "manage.py"), "runworker", *arguments]
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(command, env=environment, cwd="/", stdout=file, stderr=file)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self, seconds: float = 20) -> int:
+        return self.process.wait(seconds)
+
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def database() -> Iterator[socket.socket]:
+    """A place that the settings take for the database: whoever connects to it is found out."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0)
+        yield listening
+
+
+@pytest.fixture
+def start(
+    server: ScriptedServer, token_file: Path, open_dir: Path, tmp_path: Path, database: socket.socket
+) -> Iterator[Start]:
+    """Start a worker against the scripted server; the null engine unless told otherwise. None outlives the test."""
+    started: list[Worker] = []
+    environment = {
+        "PATH": os.environ["PATH"],
+        "STATE_DIR": str(tmp_path / "state"),
+        "DATABASE_URL": f"postgres://nobody@127.0.0.1:{database.getsockname()[1]}/nothing",
+        "GIT_MIRRORS": f'{{"https://github.com/": "{open_dir}/mirrors/"}}',
+        "RUNTIME_ORCHESTRATOR_TEST": "1",
+        "ORCH_TEST": "1",
+    }
+
+    def begin(*arguments: str, **more: str) -> Worker:
+        given = ["--server", server.url, "--token-file", str(token_file), "--work-dir", str(open_dir / "work")]
+        engine = [] if "--engine" in arguments else ["--engine", "null"]
+        worker = Worker(environment | more, tmp_path / f"log-{len(started)}", *given, *engine, *arguments)
+        started.append(worker)
+        return worker
+
+    yield begin
+    for worker in started:
+        if worker.process.poll() is None:
+            worker.process.kill()
+            worker.process.wait()
+
+
+@pytest.fixture
+def job(repository: Repository, server: ScriptedServer) -> Callable[..., Answer]:
+    commit = repository.commit({"name": b"x"})
+
+    def claimable(*words: str) -> Answer:
+        body = claim_body(
+            source__git_commit=commit,
+            execution__command=["null", *words],
+            heartbeat_interval_seconds=0.3,
+            lease_ttl_seconds=6,
+        )
+        body["job"]["execution"]["least_isolation"] = "none"
+        answer = Answer(201, body)
+        server.on("leases", answer, Answer(204, wait=0.1))
+        server.on("run", STORED)
+        return answer
+
+    return claimable
+
+
+def finals(server: ScriptedServer) -> list[str]:
+    return [verb for verb in server.verbs if verb in FINAL]
+
+
+def test_a_worker_works_without_a_database(
+    start: Start, server: ScriptedServer, job: Callable[..., Answer], database: socket.socket
+) -> None:
+    job("print=hello", "exit=0")
+    worker = start("--once")
+    assert worker.end() == 0, worker.log
+    assert finals(server) == ["complete"]
+    with pytest.raises(BlockingIOError):
+        database.accept()
+    assert "Traceback" not in worker.log
+    assert LEASE_ID not in worker.log
+    assert TOKEN not in worker.log
+
+
+def test_once_without_work_ends_well(start: Start, server: ScriptedServer) -> None:
+    assert start("--once").end() == 0
+    assert server.verbs == ["leases"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (["--server", "http://orchestrator.example"], {}, "tokens go there: https, or http to this machine only"),
+        (["--token-file", "/nonexistent"], {}, "cannot read the token file"),
+        (["--work-dir", "/proc/nowhere"], {}, "--work-dir"),
+        ([], {"RUNTIME_ORCHESTRATOR_TEST": "0"}, "the null engine is for tests only"),
+        (["--capacity", "0"], {}, "invalid choice"),
+        (["--engine", "none"], {}, "invalid choice"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(
+    start: Start, server: ScriptedServer, arguments: list[str], environment: dict[str, str], words: str
+) -> None:
+    worker = start(*arguments, **environment)
+    assert worker.end() != 0
+    assert words in worker.log
+    assert "Traceback" not in worker.log
+    assert server.asked == []
+
+
+def test_a_second_worker_in_the_same_folder_is_refused(start: Start, server: ScriptedServer) -> None:
+    start()
+    wait_until(lambda: server.said("leases"))
+    second = start()
+    assert second.end() == 1
+    assert "another worker uses" in second.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_finishes_what_runs_and_claims_no_more(
+    start: Start, server: ScriptedServer, job: Callable[..., Answer], number: signal.Signals
+) -> None:
+    job("print=x", "sleep=2", "exit=0")
+    worker = start()
+    wait_until(lambda: server.said("logs"), 20)
+    worker.signal(number)
+    claims = len(server.said("leases"))
+    assert worker.end() == 0
+    assert finals(server) == ["complete"]
+    assert len(server.said("leases")) <= claims
+
+
+def test_an_idle_worker_ends_soon_after_the_first_signal(start: Start, server: ScriptedServer) -> None:
+    server.on("leases", Answer(204, wait=0.5))
+    worker = start()
+    wait_until(lambda: server.said("leases"), 20)
+    worker.signal(signal.SIGTERM)
+    assert worker.end(5) == 0
+
+
+def test_the_second_signal_stops_the_job_and_says_so(
+    start: Start, server: ScriptedServer, job: Callable[..., Answer], open_dir: Path
+) -> None:
+    job("print=x", "ignore-term", "sleep=60")
+    worker = start()
+    wait_until(lambda: server.said("logs"), 20)
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "stopping: no more claims" in worker.log)
+    assert finals(server) == []
+    worker.signal(signal.SIGTERM)
+    worker.end(8)
+    assert finals(server) == ["fail"]
+    assert server.said("fail")[0].json["result"]["reason"] == "worker_shutdown"
+    assert list((open_dir / "work" / "jobs").iterdir()) == []
+
+
+def test_the_second_signal_ends_a_worker_whose_server_is_silent(
+    start: Start, server: ScriptedServer, job: Callable[..., Answer]
+) -> None:
+    job("print=x", "sleep=60")
+    worker = start()
+    wait_until(lambda: server.said("logs"), 20)
+    server.on("fail", hang)
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "stopping: no more claims" in worker.log)
+    worker.signal(signal.SIGTERM)
+    assert worker.end(25) == 0
+
+
+def test_what_was_spooled_is_delivered_by_the_next_life(
+    start: Start, server: ScriptedServer, job: Callable[..., Answer]
+) -> None:
+    job("exit=0")
+    server.on("run", Answer(503))
+    worker = start()
+    wait_until(lambda: server.said("run"), 20)
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "stopping: no more claims" in worker.log)  # two signals that come together are one
+    worker.signal(signal.SIGTERM)
+    worker.end(15)
+    assert finals(server) == []
+    server.on("run", STORED)
+    assert start("--once").end() == 0
+    assert finals(server) == ["complete"]
+    assert len({asked.body for asked in server.said("run")}) == 1, "the very same bytes"
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "runs_before"), [("worker.upload.before", 0), ("worker.ingest.acked", 1), ("worker.complete.send", 1)]
+)
+def test_a_worker_killed_around_its_upload_loses_nothing(
+    start: Start, server: ScriptedServer, job: Callable[..., Answer], failpoint: str, runs_before: int
+) -> None:
+    job("print=x", "exit=4")
+    worker = start(ORCH_FP=f"{failpoint}=kill")
+    assert worker.end() == -signal.SIGKILL
+    assert len(server.said("run")) == runs_before
+    assert finals(server) == []
+    again = start("--once")
+    assert again.end() == 0, again.log
+    assert finals(server) == ["complete"]
+    result = server.said("complete")[0].json["result"]
+    assert (result["ingest_run_id"], result["exit_code"]) == ("run_1", 4)
+    assert len({(asked.body, asked.headers["Idempotency-Key"]) for asked in server.said("run")}) == 1
+
+
+@pytest.mark.parametrize("failpoint", ["worker.claim.sent", "worker.claimed", "worker.checkout", "worker.exec.before"])
+def test_a_worker_killed_before_that_has_promised_nothing(
+    start: Start, server: ScriptedServer, job: Callable[..., Answer], failpoint: str, open_dir: Path
+) -> None:
+    job("exit=0")
+    assert start(ORCH_FP=f"{failpoint}=kill").end() == -signal.SIGKILL
+    assert finals(server) == []
+    assert server.said("run") == []
+    assert server.said("leases"), "also the first one leaves only after the claim was sent"
+    again = start("--once")
+    assert again.end() == 0, again.log
+    assert list((open_dir / "work" / "jobs").iterdir()) == []
+    assert list((open_dir / "work" / "spool").iterdir()) == []
