@@ -92,9 +92,10 @@ class Dummies:
     def close(self) -> None:
         os.close(self._stop_writer)
         self._thread.join()
-        os.close(self._stop_reader)
         for inode in list(self._ends):
             self._let_go(inode).close()
+        self._selector.close()
+        os.close(self._stop_reader)
 
     def _let_go(self, inode: int) -> socket.socket:
         with self._lock:

@@ -106,7 +106,8 @@ class RestrictedBox:
         self.kill()
         if self.dummies:
             self.dummies.close()
-        return top.returncode
+        code = top.returncode
+        return code if code >= 0 else 128 - code
 
 
 class Restricted:

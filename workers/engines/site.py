@@ -53,10 +53,7 @@ class Site:
     @property
     def directory(self) -> str:
         """The working directory below the workspace."""
-        path = os.path.normpath(self.order.working_directory)
-        if path.startswith(("/", "..")):
-            raise ValueError(f"working_directory {self.order.working_directory!r} leaves the workspace")
-        return path
+        return os.path.normpath(self.order.working_directory)
 
     def environment(self, home: str, temporary: str) -> dict[str, str]:
         way_out = {}
@@ -68,10 +65,18 @@ class Site:
         return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | way_out | self.order.environment
 
     def __enter__(self) -> Self:
-        _check_words(self.order)
+        self._check_words()
         self._check_workspace()
         if self.group:
             self.group.make(self.order.limits)
+        try:
+            self._make_directories()
+        except OSError:
+            self.__exit__()
+            raise
+        return self
+
+    def _make_directories(self) -> None:
         disk.erase(self.private)
         self.private.mkdir()
         self.private.chmod(0o711)
@@ -80,7 +85,14 @@ class Site:
             path.chmod(0o700)
             if self.uid is not None:
                 os.chown(path, self.uid, self.uid)
-        return self
+
+    def _check_words(self) -> None:
+        order = self.order
+        words = [*order.argv, order.working_directory, *order.environment, *order.environment.values()]
+        if not order.argv or any("\0" in word for word in words) or any("=" in name for name in order.environment):
+            raise ValueError("a command needs words, none with a NUL, and names of variables without =")
+        if self.directory == ".." or self.directory.startswith(("/", "../")):
+            raise ValueError(f"working_directory {order.working_directory!r} leaves the workspace")
 
     def _check_workspace(self) -> None:
         """Raises OSError for anything but a directory, such as a link to one; ValueError if it is not the slot's."""
@@ -96,9 +108,3 @@ class Site:
         disk.erase(self.private)
         if self.group:
             self.group.remove()
-
-
-def _check_words(order: Order) -> None:
-    words = [*order.argv, order.working_directory, *order.environment, *order.environment.values()]
-    if not order.argv or any("\0" in word for word in words) or any("=" in name for name in order.environment):
-        raise ValueError("a command needs words, none with a NUL, and names of variables without =")

@@ -1,0 +1,19 @@
+"""A process that runs one command with one engine, for tests that kill it: `ENGINE FIRST_UID WORKSPACE COMMAND...`."""
+
+import os
+import sys
+from pathlib import Path
+
+from workers.engines import engine_named
+from workers.engines.base import Order, Stop
+
+
+def main(name, first_uid, workspace, *argv):
+    engine = engine_named(name, first_uid=int(first_uid))
+    order = Order(argv=argv, workspace=Path(workspace), slot=0, timeout_seconds=60)
+    ended = engine.run(order, output=lambda data: os.write(1, data), trace=lambda _: None, stop=Stop())
+    print(ended.kind)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,237 @@
+"""Who dies when somebody is killed: always everybody, within a second, however they tried to stay."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.workers.engines.conftest import FIRST_UID
+from workers.engines import processes
+from workers.engines.base import Stop
+
+# A child, a daemon in a session of its own, a grandchild of a parent that has left, one that is stopped, and all of
+# them deaf to what can be ignored and holding the job's output.
+STAY = r"""
+$SIG{$_} = 'IGNORE' for qw(TERM HUP INT QUIT PIPE);
+sub stay { sleep 1 while 1 }
+fork or stay();
+fork or do { syscall 112; fork or stay(); syscall 112; stay() };
+fork or do { fork or stay(); exit };
+fork or do { kill 'STOP', $$; stay() };
+select undef, undef, undef, 0.3;
+$| = 1; print "settled\n"; stay();
+"""
+LEAST = 7  # processes that the payload alone has
+
+
+def alive(known):
+    return [
+        process
+        for process in known
+        if (now := processes.read(process.pid)) and now.born == process.born and now.state not in "ZX"
+    ]
+
+
+def all_dead(known, within=1.0):
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        if not alive(known):
+            return True
+        time.sleep(0.01)
+    return not alive(known)
+
+
+def names(known):
+    return sorted(Path(f"/proc/{process.pid}/comm").read_text().strip() for process in alive(known))
+
+
+def wait_for(pipe, word, seconds=20):
+    text = b""
+    end = time.monotonic() + seconds
+    while word not in text:
+        assert time.monotonic() < end, text
+        if select.select([pipe], [], [], 0.1)[0]:
+            text += os.read(pipe.fileno(), 4096)
+
+
+@pytest.fixture
+def lone_worker(bench):
+    """A worker of its own process, its job settled; and everybody below it."""
+    place = bench.place()
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-m", "tests.workers.engines.lone_worker", bench.engine.name, str(FIRST_UID), str(place)]
+    worker = subprocess.Popen(
+        [*command, "/usr/bin/perl", "-e", STAY], cwd=root, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    with worker:
+        try:
+            wait_for(worker.stdout, b"settled")
+            known = processes.descendants(worker.pid)
+            assert len(known) > LEAST
+            yield worker, known
+        finally:
+            worker.kill()
+
+
+def test_nobody_survives_the_worker_by_a_second(lone_worker):
+    worker, known = lone_worker
+    worker.kill()
+    worker.wait()
+    assert all_dead(known), names(known)
+
+
+@pytest.mark.root
+def test_nothing_runs_under_the_slot_s_uid_after_the_worker_s_death(lone_worker):
+    worker, known = lone_worker
+    worker.kill()
+    worker.wait()
+    assert all_dead(known)
+    assert processes.of_uid(FIRST_UID) == []
+
+
+@pytest.mark.root
+def test_cleaning_removes_what_a_killed_worker_left(lone_worker, bench):
+    worker, _ = lone_worker
+    group = bench.engine.hierarchy.group(f"uid-{FIRST_UID}", extra=0)
+    assert all(place.exists() for place in group.places)
+    worker.kill()
+    worker.wait()
+    bench.engine.clean([0])
+    assert not any(place.exists() for place in group.places)
+    assert processes.of_uid(FIRST_UID) == []
+
+
+@pytest.mark.root
+def test_cleaning_ends_processes_of_the_slot_and_no_others(bench):
+    other = subprocess.Popen(["setpriv", f"--reuid={FIRST_UID + 11}", "--clear-groups", "sleep", "60"])
+    left = subprocess.Popen(["setpriv", f"--reuid={FIRST_UID + 10}", "--clear-groups", "sleep", "60"])
+    with other, left:
+        while not processes.of_uid(FIRST_UID + 10):
+            time.sleep(0.01)
+        bench.engine.clean([10])
+        assert left.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()
+
+
+@pytest.mark.root
+def test_the_slot_of_another_worker_is_neither_taken_nor_cleaned(lone_worker, bench):
+    from workers.engines.base import EngineUnavailable
+
+    _, known = lone_worker
+    with pytest.raises(EngineUnavailable, match="another worker"):
+        bench.sh("true")
+    bench.engine.clean([0])
+    assert len(alive(known)) == len(known)
+
+
+def test_a_stopped_worker_that_is_killed_takes_all_with_it(lone_worker):
+    worker, known = lone_worker
+    worker.send_signal(signal.SIGSTOP)
+    worker.kill()
+    worker.wait()
+    assert all_dead(known), names(known)
+
+
+def start(bench, stop):
+    """Run the payload in a thread; return the thread, its result to come, and everybody below us once it has settled."""
+    order = bench.order("/usr/bin/perl", "-e", STAY, timeout_seconds=60)
+    settled, ends = threading.Event(), []
+
+    def run():
+        ends.append(bench.engine.run(order, output=lambda _: settled.set(), trace=bytes, stop=stop))
+
+    before = {process.pid for process in processes.descendants(os.getpid())}
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert settled.wait(20)
+    return thread, ends, [process for process in processes.descendants(os.getpid()) if process.pid not in before]
+
+
+def named(known, *words):
+    """The first of these processes, from the top, whose program this is."""
+    for process in known:
+        command = Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+        if Path(command[0]).name in words:
+            return process
+    raise AssertionError(words)
+
+
+VICTIMS = {
+    "tracer": lambda known: named(known, "strace"),
+    "outer_bwrap": lambda known: named(known, "bwrap"),
+    "first_inside": lambda known: next(p for p in known if p.parent == named(known, "bwrap").pid),
+    "keeper": lambda known: known[0],
+}
+TABLE = [
+    ("bubblewrap", "tracer"), ("bubblewrap", "outer_bwrap"), ("bubblewrap", "first_inside"), ("restricted", "tracer"),
+    pytest.param("restricted", "keeper", marks=pytest.mark.root),  # for others: nobody is left who knows them all
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "victim"), TABLE)
+def test_nobody_survives_the_death_of_a_part_of_the_sandbox(engines, base, name, victim):
+    from tests.workers.engines.conftest import Bench
+
+    bench = Bench(engines[name], base)
+    thread, ends, known = start(bench, Stop())
+    processes.send(VICTIMS[victim](known), signal.SIGKILL)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert all_dead(known), names(known)
+    assert [(ended.kind, ended.signal) for ended in ends] == [("signaled", "SIGKILL")]
+
+
+def test_run_returns_when_nobody_lives(bench):
+    stop = Stop()
+    thread, ends, known = start(bench, stop)
+    stop.ask()
+    thread.join(15)
+    assert alive(known) == []
+    assert [ended.kind for ended in ends] == ["stopped"]
+
+
+def test_a_storm_of_signals_does_not_keep_it_alive(bench):
+    script = """
+    $SIG{$_} = 'IGNORE' for qw(TERM USR1 USR2);
+    for (1 .. 4) { fork or do { while (1) { kill $_, getppid for 10, 12, 17, 18, 28 } } }
+    sleep 1 while 1;
+    """
+    started = time.monotonic()
+    assert bench.perl(script, timeout_seconds=0.7).kind == "timeout"
+    assert time.monotonic() - started < 8
+
+
+def test_a_worker_that_died_while_it_started_a_sandbox_leaves_none(bench):
+    """Killed at a moment that nobody chose: in the row of programs, in bwrap, in the launcher."""
+    for tenths in (0, 1, 2, 3, 5, 8):
+        place = bench.place()
+        root = Path(__file__).parents[3]
+        arguments = [bench.engine.name, str(FIRST_UID), str(place), "sleep", "47"]
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "tests.workers.engines.lone_worker", *arguments], cwd=root, stdin=subprocess.DEVNULL
+        )
+        with worker:
+            while not (known := processes.descendants(worker.pid)):
+                assert worker.poll() is None
+            time.sleep(tenths / 100)
+            known = processes.descendants(worker.pid) or known
+            worker.kill()
+        assert all_dead(known), names(known)
+        end = time.monotonic() + 1
+        while sleepers := [p for p in processes.everyone() if _is_ours(p)]:
+            assert time.monotonic() < end, sleepers
+            time.sleep(0.02)
+
+
+def _is_ours(process):
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_text() == "sleep\x0047\x00"
+    except OSError:
+        return False

@@ -1,0 +1,222 @@
+"""What one job may use: it ends for its own excess, with the reason named, and nobody else notices."""
+
+import os
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from workers.engines import disk
+from workers.engines.base import Stop
+from workers.engines.meter import Meter
+
+MIB = 1 << 20
+# Touches every page: memory that is only promised costs nothing.
+EAT = "$| = 1; my @held; for (1 .. {mib}) {{ push @held, chr($_ % 250 + 1) x (1 << 20) }} print 'ate it all'"
+
+
+@pytest.mark.root
+def test_memory_beyond_the_limit_is_out_of_memory(bench, limits):
+    run = bench.perl(EAT.format(mib=200), limits=replace(limits, memory_bytes=64 * MIB))
+    assert (run.kind, run.ended.signal) == ("out_of_memory", "SIGKILL")
+    assert "ate it all" not in run.output
+    assert run.ended.resources.memory_bytes <= 64 * MIB
+
+
+@pytest.mark.root
+def test_memory_of_the_whole_job_counts(bench, limits):
+    script = "for my $n (1 .. 6) { next if fork; " + EAT.format(mib=25) + "; sleep 1; exit } 1 while wait != -1; exit 1"
+    assert bench.perl(script, limits=replace(limits, memory_bytes=96 * MIB)).kind == "out_of_memory"
+
+
+@pytest.mark.root
+def test_a_child_that_ran_out_of_memory_is_no_failure_of_a_command_that_succeeds(bench, limits):
+    script = "if (!fork) { " + EAT.format(mib=200) + "; exit } wait; print 'went on'; exit 0"
+    run = bench.perl(script, limits=replace(limits, memory_bytes=64 * MIB))
+    assert (run.kind, run.ended.exit_code, run.output) == ("exited", 0, "went on")
+
+
+def test_memory_is_limited_without_control_groups_too(bench, limits, monkeypatch):
+    monkeypatch.setattr(bench.engine, "hierarchy", None)
+    run = bench.perl(EAT.format(mib=200), limits=replace(limits, memory_bytes=64 * MIB))
+    assert "ate it all" not in run.output
+    assert run.kind in {"exited", "signaled", "out_of_memory"}
+    assert run.ended.exit_code != 0
+
+
+def test_memory_of_the_whole_job_is_watched_without_control_groups(bench, limits, monkeypatch):
+    monkeypatch.setattr(bench.engine, "hierarchy", None)
+    script = "for my $n (1 .. 6) { next if fork; " + EAT.format(mib=40) + "; sleep 9; exit } 1 while wait != -1; exit 1"
+    started = time.monotonic()
+    assert bench.perl(script, limits=replace(limits, memory_bytes=96 * MIB)).kind == "out_of_memory"
+    assert time.monotonic() - started < 8
+
+
+BOMB = "sub more { while (1) { my $p = fork; $failed++ if !defined $p; last if ($failed // 0) > 50 } } more(); exit 1"
+
+
+@pytest.mark.root
+def test_a_fork_bomb_is_too_many_processes(bench, limits):
+    run = bench.perl(BOMB, limits=replace(limits, processes=30))
+    assert (run.kind, run.ended.exit_code) == ("too_many_processes", 1)
+    assert run.ended.resources.processes <= 30
+
+
+@pytest.mark.root
+def test_a_refused_fork_is_no_failure_of_a_command_that_succeeds(bench, limits):
+    run = bench.perl("my @p; while (defined(my $p = fork)) { $p or sleep 9, exit; push @p, $p } kill 9, @p; print scalar @p",
+                     limits=replace(limits, processes=20))  # fmt: skip
+    assert (run.kind, run.output) == ("exited", "19")
+
+
+def test_a_fork_bomb_that_never_ends_dies_at_the_deadline(bench, limits):
+    run = bench.sh(
+        "bomb() { bomb | bomb & }; bomb; sleep 30", limits=replace(limits, processes=40), timeout_seconds=1.0
+    )
+    assert run.kind == "timeout"
+
+
+def test_processes_are_limited_without_control_groups_too(bench, limits, monkeypatch):
+    monkeypatch.setattr(bench.engine, "hierarchy", None)
+    run = bench.perl("my $n = 0; while (defined(my $p = fork)) { $p or sleep 9, exit; last if ++$n > 200 } print $n",
+                     limits=replace(limits, processes=20))  # fmt: skip
+    assert 15 <= int(run.output) <= 20
+
+
+@pytest.mark.root
+def test_the_processor_is_shared_out(bench, limits):
+    script = "my $n = 0; my $end = (times)[0] + 0.3; while ((times)[0] < $end) { $n++ } print 'done'"
+    started = time.monotonic()
+    run = bench.perl(script, limits=replace(limits, cpu_percent=20))
+    assert run.output == "done"
+    assert time.monotonic() - started > 1.0, "0.3 s of work at a fifth of a processor"
+    assert run.ended.resources.cpu_seconds > 0.25
+
+
+def test_a_file_beyond_the_limit_is_a_full_disk(bench, limits):
+    run = bench.perl("open my $f, '>', 'big'; while (1) { syswrite $f, 'x' x 1048576 or last }", limits=limits)
+    assert (run.kind, run.ended.signal) == ("disk_full", "SIGXFSZ")
+    assert (run.workspace / "big").stat().st_size == limits.disk_bytes
+
+
+def test_many_files_beyond_the_limit_are_a_full_disk(bench, limits):
+    script = "for my $n (1 .. 30) { open my $f, '>', \"file$n\"; syswrite $f, 'x' x (1 << 20) for 1 .. 4 } sleep 20"
+    started = time.monotonic()
+    run = bench.perl(script, limits=limits)
+    assert run.kind == "disk_full"
+    assert run.ended.resources.disk_bytes > limits.disk_bytes
+    assert time.monotonic() - started < 10
+
+
+def test_files_without_a_name_count(bench, limits):
+    script = "for my $n (1 .. 30) { open my $f, '>', 'x'; syswrite $f, 'x' x (1 << 20) for 1 .. 4; unlink 'x'; push @f, $f } sleep 20"
+    assert bench.perl(script, limits=limits).kind == "disk_full"
+
+
+@pytest.mark.parametrize("place", ["$ENV{HOME}", "$ENV{TMPDIR}"])
+def test_home_and_temporary_files_count(bench, limits, place):
+    script = (
+        f"for my $n (1 .. 30) {{ open my $f, '>', \"{place}/$n\"; syswrite $f, 'x' x (1 << 20) for 1 .. 4 }} sleep 20"
+    )
+    assert bench.perl(script, limits=limits).kind == "disk_full"
+
+
+def test_empty_files_beyond_reason_are_a_full_disk(bench, limits):
+    script = "mkdir 'd'; for my $n (1 .. 3000) { open my $f, '>', \"d/$n\" } sleep 20"
+    assert bench.perl(script, limits=replace(limits, disk_bytes=4 * MIB)).kind == "disk_full"
+
+
+def test_nothing_hides_below_the_longest_path(bench, limits):
+    script = "for (1 .. 30) { mkdir 'd' x 200 or die; chdir 'd' x 200 } open my $f, '>', 'deep'; sleep 20"
+    run = bench.perl(script, limits=limits)
+    assert run.kind == "disk_full"
+    assert disk.erase(run.workspace)
+
+
+def test_a_job_s_excess_is_its_own(bench, limits):
+    ends = {}
+
+    def run(slot, script, **details):
+        ends[slot] = bench.perl(script, slot=slot, **details)
+
+    greedy = threading.Thread(target=run, args=(7, BOMB), kwargs={"limits": replace(limits, processes=30)})
+    modest = threading.Thread(
+        target=run, args=(8, "for (1 .. 50) { my $p = fork // die; $p or exit; wait } print 'fine'")
+    )
+    for thread in (greedy, modest):
+        thread.start()
+    for thread in (greedy, modest):
+        thread.join()
+    assert ends[8].output == "fine"
+
+
+def test_a_flood_of_output_is_drained_and_cut(bench, limits):
+    run = bench.sh("head -c 100000000 /dev/zero; exit 5", limits=limits)
+    assert (run.kind, run.ended.exit_code) == ("exited", 5)
+    assert run.ended.output_truncated
+    assert run.ended.output_bytes == 100_000_000
+    assert len(run.output) == limits.output_bytes
+
+
+def test_a_flood_in_the_trace_is_drained_and_cut_at_a_line(bench, limits):
+    run = bench.perl(
+        "for (1 .. 20000) { open my $f, '<', '/etc/passwd' } print 'end'", limits=replace(limits, trace_bytes=100_000)
+    )
+    assert (run.kind, run.output) == ("exited", "end")
+    assert run.ended.trace_truncated
+    assert run.ended.trace_bytes > 1_000_000
+    assert 99_000 < len(run.trace) <= 100_000
+    assert run.trace.endswith("\n")
+
+
+def test_the_meter_looks_once_however_short_the_run(bench):
+    assert bench.sh("echo data > file").ended.resources.disk_bytes >= 4096
+
+
+def test_the_meter_takes_at_most_a_tenth_of_the_time(tmp_path, limits, monkeypatch):
+    monkeypatch.setattr(disk, "used", lambda _: time.sleep(0.05) or 0)
+    meter = Meter(limits, [tmp_path], list, counts_all=False)
+    meter.look()
+    assert meter._disk_due - time.monotonic() > 0.4
+
+
+def test_soft_limits_are_named(bench, monkeypatch):
+    monkeypatch.setattr(bench.engine, "hierarchy", None)
+    words = " ".join(bench.engine.check().soft)
+    assert all(name in words for name in ("disk:", "memory:", "processes:", "cpu:"))
+
+
+@pytest.mark.root
+def test_only_the_disk_is_soft_for_root(bench):
+    assert [words.split(":")[0] for words in bench.engine.check().soft] == ["disk"]
+
+
+def test_a_hierarchy_that_refuses_a_limit_refuses_the_job(bench, monkeypatch, tmp_path):
+    from workers.engines.base import EngineUnavailable
+    from workers.engines.cgroups import Hierarchy
+
+    (tmp_path / "closed").write_text("no directory")
+    monkeypatch.setattr(
+        bench.engine, "hierarchy", Hierarchy(2, dict.fromkeys(("memory", "pids", "cpu"), tmp_path / "closed"))
+    )
+    order = bench.order("true")
+    with pytest.raises(EngineUnavailable, match="control group"):
+        bench.engine.run(order, output=bytes, trace=bytes, stop=Stop())
+    assert not order.workspace.with_name(order.workspace.name + ".private").exists()
+
+
+def test_the_worker_s_descriptors_are_given_back(bench):
+    bench.sh("true")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        bench.sh("true")
+        bench.run("no-such-command")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_worker_s_threads_end(bench):
+    bench.sh("true")
+    before = threading.active_count()
+    bench.sh("sleep 0.1")
+    assert threading.active_count() == before
