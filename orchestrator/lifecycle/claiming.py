@@ -66,8 +66,9 @@ def _take_session(worker: Worker, session: str) -> None:
 
 
 def _held(worker: Worker) -> int:
-    """Open leases of its present process. Those of a dead one hold nothing: no process of theirs lives."""
-    return Lease.objects.open().filter(worker=worker, session=worker.session).count()
+    """Open leases of its present process. Those of a dead one hold nothing: no process of theirs lives. Those that name
+    no process may be anybody's, so they count: else a worker that stops naming its process has no limit."""
+    return Lease.objects.open().filter(worker=worker, session__in={worker.session, ""}).count()
 
 
 def _claimed_before(once: Repeatable) -> Claimed | None:
