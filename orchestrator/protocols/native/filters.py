@@ -2,6 +2,7 @@
 
 import django_filters
 
+from orchestrator.protocols.native.requests import TRIGGER_KINDS
 from runtime_jobs.models import Job
 from runtime_jobs.states import STATUS
 
@@ -12,7 +13,7 @@ class JobFilters(django_filters.FilterSet):
     org_slug = django_filters.CharFilter()
     project_slug = django_filters.CharFilter()
     status = django_filters.ChoiceFilter(choices=STATUSES)
-    trigger_kind = django_filters.CharFilter()
+    trigger_kind = django_filters.ChoiceFilter(choices=[(kind, kind) for kind in TRIGGER_KINDS])
     git_commit = django_filters.CharFilter()
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gt")
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")

@@ -14,6 +14,7 @@ from runtime_jobs.states import REPORTABLE_FAILURES, RUNNING
 
 CHUNK_LIMIT = 512 * 1024
 BIGINT = 2**63 - 1
+TRIGGER_KINDS = ["manual", "pull_request"]
 SLUG = "[a-z0-9][a-z0-9-]{0,62}"
 
 
@@ -49,7 +50,7 @@ class Execution(StrictSerializer):
 
 
 class Trigger(StrictSerializer):
-    kind = Word(choices=["manual", "pull_request"])
+    kind = Word(choices=TRIGGER_KINDS)
     actor = Text(required=False, allow_null=True, default=None, max_length=200)
 
 
