@@ -1,0 +1,334 @@
+"""The way out, first alone on loopback, then as a job sees it. Upstreams are loopback only because a test says so."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.workers.engines.conftest import FIRST_UID, Bench
+from workers.engines import addresses, egress, engine_named
+from workers.engines.base import Egress, NetworkRecord
+from workers.engines.egress import EgressProxy, WayOut
+
+NAME = "registry.example"
+
+
+class Upstream:
+    """An echo on loopback; says `hello` first."""
+
+    def __init__(self):
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        self.came = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                end, _ = self.server.accept()
+                self.came.append(end)
+                threading.Thread(target=self._echo, args=(end,), daemon=True).start()
+
+    @staticmethod
+    def _echo(end):
+        with contextlib.suppress(OSError), end:
+            end.sendall(b"hello\n")
+            while data := end.recv(65536):
+                end.sendall(data)
+
+    def close(self):
+        self.server.shutdown(socket.SHUT_RDWR)
+        self.server.close()
+        for end in self.came:
+            end.close()
+
+
+@pytest.fixture
+def upstream():
+    server = Upstream()
+    yield server
+    server.close()
+
+
+def to_loopback(**names):
+    """For tests only: these names lead to loopback, and loopback counts as public."""
+
+    def resolve(name, port):
+        if name not in names:
+            raise OSError("no such name")
+        return names[name]
+
+    return WayOut(resolve=resolve, is_public=lambda _: True)
+
+
+@pytest.fixture
+def proxy_for(upstream):
+    proxies = []
+
+    def make(*allow, way_out=None, max_bytes=1 << 20):
+        proxy = EgressProxy(
+            Egress(allow or (f"{NAME}:{upstream.port}",), max_bytes), way_out or to_loopback(**{NAME: ["127.0.0.1"]})
+        )
+        proxies.append(proxy)
+        return proxy
+
+    yield make
+    for proxy in proxies:
+        proxy.finish()
+
+
+def ask(proxy, data):
+    """Send this as one client; return the client's socket."""
+    ours, theirs = socket.socketpair()
+    proxy.serve(theirs)
+    ours.sendall(data)
+    ours.settimeout(10)
+    return ours
+
+
+def answer(end):
+    with end:
+        data = b""
+        with contextlib.suppress(OSError):
+            while chunk := end.recv(65536):
+                data += chunk
+    return data.decode()
+
+
+def connect(proxy, authority, more=b""):
+    return ask(proxy, f"CONNECT {authority} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + more)
+
+
+def read_until(end, word):
+    data = b""
+    while word not in data:
+        data += end.recv(65536)
+    return data
+
+
+def test_an_allowed_name_is_reached_and_counted(proxy_for, upstream):
+    proxy = proxy_for()
+    end = connect(proxy, f"{NAME}:{upstream.port}")
+    assert b"200" in read_until(end, b"hello\n")
+    end.sendall(b"x" * 1000)
+    assert len(read_until(end, b"x" * 1000)) == 1000
+    end.close()
+    (record,) = finished(proxy)
+    assert record == NetworkRecord(NAME, upstream.port, "allowed", "127.0.0.1", 1000, 1006, None)
+
+
+def finished(proxy, count=1):
+    """The records, once that many connections have ended by themselves."""
+    end = time.monotonic() + 5
+    while len(proxy._records) < count and time.monotonic() < end:
+        time.sleep(0.01)
+    return proxy.finish()
+
+
+def test_bytes_right_behind_the_request_are_not_lost(proxy_for, upstream):
+    end = connect(proxy_for(), f"{NAME}:{upstream.port}", b"early")
+    assert b"early" in read_until(end, b"early")
+    end.close()
+
+
+@pytest.mark.parametrize(
+    "authority", ["other.example:443", f"{NAME}:22", "127.0.0.1:5432", "169.254.169.254:80", "[::1]:443"]
+)
+def test_what_is_not_on_the_list_is_refused(proxy_for, upstream, authority):
+    proxy = proxy_for()
+    assert "403" in answer(connect(proxy, authority))
+    (record,) = finished(proxy)
+    assert (record.verdict, record.reason, record.address) == ("refused", "not_on_the_list", None)
+    assert upstream.came == []
+
+
+@pytest.mark.parametrize("found", [["127.0.0.1"], ["10.1.2.3"], ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"], []])
+def test_a_name_that_leads_inside_is_refused(proxy_for, upstream, found):
+    way_out = WayOut(resolve=lambda *_: found, is_public=addresses.is_public)
+    proxy = proxy_for(way_out=way_out)
+    assert "403" in answer(connect(proxy, f"{NAME}:{upstream.port}"))
+    (record,) = finished(proxy)
+    assert (record.verdict, record.reason) == ("refused", "private_address")
+    assert upstream.came == []
+
+
+def test_loopback_is_refused_unless_a_test_says_otherwise(proxy_for, upstream):
+    proxy = proxy_for(f"127.0.0.1:{upstream.port}", "localhost:443", way_out=WayOut())
+    assert "403" in answer(connect(proxy, f"127.0.0.1:{upstream.port}"))
+    assert upstream.came == []
+
+
+def test_a_name_is_resolved_once_and_that_answer_is_used(proxy_for, upstream):
+    asked = []
+
+    def resolve(name, port):
+        asked.append(name)
+        return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.99"]
+
+    end = connect(proxy_for(way_out=WayOut(resolve, lambda address: address == "127.0.0.1")), f"{NAME}:{upstream.port}")
+    read_until(end, b"hello\n")
+    end.close()
+    assert asked == [NAME]
+
+
+def test_a_name_that_does_not_exist_is_unreachable(proxy_for):
+    proxy = proxy_for("gone.example")
+    assert "502" in answer(connect(proxy, "gone.example:443"))
+    (record,) = finished(proxy)
+    assert (record.verdict, record.reason) == ("unreachable", "name_not_found")
+
+
+def test_an_address_that_does_not_answer_is_unreachable(proxy_for):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    proxy = proxy_for(f"{NAME}:{port}")
+    assert "502" in answer(connect(proxy, f"{NAME}:{port}"))
+    (record,) = finished(proxy)
+    assert (record.verdict, record.reason) == ("unreachable", "no_connection")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "connect", "OPTIONS"])
+def test_only_connect_is_served(proxy_for, upstream, method):
+    proxy = proxy_for()
+    said = answer(ask(proxy, f"{method} http://{NAME}:{upstream.port}/x HTTP/1.1\r\n\r\n".encode()))
+    assert said.startswith("HTTP/1.1 405 ")
+    assert "Allow: CONNECT" in said
+    assert "Only CONNECT goes out of this sandbox" in said
+    (record,) = finished(proxy)
+    assert (record.name, record.port, record.verdict, record.reason) == (NAME, upstream.port, "refused", "not_connect")
+    assert upstream.came == []
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [b"CONNECT\r\n\r\n", b"CONNECT nonsense HTTP/1.1\r\n\r\n", b"CONNECT a:443 HTTP/2\r\n\r\n", b"\xff\xfe\r\n\r\n", b"\r\n\r\n",
+     b"CONNECT " + b"a" * 9000],
+)  # fmt: skip
+def test_nonsense_gets_an_answer(proxy_for, request_line):
+    assert answer(ask(proxy_for(), request_line)).split()[1] in {"400", "405"}
+
+
+def test_a_slow_request_is_given_up(proxy_for, monkeypatch):
+    monkeypatch.setattr(egress, "_REQUEST_SECONDS", 0.2)
+    end = ask(proxy_for(), b"CONNECT a")
+    assert answer(end) == ""
+
+
+def test_bytes_are_capped_over_all_connections(proxy_for, upstream):
+    proxy = proxy_for(max_bytes=3000)
+    first = connect(proxy, f"{NAME}:{upstream.port}")
+    read_until(first, b"hello\n")
+    first.sendall(b"x" * 100_000)
+    assert len(answer(first)) < 3000
+    assert "403" in answer(connect(proxy, f"{NAME}:{upstream.port}"))
+    assert [record.reason for record in finished(proxy, 2)] == ["byte_limit", "byte_limit"]
+
+
+def test_connections_are_capped(proxy_for, upstream, monkeypatch):
+    monkeypatch.setattr(egress, "MAX_CONNECTIONS", 3)
+    proxy = proxy_for()
+    held = [connect(proxy, f"{NAME}:{upstream.port}") for _ in range(3)]
+    for end in held:
+        read_until(end, b"hello\n")
+    refused, theirs = socket.socketpair()
+    proxy.serve(theirs)
+    assert refused.recv(10) == b""
+    for end in (*held, refused):
+        end.close()
+
+
+def test_the_end_of_the_job_ends_its_connections(proxy_for, upstream):
+    proxy = proxy_for()
+    end = connect(proxy, f"{NAME}:{upstream.port}")
+    read_until(end, b"hello\n")
+    (record,) = proxy.finish()
+    assert (record.verdict, record.bytes_received) == ("allowed", 6)
+    assert end.recv(10) == b""
+    end.close()
+    late, theirs = socket.socketpair()
+    proxy.serve(theirs)
+    assert late.recv(10) == b""
+    late.close()
+
+
+# -- as a job sees it
+
+CLIENT = r"""
+use IO::Socket::INET;
+my ($authority, $text) = @ARGV;
+my ($host, $port) = $ENV{https_proxy} =~ m{//([\d.]+):(\d+)};
+my $proxy = IO::Socket::INET->new(PeerAddr => $host, PeerPort => $port, Timeout => 5) or die "no proxy: $@";
+print $proxy "CONNECT $authority HTTP/1.1\r\n\r\n"; $proxy->flush;
+while (my $line = <$proxy>) { print $line; last if $line eq "\r\n" }
+exit 0 if !defined $text;
+print scalar <$proxy>;
+print $proxy "$text\n"; $proxy->flush;
+print scalar <$proxy>;
+"""
+
+
+@pytest.fixture(params=["bubblewrap", "restricted"])
+def outgoing(request, base):
+    """An engine whose names lead to loopback."""
+    return Bench(engine_named(request.param, first_uid=FIRST_UID, way_out=to_loopback(**{NAME: ["127.0.0.1"]})), base)
+
+
+def test_a_job_goes_out_through_the_proxy_only(outgoing, upstream):
+    authority = f"{NAME}:{upstream.port}"
+    run = outgoing.run("/usr/bin/perl", "-e", CLIENT, authority, "ping", egress=Egress((authority,)))
+    assert run.output.split("\r\n")[0] == "HTTP/1.1 200 Connection established"
+    assert run.output.endswith("hello\nping\n")
+    (record,) = run.ended.network
+    assert (record.name, record.port, record.verdict, record.address) == (NAME, upstream.port, "allowed", "127.0.0.1")
+    assert (record.bytes_sent, record.bytes_received) == (5, 11)
+    assert "egress_proxy" in run.ended.enforced_layers
+    assert run.seen("connect(", "htons(3128)", "= 0")
+
+
+def test_a_job_is_refused_what_is_not_on_the_list(outgoing, upstream):
+    run = outgoing.run("/usr/bin/perl", "-e", CLIENT, f"127.0.0.1:{upstream.port}", egress=Egress((NAME,)))
+    assert run.output.startswith("HTTP/1.1 403 Forbidden")
+    assert [(record.name, record.verdict) for record in run.ended.network] == [("127.0.0.1", "refused")]
+    assert upstream.came == []
+
+
+def test_a_plain_request_of_a_job_is_told_why_not(outgoing):
+    script = CLIENT.replace("CONNECT $authority HTTP/1.1", "GET http://$authority/ HTTP/1.1").replace(
+        'last if $line eq "\\r\\n"', "1"
+    )
+    run = outgoing.run("/usr/bin/perl", "-e", script, f"{NAME}:80", egress=Egress((NAME,)))
+    assert run.output.startswith("HTTP/1.1 405 ")
+    assert "Only CONNECT goes out of this sandbox" in run.output
+
+
+def test_several_connections_go_out_at_a_time(outgoing, upstream):
+    authority = f"{NAME}:{upstream.port}"
+    script = f"for my $n (1 .. 5) {{ fork or do {{ {CLIENT}; exit }} }} 1 while wait != -1"
+    run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=Egress((authority,)))
+    assert run.output.count("ping\n") == 5
+    assert len(run.ended.network) == 5
+
+
+def test_a_job_without_network_has_no_proxy(bench):
+    run = bench.perl("use IO::Socket::INET; print IO::Socket::INET->new('127.0.0.1:3128') ? 'open' : $!")
+    assert run.output == "Connection refused"
+    assert run.ended.network == ()
+
+
+def test_the_environment_names_the_proxy(outgoing):
+    run = outgoing.run("env", egress=Egress((NAME,)))
+    for name in ("https_proxy", "HTTPS_PROXY", "http_proxy"):
+        assert f"{name}=http://127.0.0.1:3128\n" in run.output
+    assert "no_proxy=localhost,127.0.0.1,::1\n" in run.output
+
+
+def test_a_connection_that_is_left_open_does_not_hold_up_the_end(outgoing, upstream):
+    authority = f"{NAME}:{upstream.port}"
+    script = CLIENT + "; my $child = fork; sleep 60 if !$child; print 'left';"
+    started = time.monotonic()
+    run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=Egress((authority,)))
+    assert run.output.endswith("left")
+    assert time.monotonic() - started < 8
+    assert [record.verdict for record in run.ended.network] == ["allowed"]
