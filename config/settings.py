@@ -5,15 +5,15 @@ Any variable may also be given as NAME_FILE: the path of a file that holds the v
 
 from pathlib import Path
 
-import environ
 from django.templatetags.static import static
 
 from config.embedded_postgres import django_database
+from config.env import Env
 from config.places import home, state_dir, work_dir
 from config.secrets import kept_secret
 
 ROOT = Path(__file__).resolve().parent.parent
-env = environ.FileAwareEnv()
+env = Env()
 
 # --- Where things lie -------------------------------------------------------------------------------------------------
 STATE_DIR = state_dir()
@@ -194,7 +194,7 @@ CONTENT_SECURITY_POLICY = {
     },
 }
 
-# --- The operators' console (orchestrator.admin) -----------------------------------------------------------------------
+# --- The operators' console (orchestrator.admin) ----------------------------------------------------------------------
 UNFOLD = {
     "SITE_TITLE": "Runtime Orchestrator",
     "SITE_HEADER": "Runtime Orchestrator",
