@@ -1,0 +1,157 @@
+"""Control groups: version 1 as the kernel has it, version 2 as a tree of files that looks like it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from workers.engines import cgroups
+from workers.engines.base import EngineUnavailable, Limits
+from workers.engines.cgroups import FAMILY, Group, Hierarchy
+
+LIMITS = Limits(memory_bytes=64 << 20, processes=10, cpu_percent=150)
+
+
+def mountinfo(tmp_path, *lines):
+    path = tmp_path / "mountinfo"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def version_2(tmp_path, *, controllers="cpu memory pids io", subtree=""):
+    root = tmp_path / "cgroup"
+    root.mkdir()
+    (root / "cgroup.controllers").write_text(controllers)
+    (root / "cgroup.subtree_control").write_text(subtree)
+    (root / "cgroup.procs").write_text("1\n2\n")
+    return root, mountinfo(tmp_path, f"30 20 0:25 / {root} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate")
+
+
+def test_version_1_is_found_by_its_controllers(tmp_path):
+    lines = [
+        f"3{n} 31 0:3{n} / /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}"
+        for n, name in enumerate(("memory", "pids", "cpu,cpuacct"))
+    ]
+    found = cgroups.find(mountinfo(tmp_path, "22 1 0:20 / / rw - ext4 /dev/vda rw", *lines), writable=lambda _: True)
+    assert found.version == 1
+    assert found.parents["memory"] == Path("/sys/fs/cgroup/memory")
+    assert found.parents["cpu"] == found.parents["cpuacct"] == Path("/sys/fs/cgroup/cpu,cpuacct")
+
+
+def test_half_a_hierarchy_is_none(tmp_path):
+    line = "33 31 0:33 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
+    assert cgroups.find(mountinfo(tmp_path, line), writable=lambda _: True) is None
+
+
+def test_what_cannot_be_written_is_none(tmp_path):
+    _, info = version_2(tmp_path)
+    assert cgroups.find(info, writable=lambda _: False) is None
+    assert not cgroups._can_make_groups(tmp_path / "nowhere")
+
+
+def test_version_2_hands_the_limits_down(tmp_path):
+    root, info = version_2(tmp_path)
+    (root / FAMILY).mkdir()
+    (root / FAMILY / "cgroup.subtree_control").write_text("")
+    found = cgroups.find(info)
+    assert found == Hierarchy(2, dict.fromkeys(cgroups.NEEDED, root))
+    for place in (root, root / FAMILY):
+        assert (place / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
+
+
+def test_version_2_without_a_controller_is_none(tmp_path):
+    _, info = version_2(tmp_path, controllers="cpu io")
+    assert cgroups.find(info) is None
+
+
+def test_version_2_steps_aside_when_it_is_alone(tmp_path, monkeypatch):
+    root, info = version_2(tmp_path)
+    (root / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    (root / FAMILY).mkdir()
+    tried = []
+
+    def switch_on(group):
+        tried.append(group)
+        return len(tried) != 1  # busy, as long as a process stands in the way
+
+    monkeypatch.setattr(cgroups, "_switch_on", switch_on)
+    assert cgroups.find(info).version == 2
+    assert (root / f"{FAMILY}-worker" / "cgroup.procs").read_text() == str(os.getpid())
+    assert tried == [root, root, root / FAMILY]
+
+
+def test_version_2_does_not_move_others(tmp_path, monkeypatch):
+    root, info = version_2(tmp_path)
+    monkeypatch.setattr(cgroups, "_switch_on", lambda _: False)
+    assert cgroups.find(info) is None
+    assert not (root / f"{FAMILY}-worker").exists()
+
+
+@pytest.fixture
+def group(tmp_path):
+    place = tmp_path / FAMILY / "uid-1"
+    place.mkdir(parents=True)
+    (place / "memory.swap.max").write_text("max")
+    return Group(2, dict.fromkeys(cgroups.NEEDED, place), extra=3)
+
+
+def test_version_2_has_all_limits_in_one_place(group):
+    group.make(LIMITS)
+    (place,) = group.places
+    written = {path.name: path.read_text() for path in place.iterdir()}
+    assert written == {
+        "memory.max": str(64 << 20), "memory.swap.max": "0", "pids.max": "13", "cpu.max": "150000 100000",
+    }  # fmt: skip
+    assert group.entrances() == [place / "cgroup.procs"]
+
+
+def test_version_2_tells_what_was_used(group):
+    (place,) = group.places
+    (place / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    (place / "memory.peak").write_text("1234\n")
+    (place / "pids.events").write_text("max 7\n")
+    (place / "pids.peak").write_text("9\n")
+    (place / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    usage = group.usage()
+    assert (usage.out_of_memory_kills, usage.refused_forks, usage.memory_peak) == (2, 7, 1234)
+    assert (usage.processes_peak, usage.cpu_seconds) == (6, 2.5)
+
+
+def test_what_an_older_kernel_does_not_count_is_unknown(group):
+    usage = group.usage()
+    assert (usage.out_of_memory_kills, usage.refused_forks) == (0, 0)
+    assert (usage.memory_peak, usage.processes_peak, usage.cpu_seconds) == (None, None, None)
+
+
+def test_a_limit_that_cannot_be_written_is_no_job(tmp_path):
+    (tmp_path / "file").write_text("")
+    group = Hierarchy(2, dict.fromkeys(cgroups.NEEDED, tmp_path / "file")).group("uid-1", extra=0)
+    with pytest.raises(EngineUnavailable, match="control group"):
+        group.make(LIMITS)
+
+
+@pytest.fixture
+def real():
+    hierarchy = cgroups.find()
+    assert hierarchy is not None
+    group = hierarchy.group(f"test-{os.getpid()}", extra=0)
+    group.make(LIMITS)
+    yield group
+    group.kill()
+    group.remove()
+
+
+@pytest.mark.root
+def test_a_real_group_holds_kills_and_goes(real):
+    script = 'for f in "$@"; do echo $$ > "$f"; done; sleep 60 & setsid sleep 60 & wait'
+    with subprocess.Popen(["/bin/sh", "-c", script, "sh", *map(str, real.entrances())]) as inside:
+        while len(real.pids()) < 3:
+            assert inside.poll() is None
+        assert inside.pid in real.pids()
+        assert real.kill()
+        assert inside.wait(5) != 0
+    assert real.pids() == []
+    assert real.usage().processes_peak in (None, 3, 4)
+    real.remove()
+    assert not any(place.exists() for place in real.places)

@@ -1,0 +1,190 @@
+"""Pumps: everything is read, no more than the cap is handed on, and the trace holds the command's lines only."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from workers.engines.drain import Pump, TracePump, trace_fifo
+
+SETUP = b"""\
+700   1795000000.000001 execve("/usr/bin/bwrap", ["bwrap"], 0x1 /* 0 vars */) = 0
+700   1795000000.000002 clone(child_stack=NULL, flags=CLONE_NEWPID|SIGCHLD) = 701
+701   1795000000.000003 openat(AT_FDCWD, "/proc/sys/kernel/overflowuid", O_RDONLY) = 3
+701   1795000000.000004 clone(child_stack=NULL, flags=SIGCHLD) = 2
+702   1795000000.000005 execve("/usr/bin/perl", ["perl"], 0x1 /* 0 vars */) = 0
+702   1795000000.000006 openat(AT_FDCWD, "/proc/self/fd/6", O_RDONLY) = 3
+"""
+COMMAND = b"""\
+702   1795000000.000007 execve("/usr/bin/sh", ["sh"], 0x1 /* 9 vars */) = 0
+702   1795000000.000008 openat(AT_FDCWD, "/etc/passwd", O_RDONLY) = 3
+7020  1795000000.000009 openat(AT_FDCWD, "/etc/group", O_RDONLY) = 3
+"""
+AFTER = b"""\
+701   1795000000.000010 openat(AT_FDCWD, "/own", O_RDONLY) = 3
+702   1795000000.000011 +++ exited with 3 +++
+701   1795000000.000012 +++ exited with 3 +++
+700   1795000000.000013 +++ exited with 3 +++
+"""
+
+
+class Source:
+    def __init__(self, make):
+        self.got = []
+        reader, self.writer = os.pipe()
+        self.pump = make(reader, self.got.append)
+        self.pump.start()
+
+    def send(self, *parts):
+        for part in parts:
+            os.write(self.writer, part)
+        return self
+
+    def end(self):
+        os.close(self.writer)
+        self.pump.join(10)
+        assert not self.pump.is_alive()
+        return b"".join(self.got)
+
+
+def tracing(cap=1 << 20, own_execs=2):
+    return Source(lambda reader, sink: TracePump(reader, sink, cap, own_execs=own_execs))
+
+
+def test_output_is_cut_at_the_cap_and_counted_on():
+    source = Source(lambda reader, sink: Pump("output", reader, sink, 10))
+    assert source.send(b"12345", b"67890", b"more").end() == b"1234567890"
+    assert (source.pump.total, source.pump.truncated) == (14, True)
+
+
+def test_exactly_the_cap_is_not_cut():
+    source = Source(lambda reader, sink: Pump("output", reader, sink, 10))
+    assert source.send(b"1234567890").end() == b"1234567890"
+    assert not source.pump.truncated
+
+
+def test_a_sink_that_raised_is_left_alone_and_the_pipe_is_emptied():
+    def sink(_):
+        calls.append(1)
+        raise RuntimeError("full")
+
+    calls = []
+    source = Source(lambda reader, _: Pump("output", reader, sink, 1 << 30))
+    source.send(*[b"x" * 60_000] * 10).end()
+    assert len(calls) == 1
+    assert isinstance(source.pump.error, RuntimeError)
+    assert source.pump.total == 600_000
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 5000])
+def test_the_trace_begins_with_the_command_and_has_its_lines_only(size):
+    data = SETUP + COMMAND + AFTER
+    source = tracing()
+    source.send(*(data[at : at + size] for at in range(0, len(data), size)))
+    assert source.end() == COMMAND + b"702   1795000000.000011 +++ exited with 3 +++\n"
+    assert (source.pump.exit_code, source.pump.killed_by, source.pump.has_ended) == (3, None, True)
+
+
+def test_a_death_by_signal_is_noticed():
+    source = tracing()
+    source.send(SETUP, COMMAND, b"702   1795000000.000011 +++ killed by SIGSEGV (core dumped) +++\n").end()
+    assert (source.pump.exit_code, source.pump.killed_by) == (None, "SIGSEGV")
+
+
+def test_the_end_of_another_process_is_not_the_command_s():
+    source = tracing()
+    source.send(SETUP, COMMAND, b"7020  1795000000.000011 +++ exited with 9 +++\n").end()
+    assert not source.pump.has_ended
+
+
+def test_the_trace_is_cut_at_a_line_and_its_end_is_noticed_all_the_same():
+    source = tracing(cap=len(COMMAND) - 5)
+    assert source.send(SETUP, COMMAND, AFTER).end() == b"".join(COMMAND.splitlines(keepends=True)[:2])
+    assert source.pump.truncated
+    assert source.pump.exit_code == 3
+    assert source.pump.total > len(COMMAND)
+
+
+def test_after_the_cut_nothing_follows():
+    source = tracing(cap=150)
+    long, short = b"702   1.0 open(" + b"x" * 100 + b")\n", b"702   1.0 open()\n"
+    source.send(SETUP, COMMAND[:80], COMMAND[80:], long)
+    assert source.send(short).end().count(b"\n") <= 2
+
+
+def test_a_line_without_end_is_dropped():
+    source = tracing()
+    source.send(SETUP, COMMAND, *[b"x" * 60_000] * 40, b"\n702   1795000000.000020 +++ exited with 0 +++\n")
+    assert len(source.end()) < len(COMMAND) + (1 << 20)
+    assert source.pump.truncated
+    assert source.pump.exit_code == 0
+
+
+def test_a_tracer_that_died_within_a_line_has_truncated():
+    source = tracing()
+    source.send(SETUP, COMMAND, b"702   1795000000.0000").end()
+    assert source.pump.truncated
+
+
+def answered(at, call="mount", result="-1 EPERM (Operation not permitted)"):
+    return f'702   1795000000.{at:06d} {call}("x") = {result}'.encode()
+
+
+def test_answered_calls_come_in_the_order_of_their_times():
+    source = tracing()
+    source.send(SETUP, COMMAND[: COMMAND.index(b"7020")])
+    wait_for(lambda: source.pump.command)
+    source.pump.answered(answered(9))
+    source.pump.answered(answered(11))
+    source.send(*(f"702   1795000000.{at:06d} openat() = 3\n".encode() for at in (8, 10, 12)))
+    times = [line.split()[1][-2:] for line in source.end().splitlines()[2:]]
+    assert times == [b"08", b"09", b"10", b"11", b"12"]
+
+
+def test_answered_calls_do_not_wait_for_a_tracer_that_is_silent():
+    source = tracing()
+    source.send(SETUP, COMMAND)
+    wait_for(lambda: source.pump.command)
+    source.pump.answered(answered(50))
+    wait_for(lambda: any(b"mount" in part for part in source.got))
+    source.end()
+
+
+def test_an_attempt_that_both_saw_is_written_down_once():
+    source = tracing()
+    source.send(SETUP, COMMAND)
+    wait_for(lambda: source.pump.command)
+    seen = (
+        '702   1795000000.000040 execve("/bin/true", ["true"], 0x1 /* 2 vars */) = -1 EPERM (Operation not permitted)\n'
+    )
+    source.pump.answered(answered(41, call="execve"))
+    source.send(seen.encode(), answered(60, call="mount") + b"\n")
+    lines = source.end().splitlines()[3:]
+    assert [line.split()[2][:5] for line in lines] == [b"execv", b"mount"]
+    source = tracing()
+    source.send(SETUP, COMMAND, seen.encode())
+    assert source.end().count(b"execve") == 2, "one that only strace saw stays"
+
+
+def wait_for(condition):
+    end = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_the_fifo_is_read_to_the_end_and_held_until_then(tmp_path):
+    path, reader, hold = trace_fifo(tmp_path, None)
+    assert path.stat().st_mode & 0o777 == 0o600
+    got = []
+    pump = Pump("trace", reader, got.append, 100)
+    pump.start()
+    for _ in range(2):  # a tracer comes and goes; the pump does not take that for the end
+        with path.open("wb") as tracer:
+            tracer.write(b"line\n")
+    assert pump.is_alive()
+    os.close(hold)
+    pump.join(5)
+    assert b"".join(got) == b"line\nline\n"
+    assert threading.active_count() >= 1
