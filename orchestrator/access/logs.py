@@ -4,15 +4,17 @@ import logging
 import re
 import traceback
 
-from runtime_jobs.identifiers import fingerprint
+from runtime_jobs.identifiers import ULID_PATTERN, fingerprint
 
-# Also parts of one, and upper case: what was cut off or shouted is still better not shown.
-_SECRET = re.compile(r"\b(rtl_[0-9A-Za-z]{8,}|rto_(?:api|worker)_[A-Za-z0-9_-]{8,})")
+# Whole ones first, then parts and upper case: what was cut off or shouted is still better not shown.
+_SECRET = re.compile(
+    rf"rtl_{ULID_PATTERN}|rto_(?:api|worker)_[A-Za-z0-9_-]{{43}}|rtl_[0-9A-Za-z]{{8,}}|rto_(?:api|worker)_[A-Za-z0-9_-]{{8,}}"
+)
 
 
 def redacted(text: str) -> str:
     """The text with `rtl_…` and `rto_…` replaced by `rtl:` or `rto:` and 16 hex digits of its SHA-256."""
-    return _SECRET.sub(lambda found: f"{found[1][:3]}:{fingerprint(found[1])}", text)
+    return _SECRET.sub(lambda found: f"{found[0][:3]}:{fingerprint(found[0])}", text)
 
 
 class Redaction(logging.Filter):

@@ -3,6 +3,7 @@
 import pytest
 from django.test import Client
 
+from runtime_jobs.models import Job
 from tests.calling import Caller, problem_of, refused
 from tests.factories import SUBMIT_BODY, submitted
 
@@ -103,8 +104,6 @@ def test_what_a_stranger_says_of_proxies_counts_nothing(alice):
     }
     created = alice.post(JOBS, SUBMIT_BODY, **lies)
     assert created.status_code == 201
-    from runtime_jobs.models import Job
-
     assert Job.objects.get(job_ulid=created.json()["job_id"]).source_address == "127.0.0.1"
     alice.post(JOBS, SUBMIT_BODY)
     assert alice.get(f"{JOBS}?limit=1", **lies).json()["next"].startswith("http://testserver/")
@@ -113,8 +112,6 @@ def test_what_a_stranger_says_of_proxies_counts_nothing(alice):
 def test_behind_our_own_proxy_its_last_word_counts(alice, settings):
     settings.BEHIND_PROXY = True
     created = alice.post(JOBS, SUBMIT_BODY, **{"X-Forwarded-For": "10.9.8.7, 192.0.2.44"})
-    from runtime_jobs.models import Job
-
     assert Job.objects.get(job_ulid=created.json()["job_id"]).source_address == "192.0.2.44"
 
 

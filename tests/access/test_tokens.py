@@ -4,6 +4,7 @@ import logging
 from datetime import timedelta
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from orchestrator import lifecycle
@@ -197,8 +198,6 @@ def test_a_worker_is_no_client_and_a_client_no_worker(organization, alice, wendy
 
 
 def test_a_session_reads_and_writes_only_with_a_csrf_token(organization, django_user_model):
-    from django.test import Client
-
     member = django_user_model.objects.create_user("mia")
     Membership.objects.create(user=member, organization=organization)
     job = submitted(organization.projects.get())
@@ -217,8 +216,6 @@ def test_a_session_reads_and_writes_only_with_a_csrf_token(organization, django_
 
 
 def test_a_good_bearer_token_needs_no_csrf_token_beside_a_cookie(organization, django_user_model):
-    from django.test import Client
-
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(django_user_model.objects.create_user("mia"))
     token = {"Authorization": f"Bearer {api_token(organization)}"}
