@@ -30,6 +30,7 @@ _WANTED: dict[str, tuple[set[str], str]] = {
     "user_namespace": (_NO, "a job can make a user namespace"),
     "vsock": (_NO, "a job can open a socket to the hypervisor"),
     "internet": ({"ENETUNREACH"}, "a job reaches the network"),
+    "outside": (_NO | {"ENOENT"}, "a job can read a file of the machine"),
     "core_pattern": (_NO, "a job can set the machine's core_pattern"),
     "system": (_NO, "a job can write into the system"),
     "root": (_NO, "a job can write beside its workspace"),
@@ -62,7 +63,10 @@ def workspace(owner: int | None) -> Iterator[Path]:
 
 def attack(subject: Subject) -> list[str]:
     """What a job could do and must not, in words; an empty list is what everybody wants."""
-    ended, output, trace = _run(subject, (PERL, "-e", _SELFTEST), allow_exec=False, egress=Egress(()))
+    with tempfile.NamedTemporaryFile(prefix="runtime-orchestrator-check-") as outside:
+        Path(outside.name).chmod(0o644)
+        command = (PERL, "-e", _SELFTEST, outside.name)
+        ended, output, trace = _run(subject, command, allow_exec=False, egress=Egress(()))
     said = dict(line.partition(" ")[::2] for line in output.splitlines())
     found = [f"{words} ({name}: {said.get(name)})" for name, words in _failed(said)]
     uid = str(subject.owner(subject.slot) or os.geteuid())

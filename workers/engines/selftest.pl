@@ -22,6 +22,7 @@ if ($socket != -1 && syscall(42, $socket, $way_out, 16) != -1 && open my $proxy,
     syswrite $proxy, "GET http://selftest.invalid/ HTTP/1.0\r\n\r\n";
     print 'way_out ', (<$proxy> // '') =~ / (\d+) / ? $1 : 'silent', "\n";
 }
+attempt('outside', sub { my $flags = 0; syscall 2, $ARGV[0], $flags, 0 });
 for (['core_pattern', '/proc/sys/kernel/core_pattern'], ['system', '/usr/selftest'], ['root', '/selftest']) {
     my ($name, $path) = @$_;
     attempt($name, sub { my $flags = 1 | 0100; my $fd = syscall 2, $path, $flags, 0600; unlink $path if $fd > -1; $fd });

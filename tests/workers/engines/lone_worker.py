@@ -12,7 +12,7 @@ def main(name, first_uid, workspace, *argv):
     engine = engine_named(name, first_uid=int(first_uid))
     order = Order(argv=argv, workspace=Path(workspace), slot=0, timeout_seconds=60)
     ended = engine.run(order, output=lambda data: os.write(1, data), trace=lambda _: None, stop=Stop())
-    print(ended.kind)
+    os.write(1, f"{ended.kind}\n".encode())
 
 
 if __name__ == "__main__":

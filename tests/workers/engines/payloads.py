@@ -18,8 +18,7 @@ sub calls { my %calls = @_; for my $name (sort keys %calls) { my ($number, @argu
 
 def said(run):
     """{name: result} of what `try` printed."""
-    pairs = (line.split(" ", 1) for line in run.output.splitlines() if " " in line)
-    return {name: result for name, result in pairs}
+    return dict(line.split(" ", 1) for line in run.output.splitlines() if " " in line)
 
 
 def program_64(code: bytes) -> bytes:
@@ -34,4 +33,3 @@ def program_64(code: bytes) -> bytes:
 
 # getpid by the door for 32-bit programs, then exit(0): a filter that looks at numbers alone would take it for another.
 INT80 = program_64(bytes.fromhex("b814000000 cd80 b83c000000 31ff 0f05"))
-# clone(CLONE_VM|CLONE_THREAD|CLONE_SIGHAND) is what a thread is: see test_threads_are_traced, which uses sort instead.

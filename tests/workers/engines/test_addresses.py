@@ -1,5 +1,6 @@
 """Names that may be asked for, and addresses that no name may lead to."""
 
+import ipaddress
 import socket
 
 import pytest
@@ -87,14 +88,11 @@ def test_a_public_address_of_this_machine_is_refused(monkeypatch):
 
 
 def test_an_address_of_this_machine_is_known_as_such():
-    import ipaddress
-
     assert addresses._is_ours(ipaddress.ip_address("127.0.0.1"))
     assert not addresses._is_ours(ipaddress.ip_address("8.8.8.8"))
 
 
 def test_a_literal_resolves_to_itself():
     assert addresses.resolve("127.0.0.1", 443) == ["127.0.0.1"]
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(socket.gaierror):
         addresses.resolve("name.invalid.", 443)
-    assert issubclass(socket.gaierror, OSError)

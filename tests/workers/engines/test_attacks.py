@@ -29,10 +29,10 @@ def host_state():
         },
         "mounts": Path("/proc/self/mountinfo").read_text(),
         "namespaces": {
-            name: os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "net", "pid", "user", "ipc", "uts")
+            name: str(Path(f"/proc/self/ns/{name}").readlink()) for name in ("mnt", "net", "pid", "user", "ipc", "uts")
         },
         "interfaces": sorted(name for _, name in socket.if_nameindex()),
-        "system": {path: os.stat(path).st_mtime_ns for path in ("/usr", "/usr/bin", "/etc/passwd")},
+        "system": {path: Path(path).stat().st_mtime_ns for path in ("/usr", "/usr/bin", "/etc/passwd")},
     }
 
 
@@ -272,9 +272,8 @@ def test_125_names_that_are_looked_up_are_seen(bench):
         assert run.seen("sendmmsg(", name) or run.seen("sendto(", name)
     time_of = {word: min(line.split()[1] for line in run.seen(word)) for word in ("htons(53)", r"\4name\tlooked-up")}
     assert time_of["htons(53)"] < time_of[r"\4name\tlooked-up"]
-    assert [line.split()[1] for line in run.seen("connect(")] == sorted(
-        line.split()[1] for line in run.seen("connect(")
-    )
+    times = [line.split()[1] for line in run.trace.splitlines() if "connect(" in line or "sendmmsg(" in line]
+    assert times == sorted(times)
 
 
 def test_126_the_tracer_cannot_be_found_or_killed(bench):
@@ -304,7 +303,7 @@ def test_126_no_line_of_the_trace_can_be_forged(bench):
     forged = '99999 1795000000.000000 execve("/forged", ["forged"], 0x1) = 0'
     name = "a\\n" + forged.replace('"', '\\"') + '\\n>\\"'
     run = bench.perl(
-        f'open(my $f, "<", "{name}"); open(my $g, ">", "b>\\n{forged.split()[0]} x"); exec {{ "{name}" }} "x"; exit 0'
+        f'open(my $f, "<", "{name}"); open(my $g, ">", "b>\\n{forged.split(maxsplit=1)[0]} x"); exec {{ "{name}" }} "x"; exit 0'
     )
     assert run.seen("forged")
     assert not any(line.startswith("99999") for line in run.trace.splitlines())

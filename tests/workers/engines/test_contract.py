@@ -7,7 +7,7 @@ import pytest
 
 from tests.workers.engines.conftest import REAL, Bench
 from workers.engines import ENGINES, engine_named
-from workers.engines.base import EngineUnavailable, Isolation, Limits, Order, SandboxFailed, Stop
+from workers.engines.base import EngineUnavailable, Isolation, Limits, Order, Stop
 from workers.engines.null import FLAG
 
 WORDS = {

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.engines.conftest import FIRST_UID
+from tests.workers.engines.conftest import FIRST_UID, Bench
 from workers.engines import processes
-from workers.engines.base import Stop
+from workers.engines.base import EngineUnavailable, Stop
 
 # A child, a daemon in a session of its own, a grandchild of a parent that has left, one that is stopped, and all of
 # them deaf to what can be ignored and holding the job's output.
@@ -122,8 +122,6 @@ def test_cleaning_ends_processes_of_the_slot_and_no_others(bench):
 
 @pytest.mark.root
 def test_the_slot_of_another_worker_is_neither_taken_nor_cleaned(lone_worker, bench):
-    from workers.engines.base import EngineUnavailable
-
     _, known = lone_worker
     with pytest.raises(EngineUnavailable, match="another worker"):
         bench.sh("true")
@@ -177,8 +175,6 @@ TABLE = [
 
 @pytest.mark.parametrize(("name", "victim"), TABLE)
 def test_nobody_survives_the_death_of_a_part_of_the_sandbox(engines, base, name, victim):
-    from tests.workers.engines.conftest import Bench
-
     bench = Bench(engines[name], base)
     thread, ends, known = start(bench, Stop())
     processes.send(VICTIMS[victim](known), signal.SIGKILL)

@@ -1,14 +1,15 @@
 """What one job may use: it ends for its own excess, with the reason named, and nobody else notices."""
 
-import os
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from workers.engines import disk
-from workers.engines.base import Stop
+from workers.engines.base import EngineUnavailable, Stop
+from workers.engines.cgroups import Hierarchy
 from workers.engines.meter import Meter
 
 MIB = 1 << 20
@@ -193,9 +194,6 @@ def test_only_the_disk_is_soft_for_root(bench):
 
 
 def test_a_hierarchy_that_refuses_a_limit_refuses_the_job(bench, monkeypatch, tmp_path):
-    from workers.engines.base import EngineUnavailable
-    from workers.engines.cgroups import Hierarchy
-
     (tmp_path / "closed").write_text("no directory")
     monkeypatch.setattr(
         bench.engine, "hierarchy", Hierarchy(2, dict.fromkeys(("memory", "pids", "cpu"), tmp_path / "closed"))
@@ -206,13 +204,17 @@ def test_a_hierarchy_that_refuses_a_limit_refuses_the_job(bench, monkeypatch, tm
     assert not order.workspace.with_name(order.workspace.name + ".private").exists()
 
 
+def open_descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_the_worker_s_descriptors_are_given_back(bench):
     bench.sh("true")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(3):
         bench.sh("true")
         bench.run("no-such-command")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_the_worker_s_threads_end(bench):

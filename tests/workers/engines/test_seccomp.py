@@ -3,6 +3,7 @@
 import errno
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -136,8 +137,6 @@ def test_shared_objects_are_closed_without_an_ipc_namespace(name):
 
 def test_the_numbers_are_those_of_this_machine_s_headers():
     """Where the headers are installed; the kernel's numbers never change."""
-    from pathlib import Path
-
     header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
     if not header.exists():
         return

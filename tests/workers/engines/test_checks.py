@@ -1,0 +1,193 @@
+"""What the start-up checks find: nothing on a machine that is well, and each guard when it is taken away."""
+
+import os
+import time
+
+import pytest
+
+from tests.workers.engines.conftest import FIRST_UID, REAL
+from workers.engines import engine_named, inside, landlock, launch, processes, seccomp
+from workers.engines.base import EngineUnavailable, SandboxFailed, Stop
+from workers.engines.bwrap import BwrapBox
+from workers.engines.cgroups import Group
+
+
+@pytest.fixture(params=REAL)
+def engine(request):
+    return engine_named(request.param, first_uid=FIRST_UID)
+
+
+@pytest.fixture
+def bubblewrap():
+    return engine_named("bubblewrap", first_uid=FIRST_UID)
+
+
+@pytest.fixture
+def restricted():
+    return engine_named("restricted", first_uid=FIRST_UID)
+
+
+def missing(engine):
+    return " | ".join(engine.check().missing)
+
+
+def test_a_well_machine_offers_everything_in_two_seconds(engine):
+    started = time.process_time(), time.monotonic()
+    found = engine.check()
+    assert found.missing == ()
+    assert {"linux", "ptrace", "egress", "exec_control"} <= found.offered
+    assert ("namespaces" in found.offered) == (engine.name == "bubblewrap")
+    assert time.process_time() - started[0] < 1
+    assert time.monotonic() - started[1] < 8, "under two seconds when the machine has nothing else to do"
+
+
+def test_a_program_that_is_not_installed_is_named(engine, monkeypatch):
+    monkeypatch.setattr(launch, "TOOL_PATH", "/nowhere")
+    found = missing(engine)
+    assert "strace is not installed." in found
+    assert "setpriv is not installed." in found
+    assert ("bwrap is not installed." in found) == (engine.name == "bubblewrap")
+
+
+def test_another_processor_is_named(engine, monkeypatch):
+    monkeypatch.setattr(launch, "ARCHITECTURE", "s390x")
+    assert "filtered on s390x only" in missing(engine)
+
+
+def test_an_old_bubblewrap_is_named(bubblewrap, monkeypatch):
+    monkeypatch.setattr("workers.engines.bubblewrap._help", lambda: "--bind SRC DEST")
+    assert "too old" in missing(bubblewrap)
+
+
+def test_a_kernel_without_landlock_is_named_and_runs_nothing(restricted, monkeypatch):
+    monkeypatch.setattr(restricted, "abi", 0)
+    assert "no Landlock" in missing(restricted)
+    assert "no Landlock" in " ".join(restricted.requirements())
+
+
+def test_an_ordinary_user_needs_landlock_that_scopes_signals(restricted, monkeypatch):
+    monkeypatch.setattr(restricted, "abi", landlock.SCOPES_SINCE - 1)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "signal its user's other processes" in " ".join(restricted.requirements())
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert restricted.requirements() == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("abi", [1, 2, 3, 4, 5])
+def test_older_landlocks_do_for_root(restricted, monkeypatch, abi):
+    monkeypatch.setattr(restricted, "abi", abi)
+    assert restricted.check().missing == ()
+
+
+def test_the_filter_is_missed(engine, monkeypatch):
+    monkeypatch.setattr(seccomp, "common_rules", list)
+    words = {"bubblewrap": "open a socket to the hypervisor", "restricted": "make a user namespace"}
+    assert f"a job can {words[engine.name]}" in missing(engine)
+
+
+def test_the_filter_against_other_architectures_is_missed(engine, monkeypatch):
+    monkeypatch.setattr(seccomp, "KILL", seccomp.ALLOW)
+    assert "calls of another architecture are not killed" in missing(engine)
+
+
+def test_the_filter_against_programs_is_missed(engine, monkeypatch):
+    monkeypatch.setattr(seccomp, "one_program_rules", lambda _: [])
+    assert "a job that may not start programs can" in missing(engine)
+
+
+def test_landlock_is_missed(restricted, monkeypatch):
+    monkeypatch.setattr(landlock, "READABLE", ("/",))
+    assert "a job can read a file of the machine" in missing(restricted)
+
+
+def test_the_read_only_root_is_missed(bubblewrap, monkeypatch):
+    arguments = BwrapBox._arguments
+    monkeypatch.setattr(BwrapBox, "_arguments", lambda box, passed: arguments(box, passed)[:-2])
+    assert "a job can write beside its workspace" in missing(bubblewrap)
+
+
+def test_the_empty_environment_is_missed(bubblewrap, monkeypatch):
+    monkeypatch.setattr(launch, "_UNLESS_ORPHANED", 'shift; export SECRET=x; exec "$@"')
+    assert "the environment of pid 1 is readable" in missing(bubblewrap)
+
+
+def test_a_descriptor_that_leaks_is_found(bubblewrap, monkeypatch):
+    monkeypatch.setattr(inside, "SCRIPT", inside.SCRIPT.replace(b"syscall 436, 3, 0xFFFFFFFF, 4", b"0"))
+    assert "descriptors leak into the job" in missing(bubblewrap)
+
+
+def test_a_tracer_that_sees_nothing_is_found(engine, monkeypatch):
+    monkeypatch.setattr(launch, "STRACE_OPTIONS", ("-f", "-q", "-ttt", "-e", "trace=execve"))
+    assert "does not start" in missing(engine) or "the tracer saw nothing" in missing(engine)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("name", "words"), [("pids.max", "processes"), ("memory.limit_in_bytes", "memory")])
+def test_a_limit_that_does_not_hold_is_found(bubblewrap, monkeypatch, name, words):
+    if bubblewrap.hierarchy.version == 2:
+        name = {"memory.limit_in_bytes": "memory.max"}.get(name, name)
+    settings = Group._settings
+    dropped = {name, "memory.memsw.limit_in_bytes"} if words == "memory" else {name}
+    monkeypatch.setattr(
+        Group, "_settings", lambda group, limits: [s for s in settings(group, limits) if s[1] not in dropped]
+    )
+    assert f"the limit of {words} does not hold" in missing(bubblewrap)
+
+
+def test_a_death_signal_that_is_not_sent_is_found(bubblewrap, monkeypatch):
+    monkeypatch.setattr(launch, "unprivileged", _without(launch.unprivileged, "--pdeathsig", "KILL"))
+    assert "survives the death of its worker" in missing(bubblewrap)
+
+
+def _without(make, *words):
+    return lambda *given: [word for word in make(*given) if word not in words]
+
+
+def test_a_sandbox_that_does_not_start_is_found(bubblewrap, monkeypatch):
+    arguments = BwrapBox._arguments
+    monkeypatch.setattr(BwrapBox, "_arguments", lambda box, passed: ["--no-such-option", *arguments(box, passed)])
+    assert "the sandbox does not start: bwrap: Unknown option --no-such-option" in missing(bubblewrap)
+
+
+def test_a_sandbox_that_does_not_start_has_last_words_without_paths(bwrap, monkeypatch):
+    arguments = BwrapBox._arguments
+    order = bwrap.order("true")
+    broken = ["--ro-bind", f"{order.workspace}/no\x01such", "/x"]
+    monkeypatch.setattr(BwrapBox, "_arguments", lambda box, passed: [*broken, *arguments(box, passed)])
+    with pytest.raises(SandboxFailed) as failed:
+        bwrap.engine.run(order, output=bytes, trace=bytes, stop=Stop())
+    assert str(failed.value).startswith("bwrap: Can't find source path WORKSPACE/no?such")
+    assert not order.workspace.with_name(order.workspace.name + ".private").exists()
+
+
+def test_spare_slots_are_for_checks_only(engine):
+    slots = engine.slots
+    with slots.spare() as first, slots.spare() as second:
+        assert first != second
+        assert min(first, second) >= 160
+
+
+@pytest.mark.root
+def test_a_uid_of_somebody_is_not_used(monkeypatch):
+    engine = engine_named("bubblewrap", first_uid=65534)  # nobody, who may run other things
+    with pytest.raises(EngineUnavailable, match="belongs to nobody"), engine.slots.taken(0):
+        pass
+
+
+@pytest.mark.parametrize("uid", [0, 1, 999])
+def test_uids_of_the_system_are_not_used(uid):
+    with pytest.raises(ValueError, match="belong to the system"):
+        engine_named("bubblewrap", first_uid=uid)
+
+
+def test_the_uid_of_root_is_never_swept():
+    with pytest.raises(ValueError, match="never 0"):
+        processes.kill_uid(0)
+
+
+def test_an_ordinary_user_has_no_uids_to_give(engine, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert engine.owner(3) is None
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert engine.owner(3) == FIRST_UID + 3

@@ -1,0 +1,207 @@
+"""Verdicts, disk, lines about answered calls, and the row of programs: the parts that need no sandbox."""
+
+import errno
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from workers.engines import attempts, disk, launch, processes
+from workers.engines.base import Limits, Stop
+from workers.engines.cgroups import Usage
+from workers.engines.notices import BURST, RATE, Notices, Question, Reply
+from workers.engines.verdicts import Seen, judge
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        (Seen(exit_code=0), ("exited", 0, None)),
+        (Seen(exit_code=137), ("exited", 137, None)),
+        (Seen(killed_by="SIGSEGV"), ("signaled", None, "SIGSEGV")),
+        (Seen(), ("signaled", None, "SIGKILL")),
+        (Seen(reason="timeout", exit_code=0), ("timeout", 0, None)),
+        (Seen(reason="stopped", killed_by="SIGTERM"), ("stopped", None, "SIGTERM")),
+        (Seen(reason="disk_full", killed_by="SIGKILL"), ("disk_full", None, "SIGKILL")),
+        (Seen(reason="stopped", failure=errno.ENOENT), ("stopped", None, None)),
+        (Seen(failure=errno.ENOENT, exit_code=127), ("not_found", None, None)),
+        (Seen(exit_code=0, usage=Usage(out_of_memory_kills=1)), ("exited", 0, None)),
+        (Seen(exit_code=2, usage=Usage(out_of_memory_kills=1)), ("out_of_memory", 2, None)),
+        (Seen(killed_by="SIGKILL", usage=Usage(out_of_memory_kills=1)), ("out_of_memory", None, "SIGKILL")),
+        (Seen(exit_code=0, usage=Usage(refused_forks=5)), ("exited", 0, None)),
+        (Seen(exit_code=1, usage=Usage(refused_forks=5)), ("too_many_processes", 1, None)),
+        (Seen(exit_code=1, usage=Usage(refused_forks=5, out_of_memory_kills=1)), ("out_of_memory", 1, None)),
+        (Seen(reason="timeout", killed_by="SIGKILL", usage=Usage(refused_forks=5)), ("timeout", None, "SIGKILL")),
+        (Seen(killed_by="SIGXFSZ"), ("disk_full", None, "SIGXFSZ")),
+    ],
+)
+def test_what_was_seen_becomes_one_verdict(seen, verdict):
+    assert judge(seen) == verdict
+
+
+def test_disk_counts_blocks_once_and_everything_a_little(tmp_path):
+    (tmp_path / "big").write_bytes(b"x" * 100_000)
+    os.link(tmp_path / "big", tmp_path / "again")
+    with (tmp_path / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 30)
+    (tmp_path / "link").symlink_to("/usr")
+    (tmp_path / "folder").mkdir()
+    assert 100_000 + 3 * 4096 <= disk.used([tmp_path]) < 100_000 + 5 * 4096
+
+
+def test_disk_does_not_fail_on_what_goes_away(tmp_path):
+    assert disk.used([tmp_path / "gone"]) == 0
+
+
+def test_erase_removes_any_depth_and_mode_and_follows_no_link(tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("stays")
+    doomed = tmp_path / "doomed"
+    doomed.mkdir()
+    (doomed / "out").symlink_to(kept)
+    (doomed / "closed" / "inner").mkdir(parents=True)
+    (doomed / "closed" / "inner" / "file").write_text("")
+    (doomed / "closed").chmod(0)
+    script = "chdir shift; for (1 .. 60) { mkdir 'd' x 100; chdir 'd' x 100 }"
+    subprocess.run(["perl", "-e", script, doomed], check=True)
+    assert disk.erase(doomed)
+    assert (kept / "file").read_text() == "stays"
+    assert disk.erase(doomed), "a second call changes nothing"
+
+
+class Memory(Question):
+    """A question whose memory is a dictionary."""
+
+    def memory(self, address, size):
+        return _PAGES.get(address, b"")[:size]
+
+
+_PAGES = {
+    0x10: b'/bin/"x"\n\x00\xff\x07rest', 0x100: b"/bin/ls\0",
+    0x20: (0x100).to_bytes(8, "little") + (0x10).to_bytes(8, "little") + bytes(8),
+    0x30: b"\x02\x00\x01\xbb\xcb\x00\x71\x07" + bytes(8),
+    0x40: b"\x0a\x00\x00\x35" + bytes(4) + bytes(15) + b"\x01" + bytes(4),
+    0x50: b"\x01\x00/run/x\0junk", 0x60: b"\x01\x00\0abstract",
+}  # fmt: skip
+
+
+def test_a_line_about_an_answered_call_has_strace_s_form():
+    line = attempts.line(Memory(1, 77, "reboot", (0,) * 6), Reply(error=errno.EPERM)).decode()
+    assert re.fullmatch(r"77    \d{10}\.\d{6} reboot\((0x0, ){5}0x0\) = -1 EPERM \(Operation not permitted\)", line)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "reply", "text"),
+    [
+        ("socket", (2, 1 | 0x80000 | 0x800, 6), Reply(value=5), "socket(AF_INET, SOCK_STREAM|SOCK_CLOEXEC|SOCK_NONBLOCK, 6) = 5"),
+        ("socket", (40, 1), Reply(error=97), "socket(AF_VSOCK, SOCK_STREAM, 0) = -1 EAFNOSUPPORT (Address family not supported by protocol)"),
+        ("socket", (99, 9), Reply(error=97), "socket(0x63 /* AF_??? */, 0x9 /* SOCK_??? */, 0) = -1 EAFNOSUPPORT (Address family not supported by protocol)"),
+        ("connect", (3, 0x30, 16), Reply(error=101), 'connect(3, {sa_family=AF_INET, sin_port=htons(443), sin_addr=inet_addr("203.0.113.7")}, 16) = -1 ENETUNREACH (Network is unreachable)'),
+        ("connect", (3, 0x40, 28), Reply(), 'connect(3, {sa_family=AF_INET6, sin6_port=htons(53), sin6_flowinfo=htonl(0), inet_pton(AF_INET6, "::1", &sin6_addr), sin6_scope_id=0}, 28) = 0'),
+        ("connect", (3, 0x50, 110), Reply(error=13), 'connect(3, {sa_family=AF_UNIX, sun_path="/run/x"}, 110) = -1 EACCES (Permission denied)'),
+        ("connect", (3, 0x60, 12), Reply(error=13), 'connect(3, {sa_family=AF_UNIX, sun_path=@"abstract"}, 12) = -1 EACCES (Permission denied)'),
+        ("connect", (3, 0x999, 16), Reply(error=13), "connect(3, 0x999, 16) = -1 EACCES (Permission denied)"),
+        ("mount", (0x100, 0, 0x10, 4096, 0), Reply(error=1), r'mount("/bin/ls", NULL, "/bin/\"x\"\n", 0x1000, 0x0, 0x0) = -1 EPERM (Operation not permitted)'),
+        ("ptrace", (16, 5), Reply(error=1), "ptrace(0x10, 0x5, 0x0, 0x0, 0x0, 0x0) = -1 EPERM (Operation not permitted)"),
+        ("execveat", (-100, 0x100, 0x20, 0, 0x1000), Reply(error=1), r'execveat(AT_FDCWD, "/bin/ls", ["/bin/ls", "/bin/\"x\"\n"], 0x0, 0x1000) = -1 EPERM (Operation not permitted)'),
+    ],
+)  # fmt: skip
+def test_arguments_are_shown_as_strace_shows_them(call, arguments, reply, text):
+    question = Memory(1, 2**22, call, (*(value & (1 << 64) - 1 for value in arguments), *[0] * (6 - len(arguments))))
+    assert attempts.line(question, reply).decode("latin-1").split(" ", 2)[2] == text
+
+
+def test_the_worker_reads_the_memory_of_another():
+    script = (
+        "my $text = 'read me' . \"\\0\" x 9000; print unpack('Q', pack 'p', $text), \"\\n\"; $| = 1; print ''; <STDIN>"
+    )
+    with subprocess.Popen(["perl", "-e", f"$| = 1; {script}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        address = int(other.stdout.readline())
+        question = Question(1, other.pid, "x", ())
+        assert question.text(address) == b"read me"
+        assert len(question.memory(address, 8000)) == 8000
+        assert question.memory(0, 10) == b""
+        assert question.memory(2**64 - 8, 64) == b""
+        other.stdin.close()
+
+
+def test_answers_slow_down_after_a_burst(monkeypatch):
+    naps, now = [], [0.0]
+    monkeypatch.setattr("workers.engines.notices.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("workers.engines.notices.time.sleep", naps.append)
+    reader, writer = os.pipe()
+    notices = Notices(reader, {}, lambda *_: None)
+    for _ in range(BURST):
+        notices._slow_down()
+    assert naps == []
+    notices._slow_down()
+    assert naps == [1 / RATE]
+    now[0] += 100
+    for _ in range(BURST - 2):
+        notices._slow_down()
+    assert len(naps) == 1
+    for descriptor in (reader, writer, notices._stop_reader, notices._stop_writer):
+        os.close(descriptor)
+
+
+def test_the_row_of_programs_drops_everything_before_it_traces():
+    row = launch.unprivileged(61000)
+    assert {"--reuid=61000", "--regid=61000", "--clear-groups", "--bounding-set=-all", "--no-new-privs"} <= set(row)
+    assert row[row.index("--pdeathsig") + 1] == "KILL"
+    assert not any("uid" in word for word in launch.unprivileged(None))
+    assert "--core=0" in launch.limited(Limits())
+    assert "--seccomp-bpf" in launch.traced(Path("/fifo"))
+    assert launch.joined([]) == []
+
+
+def test_an_orphan_does_not_go_on():
+    command = [*launch.unless_orphaned("1"), "echo", "went on"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (125, "")
+    command = [*launch.unless_orphaned(str(os.getpid())), "echo", "went on"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "went on\n"
+
+
+def test_versions_are_told():
+    assert launch.versions("bwrap").startswith("bubblewrap 0.")
+    assert ", strace " in launch.versions("bwrap")
+
+
+def test_a_name_with_parentheses_does_not_confuse_the_reader_of_processes():
+    with subprocess.Popen(
+        ["perl", "-e", "$0 = 'a) R 1 (b'; $| = 1; print 'x'; sleep 60"], stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.read(1)
+        process = processes.read(child.pid)
+        assert (process.pid, process.parent) == (child.pid, os.getpid())
+        assert child.pid in [found.pid for found in processes.descendants(os.getpid())]
+        child.kill()
+
+
+def test_a_signal_does_not_hit_a_later_process_of_the_same_number():
+    with subprocess.Popen(["sleep", "60"]) as child:
+        process = processes.read(child.pid)
+        stranger = processes.Process(process.pid, process.parent, process.born + 1, process.state)
+        processes.send(stranger, processes.signal.SIGKILL)
+        assert child.poll() is None
+        processes.send(process, processes.signal.SIGKILL)
+        assert child.wait(5) == -9
+    processes.send(process, processes.signal.SIGKILL)
+
+
+def test_a_private_directory_is_closed_to_others(bench):
+    order = bench.order("sh", "-c", "sleep 0.3; echo x")
+    seen = []
+
+    def look(_):
+        private = order.workspace.with_name(order.workspace.name + ".private")
+        seen.extend((path.name, stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) for path in private.iterdir())
+
+    bench.engine.run(order, output=look, trace=bytes, stop=Stop())
+    owner = bench.engine.owner(0)
+    owner = os.geteuid() if owner is None else owner
+    assert sorted(seen) == [("home", 0o700, owner), ("tmp", 0o700, owner), ("trace", 0o700, owner)]
