@@ -90,7 +90,7 @@ class Observer:
         yield Execution(path, argv, call.errno, unnamed)
         if call.ok or (call.result is None and call.cut):
             program = self._program(path, argv, process.leader.cwd)
-            self.processes.executed(process, program, argv, shown=self._ground.shown(path))
+            self.processes.executed(process, program, command=" ".join(argv), shown=self._ground.shown(path))
 
     def _program(self, path: str, argv: tuple[str, ...], directory: str) -> Program:
         script = script_of(path, argv)

@@ -44,7 +44,7 @@ def _process(one: Process, root: Process | None) -> Item:
         "is_root": one is root,
         "exec_count": one.exec_count,
         "exec_paths": [clean(path, MAX_PATH) for path in one.exec_paths],
-        "command": clean(" ".join(" ".join(one.command).split()), _MAX_COMMAND),
+        "command": clean(" ".join(one.command.split()), _MAX_COMMAND),
         "first_seen": rfc3339(one.first_seen),
         "ended_at": maybe_rfc3339(one.ended_at),
         "exit_code": one.exit_code,

@@ -12,8 +12,10 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-MAX_RECORDS = 10_000  # of processes and threads; beyond it they are counted, and share one nameless record
+MAX_RECORDS = 4_000  # of processes and threads; beyond it they are counted, and share one nameless record
 MAX_EXEC_PATHS = 5
+MAX_PATH = 1024
+MAX_COMMAND = 1024
 LARGEST_PID = 1 << 22
 
 _INTERPRETERS = ("python", "node", "sh", "bash", "dash", "ruby", "perl", "php")
@@ -42,7 +44,7 @@ class Process:
     parent: Process | None = None
     is_thread: bool = False
     program: Program = Program()
-    command: tuple[str, ...] = ()
+    command: str = ""
     exec_count: int = 0
     exec_paths: list[str] = field(default_factory=list)
     ended_at: float | None = None
@@ -127,15 +129,15 @@ class Processes:
             if number in self._live:  # no namespace between: it was seen before its parent came back
                 del self._waiting[number]
 
-    def executed(self, process: Process, program: Program, argv: tuple[str, ...], *, shown: str) -> None:
+    def executed(self, process: Process, program: Program, *, command: str, shown: str) -> None:
         """Threads that execute have become their process (strace says so); a thread only guessed was none."""
         if process is self._crowd:
             return
         process.is_thread = False
-        process.program, process.command = program, argv
+        process.program, process.command = program, command[:MAX_COMMAND]
         process.exec_count += 1
         if len(process.exec_paths) < MAX_EXEC_PATHS:
-            process.exec_paths.append(shown)
+            process.exec_paths.append(shown[:MAX_PATH])
 
     def superseded(self, pid: int, by: int, time: float) -> None:
         thread = self._live.pop(by, None)
@@ -152,7 +154,8 @@ class Processes:
     def settled(self) -> list[Process]:
         """Everyone but threads, with the true parents, in the order of their first line. For the end of the run."""
         for process, birth in self._matched():
-            process.parent, process.is_thread = birth.parent, birth.is_thread
+            # Who has executed a program is a process: a thread that does so goes on under its process's number.
+            process.parent, process.is_thread = birth.parent, birth.is_thread and not process.exec_count
         for process in self._records:
             if process.is_thread:
                 process.leader.rules |= process.rules

@@ -48,13 +48,20 @@ def test_a_birth_that_nobody_was_told_of_does_not_shift_the_others():
     """A parent killed inside clone never prints what it returned."""
     data = (
         trace(born(3), "clone(child_stack=NULL, flags=SIGCHLD) = ?", born(5))
-        + line("+++ exited with 0 +++", pid=521)
         + line("+++ exited with 0 +++", pid=522)
-        + line(born(6), pid=523)
+        + line(born(6), pid=521)
         + line("+++ exited with 0 +++", pid=524)
         + line("+++ exited with 0 +++", pid=523)
     )
-    assert tree(payload_of(data))[524] == 523
+    found = tree(payload_of(data))
+    assert (found[521], found[523], found[524]) == (ROOT, ROOT, 521)
+
+
+def test_who_executes_a_program_is_no_thread():
+    """A silent thread, and a child whose parent's vfork never came back before the trace was cut."""
+    data = trace(THREAD + "3", "vfork( <unfinished ...>")
+    data += line('execve("/usr/bin/true", ["true"], 0x1 /* 3 vars */) = 0', pid=502)
+    assert tree(payload_of(data)) == {ROOT: None, 502: ROOT}
 
 
 def test_numbers_that_start_again_from_below_keep_their_order():
@@ -73,8 +80,9 @@ def test_a_small_number_of_the_root_does_not_confuse_those_inside():
     report = RunReport(Places())
     report.feed(data)
     report.payload(metadata=METADATA, ended=ended(), order=order())
-    last = report._observer.processes.settled()[-1]
-    assert (last.pid, last.parent.pid) == (1_201, 1_200)
+    parents = {process.pid: process.parent and process.parent.pid for process in report._observer.processes.settled()}
+    assert parents.pop(1_201) == 1_200
+    assert set(parents.values()) == {None, ROOT}
 
 
 def test_threads_are_folded_into_their_process():

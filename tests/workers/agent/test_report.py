@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.workers.engines.test_strace import HOSTILE
 from tests.workers.traced import METADATA, ended, fired, line, order, payload_of, recorded, trace
 from workers.agent import payload as body
+from workers.agent import processes
 from workers.agent.report import RunReport, encoded
 from workers.engines.base import Egress, Limits, NetworkRecord, Places, Resources
 
@@ -208,14 +209,36 @@ def test_the_body_stays_under_its_limit_whatever_the_trace_holds(monkeypatch):
     assert payload["files"]["items"]
 
 
-def test_memory_is_bounded_for_endless_different_paths():
+def _lookup(number: int) -> bytes:
+    name = f"\\062{number:05}{'x' * 45}\\4test\\0\\0\\1\\0\\1"
+    to = '{sa_family=AF_INET, sin_port=htons(53), sin_addr=inet_addr("127.0.0.1")}'
+    return line(f'sendto(3<socket:[{number}]>, "\\22\\64\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0{name}", 70, 0, {to}, 16) = 70')
+
+
+def _birth(number: int) -> bytes:
+    words = ", ".join([f'"{number}{"x" * 900}"'] * 8)
+    return line(f"vfork() = {3 + number}") + line(f'execve("/usr/bin/x", [{words}], 0x1) = 0', pid=501 + number)
+
+
+@pytest.mark.parametrize(
+    ("one", "mebibytes"),  # measured: 0.63, 1.43, 0.53, 0.77
+    [
+        (lambda number: opened(f"/job/{number}/{'x' * 200}"), 1),
+        (lambda number: opened(f"/job/{number}/{'x' * 900}/.env"), 2),
+        (_lookup, 1),
+        (_birth, 1),
+    ],
+    ids=["files", "findings", "names", "processes"],
+)
+def test_memory_is_bounded_for_endless_different_things(one, mebibytes, monkeypatch):
+    monkeypatch.setattr(processes, "MAX_RECORDS", 300)
     report = RunReport(Places())
     report.feed(trace() + opened("/job/warm"))
     tracemalloc.start()
     try:
-        for number in range(6_000):
-            report.feed(opened(f"/job/{number}/{'x' * 200}"))
-        assert tracemalloc.get_traced_memory()[0] < 3 << 20
+        for number in range(4_000):
+            report.feed(one(number))
+        assert tracemalloc.get_traced_memory()[0] < mebibytes << 20
     finally:
         tracemalloc.stop()
 
