@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import fcntl
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -29,8 +28,8 @@ NAME = "orchestrator"
 PATIENCE = 60.0  # seconds that a start may take: a crash recovery of a large database is part of it
 KEEPERS_TRIED = 2
 
-_in_use: dict[Path, int] = {}
-_keepers: list[subprocess.Popen[bytes]] = []
+_in_use: dict[Path, int] = {}  # home -> descriptor that holds our share of its lock
+_keepers: dict[Path, int] = {}  # home -> process that this one has started
 
 
 class EmbeddedPostgresFailed(Exception):
@@ -127,25 +126,29 @@ def _start_keeper_if_none(home: Path) -> bool:
 
 
 def _start_keeper(home: Path, lock: int) -> None:
-    """Start a keeper that inherits `lock`; it outlives this process and its terminal."""
+    """Start a keeper that inherits `lock`; it outlives this process and its terminal, so nobody waits for it."""
     with (home / "postgres.log").open("ab") as log:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "config.postgres_keeper", str(home), str(lock)],
-            cwd=places.BASE_DIR,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=(lock,),
-            start_new_session=True,
+        _keepers[home] = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", "config.postgres_keeper", str(home), "3"],
+            {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "PYTHONPATH": str(places.BASE_DIR)},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
+                (os.POSIX_SPAWN_DUP2, lock, 3),
+            ],
+            setsid=True,
         )
-    _keepers.append(keeper)  # a Popen that is dropped while its child lives warns; the keeper outlives us
 
 
 def _revive(home: Path) -> None:
     """Wait for the death of the keeper, as often as it dies, and start another: this process still needs the server."""
     while True:
         lock = _lock(home / "postgres.server", fcntl.LOCK_EX)
+        if dead := _keepers.pop(home, None):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(dead, 0)  # or it stays a zombie as long as we live
         if home not in _in_use:
             os.close(lock)
             return

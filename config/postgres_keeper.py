@@ -202,5 +202,6 @@ def _copied(package: Path, target: Path) -> Path:
 
 
 if __name__ == "__main__":
+    os.chdir("/")
     os.umask(0o022)
     Keeper(Path(sys.argv[1]), int(sys.argv[2])).run()

@@ -42,8 +42,12 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(STATE_DIR, ignore_errors=True)
 
 
-# Real processes, servers and sandboxes: `make check` leaves them to `make test`.
-SLOW = ("config/test_embedded_postgres", "config/test_places", "house/", "workers/engines/", "workers/agent/")
+# Left to `make test`: real processes, servers, browsers and sandboxes, races, and every door with every bad input.
+SLOW = (
+    *("config/test_embedded_postgres", "config/test_places", "config/test_settings", "house/", "workers/"),
+    *("access/", "admin/", "proof/", "orchestrator/test_races", "native/test_same_moment"),
+    *("native/test_holders", "native/test_tenants", "native/test_lists"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
 POLITE = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
 
 
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
