@@ -151,6 +151,7 @@ def capabilities(found: Capabilities, isolation: Isolation) -> dict[str, bool]:
     """Return what is sent with a claim; the server reads the isolation from the last two names."""
     names = dict.fromkeys(sorted(found.offered), True)
     return names | {
+        "resend": True,
         "namespaces": isolation is Isolation.NAMESPACES,
         "restricted": isolation is Isolation.RESTRICTED,
     }

@@ -16,7 +16,7 @@ from workers.agent.failpoints import failpoint
 from workers.agent.heartbeat import Heartbeat
 from workers.agent.holding import Held, suspended_too
 from workers.agent.logs import LogPump
-from workers.agent.recording import Recording
+from workers.agent.recording import Recording, readdressed
 from workers.agent.spool import Entry, Spool
 from workers.agent.verdicts import GivenBack, JobFailed, Stopped, judge, of_error
 from workers.agent.voice import Voice
@@ -124,13 +124,16 @@ class JobRun:
 
     def _story(self) -> None:
         self._acknowledge()
+        if self._job.unsent_run is not None:
+            self._hand_in(*readdressed(self._job.unsent_run, self._job, self._bench.worker_id))
+            return
         self._require(self._job.execution)
         self._report("checking_out")
         workspace = self._check_out()
         order = self._order(workspace)
         recording, ended = self._execute(order)
         judge(ended, order)
-        self._hand_in(recording, ended)
+        self._hand_in(*recording.payload(ended), ended.exit_code)
 
     def _tell(self, end: JobFailed | GivenBack | Stopped) -> None:
         """Whoever stopped the job decides what is said, whatever came of it."""
@@ -221,10 +224,9 @@ class JobRun:
 
         return take
 
-    def _hand_in(self, recording: Recording, ended: Ended) -> None:
-        payload, counts = recording.payload(ended)
+    def _hand_in(self, payload: bytes, counts: dict[str, int], exit_code: int | None) -> None:
         final: dict[str, Any] = {"counts": counts}
-        final |= {} if ended.exit_code is None else {"exit_code": ended.exit_code}
+        final |= {} if exit_code is None else {"exit_code": exit_code}
         entry = Entry(self._bench.client.server, self._lease, final, payload)
         self._bench.spool.put(entry)
         self._uploading = True

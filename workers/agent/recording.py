@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from workers.agent.report import RunReport, encoded
+from workers.agent.payload import encoded, sealed
+from workers.agent.report import RunReport
+from workers.agent.verdicts import JobFailed
 from workers.agent.wire import Job
 from workers.engines.base import Ended, Engine, Order
 
@@ -24,7 +26,7 @@ class Recording:
     def payload(self, ended: Ended) -> tuple[bytes, dict[str, int]]:
         """Return the body for ingest, the same bytes for every try, and its counts."""
         body = self._report.payload(metadata=self._metadata(), ended=ended, order=self._order)
-        return encoded(body), {name: number for name, number in body["counts"].items() if isinstance(number, int)}
+        return encoded(body), _numbers(body)
 
     def _metadata(self) -> dict[str, Any]:
         job, source = self._job, self._job.source
@@ -43,3 +45,19 @@ class Recording:
             "job_id": job.job_id,
             "retry_of_job_id": job.retry_of,
         }
+
+
+def readdressed(run: dict[str, Any], job: Job, worker_id: str) -> tuple[bytes, dict[str, int], int | None]:
+    """The run of an earlier attempt under the name of this one: body for ingest, counts, exit code.
+
+    Raises JobFailed `upload_rejected` for what is no run."""
+    try:
+        metadata = {**run["metadata"], "job_id": job.job_id, "worker_id": worker_id, "retry_of_job_id": job.retry_of}
+        kept = {name: value for name, value in run.items() if name != "payload_sha256"}
+        return encoded(sealed({**kept, "metadata": metadata})), _numbers(run), run["outcome"]["exit_code"]
+    except (KeyError, TypeError, AttributeError):
+        raise JobFailed("upload_rejected", "What the failed attempt has left is not a run.") from None
+
+
+def _numbers(run: dict[str, Any]) -> dict[str, int]:
+    return {name: number for name, number in run["counts"].items() if isinstance(number, int)}

@@ -12,6 +12,7 @@ from typing import Any
 from workers.agent.backoff import Backoff
 from workers.agent.client import BUSY, retry_after
 from workers.agent.errors import AgentError, Unreachable
+from workers.agent.failpoints import failpoint
 from workers.agent.transport import Answer, Patience, Transport
 from workers.agent.words import one_line
 
@@ -51,12 +52,17 @@ class Ingest:
                     raise UploadFailed(f"the run could not be uploaded: {trouble}") from None
 
     def _try(self, job_id: str, payload: bytes) -> str:
-        answer = self.transport.post(PATH, payload, patience=self.patience, headers={"Idempotency-Key": job_id})
+        headers = {"Idempotency-Key": job_id}
+        answer = self.transport.post(PATH, payload, patience=self.patience, headers=headers, on_sent=_sent)
         if answer.status in {200, 201}:
             return _run_id(answer, job_id)
         if answer.status in BUSY or answer.status >= 500:
             raise Unreachable(f"it answered {answer.status}", retry_after(answer))
         raise UploadRejected(f"ingest refused the run: {answer.status} {_reason(answer)}".strip())
+
+
+def _sent() -> None:
+    failpoint("worker.upload.sent")
 
 
 def ingest_origin(server: str, ingest_url: str) -> str:

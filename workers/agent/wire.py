@@ -49,6 +49,7 @@ class Job:
     execution: Execution
     trigger: Trigger
     retry_of: str | None
+    unsent_run: dict[str, Any] | None = field(default=None, repr=False)  # upload this; execute nothing
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def _job(job: dict[str, Any]) -> Job:
         execution=_execution(_object(job.get("execution"), "execution")),
         trigger=Trigger(_take(trigger, "kind", str), _take(trigger, "actor", str, None)),
         retry_of=_take(job, "retry_of", str, None),
+        unsent_run=_take(job, "unsent_run", dict, None),
     )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,32 +13,11 @@ from tests.workers.agent.benches import STORED
 from tests.workers.agent.conftest import LEASE_ID, TOKEN, claim_body
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang, wait_until
+from tests.workers.agent.worker_process import WorkerProcess
 
-ROOT = Path(__file__).resolve().parents[3]
 FINAL = ("complete", "fail", "release", "acknowledge-cancel")
 
-
-class Worker:
-    """One process of the command; what it logs goes to a file."""
-
-    def __init__(self, environment: dict[str, str], log: Path, *arguments: str) -> None:
-        self.log_file = log
-        command = [sys.executable, str(ROOT / "manage.py"), "runworker", *arguments]
-        with log.open("ab") as file:
-            self.process = subprocess.Popen(command, env=environment, cwd="/", stdout=file, stderr=file)
-
-    @property
-    def log(self) -> str:
-        return self.log_file.read_text()
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self, seconds: float = 20) -> int:
-        return self.process.wait(seconds)
-
-
-Start = Callable[..., Worker]
+Start = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
@@ -57,28 +33,23 @@ def start(
     server: ScriptedServer, token_file: Path, open_dir: Path, tmp_path: Path, database: socket.socket
 ) -> Iterator[Start]:
     """Start a worker against the scripted server; the null engine unless told otherwise. None outlives the test."""
-    started: list[Worker] = []
+    started: list[WorkerProcess] = []
     environment = {
-        "PATH": os.environ["PATH"],
         "STATE_DIR": str(tmp_path / "state"),
         "DATABASE_URL": f"postgres://nobody@127.0.0.1:{database.getsockname()[1]}/nothing",
         "GIT_MIRRORS": f'{{"https://github.com/": "{open_dir}/mirrors/"}}',
-        "RUNTIME_ORCHESTRATOR_TEST": "1",
-        "ORCH_TEST": "1",
     }
 
-    def begin(*arguments: str, **more: str) -> Worker:
+    def begin(*arguments: str, **more: str) -> WorkerProcess:
         given = ["--server", server.url, "--token-file", str(token_file), "--work-dir", str(open_dir / "work")]
         engine = [] if "--engine" in arguments else ["--engine", "null"]
-        worker = Worker(environment | more, tmp_path / f"log-{len(started)}", *given, *engine, *arguments)
+        worker = WorkerProcess(environment | more, tmp_path / f"log-{len(started)}", *given, *engine, *arguments)
         started.append(worker)
         return worker
 
     yield begin
     for worker in started:
-        if worker.process.poll() is None:
-            worker.process.kill()
-            worker.process.wait()
+        worker.end_anyway()
 
 
 @pytest.fixture

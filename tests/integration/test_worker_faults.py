@@ -1,0 +1,185 @@
+"""Workers that die, hang and come back, against the real server, clock and database. Every test ends with the audit."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from leases.models import Lease
+from orchestrator import lifecycle
+from orchestrator.ingest.models import Run
+from runtime_jobs.models import JobEvent, LogChunk
+from tests.factories import OPERATOR
+from tests.integration.conftest import Yard
+from tests.workers.agent.scripted import wait_until
+from tests.workers.agent.worker_process import processes_with
+
+pytestmark = pytest.mark.slow
+
+SHORT = 6  # a lease's seconds where a test waits for its end
+LONG = 60  # where a restarted worker must be in time
+
+
+def marked_sleep(seconds: int) -> str:
+    """A number that `sleep` takes and that no other process of this machine has in its command line."""
+    return f"{seconds}.{uuid.uuid4().int % 10**12:012}"
+
+
+def log_of(job_ulid: str) -> bytes:
+    return b"".join(
+        bytes(chunk)
+        for chunk in LogChunk.objects.filter(job_id=job_ulid).order_by("seq").values_list("chunk", flat=True)
+    )
+
+
+def left(yard: Yard, folder: str) -> list[Path]:
+    """What the worker called one has there."""
+    return list((yard.root / "one" / folder).iterdir())
+
+
+def test_a_job_runs_from_its_submission_to_its_run(yard: Yard) -> None:
+    job = yard.submit("null", "print=hello", "exit=3")
+    worker = yard.start(yard.enrol("one"), "--once")
+    assert worker.end() == 0, worker.log
+    done = yard.ended(job)
+    assert (done.public_status, done.exit_code) == ("uploaded", 3)
+    assert done.ingest_run_id == Run.objects.get(job_id=job.job_ulid).run_id
+    assert log_of(job.job_ulid) == b"hello\n"
+    phases = JobEvent.objects.filter(job_id=job.job_ulid).order_by("seq").values_list("to_state", flat=True)
+    assert [phase for phase in phases if phase] == [
+        "queued", "leased", "starting", "checking_out", "executing", "uploading", "succeeded",
+    ]  # fmt: skip
+
+
+def test_a_worker_killed_while_the_command_runs_costs_one_attempt_and_leaves_no_process(yard: Yard) -> None:
+    mark = marked_sleep(4)
+    script = f"trap '' TERM; (setsid nohup sleep {mark} >/dev/null 2>&1 &); sleep {mark}; echo done"
+    job = yard.submit("sh", "-c", script, ttl=SHORT)
+    token = yard.enrol("one")
+    worker = yard.start(token, engine="bubblewrap")
+    yard.until(job, lambda found: found.state == "executing")
+    wait_until(lambda: len(processes_with(mark)) >= 3)
+    worker.signal(signal.SIGKILL)
+    killed = time.monotonic()
+    wait_until(lambda: not processes_with(mark), 1.0)
+    worker.end()
+    failed = yard.ended(job, SHORT + 5 - (time.monotonic() - killed))
+    assert (failed.state, failed.failure_reason) == ("failed", "lease_expired")
+    (retry,) = yard.retries_of(job)
+    yard.start(token, "--once", engine="bubblewrap")
+    assert yard.ended(retry).public_status == "uploaded"
+    assert log_of(retry.job_ulid) == b"done\n"
+    assert yard.retries_of(retry) == []
+    assert Run.objects.count() == 1
+
+
+@pytest.mark.parametrize("failpoint", ["worker.upload.sent", "worker.ingest.acked", "worker.complete.send"])
+def test_a_worker_killed_around_ingest_s_answer_delivers_the_same_run_after_its_restart(
+    yard: Yard, failpoint: str
+) -> None:
+    job = yard.submit("null", "print=x", "exit=0", ttl=LONG)
+    token = yard.enrol("one")
+    assert yard.start(token, ORCH_FP=f"{failpoint}=kill").end() == -signal.SIGKILL
+    (run,) = wait_until(lambda: list(Run.objects.all()))
+    assert yard.until(job, lambda found: True).state == "uploading"
+    yard.start(token)
+    done = yard.ended(job)
+    assert (done.public_status, done.ingest_run_id) == ("uploaded", run.run_id)
+    assert Run.objects.count() == 1
+    assert yard.retries_of(job) == []
+    wait_until(lambda: not left(yard, "spool"))
+
+
+def test_a_cancel_is_obeyed_in_time_by_a_command_that_ignores_it(yard: Yard) -> None:
+    mark = marked_sleep(300)
+    job = yard.submit("sh", "-c", f"trap '' TERM INT; echo before; (setsid sleep {mark} &); sleep {mark}", ttl=LONG)
+    yard.start(yard.enrol("one"), engine="bubblewrap")
+    yard.until(job, lambda found: found.state == "executing")
+    wait_until(lambda: log_of(job.job_ulid) == b"before\n")
+    assert processes_with(mark)
+    lifecycle.cancel(job_ulid=job.job_ulid, by=OPERATOR, message="enough", deadline_seconds=10)
+    asked = time.monotonic()
+    canceled = yard.ended(job, 12)
+    assert time.monotonic() - asked < 12
+    assert canceled.state == "canceled"
+    assert not processes_with(mark), "dead before that was said"
+    assert log_of(job.job_ulid) == b"before\n"
+    lease = Lease.objects.get(job_id=job.job_ulid)
+    assert lease.ended_reason == "canceled", "by the worker's word, not by the clock"
+
+
+@pytest.mark.parametrize("failpoint", ["worker.claim.sent", "worker.claimed"])
+def test_a_worker_killed_before_it_acknowledged_costs_no_attempt(yard: Yard, failpoint: str) -> None:
+    job = yard.submit("null", "exit=0", acknowledge_within=3)
+    token = yard.enrol("one")
+    assert yard.start(token, ORCH_FP=f"{failpoint}=kill").end() == -signal.SIGKILL
+    # The server may still be at it when the worker is gone.
+    queued = yard.until(job, lambda found: found.requeue_count == 1)
+    assert queued.state == "queued"
+    yard.start(token, "--once")
+    done = yard.ended(job)
+    assert (done.public_status, done.attempt, done.fence) == ("uploaded", 1, 2)
+    assert yard.retries_of(job) == []
+
+
+@pytest.mark.parametrize("failpoint", ["worker.checkout", "worker.exec.before", "worker.upload.before"])
+def test_a_worker_killed_after_it_acknowledged_costs_one_attempt(yard: Yard, failpoint: str) -> None:
+    job = yard.submit("null", "print=x", "exit=0", ttl=SHORT)
+    token = yard.enrol("one")
+    assert yard.start(token, ORCH_FP=f"{failpoint}=kill").end() == -signal.SIGKILL
+    failed = yard.ended(job, SHORT + 5)
+    assert (failed.state, failed.failure_reason) == ("failed", "lease_expired")
+    assert Run.objects.count() == 0
+    (retry,) = yard.retries_of(job)
+    yard.start(token)
+    assert yard.ended(retry).public_status == "uploaded"
+    assert yard.until(job, lambda found: True).failure_reason == "lease_expired", "a late result changes nothing"
+    wait_until(lambda: not left(yard, "spool") and not left(yard, "jobs"))
+
+
+def test_a_worker_that_slept_through_its_lease_says_nothing_of_use(yard: Yard) -> None:
+    mark = marked_sleep(300)
+    job = yard.submit("sh", "-c", f"echo mine; sleep {mark}", ttl=SHORT)
+    sleeper = yard.start(yard.enrol("sleeper"), engine="bubblewrap")
+    yard.until(job, lambda found: found.state == "executing")
+    wait_until(lambda: processes_with(mark))
+    sleeper.signal(signal.SIGSTOP)
+    assert yard.ended(job, SHORT + 5).failure_reason == "lease_expired"
+    (retry,) = yard.retries_of(job)
+    lifecycle.cancel(job_ulid=retry.job_ulid, by=OPERATOR, deadline_seconds=10)
+    before = JobEvent.objects.filter(job_id=job.job_ulid).count()
+    sleeper.signal(signal.SIGCONT)
+    wait_until(lambda: not processes_with(mark), 5.0)
+    wait_until(lambda: "stopping" in sleeper.log)
+    sleeper.signal(signal.SIGTERM)
+    assert sleeper.end() == 0
+    assert JobEvent.objects.filter(job_id=job.job_ulid).count() == before
+    assert Run.objects.count() == 0
+
+
+def test_a_worker_that_sleeps_between_its_last_look_and_its_word_is_fenced_off(yard: Yard) -> None:
+    job = yard.submit("null", "exit=0", ttl=4)
+    sleeper = yard.start(yard.enrol("sleeper"), "--once", ORCH_FP="worker.complete.send=stop:12")
+    failed = yard.ended(job, 25)
+    assert (failed.state, failed.failure_reason) == ("failed", "lease_expired")
+    (retry,) = yard.retries_of(job)
+    yard.start(yard.enrol("other"), "--once")
+    done = yard.ended(retry)
+    assert done.public_status == "uploaded"
+    sleeper.end(40)
+    assert yard.until(job, lambda found: True).state == "failed"
+    assert list((yard.root / "sleeper" / "spool").iterdir()) == []
+
+
+def test_two_jobs_run_side_by_side_and_a_drain_finishes_both(yard: Yard) -> None:
+    jobs = [yard.submit("null", "print=x", "sleep=3", "exit=0") for _ in range(3)]
+    worker = yard.start(yard.enrol("one"), "--capacity", "2")
+    wait_until(lambda: sum(yard.until(job, lambda found: True).state == "executing" for job in jobs) == 2, 30)
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == 0
+    states = sorted(yard.until(job, lambda found: True).public_status for job in jobs)
+    assert states == ["queued", "uploaded", "uploaded"]
