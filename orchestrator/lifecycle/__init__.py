@@ -16,9 +16,10 @@ from orchestrator.lifecycle.by_worker import (
 from orchestrator.lifecycle.claiming import Claimed, claim
 from orchestrator.lifecycle.output import append_log
 from orchestrator.lifecycle.registering import create_api_token, register_worker, revoke_api_token
-from orchestrator.lifecycle.resending import resend
+from orchestrator.lifecycle.resending import RESEND, resend
 
 __all__ = [
+    "RESEND",
     "Claimed",
     "Outcome",
     "Renewed",

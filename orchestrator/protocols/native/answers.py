@@ -111,6 +111,7 @@ class JobLeased(serializers.Serializer):
     heartbeat_interval_seconds = serializers.IntegerField()
     lease_ttl_seconds = serializers.IntegerField()
     acknowledge_within_seconds = serializers.IntegerField()
+    unsent_run = serializers.DictField(required=False, help_text="Upload this run; execute nothing.")
 
 
 class LeaseShown(serializers.Serializer):

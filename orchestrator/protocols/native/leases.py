@@ -19,9 +19,10 @@ from orchestrator.access.permissions import IsWorker
 from orchestrator.access.principals import worker_of
 from orchestrator.access.queries import StrictQuery
 from orchestrator.ingest.lookup import require_run
+from orchestrator.lifecycle import RESEND, Claimed
 from orchestrator.protocols.native import answers, examples, requests, wire
 from runtime_jobs.identifiers import is_id
-from runtime_jobs.models import Organization
+from runtime_jobs.models import Organization, UnsentRun
 from runtime_jobs.states import FailureReason
 from workers.models import Worker
 from workers.registry.matching import offer_of
@@ -73,10 +74,8 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         )
         if claimed is None:
             return Response(status=204)
-        egress = Organization.objects.values_list("egress", flat=True).get(slug=claimed.job.org_slug)
         headers = {"Idempotency-Replayed": "true"} if claimed.replayed else {}
-        body = wire.claimed(claimed.lease, claimed.job, egress=egress if claimed.job.allow_network else [])
-        return Response(body, status=201, headers=headers)
+        return Response(_handed_out(claimed), status=201, headers=headers)
 
     @told("acknowledge_runtime_lease", requests.Nothing)
     @action(detail=True, methods=["post"])
@@ -186,3 +185,10 @@ def _offer(worker: Worker, sent: dict[str, Any]) -> Offer:
         raise PoolForbidden("This worker is not registered in that pool.")
     offered, isolation = offer_of(worker, labels=sent["labels"], capabilities=sent["capabilities"])
     return Offer(worker.worker_id, worker.pool.slug, tuple(sent["job_types"]), offered, isolation)
+
+
+def _handed_out(claimed: Claimed) -> dict[str, Any]:
+    job = claimed.job
+    egress = Organization.objects.values_list("egress", flat=True).get(slug=job.org_slug) if job.allow_network else []
+    unsent = UnsentRun.objects.get(job=job).payload if RESEND in job.requirements else None
+    return wire.claimed(claimed.lease, job, egress=egress, unsent_run=unsent)

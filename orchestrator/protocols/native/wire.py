@@ -77,8 +77,11 @@ def event(row: JobEvent) -> dict[str, Any]:
     }
 
 
-def claimed(lease: Lease, row: Job, *, egress: list[str]) -> dict[str, Any]:
-    """What a worker gets with a claim: document 000's example, and what it needs besides."""
+def claimed(lease: Lease, row: Job, *, egress: list[str], unsent_run: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a worker gets with a claim: document 000's example, and what it needs besides.
+
+    `unsent_run`: the run to upload instead of executing anything."""
+    resend = {} if unsent_run is None else {"unsent_run": unsent_run}
     return {
         "lease_id": lease.lease_ulid,
         "job": {
@@ -95,6 +98,7 @@ def claimed(lease: Lease, row: Job, *, egress: list[str]) -> dict[str, Any]:
             "heartbeat_interval_seconds": lease.heartbeat_interval_seconds,
             "lease_ttl_seconds": lease.ttl_seconds,
             "acknowledge_within_seconds": lease.acknowledge_within_seconds,
+            **resend,
         },
         "lease_expires_at": moment(lease.expires_at),
     }
