@@ -4,7 +4,8 @@ import logging
 import re
 import time
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import cast
 from urllib.parse import unquote
 
@@ -80,17 +81,25 @@ def arrival(get_response: Next) -> Next:
 
 def _synchronous(get_response: Synchronous) -> Synchronous:
     def answered(request: HttpRequest) -> HttpResponseBase:
-        return _leave(request, _arrive(request) or get_response(request))
+        with _told_if_gone(request):
+            return _leave(request, _arrive(request) or get_response(request))
 
     return answered
 
 
 def _asynchronous(get_response: Asynchronous) -> Asynchronous:
     async def answered(request: HttpRequest) -> HttpResponseBase:
-        try:
+        with _told_if_gone(request):
             return _leave(request, _arrive(request) or await get_response(request))
-        except CancelledError:
-            _tell(request, GONE)
-            raise
 
     return answered
+
+
+@contextmanager
+def _told_if_gone(request: HttpRequest) -> Iterator[None]:
+    """An ASGI server cancels what nobody waits for any more, also where a synchronous middleware stands between."""
+    try:
+        yield
+    except CancelledError:
+        _tell(request, GONE)
+        raise

@@ -4,11 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 
-from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.db.models import Q
 from django.http import HttpRequest, StreamingHttpResponse
 
+from orchestrator.looks import awaited, brief
 from runtime_jobs.models import Job, LogChunk
 
 PERIOD = 0.5
@@ -19,7 +19,7 @@ START: Place = (0, -1)
 
 
 def as_text(job: Job, *, follow: bool, request: HttpRequest) -> StreamingHttpResponse:
-    """Raw bytes as text/plain. A follower under ASGI costs no thread and no database connection while it waits."""
+    """Raw bytes as text/plain. A follower holds no database connection while it waits."""
     read = _read if isinstance(request, ASGIRequest) else _read_in_thread
     response = StreamingHttpResponse(read(job.job_ulid, follow=follow), content_type="text/plain; charset=utf-8")
     response["Cache-Control"] = "no-store"
@@ -46,7 +46,7 @@ def _after(job_ulid: str, place: Place, limit: int = 20) -> tuple[list[bytes], P
 async def _read(job_ulid: str, *, follow: bool) -> AsyncIterator[bytes]:
     place, until, ended = START, time.monotonic() + LONGEST, False
     while not ended and time.monotonic() < until:
-        chunks, place, ended = await sync_to_async(_look)(job_ulid, place, follow=follow)
+        chunks, place, ended = await awaited(_look)(job_ulid, place, follow=follow)
         for chunk in chunks:
             yield chunk
         if not chunks and not ended:
@@ -56,7 +56,7 @@ async def _read(job_ulid: str, *, follow: bool) -> AsyncIterator[bytes]:
 def _read_in_thread(job_ulid: str, *, follow: bool) -> Iterator[bytes]:
     place, until, ended = START, time.monotonic() + LONGEST, False
     while not ended and time.monotonic() < until:
-        chunks, place, ended = _look(job_ulid, place, follow=follow)
+        chunks, place, ended = brief(_look)(job_ulid, place, follow=follow)
         yield from chunks
         if not chunks and not ended:
             time.sleep(PERIOD)

@@ -94,9 +94,9 @@ TAKEN = {
     "no pull request": {"source__pull_request_number": ...},
     "no actor": {"trigger__actor": ...},
     "manual": {"trigger__kind": "manual"},
-    "the defaults": {
-        name: ... for name in ("execution__working_directory", "execution__allow_network", "execution__allow_exec")
-    },
+    "the defaults": dict.fromkeys(
+        ("execution__working_directory", "execution__allow_network", "execution__allow_exec"), ...
+    ),
 }
 
 

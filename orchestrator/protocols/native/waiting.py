@@ -1,4 +1,4 @@
-"""Long polls: a claim that finds nothing is asked again until its time is up, without a thread or a connection."""
+"""Long polls: a claim that finds nothing is asked again until its time is up, holding no database connection."""
 
 import asyncio
 import json
@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
+
+from orchestrator.looks import awaited
 
 PERIOD = 0.25  # seconds between two looks
 LONGEST = 60.0
@@ -16,7 +17,7 @@ LONGEST = 60.0
 
 def patient(view: Callable[..., HttpResponse]) -> Callable[..., Any]:
     """Repeat a view that answers 204 for as long as the body's `wait_seconds` allow."""
-    look = sync_to_async(view)
+    look = awaited(view)
 
     @csrf_exempt  # DRF asks for the token itself, where a session is used
     async def waiting(request: HttpRequest, **kwargs: Any) -> HttpResponse:
