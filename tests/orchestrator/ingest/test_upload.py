@@ -3,8 +3,12 @@
 import copy
 import json
 import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.db import connection, transaction
 
 from orchestrator.ingest.examples import UPLOAD
 from orchestrator.ingest.models import Run
@@ -259,3 +263,43 @@ def test_of_posts_at_the_same_time_one_creates_the_run():
     assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 201]
     assert len({answer.json()["run_id"] for answer in answers}) == 1
     assert Run.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_post_waits_for_one_that_is_not_committed_yet_and_answers_its_run():
+    submitted(ProjectFactory(organization=OrganizationFactory(slug="sandtrace")))
+    worker = WorkerFactory()
+    job = claimed(worker).job
+    body = encoded(payload_for(job, worker))
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Run.objects.create(
+                run_id="run_first", job_id=job.job_ulid, org_slug="sandtrace", project_slug="web", worker_id=worker.worker_id,
+                payload={}, payload_sha256="0" * 64,
+            )  # fmt: skip
+            answer = pool.submit(_post, worker.token, body)
+            until(someone_waits)
+        assert answer.result(timeout=20) == (200, "run_first", False)
+
+
+def _post(token: str, body: bytes) -> tuple[int, str, bool]:
+    try:
+        answer = Caller(token).post(PATH, body)
+        return answer.status_code, answer.json()["run_id"], answer.json()["payload_match"]
+    finally:
+        connection.close()
+
+
+def someone_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%ingest_runs%'"
+        )
+        return cursor.fetchone() != (0,)
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
