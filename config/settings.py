@@ -265,6 +265,7 @@ LOGGING = {
         # Our own line (orchestrator.access) tells of every request, by its route. Django's has the path.
         "django.request": {"level": "ERROR"},
         "django.server": {"level": "ERROR", "propagate": True},
+        "django.security.DisallowedHost": {"level": "CRITICAL"},  # a traceback for whoever knocks
         # The server's own handlers know nothing of redaction: its lines go through ours, its access log nowhere.
         "uvicorn": {"level": "INFO", "propagate": True},
         "uvicorn.access": {"level": "CRITICAL", "propagate": False},

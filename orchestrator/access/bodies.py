@@ -38,12 +38,13 @@ class MeasuredBodies:
             await self.inner(scope, receive, send)
             return
         try:
-            body, refusal = await _read(scope, receive), None
+            body = await _read(scope, receive)
         except Gone:
             return
-        except Refusal as error:
-            body, refusal = b"", error
-        await self.inner(_measured(scope, body) | {REFUSAL: refusal}, _replay(body, receive), send)
+        except Refusal as refusal:
+            await self.inner(_measured(scope, b"") | {REFUSAL: refusal}, _replay(b"", _silence), send)
+        else:
+            await self.inner(_measured(scope, body), _replay(body, receive), send)
 
 
 async def _read(scope: Message, receive: Receive) -> bytes:
@@ -83,11 +84,16 @@ def _measured(scope: Message, body: bytes) -> dict[str, Any]:
     return {**scope, "headers": headers}
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """The whole body as one message, then whatever the server says: that the caller has gone."""
+def _replay(body: bytes, afterwards: Receive) -> Receive:
+    """The whole body as one message, then whatever comes after it: that the caller has gone."""
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def replayed() -> Message:
-        return next(messages, None) or await receive()
+        return next(messages, None) or await afterwards()
 
     return replayed
+
+
+async def _silence() -> Message:
+    """After a refusal nobody listens: to ask the server for more would invite the rest of the body."""
+    return await asyncio.get_running_loop().create_future()

@@ -86,7 +86,9 @@ def answer(error: Exception, context: dict[str, Any]) -> Response:
 
 def as_response(refusal: Refusal, request: HttpRequest) -> HttpResponse:
     """For refusals outside DRF's views: middleware, unknown addresses, crashes."""
-    return _document(refusal, request).render()
+    response = _document(refusal, request).render()
+    response["Content-Length"] = str(len(response.content))
+    return response
 
 
 def _document(refusal: Refusal, request: HttpRequest | Request) -> ProblemDocument:
