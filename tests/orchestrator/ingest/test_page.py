@@ -89,6 +89,13 @@ def test_members_see_their_organization_s_runs(run, organization):
     assert run.run_id in page(browser(member), run)
 
 
+def test_it_leads_to_the_job(staff, run, job, organization):
+    assert f'href="/admin/runtime_jobs/job/{job.pk}/change/"' in page(staff, run)
+    member = User.objects.create_user("mia")
+    Membership.objects.create(user=member, organization=organization)
+    assert f'href="/v1/runtime/jobs/{job.job_ulid}"' in page(browser(member), run)
+
+
 def test_for_everybody_else_it_does_not_exist(run):
     stranger = User.objects.create_user("sam")
     Membership.objects.create(user=stranger, organization=OrganizationFactory(slug="other"))
