@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from unfold.admin import ModelAdmin
 from unfold.paginator import InfinitePaginator
+from unfold.views import ChangeList
 
 from runtime_jobs.events import Actor
 
@@ -75,11 +76,21 @@ class ReadOnly(Console):
         return False
 
 
+class InOrder(ChangeList):
+    """Only in the page's own order, which has an index. `sortable_by` hides the headings, but not `?o=3`."""
+
+    def get_ordering(self, request: HttpRequest, _queryset: QuerySet[Any]) -> list[str]:
+        return list(self.model_admin.get_ordering(request))
+
+
 class Uncounted(ReadOnly):
     """Too many rows to count, to sort by what has no index, or to leaf through to the end."""
 
     show_full_result_count = False
     sortable_by = ()
+
+    def get_changelist(self, _request: HttpRequest, **_: Any) -> type[ChangeList]:
+        return InOrder
 
     def get_paginator(self, _request: HttpRequest, queryset: QuerySet[Any], per_page: int, *_: Any) -> Paginator:
         paginator = InfinitePaginator(queryset, per_page)

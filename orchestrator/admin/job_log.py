@@ -15,7 +15,6 @@ CHUNKS = 200  # looked at for the tail
 AT_ONCE = 8  # chunks in one answer to a poll
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _PLACE = re.compile(r"(\d{1,9})\.(\d{1,9})")
 
@@ -69,5 +68,6 @@ def _piece(rows: Sequence[tuple[int, int, bytes | memoryview]], *, cut: bool, en
 
 def plain(raw: bytes) -> str:
     """As a terminal would show it, without colours: no escape, no control character, no overwritten line."""
-    text = _ESCAPES.sub("", raw.decode(errors="replace").replace("\r\n", "\n"))
-    return without_lease_ids(_CONTROL.sub("", _OVERWRITTEN.sub("", text)))
+    text = _ESCAPES.sub("", raw.decode(errors="replace"))
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return without_lease_ids(_CONTROL.sub("", "\n".join(lines)))

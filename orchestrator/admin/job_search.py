@@ -9,7 +9,7 @@ from runtime_jobs.models import Job, Organization
 
 NEWEST = 200_000  # a repository has no index of its own: so many of the newest jobs are looked through
 
-_JOB = re.compile(r"rtj_[0-9a-hjkmnp-tv-z]{4,26}")
+_JOB = re.compile(r"rtj_[0-9a-hjkmnp-tv-z]{1,26}")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _RUN = re.compile(r"run_[0-9A-Za-z_-]{1,60}")
 _REPOSITORY = re.compile(r"(?:https://[^/\s]+/)?([\w.-]{1,100})/([\w.-]{1,100}?)(?:\.git)?/?", re.ASCII)

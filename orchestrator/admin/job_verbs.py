@@ -82,7 +82,8 @@ def fitting_verbs(job: Job | None) -> set[str]:
     if job is None:
         return set()
     if job.is_final:
-        return set() if job.state == JobState.SUCCEEDED else {RETRY.name}
+        followed = Job.objects.filter(retry_of_job_ulid=job.job_ulid).exists()
+        return set() if followed or job.state == JobState.SUCCEEDED else {RETRY.name}
     return {CANCEL.name, REVOKE.name} if job.is_held else {CANCEL.name}
 
 

@@ -74,7 +74,7 @@ def run_page(run_id: str) -> str:
 
 def without_lease_ids(text: str) -> str:
     """A worker's own words may quote the address that it called. A lease id in it would be a key for every reader."""
-    return _LEASE_ID.sub("rtl_…", text)
+    return _LEASE_ID.sub("(a lease)", text)
 
 
 def as_lines(facts: dict[str, Any]) -> SafeString:

@@ -1,0 +1,26 @@
+"""Every page that the console has, so that a promise can be held on all of them."""
+
+from django.contrib import admin
+from django.urls import reverse
+
+FIRST = "/admin/"
+
+
+def address(model: type, page: str, *args: object) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}", args=args)
+
+
+def nouns() -> list[type]:
+    return sorted(admin.site._registry, key=lambda model: model.__name__)
+
+
+def all_pages() -> list[str]:
+    """The first page, every list, every row's page and history, every form, every question of every button."""
+    found = [FIRST, "/admin/password_change/"]
+    for model in nouns():
+        page = admin.site._registry[model]
+        found += [address(model, "changelist"), address(model, "add")]
+        for row in model.objects.order_by("pk"):
+            found += [address(model, "change", row.pk), address(model, "history", row.pk)]
+            found += [address(model, name, row.pk) for name in page._extract_action_names(page.actions_detail)]
+    return found

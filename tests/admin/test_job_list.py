@@ -1,0 +1,153 @@
+"""Jobs are found by what an operator has in hand, and narrowed by filters that combine."""
+
+import pytest
+from django.db import OperationalError, connection
+
+from orchestrator.admin import job_search
+from runtime_jobs.models import Job
+from tests.admin.pages import address
+from tests.admin.scene import COMMITS
+
+LIST = "/admin/runtime_jobs/job/"
+
+
+def names(scene, answer) -> set[str]:
+    assert answer.status_code == 200
+    known = {job.job_ulid: name for name, job in scene.jobs.items()}
+    return {known[job.job_ulid] for job in answer.context["cl"].result_list}
+
+
+def test_the_newest_come_first(olga, scene):
+    rows = olga.get(LIST).context["cl"].result_list
+    assert [row.pk for row in rows] == sorted((row.pk for row in rows), reverse=True)
+
+
+# Each address of the list, and what it shows of the scene.
+NARROWED = {
+    "status=failed": {"lost", "typo", "gone", "oom"},
+    "status=failed&status=canceled": {"lost", "typo", "gone", "oom", "superseded"},
+    "state=executing": {"running", "stopping", "fresh"},
+    "state=queued&pool=gpu-linux": {"stranded-0", "stranded-1", "stranded-2"},
+    "failure_reason=lease_expired&failure_reason=out_of_memory": {"lost", "oom"},
+    "org_slug=sandtrace": {"good-3", "gone", "stopping"},
+    "org_slug=northwind&project_slug=api&status=running": {"fresh"},
+    "trigger_kind=manual": set(),
+    "cancel=yes": {"superseded", "stopping"},
+    "cancel=overdue": set(),
+    "attempts=retries": {"lost-again"},
+    "attempts=requeued": {"never"},
+    "created_at_to=2020-01-01": set(),
+    "created_at_from=2020-01-01&status=canceled": {"superseded"},
+    "created_at_from=nonsense&created_at_to=2026-02-31&status=canceled": {"superseded"},
+    "org_slug=&status=&cancel=&pool=&state=canceled": {"superseded"},
+}
+
+
+def test_filters_combine(olga, scene):
+    for query, expected in NARROWED.items():
+        assert names(scene, olga.get(f"{LIST}?{query}")) == expected, query
+
+
+def test_what_ended_lately_is_found_by_its_end(olga, scene):
+    Job.objects.filter(pk=scene.jobs["gone"].pk).update(created_at=scene.ago(10_000))
+    found = names(scene, olga.get(f"{LIST}?status=failed&ended=1h"))
+    assert found == {"gone", "oom"}
+
+
+def test_a_day_includes_its_jobs(olga, scene):
+    day = scene.jobs["taken"].created_at.date().isoformat()
+    assert "taken" in names(scene, olga.get(f"{LIST}?created_at_from={day}&created_at_to={day}"))
+
+
+def test_a_job_is_found_by_its_id_and_by_its_beginning(olga, scene):
+    job = scene.jobs["oom"]
+    assert names(scene, olga.get(LIST, {"q": f" {job.job_ulid} "})) == {"oom"}
+    assert "oom" in names(scene, olga.get(LIST, {"q": job.job_ulid[:20]}))
+
+
+def test_a_job_is_found_by_its_commit_and_by_its_beginning(olga, scene):
+    expected = {name for name, job in scene.jobs.items() if job.git_commit == COMMITS[2]}
+    assert names(scene, olga.get(LIST, {"q": COMMITS[2]})) == expected
+    assert names(scene, olga.get(LIST, {"q": COMMITS[2][:7]})) == expected
+    assert names(scene, olga.get(LIST, {"q": "fffffff"})) == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["acme-labs/vision", "https://github.com/acme-labs/vision.git", "vision", "https://github.com/acme-labs/vision/"],
+)
+def test_a_job_is_found_by_its_repository(text, olga, scene):
+    assert names(scene, olga.get(LIST, {"q": text})) == {"stranded-0", "stranded-1", "stranded-2"}
+
+
+def test_a_job_is_found_by_its_run(olga, scene):
+    assert names(scene, olga.get(LIST, {"q": scene.jobs["good-1"].ingest_run_id})) == {"good-1"}
+
+
+@pytest.mark.parametrize(
+    "text", ["%", "isi", "a b", "'; --", "\N{SNOWMAN}", "x" * 5000, "rtj_", "rtj_ILOU", "vis%", "../.."]
+)
+def test_what_names_nothing_finds_nothing(text, olga, scene):
+    assert names(scene, olga.get(LIST, {"q": text})) == set()
+
+
+def test_search_and_filters_combine(olga, scene):
+    assert names(scene, olga.get(LIST, {"q": "northwind/storefront", "status": "failed"})) == {"lost", "oom"}
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("rtj_01k", "job_ulid"),
+        (COMMITS[0], "jobs_of_commit"),
+        (COMMITS[0][:9], "jobs_of_commit"),
+        ("run_x", "ingest_run_id"),
+    ],
+)
+def test_a_look_up_has_an_index(text, index, scene):
+    """With scans forbidden the plan shows whether there is another way."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+    plan = job_search.find(Job.objects.all(), text).explain()
+    assert index in plan
+    assert "Seq Scan on runtime_jobs" not in plan
+
+
+def test_a_repository_is_looked_for_among_the_newest_only(scene, monkeypatch):
+    monkeypatch.setattr(job_search, "NEWEST", 2)
+    newest = set(Job.objects.order_by("-id").values_list("pk", flat=True)[:2])
+    assert set(job_search.find(Job.objects.all(), "acme-labs/vision").values_list("pk", flat=True)) == newest
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_search_that_takes_too_long_is_answered_with_words(olga, monkeypatch):
+    def slow(jobs, _text):
+        with connection.cursor() as cursor:
+            cursor.execute("SET statement_timeout = '100ms'")
+        return jobs.extra(where=["(SELECT pg_sleep(5)) IS NOT NULL"])
+
+    monkeypatch.setattr(job_search, "find", slow)
+    try:
+        answer = olga.get(f"{LIST}?q=web")
+        assert (answer.status_code, answer["Location"]) == (302, LIST)
+        assert "takes too long" in olga.get(LIST).content.decode()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET statement_timeout")
+
+
+def test_other_troubles_of_the_database_are_not_hidden(olga, monkeypatch, db):
+    def broken(*_):
+        raise OperationalError("the disk is gone")
+
+    monkeypatch.setattr(job_search, "find", broken)
+    with pytest.raises(OperationalError):
+        olga.get(f"{LIST}?q=web")
+
+
+def test_a_row_says_how_it_stands(olga, scene):
+    page = olga.get(f"{LIST}?status=failed").content.decode()
+    assert scene.jobs["oom"].job_ulid in page
+    assert "attempt 1 · out of memory" in page
+    assert address(Job, "change", scene.jobs["oom"].pk) in page
+    assert "stopping" in olga.get(f"{LIST}?cancel=yes&status=running").content.decode()

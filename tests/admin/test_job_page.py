@@ -1,0 +1,260 @@
+"""One job: how it stands in words, its story, its leases by fingerprint, its log as it comes."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from orchestrator import lifecycle
+from orchestrator.admin import job_log
+from orchestrator.admin.shown import span
+from orchestrator.admin.words import CANCELS, EVENTS, FAILURES, JOB_COLOURS, PHASES
+from runtime_jobs.identifiers import fingerprint
+from runtime_jobs.models import Job, JobEvent, LogChunk
+from runtime_jobs.states import CancelReason, FailureReason, JobState
+from tests.factories import OPERATOR, WorkerFactory, claimed, submitted
+
+QUERIES = 20
+
+
+def page_of(client, job: Job):
+    answer = client.get(f"/admin/runtime_jobs/job/{job.job_ulid}/change/")
+    assert answer.status_code == 200
+    return answer
+
+
+def verdict(client, job: Job):
+    return page_of(client, job).context["page"].verdict
+
+
+@pytest.fixture
+def worker(db):
+    return WorkerFactory(slug="build-01")
+
+
+def test_every_code_has_words():
+    assert set(FAILURES) == set(FailureReason)
+    assert set(CANCELS) == set(CancelReason)
+    assert set(PHASES) == set(JobState)
+    assert set(JOB_COLOURS) == {*JobState, "stopping"}
+    for meaning in FAILURES.values():
+        assert meaning.happened.endswith(".")
+        assert meaning.advice.endswith(".")
+
+
+def test_every_event_that_the_verbs_write_has_words(scene):
+    assert set(JobEvent.objects.values_list("event_type", flat=True).distinct()) <= set(EVENTS)
+
+
+@pytest.mark.parametrize(
+    "reason", [FailureReason.TIMED_OUT, FailureReason.TRACE_INCOMPLETE, FailureReason.WORKER_ERROR]
+)
+def test_a_failure_is_named_in_words_with_the_workers_own(reason, olga, worker):
+    submitted()
+    taken = claimed(worker)
+    lifecycle.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=reason, message="in its own words")
+    said = verdict(olga, taken.job)
+    assert (said.headline, said.message) == (FAILURES[reason].happened, "in its own words")
+    assert FAILURES[reason].advice in said.sentences
+
+
+def test_a_waiting_job_says_its_place_and_who_could_take_it(olga, worker):
+    submitted()
+    second = submitted()
+    said = verdict(olga, second)
+    assert said.sentences[0] == "Number 2 in the queue of the pool shared-linux."
+    assert "No worker that could take it" in said.sentences[1]
+    type(worker).objects.update(last_seen_at="2100-01-01T00:00Z")
+    assert verdict(olga, second).sentences[1] == "1 worker of that pool may claim."
+
+
+def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):
+    submitted()
+    taken = claimed(worker)
+    lifecycle.renew(
+        lease_ulid=taken.lease.lease_ulid,
+        worker=worker,
+        phase="executing",
+        progress={"percent": 250, "message": "half"},
+    )
+    said = verdict(olga, taken.job)
+    assert said.headline == "Executes the command on build-01"
+    assert "its lease expires in 1 min" in said.sentences[0] or "its lease expires in 2 min" in said.sentences[0]
+    assert (said.percent, said.message) == (100, "half")
+    lifecycle.cancel(job_ulid=taken.job.job_ulid, by=OPERATOR, deadline_seconds=30, message="stop it")
+    assert "Told to stop by operator olga (stop it)" in verdict(olga, taken.job).sentences[1]
+
+
+def test_an_uploaded_job_leads_to_its_run(olga, scene):
+    job = scene.jobs["good-1"]
+    answer = page_of(olga, job)
+    assert f'href="/runs/{job.ingest_run_id}/"' in answer.content.decode()
+    assert ("processes", 14) in answer.context["page"].verdict.counts
+
+
+def test_a_canceled_job_says_who_and_why(olga, scene):
+    said = verdict(olga, scene.jobs["superseded"])
+    assert said.headline == f"Canceled: {CANCELS[CancelReason.REQUESTED]}."
+    assert (said.sentences[0], said.message) == ("By operator olga.", "a newer push came")
+
+
+def test_all_attempts_are_there_and_lead_to_each_other(olga, scene):
+    first, second = scene.jobs["lost"], scene.jobs["lost-again"]
+    answer = page_of(olga, first)
+    assert [job.job_ulid for job in answer.context["page"].attempts] == [second.job_ulid, first.job_ulid]
+    assert f"/admin/runtime_jobs/job/{second.job_ulid}/change/" in answer.content.decode()
+    assert "Attempt 2 followed: it is uploaded." in answer.context["page"].verdict.sentences
+
+
+def test_the_timeline_is_newest_first_and_says_who(olga, scene):
+    moments = page_of(olga, scene.jobs["lost"]).context["page"].moments
+    assert [moment.seq for moment in moments] == sorted((moment.seq for moment in moments), reverse=True)
+    assert (moments[0].words, moments[0].actor, moments[0].from_state, moments[0].to_state) == (
+        "Failed", "clock", "executing", "failed",
+    )  # fmt: skip
+    assert ("worker", "build-02") in moments[0].facts
+    assert (moments[-1].words, moments[-1].actor, moments[-1].offset) == ("Queued", "client alice", "+0.0 s")
+    assert moments[-2].actor == "worker build-02"
+
+
+def test_leases_are_shown_by_their_fingerprint(olga, scene):
+    claim = scene.claims["running"]
+    text = page_of(olga, scene.jobs["running"]).content.decode()
+    assert fingerprint(claim.lease.lease_ulid) in text
+    assert claim.lease.lease_ulid not in text
+
+
+def test_a_lease_id_in_a_workers_own_words_is_left_out(olga, worker):
+    submitted()
+    taken = claimed(worker)
+    lease = taken.lease.lease_ulid
+    lifecycle.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=f"POST /v1/runtime/leases/{lease}/logs".encode())
+    lifecycle.fail(
+        lease_ulid=lease,
+        worker=worker,
+        reason=FailureReason.WORKER_ERROR,
+        message=f"409 for /v1/runtime/leases/{lease}/report",
+    )
+    answer = page_of(olga, taken.job)
+    assert "rtl_" not in answer.content.decode()
+    assert answer.context["page"].verdict.message == "409 for /v1/runtime/leases/(a lease)/report"
+    assert lease not in olga.get(f"/admin/runtime_jobs/job/{taken.job.job_ulid}/log/").json()["text"]
+
+
+def test_a_job_has_a_page_by_its_id_and_by_its_key(olga, scene):
+    job = scene.jobs["oom"]
+    assert page_of(olga, job).context["original"] == job
+    assert olga.get(f"/admin/runtime_jobs/job/{job.pk}/change/").context["original"] == job
+    assert olga.get(f"/admin/runtime_jobs/job/rtj_{'0' * 26}/change/").status_code == 302
+
+
+def test_a_page_costs_the_same_however_long_the_story(olga, worker):
+    submitted()
+    taken = claimed(worker)
+    few = queries_of(olga, taken.job)
+    for seq in range(30):
+        lifecycle.append_log(lease_ulid=taken.lease.lease_ulid, worker=worker, seq=seq, chunk=b"line\n")
+    for phase in ("checking_out", "executing"):
+        lifecycle.report(lease_ulid=taken.lease.lease_ulid, worker=worker, phase=phase)
+    assert few <= QUERIES
+    assert queries_of(olga, taken.job) <= few + 1  # the chunks, now that there are some
+
+
+def queries_of(client, job: Job) -> int:
+    page_of(client, job)
+    with CaptureQueriesContext(connection) as seen:
+        page_of(client, job)
+    return len(seen)
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+def printed(job: Job, *chunks: bytes, step: int = 0) -> None:
+    for seq, chunk in enumerate(chunks):
+        LogChunk.objects.create(job=job, step=step, seq=seq, chunk=chunk, sha256="", created_at=job.created_at)
+
+
+def test_the_page_has_the_end_of_a_long_log(db):
+    job = submitted()
+    printed(job, *(f"{number:05}\n".encode() * 2000 for number in range(40)))
+    piece = job_log.tail(job)
+    assert piece.cut
+    assert piece.text.endswith("00039\n")
+    assert piece.text.startswith("0003")
+    assert len(piece.text) <= job_log.TAIL_BYTES
+    assert piece.place == "0.39"
+
+
+def test_one_huge_chunk_is_cut_too(db):
+    job = submitted()
+    printed(job, b"a" * 500_000 + b"end")
+    assert len(job_log.tail(job).text) == job_log.TAIL_BYTES
+    assert job_log.tail(job).cut
+
+
+def test_a_follower_gets_what_came_since_and_hears_the_end(olga, worker):
+    submitted()
+    taken = claimed(worker)
+    lease = taken.lease.lease_ulid
+    log = f"/admin/runtime_jobs/job/{taken.job.job_ulid}/log/"
+
+    def more(place):
+        return olga.get(log, {"after": place}).json()
+
+    assert more("") == {"text": "", "place": "", "cut": False, "ended": False}
+    lifecycle.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=b"one\n")
+    lifecycle.append_log(lease_ulid=lease, worker=worker, seq=1, chunk=b"two\n")
+    assert more("") == {"text": "one\ntwo\n", "place": "0.1", "cut": False, "ended": False}
+    assert more("0.0") == {"text": "two\n", "place": "0.1", "cut": False, "ended": False}
+    assert more("0.1")["text"] == ""
+    lifecycle.append_log(lease_ulid=lease, worker=worker, seq=0, step=1, chunk=b"step\n")
+    lifecycle.complete(lease_ulid=lease, worker=worker, ingest_run_id="run_1")
+    assert more("0.1") == {"text": "step\n", "place": "1.0", "cut": False, "ended": False}
+    assert more("1.0") == {"text": "", "place": "1.0", "cut": False, "ended": True}
+    assert more("'; --")["text"] == "one\ntwo\nstep\n"
+
+
+def test_the_log_needs_the_permission_to_see_jobs(client, db):
+    from tests.admin.conftest import client_of, person  # noqa: PLC0415 - only here
+
+    job = submitted()
+    assert client_of(person("sven")).get(f"/admin/runtime_jobs/job/{job.job_ulid}/log/").status_code == 403
+    assert client.get(f"/admin/runtime_jobs/job/{job.job_ulid}/log/").status_code == 302
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"\x1b[31mred\x1b[0m", "red"),
+        (b"\x1b]0;title\x07text", "text"),
+        (b"10%\r50%\r100%\ndone", "100%\ndone"),
+        (b"dos\r\nlines\r\n", "dos\nlines\n"),
+        (b"last\r", "last"),
+        (b"bell\x07 nul\x00 tab\t", "bell nul tab\t"),
+        (b"\xff\xfe caf\xc3\xa9", "\ufffd\ufffd caf\xe9"),
+    ],
+)
+def test_a_log_is_shown_as_a_terminal_would(raw, shown):
+    assert job_log.plain(raw) == shown
+
+
+@pytest.mark.timeout(20)
+def test_no_log_keeps_the_page_waiting():
+    for nasty in (b"a" * 65536, b"\r" * 65536, b"\x1b]" * 32768, b"\x1b[" + b"1" * 65000, b"rtl_" * 16384):
+        job_log.plain(nasty)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-3, "0.0 s"),
+        (0.44, "0.4 s"),
+        (42, "42 s"),
+        (60, "1 min"),
+        (192.4, "3 min 12 s"),
+        (3600, "1 h"),
+        (90061, "1 d 1 h"),
+    ],
+)
+def test_a_length_of_time_is_said_in_two_units(seconds, words):
+    assert span(seconds) == words
