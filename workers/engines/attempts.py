@@ -44,7 +44,7 @@ def _arguments(question: Question) -> str:
         return f"{_descriptor(question, 0)}, {path}, {words}, {values[3]:#x}, {values[4]:#x}"
     if question.call == "socket":
         return f"{_family(question.word(0))}, {_socket_type(question.word(1))}, {question.word(2)}"
-    if question.call == "connect":
+    if question.call in ("connect", "bind"):
         return f"{_descriptor(question, 0)}, {_address(question)}, {question.word(2)}"
     paths = _PATH_ARGUMENTS.get(question.call, ())
     return ", ".join(_string(question, value) if at in paths else f"{value:#x}" for at, value in enumerate(values))

@@ -48,10 +48,16 @@ class Group:
         return list(dict.fromkeys(self.directories.values()))
 
     def make(self, limits: Limits) -> None:
-        """Raises EngineUnavailable when a limit cannot be written: a job never runs with less than was promised."""
+        """Raises EngineUnavailable when a limit cannot be written: a job never runs with less than was promised.
+
+        One of the same name that an earlier life left goes first: its counters would speak of another job.
+        """
+        self.kill()
+        self.remove()
         try:
             for place in self.places:
-                place.mkdir(parents=True, exist_ok=True)
+                place.parent.mkdir(exist_ok=True)
+                place.mkdir()
             for controller, name, value in self._settings(limits):
                 (self.directories[controller] / name).write_text(str(value))
         except OSError as error:

@@ -54,7 +54,7 @@ class Dummies:
         self._thread.start()
 
     def answers(self) -> dict[str, Answer]:
-        return {"socket": self.open, "connect": self.connect}
+        return {"socket": self.open, "connect": self.connect, "bind": self.bind}
 
     def open(self, question: Question) -> Reply:
         family, kind = question.word(0), question.word(1)
@@ -88,6 +88,9 @@ class Dummies:
             return Reply()
         is_loopback = ipaddress.ip_address(address).is_loopback
         return Reply(error=errno.ECONNREFUSED if is_loopback else errno.ENETUNREACH)
+
+    def bind(self, _: Question) -> Reply:
+        return Reply(error=errno.EACCES)
 
     def close(self) -> None:
         os.close(self._stop_writer)

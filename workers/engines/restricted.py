@@ -5,7 +5,8 @@ network but the egress proxy; no call of the common list; no process of another 
 process outlives the job. What it does not: the job sees the machine's own paths, users and host name; the names and
 attributes (not the contents) of files anywhere can be asked for and, as an ordinary user, changed where the user may.
 Its processes cannot speak with each other but through pipes and socket pairs: no loopback, no named socket, no shared
-memory with a name. It is for repositories that one trusts; a pool or job has to ask for it by name.
+memory with a name. Before Linux 6.12 a job can kill its own tracer, and ends with it. It is for repositories that one
+trusts; a pool or job has to ask for it by name.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from workers.engines.site import Site
 from workers.engines.slots import FIRST_UID, Slots, clean, group_name, soft_limits
 
 _OWN_PROCESSES = 1  # strace; the keeper stands outside of the limits
+_OWN_TASKS = 8  # keeper, strace, and the threads that serve a run: they come after the count
 _KEEPER = Path(__file__).with_name("keeper.pl").read_bytes()
 
 
@@ -64,11 +66,11 @@ class RestrictedBox:
         )
 
     def _soft_limits(self) -> list[tuple[int, int, int]]:
-        """Without a user namespace the kernel counts all processes of the uid, so those that are there come on top."""
+        """Without a user namespace the kernel counts all tasks of the uid: what is there already comes on top."""
         limits = self.site.order.limits
         uid = os.geteuid() if self.site.uid is None else self.site.uid
         there = processes.threads_of(process for pid in processes.of_uid(uid) if (process := processes.read(pid)))
-        tasks = limits.processes + there + _OWN_PROCESSES
+        tasks = limits.processes + there + _OWN_TASKS
         return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
 
     def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:
@@ -78,7 +80,7 @@ class RestrictedBox:
     def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
         site, script = self.site, memory_file("keeper", _KEEPER)
         row = [
-            PERL, f"/proc/self/fd/{script}", str(self.keeper_reader), str(site.uid or 0),
+            PERL, f"/proc/self/fd/{script}", str(self.keeper_reader), str(site.uid or 0), launch.tool("setpriv"),
             *launch.joined(site.group.entrances() if site.group else ()),
             *launch.limited(site.order.limits),
             *launch.unprivileged(site.uid),

@@ -72,6 +72,8 @@ class Sandbox:
         self.fifo, reader, self.hold = trace_fifo(site.trace, site.uid)
         self.lines = TracePump(reader, trace, limits.trace_bytes, own_execs=box.own_execs)
         ours, self.theirs = os.pipe()
+        if site.uid is not None:
+            os.fchown(self.theirs, site.uid, site.uid)  # or `> /dev/stderr`, which opens it anew, is refused
         self.output = Pump("output", ours, output, limits.output_bytes)
         self.meter = Meter(limits, site.spaces, box.members, counts_all=site.group is None)
         self.notices: Notices | None = None

@@ -25,7 +25,7 @@ ALLOW = 0x7FFF0000
 PRETEND_SUCCESS = ERRNO  # errno 0: the call returns 0 and does nothing
 
 CALLS = {
-    "ioctl": 16, "socket": 41, "connect": 42, "socketpair": 53, "setsockopt": 54, "clone": 56, "execve": 59,
+    "ioctl": 16, "socket": 41, "connect": 42, "bind": 49, "socketpair": 53, "setsockopt": 54, "clone": 56, "execve": 59,
     "execveat": 322, "clone3": 435,
     # reach into other processes
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "pidfd_getfd": 438,
@@ -51,7 +51,7 @@ CALLS = {
 }  # fmt: skip
 
 _DENIED_IN_PART = {
-    "ioctl", "socket", "connect", "socketpair", "setsockopt", "clone", "execve", "execveat", "clone3",
+    "ioctl", "socket", "connect", "bind", "socketpair", "setsockopt", "clone", "execve", "execveat", "clone3",
 }  # fmt: skip
 SHARED_OBJECTS = tuple(name for name in CALLS if name.startswith(("shm", "sem", "msg", "mq_")))
 DENIED = tuple(name for name in CALLS if name not in {*_DENIED_IN_PART, *SHARED_OBJECTS})
@@ -176,6 +176,7 @@ def no_network_rules() -> list[Rule]:
         Rule("socket", ASK_WORKER),
         Rule("socketpair", ERRNO | errno.EACCES, (Test(1, "not_among", _CONNECTED_TYPES, _TYPE),)),
         Rule("connect", ASK_WORKER),
+        Rule("bind", ASK_WORKER),  # a name in the abstract namespace would be the machine's
         # The resolver sets IP options before it asks; on the dummy they would fail and no name would be seen.
         Rule("setsockopt", PRETEND_SUCCESS, (Test(1, "among", tuple(_PROTOCOL_LEVELS)),)),
     ]

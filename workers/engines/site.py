@@ -17,6 +17,7 @@ BASIC_ENVIRONMENT = {
     "LOGNAME": "job", "SHELL": "/bin/sh",
     # Nobody answers inside: a lookup should fail in a moment, after its question stands in the trace.
     "RES_OPTIONS": "timeout:1 attempts:1",
+    "GIT_CONFIG_NOSYSTEM": "1",  # the machine's own is not there, or closed: git takes the latter for an error
 }  # fmt: skip
 
 

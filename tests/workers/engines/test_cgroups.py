@@ -89,10 +89,17 @@ def test_version_2_does_not_move_others(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def group(tmp_path):
+def group(tmp_path, monkeypatch):
+    """Makes its files as the kernel does, when the directory is made."""
     place = tmp_path / FAMILY / "uid-1"
-    place.mkdir(parents=True)
-    (place / "memory.swap.max").write_text("max")
+    mkdir = Path.mkdir
+
+    def mkdir_with_files(path, *given, **named):
+        mkdir(path, *given, **named)
+        if path == place:
+            (path / "memory.swap.max").write_text("max")
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_with_files)
     return Group(2, dict.fromkeys(cgroups.NEEDED, place), extra=3)
 
 
@@ -108,6 +115,7 @@ def test_version_2_has_all_limits_in_one_place(group):
 
 def test_version_2_tells_what_was_used(group):
     (place,) = group.places
+    group.make(LIMITS)
     (place / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
     (place / "memory.peak").write_text("1234\n")
     (place / "pids.events").write_text("max 7\n")
@@ -128,6 +136,18 @@ def test_a_limit_that_cannot_be_written_is_no_job(tmp_path):
     (tmp_path / "file").write_text("")
     group = Hierarchy(2, dict.fromkeys(cgroups.NEEDED, tmp_path / "file")).group("uid-1", extra=0)
     with pytest.raises(EngineUnavailable, match="control group"):
+        group.make(LIMITS)
+
+
+def test_a_group_of_the_same_name_goes_first(group, monkeypatch):
+    monkeypatch.setattr(Group, "kill", lambda _: True)
+    group.make(LIMITS)
+    (place,) = group.places
+    for path in place.iterdir():
+        path.unlink()  # as the kernel does
+    group.make(LIMITS)
+    (place / "in-the-way").write_text("")
+    with pytest.raises(EngineUnavailable, match="File exists"):
         group.make(LIMITS)
 
 

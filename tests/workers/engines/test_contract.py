@@ -272,6 +272,21 @@ def test_what_the_command_leaves_running_ends_with_it(bench):
     assert (run.kind, run.ended.exit_code) == ("exited", 0)
 
 
+def test_ordinary_tools_work(bench):
+    script = """
+    set -e
+    echo to-stderr > /dev/stderr; echo to-stdout > /dev/stdout; cat < /dev/null; head -c 4 /dev/urandom > random
+    git init -q r; cd r; git config user.name a; git config user.email b
+    echo text > file; git add file; git commit -qm first; git log --oneline | wc -l; cd ..
+    tar czf r.tgz r; mkdir out; tar xzf r.tgz -C out; cmp r/file out/r/file; mv out/r moved; rm -rf out
+    seq 1000 | sort -r | tail -1; find . -name file | wc -l; mktemp >/dev/null; date +%Y >/dev/null
+    perl -e 'socketpair(my $a, my $b, 1, 1, 0) or die; syswrite $a, "pair"; sysread $b, my $c, 4; print "$c\n"'
+    """
+    run = bench.run("/bin/sh", "-c", script)
+    assert run.output.split() == ["to-stderr", "to-stdout", "1", "1", "2", "pair"], run.output
+    assert run.ended.exit_code == 0
+
+
 def test_resources_are_measured(bench):
     run = bench.sh("head -c 5000000 /dev/zero > file; i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done")
     resources = run.ended.resources

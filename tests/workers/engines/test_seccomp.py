@@ -121,6 +121,7 @@ def test_without_a_network_namespace_only_connected_unix_sockets_pass(flags):
     assert run(CLOSED, "socketpair", 1, 1 | flags) == ALLOW
     assert run(CLOSED, "socketpair", 1, 2 | flags) == ERRNO | errno.EACCES
     assert run(CLOSED, "connect", 3) == ASK_WORKER
+    assert run(CLOSED, "bind", 3) == ASK_WORKER
 
 
 def test_options_of_protocols_seem_to_be_set():
