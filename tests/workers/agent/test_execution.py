@@ -248,10 +248,10 @@ def test_a_cancel_while_the_run_is_uploaded_is_left_to_the_server(
     bench: Bench, server: ScriptedServer, commit: str
 ) -> None:
     server.on("run", replace(STORED, wait=1))
-    server.on("heartbeat", CANCEL)
     run = a_run(bench, commit, "exit=0", heartbeat_interval_seconds=30)
     with running(run):
         wait_until(lambda: server.said("run"))
+        server.on("heartbeat", CANCEL)
         run.canceled("requested", 30.0)
     assert [verb for verb, _ in finals(server)] == ["complete"]
 
@@ -364,6 +364,37 @@ def test_a_failure_of_the_worker_tells_its_kind_and_not_its_text(
     ((_, body),) = finals(server)
     assert body["result"]["reason"] == "worker_error"
     assert body["result"]["message"] == "The worker failed: RuntimeError."
+
+
+RUN = {
+    "schema_version": "run.v1",
+    "metadata": {"job_id": "rtj_01jfirst", "worker_id": "wrk_01jother", "org_slug": "acme", "retry_of_job_id": None},
+    "outcome": {"kind": "exited", "exit_code": 5},
+    "counts": {"files_accessed": 3},
+}
+
+
+def test_a_run_that_could_not_be_uploaded_is_sent_again_and_nothing_is_executed(
+    bench: Bench, server: ScriptedServer, commit: str
+) -> None:
+    a_run(bench, commit, "print=never", unsent_run=RUN, retry_of="rtj_01jfirst").run()
+    assert [verb for verb in server.verbs if verb != "heartbeat"] == ["acknowledge", "report", "run", "complete"]
+    sent = server.said("run")[0].json
+    assert sent["metadata"] == {
+        "job_id": "rtj_01jjob",
+        "worker_id": "wrk_01jworker",
+        "org_slug": "acme",
+        "retry_of_job_id": "rtj_01jfirst",
+    }
+    assert sent["outcome"] == RUN["outcome"]
+    assert server.said("complete")[0].json["result"]["exit_code"] == 5
+    assert left(bench) == []
+
+
+def test_what_is_no_run_is_not_sent_again(bench: Bench, server: ScriptedServer, commit: str) -> None:
+    a_run(bench, commit, unsent_run={"metadata": []}).run()
+    assert [(verb, body["result"]["reason"]) for verb, body in finals(server)] == [("fail", "upload_rejected")]
+    assert not server.said("run")
 
 
 class Flooding:
