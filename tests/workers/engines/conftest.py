@@ -3,12 +3,14 @@
 import itertools
 import os
 import shutil
+import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.workers.engines.upstreams import Upstream
 from workers.engines import engine_named
 from workers.engines.base import Ended, Limits, Order, Stop
 
@@ -110,3 +112,30 @@ def restricted(engines, base):
 @pytest.fixture
 def limits():
     return SMALL
+
+
+@pytest.fixture
+def upstream():
+    server = Upstream()
+    yield server
+    server.close()
+
+
+def host_state():
+    kernel = Path("/proc/sys/kernel")
+    sysctls, spaces = ("core_pattern", "hostname", "domainname"), ("mnt", "net", "pid", "user", "ipc", "uts")
+    return {
+        "sysctls": {name: (kernel / name).read_text() for name in sysctls},
+        "mounts": Path("/proc/self/mountinfo").read_text(),
+        "namespaces": {name: str(Path(f"/proc/self/ns/{name}").readlink()) for name in spaces},
+        "interfaces": sorted(name for _, name in socket.if_nameindex()),
+        "system": {path: Path(path).stat().st_mtime_ns for path in ("/usr", "/usr/bin", "/etc/passwd")},
+    }
+
+
+@pytest.fixture
+def unchanged_machine():
+    """What a job attacks is the same afterwards."""
+    before = host_state()
+    yield
+    assert host_state() == before

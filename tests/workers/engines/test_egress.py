@@ -1,66 +1,15 @@
-"""The way out, first alone on loopback, then as a job sees it. Upstreams are loopback only because a test says so."""
+"""The way out by itself. It leads to loopback only because a test says so."""
 
 import contextlib
 import socket
-import threading
 import time
 
 import pytest
 
-from tests.workers.engines.conftest import FIRST_UID, Bench
-from workers.engines import addresses, egress, engine_named
+from tests.workers.engines.upstreams import NAME, to_loopback
+from workers.engines import addresses, egress
 from workers.engines.base import Egress, NetworkRecord
 from workers.engines.egress import EgressProxy, WayOut
-
-NAME = "registry.example"
-
-
-class Upstream:
-    """An echo on loopback; says `hello` first."""
-
-    def __init__(self):
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.port = self.server.getsockname()[1]
-        self.came = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                end, _ = self.server.accept()
-                self.came.append(end)
-                threading.Thread(target=self._echo, args=(end,), daemon=True).start()
-
-    @staticmethod
-    def _echo(end):
-        with contextlib.suppress(OSError), end:
-            end.sendall(b"hello\n")
-            while data := end.recv(65536):
-                end.sendall(data)
-
-    def close(self):
-        self.server.shutdown(socket.SHUT_RDWR)
-        self.server.close()
-        for end in self.came:
-            end.close()
-
-
-@pytest.fixture
-def upstream():
-    server = Upstream()
-    yield server
-    server.close()
-
-
-def to_loopback(**names):
-    """For tests only: these names lead to loopback, and loopback counts as public."""
-
-    def resolve(name, port):
-        if name not in names:
-            raise OSError("no such name")
-        return names[name]
-
-    return WayOut(resolve=resolve, is_public=lambda _: True)
 
 
 @pytest.fixture
@@ -251,84 +200,3 @@ def test_the_end_of_the_job_ends_its_connections(proxy_for, upstream):
     proxy.serve(theirs)
     assert late.recv(10) == b""
     late.close()
-
-
-# -- as a job sees it
-
-CLIENT = r"""
-use IO::Socket::INET;
-my ($authority, $text) = @ARGV;
-my ($host, $port) = $ENV{https_proxy} =~ m{//([\d.]+):(\d+)};
-my $proxy = IO::Socket::INET->new(PeerAddr => $host, PeerPort => $port, Timeout => 5) or die "no proxy: $@";
-print $proxy "CONNECT $authority HTTP/1.1\r\n\r\n"; $proxy->flush;
-while (my $line = <$proxy>) { print $line; last if $line eq "\r\n" }
-exit 0 if !defined $text;
-print scalar <$proxy>;
-print $proxy "$text\n"; $proxy->flush;
-print scalar <$proxy>;
-"""
-
-
-@pytest.fixture(params=["bubblewrap", "restricted"])
-def outgoing(request, base):
-    """An engine whose names lead to loopback."""
-    return Bench(engine_named(request.param, first_uid=FIRST_UID, way_out=to_loopback(**{NAME: ["127.0.0.1"]})), base)
-
-
-def test_a_job_goes_out_through_the_proxy_only(outgoing, upstream):
-    authority = f"{NAME}:{upstream.port}"
-    run = outgoing.run("/usr/bin/perl", "-e", CLIENT, authority, "ping", egress=Egress((authority,)))
-    assert run.output.split("\r\n")[0] == "HTTP/1.1 200 Connection established"
-    assert run.output.endswith("hello\nping\n")
-    (record,) = run.ended.network
-    assert (record.name, record.port, record.verdict, record.address) == (NAME, upstream.port, "allowed", "127.0.0.1")
-    assert (record.bytes_sent, record.bytes_received) == (5, 11)
-    assert "egress_proxy" in run.ended.enforced_layers
-    assert run.seen("connect(", "htons(3128)", "= 0")
-
-
-def test_a_job_is_refused_what_is_not_on_the_list(outgoing, upstream):
-    run = outgoing.run("/usr/bin/perl", "-e", CLIENT, f"127.0.0.1:{upstream.port}", egress=Egress((NAME,)))
-    assert run.output.startswith("HTTP/1.1 403 Forbidden")
-    assert [(record.name, record.verdict) for record in run.ended.network] == [("127.0.0.1", "refused")]
-    assert upstream.came == []
-
-
-def test_a_plain_request_of_a_job_is_told_why_not(outgoing):
-    script = CLIENT.replace("CONNECT $authority HTTP/1.1", "GET http://$authority/ HTTP/1.1").replace(
-        'last if $line eq "\\r\\n"', "1"
-    )
-    run = outgoing.run("/usr/bin/perl", "-e", script, f"{NAME}:80", egress=Egress((NAME,)))
-    assert run.output.startswith("HTTP/1.1 405 ")
-    assert "Only CONNECT goes out of this sandbox" in run.output
-
-
-def test_several_connections_go_out_at_a_time(outgoing, upstream):
-    authority = f"{NAME}:{upstream.port}"
-    script = f"for my $n (1 .. 5) {{ fork or do {{ {CLIENT}; exit }} }} 1 while wait != -1"
-    run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=Egress((authority,)))
-    assert run.output.count("ping\n") == 5
-    assert len(run.ended.network) == 5
-
-
-def test_a_job_without_network_has_no_proxy(bench):
-    run = bench.perl("use IO::Socket::INET; print IO::Socket::INET->new('127.0.0.1:3128') ? 'open' : $!")
-    assert run.output == "Connection refused"
-    assert run.ended.network == ()
-
-
-def test_the_environment_names_the_proxy(outgoing):
-    run = outgoing.run("env", egress=Egress((NAME,)))
-    for name in ("https_proxy", "HTTPS_PROXY", "http_proxy"):
-        assert f"{name}=http://127.0.0.1:3128\n" in run.output
-    assert "no_proxy=localhost,127.0.0.1,::1\n" in run.output
-
-
-def test_a_connection_that_is_left_open_does_not_hold_up_the_end(outgoing, upstream):
-    authority = f"{NAME}:{upstream.port}"
-    script = CLIENT + "; my $child = fork; sleep 60 if !$child; print 'left';"
-    started = time.monotonic()
-    run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=Egress((authority,)))
-    assert run.output.endswith("left")
-    assert time.monotonic() - started < 8
-    assert [record.verdict for record in run.ended.network] == ["allowed"]
