@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from workers.engines.base import Capabilities, Engine, Isolation, Limits
 logger = logging.getLogger(__name__)
 
 LEFT_SECONDS = 60.0
+TOOLS = ("git", "setpriv", "prlimit")
 WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -86,6 +88,8 @@ class Agent:
 
     def _make_sure(self, folder: WorkFolder, slots: Slots) -> Capabilities:
         """Raise StartRefused unless this machine holds jobs as the engine promises; clean up after a past life."""
+        if absent := [name for name in TOOLS if shutil.which(name) is None]:
+            raise StartRefused(f"not installed on this machine: {', '.join(absent)}")
         found = self._engine.check()
         for soft in found.soft:
             logger.warning("engine %s: soft limit: %s", self._engine.name, soft)
@@ -148,7 +152,8 @@ class Agent:
 
 
 def capabilities(found: Capabilities, isolation: Isolation) -> dict[str, bool]:
-    """Return what is sent with a claim; the server reads the isolation from the last two names."""
+    """Return what is sent with a claim. The server reads the isolation from the last two names; `resend` says that
+    we know a job that only uploads a run."""
     names = dict.fromkeys(sorted(found.offered), True)
     return names | {
         "resend": True,

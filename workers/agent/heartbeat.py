@@ -48,9 +48,10 @@ class Heartbeat:
         self._holdings.discard(held)
 
     def announce(self, held: Held, phase: str, *, within: float = 0.0) -> None:
-        """Tell the server the job's phase with a heartbeat that leaves `within` so many seconds."""
+        """Tell the server the job's phase, by a heartbeat that leaves in so many seconds and not before."""
+        held.phase_at = self._clock() + within
         held.phase = phase
-        held.due = min(held.due, self._clock() + within)
+        held.due = min(held.due, held.phase_at)
         self._wake()
 
     def beat_due(self) -> None:
@@ -64,7 +65,9 @@ class Heartbeat:
         within = max(min(LONGEST_TRY_SECONDS, held.trust_until - sent_at), 0.05)
         # In this order: whoever announces a phase from here on moves the next heartbeat nearer again.
         held.due = sent_at + _next_interval(held)
-        phase = held.phase
+        phase = held.phase if held.phase_at <= sent_at else None
+        if held.phase is not None and phase is None:
+            held.due = min(held.due, held.phase_at)
         try:
             beat = self._client.heartbeat(held.lease, _progress(phase), within=within)
         except StaleLease as stale:

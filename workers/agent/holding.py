@@ -34,7 +34,8 @@ class Held:
     trust_until: float
     grace_seconds: float = 2.0
     due: float = 0.0  # when the next heartbeat leaves
-    phase: str | None = None  # not told to the server yet
+    phase: str | None = None  # not told to the server yet, and not to be told before `phase_at`
+    phase_at: float = 0.0
     failures: int = 0
 
     def renewed(self, sent_at: float) -> None:

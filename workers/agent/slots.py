@@ -80,9 +80,12 @@ def locked(path: Path) -> int | None:
 
 
 def _private(folder: Path) -> Path:
-    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
+    try:
+        folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise StartRefused(f"cannot lock the slots of this machine in {folder}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
         raise StartRefused(f"{folder} is not a folder that only this account writes: remove it")
     return folder

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+CERTIFICATE = Path(__file__).with_name("localhost.pem")
 
 
 @dataclass
@@ -96,21 +100,28 @@ class _Server(ThreadingHTTPServer):
 
 
 class ScriptedServer:
-    """`on(verb, *answers)`: given in turn, the last one again and again. Without: 200 {} (a claim: 204)."""
+    """`on(verb, *answers)`: given in turn, the last one again and again. Without: 200 {} (a claim: 204).
 
-    def __init__(self) -> None:
+    `tls`: with CERTIFICATE."""
+
+    def __init__(self, *, tls: bool = False) -> None:
+        self._scheme = "https" if tls else "http"
         self._scripts: dict[str, list[Script]] = defaultdict(list)
         self._guard = threading.Lock()
         self.asked: list[Asked] = []
         self.closing = threading.Event()
         self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.scripted = self
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(CERTIFICATE)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     def on(self, verb: str, *answers: Script) -> None:
         with self._guard:
@@ -187,8 +198,8 @@ def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> Any:
 
 
 @contextlib.contextmanager
-def scripted_server() -> Iterator[ScriptedServer]:
-    server = ScriptedServer()
+def scripted_server(*, tls: bool = False) -> Iterator[ScriptedServer]:
+    server = ScriptedServer(tls=tls)
     try:
         yield server
     finally:

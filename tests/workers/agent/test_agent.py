@@ -78,6 +78,15 @@ def test_a_machine_that_lacks_something_is_not_offered_and_each_lack_is_named(
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
 
 
+def test_a_machine_without_git_is_not_offered(
+    options: Options, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(StartRefused, match="not installed on this machine: git, setpriv, prlimit"):
+        Agent(options, Engine()).run()
+    assert server.asked == []
+
+
 def test_soft_limits_are_said_to_be_soft(options: Options, caplog: pytest.LogCaptureFixture) -> None:
     Agent(options, Engine(Capabilities(soft=("memory is watched, not limited",)))).run(once=True)
     assert "soft limit: memory is watched" in caplog.text
@@ -88,7 +97,8 @@ def test_a_worker_says_what_its_machine_can_do(options: Options, server: Scripte
     sent = server.said("leases")[0].json
     assert sent["worker_id"] == "wrk_01jworker", "from the second line of the token file"
     assert sent["pool"] == "shared-linux"
-    assert sent["capabilities"] == {"linux": True, "egress": True, "namespaces": False, "restricted": False}
+    offered = {"linux": True, "egress": True, "resend": True, "namespaces": False, "restricted": False}
+    assert sent["capabilities"] == offered
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))

@@ -248,7 +248,7 @@ def test_a_server_that_never_answers_costs_the_time_limit(remote: Place, server:
     begun = time.monotonic()
     with pytest.raises(CheckoutFailed, match="longer than 1 s"):
         remote.fetch("a" * 40, bounds=Bounds(seconds=1))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
     assert not processes_about(remote.workspace)
 
 

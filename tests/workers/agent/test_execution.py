@@ -247,7 +247,7 @@ def test_a_cancel_before_the_command_began_keeps_it_from_beginning(
 def test_a_cancel_while_the_run_is_uploaded_is_left_to_the_server(
     bench: Bench, server: ScriptedServer, commit: str
 ) -> None:
-    server.on("run", replace(STORED, wait=1))
+    server.on("run", replace(STORED, wait=0.4))
     run = a_run(bench, commit, "exit=0", heartbeat_interval_seconds=30)
     with running(run):
         wait_until(lambda: server.said("run"))

@@ -169,6 +169,17 @@ def test_a_phase_goes_along_once_and_at_once() -> None:
     assert stage.client.sent[0][0] <= 1000.5
 
 
+def test_a_phase_is_not_told_before_its_time_and_not_forgotten_over_another_heartbeat() -> None:
+    stage = Stage(heartbeat_interval_seconds=0.4, lease_ttl_seconds=20)
+    begun = stage.clock.now
+    stage.heartbeat.announce(stage.held, "executing", within=3.0)
+    stage.pass_time(4)
+    told = [at - begun for at, body, _ in stage.client.sent if body]
+    assert len(stage.client.sent) > 5
+    assert len(told) == 1
+    assert 3 <= told[0] <= 3.25
+
+
 def test_a_phase_is_told_again_when_nobody_heard_it() -> None:
     stage = Stage(Unreachable("away"))
     stage.heartbeat.announce(stage.held, "executing")

@@ -59,6 +59,11 @@ def test_the_locks_are_ours_alone(tmp_path: Path) -> None:
         Slots(1, open_to_all)
 
 
+def test_a_place_for_the_locks_that_cannot_be_made_is_said_in_one_line() -> None:
+    with pytest.raises(StartRefused, match="cannot lock the slots"):
+        Slots(1, Path("/proc/nowhere/slots"))
+
+
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     folder = tmp_path / "l"
     folder.mkdir(mode=0o700)

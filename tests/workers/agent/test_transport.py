@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from tests.workers.agent.conftest import TOKEN
-from tests.workers.agent.scripted import Answer, ScriptedServer, drip, endless, hang, hang_up
+from tests.workers.agent.scripted import (
+    CERTIFICATE,
+    Answer,
+    ScriptedServer,
+    drip,
+    endless,
+    hang,
+    hang_up,
+    scripted_server,
+)
 from workers.agent.errors import StartRefused, Unreachable
 from workers.agent.transport import ANSWER_BYTES, Patience, Transport, trusted_origin
 
@@ -107,6 +116,28 @@ def test_a_connection_that_the_server_closed_meanwhile_is_trouble_and_the_next_t
         sender.post("/x", b"{}", patience=QUICK)
     assert sender.post("/x", b"{}", patience=QUICK).status == 200
     sender.close()
+
+
+def test_a_dripping_server_behind_tls_is_cut_off_too() -> None:
+    with scripted_server(tls=True) as server:
+        server.on("x", Answer(), drip)
+        sender = Transport(server.url, lambda: TOKEN)
+        sender._session.verify = str(CERTIFICATE)
+        assert sender.post("/x", b"{}", patience=Patience()).status == 200
+        begun = time.monotonic()
+        with pytest.raises(Unreachable, match="within 1 s"):
+            sender.post("/x", b"{}", patience=Patience(connect=5, read=5, total=1))
+        assert time.monotonic() - begun < 5
+        sender.close()
+
+
+def test_a_certificate_that_nobody_vouches_for_is_not_trusted() -> None:
+    with scripted_server(tls=True) as server:
+        sender = Transport(server.url, lambda: TOKEN)
+        with pytest.raises(Unreachable, match="SSLError"):
+            sender.post("/x", b"{}", patience=Patience())
+        sender.close()
+        assert server.asked == []
 
 
 @pytest.mark.parametrize(
