@@ -21,7 +21,7 @@ YES_NO = [("True", "Yes"), ("False", "No")]
 
 
 @admin.register(User)
-class UserAdmin(Recorded, DjangoUserAdmin):
+class UserAdmin(DjangoUserAdmin, Recorded):
     noun = "user"
     unseen = ("password", "password1", "password2")
     form = UserChangeForm
@@ -50,6 +50,6 @@ class UserAdmin(Recorded, DjangoUserAdmin):
 
 
 @admin.register(Group)
-class GroupAdmin(Recorded, DjangoGroupAdmin):
+class GroupAdmin(DjangoGroupAdmin, Recorded):
     noun = "group"
     search_fields = ["name"]

@@ -35,7 +35,7 @@ class Recorded(Console):
     def target_of(self, row: Any) -> str:
         return f"{self.noun}:{row}"
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any] | tuple[Any, ...]:
         return [*super().get_readonly_fields(request, obj), *(self.fixed if obj else ())]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 Django's signature
