@@ -142,9 +142,11 @@ class BwrapBox:
             with contextlib.suppress(OSError):  # a hint: tracer and traced on one processor talk four times as fast
                 os.sched_setaffinity(top.pid, {self.cpu})
 
-    def ready(self) -> None:
+    def is_ready(self) -> bool:
         self._read_status()
-        self.init = os.pidfd_open(self.status["child-pid"])
+        with contextlib.suppress(OSError, KeyError):
+            self.init = os.pidfd_open(self.status["child-pid"])
+        return self.init is not None
 
     def members(self) -> list[Process]:
         return processes.descendants(self.status["child-pid"]) if self.init is not None else []

@@ -126,7 +126,7 @@ def survive(site: Site, box: BwrapBox) -> list[str]:
     try:
         if not launcher.wait_until_ready(stand_in, lambda: False):
             return ["the sandbox does not start"]
-        box.ready()
+        box.is_ready()
         stand_in.kill()
         poll = select.poll()
         poll.register(box.init or 0, select.POLLIN)

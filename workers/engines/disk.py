@@ -7,19 +7,19 @@ import errno
 import os
 import stat
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 _LEAST = 4096  # an empty file costs an inode; a million of them are a full disk too
 TOO_DEEP = 1 << 62
 
 
-def used(directories: Iterable[Path]) -> int:
-    """Bytes. A path too deep to be looked at counts as `TOO_DEEP`: nothing may hide from its limit that way."""
+def used(directories: Iterable[Path], give_up: Callable[[], bool] = lambda: False) -> int:
+    """Bytes; fewer if it gave up. A path too deep to be looked at counts as `TOO_DEEP`: nothing may hide that way."""
     total = 0
     seen: set[tuple[int, int]] = set()
     ends = [str(directory) for directory in directories]
-    while ends:
+    while ends and not give_up():
         try:
             with os.scandir(ends.pop()) as entries:
                 for entry in entries:

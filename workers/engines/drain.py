@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -43,6 +44,8 @@ class Pump(threading.Thread):
                     self.take(chunk)
                 else:
                     break
+        except Exception as error:  # noqa: BLE001  # a fault of ours must end the job, not hang it
+            self.error = error
         finally:
             os.close(self.descriptor)
 
@@ -81,8 +84,8 @@ class TracePump(Pump):
 
     def __init__(self, descriptor: int, sink: Sink, cap: int, *, own_execs: int) -> None:
         super().__init__("trace", descriptor, sink, cap)
-        with_room = 1 << 20  # fewer switches between tracer and worker
-        fcntl.fcntl(descriptor, _F_SETPIPE_SZ, with_room)
+        with contextlib.suppress(OSError):  # room means fewer switches between tracer and worker
+            fcntl.fcntl(descriptor, _F_SETPIPE_SZ, _CHUNK)
         self.own_execs = own_execs
         self.own_pids: set[bytes] = set()
         self.own_prefixes: tuple[bytes, ...] = ()
@@ -156,7 +159,8 @@ class TracePump(Pump):
     @staticmethod
     def _time(line: bytes) -> bytes:
         """Seconds since 1970 with six decimals: all of one length, so they compare as they are."""
-        return line.split(None, 2)[1]
+        words = line.split(None, 2)
+        return words[1] if len(words) == 3 else b""
 
     def _add(self, lines: list[bytes]) -> None:
         if self._answered or self._gists:

@@ -42,14 +42,17 @@ class Meter(threading.Thread):
             self._look_at_memory(found)
         if time.monotonic() >= self._disk_due:
             started = time.monotonic()
-            self.look_at_disk(found or self.members())
+            self._look_at_disk(found or self.members())
             spent = time.monotonic() - started
             self._disk_due = time.monotonic() + max(_DISK_EVERY, _DISK_SHARE * spent)
 
     def stop(self) -> None:
+        """Look at the disk at least once, however short the run was."""
         self._over.set()
         if self.is_alive():
             self.join()
+        if not self.disk_peak:
+            self._take_disk(disk.used(self.spaces))
 
     def _look_at_memory(self, found: list[Process]) -> None:
         memory = processes.memory_of(found)
@@ -58,8 +61,11 @@ class Meter(threading.Thread):
         if memory > self.limits.memory_bytes:
             self.exceeded = self.exceeded or "out_of_memory"
 
-    def look_at_disk(self, found: list[Process]) -> None:
-        taken = disk.used(self.spaces) + disk.held_deleted((process.pid for process in found), self._device)
+    def _look_at_disk(self, found: list[Process]) -> None:
+        taken = disk.used(self.spaces, self._over.is_set)
+        self._take_disk(taken + disk.held_deleted((process.pid for process in found), self._device))
+
+    def _take_disk(self, taken: int) -> None:
         self.disk_peak = max(self.disk_peak, taken)
         if taken > self.limits.disk_bytes:
             self.exceeded = self.exceeded or "disk_full"

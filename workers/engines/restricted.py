@@ -92,8 +92,9 @@ class RestrictedBox:
     def started(self, top: subprocess.Popen[bytes]) -> None:
         self.keeper = top.pid
 
-    def ready(self) -> None:
+    def is_ready(self) -> bool:
         self.tracers = {process.pid for process in processes.everyone() if process.parent == self.keeper}
+        return bool(self.tracers)
 
     def members(self) -> list[Process]:
         return [process for process in processes.descendants(self.keeper) if process.pid not in self.tracers]

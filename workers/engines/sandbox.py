@@ -44,8 +44,8 @@ class Box(Protocol):
 
     def started(self, top: subprocess.Popen[bytes]) -> None: ...
 
-    def ready(self) -> None:
-        """The sandbox stands and the command waits: last settings from outside."""
+    def is_ready(self) -> bool:
+        """The sandbox stands and the command waits: a last look from outside."""
         ...
 
     def members(self) -> list[Process]:
@@ -119,8 +119,7 @@ class Sandbox:
         self.output.start()
         self.lines.start()
         self.box.started(top)
-        if self.launcher.wait_until_ready(top, stop.asked.is_set):
-            self.box.ready()
+        if self.launcher.wait_until_ready(top, stop.asked.is_set) and self.box.is_ready():
             self._answer(self.launcher.given)
             self.meter.start()
             self.launcher.go()
@@ -149,7 +148,6 @@ class Sandbox:
         """End what is left, then what serves it, then what holds it: each waits for the one before."""
         alone = self._end_processes(top)
         self.meter.stop()
-        self.meter.look_at_disk([])  # at least once, however short the run was
         os.close(self.hold)
         for pump in (self.lines, self.output):
             pump.join(_LAST_SECONDS)

@@ -188,3 +188,14 @@ def test_the_fifo_is_read_to_the_end_and_held_until_then(tmp_path):
     pump.join(5)
     assert b"".join(got) == b"line\nline\n"
     assert threading.active_count() >= 1
+
+
+def test_a_line_in_no_form_at_all_stops_nothing():
+    source = tracing()
+    source.send(SETUP, COMMAND)
+    wait_for(lambda: source.pump.command)
+    source.pump.answered(answered(41))
+    source.send(b"\n \nx\nnot a line of strace\n702   1795000000.000050 +++ exited with 0 +++\n")
+    source.end()
+    assert source.pump.error is None
+    assert source.pump.exit_code == 0

@@ -176,7 +176,7 @@ def test_the_meter_looks_once_however_short_the_run(bench):
 
 
 def test_the_meter_takes_at_most_a_tenth_of_the_time(tmp_path, limits, monkeypatch):
-    monkeypatch.setattr(disk, "used", lambda _: time.sleep(0.05) or 0)
+    monkeypatch.setattr(disk, "used", lambda *_: time.sleep(0.05) or 0)
     meter = Meter(limits, [tmp_path], list, counts_all=False)
     meter.look()
     assert meter._disk_due - time.monotonic() > 0.4

@@ -205,3 +205,11 @@ def test_a_private_directory_is_closed_to_others(bench):
     owner = bench.engine.owner(0)
     owner = os.geteuid() if owner is None else owner
     assert sorted(seen) == [("home", 0o700, owner), ("tmp", 0o700, owner), ("trace", 0o700, owner)]
+
+
+def test_measuring_ends_when_the_job_has(tmp_path):
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    asked = []
+    disk.used([tmp_path], lambda: asked.append(1) or len(asked) > 2)
+    assert len(asked) == 3
