@@ -18,6 +18,7 @@ from pathlib import Path
 
 TAIL_BYTES = 8192
 TICK_SECONDS = 0.2
+GONE_SECONDS = 5.0
 # $1 is the worker's pid: had it died before the parent-death signal was set, nobody would ever send it.
 SHELL = 'trap "kill -KILL 0" TERM; [ "$PPID" = "$1" ] || exit 1; shift; "$@" & wait $!'
 
@@ -68,6 +69,7 @@ def run(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
+    _outlive(process.pid)
     return Done(code, tail.decode(errors="replace"), cut_for)
 
 
@@ -86,6 +88,17 @@ def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -
                 return tail, cut_for
     finally:
         os.close(ended)
+
+
+def _outlive(group: int) -> None:
+    """Return when nobody of the group is left: what SIGKILL has hit takes a moment to be gone."""
+    until = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):  # nobody, or by now a group of somebody else's
+            return
+        time.sleep(TICK_SECONDS / 20)
 
 
 def _drained(output: int, tail: bytes) -> bytes:

@@ -74,15 +74,15 @@ def test_the_watch_ends_the_whole_group_also_those_that_ignore_it(open_dir: Path
     script = f"trap '' TERM INT HUP; (trap '' TERM; sleep 300) & echo $! > {pids}; kill -STOP $$; wait"
     done = run(script, open_dir / "at", owner, tether.until(time.monotonic() + 0.5))
     assert done.cut_for == "time"
-    assert time.monotonic() - begun < 5
-    wait_until(lambda: not living(pids), 1)
+    assert time.monotonic() - begun < 15
+    assert not living(pids), "gone before it returns"
 
 
 def test_what_it_left_running_does_not_outlive_it(open_dir: Path) -> None:
     pids = open_dir / "pid"
     done = run(f"sleep 300 >/dev/null 2>&1 & echo $! > {pids}", open_dir)
     assert done.code == 0
-    wait_until(lambda: not living(pids), 1)
+    assert not living(pids)
 
 
 def test_limits_hold(open_dir: Path) -> None:
