@@ -116,6 +116,9 @@ DATABASES["default"] |= {
             "min_size": env.int("DATABASE_POOL_MIN", default=1),
             "max_size": env.int("DATABASE_POOL_MAX", default=10),
             "timeout": 5,
+            # Then a new request starts a new try: the pool's own, at distances that double, would find a database
+            # that was away for five minutes only minutes after it is back.
+            "reconnect_timeout": 2,
             "max_lifetime": 1800,
             "max_idle": 300,
         },
