@@ -21,7 +21,8 @@ def test_the_commit_does_not_depend_on_the_machine(tmp_path, monkeypatch):
         second = repository.build(tmp_path / "two.git")
     finally:
         os.umask(before)
-    assert first.commit == second.commit
+    # Whoever changes the package writes the new id here; on every machine it is the same.
+    assert first.commit == second.commit == "ab763356392db5be355201ac1c2647d87b775a19"
 
 
 def test_every_account_can_read_it(tmp_path):
