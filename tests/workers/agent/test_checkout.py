@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.workers.agent.repositories import ENVIRONMENT, Repository, git
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang, wait_until
+from workers.agent import tether
 from workers.agent.checkout import Bounds, Checkout, CheckoutFailed, CheckoutStopped, Mirrors, inside
 from workers.engines.base import Stop
 
@@ -112,6 +114,43 @@ def test_submodules_are_not_fetched(repository: Repository, place: Place, open_d
     workspace = place.fetch(commit)
     assert list((workspace / "sub").iterdir()) == []
     assert not marker.exists()
+
+
+def test_objects_that_git_itself_finds_unsound_are_not_taken(repository: Repository, place: Place) -> None:
+    modules = b'[submodule "sub"]\n\tpath = sub\n\turl = --upload-pack=touch ran\n'
+    commit = repository.commit({".gitmodules": modules}, sub="c" * 40)
+    with pytest.raises(CheckoutFailed, match="gitmodules"):
+        place.fetch(commit)
+
+
+def test_git_sees_no_environment_and_no_configuration_but_ours(
+    repository: Repository, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, str]] = []
+    run = tether.run
+
+    def watched(*arguments: Any, **options: Any) -> tether.Done:
+        seen.append(options["environment"])
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(tether, "run", watched)
+    place.fetch(repository.commit({"name": b"x"}))
+    for environment in seen:
+        config = environment.pop("GIT_CONFIG_GLOBAL")
+        assert config == f"{place.workspace}.gitconfig"
+        assert environment == {
+            "PATH": "/usr/bin:/bin",
+            "HOME": "/nonexistent",
+            "LC_ALL": "C",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "/bin/true",
+            "GIT_ALLOW_PROTOCOL": "file",
+            "GIT_PROTOCOL_FROM_USER": "0",
+            "GIT_LFS_SKIP_SMUDGE": "1",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_CEILING_DIRECTORIES": str(place.workspace.parent),
+        }
 
 
 def test_filters_do_not_run_and_pointers_stay_pointers(repository: Repository, place: Place) -> None:
@@ -264,6 +303,8 @@ def test_a_stop_ends_the_checkout_and_every_process_of_it(remote: Place, server:
 WORKER = """
 import sys
 from pathlib import Path
+from typing import Any
+from workers.agent import tether
 from workers.agent.checkout import Checkout, Mirrors
 from workers.engines.base import Stop
 into, mirror, owner = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
