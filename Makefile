@@ -53,8 +53,8 @@ python = $(shell for name in python3 python3.11 python3.12 python3.13 python3.14
 	@python="$(call python)"; \
 	[ -n "$$python" ] || { echo "Python 3.11 or newer is missing on this machine"; exit 1; }; \
 	$$python -m venv .venv >/dev/null 2>&1 && exit; \
-	deploy/need ensurepip=python3-venv && $$python -m venv --clear .venv >/dev/null && exit; \
-	rm -rf .venv; echo "could not make .venv with $$python"; exit 1
+	rm -rf .venv; deploy/need ensurepip=python3-venv || exit 1; \
+	$$python -m venv .venv >/dev/null 2>&1 || { rm -rf .venv; echo "could not make .venv with $$python"; exit 1; }
 
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing the locked dependencies into .venv" >&2

@@ -21,6 +21,7 @@ from pathlib import Path
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 SYSTEM_HOMES = Path("/var/lib/runtime-orchestrator")
+SYSTEM_SOCKETS = Path("/run/runtime-orchestrator")
 SYSTEM_ACCOUNT = "rto-postgres"
 
 # sun_path holds 108 bytes with its closing NUL.
@@ -82,6 +83,9 @@ def remove_home(state: Path) -> None:
             raise PlaceRefused(f"{state} is in use: stop what runs on it first") from None
     for folder in (socket_folder(place), place, state):
         shutil.rmtree(folder, ignore_errors=True)
+    for shared in (SYSTEM_HOMES, SYSTEM_SOCKETS):
+        with contextlib.suppress(OSError):
+            shared.rmdir()  # if no other installation lies there
 
 
 def is_open_path(path: Path) -> bool:
@@ -95,8 +99,9 @@ def socket_folder(place: Path) -> Path:
     if len(os.fsencode(folder / SOCKET_NAME)) <= LONGEST_SOCKET_PATH:
         return folder
     name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
-    # Root has a place where nobody can be first; an ordinary user shares /tmp, so prepare_socket_folder looks closely.
-    return Path("/run/runtime-orchestrator", name) if place.stat().st_uid == 0 else Path("/tmp", f"rto-{name}")  # noqa: S108 - see above
+    # Root has a place where nobody can be first; an ordinary user shares /tmp, so prepare_private looks closely.
+    owner = place.stat().st_uid if place.exists() else os.geteuid()
+    return SYSTEM_SOCKETS / name if owner == 0 else Path("/tmp", f"rto-{name}")  # noqa: S108 - see above
 
 
 def prepare_private(folder: Path, account: pwd.struct_passwd) -> None:
@@ -114,11 +119,18 @@ def prepare_private(folder: Path, account: pwd.struct_passwd) -> None:
 def postgres_account(place: Path) -> pwd.struct_passwd:
     """Return the account that PostgreSQL runs as: one's own, or, since it refuses root, an unprivileged one."""
     if os.geteuid() != 0:
-        return pwd.getpwuid(os.geteuid())
+        return _account(os.geteuid())
     for owned in (place / "postgres", place):  # data that a user made stays that user's
         if owned.exists() and owned.stat().st_uid != 0:
-            return pwd.getpwuid(owned.stat().st_uid)
+            return _account(owned.stat().st_uid)
     return _system_account()
+
+
+def _account(uid: int) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:
+        raise PlaceRefused(f"PostgreSQL wants an account with a name, and number {uid} has none here") from None
 
 
 def _link_system_home(state: Path) -> None:

@@ -96,3 +96,15 @@ def test_a_relative_state_directory_counts_from_the_project(monkeypatch, tmp_pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STATE_DIR", "some/where")
     assert places.state_dir() == places.BASE_DIR / "some" / "where"
+
+
+def test_a_state_directory_that_is_not_there_yet_has_an_address(tmp_path):
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    assert embedded_postgres.django_database(deep)["HOST"]
+    assert not deep.exists()
+
+
+def test_an_account_without_a_name_is_refused_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    with pytest.raises(places.PlaceRefused, match="number 4000000"):
+        places.postgres_account(tmp_path)
