@@ -58,8 +58,9 @@ class Bubblewrap:
     def requirements(self) -> list[str]:
         """What is not installed or not this machine's way."""
         found = launch.lacking("bwrap")
-        if not found and "--bind-fd" not in _help():
-            found.append("this bubblewrap is too old: it has no --bind-fd")
+        if not found and "--bind-fd" not in (said := _help()):
+            missing = "is too old: it has no --bind-fd" if "--bind" in said else f"does not run: {said.strip()[-200:]}"
+            found.append(f"this bubblewrap {missing}")
         return found
 
     def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
@@ -90,7 +91,9 @@ class Bubblewrap:
 
 
 def _help() -> str:
-    return subprocess.run([launch.tool("bwrap"), "--help"], env={}, check=False, capture_output=True, text=True).stdout
+    command = [*launch.unprivileged(None), launch.tool("bwrap"), "--help"]
+    done = subprocess.run(command, env={}, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.stdout
 
 
 def _processor(order: Order) -> int | None:

@@ -98,9 +98,9 @@ def limited(limits: Limits) -> list[str]:
 
 
 def unprivileged(uid: int | None) -> list[str]:
-    """Become the slot's uid for good (or stay who we are), gain nothing any more, and die when the parent dies."""
-    become = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
-    return [tool("setpriv"), *(become if uid is not None else []), "--no-new-privs", "--pdeathsig", "KILL", "--"]
+    """Become the slot's uid for good (or stay who we are), keep no capability, gain nothing, die with the parent."""
+    become = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--bounding-set=-all"] if uid is not None else []
+    return [tool("setpriv"), *become, "--inh-caps=-all", "--no-new-privs", "--pdeathsig", "KILL", "--"]
 
 
 def unless_orphaned(parent: str) -> list[str]:

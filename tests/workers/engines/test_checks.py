@@ -57,6 +57,8 @@ def test_another_processor_is_named(engine, monkeypatch):
 def test_an_old_bubblewrap_is_named(bubblewrap, monkeypatch):
     monkeypatch.setattr("workers.engines.bubblewrap._help", lambda: "--bind SRC DEST")
     assert "too old" in missing(bubblewrap)
+    monkeypatch.setattr("workers.engines.bubblewrap._help", lambda: "bwrap: no such library\n")
+    assert "this bubblewrap does not run: bwrap: no such library" in missing(bubblewrap)
 
 
 def test_a_kernel_without_landlock_is_named_and_runs_nothing(restricted, monkeypatch):

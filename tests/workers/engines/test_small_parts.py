@@ -153,6 +153,7 @@ def test_the_row_of_programs_drops_everything_before_it_traces():
     assert {"--reuid=61000", "--regid=61000", "--clear-groups", "--bounding-set=-all", "--no-new-privs"} <= set(row)
     assert row[row.index("--pdeathsig") + 1] == "KILL"
     assert not any("uid" in word for word in launch.unprivileged(None))
+    assert "--inh-caps=-all" in launch.unprivileged(None), "nor ambient ones, which a service may have been given"
     assert "--core=0" in launch.limited(Limits())
     assert "--seccomp-bpf" in launch.traced(Path("/fifo"))
     assert launch.joined([]) == []
