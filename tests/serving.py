@@ -37,7 +37,7 @@ class Server:
 
     def answers(self) -> bool:
         assert self.process.poll() is None, self.log()
-        with contextlib.suppress(requests.ConnectionError):
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
             return requests.get(f"{self.url}/healthz", timeout=5).status_code == 200
         return False
 
@@ -45,15 +45,38 @@ class Server:
         return socket.create_connection(self.address, timeout=30)
 
 
+UVICORN = ["-m", "uvicorn", "config.asgi:application", "--no-proxy-headers", "--timeout-graceful-shutdown", "2", "--fd"]
+# The other kind of server, one thread a request.
+WSGI = """
+import socket, socketserver, sys
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from config.wsgi import application
+
+class Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_):
+        pass
+
+server = Server(("127.0.0.1", 0), Quiet, bind_and_activate=False)
+server.socket.close()
+server.socket = socket.socket(fileno=int(sys.argv[1]))
+server.server_address = server.socket.getsockname()
+server.server_name, server.server_port = server.server_address
+server.setup_environ()
+server.set_app(application)
+server.serve_forever()
+"""
+
+
 @contextlib.contextmanager
-def serving(folder: Path, **environment: str) -> Iterator[Server]:
+def serving(folder: Path, *, kind: str = "asgi", **environment: str) -> Iterator[Server]:
     """A server with these variables, ended with the block. `folder` gets its state and its log."""
     with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "server.log").open("ab") as log:
         descriptor = listener.fileno()
-        command = [sys.executable, "-m", "uvicorn", "config.asgi:application", "--fd", str(descriptor)]
-        command += ["--no-proxy-headers", "--no-access-log", "--timeout-graceful-shutdown", "2"]
         process = subprocess.Popen(
-            command,
+            [sys.executable, *(UVICORN if kind == "asgi" else ["-c", WSGI]), str(descriptor)],
             cwd=BASE_DIR,
             env={**os.environ, "STATE_DIR": str(folder / "state"), **environment},
             pass_fds=[descriptor],
