@@ -1,5 +1,6 @@
 """What Prometheus may ask for: requests by route, and how the queue stands. No label that a caller can invent."""
 
+import json
 from collections.abc import Iterator
 
 from django.db import DatabaseError, InterfaceError, connection, transaction
@@ -69,7 +70,8 @@ def _look() -> tuple[int, dict[str, int], int, float | None, float | None]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = '2s'")
         cursor.execute(_QUESTION, {"most": COUNTED})
-        return cursor.fetchone()
+        queued, held, leases, oldest, beat = cursor.fetchone()
+        return queued, json.loads(held), leases, oldest, beat
 
 
 def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
