@@ -131,6 +131,19 @@ def memory_of(processes: Iterable[Process]) -> int:
     return total
 
 
+def tasks_of_uid(uid: int) -> int:
+    """Processes and threads that the kernel counts against this uid's limit: those in our own user namespace."""
+    ours = (PROC / "self/ns/user").readlink()
+    return threads_of(process for pid in of_uid(uid) if _in_namespace(pid, ours) and (process := read(pid)))
+
+
+def _in_namespace(pid: int, ours: Path) -> bool:
+    try:
+        return (PROC / str(pid) / "ns/user").readlink() == ours
+    except OSError:
+        return True
+
+
 def threads_of(processes: Iterable[Process]) -> int:
     total = 0
     for process in processes:

@@ -69,8 +69,7 @@ class RestrictedBox:
         """Without a user namespace the kernel counts all tasks of the uid: what is there already comes on top."""
         limits = self.site.order.limits
         uid = os.geteuid() if self.site.uid is None else self.site.uid
-        there = processes.threads_of(process for pid in processes.of_uid(uid) if (process := processes.read(pid)))
-        tasks = limits.processes + there + _OWN_TASKS
+        tasks = limits.processes + processes.tasks_of_uid(uid) + _OWN_TASKS
         return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
 
     def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:
