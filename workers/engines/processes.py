@@ -140,8 +140,8 @@ def tasks_of_uid(uid: int) -> int:
 def _in_namespace(pid: int, ours: Path) -> bool:
     try:
         return (PROC / str(pid) / "ns/user").readlink() == ours
-    except OSError:
-        return True
+    except OSError:  # whoever is outside of our namespace may not be looked at
+        return False
 
 
 def threads_of(processes: Iterable[Process]) -> int:
