@@ -82,7 +82,7 @@ sub enter_seccomp {
 sub cannot {
     my ($what) = @_;
     my $code = $! + 0;
-    print STDERR "sandbox: cannot $what: $!\n";
+    syswrite STDOUT, "sandbox: cannot $what: $!\n";    # into the job's own output
     say_to_worker("failed $code");
     exit 127;
 }
@@ -168,6 +168,7 @@ say_to_worker("ready");
 my $answer = '';
 must("waiting", syscall 45, $control, $answer = "\0" x 2, 2, 0, 0, 0);
 exit 125 if $answer ne 'go';
+must("output", syscall 33, 1, 2);    # what was stderr up to here is for the sandbox's last words
 if   ($one->{x}) { run_pinned((split / /, $one->{x})[0], @argv) }
 else             { no warnings 'exec'; exec {$path} @argv }
 cannot("run '$argv[0]'");

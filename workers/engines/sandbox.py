@@ -75,6 +75,8 @@ class Sandbox:
         if site.uid is not None:
             os.fchown(self.theirs, site.uid, site.uid)  # or `> /dev/stderr`, which opens it anew, is refused
         self.output = Pump("output", ours, output, limits.output_bytes)
+        ours, self.complaints = os.pipe()
+        self.words = Pump("words", ours, lambda _: None, 0)
         self.meter = Meter(limits, site.spaces, box.members, counts_all=site.group is None)
         self.notices: Notices | None = None
         self.reason: str | None = None
@@ -102,22 +104,22 @@ class Sandbox:
         try:
             # An empty environment: pid 1 of a sandbox shows the one it was started with to everybody inside.
             return subprocess.Popen(
-                command, env={}, cwd="/", stdin=subprocess.DEVNULL, stdout=self.theirs, stderr=self.theirs,
+                command, env={}, cwd="/", stdin=subprocess.DEVNULL, stdout=self.theirs, stderr=self.complaints,
                 pass_fds=[*passed, *self.launcher.passed], start_new_session=True,
             )  # fmt: skip
         except OSError as error:  # such as a command longer than the kernel takes
-            for descriptor in (self.hold, self.lines.descriptor, self.output.descriptor):
+            for descriptor in (self.hold, *(pump.descriptor for pump in (self.lines, self.output, self.words))):
                 os.close(descriptor)
             self.launcher.close()
             raise SandboxFailed(f"The sandbox could not be started: {error.strerror}.") from error
         finally:
-            for descriptor in (*passed, self.theirs):
+            for descriptor in (*passed, self.theirs, self.complaints):
                 os.close(descriptor)
             self.launcher.started()
 
     def _watch(self, top: subprocess.Popen[bytes], stop: Stop) -> None:
-        self.output.start()
-        self.lines.start()
+        for pump in (self.output, self.lines, self.words):
+            pump.start()
         self.box.started(top)
         if self.launcher.wait_until_ready(top, stop.asked.is_set) and self.box.is_ready():
             self._answer(self.launcher.given)
@@ -149,7 +151,7 @@ class Sandbox:
         alone = self._end_processes(top)
         self.meter.stop()
         os.close(self.hold)
-        for pump in (self.lines, self.output):
+        for pump in (self.lines, self.output, self.words):
             pump.join(_LAST_SECONDS)
         if self.notices:
             self.notices.stop()
@@ -181,8 +183,8 @@ class Sandbox:
         return Seen(self.reason, code, name, self.launcher.last_word(), usage)
 
     def _last_words(self) -> str:
-        """What the sandbox said, without control characters and paths of this machine."""
-        text = self.output.beginning.decode("utf-8", "replace").replace(str(self.site.order.workspace), "WORKSPACE")
+        """What the programs of the sandbox said, without control characters and paths of this machine."""
+        text = self.words.beginning.decode("utf-8", "replace").replace(str(self.site.order.workspace), "WORKSPACE")
         return re.sub(r"[^\n\x20-\x7e]", "?", text).strip()[-500:] or "The sandbox ended without a word."
 
     def _tell(self, seen: Seen, started_at: float) -> Ended:

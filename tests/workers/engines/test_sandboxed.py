@@ -152,3 +152,8 @@ def test_two_slots_run_side_by_side(bench):
     for thread in threads:
         thread.join()
     assert [run.output for run in runs] == ["done\n"] * 3
+
+
+def test_what_the_sandbox_itself_says_is_not_the_job_s_output(bwrap):
+    run = bwrap.sh("(echo mimicry > /proc/1/fd/2) 2>/dev/null; echo real; echo error >&2")
+    assert run.output == "real\nerror\n"
