@@ -1,6 +1,7 @@
 """Every address of the server."""
 
 from django.contrib import admin
+from django.templatetags.static import static
 from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
@@ -14,6 +15,7 @@ handler500 = "orchestrator.access.outside.crashed"
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
+    path("favicon.ico", RedirectView.as_view(url=static("orchestrator/favicon.svg"))),
     path("admin/", admin.site.urls),
     path("healthz", health.alive),
     path("readyz", health.ready),

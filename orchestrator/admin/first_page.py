@@ -64,10 +64,10 @@ def tiles(state: State) -> Iterator[dict[str, Any]]:
     room = sum(crew.capacity for crew in state.crews)
     yield _tile("Running", str(running), f"room for {room}", shown.list_of(Job, status="running"), "primary")
     failed = sum(failure.count for failure in state.failures)
-    yield _tile(
-        "Failed in 24 h", number(failed), f"{len(state.failures)} reasons" if failed else "none",
-        shown.list_of(Job, status="failed", ended="24h"), "danger" if failed else "success",
-    )  # fmt: skip
+    ours = sum(failure.count for failure in state.failures if failure.failure_class not in NOT_OURS)
+    note = f"{number(ours)} of them ours to mend" if failed else "none"
+    level = "danger" if ours else "default" if failed else "success"
+    yield _tile("Failed in 24 h", number(failed), note, shown.list_of(Job, status="failed", ended="24h"), level)
 
 
 def _tile(title: str, value: str, note: str, link: str, level: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Cancel, retry, revoke: asked for with a reason, done to each job in its own transaction, each refusal said."""
+"""Cancel, retry, resend, revoke: with a reason, each job in its own transaction, each refusal said."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from orchestrator.admin.console import Console, actor_of
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import is_id
-from runtime_jobs.models import Job
+from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.states import CancelReason, JobState
 
 LIMIT = 100  # jobs at a time: a page of the list, twice
@@ -51,6 +51,10 @@ def _retry(job_ulid: str, by: Actor, reason: str) -> str:
     return f"queued again as {lifecycle.retry(job_ulid=job_ulid, by=by, reason=reason).job.job_ulid}"
 
 
+def _resend(job_ulid: str, by: Actor, reason: str) -> str:
+    return f"its run goes out again as {lifecycle.resend(job_ulid=job_ulid, by=by, reason=reason).job.job_ulid}"
+
+
 def _revoke(job_ulid: str, by: Actor, reason: str) -> str:
     job = lifecycle.revoke(job_ulid=job_ulid, by=by, reason=reason)
     if job is None:
@@ -66,6 +70,12 @@ CANCEL = JobVerb(
     danger=True,
 )
 RETRY = JobVerb("retry", "Retry", "A new attempt is queued, with the same command on the same commit.", _retry)
+RESEND = JobVerb(
+    "resend",
+    "Resend run",
+    "The run that could not be handed over is uploaded by a new attempt; nothing is executed again.",
+    _resend,
+)
 REVOKE = JobVerb(
     "revoke",
     "Revoke lease",
@@ -74,7 +84,7 @@ REVOKE = JobVerb(
     _revoke,
     danger=True,
 )
-VERBS = {verb.name: verb for verb in (CANCEL, RETRY, REVOKE)}
+VERBS = {verb.name: verb for verb in (CANCEL, RETRY, RESEND, REVOKE)}
 
 
 def fitting_verbs(job: Job | None) -> set[str]:
@@ -83,7 +93,9 @@ def fitting_verbs(job: Job | None) -> set[str]:
         return set()
     if job.is_final:
         followed = Job.objects.filter(retry_of_job_ulid=job.job_ulid).exists()
-        return set() if followed or job.state == JobState.SUCCEEDED else {RETRY.name}
+        if followed or job.state == JobState.SUCCEEDED:
+            return set()
+        return {RETRY.name, RESEND.name} if UnsentRun.objects.filter(job=job).exists() else {RETRY.name}
     return {CANCEL.name, REVOKE.name} if job.is_held else {CANCEL.name}
 
 

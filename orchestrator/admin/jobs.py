@@ -19,7 +19,7 @@ from orchestrator.admin import job_log, job_page, job_search
 from orchestrator.admin.console import Uncounted
 from orchestrator.admin.job_columns import COLUMNS, JobColumns
 from orchestrator.admin.job_filters import FILTERS, WORDS
-from orchestrator.admin.job_verbs import CANCEL, LIMIT, RETRY, REVOKE, VERBS, JobVerb, ask_and_do, fitting_verbs
+from orchestrator.admin.job_verbs import CANCEL, LIMIT, RESEND, RETRY, REVOKE, VERBS, JobVerb, ask_and_do, fitting_verbs
 from orchestrator.admin.words import JOB_COLOURS
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Job
@@ -36,8 +36,8 @@ class JobAdmin(JobColumns, Uncounted):
     search_help_text = job_search.HELP
     ordering = ["-id"]
     change_form_template = "admin/job.html"
-    actions = ["cancel_selected", "retry_selected", "revoke_selected"]
-    actions_detail = ["cancel", "retry", "revoke"]
+    actions = ["cancel_selected", "retry_selected", "resend_selected", "revoke_selected"]
+    actions_detail = ["cancel", "retry", "resend", "revoke"]
 
     # --- who may ------------------------------------------------------------------------------------------------------
 
@@ -113,6 +113,10 @@ class JobAdmin(JobColumns, Uncounted):
     def retry(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return ask_and_do(self, request, RETRY, [self._found(request, object_id).job_ulid])
 
+    @action(description="Resend run", url_path="resend", permissions=["operate"], icon="upload")
+    def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return ask_and_do(self, request, RESEND, [self._found(request, object_id).job_ulid])
+
     @action(description="Revoke lease", url_path="revoke", permissions=["operate"], icon="remove_moderator")
     def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return ask_and_do(self, request, REVOKE, [self._found(request, object_id).job_ulid])
@@ -124,6 +128,10 @@ class JobAdmin(JobColumns, Uncounted):
     @admin.action(description="Retry", permissions=["operate"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
         return self._ask_for_many(request, RETRY, queryset)
+
+    @admin.action(description="Resend run", permissions=["operate"])
+    def resend_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        return self._ask_for_many(request, RESEND, queryset)
 
     @admin.action(description="Revoke lease", permissions=["operate"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:

@@ -3,7 +3,7 @@
 import re
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from django.db.models import Model
 from django.urls import reverse
@@ -69,7 +69,7 @@ def page_of(model: type[Model], key: object) -> str:
 
 
 def run_page(run_id: str) -> str:
-    return f"/runs/{run_id}/"
+    return f"/runs/{quote(run_id, safe='')}/"
 
 
 def without_lease_ids(text: str) -> str:

@@ -56,7 +56,7 @@ def _failed(job: Job, verdict: Verdict) -> None:
     verdict.sentences = [meaning.advice] if meaning.advice else []
     verdict.message = shown.without_lease_ids(job.failure_message or "")
     if UnsentRun.objects.filter(job=job).exists():
-        verdict.sentences.append("Its run is kept here, unsent.")
+        verdict.sentences.append("Its run is kept here: Resend run uploads it without executing anything again.")
 
 
 def _canceled(job: Job, verdict: Verdict) -> None:

@@ -54,7 +54,7 @@ FAILURES: dict[str, Meaning] = {
     ),
     FailureReason.UPLOAD_FAILED: Meaning(
         "It ran well, but its run could not be handed to ingest.",
-        "See whether ingest answers. The run was kept if the worker could still send it.",
+        "See whether ingest answers. If the run was kept, resend it; else retry.",
     ),
     FailureReason.UPLOAD_REJECTED: Meaning(
         "It ran well, but ingest refused its run.",

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +30,7 @@ class Chromium:
         self.home = home
         self.errors: list[str] = []
         self._last = 0
+        self._open = ExitStack()
         self._heard: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
             [program, *FLAGS, f"--user-data-dir={home}", "about:blank"],
@@ -40,7 +42,8 @@ class Chromium:
 
     def __enter__(self) -> Self:
         try:
-            self._socket = connect(self._tab(), max_size=None, open_timeout=PATIENCE, proxy=None)
+            line = connect(self._tab(), max_size=None, open_timeout=PATIENCE, proxy=None)
+            self._socket = self._open.enter_context(line)
             for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
                 self.ask(f"{domain}.enable")
         except BaseException:
@@ -50,8 +53,7 @@ class Chromium:
 
     def __exit__(self, *_: object) -> None:
         """End what was started, by its id."""
-        if hasattr(self, "_socket"):
-            self._socket.close()
+        self._open.close()
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(10)

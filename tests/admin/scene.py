@@ -83,6 +83,13 @@ class Scene:
             lifecycle.append_log(lease_ulid=lease, worker=taker, seq=0, chunk=log.encode(), now=self.ago(minutes - 0.2))
         return lease
 
+    def keep(self, name: str, worker: str, minutes: float) -> None:
+        """Heartbeats until now, so that the lease is alive."""
+        lease, taker = self.claims[name].lease.lease_ulid, self.workers[worker]
+        for quarter in range(int(minutes * 4), -1, -1):
+            progress = {"percent": 62, "message": "installing"}
+            lifecycle.renew(lease_ulid=lease, worker=taker, progress=progress, now=self.ago(max(quarter / 4, 0.1)))
+
     def upload(self, name: str, worker: str, minutes: float, lasted: float, run: str | None = None) -> None:
         lease, taker = self.execute(name, worker, minutes), self.workers[worker]
         end = minutes - lasted
@@ -186,6 +193,8 @@ def _ended(scene: Scene, ours: dict[str, Project]) -> None:
     )
     scene.submit("oom", ours["web"], 33, git_commit=COMMITS[0])
     scene.fail("oom", "build-01", 32.5, FailureReason.OUT_OF_MEMORY, "The kernel killed node at 2.0 GiB.")
+    for number in range(3):
+        scene.submit(f"stranded-{number}", ours["models"], 27 - number)
     scene.submit("superseded", ours["web"], 21)
     lifecycle.cancel(
         job_ulid=scene.jobs["superseded"].job_ulid,
@@ -202,28 +211,20 @@ def _ended(scene: Scene, ours: dict[str, Project]) -> None:
 
 def _running(scene: Scene, ours: dict[str, Project]) -> None:
     for name, project, worker, minutes in (
-        ("running", "web", "build-01", 1.9),
-        ("stopping", "cli", "build-02", 1.5),
-        ("fresh", "api", "build-03", 0.5),
+        ("running", "web", "build-01", 3.9),
+        ("stopping", "cli", "build-02", 2.5),
+        ("fresh", "api", "build-03", 0.8),
     ):
         scene.submit(name, ours[project], minutes + 0.3, git_commit=COMMITS[0])
         scene.execute(name, worker, minutes)
-        lease = scene.claims[name].lease.lease_ulid
-        lifecycle.renew(
-            lease_ulid=lease,
-            worker=scene.workers[worker],
-            progress={"percent": 62, "message": "installing"},
-            now=scene.ago(0.1),
-        )
+        scene.keep(name, worker, minutes - 0.3)
     lifecycle.cancel(
         job_ulid=scene.jobs["stopping"].job_ulid, by=OPERATOR, deadline_seconds=30, message="wrong branch", now=scene.at
     )
-    scene.submit("taken", ours["web"], 0.3)
+    scene.submit("taken", ours["web"], 0.4)
     scene.claim("taken", "build-02", 0.1, acknowledge=True)
 
 
 def _waiting(scene: Scene, ours: dict[str, Project]) -> None:
     for number in range(4):
-        scene.submit(f"waiting-{number}", ours["api" if number % 2 else "web"], 2 - number / 3)
-    for number in range(3):
-        scene.submit(f"stranded-{number}", ours["models"], 27 - number)
+        scene.submit(f"waiting-{number}", ours["api" if number % 2 else "web"], 0.3 - number / 16)

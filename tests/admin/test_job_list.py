@@ -116,7 +116,7 @@ def test_a_look_up_has_an_index(text, index, scene):
 def test_a_repository_is_looked_for_among_the_newest_only(scene, monkeypatch):
     monkeypatch.setattr(job_search, "NEWEST", 2)
     newest = set(Job.objects.order_by("-id").values_list("pk", flat=True)[:2])
-    assert set(job_search.find(Job.objects.all(), "acme-labs/vision").values_list("pk", flat=True)) == newest
+    assert set(job_search.find(Job.objects.all(), "northwind").values_list("pk", flat=True)) == newest
 
 
 @pytest.mark.django_db(transaction=True)

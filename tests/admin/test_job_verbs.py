@@ -75,6 +75,19 @@ def test_a_failed_job_is_queued_again(operator, worker):
     assert JobEvent.objects.get(job=newer, event_type="job.retried").payload_json["reason"] == "wrong branch"
 
 
+def test_a_run_that_was_kept_is_sent_again(operator, worker):
+    submitted()
+    taken = claimed(worker)
+    job = lifecycle.fail(
+        lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.UPLOAD_FAILED, unsent_run={"x": 1}
+    )
+    assert f"/{job.job_ulid}/resend/" in operator.get(f"{LIST}{job.job_ulid}/change/").content.decode()
+    answer = operator.post(question("resend", job), WHY)
+    newer = Job.objects.get(retry_of_job_ulid=job.job_ulid)
+    assert said(answer) == [f"{job.job_ulid}: its run goes out again as {newer.job_ulid}."]
+    assert "resend" in newer.requirements
+
+
 def test_a_lease_is_revoked(operator, worker):
     submitted()
     job = claimed(worker).job
@@ -92,6 +105,7 @@ def test_a_lease_is_revoked(operator, worker):
         ("retry", uploaded, "The job succeeded; there is nothing to retry."),
         ("retry", lambda _: submitted(), "The job has not ended yet; cancel it first."),
         ("revoke", lambda _: submitted(), "No worker holds it; there is nothing to take away."),
+        ("resend", failed, "This job has left no run to send."),
         ("revoke", failed, "No worker holds it; there is nothing to take away."),
     ],
 )
@@ -151,7 +165,7 @@ def test_nothing_is_done_without_a_reason(verb, reason, operator, worker):
     assert Job.objects.count() == 1 + (verb == "retry")
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "revoke"])
+@pytest.mark.parametrize("verb", ["cancel", "retry", "resend", "revoke"])
 def test_whoever_may_only_look_has_no_button_and_no_way_around_it(verb, viewer, worker):
     first, second = submitted(), submitted()
     page = viewer.get(f"{LIST}{first.job_ulid}/change/").content.decode()
@@ -221,7 +235,7 @@ def test_what_does_not_exist_is_not_found(operator, worker):
 def test_only_fitting_buttons_are_shown(olga, worker):
     def buttons(job):
         page = olga.get(f"{LIST}{job.job_ulid}/change/").content.decode()
-        return {verb for verb in ("cancel", "retry", "revoke") if f"/{job.job_ulid}/{verb}/" in page}
+        return {verb for verb in ("cancel", "retry", "resend", "revoke") if f"/{job.job_ulid}/{verb}/" in page}
 
     assert buttons(uploaded(worker)) == set()
     lost = failed(worker)
