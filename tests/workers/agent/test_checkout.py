@@ -107,6 +107,20 @@ def test_a_commit_of_another_form_never_reaches_git(commit: str, place: Place) -
         place.fetch(commit)
 
 
+def test_a_head_that_is_another_commit_is_found_out(
+    repository: Repository, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tether.run
+
+    def lying(command: Any, **options: Any) -> tether.Done:
+        done = run(command, **options)
+        return tether.Done(0, "b" * 40 + "\n") if "rev-parse" in command else done
+
+    monkeypatch.setattr(tether, "run", lying)
+    with pytest.raises(CheckoutFailed, match="another commit"):
+        place.fetch(repository.commit({"name": b"x"}))
+
+
 def test_submodules_are_not_fetched(repository: Repository, place: Place, open_dir: Path) -> None:
     marker = open_dir / "submodule-ran"
     modules = f'[submodule "sub"]\n\tpath = sub\n\turl = ext::sh -c "touch {marker}"\n'.encode()

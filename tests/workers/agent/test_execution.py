@@ -17,6 +17,7 @@ from tests.workers.agent.benches import STORED, a_bench, a_run, running
 from tests.workers.agent.conftest import LEASE_ID, TOKEN
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale, wait_until
+from workers.agent.checkout import Checkout
 from workers.agent.client import Client
 from workers.agent.execution import Bench
 from workers.engines.base import Capabilities, Ended, Engine, Isolation
@@ -237,11 +238,28 @@ def test_a_cancel_whose_deadline_is_near_leaves_no_time_for_manners(
 def test_a_cancel_before_the_command_began_keeps_it_from_beginning(
     bench: Bench, server: ScriptedServer, commit: str
 ) -> None:
-    run = a_run(bench, commit, "print=never")
+    run = a_run(replace(bench, engine=(engine := Unwanted())), commit, "print=never")
     run.canceled("requested", 30.0)
     run.run()
+    assert not engine.asked
     assert [verb for verb, _ in finals(server)] == ["acknowledge-cancel"]
     assert log_of(server) == b""
+
+
+def test_a_cancel_after_the_checkout_keeps_the_command_from_beginning(
+    bench: Bench, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(replace(bench, engine=(engine := Unwanted())), commit, "print=never")
+    fetch = Checkout.fetch
+
+    def then_cancel(checkout: Checkout, *arguments: Any, **options: Any) -> None:
+        fetch(checkout, *arguments, **options)
+        run.canceled("requested", 30.0)
+
+    monkeypatch.setattr(Checkout, "fetch", then_cancel)
+    run.run()
+    assert not engine.asked
+    assert [verb for verb, _ in finals(server)] == ["acknowledge-cancel"]
 
 
 def test_a_cancel_while_the_run_is_uploaded_is_left_to_the_server(
@@ -395,6 +413,16 @@ def test_what_is_no_run_is_not_sent_again(bench: Bench, server: ScriptedServer, 
     a_run(bench, commit, unsent_run={"metadata": []}).run()
     assert [(verb, body["result"]["reason"]) for verb, body in finals(server)] == [("fail", "upload_rejected")]
     assert not server.said("run")
+
+
+class Unwanted(Null):
+    """An engine that nobody should ask to run anything."""
+
+    asked = False
+
+    def run(self, *_: Any, **__: Any) -> Ended:
+        self.asked = True
+        raise AssertionError
 
 
 class Flooding:

@@ -142,6 +142,13 @@ def test_no_heartbeat_waits_past_the_end_of_trust() -> None:
     assert all(at + within <= stage.held.trust_until + 0.1 for at, _, within in stage.client.sent)
 
 
+def test_a_lease_that_is_not_trusted_any_more_is_not_renewed_either() -> None:
+    stage = Stage()
+    stage.clock.now = stage.held.trust_until
+    stage.heartbeat.beat_due()
+    assert stage.client.sent == []
+
+
 def test_a_stale_lease_is_told_once_and_held_no_more() -> None:
     stage = Stage(StaleLease("lease_revoked"))
     stage.pass_time(200)
