@@ -74,9 +74,9 @@ class JobRun:
         if not self._cancel_heard:
             logger.info("job %s: cancel requested: %s", self._job.job_id, reason or "no reason given")
         self._cancel_heard = True
-        if not self._uploading:  # a result that is on its way may still count: the server decides
-            hurried = deadline_seconds is not None and deadline_seconds < GRACE_SECONDS + FLUSH_SECONDS_STOPPED
-            self._stop.ask(now=hurried)
+        # Nothing looks at this once the command has ended: the result may still count, the server decides.
+        hurried = deadline_seconds is not None and deadline_seconds < GRACE_SECONDS + FLUSH_SECONDS_STOPPED
+        self._stop.ask(now=hurried)
 
     def lost(self, why: str) -> None:
         if not self._lost:
