@@ -7,7 +7,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import DropdownFilter
 
-from orchestrator.admin.filters import OneOf, any_of, days, exactly, one_of
+from orchestrator.admin.filters import AnyOf, OneOf, any_of, days, exactly, one_of
 from runtime_jobs.columns import ClockTimestamp
 from runtime_jobs.models import Job
 from runtime_jobs.states import HELD, STATUS, FailureReason, JobState
@@ -23,6 +23,19 @@ class InPool(OneOf):
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
         return [(slug, slug) for slug in Pool.objects.order_by("slug").values_list("slug", flat=True)[:200]]
+
+
+class Failure(AnyOf):
+    """Says that it failed, too: the reason has no index, the status has."""
+
+    title = "failure"
+    parameter_name = "failure_reason"
+    parameters: ClassVar = ("failure_reason",)
+    values: ClassVar = [(reason, reason.replace("_", " ")) for reason in FailureReason.values]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        found = super().queryset(request, queryset)
+        return found if found is queryset else found.filter(status="failed")
 
 
 class Canceling(DropdownFilter):
@@ -84,7 +97,7 @@ FILTERS = [
     exactly("project_slug", "project"),
     InPool,
     one_of("trigger_kind", "trigger", [("manual", "manual"), ("pull_request", "pull request")]),
-    any_of("failure_reason", "failure", list(FailureReason.choices)),
+    Failure,
     Canceling,
     Attempts,
     Ended,
