@@ -13,6 +13,7 @@ from pathlib import Path
 from workers.engines import launch, processes, seccomp
 from workers.engines.egress import PORT, EgressProxy
 from workers.engines.inside import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, Orders, memory_file
+from workers.engines.keeper import Keeper
 from workers.engines.notices import Answer
 from workers.engines.processes import Process
 from workers.engines.site import Site
@@ -42,8 +43,7 @@ class BwrapBox:
         self.status_reader, self.status_writer = os.pipe()
         os.set_blocking(self.status_reader, False)
         self.status: dict[str, int] = {}
-        self.parent = str(os.getpid())  # whose death the row must notice
-        self.top: subprocess.Popen[bytes] | None = None
+        self.keeper = Keeper(site.uid)
         self.init: int | None = None  # a pidfd of pid 1 of the namespace
         self.layers += ("control_group",) if site.group else ("resource_limits",)
         self.layers += ("uid_of_its_own",) if site.uid is not None else ()
@@ -80,10 +80,10 @@ class BwrapBox:
         site, passed = self.site, [self.status_writer]
         arguments = memory_file("arguments", b"\0".join(map(os.fsencode, self._arguments(passed))) + b"\0")
         row = [
+            *self.keeper.row(passed),
             *launch.joined(site.group.entrances() if site.group else ()),
             *launch.limited(site.order.limits),
             *launch.unprivileged(site.uid),
-            *launch.unless_orphaned(self.parent),
             *launch.traced(fifo),
             *[launch.tool("bwrap"), "--args", str(arguments), "--", *launcher.command],
         ]
@@ -137,7 +137,6 @@ class BwrapBox:
     # -- from outside, while it runs
 
     def started(self, top: subprocess.Popen[bytes]) -> None:
-        self.top = top
         if self.cpu is not None:
             with contextlib.suppress(OSError):  # a hint: tracer and traced on one processor talk four times as fast
                 os.sched_setaffinity(top.pid, {self.cpu})
@@ -152,27 +151,23 @@ class BwrapBox:
         return processes.descendants(self.status["child-pid"]) if self.init is not None else []
 
     def kill(self) -> None:
-        """Pid 1 dies, and the kernel kills everybody in its namespace; bwrap and the tracer then end by themselves.
-
-        Before there is a pid 1 the tracer is killed, bwrap follows it, and a launcher ends when it hears no "go".
-        """
-        if self.init is None:
-            if self.top:
-                self.top.kill()
-        else:
+        """Pid 1 dies, and the kernel kills everybody in its namespace; what is outside of it the keeper ends."""
+        if self.init is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.init, signal.SIGKILL)
+        self.keeper.let_go()
 
     def close(self, top: subprocess.Popen[bytes]) -> int | None:  # noqa: ARG002  # its code says less than the status
         self._read_status()
         os.close(self.status_reader)
+        self.keeper.let_go()
         if self.init is not None:
             self._wait_for_init()
             os.close(self.init)
         return self.status.get("exit-code")
 
     def _wait_for_init(self) -> None:
-        """A tracer that was killed goes before those that it traced: be sure that they are gone too."""
+        """A keeper that was killed goes before those that it kept: be sure that they are gone too."""
         assert self.init is not None  # noqa: S101  # asked by the only caller
         poll = select.poll()
         poll.register(self.init, select.POLLIN)

@@ -108,21 +108,23 @@ def _run(subject: Subject, argv: tuple[str, ...], **details: object) -> tuple[En
     return ended, output.decode("utf-8", "replace"), bytes(trace)
 
 
-# Takes the place of the worker: the row of programs must die with it.
-_STAND_IN = 'for w do shift; [ "$w" = PARENT ] && w=$$; set -- "$@" "$w"; done; "$@" & wait'
+# Takes the place of the worker, as the only one that holds the lifeline: the row of programs must die with it.
+_STAND_IN = "my $lifeline = shift; syscall 72, $lifeline + 0, 2, 1; fork or exec @ARGV; sleep 1 while 1"
 
 
 def survive(site: Site, box: BwrapBox) -> list[str]:
     """Kill what started a sandbox, in a way that it cannot answer to. `site` has been entered."""
-    box.parent = "PARENT"
     launcher = Launcher(box.orders())
     fifo, reader, hold = trace_fifo(site.trace, site.uid)
     row, passed = box.command(launcher, fifo)
+    passed.append(box.keeper.hand_over())
     stand_in = subprocess.Popen(
-        ["/bin/sh", "-c", _STAND_IN, "sh", *row], env={}, cwd="/", pass_fds=[*passed, *launcher.passed],
+        [PERL, "-e", _STAND_IN, str(passed[-1]), *row], env={}, cwd="/", pass_fds=[*passed, *launcher.passed],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     launcher.started()
+    for descriptor in passed:
+        os.close(descriptor)
     try:
         if not launcher.wait_until_ready(stand_in, lambda: False):
             return ["the sandbox does not start"]
@@ -137,8 +139,8 @@ def survive(site: Site, box: BwrapBox) -> list[str]:
         stand_in.wait()
         box.close(stand_in)
         launcher.close()
-        for descriptor in (*passed, reader, hold):
-            os.close(descriptor)
+        os.close(reader)
+        os.close(hold)
 
 
 def all_of(*checks: Callable[[], list[str]]) -> tuple[str, ...]:

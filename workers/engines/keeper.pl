@@ -1,6 +1,6 @@
-# Where there is no pid namespace: the parent of all that a job starts, outside of its restrictions. Whatever detaches
-# itself falls back to this process, which ends it all when the command has ended, or when the worker is gone: then
-# the pipe that only the worker holds is closed.
+# The parent of all that a job starts, outside of its restrictions. Whatever detaches itself (and has no namespace's
+# first process to fall to) falls back to this one, which ends it all when the tracer has ended, or when the worker lets
+# go or is gone: then the pipe that only the worker holds is closed.
 use strict;
 use warnings;
 
@@ -40,9 +40,13 @@ sub descendants {
     return @found;
 }
 
-# Stopped, and with no right to fork, nobody can outrun the sweep.
+# Who was killed five times and is still there forks faster than this sweeps: stopped, and with no right to fork, nobody
+# outruns it. Not sooner, since a shell that may not fork exits with an error of its own, and that would be told.
+my $rounds = 0;
+
 sub strike {
-    for my $pid (@_) {
+    $rounds++ if @_;
+    for my $pid ($rounds > 5 ? @_ : ()) {
         kill $STOP, $pid;
         my $none = pack 'Q Q', 0, 0;
         syscall 302, $pid + 0, $NPROC, $none, 0;
@@ -66,8 +70,14 @@ sub strike_uid {
 
 sub pause { select undef, undef, undef, $_[0] }
 
+sub tracer_runs {
+    open my $file, '<', "/proc/$main/comm" or return;
+    return (<$file> // '') eq "strace\n";
+}
+
 sub end_all {
-    for (1 .. 50) {    # the tracer first sees its own end: it writes down what happened
+    for (1 .. 50) {    # the tracer is last, so that it can write down how the others ended
+        last if !tracer_runs();
         my @others = grep { $_ != $main } descendants();
         strike(@others);
         reap();
@@ -87,12 +97,13 @@ sub end_all {
 sub worker_is_gone {
     my $ready = '';
     vec($ready, $pipe, 1) = 1;
-    return select($ready, undef, undef, 0.05) > 0;
+    return select($ready, undef, undef, $_[0]) > 0;
 }
 
 syscall(157, 36, 1, 0, 0, 0) == 0 or die "keeper: subreaper: $!\n";
 syscall(72, $pipe, 2, 1) == 0     or die "keeper: pipe: $!\n";
 $SIG{CHLD} = sub { };              # wakes up select
+exit 125 if worker_is_gone(0);
 $main = fork // die "keeper: fork: $!\n";
 if (!$main) {
     $SIG{CHLD} = 'DEFAULT';
@@ -100,7 +111,7 @@ if (!$main) {
     die "keeper: $command[0]: $!\n";
 }
 while (!defined $status) {
-    last if worker_is_gone();
+    last if worker_is_gone(0.05);
     reap();
 }
 end_all();

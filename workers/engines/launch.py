@@ -56,8 +56,6 @@ STRACE_OPTIONS = (
 TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _JOIN = 'unset PWD; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
-# The death signal is only asked for by now: if the worker died a moment ago, nobody will send it.
-_UNLESS_ORPHANED = 'unset PWD; [ "$PPID" = "$1" ] || exit 125; shift; exec "$@"'
 
 
 def tool(name: str) -> str:
@@ -101,11 +99,6 @@ def unprivileged(uid: int | None) -> list[str]:
     """Become the slot's uid for good (or stay who we are), keep no capability, gain nothing, die with the parent."""
     become = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--bounding-set=-all"] if uid is not None else []
     return [tool("setpriv"), *become, "--inh-caps=-all", "--no-new-privs", "--pdeathsig", "KILL", "--"]
-
-
-def unless_orphaned(parent: str) -> list[str]:
-    """Go on only as a child of the process `parent`."""
-    return ["/bin/sh", "-c", _UNLESS_ORPHANED, "check", parent]
 
 
 def traced(fifo: Path) -> list[str]:

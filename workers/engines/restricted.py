@@ -20,7 +20,8 @@ from workers.engines import cgroups, checks, landlock, launch, processes, seccom
 from workers.engines.base import Capabilities, Ended, EngineUnavailable, Isolation, Order, Places, Sink, Stop
 from workers.engines.dummies import Dummies
 from workers.engines.egress import EgressProxy, WayOut
-from workers.engines.inside import PERL, PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, Orders, memory_file
+from workers.engines.inside import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, Orders
+from workers.engines.keeper import Keeper
 from workers.engines.notices import Answer
 from workers.engines.processes import Process
 from workers.engines.sandbox import Sandbox
@@ -29,7 +30,6 @@ from workers.engines.slots import FIRST_UID, Slots, clean, group_name, soft_limi
 
 _OWN_PROCESSES = 1  # strace; the keeper stands outside of the limits
 _OWN_TASKS = 8  # keeper, strace, and the threads that serve a run: they come after the count
-_KEEPER = Path(__file__).with_name("keeper.pl").read_bytes()
 
 
 class RestrictedBox:
@@ -40,8 +40,7 @@ class RestrictedBox:
 
     def __init__(self, site: Site, *, version: str, abi: int, read_only: tuple[str, ...] = ()) -> None:
         self.site, self.version, self.abi, self.read_only = site, version, abi, read_only
-        self.keeper_reader, self.lifeline = os.pipe()
-        self.keeper = 0
+        self.keeper, self.top = Keeper(site.uid), 0
         self.tracers: set[int] = set()
         self.dummies: Dummies | None = None
         self.layers += ("control_group",) if site.group else ("resource_limits",)
@@ -77,32 +76,30 @@ class RestrictedBox:
         return self.dummies.answers()
 
     def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
-        site, script = self.site, memory_file("keeper", _KEEPER)
+        site, passed = self.site, list[int]()
         row = [
-            PERL, f"/proc/self/fd/{script}", str(self.keeper_reader), str(site.uid or 0), launch.tool("setpriv"),
+            *self.keeper.row(passed),
             *launch.joined(site.group.entrances() if site.group else ()),
             *launch.limited(site.order.limits),
             *launch.unprivileged(site.uid),
             *launch.traced(fifo),
             *launcher.command,
-        ]  # fmt: skip
-        return row, [script, self.keeper_reader]
+        ]
+        return row, passed
 
     def started(self, top: subprocess.Popen[bytes]) -> None:
-        self.keeper = top.pid
+        self.top = top.pid
 
     def is_ready(self) -> bool:
-        self.tracers = {process.pid for process in processes.everyone() if process.parent == self.keeper}
+        self.tracers = {process.pid for process in processes.everyone() if process.parent == self.top}
         return bool(self.tracers)
 
     def members(self) -> list[Process]:
-        return [process for process in processes.descendants(self.keeper) if process.pid not in self.tracers]
+        return [process for process in processes.descendants(self.top) if process.pid not in self.tracers]
 
     def kill(self) -> None:
-        """Let go of the keeper: it ends everything below it, and then itself."""
-        if self.lifeline >= 0:
-            os.close(self.lifeline)
-            self.lifeline = -1
+        """The keeper ends everything below it, and then itself."""
+        self.keeper.let_go()
 
     def close(self, top: subprocess.Popen[bytes]) -> int | None:
         self.kill()

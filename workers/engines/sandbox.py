@@ -62,7 +62,7 @@ class Box(Protocol):
 
 
 class Sandbox:
-    """`run` once, in a thread that outlives it: the tracer dies with the thread that started it."""
+    """One run: `run` is called once."""
 
     def __init__(self, site: Site, box: Box, output: Sink, trace: Sink) -> None:
         limits = site.order.limits

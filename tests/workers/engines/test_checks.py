@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.workers.engines.conftest import FIRST_UID, REAL
-from workers.engines import engine_named, inside, landlock, launch, processes, seccomp
+from workers.engines import engine_named, inside, keeper, landlock, launch, processes, seccomp
 from workers.engines.base import EngineUnavailable, SandboxFailed, Stop
 from workers.engines.bwrap import BwrapBox
 from workers.engines.cgroups import Group
@@ -110,7 +110,8 @@ def test_the_read_only_root_is_missed(bubblewrap, monkeypatch):
 
 
 def test_the_empty_environment_is_missed(bubblewrap, monkeypatch):
-    monkeypatch.setattr(launch, "_UNLESS_ORPHANED", 'shift; export SECRET=x; exec "$@"')
+    traced = launch.traced
+    monkeypatch.setattr(launch, "traced", lambda fifo: ["/usr/bin/env", "SECRET=x", *traced(fifo)])
     assert "the environment of pid 1 is readable" in missing(bubblewrap)
 
 
@@ -137,13 +138,11 @@ def test_a_limit_that_does_not_hold_is_found(bubblewrap, monkeypatch, name, word
     assert f"the limit of {words} does not hold" in missing(bubblewrap)
 
 
-def test_a_death_signal_that_is_not_sent_is_found(bubblewrap, monkeypatch):
-    monkeypatch.setattr(launch, "unprivileged", _without(launch.unprivileged, "--pdeathsig", "KILL"))
+def test_a_keeper_that_does_not_listen_is_found(bubblewrap, monkeypatch):
+    deaf = keeper.SCRIPT.replace(b"last if worker_is_gone(0.05);", b"select undef, undef, undef, 0.05;")
+    assert deaf != keeper.SCRIPT
+    monkeypatch.setattr(keeper, "SCRIPT", deaf)
     assert "survives the death of its worker" in missing(bubblewrap)
-
-
-def _without(make, *words):
-    return lambda *given: [word for word in make(*given) if word not in words]
 
 
 def test_a_sandbox_that_does_not_start_is_found(bubblewrap, monkeypatch):
