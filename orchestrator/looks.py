@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections
+from django.db import connections
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,9 +20,16 @@ def brief(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         finally:
-            close_old_connections()
+            _give_back()
 
     return look
+
+
+def _give_back() -> None:
+    """A transaction around the look is its caller's business."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def awaited(function: Callable[P, R]) -> Callable[P, Awaitable[R]]:

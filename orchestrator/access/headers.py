@@ -8,8 +8,8 @@ from rest_framework.request import Request
 from orchestrator.access.problems import Refusal
 from orchestrator.idempotency import Repeatable, fingerprint_of
 
-KEY_LIMIT = 255
-_SESSION = re.compile(r"[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}")
+KEY_PATTERN = "[ -~]{1,255}"
+SESSION_PATTERN = "[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}"
 
 
 def repeatable(request: Request, operation: str, body: Any) -> Repeatable | None:
@@ -17,8 +17,8 @@ def repeatable(request: Request, operation: str, body: Any) -> Repeatable | None
     key = request.headers.get("Idempotency-Key")
     if key is None:
         return None
-    if not (1 <= len(key) <= KEY_LIMIT and key.isascii() and key.isprintable()):
-        detail = f"Idempotency-Key: 1 to {KEY_LIMIT} printable ASCII characters."
+    if not re.fullmatch(KEY_PATTERN, key):
+        detail = "Idempotency-Key: 1 to 255 printable ASCII characters."
         raise Refusal(400, "invalid", detail, errors={"Idempotency-Key": [detail]})
     caller: Any = request.user
     return Repeatable(caller.key, operation, key, fingerprint_of(body))
@@ -26,8 +26,10 @@ def repeatable(request: Request, operation: str, body: Any) -> Repeatable | None
 
 def worker_session(request: Request) -> str:
     """The ULID by which a worker names its process, upper case so that they sort; empty if it does not."""
-    session = request.headers.get("Worker-Session", "")
-    if session and not _SESSION.fullmatch(session):
+    session = request.headers.get("Worker-Session")
+    if session is None:
+        return ""
+    if not re.fullmatch(SESSION_PATTERN, session):
         detail = "Worker-Session: a ULID."
         raise Refusal(400, "invalid", detail, errors={"Worker-Session": [detail]})
     return session.upper()

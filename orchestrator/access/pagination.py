@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from typing import Any
 
 from django.core import signing
 from rest_framework.pagination import Cursor, CursorPagination
@@ -26,6 +27,15 @@ class NewestFirst(CursorPagination):
         if not _NUMBER.fullmatch(text) or int(text) > self.max_page_size:
             raise invalid_query("limit", f"A number from 1 to {self.max_page_size}.")
         return int(text)
+
+    def get_schema_operation_parameters(self, _view: Any) -> list[dict[str, Any]]:
+        """For OpenAPI."""
+        limit = {"type": "integer", "minimum": 1, "maximum": self.max_page_size, "default": self.page_size}
+        cursor = {"type": "string", "minLength": 1}
+        return [
+            {"name": "limit", "in": "query", "required": False, "schema": limit},
+            {"name": "cursor", "in": "query", "required": False, "schema": cursor, "description": "As `next` has it."},
+        ]
 
     def decode_cursor(self, request: Request) -> Cursor | None:
         self.salt = _salt(request)

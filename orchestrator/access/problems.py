@@ -14,22 +14,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from orchestrator.access.arrivals import arrival_of
+from orchestrator.access.codes import CODES
 from runtime_jobs.errors import Invalid, LifecycleError
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-
-STATUS_OF_CODE = {
-    "not_found": 404,
-    "invalid": 400,
-    "timeout_above_plan": 400,
-    "feature_not_enabled": 403,
-    "project_not_enabled": 403,
-    "repository_not_allowed": 403,
-    "worker_mismatch": 403,
-    "pool_forbidden": 403,
-}  # the core's other codes are conflicts: 409
 
 TITLES = {
     400: "Bad request",
@@ -139,7 +129,7 @@ _MEANINGS: dict[type[Exception], tuple[int, str, str]] = {
 
 def _of_core(error: LifecycleError) -> Refusal:
     facts = {"errors": error.errors} if isinstance(error, Invalid) else error.facts
-    return Refusal(STATUS_OF_CODE.get(error.code, 409), error.code, error.message, **facts)
+    return Refusal(CODES[error.code].status, error.code, error.message, **facts)
 
 
 def _invalid(error: exceptions.ValidationError) -> Refusal:

@@ -123,7 +123,7 @@ def test_of_a_deadlock_the_verb_is_tried_again(project, elsewhere):
 
     other = threading.Thread(target=act)
     other.start()
-    eventually(lambda: somebody_waits())
+    eventually(somebody_waits)
     elsewhere.execute("SELECT FROM runtime_jobs WHERE id = %s FOR UPDATE", [one.pk])
     elsewhere.commit()
     other.join(timeout=20)

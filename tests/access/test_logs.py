@@ -120,7 +120,7 @@ def test_whoever_writes_a_line_and_however_it_says_no_secret(written):
         log.info("in a mapping: %(a)s", {"a": name})
         log.info("in something else: %s %r", [name], {"a": (name,)})
         log.info({"a": name})
-        log.warning("does not fit: %d %d", name)
+        log.warning("does not fit: %d %d", name)  # noqa: PLE1206 that is the case
         log.info("in the middle%sof words", name)
         log.info("cut off: %s", name[:20])
         log.error("stack", stack_info=True)

@@ -206,6 +206,5 @@ def test_an_unknown_host_and_a_bad_address_are_problem_documents(server, token):
 
 
 def test_nothing_of_all_this_made_the_server_complain_or_show_a_token(server, token):
-    print(server.log())
     assert "Traceback" not in server.log()
     assert "rto_api_" not in server.log()

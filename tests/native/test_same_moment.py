@@ -1,5 +1,6 @@
 """Requests that arrive at the same moment, on real connections: one effect, and everybody gets an answer."""
 
+import functools
 import threading
 
 import pytest
@@ -52,7 +53,7 @@ def test_two_submits_with_one_key_make_one_job(project):
     token = api_token(project.organization)
     for round_ in range(5):
         key = {"Idempotency-Key": f"key-{round_}"}
-        answers = together(*[lambda: Caller(token).post(JOBS, SUBMIT_BODY, **key) for _ in range(4)])
+        answers = together(*[functools.partial(Caller(token).post, JOBS, SUBMIT_BODY, **key) for _ in range(4)])
         assert {answer.status_code for answer in answers} == {201}
         assert len({answer.json()["job_id"] for answer in answers}) == 1
         assert sorted("Idempotency-Replayed" in answer for answer in answers) == [False, True, True, True]
@@ -120,7 +121,7 @@ def test_two_jobs_that_claim_one_run_at_once_do_not_share_it(project, settings):
             leases.append(claimed(worker).lease)
         body = {"result": {"status": "uploaded", "ingest_run_id": f"run_{round_}"}}
         paths = [f"{LEASES}/{lease.lease_ulid}/complete" for lease in leases]
-        answers = together(*[lambda path=path: Caller(worker.token).post(path, body) for path in paths])
+        answers = together(*[functools.partial(Caller(worker.token).post, path, body) for path in paths])
         assert sorted(answer.status_code for answer in answers) == [200, 409]
         assert {answer.json().get("code") for answer in answers} == {None, "conflict"}
 
@@ -132,7 +133,7 @@ def test_a_chunk_sent_four_times_at_once_is_kept_once(project):
     for seq in range(3):
         body = {"seq": seq, "chunk": "eA=="}
         path = f"{LEASES}/{lease.lease_ulid}/logs"
-        answers = together(*[lambda: Caller(worker.token).post(path, body) for _ in range(4)])
+        answers = together(*[functools.partial(Caller(worker.token).post, path, body) for _ in range(4)])
         assert [(answer.status_code, answer.json()["next_seq"]) for answer in answers] == [(200, seq + 1)] * 4
     assert LogChunk.objects.count() == 3
 

@@ -2,13 +2,22 @@
 
 from rest_framework import serializers
 
-from runtime_jobs.states import STATUS, JobState
+from orchestrator.protocols.native.requests import TRIGGER_KINDS, Progress
+from runtime_jobs.models.tenants import ISOLATION_CHOICES
+from runtime_jobs.states import STATUS, CancelReason, FailureClass, FailureReason, JobState
 
 STATUSES = list(dict.fromkeys(STATUS.values()))
+END_REASONS = [*FailureReason.values, *(word for word in CancelReason.values if word not in FailureReason.values)]
+EVENT_TYPES = [
+    *("job.queued", "job.leased", "job.started", "job.progress", "job.requeued", "job.cancel_requested"),
+    *("job.canceled", "job.completed", "job.failed", "job.retried"),
+    *("lease.expired", "lease.revoked", "lease.released"),
+]
+ACTOR_KINDS = ["client", "operator", "worker", "clock", "core"]
 
 
 class SourceShown(serializers.Serializer):
-    kind = serializers.CharField()
+    kind = serializers.ChoiceField(choices=["github"])
     repo_url = serializers.CharField()
     owner = serializers.CharField()
     repo = serializers.CharField()
@@ -26,31 +35,31 @@ class ExecutionShown(serializers.Serializer):
 
 
 class TriggerShown(serializers.Serializer):
-    kind = serializers.CharField()
+    kind = serializers.ChoiceField(choices=TRIGGER_KINDS)
     actor = serializers.CharField(allow_null=True)
 
 
 class FailureShown(serializers.Serializer):
-    reason = serializers.CharField()
+    reason = serializers.ChoiceField(choices=END_REASONS)
     # A Python keyword as a field's name has to come in by the back door.
-    locals()["class"] = serializers.CharField(allow_null=True)
+    locals()["class"] = serializers.ChoiceField(choices=FailureClass.choices, allow_null=True)
     message = serializers.CharField()
 
 
 class ActorShown(serializers.Serializer):
-    kind = serializers.CharField()
+    kind = serializers.ChoiceField(choices=ACTOR_KINDS)
     id = serializers.CharField()
 
 
 class EventShown(serializers.Serializer):
     event_id = serializers.CharField()
     seq = serializers.IntegerField()
-    event_type = serializers.CharField()
+    event_type = serializers.ChoiceField(choices=EVENT_TYPES)
     created_at = serializers.DateTimeField()
     actor = ActorShown()
     worker_id = serializers.CharField(allow_null=True)
-    from_state = serializers.CharField(allow_null=True)
-    to_state = serializers.CharField(allow_null=True)
+    from_state = serializers.ChoiceField(choices=JobState.choices, allow_null=True)
+    to_state = serializers.ChoiceField(choices=JobState.choices, allow_null=True)
     fence = serializers.IntegerField()
     payload = serializers.DictField()
     hash = serializers.CharField()
@@ -86,14 +95,14 @@ class JobShown(serializers.Serializer):
 
 
 class JobInDetail(JobShown):
-    progress = serializers.DictField(allow_null=True)
+    progress = Progress(allow_null=True)
     last_event = EventShown(allow_null=True)
     queue_position = serializers.IntegerField(allow_null=True, help_text="1 is next; at most 1000 are counted.")
     retries = serializers.ListField(child=serializers.CharField())
 
 
 class ExecutionLeased(ExecutionShown):
-    least_isolation = serializers.CharField()
+    least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     egress = serializers.ListField(child=serializers.CharField())
 
 

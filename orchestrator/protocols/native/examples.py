@@ -1,6 +1,13 @@
-"""Document 000's example requests, as OpenAPI shows them."""
+"""Document 000's examples, and what is answered to them, as OpenAPI shows it."""
+
+from typing import Any
 
 from drf_spectacular.utils import OpenApiExample
+
+
+def answered(summary: str, value: Any, *statuses: str) -> OpenApiExample:
+    return OpenApiExample(summary, value, response_only=True, status_codes=list(statuses or ("200",)))
+
 
 SUBMIT = OpenApiExample(
     "a pull request's install step",
@@ -58,3 +65,87 @@ FAIL = OpenApiExample(
         }
     },
 )
+CANCEL = OpenApiExample("a reason", {"reason": "superseded by another push"}, request_only=True)
+RETRY = OpenApiExample("a reason", {"reason": "the registry was down"}, request_only=True)
+HEARTBEAT = OpenApiExample(
+    "a phase and how far it is",
+    {"phase": "executing", "progress": {"percent": 40, "current_step": "pnpm install", "step_index": 1}},
+    request_only=True,
+)
+REPORT = OpenApiExample("the next phase", {"phase": "executing"}, request_only=True)
+CHUNK = OpenApiExample("ten bytes", {"seq": 0, "chunk": "UHJvZ3Jlc3MK"}, request_only=True)
+
+_JOB: dict[str, Any] = {
+    "job_id": "rtj_01kkygkagq0jk17bx6y1w8c3df",
+    "status": "queued",
+    "state": "queued",
+    "created_at": "2026-03-17T20:00:00Z",
+    "started_at": None,
+    "finished_at": None,
+    **{name: SUBMIT.value[name] for name in ("org_slug", "project_slug", "source", "execution", "trigger")},
+    "pool": "shared-linux",
+    "priority": 200,
+    "attempt": 1,
+    "retry_of": None,
+    "root_job_id": "rtj_01kkygkagq0jk17bx6y1w8c3df",
+    "cancel_requested": False,
+    "ingest_run_id": None,
+    "exit_code": None,
+    "failure": None,
+    "correlation_id": "0af7651916cd43dd8448eb211c80319c",
+}
+_EVENT = {
+    "event_id": "evt_01kkygkagr5v0c2j6zp6m0n1q4",
+    "seq": 1,
+    "event_type": "job.queued",
+    "created_at": "2026-03-17T20:00:00Z",
+    "actor": {"kind": "client", "id": "token ci"},
+    "worker_id": None,
+    "from_state": None,
+    "to_state": "queued",
+    "fence": 0,
+    "payload": {"trigger": "pull_request", "trigger_actor": "github-app"},
+    "hash": "3b4c6e0f5d1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708192a3b4",
+}
+_TOLD = {"job_id": _JOB["job_id"], "status": "running"}
+JOB = answered("a new job", _JOB, "200", "201")
+JOB_IN_DETAIL = answered(
+    "a job that waits", _JOB | {"progress": None, "last_event": _EVENT, "queue_position": 3, "retries": []}
+)
+EVENTS = answered("its beginning", {"results": [_EVENT], "next_after": None})
+LEASE = answered(
+    "a job to do",
+    {
+        "lease_id": "rtl_01kkygn4z3fkef0g4tgm6g3b1j",
+        "job": {
+            **{name: _JOB[name] for name in ("job_id", "org_slug", "project_slug", "source", "trigger")},
+            "job_type": "runtime",
+            "execution": SUBMIT.value["execution"]
+            | {"least_isolation": "namespaces", "egress": ["registry.npmjs.org"]},
+            "attempt": 1,
+            "retry_of": None,
+            "fence": 1,
+            "heartbeat_interval_seconds": 20,
+            "lease_ttl_seconds": 120,
+            "acknowledge_within_seconds": 30,
+        },
+        "lease_expires_at": "2026-03-17T20:02:30Z",
+    },
+    "201",
+)
+TOLD = answered("it runs", _TOLD)
+UPLOADED = answered("it has ended", _TOLD | {"status": "uploaded"})
+FAILED = answered("it has ended", _TOLD | {"status": "failed"})
+CANCELED = answered("it has ended", _TOLD | {"status": "canceled"})
+RELEASED = answered("it waits again", _TOLD | {"status": "queued"})
+RENEWED = answered(
+    "a cancel was requested",
+    _TOLD
+    | {
+        "lease_expires_at": "2026-03-17T20:04:30Z",
+        "cancel_requested": True,
+        "cancel_reason": "requested",
+        "cancel_deadline_seconds": 21.5,
+    },
+)
+CHUNK_TAKEN = answered("taken", {"next_seq": 1, "truncated": False})

@@ -4,8 +4,6 @@ from typing import Any
 
 from django.conf import settings
 from django.db.models import QuerySet
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.decorators import action
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -24,7 +22,7 @@ from orchestrator.access.queries import StrictQuery, invalid_query
 from orchestrator.access.rendering import PlainText
 from orchestrator.feeds import logs
 from orchestrator.lifecycle import Outcome, Submission
-from orchestrator.protocols.native import answers, examples, wire
+from orchestrator.protocols.native import operations, wire
 from orchestrator.protocols.native.filters import JobFilters
 from orchestrator.protocols.native.requests import CancelJob, RetryJob, SubmitJob
 from orchestrator.queue import position
@@ -35,7 +33,6 @@ from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import RUNTIME, runtime_policy
 
 EVENTS_LIMIT = 500
-IDEMPOTENCY = OpenApiParameter("Idempotency-Key", location=OpenApiParameter.HEADER, description="At most 255 ASCII.")
 SCOPES = {"create": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
 
 
@@ -64,13 +61,7 @@ class JobViewSet(StrictQuery, GenericViewSet):
         mine = client_of(self.request).organizations
         return jobs if mine is None else jobs.of_organizations(list(mine))
 
-    @extend_schema(
-        operation_id="submit_runtime_job",
-        request=SubmitJob,
-        responses={201: answers.JobShown},
-        parameters=[IDEMPOTENCY],
-        examples=[examples.SUBMIT],
-    )
+    @operations.SUBMIT
     def create(self, request: Request) -> Response:
         """Queue a new job. With an Idempotency-Key, the same request again answers the first job."""
         body = SubmitJob(data=body_of(request))
@@ -91,25 +82,18 @@ class JobViewSet(StrictQuery, GenericViewSet):
         )
         return _created(outcome)
 
-    @extend_schema(operation_id="list_runtime_jobs", responses=answers.JobShown(many=True))
+    @operations.LIST
     def list(self, request: Request) -> Response:
         """The jobs, newest first."""
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
         return self.get_paginated_response([wire.job(row) for row in page or []])
 
-    @extend_schema(operation_id="get_runtime_job", responses=answers.JobInDetail)
+    @operations.SHOW
     def retrieve(self, request: Request, job_id: str) -> Response:
         """One job, with its newest event, its place in the queue and its newer attempts."""
         return Response(_in_detail(self.get_object()))
 
-    @extend_schema(
-        operation_id="cancel_runtime_job",
-        request=CancelJob,
-        responses={
-            200: answers.JobShown,
-            202: OpenApiResponse(answers.JobShown, description="Asked for; its worker has been told."),
-        },
-    )
+    @operations.CANCEL
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a job that waits (200), or ask the worker of one that runs (202). Repeats change nothing."""
@@ -123,9 +107,7 @@ class JobViewSet(StrictQuery, GenericViewSet):
         )
         return Response(wire.job(outcome.job), status=202 if outcome.accepted else 200)
 
-    @extend_schema(
-        operation_id="retry_runtime_job", request=RetryJob, responses={201: answers.JobShown}, parameters=[IDEMPOTENCY]
-    )
+    @operations.RETRY
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, job_id: str) -> Response:
         """Queue a new attempt of a job that failed or was canceled: a new job that points back."""
@@ -140,11 +122,7 @@ class JobViewSet(StrictQuery, GenericViewSet):
         )
         return _created(outcome)
 
-    @extend_schema(
-        operation_id="list_runtime_job_events",
-        responses=answers.EventsShown,
-        parameters=[OpenApiParameter("after", OpenApiTypes.INT, description="Only events with a higher seq.")],
-    )
+    @operations.EVENTS
     @action(detail=True, pagination_class=None, filterset_class=None)
     def events(self, request: Request, job_id: str) -> Response:
         """What happened to the job, in order."""
@@ -155,13 +133,7 @@ class JobViewSet(StrictQuery, GenericViewSet):
         more = rows[EVENTS_LIMIT - 1].seq if len(rows) > EVENTS_LIMIT else None
         return Response({"results": [wire.event(row) for row in rows[:EVENTS_LIMIT]], "next_after": more})
 
-    @extend_schema(
-        operation_id="read_runtime_job_logs",
-        responses={(200, "text/plain"): OpenApiTypes.STR},
-        parameters=[
-            OpenApiParameter("follow", OpenApiTypes.STR, enum=["0", "1"], description="1: until the job ends.")
-        ],
-    )
+    @operations.LOGS
     @action(detail=True, pagination_class=None, filterset_class=None, renderer_classes=[JSONRenderer, PlainText])
     def logs(self, request: Request, job_id: str) -> Any:
         """What the job has printed so far, as plain text; with `follow=1` until it has ended."""

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django.conf import settings
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,19 +19,12 @@ from orchestrator.access.principals import worker_of
 from orchestrator.access.queries import StrictQuery
 from orchestrator.ingest.lookup import require_run
 from orchestrator.lifecycle import RESEND, Claimed
-from orchestrator.protocols.native import answers, examples, requests, wire
+from orchestrator.protocols.native import operations, requests, wire
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Organization, UnsentRun
 from runtime_jobs.states import FailureReason
 from workers.models import Worker
 from workers.registry.matching import offer_of
-
-SESSION = OpenApiParameter("Worker-Session", location=OpenApiParameter.HEADER, description="ULID of the process.")
-
-
-def told(operation_id: str, request: type[Serializer], **kwargs: Any) -> Any:
-    """The schema of a message that is answered with the job's id and status."""
-    return extend_schema(operation_id=operation_id, request=request, responses={200: answers.Told}, **kwargs)
 
 
 class LeaseViewSet(StrictQuery, GenericViewSet):
@@ -55,13 +47,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
     def worker(self) -> Worker:
         return worker_of(self.request)
 
-    @extend_schema(
-        operation_id="claim_runtime_lease",
-        request=requests.Claim,
-        responses={201: answers.LeaseShown, 204: OpenApiResponse(description="No work for this worker now.")},
-        parameters=[SESSION],
-        examples=[examples.CLAIM],
-    )
+    @operations.CLAIM
     def create(self, request: Request) -> Response:
         """Claim the next job. With `wait_seconds`, answer as soon as there is one."""
         sent = _parsed(requests.Claim, request)
@@ -77,7 +63,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         headers = {"Idempotency-Replayed": "true"} if claimed.replayed else {}
         return Response(_handed_out(claimed), status=201, headers=headers)
 
-    @told("acknowledge_runtime_lease", requests.Nothing)
+    @operations.ACKNOWLEDGE
     @action(detail=True, methods=["post"])
     def acknowledge(self, request: Request, lease_id: str) -> Response:
         """Take up a lease that was granted; again changes nothing."""
@@ -85,12 +71,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         job = lifecycle.acknowledge(lease_ulid=lease_id, worker=self.worker, session=worker_session(request))
         return Response(wire.ended(job))
 
-    @extend_schema(
-        operation_id="renew_runtime_lease",
-        request=requests.Heartbeat,
-        responses=answers.RenewedShown,
-        parameters=[SESSION],
-    )
+    @operations.HEARTBEAT
     @action(detail=True, methods=["post"])
     def heartbeat(self, request: Request, lease_id: str) -> Response:
         """Renew the lease, and hear whether the job shall be canceled."""
@@ -104,7 +85,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         )
         return Response(wire.renewed(renewed.job, renewed.lease, renewed.at))
 
-    @told("report_runtime_phase", requests.Report, parameters=[SESSION])
+    @operations.REPORT
     @action(detail=True, methods=["post"])
     def report(self, request: Request, lease_id: str) -> Response:
         """Move the job forward to a phase; the same phase again changes nothing."""
@@ -114,7 +95,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         )
         return Response(wire.ended(job))
 
-    @extend_schema(operation_id="append_runtime_log", request=requests.LogChunk, responses=answers.ChunkTaken)
+    @operations.APPEND_LOG
     @action(detail=True, methods=["post"])
     def logs(self, request: Request, lease_id: str) -> Response:
         """Append the next chunk of the job's output; the same chunk again changes nothing."""
@@ -124,7 +105,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         )
         return Response({"next_seq": taken.next_seq, "truncated": taken.truncated})
 
-    @told("complete_runtime_lease", requests.Complete, examples=[examples.COMPLETE])
+    @operations.COMPLETE
     @action(detail=True, methods=["post"])
     def complete(self, request: Request, lease_id: str) -> Response:
         """End the job as uploaded. The same message again is answered the same."""
@@ -140,7 +121,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         )
         return Response(wire.ended(job))
 
-    @told("fail_runtime_lease", requests.Fail, examples=[examples.FAIL])
+    @operations.FAIL
     @action(detail=True, methods=["post"])
     def fail(self, request: Request, lease_id: str) -> Response:
         """End the job as failed. The same message again is answered the same."""
@@ -155,7 +136,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         )
         return Response(wire.ended(job))
 
-    @told("acknowledge_runtime_cancel", requests.AcknowledgeCancel)
+    @operations.ACKNOWLEDGE_CANCEL
     @action(detail=True, methods=["post"], url_path="acknowledge-cancel")
     def acknowledge_cancel(self, request: Request, lease_id: str) -> Response:
         """End the job as canceled, as was asked."""
@@ -163,7 +144,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         job = lifecycle.acknowledge_cancel(lease_ulid=lease_id, worker=self.worker, message=sent["message"])
         return Response(wire.ended(job))
 
-    @told("release_runtime_lease", requests.Release)
+    @operations.RELEASE
     @action(detail=True, methods=["post"])
     def release(self, request: Request, lease_id: str) -> Response:
         """Give the job back unexecuted."""

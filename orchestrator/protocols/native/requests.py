@@ -20,11 +20,11 @@ SLUG = "[a-z0-9][a-z0-9-]{0,62}"
 
 class Source(StrictSerializer):
     kind = Word(choices=["github"])
-    repo_url = Text(max_length=512)
-    owner = Text(check=sources.wrong_name)
-    repo = Text(check=sources.wrong_name)
-    ref = Text(required=False, allow_null=True, default=None, check=sources.wrong_ref)
-    git_commit = Text(check=sources.wrong_commit)
+    repo_url = Text(max_length=512, help_text="https://HOST/OWNER/REPO, with or without .git")
+    owner = Text(pattern=sources.NAME.pattern, check=sources.wrong_name)
+    repo = Text(pattern=sources.NAME.pattern, check=sources.wrong_name)
+    ref = Text(required=False, allow_null=True, default=None, max_length=255, check=sources.wrong_ref)
+    git_commit = Text(pattern=f"({sources.COMMIT.pattern})", check=sources.wrong_commit)
     pull_request_number = Number(required=False, allow_null=True, default=None, min_value=1, max_value=BIGINT)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -37,8 +37,8 @@ class Source(StrictSerializer):
 
 
 class Execution(StrictSerializer):
-    working_directory = Text(required=False, default=".", check=sources.wrong_directory)
-    command = serializers.ListField(child=Text(allow_blank=True), allow_empty=False, max_length=64)
+    working_directory = Text(required=False, default=".", max_length=1024, check=sources.wrong_directory)
+    command = serializers.ListField(child=Text(allow_blank=True, max_length=1024), allow_empty=False, max_length=64)
     timeout_seconds = Number(min_value=1, max_value=2**31 - 1)
     allow_network = Flag(required=False, default=False)
     allow_exec = Flag(required=False, default=True)

@@ -299,6 +299,19 @@ def test_wherever_it_hears_stale_it_stops_and_says_no_more(
     assert left(bench) == []
 
 
+@pytest.mark.parametrize("verb", ["heartbeat", "report"])
+def test_a_result_whose_lease_is_lost_while_it_is_uploaded_is_dropped(
+    bench: Bench, server: ScriptedServer, commit: str, verb: str
+) -> None:
+    server.on("run", Answer(503))
+    server.on("report", Answer(), Answer(), stale() if verb == "report" else Answer())
+    with running(a_run(bench, commit, "exit=0")):
+        wait_until(lambda: server.said("run") or (verb == "report" and len(server.said("report")) == 3))
+        server.on("heartbeat", stale())
+    assert finals(server) == []
+    assert left(bench) == []
+
+
 def test_a_silent_server_ends_the_job_before_the_lease_ends(bench: Bench, server: ScriptedServer, commit: str) -> None:
     run = a_run(bench, commit, "print=x", "sleep=30", lease_ttl_seconds=2)
     with running(run) as thread:

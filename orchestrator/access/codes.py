@@ -1,0 +1,51 @@
+"""Every code that a problem document may carry: its HTTP status, and when a caller meets it. Data only.
+
+`docs/api.md` shows this table, the OpenAPI document this list; tests hold both, and every code in the source, to it."""
+
+from typing import NamedTuple
+
+
+class Code(NamedTuple):
+    status: int
+    when: str
+
+
+CODES: dict[str, Code] = {
+    "malformed_json": Code(400, "The body is not one JSON object in UTF-8, or nests too deeply, or repeats a key."),
+    "unknown_field": Code(400, "The body has a field that does not exist; `errors` names it."),
+    "invalid": Code(400, "A value is missing, of the wrong type or out of its bounds; `errors` names each."),
+    "invalid_query": Code(400, "A parameter behind the `?` is unknown, repeated, empty or wrong; `errors` names it."),
+    "timeout_above_plan": Code(400, "The plan allows at most `max_timeout_seconds`."),
+    "unauthenticated": Code(401, "No valid token came along. Nothing more is said."),
+    "insufficient_scope": Code(403, "The token lacks the scope that `scope` names."),
+    "wrong_principal": Code(403, "A worker called what is for clients, or a client what is for workers."),
+    "worker_mismatch": Code(403, "The `worker_id` is not the token's."),
+    "pool_forbidden": Code(403, "The worker is not registered in that pool."),
+    "feature_not_enabled": Code(403, "The organization has no hosted runtime analysis."),
+    "project_not_enabled": Code(403, "There is no such project, or it is not enabled for hosted runtime analysis."),
+    "repository_not_allowed": Code(403, "The project may not run this repository."),
+    "forbidden": Code(403, "A browser's session was used without its CSRF token, or from another site's page."),
+    "not_found": Code(404, "There is no such thing, or you may not see it."),
+    "method_not_allowed": Code(405, "`Allow` says which methods are right."),
+    "not_acceptable": Code(406, "None of the media types in `Accept` can be had."),
+    "request_timeout": Code(408, "The body took too long to arrive."),
+    "stale_lease": Code(409, "The lease does not speak for its job (any more); `reason` says why. Stop the job."),
+    "conflict": Code(409, "The lease ended with another message, or the run is another job's."),
+    "already_final": Code(409, "The job has ended; `job_status` says how."),
+    "already_retried": Code(409, "A newer attempt exists: `newer_job_id`."),
+    "not_final": Code(409, "Only a job that has ended can be retried."),
+    "illegal_move": Code(409, "From where the job is, no way leads there: phases do not run backwards."),
+    "cancel_not_requested": Code(409, "Nobody has asked to cancel this job."),
+    "idempotency_conflict": Code(409, "The Idempotency-Key was used before, with another request."),
+    "chunk_conflict": Code(409, "A chunk with this number was sent before, with other bytes."),
+    "chunk_gap": Code(409, "An earlier chunk is missing; `expected_seq` says which."),
+    "run_conflict": Code(409, "Ingest holds another run of this job, about another command."),
+    "length_required": Code(411, "Send the body with a Content-Length."),
+    "payload_too_large": Code(413, "The body has more than `limit` bytes."),
+    "unsupported_media_type": Code(415, "The body is not called `application/json`, or it is compressed."),
+    "validation_failed": Code(422, "Ingest only: the body is JSON, but no run; `errors` names the fields."),
+    "rate_limited": Code(429, "Too many refused tokens from this address; wait `Retry-After` seconds."),
+    "internal_error": Code(500, "A bug of ours. The log has it under the `request_id`."),
+    "busy": Code(503, "Somebody else holds what is needed; the same request may succeed after `Retry-After` seconds."),
+    "database_unavailable": Code(503, "The database cannot be reached; try again after `Retry-After` seconds."),
+}
