@@ -235,6 +235,21 @@ def test_a_cancel_whose_deadline_is_near_leaves_no_time_for_manners(
     assert time.monotonic() - begun < 1.5, "the engine's grace is two seconds"
 
 
+def test_a_command_that_ends_well_after_it_was_asked_to_stop_is_canceled_all_the_same(
+    bench: Bench, server: ScriptedServer, commit: str
+) -> None:
+    class Polite(Null):
+        def run(self, order: Any, *, output: Any, trace: Any, stop: Any) -> Ended:
+            output(b"x")
+            assert stop.asked.wait(10)
+            return Ended(kind="exited", exit_code=0)
+
+    server.on("heartbeat", CANCEL)
+    a_run(replace(bench, engine=Polite()), commit).run()
+    assert [verb for verb, _ in finals(server)] == ["acknowledge-cancel"]
+    assert not server.said("run")
+
+
 def test_a_cancel_before_the_command_began_keeps_it_from_beginning(
     bench: Bench, server: ScriptedServer, commit: str
 ) -> None:
