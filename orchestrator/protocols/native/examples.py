@@ -121,7 +121,7 @@ LEASE = answered(
             **{name: _JOB[name] for name in ("job_id", "org_slug", "project_slug", "source", "trigger")},
             "job_type": "runtime",
             "execution": SUBMIT.value["execution"]
-            | {"least_isolation": "namespaces", "egress": ["registry.npmjs.org"]},
+            | {"least_isolation": "namespaces", "egress": ["registry.example.org"]},
             "attempt": 1,
             "retry_of": None,
             "fence": 1,

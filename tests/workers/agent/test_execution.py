@@ -179,10 +179,10 @@ def test_network_and_restraint_that_are_offered_are_used(bench: Bench, server: S
             return super().run(order, **sinks)
 
     changed = replace(bench, engine=Watched())
-    a_run(changed, commit, "exit=0", execution__allow_network=True, execution__egress=["pypi.org"]).run()
+    a_run(changed, commit, "exit=0", execution__allow_network=True, execution__egress=["packages.example.org"]).run()
     a_run(changed, commit, "exit=0", execution__allow_exec=False, execution__working_directory="package").run()
     first, second = orders
-    assert first.egress.allow == ("pypi.org",)
+    assert first.egress.allow == ("packages.example.org",)
     assert first.allow_exec
     assert second.egress is None, "no network unless the job allows it"
     assert not second.allow_exec

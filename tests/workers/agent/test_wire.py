@@ -13,7 +13,7 @@ from workers.engines.base import Isolation
 
 
 def test_a_claim_becomes_values() -> None:
-    lease = wire.lease(claim_body(execution__egress=["pypi.org"], retry_of="rtj_0"))
+    lease = wire.lease(claim_body(execution__egress=["packages.example.org"], retry_of="rtj_0"))
     job = lease.job
     assert lease.lease_id == LEASE_ID
     assert (lease.fence, lease.ttl_seconds, lease.heartbeat_interval_seconds, lease.acknowledge_within_seconds) == (
@@ -26,7 +26,7 @@ def test_a_claim_becomes_values() -> None:
     assert (job.source.ref, job.source.pull_request_number) == ("refs/heads/main", 7)
     assert job.execution.command == ("true",)
     assert job.execution.least_isolation is Isolation.NAMESPACES
-    assert job.execution.egress == ("pypi.org",)
+    assert job.execution.egress == ("packages.example.org",)
     assert (job.trigger.kind, job.trigger.actor) == ("manual", "ann")
 
 
