@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from workers.engines.site import Site
 _SELFTEST = Path(__file__).with_name("selftest.pl").read_text("utf-8")
 _GREEDY = Path(__file__).with_name("greedy.pl").read_text("utf-8")
 _SECONDS = 10.0
+_STALE_SECONDS = 60  # the moment between making a directory and locking it is far shorter
 
 Run = Callable[[Order, Sink, Sink, Stop], Ended]
 
@@ -47,25 +50,52 @@ class Subject:
     slot: int
 
 
+_PREFIX = "runtime-orchestrator-check-"
+
+
 @contextlib.contextmanager
 def workspace(owner: int | None) -> Iterator[Path]:
-    """A short-lived workspace that the slot's uid reaches."""
-    place = Path(tempfile.mkdtemp(prefix="runtime-orchestrator-check-"))
+    """A workspace for a moment, which the slot's uid reaches. Removes those of workers that were killed in theirs."""
+    _remove_stale(Path(tempfile.gettempdir()))
+    place = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
-        place.chmod(0o711)
-        (place / "job").mkdir()
-        if owner is not None:
-            os.chown(place / "job", owner, owner)
-        yield place / "job"
+        with _held(place):
+            place.chmod(0o711)
+            (place / "job").mkdir()
+            if owner is not None:
+                os.chown(place / "job", owner, owner)
+            yield place / "job"
     finally:
         disk.erase(place)
 
 
+@contextlib.contextmanager
+def _held(place: Path) -> Iterator[None]:
+    """Locked as long as this process lives. Raises BlockingIOError when another holds it."""
+    handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_stale(folder: Path) -> None:
+    for place in folder.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            found = place.lstat()
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _STALE_SECONDS:
+                with _held(place):
+                    disk.erase(place)
+
+
 def attack(subject: Subject) -> list[str]:
     """What a job could do and must not, in words; an empty list is what everybody wants."""
-    with tempfile.NamedTemporaryFile(prefix="runtime-orchestrator-check-") as outside:
-        Path(outside.name).chmod(0o644)
-        command = (PERL, "-e", _SELFTEST, outside.name)
+    with workspace(None) as other:
+        outside = other.with_name("outside")
+        outside.write_text("not for jobs")
+        outside.chmod(0o644)
+        command = (PERL, "-e", _SELFTEST, str(outside))
         ended, output, trace = _run(subject, command, allow_exec=False, egress=Egress(()))
     said = dict(line.partition(" ")[::2] for line in output.splitlines())
     found = [f"{words} ({name}: {said.get(name)})" for name, words in _failed(said)]

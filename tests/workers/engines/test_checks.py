@@ -1,12 +1,13 @@
 """What the start-up checks find: nothing on a machine that is well, and each guard when it is taken away."""
 
 import os
+import tempfile
 import time
 
 import pytest
 
 from tests.workers.engines.conftest import FIRST_UID, REAL
-from workers.engines import engine_named, inside, keeper, landlock, launch, processes, seccomp
+from workers.engines import checks, engine_named, inside, keeper, landlock, launch, processes, seccomp
 from workers.engines.base import EngineUnavailable, SandboxFailed, Stop
 from workers.engines.bwrap import BwrapBox
 from workers.engines.cgroups import Group
@@ -160,6 +161,20 @@ def test_a_sandbox_that_does_not_start_has_last_words_without_paths(bwrap, monke
         bwrap.engine.run(order, output=bytes, trace=bytes, stop=Stop())
     assert str(failed.value).startswith("bwrap: Can't find source path WORKSPACE/no?such")
     assert not order.workspace.with_name(order.workspace.name + ".private").exists()
+
+
+def test_what_a_killed_check_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, held, fresh = (tmp_path / f"runtime-orchestrator-check-{name}" for name in ("left", "held", "fresh"))
+    for place in (left, held, fresh):
+        (place / "job").mkdir(parents=True)
+    for place in (left, held):
+        os.utime(place, (0, 0))
+    with checks._held(held), checks.workspace(None):
+        assert not left.exists()
+        assert held.exists()
+        assert fresh.exists()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_spare_slots_are_for_checks_only(engine):

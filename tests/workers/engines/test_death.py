@@ -77,6 +77,7 @@ def lone_worker(bench):
             yield worker, known
         finally:
             worker.kill()
+    bench.engine.clean([0])
 
 
 def test_nobody_survives_the_worker_by_a_second(lone_worker):
@@ -225,6 +226,7 @@ def test_a_worker_that_died_while_it_started_a_sandbox_leaves_none(bench):
         while sleepers := [p for p in processes.everyone() if _is_ours(p)]:
             assert time.monotonic() < end, sleepers
             time.sleep(0.02)
+    bench.engine.clean([0])
 
 
 def _is_ours(process):
