@@ -10,6 +10,7 @@ from rest_framework import serializers
 from rest_framework.fields import empty
 
 from orchestrator.access.logs import redacted
+from orchestrator.access.moments import WRONG, moment_of
 
 
 class Text(serializers.CharField):
@@ -84,12 +85,10 @@ class Flag(serializers.BooleanField):
 class Moment(serializers.DateTimeField):
     """RFC 3339, with its offset, and not from the future: a worker's clock may be wrong by hours, not by days."""
 
-    _FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
-
     def to_internal_value(self, data: Any) -> datetime:
-        if not isinstance(data, str) or not self._FORM.fullmatch(data):
-            raise serializers.ValidationError("A time as 2026-03-17T20:03:20Z is needed.")
-        found = super().to_internal_value(data)
+        found = moment_of(data)
+        if found is None:
+            raise serializers.ValidationError(WRONG)
         if found > datetime.now(UTC) + timedelta(days=1):
             raise serializers.ValidationError("This time has not come yet.")
         return found

@@ -35,6 +35,8 @@ for _operation in (one for methods in DOCUMENT["paths"].values() for one in meth
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 SCHEMA.app = get_wsgi_application()
 OPERATIONS = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
+# Any text may be a run's id: nothing that is sent is wrong.
+NOT_TO_BE_WRONG = [("GET", "/v1/ingest/runs/{run_id}")]
 OF_ONE = [(method, path) for method, path in OPERATIONS if "{job_id}" in path or "{lease_id}" in path]
 
 
@@ -81,6 +83,8 @@ def exchange(cast, method, path, strategy, prepare=lambda _case: None):
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=names(OPERATIONS))
 def test_every_answer_is_one_of_the_document(cast, method, path, mode):
+    if mode.is_negative and (method, path) in NOT_TO_BE_WRONG:
+        return
     submitted(cast.project)
     exchange(cast, method, path, SCHEMA[path][method].as_strategy(generation_mode=mode))
 

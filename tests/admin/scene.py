@@ -122,7 +122,7 @@ def tenants() -> dict[str, Project]:
     )
     northwind = OrganizationFactory(slug="northwind", name="Northwind Traders", plan=team)
     acme = OrganizationFactory(slug="acme-labs", name="Acme Labs", plan=free)
-    sandtrace = OrganizationFactory(slug="sandtrace", name="Sandtrace", plan=firm, egress=["registry.npmjs.org"])
+    sandtrace = OrganizationFactory(slug="sandtrace", name="Sandtrace", plan=firm, egress=["registry.example.org"])
     return {
         "web": _project(northwind, "web", "northwind/storefront"),
         "api": _project(northwind, "api", "northwind/orders-api"),

@@ -180,12 +180,14 @@ def test_whoever_may_only_look_has_no_button_and_no_way_around_it(verb, viewer, 
 
 
 def test_whoever_may_operate_but_is_no_staff_stays_outside(worker):
-    user = person("nora", "runtime_jobs.operate_job")
+    user = person("nora", "runtime_jobs.operate_job", "runtime_jobs.view_job")
     user.is_staff = False
     user.save()
-    job = submitted()
-    assert client_of(user).post(question("cancel", job), WHY)["Location"].startswith("/admin/login/")
-    assert Job.objects.get().state == "queued"
+    first, second = submitted(), submitted()
+    for page in (question("cancel", first), question("cancel", first, second), f"{LIST}{first.job_ulid}/log/"):
+        assert client_of(user).get(page)["Location"].startswith("/admin/login/")
+        assert client_of(user).post(page, WHY)["Location"].startswith("/admin/login/")
+    assert set(Job.objects.values_list("state", flat=True)) == {"queued"}
 
 
 @pytest.mark.parametrize("many", [False, True])

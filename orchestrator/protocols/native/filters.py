@@ -2,6 +2,7 @@
 
 import django_filters
 
+from orchestrator.access.moments import MomentFilter
 from orchestrator.protocols.native.requests import TRIGGER_KINDS
 from runtime_jobs.models import Job
 from runtime_jobs.states import STATUS
@@ -15,8 +16,8 @@ class JobFilters(django_filters.FilterSet):
     status = django_filters.ChoiceFilter(choices=STATUSES)
     trigger_kind = django_filters.ChoiceFilter(choices=[(kind, kind) for kind in TRIGGER_KINDS])
     git_commit = django_filters.CharFilter()
-    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gt")
-    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    created_after = MomentFilter(field_name="created_at", lookup_expr="gt")
+    created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
 
     class Meta:
         model = Job
