@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.templatetags.static import static
 from django.urls import include, path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from orchestrator.access import health
 
@@ -21,7 +21,7 @@ urlpatterns = [
     path("readyz", health.ready),
     path("metrics", health.metrics),
     path("v1/schema", SpectacularAPIView.as_view(), name="schema"),
-    path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
+    path("v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("v1/", include("orchestrator.protocols.native.urls")),
     path("", include("orchestrator.ingest.urls")),
 ]
