@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import json
 import re
 from pathlib import Path
@@ -51,7 +52,7 @@ def codes_in(tree):
     """Every (status, code) that stands in the source as two constants side by side, as in `Refusal(404, "not_found")`."""
     for node in ast.walk(tree):
         values = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else []
-        pairs = list(zip(values, values[1:], strict=False))
+        pairs = list(itertools.pairwise(values))
         if isinstance(node, ast.Dict):
             pairs += [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
         for first, second in pairs:
