@@ -292,6 +292,8 @@ def _post(token: str, body: bytes) -> tuple[int, str, bool]:
 
 def someone_waits() -> bool:
     with connection.cursor() as cursor:
+        # Within a transaction the first look is remembered, and would be answered for ever.
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%ingest_runs%'"
         )
