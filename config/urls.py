@@ -4,9 +4,10 @@ from django.contrib import admin
 from django.templatetags.static import static
 from django.urls import include, path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from orchestrator.access import health
+from orchestrator.access.contract import ContractView
 
 handler400 = "orchestrator.access.outside.bad_request"
 handler403 = "orchestrator.access.outside.forbidden"
@@ -20,7 +21,7 @@ urlpatterns = [
     path("healthz", health.alive),
     path("readyz", health.ready),
     path("metrics", health.metrics),
-    path("v1/schema", SpectacularAPIView.as_view(), name="schema"),
+    path("v1/schema", ContractView.as_view(), name="schema"),
     path("v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("v1/", include("orchestrator.protocols.native.urls")),
     path("", include("orchestrator.ingest.urls")),

@@ -17,7 +17,7 @@ from orchestrator.access.codes import CODES
 from orchestrator.access.problems import TITLES
 from orchestrator.protocols.native.answers import ACTOR_KINDS, EVENT_TYPES
 from runtime_jobs.errors import LifecycleError
-from tests.calling import Caller
+from tests.calling import Caller, refused
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("runtime_jobs", "leases", "workers/registry", "orchestrator")
@@ -36,6 +36,14 @@ def test_the_committed_document_is_the_served_one():
     served = SchemaGenerator().get_schema(request=None, public=True)
     written = OpenApiYamlRenderer().render(served, renderer_context={}).decode()
     assert (ROOT / "docs" / "openapi.yaml").read_text() == written, "run manage.py spectacular --file docs/openapi.yaml"
+
+
+@pytest.mark.django_db
+def test_it_is_made_once_and_takes_no_parameters(monkeypatch):
+    Caller().get("/v1/schema")
+    monkeypatch.setattr(SchemaGenerator, "get_schema", None)
+    assert Caller().get("/v1/schema").status_code == 200
+    refused(lambda: Caller().get("/v1/schema?lang=de"), 400, "invalid_query")
 
 
 @pytest.mark.django_db

@@ -18,7 +18,7 @@ ALLOWED = {
     f"{JOB}/events": {"GET", "HEAD"},
     "/v1/runtime/leases": {"POST"},
     f"{LEASE}/heartbeat": {"POST"},
-    "/v1/schema": {"GET", "HEAD", "OPTIONS"},
+    "/v1/schema": {"GET", "HEAD"},
     "/healthz": {"GET", "HEAD"},
     "/readyz": {"GET", "HEAD"},
     "/metrics": {"GET", "HEAD"},
