@@ -18,12 +18,17 @@ class Exactly(TextFilter):
     parameters: ClassVar[tuple[str, ...]]
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        value = (self.value() or "").strip().replace("\0", "")
+        value = without_nul(self.value())
         return queryset.filter(**{self.parameter_name: value}) if value else queryset
 
 
+def without_nul(value: str | None) -> str:
+    """PostgreSQL's text takes any character but one."""
+    return (value or "").strip().replace("\0", "")
+
+
 class OneOf(DropdownFilter):
-    """One of a few values of the column of the same name."""
+    """One of a few values of the column of the same name. Any other value narrows nothing."""
 
     parameters: ClassVar[tuple[str, ...]]
     values: ClassVar[list[tuple[str, str]]] = []
@@ -35,11 +40,12 @@ class OneOf(DropdownFilter):
         return True
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(**{self.parameter_name: self.value()}) if self.value() else queryset
+        known = self.value() in dict(self.lookup_choices)
+        return queryset.filter(**{self.parameter_name: self.value()}) if known else queryset
 
 
 class AnyOf(MultipleDropdownFilter):
-    """One or more of a few values of the column of the same name."""
+    """One or more of a few values of the column of the same name. Any other value narrows nothing."""
 
     parameters: ClassVar[tuple[str, ...]]
     values: ClassVar[list[tuple[str, str]]] = []
@@ -51,7 +57,8 @@ class AnyOf(MultipleDropdownFilter):
         return True
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        chosen = [value for value in self.used_parameters.get(self.parameter_name, []) if value]
+        known = dict(self.lookup_choices)
+        chosen = [value for value in self.used_parameters.get(self.parameter_name, []) if value in known]
         return queryset.filter(**{f"{self.parameter_name}__in": chosen}) if chosen else queryset
 
 
@@ -81,17 +88,18 @@ class Days(ListFilter):
         yield {"request": self.request, "parameter_name": self.column, "form": form}
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        first, last = (self._midnight(name) for name in self.parameters)
-        if first:
-            queryset = queryset.filter(**{f"{self.column}__gte": first})
-        return queryset.filter(**{f"{self.column}__lt": last + timedelta(days=1)}) if last else queryset
+        first, last = self.parameters
+        start, end = self._midnight(first, 0), self._midnight(last, 1)
+        if start:
+            queryset = queryset.filter(**{f"{self.column}__gte": start})
+        return queryset.filter(**{f"{self.column}__lt": end}) if end else queryset
 
-    def _midnight(self, name: str) -> datetime | None:
+    def _midnight(self, name: str, days_on: int) -> datetime | None:
         try:
             day = parse_date(str(self.used_parameters.get(name, "")).strip())
-        except ValueError:  # well written, but no such day
-            day = None
-        return datetime.combine(day, time.min, UTC) if day and day.year > 1 else None
+            return datetime.combine(day + timedelta(days=days_on), time.min, UTC) if day else None
+        except (ValueError, OverflowError):  # well written, but no such day, or none after it
+            return None
 
 
 def days(column: str, title: str) -> type[Days]:

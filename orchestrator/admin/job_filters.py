@@ -7,7 +7,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import DropdownFilter
 
-from orchestrator.admin.filters import AnyOf, OneOf, any_of, days, exactly, one_of
+from orchestrator.admin.filters import AnyOf, OneOf, any_of, days, exactly, one_of, without_nul
 from runtime_jobs.columns import ClockTimestamp
 from runtime_jobs.models import Job
 from runtime_jobs.states import HELD, STATUS, FailureReason, JobState
@@ -23,6 +23,11 @@ class InPool(OneOf):
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
         return [(slug, slug) for slug in Pool.objects.order_by("slug").values_list("slug", flat=True)[:200]]
+
+    def queryset(self, _request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Also one that is not offered: jobs may wait in a pool that nobody has registered."""
+        pool = without_nul(self.value())
+        return queryset.filter(pool=pool) if pool else queryset
 
 
 class Failure(AnyOf):

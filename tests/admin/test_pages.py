@@ -1,6 +1,7 @@
 """What holds for every page of the console."""
 
 import pytest
+from django.contrib import admin
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -145,6 +146,22 @@ def test_names_that_jobs_carry_are_never_free_again(model, olga):
 )
 def test_no_secret_can_be_guessed_through_a_lists_address(model, guess, olga):
     assert olga.get(f"{address(model, 'changelist')}?{guess}").status_code == 400
+
+
+NONSENSE = ("\0", "a\0b", "'", "%", "x" * 3000, "-1", "9" * 40, "2026-99-99", "0001-01-01", "9999-12-31", "\N{SNOWMAN}")
+
+
+def test_nonsense_in_an_address_is_no_crash(olga):
+    one_of_each("plain")
+    for model in nouns():
+        page = address(model, "changelist")
+        names = [name for found in admin.site._registry[model].list_filter for name in found.parameters]
+        for value in NONSENSE:
+            query = dict.fromkeys([*names, "q", "p", "o"], value)
+            assert olga.get(page, query).status_code in {200, 302}, (page, value)
+            assert olga.get(page, query | {"p": "1", "q": ""}).status_code in {200, 302}, (page, value)
+        for key in ("0", "-1", "9" * 40, "x", "%00", "rtj_x", f"rtj_{'0' * 26}"):
+            assert olga.get(f"{page}{key}/change/").status_code in {302, 404}, (page, key)
 
 
 def test_a_list_costs_the_same_with_many_rows_as_with_few(olga):
