@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Each may import those before it, never those after it.
 LEVELS = {"runtime_jobs": 0, "workers.registry": 0, "workers.models": 0, "leases": 1, "orchestrator": 2, "config": 3}
-AGENT = ("workers.agent", "workers.engines")
+AGENT = ("workers.agent", "workers.report", "workers.engines")
 # The command that starts the agent is the one place where the server's settings meet it.
 AGENT_IS_STARTED_BY = "orchestrator.management.commands.runworker"
 
@@ -62,9 +62,23 @@ def test_the_server_imports_nothing_of_the_agent():
         (name, used)
         for name, tree in MODULES.items()
         for used in imports(tree)
-        if used.startswith("workers.agent") and level(name) is not None and name != AGENT_IS_STARTED_BY
+        if used.startswith(("workers.agent", "workers.report"))
+        and level(name) is not None
+        and name != AGENT_IS_STARTED_BY
     ]
     assert wrong == []
+
+
+AGENT_LEVELS = {"workers.engines": 0, "workers.report": 1, "workers.agent": 2}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(AGENT)])
+def test_the_report_knows_nothing_of_the_loops_and_the_engines_nothing_of_either(name):
+    def place(module: str) -> int:
+        return next((place for prefix, place in AGENT_LEVELS.items() if module.startswith(prefix)), -1)
+
+    wrong = [used for used in imports(MODULES[name]) if place(used) > place(name)]
+    assert wrong == [], f"{name} imports {wrong}"
 
 
 def test_no_protocol_imports_another():

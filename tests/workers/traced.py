@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from workers.agent.report import RunReport
 from workers.engines.base import Egress, Ended, Order, Places
+from workers.report.report import RunReport
 
 RECORDED = Path(__file__).parent / "traces"
 METADATA = {

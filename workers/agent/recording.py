@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from workers.agent.payload import encoded, sealed
-from workers.agent.report import RunReport
 from workers.agent.verdicts import JobFailed
 from workers.agent.wire import Job
 from workers.engines.base import Ended, Engine, Order
+from workers.report.payload import encoded, sealed
+from workers.report.report import RunReport
 
 
 class Recording:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from workers.agent.errors import StartRefused
 
-MOST_SLOTS = 1024
+MOST_SLOTS = 160  # above them are the engines' spare ones, and then uids that are systemd's
 
 
 def lock_folder() -> Path:

@@ -8,8 +8,8 @@ import pytest
 from tests.calling import Caller
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
 from tests.workers.traced import ended, order, recorded
-from workers.agent.report import RunReport
 from workers.engines.base import NetworkRecord, Places, Resources
+from workers.report.report import RunReport
 
 
 def metadata_of(job: Any, worker: Any) -> dict[str, Any]:

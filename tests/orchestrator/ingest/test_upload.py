@@ -18,7 +18,7 @@ from tests.calling import Caller, problem_of, refused
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
 from tests.orchestrator.ingest.conftest import payload_for
 from tests.orchestrator.test_races import together
-from workers.agent.report import encoded
+from workers.report.report import encoded
 
 pytestmark = pytest.mark.django_db
 PATH = "/v1/ingest/run"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.workers.traced import METADATA, ended, order
-from workers.agent.report import RunReport
 from workers.engines.base import Places
 from workers.engines.launch import STRACE_OPTIONS
+from workers.report.report import RunReport
 
 SCRIPT = """
 import os, socket, subprocess, threading

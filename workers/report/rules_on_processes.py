@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import posixpath
 
-from workers.agent.case import Case
-from workers.agent.facts import Attempt, Death, Execution, TraceCut
+from workers.report.case import Case
+from workers.report.facts import Attempt, Death, Execution, TraceCut
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"})
 _INSTALLERS = frozenset(

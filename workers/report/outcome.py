@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from workers.agent.processes import Process
 from workers.engines.base import Ended
+from workers.report.processes import Process
 
 # What an engine may say beyond the words of the contract; kept beside them as the cause.
 _CAUSES = frozenset({"stopped", "out_of_memory", "too_many_processes", "disk_full"})

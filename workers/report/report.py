@@ -13,19 +13,19 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workers.agent.case import Case
-from workers.agent.facts import DENIED, Contact, Death, Fact, FileUse, Lookup, Proxied, TraceCut
-from workers.agent.observation import Observer
-from workers.agent.outcome import outcome_of
-from workers.agent.paths import Ground
-from workers.agent.payload import encoded, fitted, identified, resources
-from workers.agent.payload_items import Item, file_items, finding_items, network_items, process_items
-from workers.agent.processes import Process
-from workers.agent.rules import judge
-from workers.agent.tallies import Addresses, Files, Findings
-from workers.agent.wording import rfc3339
 from workers.engines.base import Ended, Order, Places
 from workers.engines.strace import Call, Event, Reader
+from workers.report.case import Case
+from workers.report.facts import DENIED, Contact, Death, Fact, FileUse, Lookup, Proxied, TraceCut
+from workers.report.observation import Observer
+from workers.report.outcome import outcome_of
+from workers.report.paths import Ground
+from workers.report.payload import encoded, fitted, identified, resources
+from workers.report.payload_items import Item, file_items, finding_items, network_items, process_items
+from workers.report.processes import Process
+from workers.report.rules import judge
+from workers.report.tallies import Addresses, Files, Findings
+from workers.report.wording import rfc3339
 
 __all__ = ["RunReport", "encoded"]
 

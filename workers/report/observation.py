@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from workers.agent.calls_on_files import CHANGES, argument, changed, moved, opened, path_of
-from workers.agent.calls_on_network import Sockets
-from workers.agent.facts import Attempt, Death, Execution, Fact
-from workers.agent.paths import Ground, absolute
-from workers.agent.processes import Process, Processes, Program, program_of, script_of
 from workers.engines.strace import Call, Entered, Event, Exited, Killed, Superseded
 from workers.engines.strace_values import descriptor, strings
+from workers.report.calls_on_files import CHANGES, argument, changed, moved, opened, path_of
+from workers.report.calls_on_network import Sockets
+from workers.report.facts import Attempt, Death, Execution, Fact
+from workers.report.paths import Ground, absolute
+from workers.report.processes import Process, Processes, Program, program_of, script_of
 
 # Calls that mean something by themselves, whoever makes them and however they end.
 TELLING = frozenset(

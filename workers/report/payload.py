@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workers.agent.payload_items import MAX_ATTEMPTS, MAX_FILES, MAX_FINDINGS, MAX_PROCESSES, Item
 from workers.engines.base import Ended, Order
+from workers.report.payload_items import MAX_ATTEMPTS, MAX_FILES, MAX_FINDINGS, MAX_PROCESSES, Item
 
 MAX_BYTES = 1_000_000  # of the body as sent; ingest takes 1 MiB
 CAPS = {

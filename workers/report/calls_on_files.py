@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from workers.agent.facts import FileUse
-from workers.agent.paths import absolute
-from workers.agent.processes import Process
 from workers.engines.strace import Call
 from workers.engines.strace_values import descriptor, fields, text
+from workers.report.facts import FileUse
+from workers.report.paths import absolute
+from workers.report.processes import Process
 
 _MODE = re.compile(rb"0[0-7]{0,6}$")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.agent.dns import questioned
+from workers.report.dns import questioned
 
 HEADER = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00"
 QUESTION = HEADER + b"\x07Example\x04test\x00\x00\x01\x00\x01"

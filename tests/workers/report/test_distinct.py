@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.agent.distinct import Distinct
+from workers.report.distinct import Distinct
 
 
 @given(st.lists(st.text(max_size=3)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from workers.agent.addresses import METADATA_NAMES, is_expected, kind_of
-from workers.agent.case import Case
-from workers.agent.facts import Attempt, Contact, Listening, Lookup, Proxied
+from workers.report.addresses import METADATA_NAMES, is_expected, kind_of
+from workers.report.case import Case
+from workers.report.facts import Attempt, Contact, Listening, Lookup, Proxied
 
 _CONTROL = re.compile(r"/(?:docker|podman/podman|containerd/containerd|crio/crio|libvirt/.*)(?:\.sock|$)")
 _REVERSE = (".in-addr.arpa", ".ip6.arpa")

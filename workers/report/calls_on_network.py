@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from workers.agent.calls_on_files import argument
-from workers.agent.dns import questioned
-from workers.agent.facts import Attempt, Contact, Listening, Lookup
-from workers.agent.processes import Process
 from workers.engines.strace import Call
 from workers.engines.strace_values import Address, address, fields, items, text
+from workers.report.calls_on_files import argument
+from workers.report.dns import questioned
+from workers.report.facts import Attempt, Contact, Listening, Lookup
+from workers.report.processes import Process
 
 MAX_SOCKETS = 4096  # whose other end is remembered: names are often sent without an address
 MAX_MESSAGES = 64  # looked at in one sendmmsg

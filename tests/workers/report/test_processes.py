@@ -1,8 +1,8 @@
 """Who is whose child, though the numbers inside a pid namespace are not the numbers of the trace."""
 
 from tests.workers.traced import METADATA, ROOT, ended, line, order, payload_of, recorded, trace
-from workers.agent.report import RunReport
 from workers.engines.base import Places
+from workers.report.report import RunReport
 
 THREAD = "clone3({flags=CLONE_VM|CLONE_THREAD, stack=0x1}, 88) = "
 

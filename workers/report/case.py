@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from workers.agent.facts import Fact
-from workers.agent.paths import Ground
-from workers.agent.processes import Process, Program
+from workers.report.facts import Fact
+from workers.report.paths import Ground
+from workers.report.processes import Process, Program
 
 F_co = TypeVar("F_co", bound=Fact, covariant=True)
 

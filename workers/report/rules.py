@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workers.agent import rules_on_files as files
-from workers.agent import rules_on_network as network
-from workers.agent import rules_on_processes as processes
-from workers.agent.case import Case
-from workers.agent.facts import Attempt, Contact, Death, Execution, Fact, FileUse, Listening, Lookup, Proxied, TraceCut
+from workers.report import rules_on_files as files
+from workers.report import rules_on_network as network
+from workers.report import rules_on_processes as processes
+from workers.report.case import Case
+from workers.report.facts import Attempt, Contact, Death, Execution, Fact, FileUse, Listening, Lookup, Proxied, TraceCut
 
 SEVERITIES = ("critical", "high", "medium", "low")
 

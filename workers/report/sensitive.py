@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from workers.agent.paths import Ground
-from workers.agent.processes import Program
+from workers.report.paths import Ground
+from workers.report.processes import Program
 
 _NPM = frozenset(
     {"npm", "npm-cli.js", "npx", "npx-cli.js", "pnpm", "pnpm.cjs", "pnpx"}

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.workers.engines.test_strace import HOSTILE
 from tests.workers.traced import METADATA, ended, fired, line, order, payload_of, recorded, trace
-from workers.agent import payload as body
-from workers.agent import processes
-from workers.agent.report import RunReport, encoded
 from workers.engines.base import Egress, Limits, NetworkRecord, Places, Resources
+from workers.report import payload as body
+from workers.report import processes
+from workers.report.report import RunReport, encoded
 
 
 def opened(path: str, at: float = 0.0) -> bytes:

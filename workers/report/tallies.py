@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from workers.agent.distinct import Distinct
-from workers.agent.facts import DENIED, Contact, FileUse, Lookup
-from workers.agent.rules import Rule
+from workers.report.distinct import Distinct
+from workers.report.facts import DENIED, Contact, FileUse, Lookup
+from workers.report.rules import Rule
 
 MAX_PATH = 1024
 MAX_DETAIL = 512

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from workers.agent.case import Case
-from workers.agent.facts import DENIED, FileUse
-from workers.agent.sensitive import is_credential
+from workers.report.case import Case
+from workers.report.facts import DENIED, FileUse
+from workers.report.sensitive import is_credential
 
 _SET_ID = 0o6000
 

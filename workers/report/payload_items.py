@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any
 
-from workers.agent.paths import Ground
-from workers.agent.processes import Process
-from workers.agent.rules import SEVERITIES
-from workers.agent.rules_on_network import with_port
-from workers.agent.tallies import MAX_DETAIL, MAX_PATH, AddressTally, FileTally, Finding
-from workers.agent.wording import clean, maybe_rfc3339, rfc3339
 from workers.engines.base import NetworkRecord
+from workers.report.paths import Ground
+from workers.report.processes import Process
+from workers.report.rules import SEVERITIES
+from workers.report.rules_on_network import with_port
+from workers.report.tallies import MAX_DETAIL, MAX_PATH, AddressTally, FileTally, Finding
+from workers.report.wording import clean, maybe_rfc3339, rfc3339
 
 MAX_PROCESSES, MAX_FILES, MAX_ATTEMPTS, MAX_FINDINGS = 200, 500, 200, 100
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.workers.traced import METADATA, ended, fired, line, order, payload_of, recorded, trace
-from workers.agent.report import RunReport
-from workers.agent.rules import RULES, SEVERITIES
 from workers.engines.base import NetworkRecord, Places
+from workers.report.report import RunReport
+from workers.report.rules import RULES, SEVERITIES
 
 ENOENT = "-1 ENOENT (No such file or directory)"
 
