@@ -245,6 +245,8 @@ CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.
 
 # --- The worker (manage.py runworker reads these; it never opens the database) ----------------------------------------
 INGEST_URL = env.str("INGEST_URL", default="")  # empty: the reference ingest of the server
+_ingest_token = env.str("INGEST_TOKEN_FILE", default="")
+INGEST_TOKEN_FILE = Path(_ingest_token) if _ingest_token else None  # what an ingest elsewhere knows the worker by
 # Where `seed` and `demo` put their repository, and under which address workers of this installation find it.
 DEMO_REPOSITORY = home(STATE_DIR) / "demo.git"
 DEMO_REPOSITORY_URL = "https://github.com/runtime-orchestrator/demo.git"

@@ -37,6 +37,14 @@ def new_event_id() -> str:
     return new_id("evt")
 
 
+def new_batch_id() -> str:
+    return new_id("rtb")
+
+
+def new_artifact_id() -> str:
+    return new_id("art")
+
+
 def fingerprint(secret: str) -> str:
     """The 16 hex digits by which a capability may be named in public: the start of its SHA-256."""
     return hashlib.sha256(secret.encode()).hexdigest()[:16]

@@ -37,7 +37,7 @@ MOVES: dict[str, frozenset[str]] = {
     JobState.CANCELED: frozenset(),
 }
 
-# The public word for each state (document 000). Types without ingest show `succeeded`.
+# The public word for each state (document 000).
 STATUS: dict[str, str] = {
     JobState.QUEUED: "queued",
     JobState.LEASED: "queued",
@@ -49,6 +49,9 @@ STATUS: dict[str, str] = {
     JobState.FAILED: "failed",
     JobState.CANCELED: "canceled",
 }
+
+# Where a job of a type without ingest has another word.
+STATUS_WITHOUT_INGEST: dict[str, str] = {JobState.SUCCEEDED: "succeeded"}
 
 
 def may_move(source: str | None, target: str) -> bool:

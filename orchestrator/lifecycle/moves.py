@@ -30,7 +30,7 @@ COPIED = (
     *("allow_network", "allow_exec", "job_type", "spec", "priority", "pool", "requirements", "payload_digest"),
     *("correlation_id", "source_address", "max_requeues", "automatic_retries", "needs_ingest"),
     *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
-    *("least_isolation", "root_job_ulid"),
+    *("least_isolation", "root_job_ulid", "batch_id"),
 )
 
 
@@ -112,12 +112,12 @@ def leased(job: Job, *, at: datetime, by: Actor) -> None:
 
 
 def acknowledge(job: Job, lease: Lease, *, at: datetime, by: Actor) -> None:
-    """Granted becomes active, with the whole TTL from now. Does nothing to an active lease."""
+    """Granted becomes active, for its TTL from now even if the window was longer. Does nothing to an active lease."""
     if lease.state != LeaseState.GRANTED:
         return
     lease.state = LeaseState.ACTIVE
-    lease.acknowledged_at = at
-    extend(lease, at)
+    lease.acknowledged_at = lease.last_heartbeat_at = at
+    lease.expires_at = at + timedelta(seconds=lease.ttl_seconds)
     move(job, JobState.STARTING, kind="job.started", at=at, by=by, worker_id=lease.worker_id)
 
 

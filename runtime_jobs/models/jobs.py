@@ -9,7 +9,16 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
 from runtime_jobs.identifiers import ID_LENGTH, new_job_id
-from runtime_jobs.states import FINAL, STATUS, CancelReason, FailureClass, FailureReason, JobState
+from runtime_jobs.models.batches import Batch
+from runtime_jobs.states import (
+    FINAL,
+    STATUS,
+    STATUS_WITHOUT_INGEST,
+    CancelReason,
+    FailureClass,
+    FailureReason,
+    JobState,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -90,7 +99,10 @@ class Job(models.Model):
     # Where it stands.
     state = models.CharField(max_length=20, choices=JobState.choices, default=JobState.QUEUED, editable=False)
     status = models.GeneratedField(
-        expression=Case(*(When(state=state, then=Value(word)) for state, word in STATUS.items())),
+        expression=Case(
+            *(When(state=state, needs_ingest=False, then=Value(word)) for state, word in STATUS_WITHOUT_INGEST.items()),
+            *(When(state=state, then=Value(word)) for state, word in STATUS.items()),
+        ),
         output_field=models.CharField(max_length=20),
         db_persist=True,
     )
@@ -113,6 +125,8 @@ class Job(models.Model):
     failure_class = models.CharField(max_length=20, null=True, choices=FailureClass.choices)
     failure_message = models.TextField(null=True)
     exit_code = models.IntegerField(null=True)
+
+    batch = models.ForeignKey(Batch, on_delete=models.PROTECT, related_name="jobs", null=True, db_index=False)
 
     # Whose attempt it is. A retry is a new row that points back.
     root_job_ulid = models.CharField(max_length=ID_LENGTH)
@@ -190,6 +204,8 @@ class Job(models.Model):
                 name="jobs_held",
                 condition=Q(state__in=["leased", "starting", "checking_out", "executing", "uploading"]),
             ),
+            # The jobs of a batch, and its roll-up.
+            models.Index(fields=["batch", "id"], name="jobs_of_batch", condition=Q(batch__isnull=False)),
             # All attempts of one job.
             models.Index(fields=["root_job_ulid"], name="jobs_of_root"),
         ]
@@ -208,7 +224,8 @@ class Job(models.Model):
     @property
     def public_status(self) -> str:
         """As `status`, which is stale between a move and the next read from the database."""
-        return STATUS[self.state]
+        words = STATUS if self.needs_ingest else STATUS | STATUS_WITHOUT_INGEST
+        return words[self.state]
 
     def cancel_seconds_left(self, at: datetime) -> float | None:
         if self.cancel_deadline_at is None:

@@ -1,7 +1,8 @@
-"""What a job printed, and a result that could not be handed over."""
+"""What a job printed and left behind, why it failed, and a result that could not be handed over."""
 
 from django.db import models
 
+from runtime_jobs.identifiers import ID_LENGTH, new_artifact_id
 from runtime_jobs.models.jobs import Job
 
 
@@ -44,3 +45,59 @@ class UnsentRun(models.Model):
 
     def __str__(self) -> str:
         return f"run of {self.job_id}"
+
+
+class Artifact(models.Model):
+    """Where something lies that a job has made: a reference that its worker gave, never fetched by us."""
+
+    artifact_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_artifact_id, editable=False)
+    job = models.ForeignKey(
+        Job,
+        to_field="job_ulid",
+        db_column="job_ulid",
+        on_delete=models.CASCADE,
+        related_name="artifacts",
+        db_index=False,
+    )
+    type = models.CharField(max_length=63)
+    uri = models.CharField(max_length=2048)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "runtime_job_artifacts"
+        constraints = [models.UniqueConstraint(fields=["job", "uri"], name="one_artifact_per_uri")]
+
+    def __str__(self) -> str:
+        return self.artifact_ulid
+
+
+class FailureExplanation(models.Model):
+    """A guess at why a job failed, for people: it changes nothing (document 001, failure analysis)."""
+
+    class Category(models.TextChoices):
+        USER = "USER"
+        INFRA = "INFRA"
+        TOOLING = "TOOLING"
+        FLAKY = "FLAKY"
+        CANCELED = "CANCELED"
+        UNKNOWN = "UNKNOWN"
+
+    class Confidence(models.TextChoices):
+        LOW = "LOW"
+        MEDIUM = "MEDIUM"
+        HIGH = "HIGH"
+
+    job = models.OneToOneField(
+        Job, to_field="job_ulid", db_column="job_ulid", on_delete=models.CASCADE, related_name="explanation"
+    )
+    category = models.CharField(max_length=10, choices=Category.choices)
+    confidence = models.CharField(max_length=10, choices=Confidence.choices)
+    summary = models.CharField(max_length=160)
+    details = models.CharField(max_length=512, blank=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "runtime_failure_explanations"
+
+    def __str__(self) -> str:
+        return f"{self.job_id}: {self.category}"

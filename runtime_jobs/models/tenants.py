@@ -64,6 +64,19 @@ class Project(models.Model):
     least_isolation = models.CharField(
         max_length=20, blank=True, choices=ISOLATION_CHOICES, help_text="Empty: what its pool asks for."
     )
+    configured_command = ArrayField(
+        models.CharField(max_length=4096),
+        default=list,
+        blank=True,
+        help_text="What a webhook or a run without jobs of its own runs, as an argument list. Empty: nothing.",
+    )
+    configured_directory = models.CharField(max_length=1024, default=".")
+    configured_timeout_seconds = models.PositiveIntegerField(default=300, validators=[MinValueValidator(1)])
+    configured_network = models.BooleanField(default=False)
+    push_enabled = models.BooleanField(default=False, help_text="Pushes make jobs too, not only pull requests.")
+    webhook_generation = models.PositiveIntegerField(
+        default=0, editable=False, help_text="Of its webhook's secret, which is derived, never stored; 0: none yet."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

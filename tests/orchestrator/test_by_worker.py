@@ -1,5 +1,6 @@
 """What the holder of a lease may say, and what happens when it says it twice, late, or for another."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from orchestrator import lifecycle
 from runtime_jobs.errors import CancelNotRequested, Conflict, IllegalMove
 from runtime_jobs.models import Job, JobEvent, LogChunk
 from runtime_jobs.states import FailureReason, JobState
-from tests.factories import ALICE, OPERATOR, WorkerFactory, claimed, offer, submitted
+from tests.factories import ALICE, OPERATOR, POLICY, WorkerFactory, claimed, offer, submitted
 from tests.orchestrator.conftest import after
 
 pytestmark = pytest.mark.django_db
@@ -49,6 +50,13 @@ def test_acknowledging_makes_it_run_and_again_changes_nothing(granted):
     assert first.state == LeaseState.ACTIVE
     assert (again.acknowledged_at, again.expires_at) == (first.acknowledged_at, first.expires_at)
     assert kinds(row(granted.lease)) == ["job.queued", "job.leased", "job.started"]
+
+
+def test_an_acknowledged_lease_lives_for_its_ttl_even_if_that_is_shorter_than_the_window(db):
+    submitted(policy=replace(POLICY, lease_ttl_seconds=6))
+    claim = claimed(acknowledge=True)
+    lifecycle.acknowledge(**speak(claim, now=after(claim.lease.leased_at, 1)))
+    assert Lease.objects.get(pk=claim.lease.pk).expires_at == after(claim.lease.leased_at, 7)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from workers.agent.agent import Agent, Options
 from workers.agent.errors import StartRefused
+from workers.agent.slots import MOST_SLOTS
 from workers.engines import engine_named
 from workers.engines.base import EngineUnavailable
 
@@ -22,7 +23,7 @@ class Command(BaseCommand):
         parser.add_argument("--worker-id", help="if it does not stand in the token file")
         parser.add_argument("--pool", default=settings.DEFAULT_POOL)
         parser.add_argument(
-            "--capacity", type=int, choices=range(1, 257), default=1, metavar="N", help="jobs at a time"
+            "--capacity", type=int, choices=range(1, MOST_SLOTS + 1), default=1, metavar="N", help="jobs at a time"
         )
         parser.add_argument("--once", action="store_true", help="claim one job, run it and exit")
         parser.add_argument("--engine", choices=sorted(settings.ENGINES), default="bubblewrap")
@@ -38,6 +39,7 @@ class Command(BaseCommand):
             work_dir=options["work_dir"],
             mirrors=settings.GIT_MIRRORS,
             ingest_url=settings.INGEST_URL,
+            ingest_token_file=settings.INGEST_TOKEN_FILE,
         )
         try:
             chosen: dict[str, Any] = settings.ENGINES[options["engine"]]
