@@ -82,7 +82,9 @@ TEMPLATES = [
 STATIC_URL = "static/"
 STATIC_ROOT = env.str("STATIC_ROOT", default="") or None  # for collectstatic, behind a web server of its own
 WHITENOISE_USE_FINDERS = True  # else the server finds the files where the packages have them
-LOGIN_URL = "admin:login"
+LOGIN_URL = "login"  # the console has a door of its own
+LOGIN_REDIRECT_URL = "runs"
+LOGOUT_REDIRECT_URL = "login"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
@@ -210,7 +212,7 @@ UNFOLD = {
         {"rel": "icon", "type": "image/svg+xml", "href": lambda _request: static("orchestrator/favicon.svg")}
     ],
     "STYLES": [lambda _request: static("orchestrator/console.css")],
-    "LOGIN": {"form": "orchestrator.access.login.ThrottledLogin"},
+    "LOGIN": {"form": "orchestrator.access.login.OperatorLogin"},
     "DASHBOARD_CALLBACK": "orchestrator.admin.first_page.fill",
     "SIDEBAR": {"show_search": False, "navigation": "orchestrator.admin.navigation.sidebar"},
     "COLORS": {

@@ -1,6 +1,7 @@
 """Every address of the server."""
 
 from django.contrib import admin
+from django.contrib.auth.views import LogoutView
 from django.templatetags.static import static
 from django.urls import include, path
 from django.views.generic import RedirectView
@@ -8,6 +9,7 @@ from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from orchestrator.access import health
 from orchestrator.access.contract import ContractView
+from orchestrator.access.login import Login
 
 handler400 = "orchestrator.access.outside.bad_request"
 handler403 = "orchestrator.access.outside.forbidden"
@@ -18,6 +20,8 @@ urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("favicon.ico", RedirectView.as_view(url=static("orchestrator/favicon.svg"))),
     path("admin/", admin.site.urls),
+    path("login/", Login.as_view(), name="login"),
+    path("logout/", LogoutView.as_view(), name="logout"),
     path("healthz", health.alive),
     path("readyz", health.ready),
     path("metrics", health.metrics),

@@ -1,12 +1,13 @@
-"""The way in: slow for those who guess, and with one answer, whatever was wrong."""
+"""The ways in, for operators and for members: slow for those who guess, and with one answer, whatever was wrong."""
 
 import hashlib
 from typing import Any
 
+from django.contrib.auth import forms, views
 from django.core.cache import cache
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
-from unfold.forms import AuthenticationForm
+from unfold.forms import AuthenticationForm as ConsoleForm
 
 WINDOW_SECONDS = 300
 PER_NAME_AND_ADDRESS = 5
@@ -15,7 +16,7 @@ PER_NAME = 100  # from anywhere: high, so that a stranger does not lock an opera
 REFUSAL = "That did not work. Check the name and the password; after several failures there is a pause of some minutes."
 
 
-class ThrottledLogin(AuthenticationForm):
+class Throttled(forms.AuthenticationForm):
     """Counts failures in the cache. While one count is full nothing is asked of the password hasher either."""
 
     error_messages = {"invalid_login": REFUSAL, "inactive": REFUSAL}
@@ -32,9 +33,21 @@ class ThrottledLogin(AuthenticationForm):
                 cache.incr(key)
             raise
 
+
+class OperatorLogin(Throttled, ConsoleForm):
+    """The console's door, for staff."""
+
     def confirm_login_allowed(self, user: Any) -> None:
         if not (user.is_active and user.is_staff):
             raise ValidationError(REFUSAL, code="invalid_login")
+
+
+class Login(views.LoginView):
+    """The door for everybody with an account: members of organizations look at the runs of those."""
+
+    template_name = "login.html"
+    authentication_form = Throttled
+    redirect_authenticated_user = True
 
 
 def _counts(request: HttpRequest | None, username: str) -> dict[str, int]:

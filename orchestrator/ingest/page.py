@@ -1,4 +1,4 @@
-"""`/runs/{run_id}/`: a run for people. Staff see every run, members those of their organizations, others none."""
+"""`/runs/` and `/runs/{run_id}/`: runs for people. Staff see every run, members their organizations', others none."""
 
 from typing import Any
 
@@ -13,6 +13,19 @@ from orchestrator.access.principals import client_of_person
 from orchestrator.ingest.models import Run
 from orchestrator.ingest.portrait import Portrait
 from runtime_jobs.models import Job
+
+LISTED = 100
+
+
+@never_cache
+@require_safe
+@login_required
+def runs_page(request: HttpRequest) -> HttpResponse:
+    """The newest runs, from the jobs' rows: a run's own row is large."""
+    mine = client_of_person(request.user).organizations
+    jobs = Job.objects.filter(ingest_run_id__isnull=False).order_by("-id")
+    shown = jobs if mine is None else jobs.of_organizations(list(mine))
+    return render(request, "ingest/runs.html", {"jobs": shown[:LISTED], "nowhere": mine == ()})
 
 
 @never_cache

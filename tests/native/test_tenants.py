@@ -31,7 +31,7 @@ DONE = {"result": {"status": "uploaded", "ingest_run_id": "run_a"}}
 FAILED = {"result": {"status": "failed", "reason": "worker_error"}}
 
 # What shows nothing of anybody's, and who says so: tests/access.
-OF_NOBODY = {"/", "/healthz", "/readyz", "/metrics", "/v1/schema", "/v1/docs", "/favicon.ico"}
+OF_NOBODY = {"/", "/healthz", "/readyz", "/metrics", "/v1/schema", "/v1/docs", "/favicon.ico", "/login/", "/logout/"}
 # Addresses of one thing, for clients: what another's client gets is what it gets for a thing that is not there.
 OF_ONE = [
     ("GET", "/v1/runtime/jobs/<job_id>", None),
@@ -46,6 +46,7 @@ LISTS = ["/v1/runtime/jobs"]
 SUBMITS = ["/v1/runtime/jobs"]
 # For people with a session.
 PAGES = ["/runs/<run_id>/"]
+LIST_PAGES = ["/runs/"]  # tests/orchestrator/ingest/test_runs_page.py
 # For workers: another's lease is answered as one that does not exist.
 OF_A_LEASE = [
     ("POST", f"{LEASE}/acknowledge", {}),
@@ -90,7 +91,9 @@ def methods_of(view) -> set[str]:
 def test_no_address_is_forgotten():
     calls = {(method, path.partition("?")[0]) for method, path, _ in [*OF_ONE, *OF_A_LEASE, *OF_WORKERS]}
     calls |= (
-        {("GET", path) for path in LISTS} | {("POST", path) for path in SUBMITS} | {("GET", path) for path in PAGES}
+        {("GET", path) for path in LISTS}
+        | {("POST", path) for path in SUBMITS}
+        | {("GET", path) for path in [*PAGES, *LIST_PAGES]}
     )
     there = {
         (method, path)

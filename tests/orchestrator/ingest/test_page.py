@@ -110,7 +110,7 @@ def test_for_everybody_else_it_does_not_exist(run):
 def test_without_a_session_it_leads_to_the_login(run):
     answer = browser(None).get(f"/runs/{run.run_id}/")
     assert answer.status_code == 302
-    assert answer["Location"].startswith("/admin/login/")
+    assert answer["Location"].startswith("/login/")
 
 
 def test_only_looking_is_possible(staff, run):
