@@ -20,9 +20,3 @@ class WorkerMismatch(LifecycleError):
     """The `worker_id` of the request is not the token's."""
 
     code = "worker_mismatch"
-
-
-class PoolForbidden(LifecycleError):
-    """The worker is not registered in this pool."""
-
-    code = "pool_forbidden"

@@ -48,6 +48,12 @@ class RepositoryNotAllowed(LifecycleError):
     code = "repository_not_allowed"
 
 
+class PoolForbidden(LifecycleError):
+    """The worker is not registered in this pool, or the project's jobs do not go there."""
+
+    code = "pool_forbidden"
+
+
 class IllegalMove(LifecycleError):
     """The job's state has no way to the wanted one."""
 

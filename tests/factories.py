@@ -11,16 +11,17 @@ from orchestrator.lifecycle import Claimed, Submission
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project
 from runtime_jobs.models.tenants import Scope
-from runtime_jobs.specs import RuntimeSpec, runtime_policy
+from runtime_jobs.specs import RuntimeSpec, Source, StepsSpec, runtime_policy, steps_policy
 from workers.models import Pool, Worker
 from workers.registry.tokens import API_PREFIX, WORKER_PREFIX, digest_of, new_token
 
 COMMIT = "c13aa82903ea336cf3f21bdf2d930dc1a41f65cf"
 ALICE = Actor("client", "alice")
 OPERATOR = Actor("operator", "olga")
-POLICY = runtime_policy(
-    lease_ttl_seconds=120, heartbeat_interval_seconds=20, acknowledge_within_seconds=30, max_requeues=5
-)
+TIMINGS = {
+    "lease_ttl_seconds": 120, "heartbeat_interval_seconds": 20, "acknowledge_within_seconds": 30, "max_requeues": 5,
+}  # fmt: skip
+POLICY = runtime_policy(**TIMINGS)
 
 
 class PlanFactory(factory.django.DjangoModelFactory):
@@ -108,17 +109,43 @@ def submitted(
     project: Project | None = None, *, policy: Any = POLICY, now: datetime | None = None, **changes: Any
 ) -> Job:
     """A queued job."""
-    project = project or ProjectFactory()
-    submission = Submission(
-        org_slug=project.organization.slug,
-        project_slug=project.slug,
-        spec=spec(**changes),
-        trigger_kind="manual",
-        trigger_actor="alice",
-        correlation_id="test",
-        source_address="127.0.0.1",
-    )
-    return lifecycle.submit(submission, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
+    given = submission(project or ProjectFactory(), spec(**changes))
+    return lifecycle.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
+
+
+def submission(project: Project, wanted: Any, **changes: Any) -> Submission:
+    values = {
+        "org_slug": project.organization.slug,
+        "project_slug": project.slug,
+        "spec": wanted,
+        "trigger_kind": "manual",
+        "trigger_actor": "alice",
+        "correlation_id": "test",
+        "source_address": "127.0.0.1",
+    }
+    return Submission(**values | changes)
+
+
+def source(**changes: Any) -> Source:
+    return spec(**changes).source
+
+
+def steps_spec(**changes: Any) -> StepsSpec:
+    return StepsSpec(**{"name": "unit", "steps": ("make test",), "timeout_seconds": 300} | changes)
+
+
+def submitted_steps(
+    project: Project | None = None,
+    *,
+    policy: Any = None,
+    pool: str | None = None,
+    now: datetime | None = None,
+    **changes: Any,
+) -> Job:
+    """A queued job of type `steps`."""
+    given = submission(project or ProjectFactory(), steps_spec(**changes), pool=pool)
+    policy = policy or steps_policy(**TIMINGS)
+    return lifecycle.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
 
 
 def offer(worker: Worker, **changes: Any) -> Offer:
@@ -132,10 +159,17 @@ def offer(worker: Worker, **changes: Any) -> Offer:
     return Offer(**values | changes)
 
 
-def claimed(worker: Worker | None = None, *, acknowledge: bool = False, **kwargs: Any) -> Claimed:
+def claimed(
+    worker: Worker | None = None,
+    *,
+    acknowledge: bool = False,
+    job_types: tuple[str, ...] = ("runtime",),
+    **kwargs: Any,
+) -> Claimed:
     """The next job, on a lease of this worker. `acknowledge=True` leaves it granted."""
     worker = worker or WorkerFactory()
-    found = lifecycle.claim(worker=worker, offer=offer(worker), acknowledge=acknowledge, **kwargs)
+    offered = offer(worker, job_types=job_types)
+    found = lifecycle.claim(worker=worker, offer=offered, acknowledge=acknowledge, **kwargs)
     assert found is not None
     return found
 

@@ -20,7 +20,7 @@ CODES: dict[str, Code] = {
     "insufficient_scope": Code(403, "The token lacks the scope that `scope` names."),
     "wrong_principal": Code(403, "A worker called what is for clients, or a client what is for workers."),
     "worker_mismatch": Code(403, "The `worker_id` is not the token's."),
-    "pool_forbidden": Code(403, "The worker is not registered in that pool."),
+    "pool_forbidden": Code(403, "The worker is not registered in that pool, or the project's jobs do not go there."),
     "feature_not_enabled": Code(403, "The organization has no hosted runtime analysis."),
     "project_not_enabled": Code(403, "There is no such project, or it is not enabled for hosted runtime analysis."),
     "repository_not_allowed": Code(403, "The project may not run this repository."),

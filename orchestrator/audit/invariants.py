@@ -151,7 +151,9 @@ INVARIANTS = (
     Invariant(
         "I17",
         "A job has its public status and its run by the table.",
-        """SELECT job_ulid FROM runtime_jobs WHERE (state = 'succeeded') <> (status = 'uploaded')
+        """SELECT job_ulid FROM runtime_jobs WHERE (state = 'succeeded' AND needs_ingest) <> (status = 'uploaded')
+               OR (state = 'succeeded' AND NOT needs_ingest) <> (status = 'succeeded')
+               OR (ingest_run_id IS NOT NULL AND NOT needs_ingest)
                OR (ingest_run_id IS NOT NULL AND state <> 'succeeded')
                OR (state = 'succeeded' AND needs_ingest AND ingest_run_id IS NULL)""",
     ),

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from runtime_jobs.errors import (
     FeatureNotEnabled,
     NotFound,
+    PoolForbidden,
     ProjectNotEnabled,
     RepositoryNotAllowed,
     TimeoutAbovePlan,
 )
 from runtime_jobs.models import Organization, Project
-from runtime_jobs.specs import RuntimeSpec
+from runtime_jobs.specs import Spec
 from workers.models import Pool
 
 
@@ -23,23 +24,27 @@ class Placement:
     least_isolation: str
 
 
-def admit(*, org_slug: str, project_slug: str, spec: RuntimeSpec, default_pool: str) -> Placement:
+def admit(*, org_slug: str, project_slug: str, spec: Spec, default_pool: str, pool: str | None = None) -> Placement:
     """Check document 000's rules in order and say where the job goes.
 
     Raises NotFound (organization), FeatureNotEnabled, ProjectNotEnabled (also when there is none: which projects
-    exist is no business of a caller that may use none), RepositoryNotAllowed, TimeoutAbovePlan."""
+    exist is no business of a caller that may use none), RepositoryNotAllowed, TimeoutAbovePlan, PoolForbidden (`pool`
+    is not the project's: a pool may be another tenant's own)."""
     organization = Organization.objects.select_related("plan").filter(slug=org_slug).first()
     if organization is None:
         raise NotFound("There is no such organization.")
     if not organization.hosted_runtime_analysis:
         raise FeatureNotEnabled("Hosted runtime analysis is not enabled for this organization.")
     project = _enabled_project(organization, project_slug)
-    if not project.allows(spec.owner, spec.repo.removesuffix(".git")):
+    if spec.source and not project.allows(*spec.source.repository):
         raise RepositoryNotAllowed("This project may not run that repository.")
     if spec.timeout_seconds > organization.plan.max_timeout_seconds:
         limit = organization.plan.max_timeout_seconds
         raise TimeoutAbovePlan(f"The plan allows at most {limit} seconds.", max_timeout_seconds=limit)
-    return _placement(organization, project, default_pool)
+    place = _placement(organization, project, default_pool)
+    if pool not in {None, place.pool}:
+        raise PoolForbidden("Jobs of this project do not go into that pool.")
+    return place
 
 
 def _enabled_project(organization: Organization, slug: str) -> Project:

@@ -10,24 +10,25 @@ from orchestrator.lifecycle.transaction import verb
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import AlreadyFinal, AlreadyRetried, NotFinal
 from runtime_jobs.events import Actor
-from runtime_jobs.models import Job
+from runtime_jobs.models import Batch, Job
 from runtime_jobs.models.jobs import RetryKind
 from runtime_jobs.policy import Policy
-from runtime_jobs.specs import RuntimeSpec
+from runtime_jobs.specs import Spec
 from runtime_jobs.states import CancelReason, JobState
 
 
 @dataclass(frozen=True)
 class Submission:
-    """Whose job it is, what it shall do, who asked for it and from where."""
+    """Whose job it is, what it shall do, who asked for it and from where. `pool` None: its project's."""
 
     org_slug: str
     project_slug: str
-    spec: RuntimeSpec
+    spec: Spec
     trigger_kind: str
     trigger_actor: str | None
     correlation_id: str
     source_address: str | None
+    pool: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,21 +54,30 @@ def submit(
 
     Raises what `admit` raises, and IdempotencyConflict."""
     at = now or database_time()
-    job = _new_job(submission, policy)
+    job = new_job(submission, policy)
     if once and (first := once.settle(job.job_ulid, at=at)) != job.job_ulid:
         return Outcome(Job.objects.get(job_ulid=first), replayed=True)
+    return Outcome(queue(job, submission, default_pool=default_pool, at=at, by=by))
+
+
+def queue(
+    job: Job, submission: Submission, *, default_pool: str, at: datetime, by: Actor, batch: Batch | None = None
+) -> Job:
+    """Let a new job in and store it, inside the verb that made it. Raises what `admit` raises."""
     place = admit(
         org_slug=submission.org_slug,
         project_slug=submission.project_slug,
         spec=submission.spec,
         default_pool=default_pool,
+        pool=submission.pool,
     )
     job.priority, job.pool, job.least_isolation = place.priority, place.pool, place.least_isolation
+    job.batch = batch
     moves.enter(job, at=at, by=by, trigger=submission.trigger_kind, trigger_actor=submission.trigger_actor)
-    return Outcome(moves.store(job, at))
+    return moves.store(job, at)
 
 
-def _new_job(submission: Submission, policy: Policy) -> Job:
+def new_job(submission: Submission, policy: Policy) -> Job:
     job = Job(
         org_slug=submission.org_slug,
         project_slug=submission.project_slug,
@@ -96,10 +106,17 @@ def cancel(
 
     A repeat changes nothing and keeps the first deadline and reason. Raises NotFound, AlreadyFinal."""
     job, at = moves.lock_job(job_ulid, now=now)
-    if job.state == JobState.CANCELED:
-        return Outcome(job)
-    if job.is_final:
+    if job.is_final and job.state != JobState.CANCELED:
         raise AlreadyFinal(f"The job is {job.public_status} already.", job_status=job.public_status)
+    return cancel_locked(job, at=at, by=by, deadline_seconds=deadline_seconds, reason=reason, message=message)
+
+
+def cancel_locked(
+    job: Job, *, at: datetime, by: Actor, deadline_seconds: float, reason: CancelReason, message: str = ""
+) -> Outcome:
+    """Cancel a locked job, inside the verb that locked it. Does nothing to one that has ended."""
+    if job.is_final:
+        return Outcome(job)
     if job.cancel_requested_at is not None:
         return Outcome(job, accepted=True)
     job.cancel_requested_at, job.cancel_reason, job.cancel_actor = at, reason, str(by)

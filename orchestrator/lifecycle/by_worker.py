@@ -14,7 +14,7 @@ from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.lifecycle import moves
 from orchestrator.lifecycle.transaction import verb
-from runtime_jobs.errors import CancelNotRequested, Conflict, IllegalMove
+from runtime_jobs.errors import CancelNotRequested, Conflict, IllegalMove, Invalid
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.states import FailureReason, JobState
@@ -140,12 +140,14 @@ def complete(
     """End the job in success: `uploaded`, with the run that ingest acknowledged.
 
     With a cancel requested it succeeds only before the deadline and by the job's policy, else it ends canceled.
-    The same message again: the same answer. Raises StaleLease, Conflict."""
+    The same message again: the same answer. Raises StaleLease, Conflict, and Invalid for a run where the job's policy
+    wants none, or none where it wants one."""
     digest = _digest("complete", run=ingest_run_id, exit_code=exit_code)
     holding, told = _final(lease_ulid, worker, digest, now)
     job, at = holding.job, holding.at
     if told:
         return job
+    _require_right_result(job, ingest_run_id)
     _implied(holding, worker)
     job.exit_code = exit_code
     if job.cancel_requested_at is not None and not _beats_cancel(job, at):
@@ -167,6 +169,13 @@ def complete(
     return moves.store(job, at)
 
 
+def _require_right_result(job: Job, ingest_run_id: str | None) -> None:
+    if job.needs_ingest and ingest_run_id is None:
+        raise Invalid({"ingest_run_id": ["A job of this type succeeds only with the run that ingest acknowledged."]})
+    if ingest_run_id is not None and not job.needs_ingest:
+        raise Invalid({"ingest_run_id": ["A job of this type has no run."]})
+
+
 def _beats_cancel(job: Job, at: datetime) -> bool:
     in_time = job.cancel_deadline_at is None or at < job.cancel_deadline_at
     return job.complete_beats_cancel and in_time
@@ -180,10 +189,11 @@ def fail(
     reason: FailureReason,
     message: str = "",
     exit_code: int | None = None,
+    result: dict[str, Any] | None = None,
     unsent_run: dict[str, Any] | None = None,
     now: datetime | None = None,
 ) -> Job:
-    """End the job in failure, perhaps with an automatic retry (`worker_shutdown` only).
+    """End the job in failure, perhaps with an automatic retry (`worker_shutdown` only). `result`: what it came to.
 
     `unsent_run` is the payload of a good execution whose upload failed: it is kept for an operator.
     The same message again: the same answer. Raises StaleLease, Conflict."""
@@ -193,6 +203,7 @@ def fail(
     if told:
         return job
     _implied(holding, worker)
+    job.result = result
     if unsent_run is not None:
         UnsentRun.objects.create(job=job, payload=unsent_run, created_at=at)
     moves.close(holding.lease, LeaseState.COMPLETED, reason="failed", at=at, digest=digest)

@@ -10,7 +10,7 @@ from rest_framework.serializers import Serializer
 from rest_framework.viewsets import GenericViewSet
 
 from leases.claims import Offer
-from leases.errors import PoolForbidden, StaleLease, WorkerMismatch
+from leases.errors import StaleLease, WorkerMismatch
 from orchestrator import lifecycle
 from orchestrator.access.headers import repeatable, worker_session
 from orchestrator.access.parsing import body_of
@@ -20,6 +20,7 @@ from orchestrator.access.queries import StrictQuery
 from orchestrator.ingest.lookup import require_run
 from orchestrator.lifecycle import RESEND, Claimed
 from orchestrator.protocols.native import operations, requests, wire
+from runtime_jobs.errors import PoolForbidden
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Organization, UnsentRun
 from runtime_jobs.states import FailureReason

@@ -5,7 +5,7 @@ from typing import Any
 
 from leases.models import Lease
 from runtime_jobs.models import Job, JobEvent
-from runtime_jobs.specs import execution_of, source_of
+from runtime_jobs.specs import TYPES, execution_of, source_of
 from runtime_jobs.states import JobState
 
 
@@ -89,8 +89,7 @@ def claimed(lease: Lease, row: Job, *, egress: list[str], unsent_run: dict[str, 
             "org_slug": row.org_slug,
             "project_slug": row.project_slug,
             "job_type": row.job_type,
-            "source": source_of(row),
-            "execution": execution_of(row) | {"least_isolation": row.least_isolation, "egress": egress},
+            **TYPES[row.job_type].leased(row, {"least_isolation": row.least_isolation, "egress": egress}),
             "trigger": {"kind": row.trigger_kind, "actor": row.trigger_actor},
             "attempt": row.attempt,
             "retry_of": row.retry_of_job_ulid,

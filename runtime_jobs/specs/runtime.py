@@ -1,19 +1,18 @@
-"""The types of jobs: how each sets its policy, fills its columns and looks in a lease. The verbs know no type."""
+"""Type `runtime`: one repository, one commit, one command, a traced run for ingest (document 000)."""
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.policy import Policy
+from runtime_jobs.specs.source import Source, digest_of, source_of
 
 RUNTIME = "runtime"
 
 
 @dataclass(frozen=True)
 class RuntimeSpec:
-    """One repository, one commit, one command, a traced run for ingest (document 000)."""
+    """Document 000's `source` and `execution`."""
 
     repo_url: str
     owner: str
@@ -30,6 +29,10 @@ class RuntimeSpec:
     job_type = RUNTIME
 
     @property
+    def source(self) -> Source:
+        return Source(self.repo_url, self.owner, self.repo, self.ref, self.git_commit, self.pull_request_number)
+
+    @property
     def requirements(self) -> list[str]:
         """What a worker must offer. Document 000's example worker offers linux, and claims jobs with network."""
         return ["linux"] if self.allow_exec else ["linux", "exec_control"]
@@ -37,19 +40,12 @@ class RuntimeSpec:
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical execution request."""
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return digest_of(asdict(self))
 
     def columns(self) -> dict[str, Any]:
         return {
             "job_type": RUNTIME,
-            "source_kind": "github",
-            "repo_url": self.repo_url,
-            "repo_owner": self.owner,
-            "repo_name": self.repo,
-            "git_ref": self.ref,
-            "git_commit": self.git_commit,
-            "pull_request_number": self.pull_request_number,
+            **self.source.columns(),
             "working_directory": self.working_directory,
             "command_json": list(self.command),
             "timeout_seconds": self.timeout_seconds,
@@ -75,19 +71,6 @@ def runtime_policy(
     )
 
 
-def source_of(job: Job) -> dict[str, Any]:
-    """The `source` object of document 000, as a job and a lease show it."""
-    return {
-        "kind": job.source_kind,
-        "repo_url": job.repo_url,
-        "owner": job.repo_owner,
-        "repo": job.repo_name,
-        "ref": job.git_ref,
-        "git_commit": job.git_commit,
-        "pull_request_number": job.pull_request_number,
-    }
-
-
 def execution_of(job: Job) -> dict[str, Any]:
     """The `execution` object of document 000."""
     return {
@@ -97,3 +80,13 @@ def execution_of(job: Job) -> dict[str, Any]:
         "allow_network": job.allow_network,
         "allow_exec": job.allow_exec,
     }
+
+
+def shown(job: Job) -> dict[str, Any]:
+    """The spec as it was submitted."""
+    return {"source": source_of(job), "execution": execution_of(job)}
+
+
+def leased(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
+    """What a worker needs to run it. `confined`: how it must be held."""
+    return {"source": source_of(job), "execution": execution_of(job) | confined}

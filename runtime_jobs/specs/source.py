@@ -1,0 +1,55 @@
+"""One commit of one repository, as document 000 names it."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from runtime_jobs.models.jobs import Job
+
+
+@dataclass(frozen=True)
+class Source:
+    """Checked where it came in: see `runtime_jobs.sources`."""
+
+    repo_url: str
+    owner: str
+    repo: str
+    ref: str | None
+    git_commit: str
+    pull_request_number: int | None = None
+
+    def columns(self) -> dict[str, Any]:
+        return {
+            "source_kind": "github",
+            "repo_url": self.repo_url,
+            "repo_owner": self.owner,
+            "repo_name": self.repo,
+            "git_ref": self.ref,
+            "git_commit": self.git_commit,
+            "pull_request_number": self.pull_request_number,
+        }
+
+    @property
+    def repository(self) -> tuple[str, str]:
+        """Owner and name, as a project allows them."""
+        return self.owner, self.repo.removesuffix(".git")
+
+
+def source_of(job: Job) -> dict[str, Any]:
+    """The `source` object of document 000, as a job and a lease show it."""
+    return {
+        "kind": job.source_kind,
+        "repo_url": job.repo_url,
+        "owner": job.repo_owner,
+        "repo": job.repo_name,
+        "ref": job.git_ref,
+        "git_commit": job.git_commit,
+        "pull_request_number": job.pull_request_number,
+    }
+
+
+def digest_of(request: dict[str, Any]) -> str:
+    """SHA-256 of a canonical execution request."""
+    canonical = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,157 @@
+"""Type `steps`: shell steps in order in one workspace, with or without a repository (documents 001 and 003)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from runtime_jobs.models.jobs import Job
+from runtime_jobs.policy import Policy
+from runtime_jobs.specs.source import Source, digest_of, source_of
+
+STEPS = "steps"
+IMAGE = "image"  # the capability of a worker that has an engine for images
+
+MOST_STEPS = 64
+LONGEST_STEP = 16_384  # characters; the kernel takes no argument of more than 128 KiB
+MOST_VARIABLES = 64
+LONGEST_VALUE = 8_192
+MOST_PATTERNS = 32
+MOST_CACHES = 32
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Which files a job leaves on purpose, relative to its working directory."""
+
+    type: str
+    path_glob: str
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What a runner may keep from one job for the next. It is advice: a job must succeed without it."""
+
+    type: str
+    key: str
+    paths: tuple[str, ...]
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class StepsSpec:
+    """Each of `steps` is a line for `sh -c`; they share the workspace, and the first that fails is the last."""
+
+    name: str
+    steps: tuple[str, ...]
+    timeout_seconds: int
+    source: Source | None = None
+    working_directory: str = "."
+    environment: Mapping[str, str] = field(default_factory=dict)
+    artifacts: tuple[Pattern, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    image: str | None = None
+    allow_network: bool = False
+
+    job_type = STEPS
+
+    @property
+    def requirements(self) -> list[str]:
+        """What a worker must offer."""
+        return ["linux", IMAGE] if self.image else ["linux"]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical execution request."""
+        return digest_of(asdict(self))
+
+    def columns(self) -> dict[str, Any]:
+        return {
+            "job_type": STEPS,
+            **(self.source.columns() if self.source else {}),
+            "working_directory": self.working_directory,
+            "timeout_seconds": self.timeout_seconds,
+            "allow_network": self.allow_network,
+            "allow_exec": True,
+            "spec": self._own(),
+            "requirements": self.requirements,
+            "payload_digest": self.digest,
+        }
+
+    def _own(self) -> dict[str, Any]:
+        """What has no column."""
+        return {
+            "name": self.name,
+            "steps": list(self.steps),
+            "environment": dict(self.environment),
+            "artifacts": [asdict(pattern) for pattern in self.artifacts],
+            "caches": [asdict(cache) | {"paths": list(cache.paths)} for cache in self.caches],
+            "image": self.image,
+        }
+
+
+def steps_policy(
+    *, lease_ttl_seconds: int, heartbeat_interval_seconds: int, acknowledge_within_seconds: int, max_requeues: int
+) -> Policy:
+    """As `runtime`, but its end is the worker's word alone: nobody else holds a result that a cancel would waste."""
+    return Policy(
+        max_requeues=max_requeues,
+        automatic_retries=1,
+        needs_ingest=False,
+        complete_beats_cancel=False,
+        lease_ttl_seconds=lease_ttl_seconds,
+        heartbeat_interval_seconds=heartbeat_interval_seconds,
+        acknowledge_within_seconds=acknowledge_within_seconds,
+    )
+
+
+def steps_of(job: Job) -> dict[str, Any]:
+    """The spec without its source: name, working_directory, steps, environment, artifacts, caches, image,
+    timeout_seconds, allow_network."""
+    return job.spec | {
+        "working_directory": job.working_directory,
+        "timeout_seconds": job.timeout_seconds,
+        "allow_network": job.allow_network,
+    }
+
+
+def shown(job: Job) -> dict[str, Any]:
+    """The spec as it was submitted."""
+    return steps_of(job) | {"source": _source(job)}
+
+
+def leased(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
+    """What a worker needs to run it. `confined`: how it must be held."""
+    return {"source": _source(job), "steps": steps_of(job) | confined}
+
+
+def _source(job: Job) -> dict[str, Any] | None:
+    return source_of(job) if job.repo_url else None
+
+
+def wrong_step(step: str) -> str | None:
+    if not step.strip() or len(step) > LONGEST_STEP or "\0" in step:
+        return f"A line for the shell: 1 to {LONGEST_STEP} characters, not blank, none of them NUL."
+    return None
+
+
+def wrong_environment(environment: Mapping[str, str]) -> str | None:
+    if len(environment) > MOST_VARIABLES:
+        return f"At most {MOST_VARIABLES} variables."
+    if not all(VARIABLE.fullmatch(name) for name in environment):
+        return "Names have letters, digits and '_' only, begin with no digit, and have at most 128 characters."
+    if any(len(value) > LONGEST_VALUE or "\0" in value for value in environment.values()):
+        return f"A value has at most {LONGEST_VALUE} characters, none of them NUL."
+    return None
+
+
+def wrong_pattern(pattern: str) -> str | None:
+    """Relative, and without a way out. What it matches the worker finds, which follows no link."""
+    if not pattern or len(pattern) > 1024 or "\0" in pattern:
+        return "A pattern of 1 to 1024 characters is needed."
+    if pattern.startswith("/") or ".." in pattern.split("/"):
+        return "It must stay inside the working directory."
+    return None

@@ -1,0 +1,45 @@
+"""The table of types: what differs between them, so that nobody else has to ask which one a job is of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from runtime_jobs.models.jobs import Job
+from runtime_jobs.policy import Policy
+from runtime_jobs.specs import runtime, steps
+from runtime_jobs.specs.source import Source
+
+
+class Spec(Protocol):
+    """What is to be done, checked: a value of a type's own class."""
+
+    @property
+    def job_type(self) -> str: ...
+
+    @property
+    def source(self) -> Source | None:
+        """The repository that it wants, which its project must allow."""
+        ...
+
+    @property
+    def timeout_seconds(self) -> int: ...
+
+    def columns(self) -> dict[str, Any]:
+        """Of the new row of a job."""
+        ...
+
+
+@dataclass(frozen=True)
+class JobType:
+    """`policy` says, among the rest, what a success needs. `shown` makes a job's spec as it was submitted, `leased` its
+    members in a lease, from the job and how it must be held (`least_isolation`, `egress`)."""
+
+    policy: Callable[..., Policy]
+    shown: Callable[[Job], dict[str, Any]]
+    leased: Callable[[Job, dict[str, Any]], dict[str, Any]]
+
+
+TYPES = {
+    runtime.RUNTIME: JobType(runtime.runtime_policy, runtime.shown, runtime.leased),
+    steps.STEPS: JobType(steps.steps_policy, steps.shown, steps.leased),
+}
