@@ -3,17 +3,10 @@
 from orchestrator.lifecycle.by_client import Outcome, Submission, cancel, retry, submit
 from orchestrator.lifecycle.by_clock import expire, force_cancel, overdue, time_out
 from orchestrator.lifecycle.by_operator import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
-from orchestrator.lifecycle.by_worker import (
-    Renewed,
-    acknowledge,
-    acknowledge_cancel,
-    complete,
-    fail,
-    release,
-    renew,
-    report,
-)
+from orchestrator.lifecycle.by_worker import Renewed, acknowledge, release, renew, report
 from orchestrator.lifecycle.claiming import Claimed, claim
+from orchestrator.lifecycle.finals import acknowledge_cancel, complete, fail
+from orchestrator.lifecycle.left_behind import Reference
 from orchestrator.lifecycle.output import append_log
 from orchestrator.lifecycle.registering import create_api_token, register_worker, revoke_api_token
 from orchestrator.lifecycle.resending import RESEND, resend
@@ -22,6 +15,7 @@ __all__ = [
     "RESEND",
     "Claimed",
     "Outcome",
+    "Reference",
     "Renewed",
     "Submission",
     "acknowledge",

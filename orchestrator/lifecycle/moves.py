@@ -111,14 +111,14 @@ def leased(job: Job, *, at: datetime, by: Actor) -> None:
     )
 
 
-def acknowledge(job: Job, lease: Lease, *, at: datetime, by: Actor) -> None:
+def acknowledge(job: Job, lease: Lease, *, at: datetime, by: Actor, **payload: Any) -> None:
     """Granted becomes active, for its TTL from now even if the window was longer. Does nothing to an active lease."""
     if lease.state != LeaseState.GRANTED:
         return
     lease.state = LeaseState.ACTIVE
     lease.acknowledged_at = lease.last_heartbeat_at = at
     lease.expires_at = at + timedelta(seconds=lease.ttl_seconds)
-    move(job, JobState.STARTING, kind="job.started", at=at, by=by, worker_id=lease.worker_id)
+    move(job, JobState.STARTING, kind="job.started", at=at, by=by, worker_id=lease.worker_id, **payload)
 
 
 def extend(lease: Lease, at: datetime) -> None:

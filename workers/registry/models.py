@@ -26,6 +26,11 @@ class Pool(models.Model):
     slug = models.CharField(max_length=63, unique=True, validators=[slug])
     description = models.CharField(max_length=200, blank=True)
     least_isolation = models.CharField(max_length=20, default="namespaces", choices=ISOLATION_CHOICES)
+    trusts_lease_ids = models.BooleanField(
+        default=False,
+        help_text="Delta CI's own runner sends no credentials: whoever knows the id of a lease of this pool's workers "
+        "may speak for its job.",
+    )
 
     def __str__(self) -> str:
         return self.slug
@@ -43,6 +48,13 @@ class Worker(models.Model):
     slug = models.CharField(max_length=63, unique=True, validators=[slug])
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="workers")
     digest = models.CharField(max_length=64, unique=True, editable=False)
+    certificate_subject = models.CharField(
+        max_length=512,
+        null=True,
+        blank=True,
+        unique=True,
+        help_text="By which a trusted proxy names it after it has checked its client certificate.",
+    )
     capacity = models.PositiveIntegerField(default=1, validators=[MinValueValidator(1), MaxValueValidator(256)])
     labels = ArrayField(models.CharField(max_length=63), default=list, blank=True)
     capabilities = ArrayField(models.CharField(max_length=63), default=registered_capabilities, blank=True)

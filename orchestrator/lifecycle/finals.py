@@ -1,0 +1,168 @@
+"""How a worker's word ends a job: complete, fail, acknowledge a cancel. Each is told once: a repeated one is answered
+as the first time, even after the lease's end, and another one is a conflict."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from leases.fencing import Holding, lock_holding, require_live
+from leases.states import LeaseState
+from orchestrator.lifecycle import moves
+from orchestrator.lifecycle.left_behind import Reference, explain, keep
+from orchestrator.lifecycle.transaction import verb
+from runtime_jobs.errors import CancelNotRequested, Conflict, Invalid
+from runtime_jobs.events import Actor
+from runtime_jobs.models import Job, UnsentRun
+from runtime_jobs.states import FailureReason, JobState
+from workers.models import Worker
+
+
+def actor_of(worker: Worker) -> Actor:
+    return Actor("worker", worker.worker_id)
+
+
+def digest_of(verb_name: str, artifacts: Sequence[Reference] = (), **facts: Any) -> str:
+    """What makes two final messages the same: not texts, not the worker's times."""
+    if artifacts:
+        facts["artifacts"] = sorted({(artifact.type, artifact.uri) for artifact in artifacts})
+    return hashlib.sha256(json.dumps([verb_name, facts], sort_keys=True).encode()).hexdigest()
+
+
+def final(lease_ulid: str, worker: Worker, digest: str, now: datetime | None) -> tuple[Holding, bool]:
+    """Lock for a final message and say whether it was told before. Raises StaleLease, Conflict."""
+    holding = lock_holding(lease_ulid=lease_ulid, worker=worker, now=now)
+    told = holding.lease.final_digest
+    if told is not None:
+        if told == digest:
+            return holding, True
+        raise Conflict("This lease ended with another message.", job_status=holding.job.public_status)
+    require_live(holding)
+    return holding, False
+
+
+def _implied(holding: Holding, worker: Worker, runner: str | None) -> None:
+    """A final message says that the lease was taken up, too."""
+    moves.acknowledge(holding.job, holding.lease, at=holding.at, by=actor_of(worker), runner_id=runner)
+
+
+@verb
+def complete(
+    *,
+    lease_ulid: str,
+    worker: Worker,
+    ingest_run_id: str | None = None,
+    exit_code: int | None = None,
+    result: dict[str, Any] | None = None,
+    artifacts: Sequence[Reference] = (),
+    runner: str | None = None,
+    now: datetime | None = None,
+) -> Job:
+    """End the job in success: `uploaded`, with the run that ingest acknowledged.
+
+    With a cancel requested it succeeds only before the deadline and by the job's policy, else it ends canceled.
+    The same message again: the same answer. Raises StaleLease, Conflict, and Invalid for a run where the job's policy
+    wants none, or none where it wants one."""
+    digest = digest_of("complete", artifacts, run=ingest_run_id, exit_code=exit_code)
+    holding, told = final(lease_ulid, worker, digest, now)
+    job, at = holding.job, holding.at
+    if told:
+        return job
+    _require_right_result(job, ingest_run_id)
+    _implied(holding, worker, runner)
+    keep(job, artifacts, at=at)
+    job.exit_code = exit_code
+    if job.cancel_requested_at is not None and not _beats_cancel(job, at):
+        return _acknowledge_cancel(holding, worker, digest, unused_run=ingest_run_id)
+    if ingest_run_id and Job.objects.filter(ingest_run_id=ingest_run_id).exists():
+        raise Conflict("Another job has this run.")
+    job.ingest_run_id, job.result = ingest_run_id, result
+    moves.move(
+        job,
+        JobState.SUCCEEDED,
+        kind="job.completed",
+        at=at,
+        by=actor_of(worker),
+        worker_id=worker.worker_id,
+        ingest_run_id=ingest_run_id,
+        exit_code=exit_code,
+    )
+    moves.close(holding.lease, LeaseState.COMPLETED, reason="completed", at=at, digest=digest)
+    return moves.store(job, at)
+
+
+def _require_right_result(job: Job, ingest_run_id: str | None) -> None:
+    if job.needs_ingest and ingest_run_id is None:
+        raise Invalid({"ingest_run_id": ["A job of this type succeeds only with the run that ingest acknowledged."]})
+    if ingest_run_id is not None and not job.needs_ingest:
+        raise Invalid({"ingest_run_id": ["A job of this type has no run."]})
+
+
+def _beats_cancel(job: Job, at: datetime) -> bool:
+    in_time = job.cancel_deadline_at is None or at < job.cancel_deadline_at
+    return job.complete_beats_cancel and in_time
+
+
+@verb
+def fail(
+    *,
+    lease_ulid: str,
+    worker: Worker,
+    reason: FailureReason,
+    message: str = "",
+    exit_code: int | None = None,
+    result: dict[str, Any] | None = None,
+    unsent_run: dict[str, Any] | None = None,
+    artifacts: Sequence[Reference] = (),
+    runner: str | None = None,
+    now: datetime | None = None,
+) -> Job:
+    """End the job in failure, perhaps with an automatic retry (`worker_shutdown` only). `result`: what it came to.
+
+    `unsent_run` is the payload of a good execution whose upload failed: it is kept for an operator.
+    The same message again: the same answer. Raises StaleLease, Conflict."""
+    digest = digest_of("fail", artifacts, reason=str(reason), exit_code=exit_code)
+    holding, told = final(lease_ulid, worker, digest, now)
+    job, at = holding.job, holding.at
+    if told:
+        return job
+    _implied(holding, worker, runner)
+    keep(job, artifacts, at=at)
+    job.result = result
+    if unsent_run is not None:
+        UnsentRun.objects.create(job=job, payload=unsent_run, created_at=at)
+    moves.close(holding.lease, LeaseState.COMPLETED, reason="failed", at=at, digest=digest)
+    moves.fail_or_cancel(
+        job, reason, message=message, at=at, by=actor_of(worker), worker_id=worker.worker_id, exit_code=exit_code
+    )
+    explain(job, artifacts, at=at)
+    return moves.store(job, at)
+
+
+@verb
+def acknowledge_cancel(
+    *,
+    lease_ulid: str,
+    worker: Worker,
+    message: str = "",
+    artifacts: Sequence[Reference] = (),
+    runner: str | None = None,
+    now: datetime | None = None,
+) -> Job:
+    """End a job as canceled, as was asked. Raises StaleLease, Conflict, CancelNotRequested."""
+    digest = digest_of("acknowledge_cancel", artifacts)
+    holding, told = final(lease_ulid, worker, digest, now)
+    if told:
+        return holding.job
+    if holding.job.cancel_requested_at is None:
+        raise CancelNotRequested("Nobody has asked to cancel this job.")
+    _implied(holding, worker, runner)
+    keep(holding.job, artifacts, at=holding.at)
+    return _acknowledge_cancel(holding, worker, digest, message=message or None)
+
+
+def _acknowledge_cancel(holding: Holding, worker: Worker, digest: str, **payload: Any) -> Job:
+    moves.close(holding.lease, LeaseState.CANCELED, reason="canceled", at=holding.at, digest=digest)
+    moves.cancel_now(holding.job, at=holding.at, by=actor_of(worker), worker_id=worker.worker_id, **payload)
+    return moves.store(holding.job, holding.at)
