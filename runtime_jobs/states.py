@@ -53,6 +53,10 @@ STATUS: dict[str, str] = {
 # Where a job of a type without ingest has another word.
 STATUS_WITHOUT_INGEST: dict[str, str] = {JobState.SUCCEEDED: "succeeded"}
 
+# What may have asked for a job. Clients say one of the first two; pushes come by a webhook only.
+CLIENT_TRIGGERS = ("manual", "pull_request")
+TRIGGER_KINDS = (*CLIENT_TRIGGERS, "push")
+
 
 def may_move(source: str | None, target: str) -> bool:
     """A new row starts queued; everything else is in the table."""

@@ -195,3 +195,15 @@ SUBMIT_BODY = {
     },
     "trigger": {"kind": "pull_request", "actor": "github-app"},
 }
+SUBMIT_ANY_BODY = {
+    "org_slug": "sandtrace",
+    "project_slug": "web",
+    "job_type": "steps",
+    "spec": {
+        "name": "unit",
+        "steps": ["make build", "make test"],
+        "timeout_seconds": 300,
+        "source": SUBMIT_BODY["source"],
+    },
+    "trigger": {"kind": "manual", "actor": "alice"},
+}

@@ -21,6 +21,7 @@ from runtime_jobs.states import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
 
@@ -35,8 +36,8 @@ class JobQuerySet(models.QuerySet["Job"]):
     def of_organizations(self, slugs: list[str]) -> JobQuerySet:
         return self.filter(org_slug__in=slugs)
 
-    def of_type(self, job_type: str) -> JobQuerySet:
-        return self.filter(job_type=job_type)
+    def of_types(self, job_types: Sequence[str]) -> JobQuerySet:
+        return self.filter(job_type__in=job_types)
 
     def queued(self) -> JobQuerySet:
         return self.filter(state=JobState.QUEUED)

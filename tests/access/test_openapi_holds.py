@@ -107,11 +107,12 @@ def test_so_it_is_for_a_wrong_body_about_what_is_there(cast, method, path):
         )
 
 
-def test_the_examples_of_the_document_are_answered_as_it_says(cast):
+@pytest.mark.parametrize("path", ["/v1/runtime/jobs", "/v1/jobs"])
+def test_the_examples_of_the_document_are_answered_as_it_says(cast, path):
     """Those that make something are sent as they stand."""
-    body = DOCUMENT["paths"]["/v1/runtime/jobs"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    body = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
     for example in body.values():
-        case = SCHEMA["/v1/runtime/jobs"]["POST"].Case(body=example["value"], media_type="application/json")
+        case = SCHEMA[path]["POST"].Case(body=example["value"], media_type="application/json")
         headers = {"Authorization": f"Bearer {cast.client}"}
         response = case.call(headers=headers)
         assert response.status_code == 201, response.text

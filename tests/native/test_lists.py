@@ -90,7 +90,7 @@ def test_a_filter_filters(alice, organization, project, query, shown):
         "offset=1000000000000", "page=2", "page_size=1000", "ordering=-fence", "format=xml", "format=json", "x=1", "=1",
         "status=nothing", "status=leased", "status=QUEUED", "status=", "status=queued&status=failed", "org_slug=",
         "org_slug=%00", "git_commit=%00", "status__regex=(a%2B)%2B$", "org_slug__startswith=s", "job__org__token_hash=x",
-        "leases__lease_ulid__startswith=rtl_", "state=queued", "id=1", "trigger_kind=push", "trigger_kind=",
+        "leases__lease_ulid__startswith=rtl_", "state=queued", "id=1", "trigger_kind=cron", "trigger_kind=",
         "created_after=", "cursor=", "cursor=x", "cursor=%00", "cursor=%F0%9F%92%A9", "cursor=" + "x" * 9000,
         "&".join(f"a{n}=1" for n in range(150)), "&".join(f"a{n}=1" for n in range(300)), "a;b=1", "status[]=queued",
     ],

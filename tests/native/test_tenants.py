@@ -15,6 +15,7 @@ from orchestrator.ingest.models import Run
 from runtime_jobs.models import Membership
 from tests.calling import Caller, problem_of
 from tests.factories import (
+    SUBMIT_ANY_BODY,
     SUBMIT_BODY,
     OrganizationFactory,
     ProjectFactory,
@@ -40,10 +41,16 @@ OF_ONE = [
     ("GET", "/v1/runtime/jobs/<job_id>/events", None),
     ("GET", "/v1/runtime/jobs/<job_id>/logs", None),
     ("GET", "/v1/runtime/jobs/<job_id>/logs?follow=1", None),
+    ("GET", "/v1/jobs/<job_id>", None),
+    ("POST", "/v1/jobs/<job_id>/cancel", {"reason": "mine"}),
+    ("POST", "/v1/jobs/<job_id>/retry", {"reason": "mine"}),
+    ("GET", "/v1/jobs/<job_id>/events", None),
+    ("GET", "/v1/jobs/<job_id>/logs", None),
+    ("GET", "/v1/jobs/<job_id>/logs?follow=1", None),
     ("GET", "/v1/ingest/runs/<run_id>", None),
 ]
-LISTS = ["/v1/runtime/jobs"]
-SUBMITS = ["/v1/runtime/jobs"]
+LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
+SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
 PAGES = ["/runs/<run_id>/"]
 LIST_PAGES = ["/runs/"]  # tests/orchestrator/ingest/test_runs_page.py
@@ -192,16 +199,17 @@ def test_a_place_in_anothers_list_opens_only_ones_own(tenants, path):
 def test_nobody_submits_for_another(tenants, path):
     intruder = Caller(api_token(tenants.theirs))
     with nothing_lost():
-        found = told(intruder.post(path, SUBMIT_BODY))
-        missing = told(intruder.post(path, SUBMIT_BODY | {"org_slug": "nobody"}))
+        found = told(intruder.post(path, SUBMITS[path]))
+        missing = told(intruder.post(path, SUBMITS[path] | {"org_slug": "nobody"}))
     assert found == missing
     assert found["status"] == 404
 
 
-def test_an_idempotency_key_belongs_to_one_token(tenants):
-    bodies = {name: SUBMIT_BODY | {"org_slug": getattr(tenants, name).slug} for name in ("mine", "theirs")}
+@pytest.mark.parametrize("path", SUBMITS)
+def test_an_idempotency_key_belongs_to_one_token(tenants, path):
+    bodies = {name: SUBMITS[path] | {"org_slug": getattr(tenants, name).slug} for name in ("mine", "theirs")}
     made = [
-        Caller(api_token(getattr(tenants, name))).post(SUBMITS[0], body, **{"Idempotency-Key": "k"})
+        Caller(api_token(getattr(tenants, name))).post(path, body, **{"Idempotency-Key": "k"})
         for name, body in bodies.items()
     ]
     assert [answer.status_code for answer in made] == [201, 201]

@@ -2,11 +2,22 @@
 
 from rest_framework import serializers
 
-from orchestrator.protocols.native.requests import TRIGGER_KINDS, Progress
+from orchestrator.access.specs import AnySpec
+from orchestrator.protocols.native.requests import Progress
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
-from runtime_jobs.states import STATUS, CancelReason, FailureClass, FailureReason, JobState
+from runtime_jobs.specs import TYPES
+from runtime_jobs.states import (
+    STATUS,
+    STATUS_WITHOUT_INGEST,
+    TRIGGER_KINDS,
+    CancelReason,
+    FailureClass,
+    FailureReason,
+    JobState,
+)
 
 STATUSES = list(dict.fromkeys(STATUS.values()))
+ALL_STATUSES = [*STATUSES, *STATUS_WITHOUT_INGEST.values()]
 END_REASONS = [*FailureReason.values, *(word for word in CancelReason.values if word not in FailureReason.values)]
 EVENT_TYPES = [
     *("job.queued", "job.leased", "job.started", "job.progress", "job.requeued", "job.cancel_requested"),
@@ -70,17 +81,14 @@ class EventsShown(serializers.Serializer):
     next_after = serializers.IntegerField(allow_null=True, help_text="Pass as `after` for the rest.")
 
 
-class JobShown(serializers.Serializer):
+class _Job(serializers.Serializer):
     job_id = serializers.CharField()
-    status = serializers.ChoiceField(choices=STATUSES)
     state = serializers.ChoiceField(choices=JobState.choices)
     created_at = serializers.DateTimeField()
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
     org_slug = serializers.CharField()
     project_slug = serializers.CharField()
-    source = SourceShown()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
-    execution = ExecutionShown()
     trigger = TriggerShown()
     pool = serializers.CharField()
     priority = serializers.IntegerField()
@@ -94,14 +102,62 @@ class JobShown(serializers.Serializer):
     correlation_id = serializers.CharField()
 
 
-class JobInDetail(JobShown):
+class _Details(serializers.Serializer):
     progress = Progress(allow_null=True)
     last_event = EventShown(allow_null=True)
     queue_position = serializers.IntegerField(allow_null=True, help_text="1 is next; at most 1000 are counted.")
     retries = serializers.ListField(child=serializers.CharField())
 
 
+class JobShown(_Job):
+    status = serializers.ChoiceField(choices=STATUSES)
+    source = SourceShown()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
+    execution = ExecutionShown()
+
+
+class JobInDetail(_Details, JobShown):
+    pass
+
+
+class AnyJobShown(_Job):
+    status = serializers.ChoiceField(choices=ALL_STATUSES)
+    job_type = serializers.ChoiceField(choices=list(TYPES))
+    spec = AnySpec(help_text="As it was submitted.")
+    batch_id = serializers.CharField(allow_null=True)
+    result = serializers.DictField(allow_null=True, help_text="What its worker told of it.")
+
+
+class AnyJobInDetail(_Details, AnyJobShown):
+    pass
+
+
 class ExecutionLeased(ExecutionShown):
+    least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
+    egress = serializers.ListField(child=serializers.CharField())
+
+
+class PatternShown(serializers.Serializer):
+    type = serializers.CharField()
+    path_glob = serializers.CharField()
+
+
+class CacheShown(serializers.Serializer):
+    type = serializers.CharField()
+    key = serializers.CharField()
+    paths = serializers.ListField(child=serializers.CharField())
+    read_only = serializers.BooleanField()  # type: ignore[assignment] # a field here, as `source` above
+
+
+class StepsLeased(serializers.Serializer):
+    name = serializers.CharField()
+    steps = serializers.ListField(child=serializers.CharField())
+    working_directory = serializers.CharField()
+    environment = serializers.DictField(child=serializers.CharField(allow_blank=True))
+    artifacts = PatternShown(many=True)
+    caches = CacheShown(many=True)
+    image = serializers.CharField(allow_null=True)
+    timeout_seconds = serializers.IntegerField()
+    allow_network = serializers.BooleanField()
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     egress = serializers.ListField(child=serializers.CharField())
 
@@ -110,9 +166,10 @@ class JobLeased(serializers.Serializer):
     job_id = serializers.CharField()
     org_slug = serializers.CharField()
     project_slug = serializers.CharField()
-    job_type = serializers.CharField()
-    source = SourceShown()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
-    execution = ExecutionLeased()
+    job_type = serializers.ChoiceField(choices=list(TYPES))
+    source = SourceShown(allow_null=True)  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
+    execution = ExecutionLeased(required=False, help_text="Of type runtime.")
+    steps = StepsLeased(required=False, help_text="Of type steps.")
     trigger = TriggerShown()
     attempt = serializers.IntegerField()
     retry_of = serializers.CharField(allow_null=True)
@@ -131,7 +188,7 @@ class LeaseShown(serializers.Serializer):
 
 class Told(serializers.Serializer):
     job_id = serializers.CharField()
-    status = serializers.ChoiceField(choices=STATUSES)
+    status = serializers.ChoiceField(choices=ALL_STATUSES)
 
 
 class RenewedShown(Told):

@@ -65,6 +65,72 @@ FAIL = OpenApiExample(
         }
     },
 )
+SUBMIT_STEPS = OpenApiExample(
+    "two steps on a commit",
+    request_only=True,
+    value={
+        "org_slug": "sandtrace",
+        "project_slug": "web",
+        "job_type": "steps",
+        "spec": {
+            "name": "unit-tests",
+            "steps": ["make build", "make test"],
+            "environment": {"CI": "true"},
+            "artifacts": [{"type": "junit", "path_glob": "reports/**/*.xml"}],
+            "timeout_seconds": 600,
+            "source": SUBMIT.value["source"],
+        },
+        "trigger": {"kind": "manual", "actor": "alice"},
+    },
+)
+SUBMIT_ANY = OpenApiExample(
+    "document 000's job",
+    request_only=True,
+    value={
+        **{name: SUBMIT.value[name] for name in ("org_slug", "project_slug", "trigger")},
+        "job_type": "runtime",
+        "spec": {name: SUBMIT.value[name] for name in ("source", "execution")},
+    },
+)
+_STEPS_DONE = [
+    {
+        "index": 0,
+        "exit_code": 0,
+        "started_at": "2026-03-17T20:00:05Z",
+        "finished_at": "2026-03-17T20:01:05Z",
+    },
+    {
+        "index": 1,
+        "exit_code": 2,
+        "started_at": "2026-03-17T20:01:05Z",
+        "finished_at": "2026-03-17T20:03:05Z",
+    },
+]
+COMPLETE_STEPS = OpenApiExample(
+    "the steps have succeeded",
+    request_only=True,
+    value={
+        "result": {
+            "status": "succeeded",
+            "exit_code": 0,
+            "steps": _STEPS_DONE[:1],
+            "files": [{"type": "junit", "path": "reports/unit.xml", "size_bytes": 1823, "sha256": "3b4c6e0f" * 8}],
+        }
+    },
+)
+FAIL_STEPS = OpenApiExample(
+    "the second step failed",
+    request_only=True,
+    value={
+        "result": {
+            "status": "failed",
+            "reason": "command_failed",
+            "message": "Step 2 of 2 ended with code 2.",
+            "exit_code": 2,
+            "steps": _STEPS_DONE,
+        }
+    },
+)
 CANCEL = OpenApiExample("a reason", {"reason": "superseded by another push"}, request_only=True)
 RETRY = OpenApiExample("a reason", {"reason": "the registry was down"}, request_only=True)
 HEARTBEAT = OpenApiExample(
@@ -111,6 +177,19 @@ _TOLD = {"job_id": _JOB["job_id"], "status": "running"}
 JOB = answered("a new job", _JOB, "200", "201")
 JOB_IN_DETAIL = answered(
     "a job that waits", _JOB | {"progress": None, "last_event": _EVENT, "queue_position": 3, "retries": []}
+)
+_OWN = ("org_slug", "project_slug", "trigger", "job_type")
+_ANY_JOB = {
+    **{name: value for name, value in _JOB.items() if name not in {"source", "execution"}},
+    **{name: SUBMIT_STEPS.value[name] for name in _OWN},
+    "spec": SUBMIT_STEPS.value["spec"]
+    | {"working_directory": ".", "caches": [], "image": None, "allow_network": False},
+    "batch_id": None,
+    "result": None,
+}
+ANY_JOB = answered("a new job", _ANY_JOB, "200", "201")
+ANY_JOB_IN_DETAIL = answered(
+    "a job that waits", _ANY_JOB | {"progress": None, "last_event": _EVENT, "queue_position": 3, "retries": []}
 )
 EVENTS = answered("its beginning", {"results": [_EVENT], "next_after": None})
 LEASE = answered(

@@ -1,20 +1,24 @@
 """What the list of jobs can be filtered by."""
 
+from collections.abc import Iterable
+
 import django_filters
 
 from orchestrator.access.moments import MomentFilter
-from orchestrator.protocols.native.requests import TRIGGER_KINDS
 from runtime_jobs.models import Job
-from runtime_jobs.states import STATUS
+from runtime_jobs.specs import TYPES
+from runtime_jobs.states import STATUS, STATUS_WITHOUT_INGEST, TRIGGER_KINDS
 
-STATUSES = [(word, word) for word in dict.fromkeys(STATUS.values())]
+
+def _choices(words: Iterable[str]) -> list[tuple[str, str]]:
+    return [(word, word) for word in dict.fromkeys(words)]
 
 
 class JobFilters(django_filters.FilterSet):
     org_slug = django_filters.CharFilter()
     project_slug = django_filters.CharFilter()
-    status = django_filters.ChoiceFilter(choices=STATUSES)
-    trigger_kind = django_filters.ChoiceFilter(choices=[(kind, kind) for kind in TRIGGER_KINDS])
+    status = django_filters.ChoiceFilter(choices=_choices(STATUS.values()))
+    trigger_kind = django_filters.ChoiceFilter(choices=_choices(TRIGGER_KINDS))
     git_commit = django_filters.CharFilter()
     created_after = MomentFilter(field_name="created_at", lookup_expr="gt")
     created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
@@ -22,3 +26,9 @@ class JobFilters(django_filters.FilterSet):
     class Meta:
         model = Job
         fields: list[str] = []
+
+
+class AnyJobFilters(JobFilters):
+    status = django_filters.ChoiceFilter(choices=_choices([*STATUS.values(), *STATUS_WITHOUT_INGEST.values()]))
+    job_type = django_filters.ChoiceFilter(choices=_choices(TYPES))
+    batch_id = django_filters.CharFilter(field_name="batch__batch_ulid")

@@ -1,4 +1,5 @@
-"""`/v1/runtime/jobs`: submit, list, look, cancel, retry, and what a job told on its way (document 000)."""
+"""`/v1/runtime/jobs` (document 000) and `/v1/jobs`, where all types are: submit, list, look, cancel, retry, and what a
+job told on its way."""
 
 from typing import Any
 
@@ -17,27 +18,33 @@ from orchestrator.access.filtering import OF_EVERY_LIST
 from orchestrator.access.headers import repeatable
 from orchestrator.access.parsing import body_of
 from orchestrator.access.permissions import may
+from orchestrator.access.policies import policy_of
 from orchestrator.access.principals import client_of
 from orchestrator.access.queries import StrictQuery, invalid_query
 from orchestrator.access.rendering import PlainText
 from orchestrator.feeds import logs
 from orchestrator.lifecycle import Outcome, Submission
 from orchestrator.protocols.native import operations, wire
-from orchestrator.protocols.native.filters import JobFilters
-from orchestrator.protocols.native.requests import CancelJob, RetryJob, SubmitJob
+from orchestrator.protocols.native.filters import AnyJobFilters, JobFilters
+from orchestrator.protocols.native.requests import CancelJob, RetryJob, Submit, SubmitAny, SubmitJob
 from orchestrator.queue import position
 from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.models.tenants import Scope
-from runtime_jobs.specs import RUNTIME, runtime_policy
+from runtime_jobs.specs import RUNTIME, TYPES
 
 EVENTS_LIMIT = 500
 SCOPES = {"create": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
 
 
-class JobViewSet(StrictQuery, GenericViewSet):
-    """Runtime jobs of the organizations that the caller may see; what it may not see does not exist."""
+class Jobs(StrictQuery, GenericViewSet):
+    """Jobs of the organizations that the caller may see; what it may not see does not exist."""
+
+    job_types: tuple[str, ...]
+    submitted: type[Submit]
+    address: str
+    operation: str  # of the submit, for its idempotency keys
 
     lookup_field = "job_ulid"
     lookup_url_kwarg = "job_id"
@@ -45,11 +52,14 @@ class JobViewSet(StrictQuery, GenericViewSet):
     http_method_names = ["get", "head", "post"]
     filterset_class = JobFilters
 
+    def shown(self, row: Job) -> dict[str, Any]:
+        """The job as a list has it."""
+        raise NotImplementedError
+
     def query_parameters(self) -> frozenset[str]:
-        of_list = OF_EVERY_LIST | set(JobFilters.base_filters)
-        return {"list": of_list, "events": frozenset({"after"}), "logs": frozenset({"follow"})}.get(
-            self.action, frozenset()
-        )
+        if self.action == "list":
+            return OF_EVERY_LIST | set(self.filterset_class.base_filters)
+        return {"events": frozenset({"after"}), "logs": frozenset({"follow"})}.get(self.action, frozenset())
 
     def get_permissions(self) -> list[Any]:
         return [may(SCOPES.get(self.action, Scope.JOBS_READ))()]
@@ -57,43 +67,36 @@ class JobViewSet(StrictQuery, GenericViewSet):
     def get_queryset(self) -> QuerySet[Job]:
         if getattr(self, "swagger_fake_view", False):
             return Job.objects.none()
-        jobs = Job.objects.of_type(RUNTIME)
+        jobs = Job.objects.select_related("batch").of_types(self.job_types)
         mine = client_of(self.request).organizations
         return jobs if mine is None else jobs.of_organizations(list(mine))
 
-    @operations.SUBMIT
     def create(self, request: Request) -> Response:
         """Queue a new job. With an Idempotency-Key, the same request again answers the first job."""
-        body = SubmitJob(data=body_of(request))
+        body = self.submitted(data=body_of(request))
         body.is_valid(raise_exception=True)
         if not client_of(request).sees(body.validated_data["org_slug"]):
             raise NotFound("There is no such organization.")
+        submission = _submission(request, body)
         outcome = lifecycle.submit(
-            _submission(request, body),
-            policy=runtime_policy(
-                lease_ttl_seconds=settings.LEASE_TTL_SECONDS,
-                heartbeat_interval_seconds=settings.HEARTBEAT_INTERVAL_SECONDS,
-                acknowledge_within_seconds=settings.ACKNOWLEDGE_WITHIN_SECONDS,
-                max_requeues=settings.MAX_REQUEUES,
-            ),
+            submission,
+            policy=policy_of(submission.spec.job_type),
             default_pool=settings.DEFAULT_POOL,
             by=client_of(request).actor,
-            once=repeatable(request, "submit", body_of(request)),
+            once=repeatable(request, self.operation, body_of(request)),
         )
-        return _created(outcome)
+        return self._created(outcome)
 
-    @operations.LIST
     def list(self, request: Request) -> Response:
         """The jobs, newest first."""
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([wire.job(row) for row in page or []])
+        return self.get_paginated_response([self.shown(row) for row in page or []])
 
-    @operations.SHOW
     def retrieve(self, request: Request, job_id: str) -> Response:
         """One job, with its newest event, its place in the queue and its newer attempts."""
-        return Response(_in_detail(self.get_object()))
+        row = self.get_object()
+        return Response(self.shown(row) | _details(row))
 
-    @operations.CANCEL
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a job that waits (200), or ask the worker of one that runs (202). Repeats change nothing."""
@@ -105,9 +108,8 @@ class JobViewSet(StrictQuery, GenericViewSet):
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
             message=body.validated_data["reason"],
         )
-        return Response(wire.job(outcome.job), status=202 if outcome.accepted else 200)
+        return Response(self.shown(outcome.job), status=202 if outcome.accepted else 200)
 
-    @operations.RETRY
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, job_id: str) -> Response:
         """Queue a new attempt of a job that failed or was canceled: a new job that points back."""
@@ -120,9 +122,8 @@ class JobViewSet(StrictQuery, GenericViewSet):
             reason=body.validated_data["reason"],
             once=repeatable(request, f"retry {found}", body_of(request)),
         )
-        return _created(outcome)
+        return self._created(outcome)
 
-    @operations.EVENTS
     @action(detail=True, pagination_class=None, filterset_class=None)
     def events(self, request: Request, job_id: str) -> Response:
         """What happened to the job, in order."""
@@ -133,7 +134,6 @@ class JobViewSet(StrictQuery, GenericViewSet):
         more = rows[EVENTS_LIMIT - 1].seq if len(rows) > EVENTS_LIMIT else None
         return Response({"results": [wire.event(row) for row in rows[:EVENTS_LIMIT]], "next_after": more})
 
-    @operations.LOGS
     @action(detail=True, pagination_class=None, filterset_class=None, renderer_classes=[JSONRenderer, PlainText])
     def logs(self, request: Request, job_id: str) -> Any:
         """What the job has printed so far, as plain text; with `follow=1` until it has ended."""
@@ -142,30 +142,57 @@ class JobViewSet(StrictQuery, GenericViewSet):
             raise invalid_query("follow", "0 or 1.")
         return logs.as_text(self.get_object(), follow=follow == "1", request=request._request)  # noqa: SLF001 DRF has no name for it
 
+    def _created(self, outcome: Outcome) -> Response:
+        headers = {"Location": f"{self.address}/{outcome.job.job_ulid}"}
+        if outcome.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        return Response(self.shown(outcome.job), status=201, headers=headers)
 
-def _submission(request: Request, body: SubmitJob) -> Submission:
+
+@operations.of_runtime_jobs
+class JobViewSet(Jobs):
+    """Runtime jobs (document 000)."""
+
+    job_types = (RUNTIME,)
+    submitted = SubmitJob
+    address = "/v1/runtime/jobs"
+    operation = "submit"
+
+    def shown(self, row: Job) -> dict[str, Any]:
+        return wire.job(row)
+
+
+@operations.of_any_jobs
+class AnyJobViewSet(Jobs):
+    """Jobs of every type."""
+
+    job_types = tuple(TYPES)
+    submitted = SubmitAny
+    filterset_class = AnyJobFilters
+    address = "/v1/jobs"
+    operation = "submit any"
+
+    def shown(self, row: Job) -> dict[str, Any]:
+        return wire.any_job(row)
+
+
+def _submission(request: Request, body: Submit) -> Submission:
     sent = body.validated_data
     return Submission(
         org_slug=sent["org_slug"],
         project_slug=sent["project_slug"],
-        spec=body.spec(),
+        spec=body.wanted(),
         trigger_kind=sent["trigger"]["kind"],
         trigger_actor=sent["trigger"]["actor"],
         correlation_id=arrival_of(request).correlation_id,
         source_address=address_of(request),
+        pool=sent.get("pool"),
     )
 
 
-def _created(outcome: Outcome) -> Response:
-    headers = {"Location": f"/v1/runtime/jobs/{outcome.job.job_ulid}"}
-    if outcome.replayed:
-        headers["Idempotency-Replayed"] = "true"
-    return Response(wire.job(outcome.job), status=201, headers=headers)
-
-
-def _in_detail(row: Job) -> dict[str, Any]:
+def _details(row: Job) -> dict[str, Any]:
     newer = Job.objects.filter(root_job_ulid=row.root_job_ulid, attempt__gt=row.attempt).order_by("attempt")
-    return wire.job_in_detail(
+    return wire.details(
         row,
         last_event=row.events.order_by("-seq").first(),
         queue_position=position(row),

@@ -109,16 +109,17 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
     @operations.COMPLETE
     @action(detail=True, methods=["post"])
     def complete(self, request: Request, lease_id: str) -> Response:
-        """End the job as uploaded. The same message again is answered the same."""
+        """End the job as uploaded, or as succeeded where its type has no run. The same message again is answered the
+        same."""
         result = _parsed(requests.Complete, request)["result"]
-        if not settings.INGEST_URL:
+        if result["ingest_run_id"] and not settings.INGEST_URL:
             require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=self.worker)
         job = lifecycle.complete(
             lease_ulid=lease_id,
             worker=self.worker,
             ingest_run_id=result["ingest_run_id"],
             exit_code=result["exit_code"],
-            result={"counts": result["counts"]},
+            result=wire.told(result, "counts"),
         )
         return Response(wire.ended(job))
 
@@ -133,6 +134,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
             reason=FailureReason(result["reason"]),
             message=result["message"],
             exit_code=result["exit_code"],
+            result=wire.told(result) or None,
             unsent_run=result["payload"],
         )
         return Response(wire.ended(job))

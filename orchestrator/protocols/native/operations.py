@@ -1,10 +1,10 @@
 """What the OpenAPI document says of each operation: its id, bodies, headers, examples and codes."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema_view
 from rest_framework.serializers import Serializer
 
 from orchestrator.access.headers import KEY_PATTERN, SESSION_PATTERN
@@ -24,6 +24,10 @@ def _header(name: str, pattern: str, about: str) -> OpenApiParameter:
 KEY = _header("Idempotency-Key", KEY_PATTERN, "The same request again gets the first answer; another one 409.")
 SESSION = _header("Worker-Session", SESSION_PATTERN, "A ULID, by which a worker names its process.")
 LEASE = OpenApiParameter("lease_id", {"type": "string", "pattern": f"^rtl_{ULID_PATTERN}$"}, PATH, required=True)
+AFTER = OpenApiParameter(
+    "after", {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}, QUERY, description="Only a higher seq."
+)
+FOLLOW = OpenApiParameter("follow", OpenApiTypes.STR, QUERY, enum=["0", "1"], description="1: until the end.")
 LOCATION = OpenApiParameter(
     "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Where the job is."
 )
@@ -31,55 +35,80 @@ REPLAYED = OpenApiParameter(
     "Idempotency-Replayed", {"type": "string", "enum": ["true"]}, HEADER, response=[201], description="Not the first."
 )
 
-SUBMIT = described(
-    "submit_runtime_job",
-    request=requests.SubmitJob,
-    responses={201: answers.JobShown},
-    parameters=[KEY, LOCATION, REPLAYED],
-    examples=[examples.SUBMIT, examples.JOB],
-    codes=(
-        *("not_found", "feature_not_enabled", "project_not_enabled", "repository_not_allowed"),
-        *("timeout_above_plan", "idempotency_conflict"),
-    ),
+
+class _Told(NamedTuple):
+    """The examples of a view of jobs."""
+
+    submits: list[OpenApiExample]
+    job: OpenApiExample
+    detail: OpenApiExample
+
+
+def _of_jobs(
+    noun: str, *, submit: type[Serializer], shown: type[Serializer], detail: type[Serializer], told: _Told
+) -> Callable[[Any], Any]:
+    """Describe the operations of a view of jobs. `noun` makes their ids."""
+    return extend_schema_view(
+        create=described(
+            f"submit_{noun}",
+            request=submit,
+            responses={201: shown},
+            parameters=[KEY, LOCATION, REPLAYED],
+            examples=[*told.submits, told.job],
+            codes=(
+                *("not_found", "feature_not_enabled", "project_not_enabled", "repository_not_allowed"),
+                *("pool_forbidden", "timeout_above_plan", "idempotency_conflict"),
+            ),
+        ),
+        list=described(f"list_{noun}s", responses=shown(many=True), examples=[told.job]),
+        retrieve=described(f"get_{noun}", responses=detail, examples=[told.detail], codes=("not_found",)),
+        cancel=described(
+            f"cancel_{noun}",
+            request=requests.CancelJob,
+            responses={
+                200: OpenApiResponse(shown, description="Canceled, now or before."),
+                202: OpenApiResponse(shown, description="Asked for; its worker hears it with the next heartbeat."),
+            },
+            examples=[examples.CANCEL],
+            codes=("not_found", "already_final"),
+        ),
+        retry=described(
+            f"retry_{noun}",
+            request=requests.RetryJob,
+            responses={201: shown},
+            parameters=[KEY, LOCATION, REPLAYED],
+            examples=[examples.RETRY],
+            codes=("not_found", "not_final", "already_final", "already_retried", "idempotency_conflict"),
+        ),
+        events=described(
+            f"list_{noun}_events",
+            responses=answers.EventsShown,
+            parameters=[AFTER],
+            examples=[examples.EVENTS],
+            codes=("not_found",),
+        ),
+        logs=described(
+            f"read_{noun}_logs",
+            responses={(200, "text/plain"): OpenApiTypes.STR},
+            parameters=[FOLLOW],
+            codes=("not_found",),
+        ),
+    )
+
+
+of_runtime_jobs = _of_jobs(
+    "runtime_job",
+    submit=requests.SubmitJob,
+    shown=answers.JobShown,
+    detail=answers.JobInDetail,
+    told=_Told([examples.SUBMIT], examples.JOB, examples.JOB_IN_DETAIL),
 )
-LIST = described("list_runtime_jobs", responses=answers.JobShown(many=True), examples=[examples.JOB])
-SHOW = described(
-    "get_runtime_job", responses=answers.JobInDetail, examples=[examples.JOB_IN_DETAIL], codes=("not_found",)
-)
-CANCEL = described(
-    "cancel_runtime_job",
-    request=requests.CancelJob,
-    responses={
-        200: OpenApiResponse(answers.JobShown, description="Canceled, now or before."),
-        202: OpenApiResponse(answers.JobShown, description="Asked for; its worker hears it with the next heartbeat."),
-    },
-    examples=[examples.CANCEL],
-    codes=("not_found", "already_final"),
-)
-RETRY = described(
-    "retry_runtime_job",
-    request=requests.RetryJob,
-    responses={201: answers.JobShown},
-    parameters=[KEY, LOCATION, REPLAYED],
-    examples=[examples.RETRY],
-    codes=("not_found", "not_final", "already_final", "already_retried", "idempotency_conflict"),
-)
-EVENTS = described(
-    "list_runtime_job_events",
-    responses=answers.EventsShown,
-    parameters=[
-        OpenApiParameter(
-            "after", {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}, QUERY, description="Only a higher seq."
-        )
-    ],
-    examples=[examples.EVENTS],
-    codes=("not_found",),
-)
-LOGS = described(
-    "read_runtime_job_logs",
-    responses={(200, "text/plain"): OpenApiTypes.STR},
-    parameters=[OpenApiParameter("follow", OpenApiTypes.STR, QUERY, enum=["0", "1"], description="1: until the end.")],
-    codes=("not_found",),
+of_any_jobs = _of_jobs(
+    "job",
+    submit=requests.SubmitAny,
+    shown=answers.AnyJobShown,
+    detail=answers.AnyJobInDetail,
+    told=_Told([examples.SUBMIT_STEPS, examples.SUBMIT_ANY], examples.ANY_JOB, examples.ANY_JOB_IN_DETAIL),
 )
 
 CLAIM = described(
@@ -132,9 +161,14 @@ APPEND_LOG = _of_a_lease(
     examples=(examples.CHUNK, examples.CHUNK_TAKEN),
 )
 COMPLETE = _of_a_lease(
-    "complete_runtime_lease", requests.Complete, "conflict", examples=(examples.COMPLETE, examples.UPLOADED)
+    "complete_runtime_lease",
+    requests.Complete,
+    "conflict",
+    examples=(examples.COMPLETE, examples.COMPLETE_STEPS, examples.UPLOADED),
 )
-FAIL = _of_a_lease("fail_runtime_lease", requests.Fail, "conflict", examples=(examples.FAIL, examples.FAILED))
+FAIL = _of_a_lease(
+    "fail_runtime_lease", requests.Fail, "conflict", examples=(examples.FAIL, examples.FAIL_STEPS, examples.FAILED)
+)
 ACKNOWLEDGE_CANCEL = _of_a_lease(
     "acknowledge_runtime_cancel",
     requests.AcknowledgeCancel,

@@ -4,80 +4,60 @@ import base64
 import binascii
 from typing import Any
 
-from django.conf import settings
 from rest_framework import serializers
 
 from orchestrator.access.fields import Decimal, Flag, Message, Moment, Number, StrictSerializer, Text, Word
-from runtime_jobs import sources
-from runtime_jobs.specs import RUNTIME, RuntimeSpec
-from runtime_jobs.states import REPORTABLE_FAILURES, RUNNING
+from orchestrator.access.specs import BIGINT, SENT, AnySpec, ExecutionSent, SourceSent, runtime_of, spec_of
+from runtime_jobs.specs import RUNTIME, Spec
+from runtime_jobs.states import CLIENT_TRIGGERS, REPORTABLE_FAILURES, RUNNING
 
 CHUNK_LIMIT = 512 * 1024
-BIGINT = 2**63 - 1
-TRIGGER_KINDS = ["manual", "pull_request"]
 SLUG = "[a-z0-9][a-z0-9-]{0,62}"
 
 
-class Source(StrictSerializer):
-    kind = Word(choices=["github"])
-    repo_url = Text(max_length=512, help_text="https://HOST/OWNER/REPO, with or without .git")
-    owner = Text(pattern=sources.NAME.pattern, check=sources.wrong_name)
-    repo = Text(pattern=sources.NAME.pattern, check=sources.wrong_name)
-    ref = Text(required=False, allow_null=True, default=None, max_length=255, check=sources.wrong_ref)
-    git_commit = Text(pattern=f"({sources.COMMIT.pattern})", check=sources.wrong_commit)
-    pull_request_number = Number(required=False, allow_null=True, default=None, min_value=1, max_value=BIGINT)
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        wrong = sources.wrong_repo_url(
-            attrs["repo_url"], owner=attrs["owner"], repo=attrs["repo"], hosts=settings.REPOSITORY_HOSTS
-        )
-        if wrong:
-            raise serializers.ValidationError({"repo_url": wrong})
-        return attrs
-
-
-class Execution(StrictSerializer):
-    working_directory = Text(required=False, default=".", max_length=1024, check=sources.wrong_directory)
-    command = serializers.ListField(child=Text(allow_blank=True, max_length=1024), allow_empty=False, max_length=64)
-    timeout_seconds = Number(min_value=1, max_value=2**31 - 1)
-    allow_network = Flag(required=False, default=False)
-    allow_exec = Flag(required=False, default=True)
-
-    def validate_command(self, command: list[str]) -> list[str]:
-        if wrong := sources.wrong_command(command):
-            raise serializers.ValidationError(wrong)
-        return command
-
-
 class Trigger(StrictSerializer):
-    kind = Word(choices=TRIGGER_KINDS)
+    kind = Word(choices=CLIENT_TRIGGERS)
     actor = Text(required=False, allow_null=True, default=None, max_length=200)
 
 
-class SubmitJob(StrictSerializer):
-    """POST /v1/runtime/jobs."""
+class Submit(StrictSerializer):
+    """What every submit has."""
 
     org_slug = Text(pattern=SLUG)
     project_slug = Text(pattern=SLUG)
-    source = Source()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
-    execution = Execution()
     trigger = Trigger()
 
-    def spec(self) -> RuntimeSpec:
-        source, execution = self.validated_data["source"], self.validated_data["execution"]
-        return RuntimeSpec(
-            repo_url=source["repo_url"],
-            owner=source["owner"],
-            repo=source["repo"],
-            ref=source["ref"],
-            git_commit=source["git_commit"],
-            pull_request_number=source["pull_request_number"],
-            working_directory=execution["working_directory"],
-            command=tuple(execution["command"]),
-            timeout_seconds=execution["timeout_seconds"],
-            allow_network=execution["allow_network"],
-            allow_exec=execution["allow_exec"],
-        )
+    def wanted(self) -> Spec:
+        """The spec that was sent, once it is valid."""
+        raise NotImplementedError
+
+
+class SubmitJob(Submit):
+    """POST /v1/runtime/jobs."""
+
+    source = SourceSent()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
+    execution = ExecutionSent()
+
+    def wanted(self) -> Spec:
+        return runtime_of(self.validated_data)
+
+
+class SubmitAny(Submit):
+    """POST /v1/jobs."""
+
+    job_type = Word(choices=list(SENT))
+    spec = AnySpec()
+    pool = Text(pattern=SLUG, required=False, default=None, allow_null=True, help_text="Null: its project's.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self._wanted = spec_of(attrs["job_type"], attrs["spec"])
+        except serializers.ValidationError as error:
+            raise serializers.ValidationError({"spec": error.detail}) from None
+        return attrs
+
+    def wanted(self) -> Spec:
+        return self._wanted
 
 
 class CancelJob(StrictSerializer):
@@ -138,23 +118,53 @@ class LogChunk(StrictSerializer):
         return raw
 
 
-class Uploaded(StrictSerializer):
-    status = Word(choices=["uploaded"])
-    ingest_run_id = Text(pattern="[A-Za-z0-9_-]{1,64}")
-    uploaded_at = Moment(required=False, help_text="Checked, not kept: times are the server's.")
+class StepDone(StrictSerializer):
+    """How one step went. Times are the worker's: shown to people, used for nothing."""
+
+    index = Number(min_value=0, max_value=100_000)
+    exit_code = Number(allow_null=True, min_value=-(2**31), max_value=2**31 - 1)
+    started_at = Moment(allow_null=True)
+    finished_at = Moment(allow_null=True)
+
+
+class FileFound(StrictSerializer):
+    """A file that matched a pattern. It is named, not kept: there is no place for it."""
+
+    type = Message(max_length=63)
+    path = Message(max_length=1024)
+    size_bytes = Number(min_value=0, max_value=BIGINT)
+    sha256 = Text(pattern="[0-9a-f]{64}")
+
+
+class Told(StrictSerializer):
+    """What a final message may tell of what was done."""
+
     exit_code = Number(required=False, default=None, allow_null=True, min_value=-(2**31), max_value=2**31 - 1)
+    steps = serializers.ListField(child=StepDone(), required=False, max_length=256)
+    files = serializers.ListField(child=FileFound(), required=False, max_length=256)
+    files_omitted = Number(required=False, min_value=0, max_value=BIGINT, help_text="Matched too, and are not named.")
+
+
+class Succeeded(Told):
+    status = Word(choices=["uploaded", "succeeded"], help_text="uploaded: with the run that ingest acknowledged.")
+    ingest_run_id = Text(pattern="[A-Za-z0-9_-]{1,64}", required=False, default=None, help_text="With uploaded.")
+    uploaded_at = Moment(required=False, help_text="Checked, not kept: times are the server's.")
     counts = serializers.DictField(child=Number(min_value=0, max_value=BIGINT), required=False, default=None)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if (attrs["status"] == "uploaded") != (attrs["ingest_run_id"] is not None):
+            raise serializers.ValidationError({"ingest_run_id": "It comes with uploaded, and only with that."})
+        return attrs
 
 
 class Complete(StrictSerializer):
-    result = Uploaded()
+    result = Succeeded()
 
 
-class Failed(StrictSerializer):
+class Failed(Told):
     status = Word(choices=["failed"])
     reason = Word(choices=sorted(REPORTABLE_FAILURES))
     message = Message(required=False, default="", allow_blank=True, max_length=65_536)
-    exit_code = Number(required=False, default=None, allow_null=True, min_value=-(2**31), max_value=2**31 - 1)
     payload = serializers.DictField(
         required=False, default=None, help_text="With upload_failed: the run that could not be uploaded."
     )

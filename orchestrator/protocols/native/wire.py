@@ -15,7 +15,21 @@ def moment(at: datetime | None) -> str | None:
 
 
 def job(row: Job) -> dict[str, Any]:
-    """A job as lists show it, and as submit, cancel and retry answer."""
+    """A runtime job as lists show it, and as submit, cancel and retry answer (document 000)."""
+    return _job(row) | {"source": source_of(row), "execution": execution_of(row)}
+
+
+def any_job(row: Job) -> dict[str, Any]:
+    """The same of a job of any type. `spec` is what was submitted, `result` what its worker told of it."""
+    return _job(row) | {
+        "job_type": row.job_type,
+        "spec": TYPES[row.job_type].shown(row),
+        "batch_id": row.batch.batch_ulid if row.batch else None,
+        "result": row.result,
+    }
+
+
+def _job(row: Job) -> dict[str, Any]:
     return {
         "job_id": row.job_ulid,
         "status": row.public_status,
@@ -25,8 +39,6 @@ def job(row: Job) -> dict[str, Any]:
         "finished_at": moment(row.finished_at),
         "org_slug": row.org_slug,
         "project_slug": row.project_slug,
-        "source": source_of(row),
-        "execution": execution_of(row),
         "trigger": {"kind": row.trigger_kind, "actor": row.trigger_actor},
         "pool": row.pool,
         "priority": row.priority,
@@ -50,10 +62,9 @@ def failure(row: Job) -> dict[str, Any] | None:
     return {"reason": row.failure_reason, "class": row.failure_class, "message": row.failure_message}
 
 
-def job_in_detail(
-    row: Job, *, last_event: JobEvent | None, queue_position: int | None, retries: list[str]
-) -> dict[str, Any]:
-    return job(row) | {
+def details(row: Job, *, last_event: JobEvent | None, queue_position: int | None, retries: list[str]) -> dict[str, Any]:
+    """What one job shows besides what a list shows of it."""
+    return {
         "progress": row.progress,
         "last_event": event(last_event) if last_event else None,
         "queue_position": queue_position,
@@ -101,6 +112,16 @@ def claimed(lease: Lease, row: Job, *, egress: list[str], unsent_run: dict[str, 
         },
         "lease_expires_at": moment(lease.expires_at),
     }
+
+
+def told(sent: dict[str, Any], *also: str) -> dict[str, Any]:
+    """What of a final message is kept as the job's result: JSON, as it will be shown."""
+    kept = {name: sent[name] for name in ("files", "files_omitted", *also) if name in sent}
+    if "steps" in sent:
+        kept["steps"] = [
+            step | {name: moment(step[name]) for name in ("started_at", "finished_at")} for step in sent["steps"]
+        ]
+    return kept
 
 
 def ended(row: Job) -> dict[str, Any]:
