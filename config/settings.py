@@ -146,6 +146,8 @@ REST_FRAMEWORK = {
     "URL_FORMAT_OVERRIDE": None,  # Accept says it; `?format=` is an unknown parameter
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
+# Doors that write errors in their own way, by the beginning of their addresses. Elsewhere: problem documents.
+ERROR_DIALECTS = {"/api/v1/": "orchestrator.protocols.delta.errors.outside"}
 SPECTACULAR_SETTINGS = {
     "TITLE": "Runtime Orchestrator",
     "DESCRIPTION": "Takes jobs over HTTP, decides which worker runs which next, and sees each through to one result.",
@@ -173,6 +175,10 @@ HTTPS = env.bool("HTTPS", default=PUBLIC_URL.startswith("https://"))
 # One proxy, the operator's own: it sets X-Forwarded-Proto and appends to X-Forwarded-For. Else both count nothing.
 BEHIND_PROXY = env.bool("BEHIND_PROXY", default=False)
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY else None
+# Workers by client certificates, which a proxy checks: it says the subject in this header. Heard only from these
+# addresses (networks too); without both nobody comes in this way (orchestrator.E001).
+CERTIFICATE_HEADER = env.str("CERTIFICATE_HEADER", default="")
+CERTIFICATE_PROXIES = env.list("CERTIFICATE_PROXIES", default=[])
 CSRF_FAILURE_VIEW = "orchestrator.access.outside.cross_site"
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # for /metrics; empty: only from this machine
 SESSION_COOKIE_SECURE = HTTPS

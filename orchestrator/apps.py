@@ -4,3 +4,6 @@ from django.apps import AppConfig
 class OrchestratorConfig(AppConfig):
     name = "orchestrator"
     verbose_name = "Orchestrator"
+
+    def ready(self) -> None:
+        from orchestrator import checks  # noqa: F401, PLC0415 registers itself, once the settings are there

@@ -54,11 +54,11 @@ def _principal_of(token: str) -> Client | WorkerCaller | None:
     worker = Worker.objects.select_related("pool").filter(digest=digest_of(token)).first()
     if worker is None or worker.state == WorkerState.REVOKED:
         return None
-    _see(worker)
+    see(worker)
     return WorkerCaller(worker)
 
 
-def _see(worker: Worker) -> None:
+def see(worker: Worker) -> None:
     """Keep `last_seen_at`, without a write for each of its calls."""
     long_ago = Q(last_seen_at__isnull=True) | Q(last_seen_at__lt=ClockTimestamp() - SEEN_EVERY)
     Worker.objects.filter(long_ago, pk=worker.pk).update(last_seen_at=ClockTimestamp())

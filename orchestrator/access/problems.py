@@ -5,9 +5,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.module_loading import import_string
 from rest_framework import exceptions
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -67,16 +69,23 @@ class ProblemDocument(Response):
 
 def answer(error: Exception, context: dict[str, Any]) -> Response:
     """DRF's EXCEPTION_HANDLER."""
-    request, refusal = context["request"], refusal_of(error)
+    return _document(refused(error, context["request"]), context["request"])
+
+
+def refused(error: Exception, request: Request) -> Refusal:
+    """What to say of an exception; a bug is written down and called one."""
+    refusal = refusal_of(error)
     if refusal is None:
         log.error("request %s failed", arrival_of(request).request_id, exc_info=error)
         refusal = crash()
-    return _document(refusal, request)
+    return refusal
 
 
 def as_response(refusal: Refusal, request: HttpRequest) -> HttpResponse:
-    """For refusals outside DRF's views: middleware, unknown addresses, crashes."""
-    response = _document(refusal, request).render()
+    """For refusals outside DRF's views: middleware, unknown addresses, crashes. In the words of the door that the
+    address belongs to, where that door has its own (settings.ERROR_DIALECTS)."""
+    speak = next((name for prefix, name in settings.ERROR_DIALECTS.items() if request.path.startswith(prefix)), None)
+    response = (import_string(speak) if speak else _document)(refusal, request).render()
     response["Content-Length"] = str(len(response.content))
     return response
 

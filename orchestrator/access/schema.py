@@ -66,20 +66,25 @@ class ProblemSchema(AutoSchema):
         bodies = super()._get_response_bodies(direction)
         for status, codes in sorted(self._refusals().items()):
             if str(status) not in bodies:
-                response = OpenApiResponse(Problem, description=f"{TITLES[status]}: {', '.join(codes)}.")
-                bodies[str(status)] = self._get_response_for_code(response, str(status), [MEDIA_TYPE])
+                response, media_type = self.refusal(status, codes)
+                bodies[str(status)] = self._get_response_for_code(response, str(status), [media_type])
         for answered, body in bodies.items():
             body["headers"] = body.get("headers", {}) | _headers_of(answered)
         return bodies
 
+    def refusal(self, status: int, codes: list[str]) -> tuple[OpenApiResponse, str]:
+        """How a refusal looks, and its media type. A door with errors of its own says so here."""
+        return OpenApiResponse(Problem, description=f"{TITLES[status]}: {', '.join(codes)}."), MEDIA_TYPE
+
     def _refusals(self) -> dict[int, list[str]]:
-        by_status = defaultdict(list)
+        by_status, told = defaultdict(list), self.codes()
         for code in CODES:  # in the table's order
-            if code in self._codes():
+            if code in told:
                 by_status[CODES[code].status].append(f"`{code}`")
         return by_status
 
-    def _codes(self) -> set[str]:
+    def codes(self) -> set[str]:
+        """The codes that this operation answers."""
         operation = getattr(self.view, getattr(self.view, "action", None) or self.method.lower(), None)
         special = getattr(operation, "refused_with", ("not_found", "conflict"))
         bodies = OF_BODIES if self.method == "POST" else ()
@@ -120,6 +125,17 @@ class BearerScheme(OpenApiAuthenticationExtension):
 
     def get_security_requirement(self, auto_schema: AutoSchema) -> dict[str, list[Any]]:
         return {"workerToken" if is_for_workers(auto_schema.view) else "apiToken": []}
+
+
+class CertificateScheme(OpenApiAuthenticationExtension):
+    """A worker's client certificate, as the operator's proxy passes it on. OpenAPI 3.0 has no word for mutual TLS."""
+
+    target_class = "orchestrator.access.certificates.ProxyCertificate"
+    name = "workerCertificate"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:  # noqa: ARG002 theirs
+        about = "Mutual TLS: the proxy checks the certificate and says its subject in the header that settings name."
+        return {"type": "apiKey", "in": "header", "name": "CERTIFICATE_HEADER", "description": about}
 
 
 class SessionScheme(OpenApiAuthenticationExtension):

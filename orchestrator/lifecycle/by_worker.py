@@ -72,7 +72,8 @@ def acknowledge(
     """Take the granted lease up; `runner` is what the process that does calls itself. Again: nothing changes.
 
     Raises StaleLease."""
-    return _kept(_speak(lease_ulid, worker, session, now, runner))
+    holding = _speak(lease_ulid, worker, session, now, runner)
+    return _kept(holding) if holding.lease.acknowledged_at == holding.at else holding.job
 
 
 @verb

@@ -65,7 +65,7 @@ def something_there(cast, path):
 
 def exchange(cast, method, path, strategy, prepare=lambda _case: None):
     """Send what the strategy makes, and check each answer."""
-    of_worker = "leases" in path or (method, path) == ("POST", "/v1/ingest/run")
+    of_worker = "leases" in path or "/internal/" in path or (method, path) == ("POST", "/v1/ingest/run")
     headers = {"Authorization": f"Bearer {cast.worker.token if of_worker else cast.client}"}
     suppressed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
 
@@ -75,9 +75,15 @@ def exchange(cast, method, path, strategy, prepare=lambda _case: None):
         prepare(case)
         if (case.query or {}).get("follow") == "1":
             case.query = {"follow": "0"}  # the job runs, and would be followed for ever
+        if path == "/api/v1/internal/lease" and isinstance(case.body, dict) and waits(case.body.get("wait_seconds")):
+            case.body["wait_seconds"] = 0  # nobody brings work meanwhile
         case.validate_response(case.call(headers=headers), checks=CHECKS, headers=headers)
 
     sent()
+
+
+def waits(seconds) -> bool:
+    return type(seconds) in {int, float} and 0 <= seconds <= 60
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])

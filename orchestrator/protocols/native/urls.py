@@ -3,9 +3,9 @@
 from django.urls import include, path
 from rest_framework.routers import SimpleRouter
 
+from orchestrator.access.waiting import patient
 from orchestrator.protocols.native.jobs import AnyJobViewSet, JobViewSet
 from orchestrator.protocols.native.leases import LeaseViewSet
-from orchestrator.protocols.native.waiting import patient
 
 router = SimpleRouter(trailing_slash=False)
 router.register("runtime/jobs", JobViewSet, basename="runtime-job")

@@ -1,0 +1,43 @@
+"""Errors as document 001 writes them: `{"error": {"code", "message", "details"}}`. Ours stands in `details.code`."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from leases.errors import StaleLease
+from orchestrator.access import problems
+from orchestrator.access.arrivals import arrival_of
+from orchestrator.access.problems import Refusal
+from orchestrator.protocols.delta import wire
+from orchestrator.protocols.delta.words import category
+from runtime_jobs.errors import Conflict
+
+
+class Envelope(Response):
+    """JSON, whatever was asked for."""
+
+    @property
+    def rendered_content(self) -> str:
+        self["Content-Type"] = "application/json"
+        return str(JSONRenderer().render(self.data), "utf-8")
+
+
+def answer(error: Exception, context: dict[str, Any]) -> Response:
+    """For the views of this door: its exception handler."""
+    lease_id = getattr(context["view"], "lease_id", "")
+    if isinstance(error, Conflict):  # its runner has ended it already, in other words
+        error = StaleLease("lease_ended", error.facts.get("job_status"))
+    if isinstance(error, StaleLease):
+        more = getattr(context["view"], "stale_too", {})
+        return Envelope(wire.stale(lease_id, error.facts["reason"], error.facts) | more, status=409)
+    return outside(problems.refused(error, context["request"]), context["request"])
+
+
+def outside(refusal: Refusal, request: HttpRequest | Request) -> Response:
+    """For refusals that no view has made: see settings.ERROR_DIALECTS."""
+    details = {"code": refusal.code, "request_id": arrival_of(request).request_id, **refusal.members}
+    error = {"code": category(refusal.status), "message": refusal.detail, "details": details}
+    return Envelope({"error": error}, status=refusal.status, headers=refusal.headers)
