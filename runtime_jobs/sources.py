@@ -14,7 +14,7 @@ _BAD_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(/|$)|
 def wrong_repo_url(url: str, *, owner: str, repo: str, hosts: Sequence[str]) -> str | None:
     """Only `https://HOST/OWNER/REPO[.git]` of a host that the operator allows, with the owner and name that the
     request names beside it: nothing that git could read as another transport, an option or a login."""
-    if not url.isascii() or any(ord(c) <= 0x20 or c in "\x7f%\\?#@" for c in url):
+    if not url.isascii() or any(ord(c) <= 0x20 or c in "\x7f%\\?#@[]" for c in url):
         return "This is not a plain https URL of a repository."
     parts = urlsplit(url)
     if parts.scheme != "https" or not url.startswith("https://"):

@@ -46,6 +46,7 @@ REFUSED = [
     *wrong("source__repo_url", GIT.replace("web", "%2e%2e"), GIT.replace("/web.git", "/../web.git"), f"{GIT}?a=b"),
     *wrong("source__repo_url", f"{GIT}#a", f"{GIT}/", GIT.replace("nv/web", "nv//web"), GIT.replace("web.git", "other.git")),
     *wrong("source__repo_url", "https://127.0.0.1/cc-consulting-nv/web", "https://[::1]/cc-consulting-nv/web", "https://"),
+    *wrong("source__repo_url", "https://[::1", "https://[github.com/cc-consulting-nv/web", "https://github.com]/a/b"),
     *wrong("source__repo_url", "https://[::ffff:127.0.0.1]/cc-consulting-nv/web", "https://2130706433/cc-consulting-nv/web"),
     *wrong("source__repo_url", "https://169.254.169.254/cc-consulting-nv/web", "https:\\\\github.com\\cc-consulting-nv\\web"),
     *wrong("source__repo_url", GIT.replace("/web", "/../../web"), "https://github.com\\@evil/cc-consulting-nv/web.git"),
