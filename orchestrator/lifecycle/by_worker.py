@@ -101,10 +101,13 @@ def renew(
         _advance(holding, worker, phase)
     if progress is not None:
         holding.job.progress = progress
-    if phase or progress is not None or holding.job.state == JobState.STARTING:
+    moved = phase or holding.lease.acknowledged_at == holding.at
+    if moved or progress is not None:
         moves.store(holding.job, holding.at)
-    if holding.lease.expires_at - before >= COALESCE or phase or holding.lease.acknowledged_at == holding.at:
+    if moved or holding.lease.expires_at - before >= COALESCE:
         moves.store_lease(holding.lease)
+    else:
+        holding.lease.expires_at = before  # what is answered is what is stored
     return Renewed(holding.job, holding.lease, holding.at)
 
 

@@ -87,8 +87,10 @@ def test_heartbeats_that_move_nothing_are_not_written(leased, django_assert_num_
     at = after(leased.lease.leased_at, 60)
     lifecycle.renew(**speak(leased, now=at))
     before = Lease.objects.get(pk=leased.lease.pk).last_heartbeat_at
-    lifecycle.renew(**speak(leased, now=at + timedelta(milliseconds=100)))
-    assert Lease.objects.get(pk=leased.lease.pk).last_heartbeat_at == before
+    answered = lifecycle.renew(**speak(leased, now=at + timedelta(milliseconds=100))).lease.expires_at
+    stored = Lease.objects.get(pk=leased.lease.pk)
+    assert stored.last_heartbeat_at == before
+    assert answered == stored.expires_at, "a worker is promised what the clock will honour"
 
 
 def test_progress_is_kept_and_makes_no_event(leased):
