@@ -180,6 +180,8 @@ SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY el
 CERTIFICATE_HEADER = env.str("CERTIFICATE_HEADER", default="")
 CERTIFICATE_PROXIES = env.list("CERTIFICATE_PROXIES", default=[])
 CSRF_FAILURE_VIEW = "orchestrator.access.outside.cross_site"
+# What a GitHub App signs with, for every project; empty: only the secrets of projects count.
+GITHUB_WEBHOOK_SECRET = env.str("GITHUB_WEBHOOK_SECRET", default="")
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # for /metrics; empty: only from this machine
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS

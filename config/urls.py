@@ -29,5 +29,6 @@ urlpatterns = [
     path("v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("v1/", include("orchestrator.protocols.native.urls")),
     path("api/v1/", include("orchestrator.protocols.delta.urls")),
+    path("", include("orchestrator.protocols.github.urls")),
     path("", include("orchestrator.ingest.urls")),
 ]

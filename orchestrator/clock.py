@@ -9,7 +9,7 @@ import threading
 from django.db import Error, connection
 
 from orchestrator.models import ClockBeat
-from orchestrator.sweeps import forget_old_keys, sweep
+from orchestrator.sweeps import forget_old_deliveries, forget_old_keys, sweep
 from runtime_jobs.clock import database_time
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Clock:
             log.info("clock changed %d jobs", changed)
         if self.rounds % KEYS_EVERY == 0:
             forget_old_keys()
+            forget_old_deliveries()
         self.rounds += 1
         ClockBeat.objects.update_or_create(pk=1, defaults={"leader": self.name, "beat_at": database_time()})
         return True

@@ -1,10 +1,12 @@
-"""The orchestrator's own rows: the clock's heartbeat here, runs in `orchestrator.ingest`."""
+"""The orchestrator's own rows: the clock's heartbeat here, runs in `orchestrator.ingest`, a protocol's own
+beside it."""
 
 from django.db import models
 
 from orchestrator.ingest.models import Run
+from orchestrator.protocols.github.models import WebhookDelivery
 
-__all__ = ["ClockBeat", "Run"]
+__all__ = ["ClockBeat", "Run", "WebhookDelivery"]
 
 
 class ClockBeat(models.Model):

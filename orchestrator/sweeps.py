@@ -10,6 +10,7 @@ from django.db.models import Q, QuerySet
 from leases.models import Lease
 from orchestrator import lifecycle
 from orchestrator.lifecycle.by_clock import PREPARING_SECONDS, TIMEOUT_GRACE_SECONDS, UPLOADING_SECONDS
+from orchestrator.models import WebhookDelivery
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import IdempotencyKey, Job
 from runtime_jobs.states import HELD, JobState
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 BATCH = 200
 KEYS_KEPT = timedelta(days=2)
+DELIVERIES_KEPT = timedelta(days=30)  # GitHub sends one again for three days at most
 
 
 def sweep(*, now: datetime | None = None) -> int:
@@ -66,4 +68,10 @@ def _each(act: Callable[..., Job | None], job_ulids: Iterable[str], now: datetim
 def forget_old_keys(*, now: datetime | None = None) -> int:
     """Drop idempotency keys that nobody repeats any more."""
     old = IdempotencyKey.objects.filter(created_at__lt=(now or database_time()) - KEYS_KEPT)
+    return old.delete()[0]
+
+
+def forget_old_deliveries(*, now: datetime | None = None) -> int:
+    """Drop what came through webhooks long ago. The same event would make a run again."""
+    old = WebhookDelivery.objects.filter(received_at__lt=(now or database_time()) - DELIVERIES_KEPT)
     return old.delete()[0]

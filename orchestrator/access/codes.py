@@ -16,7 +16,7 @@ CODES: dict[str, Code] = {
     "invalid": Code(400, "A value is missing, of the wrong type or out of its bounds; `errors` names each."),
     "invalid_query": Code(400, "A parameter behind the `?` is unknown, repeated, empty or wrong; `errors` names it."),
     "timeout_above_plan": Code(400, "The plan allows at most `max_timeout_seconds`."),
-    "unauthenticated": Code(401, "No valid token came along. Nothing more is said."),
+    "unauthenticated": Code(401, "No valid token or signature came along. Nothing more is said."),
     "insufficient_scope": Code(403, "The token lacks the scope that `scope` names."),
     "wrong_principal": Code(403, "A worker called what is for clients, or a client what is for workers."),
     "worker_mismatch": Code(403, "The `worker_id` is not the token's."),
@@ -46,6 +46,7 @@ CODES: dict[str, Code] = {
     "validation_failed": Code(422, "Ingest only: the body is JSON, but no run; `errors` names the fields."),
     "rate_limited": Code(429, "Too many refused tokens from this address; wait `Retry-After` seconds."),
     "internal_error": Code(500, "A bug of ours. The log has it under the `request_id`."),
+    "webhook_not_configured": Code(503, "Neither the installation nor any project has a secret for this webhook yet."),
     "busy": Code(503, "Somebody else holds what is needed; the same request may succeed after `Retry-After` seconds."),
     "database_unavailable": Code(503, "The database cannot be reached; try again after `Retry-After` seconds."),
 }

@@ -1,6 +1,7 @@
 """The operators' console: Django's admin, one file a noun. Read-only but for its buttons, and each button is a verb."""
 
 from orchestrator.admin import (
+    deliveries,
     job_events,
     jobs,
     leases,
@@ -17,6 +18,7 @@ from orchestrator.admin import (
 )
 
 __all__ = [
+    "deliveries",
     "job_events",
     "jobs",
     "leases",

@@ -101,7 +101,7 @@ FILTERS = [
     exactly("org_slug", "organization"),
     exactly("project_slug", "project"),
     InPool,
-    one_of("trigger_kind", "trigger", [("manual", "manual"), ("pull_request", "pull request")]),
+    one_of("trigger_kind", "trigger", [("manual", "manual"), ("pull_request", "pull request"), ("push", "push")]),
     Failure,
     Canceling,
     Attempts,

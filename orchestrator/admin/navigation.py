@@ -20,6 +20,7 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
         "Trail",
         [
             ("Job events", "timeline", "runtime_jobs", "jobevent"),
+            ("Webhook deliveries", "webhook", "orchestrator", "webhookdelivery"),
             ("Operator events", "history_edu", "runtime_jobs", "operatorevent"),
         ],
     ),

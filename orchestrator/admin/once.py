@@ -42,12 +42,14 @@ class MadeWithToken:
         return ask(self, request, question, form)
 
 
-def show_token(model_admin: Console, request: HttpRequest, row: Model, token: str) -> TemplateResponse:
+def show_token(
+    model_admin: Console, request: HttpRequest, row: Model, token: str, *, noun: str = "Token"
+) -> TemplateResponse:
     """The only page that ever has it. Django's admin forbids every cache to keep it."""
     context = {
         **model_admin.admin_site.each_context(request),
         "opts": model_admin.opts,
-        "title": f"Token of {row}",
+        "title": f"{noun} of {row}",
         "token": token,
         "row": row,
         "back": shown.page_of(type(row), row.pk),

@@ -1,19 +1,56 @@
-"""Projects: what an organization may run, and where."""
+"""Projects: what an organization may run, and where; what its webhook runs, and the secret that it signs with."""
 
+from typing import Any
+
+from django import forms
+from django.conf import settings
 from django.contrib import admin
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils.safestring import SafeString
-from unfold.decorators import display
+from unfold.decorators import action, display
 
+from orchestrator import lifecycle
 from orchestrator.admin import shown
+from orchestrator.admin.asking import Question, Reason, ask
+from orchestrator.admin.console import actor_of, address_of
 from orchestrator.admin.filters import exactly, one_of
+from orchestrator.admin.once import show_token
 from orchestrator.admin.recording import Recorded
+from orchestrator.models import WebhookDelivery
+from runtime_jobs import sources
 from runtime_jobs.models import Job, Project
+
+
+class ProjectForm(forms.ModelForm):
+    """Refuses a command that no job could have, where the operator still sees it and not in a delivery's answer."""
+
+    def clean_configured_command(self) -> list[str]:
+        command: list[str] = self.cleaned_data["configured_command"]
+        if command and (wrong := sources.wrong_command(command)):
+            raise forms.ValidationError(wrong)
+        return command
+
+    def clean_configured_directory(self) -> str:
+        directory: str = self.cleaned_data["configured_directory"]
+        if wrong := sources.wrong_directory(directory):
+            raise forms.ValidationError(wrong)
+        return directory
+
+    def clean(self) -> dict[str, Any]:
+        asked: dict[str, Any] = super().clean() or self.cleaned_data
+        organization = asked.get("organization") or getattr(self.instance, "organization", None)
+        seconds, limit = asked.get("configured_timeout_seconds"), organization and organization.plan.max_timeout_seconds
+        if seconds and limit and seconds > limit:
+            self.add_error("configured_timeout_seconds", f"The organization's plan allows at most {limit} seconds.")
+        return asked
 
 
 @admin.register(Project)
 class ProjectAdmin(Recorded):
     noun = "project"
     fixed = ("organization", "slug")
+    form = ProjectForm
     list_display = ["__str__", "enabled", "shown_repositories", "pool", "least_isolation", "jobs"]
     list_filter = [
         exactly("organization__slug", "organization"),
@@ -25,6 +62,49 @@ class ProjectAdmin(Recorded):
     search_fields = ["slug__startswith", "organization__slug__startswith"]
     search_help_text = "the beginning of its slug or of its organization's"
     ordering = ["organization__slug", "slug"]
+    readonly_fields = ["webhook"]
+    fieldsets = [
+        (None, {"fields": ["organization", "slug", "enabled", "repositories", "pool", "least_isolation"]}),
+        (
+            "What a webhook runs",
+            {
+                "fields": [
+                    *("configured_command", "configured_directory", "configured_timeout_seconds"),
+                    *("configured_network", "push_enabled", "webhook"),
+                ]
+            },
+        ),
+    ]
+    actions_detail = ["rotate"]
+
+    def has_rotate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm("runtime_jobs.change_project")
+
+    @action(description="New webhook secret", url_path="webhook-secret", permissions=["rotate"], icon="key")
+    def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        project = self.get_object(request, object_id)
+        if project is None:
+            raise Http404
+        form = Reason(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            found, secret = lifecycle.rotate_webhook_secret(
+                project_id=project.pk,
+                by=actor_of(request),
+                reason=form.cleaned_data["reason"],
+                source_address=address_of(request),
+            )
+            return show_token(self, request, found, secret, noun="Webhook secret")
+        lead = "The next page shows it, once, to be copied to GitHub. What is signed with an older one counts no more."
+        back = shown.page_of(Project, project.pk)
+        return ask(self, request, Question(f"New webhook secret of {project}", lead, "Make it", back), form)
+
+    @display(description="Webhook")
+    def webhook(self, project: Project | None) -> SafeString | str:
+        address = f"{settings.PUBLIC_URL}{reverse('github-webhook')}"
+        if project is None or not project.webhook_generation:
+            return f"{address}, no secret yet"
+        came = shown.list_of(WebhookDelivery, org_slug=project.organization.slug)
+        return shown.link(came, f"{address}, secret no. {project.webhook_generation}")
 
     @display(description="Repositories")
     def shown_repositories(self, project: Project) -> str:

@@ -8,7 +8,12 @@ from orchestrator.lifecycle.claiming import Claimed, claim
 from orchestrator.lifecycle.finals import acknowledge_cancel, complete, fail
 from orchestrator.lifecycle.left_behind import Reference
 from orchestrator.lifecycle.output import append_log
-from orchestrator.lifecycle.registering import create_api_token, register_worker, revoke_api_token
+from orchestrator.lifecycle.registering import (
+    create_api_token,
+    register_worker,
+    revoke_api_token,
+    rotate_webhook_secret,
+)
 from orchestrator.lifecycle.resending import RESEND, resend
 
 __all__ = [
@@ -38,6 +43,7 @@ __all__ = [
     "revoke",
     "revoke_api_token",
     "revoke_leases_of",
+    "rotate_webhook_secret",
     "rotate_worker_token",
     "set_worker_state",
     "submit",

@@ -1,14 +1,15 @@
-"""Who may come in: workers and API tokens. A plain token is returned once, by its verb, and kept nowhere."""
+"""Who may come in: workers, API tokens, webhooks. A plain token is returned once, by its verb, and kept nowhere."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
 from orchestrator.lifecycle.by_operator import record
 from orchestrator.lifecycle.transaction import verb
+from orchestrator.webhook_secrets import secret_of
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import NotFound
 from runtime_jobs.events import Actor
-from runtime_jobs.models import ApiToken, Organization
+from runtime_jobs.models import ApiToken, Organization, Project
 from workers.models import Pool, Worker
 from workers.registry.tokens import API_PREFIX, WORKER_PREFIX, digest_of, new_token
 
@@ -85,6 +86,31 @@ def revoke_api_token(
         row.save(update_fields=["revoked_at"])
         record("token.revoked", target=_name_of(row), by=by, reason=reason, source_address=source_address, now=now)
     return row
+
+
+@verb
+def rotate_webhook_secret(
+    *, project_id: int, by: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+) -> tuple[Project, str]:
+    """Give the project's webhook its first secret, or another one; the one before counts no more. Raises NotFound."""
+    rows = Project.objects.select_for_update(of=("self",), no_key=True).select_related("organization")
+    project = rows.filter(pk=project_id).first()
+    if project is None:
+        raise NotFound("There is no such project.")
+    before = project.webhook_generation
+    project.webhook_generation = before + 1
+    project.save(update_fields=["webhook_generation"])
+    record(
+        "project.webhook_secret_rotated",
+        target=f"project:{project}"[:200],
+        by=by,
+        before={"webhook_generation": before},
+        after={"webhook_generation": before + 1},
+        reason=reason,
+        source_address=source_address,
+        now=now,
+    )
+    return project, secret_of(project)
 
 
 def _name_of(token: ApiToken) -> str:

@@ -33,6 +33,7 @@ OPERATIONS = [
 INTERNAL = "/api/v1/internal/"  # document 001's runners: its errors in its envelope, unknown fields ignored
 OF_CALLERS = ([{"workerToken": []}], [{"apiToken": []}, {"session": []}])
 _BY_WORKERS = [{"workerToken": []}, {"workerCertificate": []}]
+OF_SIGNERS = [[{"githubSignature": []}]]
 OF_RUNNERS = (_BY_WORKERS, [*_BY_WORKERS, {}])
 
 
@@ -122,7 +123,9 @@ def test_every_code_of_the_table_is_documented_once_as_it_is():
 def test_every_operation_says_what_it_takes_and_answers(path, method, operation):
     assert re.fullmatch("[a-z]+(_[a-z]+)+", operation["operationId"])
     assert operation["description"]
-    assert operation["security"] in (OF_RUNNERS if path.startswith(INTERNAL) else OF_CALLERS)
+    assert operation["security"] in (
+        OF_RUNNERS if path.startswith(INTERNAL) else OF_SIGNERS if "/webhooks/" in path else OF_CALLERS
+    )
     told = {
         code for answer in operation["responses"].values() for code in re.findall("`([a-z_]+)`", answer["description"])
     }

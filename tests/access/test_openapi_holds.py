@@ -45,7 +45,7 @@ def cast(db):
     """A tenant and a worker, and the token that each operation wants."""
     for signal in (request_started, request_finished):  # they would close the test's own connection
         signal.disconnect(close_old_connections)
-    project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"))
+    project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"), webhook_generation=1)
     worker = WorkerFactory(capacity=200)
     yield SimpleNamespace(project=project, worker=worker, client=api_token(project.organization))
     for signal in (request_started, request_finished):

@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 
 from leases.models import Lease
 from orchestrator import lifecycle
-from orchestrator.models import Run
+from orchestrator.models import Run, WebhookDelivery
 from runtime_jobs.models import ApiToken, Job, JobEvent, Membership, OperatorEvent, Organization, Plan, Project
 from runtime_jobs.states import FailureReason
 from tests.admin.conftest import client_of, person
@@ -25,7 +25,7 @@ from tests.factories import (
 from workers.models import Pool, Worker
 
 EVIL = "<script>alert(1)</script>"
-READ_ONLY = [Job, Lease, JobEvent, OperatorEvent, Run]
+READ_ONLY = [Job, Lease, JobEvent, OperatorEvent, Run, WebhookDelivery]
 LISTS_AT_MOST = 12  # queries
 SECRETS = ("rtl_", "rto_", "$argon2")
 
@@ -55,6 +55,10 @@ def one_of_each(mark: str) -> None:
     Run.objects.create(
         run_id=f"run_{mark}"[:64], job_id=held.job.job_ulid, org_slug=mark, project_slug=mark, worker_id=worker.worker_id,
         payload={"x": mark}, payload_sha256="0" * 64,
+    )  # fmt: skip
+    WebhookDelivery.objects.create(
+        event=mark, action=mark, repository=mark, org_slug=mark, project_slug=mark, outcome="refused", reason=mark,
+        received_at=held.job.created_at,
     )  # fmt: skip
     api_token(project.organization)
     ApiToken.objects.update(name=mark)

@@ -52,6 +52,7 @@ def test_a_projects_names_never_change(olga, plan):
     row = ProjectFactory(slug="web")
     other = OrganizationFactory()
     form = {"organization": other.pk, "slug": "stolen", "enabled": "on", "repositories": "a/b\nc/*", "pool": ""}
+    form |= {"configured_directory": ".", "configured_timeout_seconds": "300"}
     assert olga.post(address(Project, "change", row.pk), form).status_code == 302
     row.refresh_from_db()
     assert (row.slug, row.organization == other, row.repositories) == ("web", False, ["a/b", "c/*"])

@@ -70,6 +70,8 @@ OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {})
 
 # For document 001's runners, who name the lease in the message: tests/protocols/delta/test_callers.py.
 OF_RUNNERS = [f"/api/v1/internal/{verb}" for verb in ("lease", "ack-lease", "heartbeat", "complete", "cancel-ack")]
+# For GitHub, which signs: tests/protocols/github.
+SIGNED = [("POST", "/api/v1/webhooks/github", None)]
 
 NOT_THERE = {
     "job_id": "rtj_01kkygkagq0jk17bx6y1w8c3df",
@@ -99,7 +101,7 @@ def methods_of(view) -> set[str]:
 
 
 def test_no_address_is_forgotten():
-    calls = {(method, path.partition("?")[0]) for method, path, _ in [*OF_ONE, *OF_A_LEASE, *OF_WORKERS]}
+    calls = {(method, path.partition("?")[0]) for method, path, _ in [*OF_ONE, *OF_A_LEASE, *OF_WORKERS, *SIGNED]}
     calls |= (
         {("GET", path) for path in LISTS}
         | {("POST", path) for path in OF_RUNNERS}

@@ -1,0 +1,105 @@
+"""Who signed a delivery: GitHub, for certain projects. What is not signed is told nothing about any of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Q, TextField
+from django.db.models.functions import Cast
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import Throttled
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+from orchestrator.access.addresses import neighbourhood_of
+from orchestrator.access.floods import Refusals
+from orchestrator.access.problems import Refusal
+from orchestrator.protocols.github import bodies, signatures, wire
+from orchestrator.webhook_secrets import secrets_of
+from runtime_jobs.models import Project
+from workers.registry.tokens import digest_of
+
+refusals = Refusals()
+CHALLENGE = {"WWW-Authenticate": 'Hub-Signature-256 realm="runtime-orchestrator"'}
+LATER = {"Retry-After": "3600"}
+DECOY = "nobody's"
+
+
+@dataclass(frozen=True)
+class Signer:
+    """GitHub, as it spoke for these projects. `raw` is what it signed."""
+
+    projects: tuple[Project, ...]
+    raw: bytes
+
+    is_authenticated = True
+    is_worker = False
+
+
+class GithubSignature(BaseAuthentication):
+    """503 without any secret, 413, then 401 for whatever is not signed by a secret that counts for its repository."""
+
+    def authenticate_header(self, _request: Request) -> str:
+        return CHALLENGE["WWW-Authenticate"]
+
+    def authenticate(self, request: Request) -> tuple[Signer, None]:
+        _require_any_secret()
+        raw = bodies.raw_of(request)
+        repository = wire.full_name_of(bodies.glance(request, raw))
+        flood = digest_of(f"{neighbourhood_of(request)} {repository}")
+        wait = refusals.wait(flood, flood, limit=settings.BAD_TOKENS_PER_MINUTE)
+        if wait is not None:
+            raise Throttled(wait=wait)
+        signer = _signer_of(raw, signatures.digest_in(request.headers.get(signatures.HEADER)), repository)
+        if signer is None:
+            refusals.count(flood)
+            raise Refusal(401, "unauthenticated", "The signature is missing or wrong.", headers=CHALLENGE)
+        refusals.accept(flood)
+        return signer, None
+
+
+class IsSigned(BasePermission):
+    def has_permission(self, request: Request, _view: Any) -> bool:
+        return isinstance(request.user, Signer)
+
+
+def _require_any_secret() -> None:
+    if not settings.GITHUB_WEBHOOK_SECRET and not Project.objects.filter(webhook_generation__gt=0).exists():
+        raise Refusal(503, "webhook_not_configured", "There is no secret for this webhook yet.", headers=LATER)
+
+
+def _signer_of(raw: bytes, digest: str | None, repository: str | None) -> Signer | None:
+    """The installation's secret speaks for every project that runs the repository, a project's own for that one."""
+    found = projects_of(repository)
+    installation = settings.GITHUB_WEBHOOK_SECRET
+    if installation and signatures.fits(digest, installation, raw):
+        return Signer(tuple(project for project in found if project.enabled), raw)
+    if not found:
+        signatures.fits(digest, DECOY, raw)  # else an unknown repository would be answered sooner than a known one
+    mine = tuple(project for project in found if _signed_by(project, digest, raw))
+    return Signer(mine, raw) if mine else None
+
+
+def _signed_by(project: Project, digest: str | None, raw: bytes) -> bool:
+    return any(signatures.fits(digest, secret, raw) for secret in secrets_of(project))
+
+
+def projects_of(repository: str | None) -> list[Project]:
+    """Projects that may run it, enabled or not. The database finds those whose list has these letters somewhere."""
+    owner, _, name = (repository or "").partition("/")
+    if not name:
+        return []
+    near = Q(listed__icontains=f"{owner}/{name}") | Q(listed__icontains=f"{owner}/*")
+    rows = Project.objects.annotate(listed=Cast("repositories", TextField())).filter(near)
+    return [project for project in rows.select_related("organization").order_by("pk") if project.allows(owner, name)]
+
+
+class GithubSignatureScheme(OpenApiAuthenticationExtension):
+    target_class = "orchestrator.protocols.github.signers.GithubSignature"
+    name = "githubSignature"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+        about = "`sha256=` and the HMAC of the raw body, in lower-case hex."
+        return {"type": "apiKey", "in": "header", "name": signatures.HEADER, "description": about}
