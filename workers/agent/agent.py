@@ -14,12 +14,13 @@ from pathlib import Path
 from ulid import ULID
 
 from workers.agent import signals
+from workers.agent.bench import Bench
 from workers.agent.checkout import Bounds, Checkout, Mirrors
 from workers.agent.client import Client, Offer
 from workers.agent.credentials import Token
 from workers.agent.delivery import Delivery
 from workers.agent.errors import StartRefused
-from workers.agent.execution import Bench, JobRun
+from workers.agent.execution import JobRun
 from workers.agent.heartbeat import Heartbeat
 from workers.agent.holding import Holdings
 from workers.agent.loop import Loop

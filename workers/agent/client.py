@@ -47,6 +47,7 @@ class Offer:
             "worker_id": self.worker_id,
             "pool": self.pool,
             "capabilities": self.capabilities,
+            "job_types": list(wire.JOB_TYPES),
             "wait_seconds": wait_seconds,
             "acknowledge": True,
         }
@@ -96,8 +97,8 @@ class Client:
     def report(self, lease: Lease, phase: str) -> None:
         self._speak(lease, "report", {"phase": phase})
 
-    def log(self, lease: Lease, seq: int, chunk: bytes) -> None:
-        self._speak(lease, "logs", {"seq": seq, "chunk": base64.b64encode(chunk).decode()})
+    def log(self, lease: Lease, seq: int, chunk: bytes, *, step: int = 0) -> None:
+        self._speak(lease, "logs", {"step": step, "seq": seq, "chunk": base64.b64encode(chunk).decode()})
 
     def complete(self, lease: Lease, result: dict[str, Any]) -> None:
         self._speak(lease, "complete", {"result": {"status": "uploaded", **result}})

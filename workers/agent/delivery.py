@@ -50,6 +50,9 @@ class Delivery:
 
     def _hand_over(self, entry: Entry, over: threading.Event) -> None:
         job_id = entry.lease.job.job_id
+        if not entry.payload:
+            self._tell(entry, over)
+            return
         try:
             run_id = self.ingest.store(job_id, entry.payload, pause=Pause(over, self.upload_seconds))
         except UploadRejected as refusal:
@@ -67,6 +70,13 @@ class Delivery:
         failpoint("worker.complete.send")
         insist(lambda: self.client.complete(entry.lease, result), pause=Pause(over))
         logger.info("job %s: uploaded as %s", entry.lease.job.job_id, run_id)
+
+    def _tell(self, entry: Entry, over: threading.Event) -> None:
+        """The end of a job that has no run."""
+        say = self.client.fail if entry.final["status"] == "failed" else self.client.complete
+        failpoint("worker.complete.send")
+        insist(lambda: say(entry.lease, entry.final), pause=Pause(over))
+        logger.info("job %s: %s", entry.lease.job.job_id, entry.final["status"])
 
     def _fail(self, entry: Entry, result: dict[str, Any], over: threading.Event) -> None:
         logger.error("job %s: %s: %s", entry.lease.job.job_id, result["reason"], result["message"])

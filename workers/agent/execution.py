@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workers.agent.checkout import Checkout, CheckoutFailed, CheckoutStopped, inside
-from workers.agent.client import Client
-from workers.agent.delivery import Delivery
+from workers.agent import files
+from workers.agent.bench import Bench
+from workers.agent.checkout import CheckoutFailed, CheckoutStopped, inside
 from workers.agent.errors import Answered, StaleLease, Unreachable
 from workers.agent.failpoints import failpoint
-from workers.agent.heartbeat import Heartbeat
 from workers.agent.holding import Held, suspended_too
 from workers.agent.logs import LogPump
 from workers.agent.recording import Recording, readdressed
-from workers.agent.spool import Entry, Spool
+from workers.agent.spool import Entry
+from workers.agent.stepping import Stepping
 from workers.agent.verdicts import GivenBack, JobFailed, Stopped, judge, of_error
 from workers.agent.voice import Voice
-from workers.agent.wire import Execution, Lease
+from workers.agent.wire import Lease, Steps
 from workers.agent.words import counted, one_line
-from workers.agent.workspace import WorkFolder
-from workers.engines.base import Egress, Ended, Engine, EngineUnavailable, Limits, Order, SandboxFailed, Stop
+from workers.engines.base import Egress, Ended, EngineUnavailable, Order, SandboxFailed, Stop
 
 logger = logging.getLogger(__name__)
 
@@ -33,22 +33,6 @@ FLUSH_SECONDS = 10.0
 FLUSH_SECONDS_STOPPED = 3.0
 # How long an engine may take to find out that it cannot run here, before the server is told that the command runs.
 START_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What every job of this worker is done with. `offered`: the capabilities that the engine has proven."""
-
-    worker_id: str
-    client: Client
-    heartbeat: Heartbeat
-    engine: Engine
-    offered: frozenset[str]
-    checkout: Checkout
-    folder: WorkFolder
-    spool: Spool
-    delivery: Delivery
-    limits: Limits = field(default_factory=Limits)
 
 
 class JobRun:
@@ -127,13 +111,16 @@ class JobRun:
         if self._job.unsent_run is not None:
             self._hand_in(*readdressed(self._job.unsent_run, self._job, self._bench.worker_id))
             return
-        self._require(self._job.execution)
+        self._require()
         self._report("checking_out")
         workspace = self._check_out()
-        order = self._order(workspace)
-        recording, ended = self._execute(order)
-        judge(ended, order)
-        self._hand_in(*recording.payload(ended), ended.exit_code)
+        if self._job.steps is not None:
+            self._spool(self._follow(self._job.steps, workspace), b"")
+        elif self._job.execution is not None:
+            order = replace(self._order(workspace), argv=self._job.execution.command)
+            recording, ended = self._execute(order)
+            judge(ended, order)
+            self._hand_in(*recording.payload(ended), ended.exit_code)
 
     def _tell(self, end: JobFailed | GivenBack | Stopped) -> None:
         """Whoever stopped the job decides what is said, whatever came of it."""
@@ -158,15 +145,9 @@ class JobRun:
         self._held.renewed(asked_at)
         self._bench.heartbeat.hold(self._held)
 
-    def _require(self, execution: Execution) -> None:
+    def _require(self) -> None:
         """Refuse what this machine cannot hold as asked, before anything of the job is here."""
-        offered, isolation = self._bench.offered, self._bench.engine.isolation
-        lacks = {
-            f"isolation by {execution.least_isolation}": not isolation.satisfies(execution.least_isolation),
-            "network through the egress proxy": execution.allow_network and "egress" not in offered,
-            "a command that may not start others": not execution.allow_exec and "exec_control" not in offered,
-        }
-        if missing := [name for name, lacking in lacks.items() if lacking]:
+        if missing := self._bench.lacks(self._job):
             message = f"This worker cannot offer {', '.join(missing)}."
             raise GivenBack(message, unable=True, otherwise="sandbox_unavailable")
 
@@ -175,8 +156,11 @@ class JobRun:
         workspace = self._bench.folder.make(self._job.job_id, owner)
         failpoint("worker.checkout")
         try:
-            self._bench.checkout.fetch(source.repo_url, source.git_commit, into=workspace, owner=owner, stop=self._stop)
-            inside(workspace, self._job.execution.working_directory)
+            if source is not None:
+                self._bench.checkout.fetch(
+                    source.repo_url, source.git_commit, into=workspace, owner=owner, stop=self._stop
+                )
+            inside(workspace, self._job.work.working_directory)
         except CheckoutFailed as failure:
             raise JobFailed("checkout_failed", str(failure)) from None
         except CheckoutStopped:
@@ -185,24 +169,56 @@ class JobRun:
 
     def _execute(self, order: Order) -> tuple[Recording, Ended]:
         failpoint("worker.exec.before")
-        if self._stop.asked.is_set():
-            raise Stopped
+        self._go_on()
         recording = Recording(self._bench.worker_id, self._job, order, self._bench.engine)
-        pump = LogPump(self._voice.log, lambda stale: self.lost(stale.reason))
-        pump.start()
+        pump = self._pump(0, None)
         try:
-            ended = self._run_engine(order, recording, pump)
+            ended = self._run_engine(order, recording.feed, pump)
         finally:
             pump.close(within=self._flush_seconds())
-        if self._stop.asked.is_set():
-            raise Stopped
+        self._go_on()
         return recording, ended
 
-    def _run_engine(self, order: Order, recording: Recording, pump: LogPump) -> Ended:
-        self._bench.heartbeat.announce(self._held, "executing", within=START_SECONDS)
+    def _follow(self, steps: Steps, workspace: Path) -> dict[str, Any]:
+        """Run the steps in one workspace, home and /tmp, and return what is told at the end."""
+        failpoint("worker.exec.before")
+        first = replace(self._order(workspace), environment=steps.environment, keeps_home=True)
+        pumps: list[LogPump] = []
+
+        def execute(index: int, order: Order) -> Ended:
+            self._go_on()
+            self._bench.heartbeat.show(self._held, stepping.progress(index))
+            pumps.append(self._pump(index, pumps[-1] if pumps else None))
+            try:
+                return self._run_engine(order, lambda _: None, pumps[-1])
+            finally:
+                pumps[-1].finish()
+
+        stepping = Stepping(steps, first, execute)
+        try:
+            told = stepping.follow()
+        finally:
+            for last in pumps[-1:]:
+                last.close(within=self._flush_seconds())
+        self._go_on()
+        return told | files.found(workspace / steps.working_directory, steps.artifacts)
+
+    def _go_on(self) -> None:
+        """Raise Stopped if anybody has asked to stop."""
+        if self._stop.asked.is_set():
+            raise Stopped
+
+    def _pump(self, step: int, after: LogPump | None) -> LogPump:
+        pump = LogPump(partial(self._voice.log, step=step), lambda stale: self.lost(stale.reason), after=after)
+        pump.start()
+        return pump
+
+    def _run_engine(self, order: Order, feed: Callable[[bytes], None], pump: LogPump) -> Ended:
+        if not self._begun:
+            self._bench.heartbeat.announce(self._held, "executing", within=START_SECONDS)
         try:
             ended = self._bench.engine.run(
-                order, output=self._from_start(pump.write), trace=self._from_start(recording.feed), stop=self._stop
+                order, output=self._from_start(pump.write), trace=self._from_start(feed), stop=self._stop
             )
         except EngineUnavailable as lack:
             raise GivenBack(one_line(lack), unable=True, otherwise="sandbox_unavailable") from None
@@ -227,6 +243,10 @@ class JobRun:
     def _hand_in(self, payload: bytes, counts: dict[str, int], exit_code: int | None) -> None:
         final: dict[str, Any] = {"counts": counts}
         final |= {} if exit_code is None else {"exit_code": exit_code}
+        self._spool(final, payload)
+
+    def _spool(self, final: dict[str, Any], payload: bytes) -> None:
+        """Keep the result on disk until the server has it. Without a payload there is nothing to upload."""
         entry = Entry(self._bench.client.server, self._lease, final, payload)
         self._bench.spool.put(entry)
         self._uploading = True
@@ -234,7 +254,8 @@ class JobRun:
         try:
             if self._held.phase == "executing":  # a quick command was over before the server heard of it
                 self._report("executing")
-            self._report("uploading")
+            if payload:
+                self._report("uploading")
             self._bench.delivery.deliver(entry, over=self._voice.over)
         except StaleLease as stale:
             self.lost(stale.reason)
@@ -242,15 +263,16 @@ class JobRun:
             self._bench.spool.remove(entry)
 
     def _order(self, workspace: Path) -> Order:
-        execution = self._job.execution
+        """How it is held; what it does is still to be said."""
+        work = self._job.work
         return Order(
-            argv=execution.command,
+            argv=(),
             workspace=workspace,
             slot=self._slot,
-            timeout_seconds=execution.timeout_seconds,
-            working_directory=execution.working_directory,
-            egress=Egress(execution.egress) if execution.allow_network else None,
-            allow_exec=execution.allow_exec,
+            timeout_seconds=work.timeout_seconds,
+            working_directory=work.working_directory,
+            egress=Egress(work.egress) if work.allow_network else None,
+            allow_exec=work.allow_exec,
             grace_seconds=GRACE_SECONDS,
             limits=self._bench.limits,
         )

@@ -54,6 +54,12 @@ class Heartbeat:
         held.due = min(held.due, held.phase_at)
         self._wake()
 
+    def show(self, held: Held, progress: dict[str, Any]) -> None:
+        """Tell the server how far the job is, by a heartbeat that leaves now."""
+        held.progress = progress
+        held.due = self._clock()
+        self._wake()
+
     def beat_due(self) -> None:
         """Send every heartbeat whose time has come. A lease that is not trusted any more is the trust window's."""
         for held in self._holdings.all():
@@ -65,11 +71,11 @@ class Heartbeat:
         within = max(min(LONGEST_TRY_SECONDS, held.trust_until - sent_at), 0.05)
         # In this order: whoever announces a phase from here on moves the next heartbeat nearer again.
         held.due = sent_at + _next_interval(held)
-        phase = held.phase if held.phase_at <= sent_at else None
+        phase, progress = held.phase if held.phase_at <= sent_at else None, held.progress
         if held.phase is not None and phase is None:
             held.due = min(held.due, held.phase_at)
         try:
-            beat = self._client.heartbeat(held.lease, _progress(phase), within=within)
+            beat = self._client.heartbeat(held.lease, _body(phase, progress), within=within)
         except StaleLease as stale:
             self.drop(held)
             held.holder.lost(stale.reason)
@@ -78,6 +84,8 @@ class Heartbeat:
                 _forget(held, phase)  # it was overtaken on its way; without it the lease can be renewed
             self._missed(held, trouble)
         else:
+            if held.progress is progress:  # unless it went on meanwhile
+                held.progress = None
             self._accepted(held, phase, sent_at, beat)
 
     def _accepted(self, held: Held, phase: str | None, sent_at: float, beat: Beat) -> None:
@@ -115,10 +123,13 @@ def _next_interval(held: Held) -> float:
     return held.lease.heartbeat_interval_seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - not a secret
 
 
-def _progress(phase: str | None) -> dict[str, Any]:
-    if phase is None:
-        return {}
-    return {"phase": phase, "progress": {"current_step": phase, "step_index": PHASES.index(phase)}}
+def _body(phase: str | None, progress: dict[str, Any] | None) -> dict[str, Any]:
+    body: dict[str, Any] = {} if phase is None else {"phase": phase}
+    if progress is not None:
+        body["progress"] = progress
+    elif phase is not None:
+        body["progress"] = {"current_step": phase, "step_index": PHASES.index(phase)}
+    return body
 
 
 def _forget(held: Held, phase: str | None) -> None:

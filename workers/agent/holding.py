@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from workers.agent.wire import Lease
 
@@ -36,6 +36,7 @@ class Held:
     due: float = 0.0  # when the next heartbeat leaves
     phase: str | None = None  # not told to the server yet, and not to be told before `phase_at`
     phase_at: float = 0.0
+    progress: dict[str, Any] | None = None  # not told to the server yet
     failures: int = 0
 
     def renewed(self, sent_at: float) -> None:

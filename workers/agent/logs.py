@@ -63,14 +63,23 @@ class Buffer:
 
 
 class LogPump:
-    """One job's output: `write` from the engine's thread, sent from a thread of its own, in order, numbered from 0.
+    """One step's output: `write` from the engine's thread, sent from a thread of its own, in order, numbered from 0.
 
-    `stale` is called when the server says that the lease is over."""
+    `stale` is called when the server says that the lease is over. `after` is the pump of the step before, which is sent
+    first: whoever reads along would miss what comes later of an earlier step."""
 
-    def __init__(self, send: Send, stale: Callable[[StaleLease], None], *, period: float = PERIOD_SECONDS) -> None:
+    def __init__(
+        self,
+        send: Send,
+        stale: Callable[[StaleLease], None],
+        *,
+        period: float = PERIOD_SECONDS,
+        after: LogPump | None = None,
+    ) -> None:
         self._send = send
         self._stale = stale
         self._period = period
+        self._after = after
         self._buffer = Buffer()
         self._seq = 0
         self._conflicts = 0
@@ -88,9 +97,17 @@ class LogPump:
         if not self._deaf.is_set():
             self._buffer.write(data)
 
+    def finish(self) -> None:
+        """No more output comes; what is left is sent, until `close` sets an end to that."""
+        self._closing.set()
+
     def close(self, *, within: float) -> None:
-        """Send what is left, giving up after so many seconds; 0 gives up at once."""
+        """Send what is left, and what is left of the steps before, giving up after so many seconds; 0 gives up at
+        once."""
         self._give_up_at = time.monotonic() + within
+        if self._after is not None:
+            self._after.close(within=within)
+            within = max(self._give_up_at - time.monotonic(), 0.0)
         if within <= 0:
             self._deaf.set()
         self._closing.set()
@@ -98,6 +115,8 @@ class LogPump:
             self._thread.join(within + 1)
 
     def _run(self) -> None:
+        if self._after is not None:
+            self._after._thread.join()  # noqa: SLF001 another of its own kind
         while not self._deaf.is_set():
             chunk = self._buffer.take(CHUNK_BYTES)
             if chunk:

@@ -16,7 +16,9 @@ class Recording:
 
     def __init__(self, worker_id: str, job: Job, order: Order, engine: Engine) -> None:
         self._worker_id = worker_id
-        self._job = job
+        assert job.source is not None  # noqa: S101 only jobs that have both have a run
+        assert job.execution is not None  # noqa: S101 likewise
+        self._job, self._source, self._execution = job, job.source, job.execution
         self._order = order
         self._report = RunReport(engine.places(order), expected=order.egress.allow if order.egress else ())
 
@@ -29,7 +31,7 @@ class Recording:
         return encoded(body), _numbers(body)
 
     def _metadata(self) -> dict[str, Any]:
-        job, source = self._job, self._job.source
+        job, source = self._job, self._source
         return {
             "org_slug": job.org_slug,
             "project_slug": job.project_slug,
@@ -37,8 +39,8 @@ class Recording:
             "git_commit": source.git_commit,
             "git_ref": source.ref,
             "pull_request_number": source.pull_request_number,
-            "command": list(job.execution.command),
-            "working_directory": job.execution.working_directory,
+            "command": list(self._execution.command),
+            "working_directory": self._execution.working_directory,
             "trigger_kind": job.trigger.kind,
             "trigger_actor": job.trigger.actor,
             "worker_id": self._worker_id,

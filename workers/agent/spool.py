@@ -26,6 +26,7 @@ SUFFIX = ".result"
 @dataclass(frozen=True)
 class Entry:
     """One result on its way: `final` goes into `complete` beside the run id, `payload` are the bytes for ingest.
+    Without those, `final` is the whole of the last word, and its `status` says which.
 
     The file holds the lease, whose id is a capability: its mode is 0600."""
 

@@ -33,8 +33,8 @@ class Voice:
         """Tell the phase, once: a server that cannot be reached now shall not hold up the job."""
         self._client.report(self._lease, phase)
 
-    def log(self, seq: int, chunk: bytes) -> None:
-        self._client.log(self._lease, seq, chunk)
+    def log(self, seq: int, chunk: bytes, *, step: int = 0) -> None:
+        self._client.log(self._lease, seq, chunk, step=step)
 
     def fail(self, failure: JobFailed) -> None:
         logger.warning("job %s: %s: %s", self._job_id, failure.reason, failure)

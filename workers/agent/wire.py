@@ -12,6 +12,9 @@ from workers.engines.base import Isolation
 T = TypeVar("T")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")  # becomes part of a path and of file names
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RUNTIME, STEPS = "runtime", "steps"
+JOB_TYPES = (RUNTIME, STEPS)  # what this worker claims
 _REQUIRED: Any = object()
 
 
@@ -24,14 +27,40 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Execution:
-    command: tuple[str, ...]
+class Work:
+    """How a job must be held, whatever it does."""
+
     working_directory: str
     timeout_seconds: float
     allow_network: bool
     allow_exec: bool
     least_isolation: Isolation
     egress: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Execution(Work):
+    """Type `runtime`: one command, with a run for ingest."""
+
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Which files a job leaves on purpose."""
+
+    type: str
+    path_glob: str
+
+
+@dataclass(frozen=True)
+class Steps(Work):
+    """Type `steps`: lines for the shell."""
+
+    steps: tuple[str, ...]
+    environment: dict[str, str]
+    artifacts: tuple[Pattern, ...]
+    image: str | None
 
 
 @dataclass(frozen=True)
@@ -45,11 +74,19 @@ class Job:
     job_id: str
     org_slug: str
     project_slug: str
-    source: Source
-    execution: Execution
+    source: Source | None
+    execution: Execution | None
+    steps: Steps | None
     trigger: Trigger
     retry_of: str | None
     unsent_run: dict[str, Any] | None = field(default=None, repr=False)  # upload this; execute nothing
+
+    @property
+    def work(self) -> Work:
+        """What is to be done, by its type."""
+        found = self.execution or self.steps
+        assert found is not None  # noqa: S101 whoever read the claim has seen to it
+        return found
 
 
 @dataclass(frozen=True)
@@ -82,12 +119,17 @@ def lease(body: Any) -> Lease:
 
 def _job(job: dict[str, Any]) -> Job:
     trigger = _object(job.get("trigger"), "trigger")
+    kind = _take(job, "job_type", str, RUNTIME)
+    if kind not in JOB_TYPES:
+        raise Malformed("job_type")
+    source = job.get("source")
     return Job(
         job_id=_identifier(job, "job_id"),
         org_slug=_take(job, "org_slug", str),
         project_slug=_take(job, "project_slug", str),
-        source=_source(_object(job.get("source"), "source")),
-        execution=_execution(_object(job.get("execution"), "execution")),
+        source=None if kind == STEPS and source is None else _source(_object(source, "source")),
+        execution=_execution(_object(job.get("execution"), "execution")) if kind == RUNTIME else None,
+        steps=_steps(_object(job.get("steps"), "steps")) if kind == STEPS else None,
         trigger=Trigger(_take(trigger, "kind", str), _take(trigger, "actor", str, None)),
         retry_of=_take(job, "retry_of", str, None),
         unsent_run=_take(job, "unsent_run", dict, None),
@@ -110,15 +152,42 @@ def _execution(execution: dict[str, Any]) -> Execution:
     command = _strings(execution, "command", None)
     if not command:
         raise Malformed("command")
-    return Execution(
-        command=command,
-        working_directory=_take(execution, "working_directory", str, "."),
-        timeout_seconds=_seconds(execution, "timeout_seconds"),
-        allow_network=_take(execution, "allow_network", bool),
-        allow_exec=_take(execution, "allow_exec", bool),
-        least_isolation=_isolation(execution),
-        egress=_strings(execution, "egress", []),
+    return Execution(command=command, allow_exec=_take(execution, "allow_exec", bool), **_terms(execution))
+
+
+def _steps(steps: dict[str, Any]) -> Steps:
+    lines = _strings(steps, "steps", None)
+    if not lines:
+        raise Malformed("steps")
+    return Steps(
+        steps=lines,
+        environment=_environment(_take(steps, "environment", dict, {})),
+        artifacts=tuple(_pattern(_object(one, "artifacts")) for one in _take(steps, "artifacts", list, [])),
+        image=_take(steps, "image", str, None),
+        allow_exec=True,
+        **_terms(steps),
     )
+
+
+def _terms(work: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "working_directory": _take(work, "working_directory", str, "."),
+        "timeout_seconds": _seconds(work, "timeout_seconds"),
+        "allow_network": _take(work, "allow_network", bool),
+        "least_isolation": _isolation(work),
+        "egress": _strings(work, "egress", []),
+    }
+
+
+def _environment(named: dict[str, Any]) -> dict[str, str]:
+    for name, value in named.items():
+        if not VARIABLE.fullmatch(name) or not isinstance(value, str) or "\0" in value:
+            raise Malformed("environment")
+    return named
+
+
+def _pattern(pattern: dict[str, Any]) -> Pattern:
+    return Pattern(_take(pattern, "type", str), _take(pattern, "path_glob", str))
 
 
 def _isolation(execution: dict[str, Any]) -> Isolation:

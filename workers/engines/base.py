@@ -9,8 +9,9 @@ before `run` began and after it ended.
 
 The workspace. The caller makes it, gives it to `owner(slot)` (nothing to do where that is None), and sees to it that
 this uid can reach it: every directory above it lets others pass (mode 0711 is enough) and belongs to the worker. The
-engine makes a second directory beside it, `<workspace>.private` (home, /tmp, the trace), and removes it at the end; a
-worker that was killed leaves it behind, so whoever wipes the workspace wipes that too.
+engine makes a second directory beside it, `<workspace>.private` (home, /tmp, the trace), and removes it at the end,
+unless the order says that more of the same job are to come; a worker that was killed leaves it behind, so whoever wipes
+the workspace wipes that too.
 
 Promises. `run` returns only when no process of the job lives. It never runs the command with less isolation than
 `Engine.isolation` says, nor with fewer limits than `check` found: what cannot be enforced raises `EngineUnavailable`
@@ -82,6 +83,7 @@ class Order:
     workspace: Path
     slot: int
     timeout_seconds: float
+    keeps_home: bool = False  # home and /tmp as the order before left them, and left for the next; the caller wipes
     working_directory: str = "."
     environment: dict[str, str] = field(default_factory=dict)
     egress: Egress | None = None  # None: no network but loopback

@@ -8,12 +8,14 @@
     kind=KIND           ends it at once as KIND    signal=NAME         ends it at once by this signal
     unavailable, sandbox-failed                    raise what an engine raises
 
-A word that is not in this list is an error, as is a second job in a slot that still runs one.
+A step of a job says the same as `["sh", "-c", "null print=hello exit=3"]`. A word that is not in this list is an error,
+as is a second job in a slot that still runs one.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 import time
 from collections.abc import Sequence
@@ -164,7 +166,8 @@ class Null:
 
 def _perform(play: _Play) -> Ended:
     started_at = time.time()
-    program, *words = play.order.argv
+    argv = play.order.argv
+    program, *words = shlex.split(argv[2]) if argv[:2] == ("sh", "-c") else argv
     unknown = [word for word in words if word.partition("=")[0] not in _WORDS]
     if program != "null" or unknown:
         raise ValueError(f"not a command for the null engine: {' '.join(play.order.argv)}")

@@ -78,14 +78,21 @@ class Site:
         return self
 
     def _make_directories(self) -> None:
-        disk.erase(self.private)
-        self.private.mkdir()
-        self.private.chmod(0o711)
-        for path in (self.home, self.temporary, self.trace):
+        kept = self._kept()
+        disk.erase(self.trace if kept else self.private)
+        if not kept:
+            self.private.mkdir()
+            self.private.chmod(0o711)
+        for path in (self.trace,) if kept else (self.home, self.temporary, self.trace):
             path.mkdir()
             path.chmod(0o700)
             if self.uid is not None:
                 os.chown(path, self.uid, self.uid)
+
+    def _kept(self) -> bool:
+        """An order before this one has left its home. Nobody of the job could put anything else in its place: what the
+        home lies in is not the job's to write."""
+        return self.order.keeps_home and self.home.is_dir() and self.temporary.is_dir()
 
     def _check_words(self) -> None:
         order = self.order
@@ -106,6 +113,6 @@ class Site:
             raise ValueError(f"the workspace belongs to uid {owner}, and not to its slot's uid {self.uid}")
 
     def __exit__(self, *_: object) -> None:
-        disk.erase(self.private)
+        disk.erase(self.trace if self.order.keeps_home else self.private)
         if self.group:
             self.group.remove()

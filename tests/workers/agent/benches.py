@@ -11,10 +11,11 @@ from typing import Any
 from tests.workers.agent.conftest import claim_body
 from tests.workers.agent.scripted import Answer, ScriptedServer
 from workers.agent import wire
+from workers.agent.bench import Bench
 from workers.agent.checkout import Checkout, Mirrors
 from workers.agent.client import Client
 from workers.agent.delivery import Delivery
-from workers.agent.execution import Bench, JobRun
+from workers.agent.execution import JobRun
 from workers.agent.heartbeat import Heartbeat
 from workers.agent.holding import Holdings
 from workers.agent.spool import Spool

@@ -30,6 +30,7 @@ def test_a_claim_says_who_asks_what_it_can_do_and_that_it_will_acknowledge(
         "worker_id": "wrk_01jworker",
         "pool": "shared-linux",
         "capabilities": {"linux": True, "namespaces": True},
+        "job_types": ["runtime", "steps"],
         "wait_seconds": 5,
         "acknowledge": True,
     }
@@ -60,7 +61,7 @@ def test_each_message_has_its_path_and_its_body(client: Client, server: Scripted
     assert [(asked.path.removeprefix(f"/v1/runtime/leases/{LEASE_ID}/"), asked.json) for asked in server.asked] == [
         ("acknowledge", {}),
         ("report", {"phase": "executing"}),
-        ("logs", {"seq": 3, "chunk": base64.b64encode(b"\x00\xff").decode()}),
+        ("logs", {"step": 0, "seq": 3, "chunk": base64.b64encode(b"\x00\xff").decode()}),
         ("complete", {"result": {"status": "uploaded", "ingest_run_id": "run_1"}}),
         ("fail", {"result": {"status": "failed", "reason": "timed_out", "message": "m"}}),
         ("acknowledge-cancel", {"message": "m"}),

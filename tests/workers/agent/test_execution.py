@@ -17,9 +17,9 @@ from tests.workers.agent.benches import STORED, a_bench, a_run, running
 from tests.workers.agent.conftest import LEASE_ID, TOKEN
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale, wait_until
+from workers.agent.bench import Bench
 from workers.agent.checkout import Checkout
 from workers.agent.client import Client
-from workers.agent.execution import Bench
 from workers.engines.base import Capabilities, Ended, Engine, Isolation
 from workers.engines.null import FLAG, Null
 

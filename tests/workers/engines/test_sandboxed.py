@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -157,3 +158,21 @@ def test_two_slots_run_side_by_side(bench):
 def test_what_the_sandbox_itself_says_is_not_the_job_s_output(bwrap):
     run = bwrap.sh("(echo mimicry > /proc/1/fd/2) 2>/dev/null; echo real; echo error >&2")
     assert run.output == "real\nerror\n"
+
+
+def test_orders_of_one_job_share_home_and_tmp_if_they_say_so(bench):
+    order = bench.order("sh", "-c", "echo x > ~/kept; echo y > $TMPDIR/kept", keeps_home=True)
+    output = bytearray()
+
+    def follow(script, **changes):
+        following = replace(order, argv=("sh", "-c", script), **changes)
+        output.clear()
+        return bench.engine.run(following, output=output.extend, trace=lambda _: None, stop=Stop())
+
+    follow("echo x > ~/kept; echo y > $TMPDIR/kept")
+    assert follow("cat ~/kept $TMPDIR/kept; rm -r ~/* $TMPDIR/*").exit_code == 0
+    assert output == b"x\ny\n"
+    private = order.workspace.with_name(order.workspace.name + ".private")
+    assert sorted(path.name for path in private.iterdir()) == ["home", "tmp"], "no trace is left"
+    assert follow("ls -A ~ $TMPDIR | grep kept", keeps_home=False).exit_code == 1
+    assert not private.exists()

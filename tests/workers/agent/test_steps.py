@@ -1,0 +1,290 @@
+"""A job of steps, with the strict null engine and a server that answers as the test says."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workers.agent.benches import a_bench, running
+from tests.workers.agent.conftest import LEASE_ID, claim_body
+from tests.workers.agent.repositories import Repository
+from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, stale, wait_until
+from workers.agent import files, wire
+from workers.agent.bench import Bench
+from workers.agent.client import Client
+from workers.agent.errors import Malformed
+from workers.agent.execution import JobRun
+from workers.agent.wire import Pattern
+from workers.engines.null import FLAG, Null
+
+CANCEL = Answer(200, {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 30})
+FINAL = ("complete", "fail", "release", "acknowledge-cancel")
+
+
+@pytest.fixture
+def bench(server: ScriptedServer, client: Client, open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setenv(FLAG, "1")
+    with a_bench(server, client, open_dir, Null()) as made:
+        yield made
+
+
+def steps_body(*lines: str, source: Any = None, **changes: Any) -> dict[str, Any]:
+    body = claim_body(job_type="steps", source=source, heartbeat_interval_seconds=0.2)
+    del body["job"]["execution"]
+    body["job"]["steps"] = {
+        "name": "unit", "steps": list(lines), "working_directory": ".", "environment": {}, "artifacts": [],
+        "caches": [], "image": None, "timeout_seconds": 60, "allow_network": False, "least_isolation": "none",
+        "egress": [],
+    } | changes  # fmt: skip
+    return body
+
+
+def a_run(bench: Bench, *lines: str, **changes: Any) -> JobRun:
+    return JobRun(bench, wire.lease(steps_body(*lines, **changes)), slot=0)
+
+
+def finals(server: ScriptedServer) -> list[tuple[str, Any]]:
+    return [(asked.verb, asked.json) for asked in list(server.asked) if asked.verb in FINAL]
+
+
+def last(server: ScriptedServer) -> tuple[str, Any]:
+    (final,) = finals(server)
+    return final[0], final[1].get("result")
+
+
+def left(bench: Bench) -> list[str]:
+    return sorted(path.name for place in (bench.folder.jobs, bench.folder.spool) for path in place.iterdir())
+
+
+def logs(server: ScriptedServer) -> list[tuple[int, int, bytes]]:
+    said = [asked.json for asked in server.said("logs")]
+    return [(one["step"], one["seq"], base64.b64decode(one["chunk"])) for one in said]
+
+
+def test_the_steps_run_in_order_and_their_end_is_told(bench: Bench, server: ScriptedServer) -> None:
+    a_run(bench, "null print=one", "null print=two", "null print=three").run()
+    verb, result = last(server)
+    assert verb == "complete"
+    assert (result["status"], result["exit_code"]) == ("succeeded", 0)
+    assert [(step["index"], step["exit_code"]) for step in result["steps"]] == [(0, 0), (1, 0), (2, 0)]
+    assert all(step["started_at"] <= step["finished_at"] for step in result["steps"])
+    assert "files" not in result
+    assert [(step, chunk) for step, _, chunk in logs(server)] == [(0, b"one\n"), (1, b"two\n"), (2, b"three\n")]
+    assert server.said("run") == [], "nothing is uploaded"
+    assert [asked.json["phase"] for asked in server.said("report")] in (["checking_out", "executing"], ["checking_out"])
+    assert left(bench) == []
+
+
+def test_the_first_that_fails_is_the_last(bench: Bench, server: ScriptedServer) -> None:
+    a_run(bench, "null print=one", "null exit=3", "null print=never").run()
+    verb, result = last(server)
+    assert (verb, result["status"], result["reason"], result["exit_code"]) == ("fail", "failed", "command_failed", 3)
+    assert result["message"] == "Step 2 of 3 ended with code 3: null exit=3"
+    assert [step["exit_code"] for step in result["steps"]] == [0, 3]
+    assert [step for step, _, _ in logs(server)] == [0]
+
+
+def test_a_step_that_a_signal_ends_has_no_code(bench: Bench, server: ScriptedServer) -> None:
+    a_run(bench, "null signal=SIGSEGV").run()
+    _, result = last(server)
+    assert result["message"] == "Step 1 of 1 ended by SIGSEGV: null signal=SIGSEGV"
+    assert "exit_code" not in result
+    assert result["steps"][0]["exit_code"] is None
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"), [("kind=out_of_memory", "out_of_memory"), ("kind=disk_full", "disk_full"),
+                         ("kind=too_many_processes", "too_many_processes")],
+)  # fmt: skip
+def test_a_limit_is_named_with_the_steps_until_then(
+    bench: Bench, server: ScriptedServer, word: str, reason: str
+) -> None:
+    a_run(bench, "null", f"null {word}").run()
+    verb, result = last(server)
+    assert (verb, result["reason"], len(result["steps"])) == ("fail", reason, 2)
+
+
+def test_the_time_is_that_of_all_steps_together(bench: Bench, server: ScriptedServer) -> None:
+    a_run(bench, *["null sleep=0.4"] * 9, timeout_seconds=1).run()
+    verb, result = last(server)
+    assert (verb, result["reason"]) == ("fail", "timed_out")
+    assert result["message"] == "The command ran longer than 1 s and was stopped."
+    assert 2 <= len(result["steps"]) <= 3
+
+
+def test_progress_says_which_step_runs(bench: Bench, server: ScriptedServer) -> None:
+    with running(a_run(bench, "null sleep=0.5", "null sleep=0.5", timeout_seconds=30)):
+        pass
+    told = [asked.json["progress"] for asked in server.said("heartbeat") if "percent" in asked.json.get("progress", {})]
+    assert told == [
+        {"percent": 0, "current_step": "null sleep=0.5", "step_index": 0},
+        {"percent": 50, "current_step": "null sleep=0.5", "step_index": 1},
+    ]
+
+
+def test_a_cancel_stops_the_step_and_those_after_it(bench: Bench, server: ScriptedServer) -> None:
+    run = a_run(bench, "null print=on sleep=30", "null print=never")
+    with running(run):
+        wait_until(lambda: server.said("logs"))
+        server.on("heartbeat", CANCEL)
+    assert [verb for verb, _ in finals(server)] == ["acknowledge-cancel"]
+    assert [step for step, _, _ in logs(server)] == [0]
+    assert left(bench) == []
+
+
+def test_a_second_signal_fails_what_runs(bench: Bench, server: ScriptedServer) -> None:
+    run = a_run(bench, "null print=on sleep=30")
+    with running(run):
+        wait_until(lambda: server.said("logs"))
+        run.abandon()
+    assert last(server)[1]["reason"] == "worker_shutdown"
+
+
+def test_a_lost_lease_is_not_spoken_for(bench: Bench, server: ScriptedServer) -> None:
+    run = a_run(bench, "null print=on sleep=30", "null print=never")
+    with running(run):
+        wait_until(lambda: server.said("logs"))
+        server.on("heartbeat", stale())
+    assert finals(server) == []
+    assert left(bench) == []
+
+
+def test_what_the_machine_cannot_do_is_given_back(bench: Bench, server: ScriptedServer) -> None:
+    a_run(bench, "null unavailable").run()
+    assert finals(server)[0][0] == "release"
+
+
+def test_an_image_is_refused(bench: Bench, server: ScriptedServer) -> None:
+    a_run(bench, "null", image="tool:1").run()
+    assert finals(server) == [("release", {"message": "This worker cannot offer images.", "unable": True})]
+
+
+def test_a_repository_is_checked_out_and_its_directory_must_be_there(
+    bench: Bench, server: ScriptedServer, repository: Repository
+) -> None:
+    commit = repository.commit({"package/name": b"x"})
+    source = claim_body()["job"]["source"] | {"git_commit": commit}
+    patterns = [{"type": "file", "path_glob": "na*"}]
+    a_run(bench, "null", source=source, working_directory="package", artifacts=patterns).run()
+    found = last(server)[1]["files"]
+    digest = hashlib.sha256(b"x").hexdigest()
+    assert found == [{"type": "file", "path": "name", "size_bytes": 1, "sha256": digest}]
+    server.asked.clear()
+    a_run(bench, "null", source=source, working_directory="missing").run()
+    assert last(server)[1]["reason"] == "checkout_failed"
+
+
+def test_the_result_stays_on_disk_until_it_was_taken_and_the_next_life_tells_it(
+    bench: Bench, server: ScriptedServer
+) -> None:
+    server.on("fail", hang_up)
+    run = a_run(bench, "null", "null exit=3")
+    with running(run):
+        wait_until(lambda: server.said("fail"))
+        run.abandon()
+    assert left(bench) == ["rtj_01jjob.1.result"]
+    (entry,) = bench.spool.left()
+    assert entry.payload == b""
+    server.asked.clear()
+    server.on("fail", Answer())
+    bench.delivery.deliver(entry, over=threading.Event())
+    assert last(server)[1]["exit_code"] == 3
+    assert left(bench) == []
+    assert LEASE_ID not in repr(entry)
+
+
+@pytest.mark.parametrize(
+    ("changes", "member"),
+    [
+        ({"steps": []}, "steps"), ({"steps": [1]}, "steps"), ({"environment": {"A=B": ""}}, "environment"),
+        ({"environment": {"A": 1}}, "environment"), ({"artifacts": ["x"]}, "artifacts"), ({"image": 1}, "image"),
+        ({"timeout_seconds": 0}, "timeout_seconds"), ({"least_isolation": "new"}, "least_isolation"),
+    ],
+)  # fmt: skip
+def test_a_wrong_claim_is_named_by_its_member(changes: dict[str, Any], member: str) -> None:
+    with pytest.raises(Malformed, match=member):
+        wire.lease(steps_body("x", **changes))
+
+
+def test_a_type_of_the_future_is_given_back() -> None:
+    body = steps_body("x")
+    body["job"]["job_type"] = "oci"
+    with pytest.raises(Malformed, match="job_type"):
+        wire.lease(body)
+
+
+# --- what is found at the end -----------------------------------------------------------------------------------------
+
+FITS = {
+    "*.xml": {"a.xml"},
+    "**/*.xml": {"a.xml", "out/b.xml", "out/deep/c.xml"},
+    "out/*.xml": {"out/b.xml"},
+    "out": {"out/b.xml", "out/deep/c.xml", "out/d.txt"},
+    "out/": {"out/b.xml", "out/deep/c.xml", "out/d.txt"},
+    "out/**": {"out/b.xml", "out/deep/c.xml", "out/d.txt"},
+    "**/deep": {"out/deep/c.xml"},
+    "./out/[bd].*": {"out/b.xml", "out/d.txt"},
+    "?.xml": {"a.xml"},
+    "missing/**": set(),
+    "link/*": set(),
+    "**": {"a.xml", "out/b.xml", "out/deep/c.xml", "out/d.txt"},
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "job"
+    for name in ("a.xml", "out/b.xml", "out/deep/c.xml", "out/d.txt", ".git/config"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    (root / "link").symlink_to(root / "out")
+    (root / "secret.xml").symlink_to("/etc/passwd")
+    return root
+
+
+@pytest.mark.parametrize("pattern", FITS)
+def test_a_pattern_fits_as_people_expect_and_follows_no_link(tree: Path, pattern: str) -> None:
+    found = files.found(tree, [Pattern("file", pattern)])
+    assert {file["path"] for file in found["files"]} == FITS[pattern]
+    assert found["files_omitted"] == 0
+
+
+def test_a_file_is_named_once_by_the_first_pattern_that_fits(tree: Path) -> None:
+    found = files.found(tree, [Pattern("junit", "a.xml"), Pattern("any", "*.xml")])
+    assert [(file["type"], file["path"]) for file in found["files"]] == [("junit", "a.xml")]
+
+
+def test_a_pipe_and_a_name_that_is_no_text_do_no_harm(tree: Path) -> None:
+    os.mkfifo(tree / "pipe.xml")
+    Path(os.fsdecode(os.fsencode(tree) + b"/\xff.xml")).write_bytes(b"x")
+    found = files.found(tree, [Pattern("file", "*.xml")])
+    assert [file["path"] for file in found["files"]] == ["a.xml", "\ufffd.xml"]
+
+
+def test_too_many_are_counted_and_not_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_FILES", 2)
+    found = files.found(tree, [Pattern("file", "**")])
+    assert (len(found["files"]), found["files_omitted"]) == (2, 2)
+    monkeypatch.setattr(files, "MOST_BYTES", 0)
+    assert files.found(tree, [Pattern("file", "**")]) == {"files": [], "files_omitted": 4}
+    monkeypatch.setattr(files, "MOST_ENTRIES", 0)
+    assert files.found(tree, [Pattern("file", "**")]) == {"files": [], "files_omitted": 1}
+
+
+def test_the_deepest_tree_ends_somewhere(tmp_path: Path) -> None:
+    place = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=place)
+        below = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    os.close(place)
+    assert files.found(tmp_path, [Pattern("file", "**/x")]) == {"files": [], "files_omitted": 0}
