@@ -14,6 +14,9 @@ from orchestrator.access.problems import Refusal
 from orchestrator.protocols.delta import wire
 from orchestrator.protocols.delta.words import category
 from runtime_jobs.errors import Conflict
+from runtime_jobs.states import FINAL, STATUS, STATUS_WITHOUT_INGEST
+
+_ENDED = {words[state] for words in (STATUS, STATUS_WITHOUT_INGEST) for state in FINAL if state in words}
 
 
 class Envelope(Response):
@@ -29,7 +32,8 @@ def answer(error: Exception, context: dict[str, Any]) -> Response:
     """For the views of this door: its exception handler."""
     lease_id = getattr(context["view"], "lease_id", "")
     if isinstance(error, Conflict):  # its runner has ended it already, in other words
-        error = StaleLease("lease_ended", error.facts.get("job_status"))
+        status = error.facts.get("job_status")
+        error = StaleLease("lease_ended", status if status in _ENDED else None)
     if isinstance(error, StaleLease):
         more = getattr(context["view"], "stale_too", {})
         return Envelope(wire.stale(lease_id, error.facts["reason"], error.facts) | more, status=409)
