@@ -85,7 +85,8 @@ def _walked(root: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     while waiting:
         place, above = waiting.pop()
         try:
-            entries = list(os.scandir(place))
+            with os.scandir(place) as listed:
+                entries = list(listed)
         except OSError:  # closed to us, or its name too long
             continue
         for entry in entries:
