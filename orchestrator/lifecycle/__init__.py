@@ -1,5 +1,6 @@
 """The verbs: the only way to change a job. One function a verb, one transaction each: lock, check, change, record."""
 
+from orchestrator.lifecycle.batches import BatchOutcome, Origin, Planned, cancel_batch, rerun_batch, submit_batch
 from orchestrator.lifecycle.by_client import Outcome, Submission, cancel, retry, submit
 from orchestrator.lifecycle.by_clock import expire, force_cancel, overdue, time_out
 from orchestrator.lifecycle.by_operator import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
@@ -18,8 +19,11 @@ from orchestrator.lifecycle.resending import RESEND, resend
 
 __all__ = [
     "RESEND",
+    "BatchOutcome",
     "Claimed",
+    "Origin",
     "Outcome",
+    "Planned",
     "Reference",
     "Renewed",
     "Submission",
@@ -27,6 +31,7 @@ __all__ = [
     "acknowledge_cancel",
     "append_log",
     "cancel",
+    "cancel_batch",
     "claim",
     "complete",
     "create_api_token",
@@ -38,6 +43,7 @@ __all__ = [
     "release",
     "renew",
     "report",
+    "rerun_batch",
     "resend",
     "retry",
     "revoke",
@@ -47,5 +53,6 @@ __all__ = [
     "rotate_worker_token",
     "set_worker_state",
     "submit",
+    "submit_batch",
     "time_out",
 ]

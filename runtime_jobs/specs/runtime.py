@@ -82,6 +82,12 @@ def execution_of(job: Job) -> dict[str, Any]:
     }
 
 
+def asked(job: Job) -> RuntimeSpec:
+    """What the job's columns hold, to be asked for again."""
+    execution = execution_of(job) | {"command": tuple(job.command_json or ())}
+    return RuntimeSpec(**vars(Source.of(job)), **execution)
+
+
 def shown(job: Job) -> dict[str, Any]:
     """The spec as it was submitted."""
     return {"source": source_of(job), "execution": execution_of(job)}

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from runtime_jobs.models.jobs import Job
 
@@ -29,6 +29,12 @@ class Source:
             "git_commit": self.git_commit,
             "pull_request_number": self.pull_request_number,
         }
+
+    @classmethod
+    def of(cls, job: Job) -> "Source":
+        """The one that the job's columns hold."""
+        values = (job.repo_url, job.repo_owner, job.repo_name, job.git_ref, job.git_commit, job.pull_request_number)
+        return cls(*cast("Any", values))
 
     @property
     def repository(self) -> tuple[str, str]:

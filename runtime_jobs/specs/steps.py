@@ -118,6 +118,20 @@ def steps_of(job: Job) -> dict[str, Any]:
     }
 
 
+def asked(job: Job) -> StepsSpec:
+    """What the job's columns hold, to be asked for again."""
+    held = steps_of(job)
+    return StepsSpec(
+        **held
+        | {
+            "steps": tuple(held["steps"]),
+            "artifacts": tuple(Pattern(**pattern) for pattern in held["artifacts"]),
+            "caches": tuple(Cache(**cache | {"paths": tuple(cache["paths"])}) for cache in held["caches"]),
+            "source": Source.of(job) if job.repo_url else None,
+        }
+    )
+
+
 def shown(job: Job) -> dict[str, Any]:
     """The spec as it was submitted."""
     return steps_of(job) | {"source": _source(job)}

@@ -31,15 +31,17 @@ class Spec(Protocol):
 
 @dataclass(frozen=True)
 class JobType:
-    """`policy` says, among the rest, what a success needs. `shown` makes a job's spec as it was submitted, `leased` its
-    members in a lease, from the job and how it must be held (`least_isolation`, `egress`)."""
+    """`policy` says, among the rest, what a success needs. `asked` makes the spec of a row again, `shown` the same as
+    it was submitted, `leased` its members in a lease, from the job and how it must be held (`least_isolation`,
+    `egress`)."""
 
     policy: Callable[..., Policy]
+    asked: Callable[[Job], Spec]
     shown: Callable[[Job], dict[str, Any]]
     leased: Callable[[Job, dict[str, Any]], dict[str, Any]]
 
 
 TYPES = {
-    runtime.RUNTIME: JobType(runtime.runtime_policy, runtime.shown, runtime.leased),
-    steps.STEPS: JobType(steps.steps_policy, steps.shown, steps.leased),
+    runtime.RUNTIME: JobType(runtime.runtime_policy, runtime.asked, runtime.shown, runtime.leased),
+    steps.STEPS: JobType(steps.steps_policy, steps.asked, steps.shown, steps.leased),
 }
