@@ -83,7 +83,7 @@ def _facts(job: Job) -> list[tuple[str, Any]]:
         ("Commit", shown.code(job.git_commit) if job.git_commit else None),
         ("Ref", job.git_ref),
         ("Pull request", f"#{job.pull_request_number}" if job.pull_request_number else None),
-        ("Command", shown.code(" ".join(job.command_json)) if job.command_json else None),
+        ("Command", shown.code(job.command_line) if job.command_json else None),
         ("Directory", job.working_directory),
         ("Timeout", shown.span(job.timeout_seconds) if job.timeout_seconds else None),
         ("Network", yes[job.allow_network]),

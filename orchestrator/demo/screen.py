@@ -1,5 +1,6 @@
 """What the demo shows: the timeline as it happens, then the findings. Plain lines when nobody looks on a terminal."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ class Screen:
         self.console.rule(Text("Runtime Orchestrator", "bold"), align="left", style="dim")
         table = Table.grid(padding=(0, 2))
         table.add_row("", Text("repository", "dim"), plain(f"{order.repo_url} @ {order.git_commit[:12]}"))
-        table.add_row("", Text("command", "dim"), plain(" ".join(order.command)))
+        table.add_row("", Text("command", "dim"), plain(shlex.join(order.command)))
         reach = "no network" if order.egress is None else f"network: {', '.join(order.egress)}"
         table.add_row("", Text("sandbox", "dim"), plain(f"{sandbox}, {reach}"))
         self.console.print(table)

@@ -1,6 +1,7 @@
 """A run as its page shows it: findings first, then what happened, in people's words. Pure: payload in, values out."""
 
 import errno
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -62,7 +63,7 @@ class Portrait:
 
     @property
     def command(self) -> str:
-        return " ".join(_quoted(word) for word in self.metadata["command"])
+        return shlex.join(self.metadata["command"])
 
     @property
     def commit(self) -> str:
@@ -176,10 +177,6 @@ def _attempt(item: Item, objected: set[str]) -> Item:
         "error": errno.errorcode.get(item.get("errno") or 0, ""),
         "via": addr if kind == "proxied" and name and not addr.startswith(name) else "",
     }
-
-
-def _quoted(word: str) -> str:
-    return word if word and not set(word) & set(" \t\n\"'$`\\&|;<>(){}*?#~") else "'" + word.replace("'", "'\\''") + "'"
 
 
 def _meters(payload: Item, seconds: float) -> Iterator[Meter]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from django.contrib.postgres.fields import ArrayField
@@ -12,6 +13,7 @@ from runtime_jobs.identifiers import ID_LENGTH, new_job_id
 from runtime_jobs.models.batches import Batch
 from runtime_jobs.states import (
     FINAL,
+    HELD,
     STATUS,
     STATUS_WITHOUT_INGEST,
     CancelReason,
@@ -220,13 +222,18 @@ class Job(models.Model):
 
     @property
     def is_held(self) -> bool:
-        return self.state not in FINAL and self.state != JobState.QUEUED
+        return self.state in HELD
 
     @property
     def public_status(self) -> str:
         """As `status`, which is stale between a move and the next read from the database."""
         words = STATUS if self.needs_ingest else STATUS | STATUS_WITHOUT_INGEST
         return words[self.state]
+
+    @property
+    def command_line(self) -> str:
+        """The command as a shell would take it, for people; empty where the type has none."""
+        return shlex.join(self.command_json or [])
 
     def cancel_seconds_left(self, at: datetime) -> float | None:
         if self.cancel_deadline_at is None:

@@ -57,6 +57,11 @@ def test_a_failure_is_named_in_words_with_the_workers_own(reason, olga, worker):
     assert FAILURES[reason].advice in said.sentences
 
 
+def test_a_command_is_shown_as_a_shell_would_take_it(olga):
+    job = submitted(command=("sh", "-c", "sleep 100"))
+    assert "sh -c &#x27;sleep 100&#x27;" in page_of(olga, job).content.decode()
+
+
 def test_a_waiting_job_says_its_place_and_who_could_take_it(olga, worker):
     submitted()
     second = submitted()

@@ -24,8 +24,8 @@ def mia() -> User:
     return User.objects.create_user("mia", password=PASSWORD)
 
 
-def uploaded(organization, run_id: str) -> None:
-    submitted(ProjectFactory(organization=organization))
+def uploaded(organization, run_id: str, **changes) -> None:
+    submitted(ProjectFactory(organization=organization), **changes)
     lease = claimed().lease
     lifecycle.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, ingest_run_id=run_id)
 
@@ -54,6 +54,12 @@ def test_staff_sees_every_run(client):
     uploaded(OrganizationFactory(slug="theirs"), "run_theirs")
     client.force_login(User.objects.create_user("olga", is_staff=True))
     assert "run_theirs" in client.get("/runs/").content.decode()
+
+
+def test_a_command_is_shown_as_a_shell_would_take_it(client):
+    uploaded(OrganizationFactory(slug="theirs"), "run_theirs", command=("sh", "-c", "sleep 100"))
+    client.force_login(User.objects.create_user("olga", is_staff=True))
+    assert "sh -c &#x27;sleep 100&#x27;" in client.get("/runs/").content.decode()
 
 
 def test_who_belongs_nowhere_is_told_so(client, mia):
