@@ -20,10 +20,18 @@ from orchestrator.admin.recording import Recorded
 from orchestrator.models import WebhookDelivery
 from runtime_jobs import sources
 from runtime_jobs.models import Job, Project
+from workers.models import Pool
 
 
 class ProjectForm(forms.ModelForm):
-    """Refuses a command that no job could have, where the operator still sees it and not in a delivery's answer."""
+    """Refuses a pool that does not exist and a command that no job could have, while the operator still sees it: not
+    only when jobs wait for nobody, or in a delivery's answer."""
+
+    def clean_pool(self) -> str:
+        slug: str = self.cleaned_data["pool"]
+        if slug and not Pool.objects.filter(slug=slug).exists():
+            raise forms.ValidationError("There is no such pool.")
+        return slug
 
     def clean_configured_command(self) -> list[str]:
         command: list[str] = self.cleaned_data["configured_command"]

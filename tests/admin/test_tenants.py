@@ -61,6 +61,15 @@ def test_a_projects_names_never_change(olga, plan):
     ]
 
 
+def test_a_project_goes_into_a_pool_that_exists(olga):
+    row = ProjectFactory(slug="web")
+    form = {"enabled": "on", "repositories": "a/b", "configured_directory": ".", "configured_timeout_seconds": "300"}
+    answer = olga.post(address(Project, "change", row.pk), form | {"pool": "nowhere"})
+    assert "There is no such pool." in answer.content.decode()
+    pool = PoolFactory(slug="big")
+    assert olga.post(address(Project, "change", row.pk), form | {"pool": pool.slug}).status_code == 302
+
+
 def test_a_plan_and_a_pool_keep_their_names(olga, plan):
     form = {"name": "free", "priority": "250", "max_timeout_seconds": "60"}
     olga.post(address(Plan, "change", plan.pk), form)

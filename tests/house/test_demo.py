@@ -45,6 +45,15 @@ def test_a_repository_needs_a_commit_and_a_command(installation):
     assert "REPO=… COMMIT=… CMD=" in told.errors[-1]
 
 
+def test_a_command_that_no_shell_could_read_is_told_in_one_line(installation):
+    told = installation.manage(
+        "demo", "--repo", "https://github.com/owner/name", "--commit", "main", "--cmd", "sh -c '"
+    )
+    assert told.wait() == 1
+    assert told.errors[-1] == "CommandError: CMD: No closing quotation"
+    assert len(told.errors) == 1
+
+
 def test_a_refused_job_is_told_in_one_line(installation):
     told = installation.manage("demo", "--repo", "https://github.com/owner/name", "--commit", "main", "--cmd", "true")
     assert told.wait() == 1

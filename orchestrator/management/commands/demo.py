@@ -50,4 +50,8 @@ def _order(options: dict[str, Any]) -> Order | None:
     if not options["commit"] or not options["cmd"]:
         raise CommandError('a repository needs its commit and a command: REPO=… COMMIT=… CMD="…"')
     egress = tuple(options["egress"].split()) if options["egress"] else None
-    return Order(options["repo"], options["commit"], tuple(shlex.split(options["cmd"])), options["timeout"], egress)
+    try:
+        command = tuple(shlex.split(options["cmd"]))
+    except ValueError as wrong:
+        raise CommandError(f"CMD: {wrong}") from None
+    return Order(options["repo"], options["commit"], command, options["timeout"], egress)
