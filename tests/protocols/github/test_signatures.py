@@ -96,6 +96,12 @@ def test_nobody_learns_which_repositories_are_known(secret):
     assert answers == [answers[0]] * 6
 
 
+@pytest.mark.parametrize("listed", ["cc-consulting-nv/web2", "xcc-consulting-nv/web", "xcc-consulting-nv/*"])
+def test_a_secret_does_not_speak_for_a_repository_of_a_similar_name(db, listed):
+    theirs = new_secret(ready("intruder", repositories=[listed]))
+    refused(lambda: deliver("pull_request.opened", theirs), 401, "unauthenticated")
+
+
 def test_the_signature_is_over_the_bytes_as_they_came(secret):
     """The same JSON written otherwise is another body; so is the form's payload without its form."""
     raw = json.dumps(payload("pull_request.opened"), indent=7, ensure_ascii=True, sort_keys=True).encode()
