@@ -19,6 +19,7 @@ from orchestrator.admin import job_log, job_page, job_search
 from orchestrator.admin.console import Uncounted
 from orchestrator.admin.job_columns import COLUMNS, JobColumns
 from orchestrator.admin.job_filters import FILTERS, WORDS
+from orchestrator.admin.job_outcome import left_behind
 from orchestrator.admin.job_verbs import CANCEL, LIMIT, RESEND, RETRY, REVOKE, VERBS, JobVerb, ask_and_do, fitting_verbs
 from orchestrator.admin.words import JOB_COLOURS
 from runtime_jobs.identifiers import is_id
@@ -71,6 +72,7 @@ class JobAdmin(JobColumns, Uncounted):
     ) -> HttpResponse:
         now: datetime = timezone.now()
         context |= {"page": job_page.page(obj, now=now), "now": now, "live": not obj.is_final, "colours": JOB_COLOURS}
+        context["left"] = left_behind(obj)
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def get_urls(self) -> list[URLPattern]:

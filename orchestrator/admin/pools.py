@@ -19,7 +19,7 @@ from workers.registry.models import WorkerState
 class PoolAdmin(Recorded):
     noun = "pool"
     fixed = ("slug",)
-    list_display = ["slug", "description", "least_isolation", "workers", "waiting"]
+    list_display = ["slug", "description", "least_isolation", "trusts_lease_ids", "workers", "waiting"]
     search_fields = ["slug__startswith"]
     ordering = ["slug"]
 

@@ -57,7 +57,7 @@ class WorkerAdmin(WorkerVerbs, MadeWithToken, Recorded):
     search_fields = ["slug__startswith", "worker_id"]
     search_help_text = "name (its beginning), worker id"
     ordering = ["slug"]
-    fields = ["slug", "pool", "capacity", "labels", "capabilities"]
+    fields = ["slug", "pool", "capacity", "labels", "capabilities", "certificate_subject"]
 
     change_form_outer_before_template = "admin/worker.html"
 

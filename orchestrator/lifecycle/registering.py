@@ -22,11 +22,13 @@ def register_worker(
     capacity: int,
     labels: Sequence[str],
     capabilities: Sequence[str],
+    certificate_subject: str | None = None,
     by: Actor,
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> tuple[Worker, str]:
-    """Make a worker that may claim in this pool, and the token by which it does."""
+    """Make a worker that may claim in this pool, and the token by which it does. `certificate_subject`: as what its
+    client certificate names it, if it has one."""
     token = new_token(WORKER_PREFIX)
     worker = Worker.objects.create(
         slug=slug,
@@ -34,6 +36,7 @@ def register_worker(
         capacity=capacity,
         labels=list(labels),
         capabilities=list(capabilities),
+        certificate_subject=certificate_subject or None,
         digest=digest_of(token),
     )
     after = {
@@ -42,6 +45,7 @@ def register_worker(
         "capacity": capacity,
         "labels": list(labels),
         "capabilities": list(capabilities),
+        "certificate_subject": certificate_subject or None,
     }
     record("worker.registered", target=worker.worker_id, by=by, after=after, source_address=source_address, now=now)
     return worker, token

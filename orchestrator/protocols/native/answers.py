@@ -4,6 +4,7 @@ from rest_framework import serializers
 
 from orchestrator.access.specs import AnySpec
 from orchestrator.protocols.native.requests import Progress
+from runtime_jobs.models import FailureExplanation
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
 from runtime_jobs.specs import TYPES
 from runtime_jobs.states import (
@@ -102,11 +103,39 @@ class _Job(serializers.Serializer):
     correlation_id = serializers.CharField()
 
 
+class LogCursorShown(serializers.Serializer):
+    bytes_sent = serializers.IntegerField()
+
+
+class ProgressShown(Progress):
+    log_cursor = LogCursorShown(required=False, help_text="How much of its log a runner has stored elsewhere.")
+
+
+class ArtifactShown(serializers.Serializer):
+    """Where something lies, as the worker says. Nobody has looked: do not follow it blindly."""
+
+    artifact_id = serializers.CharField()
+    type = serializers.CharField()
+    uri = serializers.CharField()
+    created_at = serializers.DateTimeField()
+
+
+class ExplanationShown(serializers.Serializer):
+    """A guess at why the command failed."""
+
+    category = serializers.ChoiceField(choices=FailureExplanation.Category.choices)
+    confidence = serializers.ChoiceField(choices=FailureExplanation.Confidence.choices)
+    summary = serializers.CharField()
+    details = serializers.CharField()
+
+
 class _Details(serializers.Serializer):
-    progress = Progress(allow_null=True)
+    progress = ProgressShown(allow_null=True)
     last_event = EventShown(allow_null=True)
     queue_position = serializers.IntegerField(allow_null=True, help_text="1 is next; at most 1000 are counted.")
     retries = serializers.ListField(child=serializers.CharField())
+    artifacts = ArtifactShown(many=True)
+    explanation = ExplanationShown(allow_null=True)
 
 
 class JobShown(_Job):

@@ -174,10 +174,16 @@ _EVENT = {
     "hash": "3b4c6e0f5d1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708192a3b4",
 }
 _TOLD = {"job_id": _JOB["job_id"], "status": "running"}
+_DETAILS: dict[str, Any] = {
+    "progress": None,
+    "last_event": _EVENT,
+    "queue_position": 3,
+    "retries": [],
+    "artifacts": [],
+    "explanation": None,
+}
 JOB = answered("a new job", _JOB, "200", "201")
-JOB_IN_DETAIL = answered(
-    "a job that waits", _JOB | {"progress": None, "last_event": _EVENT, "queue_position": 3, "retries": []}
-)
+JOB_IN_DETAIL = answered("a job that waits", _JOB | _DETAILS)
 _OWN = ("org_slug", "project_slug", "trigger", "job_type")
 _ANY_JOB = {
     **{name: value for name, value in _JOB.items() if name not in {"source", "execution"}},
@@ -188,9 +194,7 @@ _ANY_JOB = {
     "result": None,
 }
 ANY_JOB = answered("a new job", _ANY_JOB, "200", "201")
-ANY_JOB_IN_DETAIL = answered(
-    "a job that waits", _ANY_JOB | {"progress": None, "last_event": _EVENT, "queue_position": 3, "retries": []}
-)
+ANY_JOB_IN_DETAIL = answered("a job that waits", _ANY_JOB | _DETAILS)
 EVENTS = answered("its beginning", {"results": [_EVENT], "next_after": None})
 LEASE = answered(
     "a job to do",

@@ -30,7 +30,7 @@ from orchestrator.protocols.native.requests import CancelJob, RetryJob, Submit, 
 from orchestrator.queue import position
 from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import ULID_PATTERN
-from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.models import FailureExplanation, Job, JobEvent
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import RUNTIME, TYPES
 
@@ -197,4 +197,6 @@ def _details(row: Job) -> dict[str, Any]:
         last_event=row.events.order_by("-seq").first(),
         queue_position=position(row),
         retries=list(newer.values_list("job_ulid", flat=True)),
+        artifacts=list(row.artifacts.order_by("pk")),
+        explanation=FailureExplanation.objects.filter(job=row).first(),
     )

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leases.models import Lease
-from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
 from runtime_jobs.specs import TYPES, execution_of, source_of
 from runtime_jobs.states import JobState
 
@@ -62,14 +62,32 @@ def failure(row: Job) -> dict[str, Any] | None:
     return {"reason": row.failure_reason, "class": row.failure_class, "message": row.failure_message}
 
 
-def details(row: Job, *, last_event: JobEvent | None, queue_position: int | None, retries: list[str]) -> dict[str, Any]:
+def details(
+    row: Job,
+    *,
+    last_event: JobEvent | None,
+    queue_position: int | None,
+    retries: list[str],
+    artifacts: list[Artifact],
+    explanation: FailureExplanation | None,
+) -> dict[str, Any]:
     """What one job shows besides what a list shows of it."""
     return {
         "progress": row.progress,
         "last_event": event(last_event) if last_event else None,
         "queue_position": queue_position,
         "retries": retries,
+        "artifacts": [_artifact(one) for one in artifacts],
+        "explanation": _explanation(explanation) if explanation else None,
     }
+
+
+def _artifact(row: Artifact) -> dict[str, Any]:
+    return {"artifact_id": row.artifact_ulid, "type": row.type, "uri": row.uri, "created_at": moment(row.created_at)}
+
+
+def _explanation(row: FailureExplanation) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ("category", "confidence", "summary", "details")}
 
 
 def event(row: JobEvent) -> dict[str, Any]:
