@@ -9,6 +9,8 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from unfold.forms import AuthenticationForm as ConsoleForm
 
+from orchestrator.access.addresses import neighbourhood_of
+
 WINDOW_SECONDS = 300
 PER_NAME_AND_ADDRESS = 5
 PER_ADDRESS = 30
@@ -51,7 +53,7 @@ class Login(views.LoginView):
 
 
 def _counts(request: HttpRequest | None, username: str) -> dict[str, int]:
-    address = request.META.get("REMOTE_ADDR", "") if request else ""
+    address = neighbourhood_of(request) if request else ""
     name = username.casefold()
     return {
         _key("both", address, name): PER_NAME_AND_ADDRESS,

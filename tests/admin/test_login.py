@@ -21,8 +21,8 @@ def olga(db) -> User:
     return User.objects.create_user("olga", password=PASSWORD, is_staff=True)
 
 
-def knock(client, name="olga", password="wrong", address="198.51.100.1"):
-    return client.post(DOOR, {"username": name, "password": password}, REMOTE_ADDR=address)
+def knock(client, name="olga", password="wrong", address="198.51.100.1", **more):
+    return client.post(DOOR, {"username": name, "password": password}, REMOTE_ADDR=address, **more)
 
 
 def refusals(answer) -> list[str]:
@@ -68,6 +68,21 @@ def test_many_addresses_cannot_try_many_passwords_on_one_name(client, olga):
     for number in range(PER_NAME):
         knock(client, address=f"198.51.{number // 250}.{number % 250}")
     assert knock(client, password=PASSWORD, address="203.0.113.1").status_code == 200
+
+
+def test_behind_the_proxy_addresses_are_those_that_it_saw(client, olga, settings):
+    """Else thirty wrong guesses of anybody would close the door to everybody."""
+    settings.BEHIND_PROXY = True
+    for number in range(PER_ADDRESS):
+        knock(client, name=f"user-{number}", headers={"X-Forwarded-For": "198.51.100.7"})
+    assert knock(client, password=PASSWORD, headers={"X-Forwarded-For": "198.51.100.7"}).status_code == 200
+    assert knock(client, password=PASSWORD, headers={"X-Forwarded-For": "203.0.113.1"}).status_code == 302
+
+
+def test_one_caller_s_ipv6_addresses_are_one(client, olga):
+    for number in range(PER_ADDRESS):
+        knock(client, name=f"user-{number}", address=f"2001:db8::{number:x}")
+    assert knock(client, password=PASSWORD, address="2001:db8::ffff").status_code == 200
 
 
 def test_a_full_count_costs_no_hash(client, olga, monkeypatch):
