@@ -175,4 +175,16 @@ INVARIANTS = (
         """SELECT job_ulid FROM runtime_job_log_chunks GROUP BY job_ulid, step
            HAVING min(seq) <> 0 OR max(seq) + 1 <> count(*)""",
     ),
+    Invariant(
+        "I26",
+        "Only a command that failed is explained.",
+        """SELECT job_ulid FROM runtime_failure_explanations JOIN runtime_jobs USING (job_ulid)
+            WHERE failure_reason IS DISTINCT FROM 'command_failed'""",
+    ),
+    Invariant(
+        "I27",
+        "An artifact has a type and a place, and its job was in somebody's hands.",
+        """SELECT job_ulid FROM runtime_job_artifacts JOIN runtime_jobs USING (job_ulid)
+            WHERE type = '' OR uri = '' OR fence = 0""",
+    ),
 )

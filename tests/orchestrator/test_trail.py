@@ -108,6 +108,20 @@ def test_a_cut_off_tail_is_found(leased):
         ("UPDATE runtime_jobs SET retry_of_job_ulid = 'rtj_x'", "I10"),
         ("UPDATE runtime_jobs SET event_seq = 9", "I8"),
         ("UPDATE runtime_worker_leases SET acknowledged_at = leased_at - interval '1 s'", "I16"),
+        (
+            (
+                "INSERT INTO runtime_failure_explanations (job_ulid, category, confidence, summary, details, created_at)"
+                " SELECT job_ulid, 'USER', 'LOW', 'x', '', now() FROM runtime_jobs"
+            ),
+            "I26",
+        ),
+        (
+            (
+                "INSERT INTO runtime_job_artifacts (artifact_ulid, job_ulid, type, uri, created_at)"
+                " SELECT 'art_x', job_ulid, 'log', '', now() FROM runtime_jobs"
+            ),
+            "I27",
+        ),
     ],
 )
 def test_the_audit_finds_what_no_constraint_can_refuse(leased, sql, code):
