@@ -25,10 +25,6 @@ def actor_of(request: HttpRequest) -> Actor:
     return Actor("operator", request.user.get_username())
 
 
-def address_of(request: HttpRequest) -> str | None:
-    return request.META.get("REMOTE_ADDR") or None
-
-
 class Console(ModelAdmin):
     """A page of one noun."""
 

@@ -5,7 +5,8 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
-from orchestrator.admin.console import actor_of, address_of
+from orchestrator.access.addresses import address_of
+from orchestrator.admin.console import actor_of
 from orchestrator.admin.filters import exactly
 from orchestrator.admin.recording import Recorded
 from orchestrator.lifecycle.by_operator import record

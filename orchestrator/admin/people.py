@@ -10,7 +10,8 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from orchestrator.admin.console import actor_of, address_of
+from orchestrator.access.addresses import address_of
+from orchestrator.admin.console import actor_of
 from orchestrator.admin.filters import one_of
 from orchestrator.admin.recording import Recorded
 from orchestrator.lifecycle.by_operator import record

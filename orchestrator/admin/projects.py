@@ -11,9 +11,10 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
 from orchestrator import lifecycle
+from orchestrator.access.addresses import address_of
 from orchestrator.admin import shown
 from orchestrator.admin.asking import Question, Reason, ask
-from orchestrator.admin.console import actor_of, address_of
+from orchestrator.admin.console import actor_of
 from orchestrator.admin.filters import exactly, one_of
 from orchestrator.admin.once import show_token
 from orchestrator.admin.recording import Recorded

@@ -7,8 +7,9 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
+from orchestrator.access.addresses import address_of
 from orchestrator.admin import shown
-from orchestrator.admin.console import Console, actor_of, address_of
+from orchestrator.admin.console import Console, actor_of
 from orchestrator.admin.lines import Lines
 from orchestrator.lifecycle.by_operator import record
 from runtime_jobs.models import OperatorEvent

@@ -14,9 +14,10 @@ from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from orchestrator import lifecycle
+from orchestrator.access.addresses import address_of
 from orchestrator.admin import shown
 from orchestrator.admin.asking import Question, Reason, ask
-from orchestrator.admin.console import ReadOnly, actor_of, address_of
+from orchestrator.admin.console import ReadOnly, actor_of
 from orchestrator.admin.filters import exactly
 from orchestrator.admin.once import MadeWithToken
 from runtime_jobs.errors import LifecycleError

@@ -10,9 +10,10 @@ from unfold.decorators import action
 from unfold.enums import ActionVariant
 
 from orchestrator import lifecycle
+from orchestrator.access.addresses import address_of
 from orchestrator.admin import shown
 from orchestrator.admin.asking import Note, Question, Reason, ask
-from orchestrator.admin.console import Console, actor_of, address_of
+from orchestrator.admin.console import Console, actor_of
 from orchestrator.admin.once import show_token
 from runtime_jobs.errors import LifecycleError
 from workers.models import Worker

@@ -13,8 +13,9 @@ from unfold.decorators import display
 
 from leases.models import Lease
 from orchestrator import lifecycle
+from orchestrator.access.addresses import address_of
 from orchestrator.admin import health, shown
-from orchestrator.admin.console import actor_of, address_of
+from orchestrator.admin.console import actor_of
 from orchestrator.admin.filters import exactly, one_of
 from orchestrator.admin.once import MadeWithToken
 from orchestrator.admin.recording import Recorded

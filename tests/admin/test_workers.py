@@ -55,6 +55,12 @@ def test_the_registration_is_in_the_trail(olga, db):
     assert event.after["labels"] == ["gpu", "amd64"]
 
 
+def test_the_trail_has_the_operator_s_address_and_not_the_proxy_s(olga, settings):
+    settings.BEHIND_PROXY = True
+    olga.post(f"{LIST}add/", NEW | {"pool": PoolFactory().pk}, headers={"X-Forwarded-For": "10.0.0.1, 198.51.100.9"})
+    assert OperatorEvent.objects.get().source_address == "198.51.100.9"
+
+
 def test_the_form_offers_the_usual_capabilities(olga, db):
     form = olga.get(f"{LIST}add/").context["form"]
     assert "namespaces" in form["capabilities"].value()
