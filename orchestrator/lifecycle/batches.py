@@ -125,8 +125,8 @@ def cancel_batch(
 def _canceled(
     batch: Batch, *, now: datetime | None, by: Actor, deadline_seconds: float, message: str
 ) -> Iterable[bool]:
-    """Say of each open job whether its holder was asked. Look until none is left: while we waited for a lock its job may
-    have failed, and its automatic retry is a row that the look before could not see."""
+    """Say of each open job whether its holder was asked. Look until none is left: while we waited for a lock its job
+    may have failed, and its automatic retry is a row that the look before could not see."""
     left = Job.objects.filter(batch=batch, cancel_requested_at=None).exclude(state__in=FINAL)
     while found := list(left.values_list("pk", flat=True)):
         locked = list(Job.objects.locked().filter(pk__in=found).order_by("id"))

@@ -15,8 +15,22 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
+from orchestrator import lifecycle
+from orchestrator.access.policies import policy_of
+from orchestrator.lifecycle import Origin, Planned
 from runtime_jobs.models import Job
-from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
+from tests.factories import (
+    ALICE,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    claimed,
+    source,
+    steps_spec,
+    submission,
+    submitted,
+)
 
 pytestmark = pytest.mark.slow
 EXAMPLES = 12  # of each operation and kind
@@ -35,9 +49,10 @@ for _operation in (one for methods in DOCUMENT["paths"].values() for one in meth
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 SCHEMA.app = get_wsgi_application()
 OPERATIONS = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
+ID_PARAMETERS = ("job_id", "lease_id", "batch_id")
 # Any text may be a run's id: nothing that is sent is wrong.
 NOT_TO_BE_WRONG = [("GET", "/v1/ingest/runs/{run_id}")]
-OF_ONE = [(method, path) for method, path in OPERATIONS if "{job_id}" in path or "{lease_id}" in path]
+OF_ONE = [(method, path) for method, path in OPERATIONS if any(f"{{{name}}}" in path for name in ID_PARAMETERS)]
 
 
 @pytest.fixture
@@ -57,10 +72,28 @@ def names(operations):
 
 
 def something_there(cast, path):
-    """The id of a running job, or of the lease on it, by the parameter's name."""
+    """The id of a running job, of the lease on it, or of a batch of one, by the parameter's name."""
     submitted(cast.project)
     lease = claimed(cast.worker).lease
-    return {name: value for name, value in (("job_id", lease.job_id), ("lease_id", lease.lease_ulid)) if name in path}
+    ids = {"job_id": lease.job_id, "lease_id": lease.lease_ulid, "batch_id": a_batch(cast)}
+    return {name: value for name, value in ids.items() if f"{{{name}}}" in path}
+
+
+def a_batch(cast):
+    made = submission(cast.project, steps_spec())
+    origin = Origin(
+        made.org_slug,
+        made.project_slug,
+        source(),
+        "manual",
+        None,
+        correlation_id="test",
+        source_address=None,
+        details={},
+    )
+    jobs = [Planned(made.spec)]
+    outcome = lifecycle.submit_batch(origin, jobs, policy_of=policy_of, default_pool="shared-linux", by=ALICE)
+    return outcome.batch.batch_ulid
 
 
 def exchange(cast, method, path, strategy, prepare=lambda _case: None):
@@ -113,7 +146,7 @@ def test_so_it_is_for_a_wrong_body_about_what_is_there(cast, method, path):
         )
 
 
-@pytest.mark.parametrize("path", ["/v1/runtime/jobs", "/v1/jobs"])
+@pytest.mark.parametrize("path", ["/v1/runtime/jobs", "/v1/jobs", "/api/v1/runs"])
 def test_the_examples_of_the_document_are_answered_as_it_says(cast, path):
     """Those that make something are sent as they stand."""
     body = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]

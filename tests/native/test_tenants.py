@@ -49,6 +49,13 @@ OF_ONE = [
     ("GET", "/v1/jobs/<job_id>/logs?follow=1", None),
     ("GET", "/v1/ingest/runs/<run_id>", None),
 ]
+# The same at document 001's door, whose refusals have another form: tests/protocols/delta/test_runs.py.
+OF_RUNS = [
+    ("POST", "/api/v1/runs", {}),
+    ("GET", "/api/v1/runs/<batch_id>", None),
+    ("POST", "/api/v1/runs/<batch_id>/cancel", {}),
+    ("POST", "/api/v1/runs/<batch_id>/rerun", {}),
+]
 LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
 SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
@@ -101,7 +108,9 @@ def methods_of(view) -> set[str]:
 
 
 def test_no_address_is_forgotten():
-    calls = {(method, path.partition("?")[0]) for method, path, _ in [*OF_ONE, *OF_A_LEASE, *OF_WORKERS, *SIGNED]}
+    calls = {
+        (method, path.partition("?")[0]) for method, path, _ in [*OF_ONE, *OF_RUNS, *OF_A_LEASE, *OF_WORKERS, *SIGNED]
+    }
     calls |= (
         {("GET", path) for path in LISTS}
         | {("POST", path) for path in OF_RUNNERS}

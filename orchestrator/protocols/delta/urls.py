@@ -1,11 +1,30 @@
 """`/api/v1/…`: the door of Delta CI (document 001)."""
 
-from django.urls import path
+from django.urls import path, register_converter
 
 from orchestrator.access.waiting import patient
-from orchestrator.protocols.delta import views
+from orchestrator.protocols.delta import runs, views
+
+
+class PrefixedId:
+    """An id as this house writes them, a prefix and a ULID. Another door has whole numbers at the same addresses."""
+
+    regex = "[a-z]+_[0-9a-z]{1,64}"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    def to_url(self, value: str) -> str:
+        return value
+
+
+register_converter(PrefixedId, "prefixed_id")
 
 urlpatterns = [
+    path("runs", runs.Runs.as_view()),
+    path("runs/<prefixed_id:batch_id>", runs.Run.as_view()),
+    path("runs/<prefixed_id:batch_id>/cancel", runs.CancelRunView.as_view()),
+    path("runs/<prefixed_id:batch_id>/rerun", runs.RerunRunView.as_view()),
     # A request for a lease may wait; the OpenAPI document is made from the plain view of the same address.
     path("internal/lease", patient(views.Lease.as_view())),
     path("internal/lease", views.Lease.as_view()),

@@ -1,0 +1,122 @@
+"""What may be sent about runs. As everywhere at this door, fields that nobody here knows are ignored."""
+
+from typing import Any
+
+from django.conf import settings
+from rest_framework import serializers
+
+from orchestrator.access.fields import Flag, Message, Number, Text
+from orchestrator.access.specs import LONGEST_TIMEOUT, CacheSent, PatternSent, StepsSpecSent, steps_of
+from runtime_jobs import sources
+from runtime_jobs.models import Project
+from runtime_jobs.specs import Source, StepsSpec
+from runtime_jobs.specs import steps as of_steps
+
+MOST_JOBS = 64
+REPOSITORY = "[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}"
+
+
+class Lenient(serializers.Serializer):
+    """For a strict one's heirs, before it."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return serializers.Serializer.to_internal_value(self, data)
+
+
+class RunPattern(Lenient, PatternSent):
+    """`path` is another name for `path_glob`."""
+
+
+class RunCache(Lenient, CacheSent):
+    pass
+
+
+class RunJob(Lenient, StepsSpecSent):
+    """A job of type `steps` in document 001's words. Its time and network are the project's unless it says so."""
+
+    working_directory = environment = source = None  # type: ignore[assignment] # under other names, or the run's
+    workdir = Text(required=False, default=".", max_length=1024, check=sources.wrong_directory)
+    env = serializers.DictField(
+        child=Text(allow_blank=True, max_length=of_steps.LONGEST_VALUE), required=False, default=dict
+    )
+    artifacts = serializers.ListField(
+        child=RunPattern(), required=False, default=list, max_length=of_steps.MOST_PATTERNS
+    )
+    caches = serializers.ListField(child=RunCache(), required=False, default=list, max_length=of_steps.MOST_CACHES)
+    timeout_seconds = Number(required=False, default=None, allow_null=True, min_value=1, max_value=LONGEST_TIMEOUT)
+    allow_network = Flag(required=False, default=None, allow_null=True)
+    required = Flag(required=False, default=True, help_text="False: it may fail and the run succeed.")  # type: ignore[assignment] # a field here
+
+    def validate_env(self, env: dict[str, str]) -> dict[str, str]:
+        return self.validate_environment(env)
+
+
+class StartRun(serializers.Serializer):
+    """POST /api/v1/runs. Without `jobs`: the project's configured command."""
+
+    repo_id = Text(pattern=REPOSITORY, help_text="owner/name")
+    ref = Text(max_length=255, check=sources.wrong_ref)
+    commit_sha = Text(
+        required=False, allow_null=True, default=None, pattern=f"({sources.COMMIT.pattern})", check=sources.wrong_commit
+    )
+    reason = Message(required=False, allow_null=True, default=None, allow_blank=True, max_length=1000)
+    project_slug = Text(
+        required=False, allow_null=True, default=None, max_length=63, help_text="Where several run the repository."
+    )
+    jobs = serializers.ListField(
+        child=RunJob(), required=False, allow_null=True, default=None, allow_empty=False, max_length=MOST_JOBS
+    )
+
+    def validate_repo_id(self, repo_id: str) -> str:
+        for part in repo_id.split("/"):
+            if wrong := sources.wrong_name(part):
+                raise serializers.ValidationError(wrong)
+        return repo_id
+
+    def validate_jobs(self, jobs: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        names = [job["name"] for job in jobs or ()]
+        if len(set(names)) != len(names):
+            raise serializers.ValidationError("Two jobs have the same name.")
+        return jobs
+
+    def repository(self) -> tuple[str, str]:
+        owner, _, name = self.validated_data["repo_id"].partition("/")
+        return owner, name.removesuffix(".git")
+
+    def source_at(self, commit: str) -> Source:
+        owner, name = self.repository()
+        return Source(self.repo_url(), owner, name, self.validated_data["ref"], commit)
+
+    def repo_url(self) -> str:
+        return f"https://{settings.REPOSITORY_HOSTS[0]}/{'/'.join(self.repository())}.git"
+
+    def commit(self) -> str | None:
+        """As it was said; a ref may be a commit itself."""
+        ref = self.validated_data["ref"]
+        is_commit = sources.COMMIT.fullmatch(ref) is not None
+        return self.validated_data["commit_sha"] or (ref if is_commit else None)
+
+
+def spec_of(job: dict[str, Any], source: Source, project: Project) -> StepsSpec:
+    """The core's value of a job that was sent."""
+    kept = {name: job[name] for name in ("name", "steps", "artifacts", "caches", "image")}
+    timeout, network = job["timeout_seconds"], job["allow_network"]
+    made = steps_of(
+        kept
+        | {
+            "working_directory": job["workdir"],
+            "environment": job["env"],
+            "timeout_seconds": project.configured_timeout_seconds if timeout is None else timeout,
+            "allow_network": project.configured_network if network is None else network,
+            "source": None,
+        }
+    )
+    return StepsSpec(**vars(made) | {"source": source})
+
+
+class CancelRun(serializers.Serializer):
+    reason = Message(required=False, allow_null=True, default=None, allow_blank=True, max_length=1000)
+
+
+class RerunRun(serializers.Serializer):
+    """A body without fields that count."""
