@@ -1,0 +1,110 @@
+"""`make chaos SECONDS=… SEED=…`: break everything at random, then see that nothing was lost and nothing happened twice.
+
+The last line of the output is one JSON object; exit 1 if anything is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+DRAIN_SECONDS = 180.0
+console = Console(highlight=False, soft_wrap=True, stderr=False)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--workers", type=int, default=4)
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[tuple[Path, object]]:
+    """A state directory and a PostgreSQL of this run's own, with the tables in it; both gone at the end."""
+    state = Path(tempfile.mkdtemp(prefix="rto-chaos-"))
+    os.environ |= {"STATE_DIR": str(state), "DJANGO_SETTINGS_MODULE": "config.settings", "DATABASE_ROLE": "migrate"}
+    for name in ("DATABASE_URL", "DATABASE_URL_FILE"):
+        os.environ.pop(name, None)
+    from tests.chaos.plant import Postgres  # noqa: PLC0415 - after the environment
+
+    postgres = Postgres(state)
+    try:
+        import django  # noqa: PLC0415 - likewise
+        from django.core.management import call_command  # noqa: PLC0415 - likewise
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        yield state, postgres
+    finally:
+        from django.db import connections  # noqa: PLC0415 - likewise
+
+        connections.close_all()
+        postgres.leave()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def main() -> int:
+    asked = arguments()
+    seed = secrets.randbelow(10**6) if asked.seed is None else asked.seed
+    console.print(f"chaos for {asked.seconds:g} s with {asked.workers} workers; SEED={seed} repeats the schedule")
+    with installed() as (state, postgres):
+        from django.db import connections  # noqa: PLC0415 - after the environment
+
+        from tests.chaos import site  # noqa: PLC0415 - likewise
+        from tests.chaos.fire import Fire, audit  # noqa: PLC0415 - likewise
+        from tests.chaos.verdict import judge  # noqa: PLC0415 - likewise
+
+        tenants = site.build(state, asked.workers)
+        connections.close_all()  # the database is about to be killed, again and again
+        fire = Fire(state, postgres, tenants, seed, asked.seconds, console.print)
+        fire.run(DRAIN_SECONDS)
+        verdict = judge(fire, audit(fire._environment()))
+        if verdict.faults:
+            kept = Path(tempfile.mkdtemp(prefix="rto-chaos-log-"))
+            shutil.copytree(state / "log", kept, dirs_exist_ok=True)
+            console.print(f"what the processes have written: {kept}")
+    summary(fire, verdict)
+    print(verdict.line(), flush=True)
+    return 1 if verdict.faults else 0
+
+
+def summary(fire, verdict) -> None:
+    """A table for people, and every fault in words."""
+    table = Table(title=f"SEED={verdict.seed}", show_header=False)
+    blows = Counter(recovery.fault.kind for recovery in fire.recoveries)
+    lines = {
+        "jobs": f"{verdict.jobs}, {verdict.final} final: {_counted(verdict.states)}",
+        "acknowledged": f"{len(fire.ledger.submitted)} submits, {len(fire.ledger.canceled)} cancels",
+        "clients heard": f"503: {fire.ledger.unavailable}, nothing: {fire.ledger.unanswered}",
+        "network": _counted(fire.proxy.happened),
+        "blows": f"{fire.struck}: {_counted(blows)}",
+        "runs whose job ended before": str(verdict.orphans),
+    }
+    for name, said in lines.items():
+        table.add_row(name, said)
+    for kind in sorted(blows):
+        took = [f"{found.seconds:.1f}" if found.seconds else "never" for found in fire.recoveries if found.fault.kind == kind]
+        table.add_row(f"recovery, {kind}", " ".join(took))
+    console.print(table)
+    for fault in [*verdict.faults, *verdict.wrong[:10]]:
+        console.print(f"WRONG: {fault}", markup=False)
+
+
+def _counted(found) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(found.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""A network that loses and repeats: between the callers and the server, one request a connection.
+
+It knows as much of HTTP as it needs to tell where a request ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+from collections import Counter
+from collections.abc import Coroutine
+from random import Random
+from typing import Any
+
+HEAD_BYTES, BODY_BYTES = 1 << 16, 4 << 20
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+CONNECTION = re.compile(rb"\r\nconnection: [^\r]*", re.IGNORECASE)
+# What may happen to a request, and how often; otherwise it passes.
+FATES = {"request lost": 0.01, "answer lost": 0.03, "sent twice": 0.03, "delayed": 0.03}
+LONGEST_DELAY = 1.5
+TWICE_SECONDS = 10.0  # that the second of two waits for an answer nobody hears
+
+
+class Proxy:
+    """`url` leads to `server` (host, port). `faithful`: from now on everything passes."""
+
+    def __init__(self, server: tuple[str, int], seed: int) -> None:
+        self._server = server
+        self._chance = Random(f"{seed}/network")
+        self.faithful = False
+        self.happened: Counter[str] = Counter()
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._port = 0
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+
+    def __enter__(self) -> Proxy:
+        self._thread.start()
+        self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def _run(self) -> None:
+        listening = self._loop.run_until_complete(asyncio.start_server(self._meet, "127.0.0.1", 0, limit=HEAD_BYTES))
+        self._port = listening.sockets[0].getsockname()[1]
+        self._ready.set()
+        self._loop.run_forever()
+        listening.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError, RuntimeError):
+                self._loop.run_until_complete(task)
+        self._loop.close()
+
+    async def _meet(self, caller: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            request = await _request(caller)
+            fate = self._fate()
+            self.happened[fate] += 1
+            await self._pass_on(fate, request, caller, answer)
+        answer.close()
+
+    def _fate(self) -> str:
+        drawn = self._chance.random()
+        for fate, share in FATES.items():
+            if self.faithful:
+                break
+            if drawn < share:
+                return fate
+            drawn -= share
+        return "passed"
+
+    async def _pass_on(
+        self, fate: str, request: bytes, caller: asyncio.StreamReader, answer: asyncio.StreamWriter
+    ) -> None:
+        if fate == "request lost":
+            return
+        if fate == "delayed":
+            await asyncio.sleep(self._chance.uniform(0, LONGEST_DELAY))
+        gone = asyncio.ensure_future(caller.read())  # a caller that hangs up hangs up on the server
+        asked = [self._ask(request, None if fate == "answer lost" else answer, gone)]
+        if fate == "sent twice":
+            asked.append(self._ask(request, None, asyncio.ensure_future(asyncio.sleep(TWICE_SECONDS))))
+        try:
+            await asyncio.gather(*asked)
+        finally:
+            gone.cancel()
+
+    async def _ask(
+        self, request: bytes, answer: asyncio.StreamWriter | None, gone: asyncio.Future[bytes] | asyncio.Future[None]
+    ) -> None:
+        """Send it over a connection of its own and bring the answer back, unless it is to be lost."""
+        server, sent = await asyncio.open_connection(*self._server)
+        try:
+            sent.write(request)
+            while piece := await _unless(gone, server.read(1 << 16)):
+                if answer is not None:
+                    answer.write(piece)
+                    await answer.drain()
+        finally:
+            sent.close()
+
+
+async def _unless(gone: asyncio.Future[Any], coming: Coroutine[Any, Any, bytes]) -> bytes:
+    """What comes, or nothing once the caller has gone."""
+    piece = asyncio.ensure_future(coming)
+    await asyncio.wait({piece, gone}, return_when=asyncio.FIRST_COMPLETED)
+    if piece.done():
+        return piece.result()
+    piece.cancel()
+    return b""
+
+
+async def _request(caller: asyncio.StreamReader) -> bytes:
+    """One request, which asks the server to end the connection after its answer."""
+    head = await caller.readuntil(b"\r\n\r\n")
+    length = LENGTH.search(head)
+    body = await caller.readexactly(min(int(length[1]), BODY_BYTES)) if length else b""
+    return CONNECTION.sub(b"", head)[:-2] + b"Connection: close\r\n\r\n" + body

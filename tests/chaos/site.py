@@ -1,0 +1,61 @@
+"""The tenants of a run: one organization, a pool for jobs that need no sandbox and one for jobs that do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from config import places
+from orchestrator import lifecycle
+from tests.chaos.fire import Site
+from tests.factories import OPERATOR, OrganizationFactory, PoolFactory, ProjectFactory, api_token
+from tests.workers.agent.repositories import Repository
+
+QUICK = (["null", "print=hello", "exit=0"], ["null", "print=hello", "sleep=0.2", "exit=3"])
+SANDBOXED = (["sh", "-c", "echo hello; sleep 0.1; exit 3"],)
+SANDBOXED_SHARE = 12  # one of so many jobs wants a sandbox
+
+
+def build(state: Path, workers: int) -> Site:
+    """The last worker has the sandbox; all have two slots, the others four."""
+    home = places.prepare_home(state)
+    mirrors = home / "mirrors"
+    commit = Repository(mirrors / "acme" / "web.git").commit({"name": b"x"})
+    (mirrors).chmod(0o755)
+    organization = OrganizationFactory(slug="chaos")
+    for slug, isolation in (("quick", "none"), ("sandboxed", "namespaces")):
+        pool = PoolFactory(slug=slug)
+        ProjectFactory(
+            organization=organization, slug=slug, repositories=["acme/web"], pool=pool.slug, least_isolation=isolation
+        )
+    quick = [body("quick", commit, command) for command in QUICK]
+    bodies = quick * (SANDBOXED_SHARE // 2) + [body("sandboxed", commit, command) for command in SANDBOXED]
+    crew = [enrolled(state, number, sandboxed=number == workers) for number in range(1, workers + 1)]
+    return Site(api_token(organization), bodies, crew)
+
+
+def enrolled(state: Path, number: int, *, sandboxed: bool) -> tuple[str, Path, list[str]]:
+    pool, engine, capacity = ("sandboxed", "bubblewrap", 2) if sandboxed else ("quick", "null", 4)
+    worker, token = lifecycle.register_worker(
+        slug=f"worker-{number}",
+        pool=PoolFactory(slug=pool),
+        capacity=capacity,
+        labels=[],
+        capabilities=[],
+        by=OPERATOR,
+    )
+    file = state / f"worker-{number}.token"
+    file.touch(mode=0o600)
+    file.write_text(f"{token}\n{worker.worker_id}\n")
+    return worker.slug, file, ["--pool", pool, "--engine", engine, "--capacity", str(capacity)]
+
+
+def body(project: str, commit: str, command: list[str]) -> dict[str, Any]:
+    source = {"kind": "github", "repo_url": "https://github.com/acme/web.git", "owner": "acme", "repo": "web"}
+    return {
+        "org_slug": "chaos",
+        "project_slug": project,
+        "source": source | {"ref": "refs/heads/main", "git_commit": commit},
+        "execution": {"working_directory": ".", "command": command, "timeout_seconds": 60, "allow_network": False},
+        "trigger": {"kind": "manual"},
+    }
