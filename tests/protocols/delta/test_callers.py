@@ -15,7 +15,7 @@ from workers.models import Pool, Worker
 from workers.registry.models import WorkerState
 from workers.registry.tokens import WORKER_PREFIX, new_token
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 NOBODY = Caller()
 SUBJECT = "CN=build-01,OU=Runners,O=Acme"
 PROXY = "192.0.2.10"

@@ -1,9 +1,11 @@
 """The real runner's order of calls against the real server: it completes a job, fails one, is canceled, goes stale."""
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 
 import pytest
+import requests
 from django.core.management import CommandError, call_command
 
 from leases.models import Lease
@@ -13,7 +15,8 @@ from runtime_jobs.models import FailureExplanation, Job, JobEvent
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import ALICE, OPERATOR, PoolFactory, WorkerFactory, submitted_steps
 from tests.protocols.delta.runner import Runner
-from tests.serving import serving
+from tests.serving import eventually, serving
+from workers.models import Worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 NAME = "local-worker"
@@ -108,6 +111,21 @@ def test_it_goes_stale(start):
     assert moves[-1] == "failed"
     assert (job.failure_reason, lease.state) == (FailureReason.WORKER_LOST, LeaseState.REVOKED)
     assert Job.objects.get(retry_of_job_ulid=job.job_ulid).state == JobState.QUEUED
+
+
+def test_a_request_for_a_lease_waits_until_there_is_work(project, server):
+    worker = WorkerFactory(slug=NAME, pool=PoolFactory())
+    asked = {
+        "json": {"runner_id": NAME, "wait_seconds": 30},
+        "headers": {"Authorization": f"Bearer {worker.token}"},
+        "timeout": 60,
+    }
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(requests.post, f"{server.url}/api/v1/internal/lease", **asked)
+        eventually(lambda: Worker.objects.get().last_seen_at)
+        job = submitted_steps(project)
+        answer = waiting.result(timeout=20)
+    assert (answer.status_code, answer.json()["job_id"]) == (200, job.job_ulid)
 
 
 def test_two_runners_that_were_started_with_one_file_do_the_work_once(start, tmp_path):
