@@ -7,7 +7,7 @@ from orchestrator.ingest.views import RunUploadView, RunView
 
 urlpatterns = [
     path("v1/ingest/run", RunUploadView.as_view(), name="upload-run"),
-    path("v1/ingest/runs/<str:run_id>", RunView.as_view(), name="run"),
+    path("v1/ingest/runs/<slug:run_id>", RunView.as_view(), name="run"),
     path("runs/", runs_page, name="runs"),
-    path("runs/<str:run_id>/", run_page, name="run-page"),
+    path("runs/<slug:run_id>/", run_page, name="run-page"),
 ]

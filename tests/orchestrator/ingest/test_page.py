@@ -107,6 +107,12 @@ def test_for_everybody_else_it_does_not_exist(run):
     )
 
 
+@pytest.mark.parametrize("run_id", ["run_%00", "run_%0a", "..%2f", "%F0%9F%92%A9"])
+def test_what_cannot_be_a_run_s_id_is_not_there(staff, run_id):
+    assert staff.get(f"/runs/{run_id}/").status_code == 404
+    assert staff.get(f"/v1/ingest/runs/{run_id}").status_code == 404
+
+
 def test_without_a_session_it_leads_to_the_login(run):
     answer = browser(None).get(f"/runs/{run.run_id}/")
     assert answer.status_code == 302
