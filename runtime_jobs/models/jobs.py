@@ -44,9 +44,6 @@ class JobQuerySet(models.QuerySet["Job"]):
     def queued(self) -> JobQuerySet:
         return self.filter(state=JobState.QUEUED)
 
-    def in_claim_order(self) -> JobQuerySet:
-        return self.order_by("-priority", "created_at", "id")
-
     def locked(self) -> JobQuerySet:
         """`FOR NO KEY UPDATE`: an open insert of an event row must not make a claimer skip the job."""
         return self.select_for_update(no_key=True, of=("self",))

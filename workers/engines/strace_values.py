@@ -95,11 +95,6 @@ def _unescaped(found: re.Match[bytes]) -> bytes:
     return _NAMED.get(body, body)
 
 
-def is_cut(value: bytes) -> bool:
-    """Whether strace left out the end of this string (`"abc"...`)."""
-    return value.endswith(b'"...')
-
-
 def descriptor(value: bytes) -> Descriptor | None:
     found = _DESCRIPTOR.match(value)
     if not found:
