@@ -70,6 +70,16 @@ class CacheWanted(serializers.Serializer):
     read_only = serializers.BooleanField()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
 
 
+class SourceWanted(serializers.Serializer):
+    kind = serializers.ChoiceField(choices=["github"])
+    repo_url = serializers.CharField()
+    owner = serializers.CharField()
+    repo = serializers.CharField()
+    ref = serializers.CharField(allow_null=True)
+    git_commit = serializers.CharField()
+    pull_request_number = serializers.IntegerField(allow_null=True)
+
+
 class RunnerSpec(serializers.Serializer):
     name = serializers.CharField()
     workdir = serializers.CharField()
@@ -78,6 +88,7 @@ class RunnerSpec(serializers.Serializer):
     artifacts = ArtifactWanted(many=True)
     caches = CacheWanted(many=True)
     image = serializers.CharField(required=False)
+    source = SourceWanted(required=False, help_text="The commit to check out.")  # type: ignore[assignment] # a field
 
 
 class LeaseGranted(serializers.Serializer):

@@ -7,6 +7,7 @@ from typing import Any
 from leases.models import Lease
 from orchestrator.protocols.delta.words import CANCEL, CANCELED, STALE, STALE_LEASE
 from runtime_jobs.models import Job
+from runtime_jobs.specs import source_of
 from runtime_jobs.states import JobState
 
 
@@ -28,7 +29,8 @@ def granted(lease: Lease, job: Job, *, run_id: str) -> dict[str, Any]:
 
 
 def job_spec(job: Job) -> dict[str, Any]:
-    """A job of type `steps` in the documents' words. `image` is there only if the job wants one."""
+    """A job of type `steps` in the documents' words; `image` and `source` only if the job wants them. For what is to be
+    checked out the documents have no word."""
     spec = job.spec
     return {
         "name": spec["name"],
@@ -40,6 +42,7 @@ def job_spec(job: Job) -> dict[str, Any]:
         ],
         "caches": spec.get("caches") or [],
         **({"image": spec["image"]} if spec.get("image") else {}),
+        **({"source": source_of(job)} if job.repo_url else {}),
     }
 
 

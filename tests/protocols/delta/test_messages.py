@@ -7,7 +7,7 @@ from orchestrator import lifecycle
 from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
 from runtime_jobs.states import CancelReason, FailureReason, JobState
 from tests.calling import Caller
-from tests.factories import ALICE, PoolFactory, WorkerFactory, claimed, submitted, submitted_steps
+from tests.factories import ALICE, COMMIT, PoolFactory, WorkerFactory, claimed, source, submitted, submitted_steps
 from tests.orchestrator.conftest import after
 from tests.protocols.delta.messages import PATHS, Held, error_of, recorded
 from tests.unchanged import nothing_lost
@@ -40,6 +40,12 @@ def test_a_lease_is_granted_in_the_documents_shape(project, wendy):
     assert granted["job_spec"]["steps"] == ["make test"]
     assert granted["job_spec"]["env"] == {"CI": "true"}
     assert Job.objects.get().state == JobState.LEASED
+
+
+def test_what_is_to_be_checked_out_is_said_where_there_is_something(project, wendy):
+    submitted_steps(project, source=source(), image=None)
+    spec = wendy.post(LEASE, {"runner_id": "r"}).json()["job_spec"]
+    assert (spec["source"]["repo_url"], spec["source"]["git_commit"]) == (source().repo_url, COMMIT)
 
 
 def test_a_lease_outlives_its_heartbeats_whatever_is_set(project, worker, wendy):
