@@ -25,6 +25,7 @@ CODES: dict[str, Code] = {
     "project_not_enabled": Code(403, "There is no such project, or it is not enabled for hosted runtime analysis."),
     "repository_not_allowed": Code(403, "The project may not run this repository."),
     "forbidden": Code(403, "A browser's session was used without its CSRF token, or from another site's page."),
+    "https_required": Code(403, "The request came in plain text. Revoke the token that it carried, and use `https`."),
     "not_found": Code(404, "There is no such thing, or you may not see it."),
     "method_not_allowed": Code(405, "`Allow` says which methods are right."),
     "not_acceptable": Code(406, "None of the media types in `Accept` can be had."),

@@ -28,13 +28,19 @@ GONE = 499  # in the log only: the caller went away before it was answered
 Synchronous = Callable[[HttpRequest], HttpResponseBase]
 Asynchronous = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 Next = Synchronous | Asynchronous
+PROGRAMS = ("/v1/", "/api/")  # where programs call, with tokens
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 def _arrive(request: HttpRequest) -> HttpResponse | None:
     """Name the request, and answer at once what no view has to see."""
     note(request)
-    refusal = getattr(request, "scope", {}).get(bodies.REFUSAL) or _wrong_length(request) or _token_in_address(request)
+    refusal = (
+        getattr(request, "scope", {}).get(bodies.REFUSAL)
+        or _wrong_length(request)
+        or _token_in_address(request)
+        or _in_plain_text(request)
+    )
     return as_response(refusal, request) if refusal else None
 
 
@@ -55,6 +61,13 @@ def _token_in_address(request: HttpRequest) -> Refusal | None:
         detail = "A token belongs into the Authorization header. Revoke this one: others have read it."
         return Refusal(400, "invalid_query", detail)
     return None
+
+
+def _in_plain_text(request: HttpRequest) -> Refusal | None:
+    """Browsers are redirected to https; a program would repeat its token in the open with every request."""
+    if not settings.SECURE_SSL_REDIRECT or request.is_secure() or not request.path.startswith(PROGRAMS):
+        return None
+    return Refusal(403, "https_required", "Use https, and revoke the token: it was sent in plain text.")
 
 
 def _leave(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

@@ -162,6 +162,23 @@ def test_a_post_of_another_sites_page_is_refused_in_our_words():
         assert problem_of(strict.post(path))["code"] == "method_not_allowed"
 
 
+def test_a_token_in_plain_text_is_refused_and_not_sent_on(settings):
+    """A redirect would make a GET of the POST, and its client would send the token openly again and again."""
+    settings.HTTPS = settings.SECURE_SSL_REDIRECT = True
+    for path in (JOBS, "/api/v1/nothing"):
+        answer = Client().post(path, "{}", content_type="application/json")
+        assert answer.status_code == 403
+    assert problem_of(Client().post(JOBS, "{}", content_type="application/json"))["code"] == "https_required"
+    assert Client().get("/admin/")["Location"].startswith("https://")
+    assert Client().post(JOBS, "{}", content_type="application/json", secure=True).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_probes_of_the_machine_itself_need_no_https(settings, path):
+    settings.HTTPS = settings.SECURE_SSL_REDIRECT = True
+    assert Client().get(path).status_code in {200, 503}
+
+
 def test_an_anonymous_caller_sees_no_difference_between_ids(organization):
     job = submitted(organization.projects.get())
     nobody = Caller()
