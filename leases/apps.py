@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class LeasesConfig(AppConfig):
@@ -6,4 +7,6 @@ class LeasesConfig(AppConfig):
     verbose_name = "Leases"
 
     def ready(self) -> None:
-        from leases import checks  # noqa: F401, PLC0415 registers itself, once the settings are there
+        from leases import checks, lanes  # noqa: F401, PLC0415 registers itself, once the settings are there
+
+        post_migrate.connect(lambda **_: lanes.install(), sender=self, weak=False)

@@ -1,9 +1,9 @@
-"""Who runs what next. The one place besides the verbs that writes a job's state: the claim is one SQL statement."""
+"""Who runs what next. The one place besides the verbs that writes a job's state: the claim's SQL."""
 
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
+from leases import lanes
+from leases.models import LaneProfile
 from runtime_jobs.models import Job
 
 LEVELS = ("none", "restricted", "namespaces")  # weakest first
@@ -25,21 +25,28 @@ class Offer:
         """The least isolation that a job may ask for and still be served."""
         return list(LEVELS[: LEVELS.index(self.isolation) + 1])
 
-
-def take_next(offer: Offer) -> Job | None:
-    """Lock the next job for this offer and move it to `leased` under a new fence; None when there is none.
-
-    The row comes with `at`, the database's clock after its lock."""
-    parameters = {
-        "pool": offer.pool,
-        "job_types": list(offer.job_types),
-        "isolations": offer.isolations,
-        "offers": sorted(offer.offers),
-        "worker_id": offer.worker_id,
-    }
-    return next(iter(Job.objects.raw(_sql("claim"), parameters)), None)
+    @property
+    def profiles(self) -> list[int]:
+        """What this worker is good enough for."""
+        fitting = LaneProfile.objects.filter(
+            job_type__in=self.job_types,
+            least_isolation__in=self.isolations,
+            requirements__contained_by=sorted(self.offers),
+        )
+        return list(fitting.values_list("pk", flat=True))
 
 
-@cache
-def _sql(name: str) -> str:
-    return (Path(__file__).parent / "sql" / f"{name}.sql").read_text()
+def take_next(offer: Offer, *, most: int = 1) -> tuple[list[Job], lanes.Taken]:
+    """Move up to `most` of the next jobs for this offer to `leased` under new fences, and return them.
+
+    Each row comes with `at`, the database's clock after its lock. What was taken has to be settled last."""
+    taken = lanes.take(pool=offer.pool, profiles=offer.profiles, worker_id=offer.worker_id, most=most)
+    return _rows(taken.jobs), taken
+
+
+def _rows(ids: list[int]) -> list[Job]:
+    if not ids:
+        return []
+    found = Job.objects.raw("SELECT *, clock_timestamp() AS at FROM runtime_jobs WHERE id = ANY(%s)", [ids])
+    place = {key: number for number, key in enumerate(ids)}
+    return sorted(found, key=lambda job: place[job.pk])

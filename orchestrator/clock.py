@@ -8,6 +8,7 @@ import threading
 
 from django.db import Error, connection
 
+from leases import lanes
 from orchestrator.models import ClockBeat
 from orchestrator.sweeps import forget_old_deliveries, forget_old_keys, sweep
 from runtime_jobs.clock import database_time
@@ -43,6 +44,7 @@ class Clock:
         if not _lead():
             return False
         changed = sweep()
+        lanes.advance()
         if changed:
             log.info("clock changed %d jobs", changed)
         if self.rounds % KEYS_EVERY == 0:

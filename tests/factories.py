@@ -6,6 +6,8 @@ from typing import Any
 import factory
 
 from leases.claims import Offer
+from leases.lanes import Ending, lane_of
+from leases.models import Lane
 from orchestrator import lifecycle
 from orchestrator.lifecycle import Claimed, Submission
 from runtime_jobs.events import Actor
@@ -146,6 +148,17 @@ def submitted_steps(
     given = submission(project or ProjectFactory(), steps_spec(**changes), pool=pool)
     policy = policy or steps_policy(**TIMINGS)
     return lifecycle.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
+
+
+def demanding(job: Job, **columns: Any) -> None:
+    """Give a waiting job other scheduling columns than its type or project does, and the lane for them."""
+    for name, value in columns.items():
+        setattr(job, name, value)
+    job.lane_id = lane_of(job)
+    job.save(update_fields=[*columns, "lane_id"])
+    Lane.objects.update(head_id=None, head_at=None)
+    waiting = Job.objects.queued().values_list("pk", "lane_id", "created_at")
+    Ending(entered=list(waiting)).tell()
 
 
 def offer(worker: Worker, **changes: Any) -> Offer:

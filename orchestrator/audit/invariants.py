@@ -1,44 +1,29 @@
 """What must always hold, as SQL that finds the rows where it does not. Each answers `job_ulid` or another name."""
 
-from dataclasses import dataclass
-
 from leases.states import ENDED_BY_WORKER, OPEN
+from orchestrator.audit.invariant import Invariant, listed
+from orchestrator.audit.lane_invariants import LANE_INVARIANTS
 from runtime_jobs.states import FINAL, HELD, MOVES, WAITING
-
-
-def _list(values: tuple[str, ...]) -> str:
-    """The states as an SQL list; they are our own constants."""
-    return ", ".join(f"'{value}'" for value in values)
-
-
-@dataclass(frozen=True)
-class Invariant:
-    """`code` is stable; `rule` is the sentence that holds; `broken` finds its exceptions, one text column."""
-
-    code: str
-    rule: str
-    broken: str
-
 
 _EDGES = ", ".join(f"('{source}', '{target}')" for source, targets in MOVES.items() for target in sorted(targets))
 
-INVARIANTS = (
+JOB_INVARIANTS = (
     Invariant(
         "I1",
         "A job has at most one open lease.",
-        f"SELECT job_ulid FROM runtime_worker_leases WHERE state IN ({_list(OPEN)}) GROUP BY 1 HAVING count(*) > 1",
+        f"SELECT job_ulid FROM runtime_worker_leases WHERE state IN ({listed(OPEN)}) GROUP BY 1 HAVING count(*) > 1",
     ),
     Invariant(
         "I2",
         "A job that waits or has ended has no open lease.",
         f"""SELECT j.job_ulid FROM runtime_jobs j JOIN runtime_worker_leases l USING (job_ulid)
-             WHERE l.state IN ({_list(OPEN)}) AND j.state IN ({_list((*WAITING, *FINAL))})""",
+             WHERE l.state IN ({listed(OPEN)}) AND j.state IN ({listed((*WAITING, *FINAL))})""",
     ),
     Invariant(
         "I3",
         "A job that is leased or runs has an open lease.",
-        f"""SELECT j.job_ulid FROM runtime_jobs j WHERE j.state IN ({_list(HELD)}) AND NOT EXISTS
-             (SELECT FROM runtime_worker_leases l WHERE l.job_ulid = j.job_ulid AND l.state IN ({_list(OPEN)}))""",
+        f"""SELECT j.job_ulid FROM runtime_jobs j WHERE j.state IN ({listed(HELD)}) AND NOT EXISTS
+             (SELECT FROM runtime_worker_leases l WHERE l.job_ulid = j.job_ulid AND l.state IN ({listed(OPEN)}))""",
     ),
     Invariant(
         "I4",
@@ -50,9 +35,9 @@ INVARIANTS = (
         "I5",
         "A job that has ended has exactly one final event, another has none.",
         f"""SELECT j.job_ulid FROM runtime_jobs j
-              LEFT JOIN runtime_job_events e ON e.job_ulid = j.job_ulid AND e.to_state IN ({_list(FINAL)})
+              LEFT JOIN runtime_job_events e ON e.job_ulid = j.job_ulid AND e.to_state IN ({listed(FINAL)})
              GROUP BY j.job_ulid, j.state
-            HAVING count(e.id) <> CASE WHEN j.state IN ({_list(FINAL)}) THEN 1 ELSE 0 END""",
+            HAVING count(e.id) <> CASE WHEN j.state IN ({listed(FINAL)}) THEN 1 ELSE 0 END""",
     ),
     Invariant(
         "I6",
@@ -68,7 +53,7 @@ INVARIANTS = (
         "I7",
         "Only moves of the table were made.",
         f"""SELECT job_ulid FROM runtime_job_events WHERE to_state IS NOT NULL
-               AND NOT (from_state IS NULL AND to_state IN ({_list(WAITING)}))
+               AND NOT (from_state IS NULL AND to_state IN ({listed(WAITING)}))
                AND (coalesce(from_state, '-'), to_state) NOT IN ({_EDGES})""",
     ),
     Invariant(
@@ -101,7 +86,7 @@ INVARIANTS = (
         "I10",
         "A retry follows a job that failed or was canceled, one attempt on, with the same root.",
         f"""SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN runtime_jobs o ON o.job_ulid = j.retry_of_job_ulid
-             WHERE j.retry_of_job_ulid IS NOT NULL AND (o.id IS NULL OR o.state NOT IN ({_list(FINAL)})
+             WHERE j.retry_of_job_ulid IS NOT NULL AND (o.id IS NULL OR o.state NOT IN ({listed(FINAL)})
                 OR o.state = 'succeeded' OR j.attempt <> o.attempt + 1 OR j.root_job_ulid <> o.root_job_ulid
                 OR (j.retry_kind = 'automatic') <> (j.automatic_retries_spent > 0)
                 OR (j.retry_kind = 'automatic' AND (o.state <> 'failed'
@@ -146,7 +131,7 @@ INVARIANTS = (
         "A lease is acknowledged after it was granted and ends after both; its worker ends it before it expires.",
         f"""SELECT job_ulid FROM runtime_worker_leases WHERE acknowledged_at < leased_at
                OR completed_at < coalesce(acknowledged_at, leased_at)
-               OR (state IN ({_list(ENDED_BY_WORKER)}) AND completed_at >= expires_at)""",
+               OR (state IN ({listed(ENDED_BY_WORKER)}) AND completed_at >= expires_at)""",
     ),
     Invariant(
         "I17",
@@ -166,7 +151,7 @@ INVARIANTS = (
     Invariant(
         "I22",
         "Every job was submitted or follows another; none is lost between the states.",
-        f"""SELECT job_ulid FROM runtime_jobs WHERE state NOT IN ({_list((*WAITING, *HELD, *FINAL))})
+        f"""SELECT job_ulid FROM runtime_jobs WHERE state NOT IN ({listed((*WAITING, *HELD, *FINAL))})
                OR (retry_of_job_ulid IS NULL AND root_job_ulid <> job_ulid)""",
     ),
     Invariant(
@@ -188,3 +173,5 @@ INVARIANTS = (
             WHERE type = '' OR uri = '' OR fence = 0""",
     ),
 )
+
+INVARIANTS = (*JOB_INVARIANTS, *LANE_INVARIANTS)

@@ -9,7 +9,7 @@ from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle import moves
-from orchestrator.lifecycle.transaction import verb
+from orchestrator.lifecycle.transaction import ending, verb
 from runtime_jobs.clock import database_time
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
@@ -46,9 +46,10 @@ def claim(
         return earlier
     if not worker.may_claim or _held(worker) >= worker.capacity:
         return None
-    job = take_next(replace(offer, worker_id=worker.worker_id))
-    if job is None:
+    jobs, ending().taken = take_next(replace(offer, worker_id=worker.worker_id))
+    if not jobs:
         return None
+    (job,) = jobs
     lease = _grant(job, worker, at=now or database_time(), acknowledge=acknowledge, session=session)
     if once:
         once.settle(lease.lease_ulid, at=lease.leased_at)

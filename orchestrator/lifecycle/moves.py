@@ -3,8 +3,10 @@
 from datetime import datetime, timedelta
 from typing import Any
 
+from leases.lanes import lane_of
 from leases.models import Lease
 from leases.states import LeaseState
+from orchestrator.lifecycle.transaction import ending
 from runtime_jobs import events
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import IllegalMove, NotFound
@@ -98,7 +100,9 @@ def enter(job: Job, *, at: datetime, by: Actor, **payload: Any) -> Job:
     """Store a new job as queued, with its first event. The caller stores it once more."""
     job.state = JobState.QUEUED
     job.created_at = job.phase_at = job.updated_at = at
+    job.lane_id = lane_of(job)
     job.save(force_insert=True)
+    ending().entered.append((job.pk, job.lane_id, job.created_at))
     events.append(job, "job.queued", at=at, by=by, to_state=JobState.QUEUED, **payload)
     return job
 
@@ -133,12 +137,15 @@ def close(lease: Lease, state: LeaseState, *, reason: str, at: datetime, digest:
     lease.ended_reason = reason
     lease.completed_at = at
     lease.final_digest = digest
+    ending().freed.append(lease.job.pk)
     store_lease(lease)
 
 
 def requeue(job: Job, *, kind: str, at: datetime, by: Actor, worker_id: str, reason: str) -> None:
     """Back to the queue, as if it had not been claimed."""
     job.progress = None
+    if job.lane_id is not None:
+        ending().entered.append((job.pk, job.lane_id, job.created_at))
     move(job, JobState.QUEUED, kind=kind, at=at, by=by, worker_id=worker_id, reason=reason)
 
 

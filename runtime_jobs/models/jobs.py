@@ -80,6 +80,7 @@ class Job(models.Model):
     result = models.JSONField(null=True)
     priority = models.IntegerField()
     pool = models.CharField(max_length=63)
+    lane_id = models.IntegerField(null=True, help_text="Lanes lie to the right, in `leases`.")
     requirements = ArrayField(models.CharField(max_length=63), default=list)
     excluded_workers = ArrayField(models.CharField(max_length=ID_LENGTH), default=list)
     payload_digest = models.CharField(max_length=64)
@@ -198,6 +199,8 @@ class Job(models.Model):
                 name="jobs_in_claim_order",
                 condition=Q(state=JobState.QUEUED),
             ),
+            # The claim: the oldest of a lane.
+            models.Index(fields=["lane_id", "id"], name="jobs_of_lane", condition=Q(state=JobState.QUEUED)),
             # The clock: overdue cancels and hard timeouts look only at jobs that are held.
             models.Index(
                 fields=["state"],

@@ -4,9 +4,8 @@ import pytest
 
 from leases.models import Lease
 from orchestrator import lifecycle
-from runtime_jobs.models import Job
 from tests.calling import Caller, refused
-from tests.factories import OPERATOR, PoolFactory, WorkerFactory, submitted
+from tests.factories import OPERATOR, PoolFactory, WorkerFactory, demanding, submitted
 from workers.registry.models import WorkerState
 
 pytestmark = pytest.mark.django_db
@@ -64,7 +63,7 @@ def test_a_worker_claims_in_its_own_pool(wendy, worker, job):
 
 
 def test_a_label_that_is_not_registered_is_not_worn(wendy, worker, job):
-    Job.objects.update(requirements=["linux", "gpu"])
+    demanding(job, requirements=["linux", "gpu"])
     assert wendy.post(LEASES, body(worker, labels=["gpu"])).status_code == 204
     worker.labels = ["gpu"]
     worker.save()

@@ -24,6 +24,7 @@ from tests.factories import (
     OPERATOR,
     POLICY,
     OrganizationFactory,
+    PlanFactory,
     PoolFactory,
     ProjectFactory,
     WorkerFactory,
@@ -159,8 +160,9 @@ def test_what_does_not_exist_is_not_found():
 
 def test_jobs_are_claimed_by_priority_then_age_then_number():
     project = ProjectFactory()
-    low, second, third = (submitted(project) for _ in range(3))
-    Job.objects.filter(pk=low.pk).update(priority=50)
+    poor = OrganizationFactory(plan=PlanFactory(name="low", priority=50))
+    low = submitted(ProjectFactory(organization=poor))
+    second, third = submitted(project), submitted(project)
     same = Job.objects.get(pk=second.pk).created_at
     Job.objects.filter(pk=third.pk).update(created_at=same)
     worker = WorkerFactory()

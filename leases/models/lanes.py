@@ -1,0 +1,109 @@
+"""Where jobs wait. Those that are alike to the scheduler share a lane, the lanes of one tenant and priority a queue.
+
+Workers choose among queues and lanes, never among jobs, so a claim costs the same however many jobs wait. Only the
+functions in `leases/sql` write here; which row may be written when is told there."""
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+from runtime_jobs.models.tenants import ISOLATION_CHOICES
+
+EMPTY = 2**63 - 1  # `scan_from` of a lane without a waiting job
+
+
+class LaneProfile(models.Model):
+    """What a worker must be to run the jobs of a queue. There are few: each claim looks at all of them."""
+
+    job_type = models.CharField(max_length=50)
+    requirements = ArrayField(models.CharField(max_length=63), default=list, help_text="Sorted.")
+    least_isolation = models.CharField(max_length=20, choices=ISOLATION_CHOICES)
+
+    class Meta:
+        db_table = "lane_profiles"
+        constraints = [
+            models.UniqueConstraint(fields=["job_type", "least_isolation", "requirements"], name="one_lane_profile")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_type} {self.requirements} {self.least_isolation}"
+
+
+class LaneQueue(models.Model):
+    """The lanes of one organization with one priority. Chosen first, so that a full tenant is passed in one step.
+
+    `head_*`: its oldest job that may be served, a hint for the order; none: nothing to serve.
+    `tier` is the priority, risen with the wait (aging). `rank` orders within a tier: the age of the head under FIFO,
+    the service received under fair share. `blocked_by`: the limit that is full."""
+
+    pool = models.CharField(max_length=63)
+    profile_id = models.IntegerField()
+    org_slug = models.CharField(max_length=63)
+    priority = models.IntegerField()
+    limits = ArrayField(models.IntegerField(), default=list)
+    head_id = models.BigIntegerField(null=True)
+    head_at = models.DateTimeField(null=True)
+    tier = models.IntegerField()
+    rank = models.FloatField(default=0)
+    blocked_by = models.IntegerField(null=True)
+
+    id = models.AutoField(primary_key=True)  # a guard's key has 32 bits
+
+    class Meta:
+        db_table = "lane_queues"
+        constraints = [
+            models.UniqueConstraint(fields=["pool", "profile_id", "org_slug", "priority"], name="one_lane_queue")
+        ]
+        indexes = [
+            models.Index(
+                "pool",
+                "profile_id",
+                models.F("tier").desc(),
+                "rank",
+                "id",
+                name="lane_queues_to_serve",
+                condition=models.Q(head_id__isnull=False, blocked_by__isnull=True),
+            ),
+            models.Index(fields=["org_slug", "pool"], name="lane_queues_of_organization"),
+            models.Index(
+                fields=["blocked_by"], name="lane_queues_blocked", condition=models.Q(blocked_by__isnull=False)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pool}/{self.org_slug} {self.priority}"
+
+
+class Lane(models.Model):
+    """Jobs that only their age tells apart.
+
+    `scan_from`: no job below this id waits here; must be right. `head_*`: as in the queue, of this lane."""
+
+    id = models.AutoField(primary_key=True)
+    queue_id = models.IntegerField()
+    project_slug = models.CharField(max_length=63)
+    source_address = models.CharField(max_length=45, blank=True, help_text="Where its jobs are limited by it.")
+    concurrency_key = models.CharField(max_length=200, blank=True)
+    limits = ArrayField(models.IntegerField(), default=list)
+    head_id = models.BigIntegerField(null=True)
+    head_at = models.DateTimeField(null=True)
+    scan_from = models.BigIntegerField(default=EMPTY)
+    blocked_by = models.IntegerField(null=True)
+
+    class Meta:
+        db_table = "lanes"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["queue_id", "project_slug", "source_address", "concurrency_key"], name="one_lane"
+            )
+        ]
+        indexes = [
+            models.Index(
+                fields=["queue_id", "head_at", "head_id"],
+                name="lanes_to_serve",
+                condition=models.Q(head_id__isnull=False, blocked_by__isnull=True),
+            ),
+            models.Index(fields=["blocked_by"], name="lanes_blocked", condition=models.Q(blocked_by__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"lane {self.pk}"

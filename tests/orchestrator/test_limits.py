@@ -1,0 +1,195 @@
+"""Limits hold exactly, whoever comes at once; who waits for one goes on when there is room."""
+
+import threading
+
+import pytest
+from django.db import connection, transaction
+
+from leases.lanes import advance
+from leases.limits import set_organization_limit
+from leases.models import Lane, LaneQueue, Lease, Limit, LimitSlot
+from orchestrator import lifecycle
+from runtime_jobs.models import Job
+from runtime_jobs.states import HELD, FailureReason
+from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, offer, submitted
+from tests.orchestrator.test_races import together
+
+pytestmark = pytest.mark.django_db
+
+ORG = "sandtrace"
+
+
+@pytest.fixture
+def project(db):
+    return ProjectFactory(organization=OrganizationFactory(slug=ORG))
+
+
+@pytest.fixture
+def worker(db):
+    return WorkerFactory(capacity=200)
+
+
+def take(worker):
+    return lifecycle.claim(worker=worker, offer=offer(worker))
+
+
+def finish(claim) -> None:
+    lifecycle.fail(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, reason=FailureReason.WORKER_ERROR)
+
+
+def running() -> int:
+    return Job.objects.filter(state__in=HELD).count()
+
+
+def test_no_more_run_than_the_limit_and_the_next_goes_when_one_ends(project, worker):
+    set_organization_limit(org_slug=ORG, max_active=2)
+    for _ in range(4):
+        submitted(project)
+    first, second = take(worker), take(worker)
+    assert take(worker) is None
+    assert Limit.objects.get().waiting
+    finish(first)
+    assert take(worker) is not None
+    assert take(worker) is None
+    finish(second)
+    assert take(worker) is not None
+    assert running() == 2
+
+
+def test_a_full_tenant_does_not_hold_up_another(project, worker):
+    set_organization_limit(org_slug=ORG, max_active=1)
+    for slug in [f"p{number}" for number in range(20)]:
+        submitted(ProjectFactory(organization=project.organization, slug=slug))
+    other = submitted(ProjectFactory(organization=OrganizationFactory(slug="other")))
+    take(worker)
+    assert take(worker).job.pk == other.pk, "the whole tenant is passed in one step"
+
+
+def test_the_narrower_limit_holds_too(project, worker):
+    set_organization_limit(org_slug=ORG, max_active=5)
+    set_organization_limit(org_slug=ORG, job_type="runtime", max_active=1)
+    for _ in range(3):
+        submitted(project)
+    claim = take(worker)
+    assert take(worker) is None
+    assert LimitSlot.objects.filter(job_id=claim.job.pk).count() == 2
+    finish(claim)
+    assert take(worker) is not None
+
+
+def test_every_way_to_lose_a_lease_gives_the_place_back(project, worker):
+    set_organization_limit(org_slug=ORG, max_active=1)
+    for _ in range(3):
+        submitted(project)
+    released = take(worker)
+    lifecycle.release(lease_ulid=released.lease.lease_ulid, worker=worker)
+    expired = take(worker)
+    assert expired.job.pk == released.job.pk
+    lifecycle.expire(job_ulid=expired.job.job_ulid, now=expired.lease.expires_at)
+    canceled = take(worker)
+    assert canceled is not None
+    lifecycle.cancel(job_ulid=canceled.job.job_ulid, by=OPERATOR, deadline_seconds=0)
+    lifecycle.force_cancel(job_ulid=canceled.job.job_ulid)
+    assert take(worker) is not None
+
+
+def test_a_new_limit_counts_what_runs_already(project, worker):
+    for _ in range(5):
+        submitted(project)
+    claims = [take(worker) for _ in range(3)]
+    set_organization_limit(org_slug=ORG, max_active=2)
+    assert take(worker) is None
+    finish(claims[0])
+    assert take(worker) is None, "two still run"
+    finish(claims[1])
+    assert take(worker) is not None
+    assert running() == 2
+
+
+def test_a_lowered_limit_is_reached_as_jobs_end_and_a_raised_one_at_once(project, worker):
+    set_organization_limit(org_slug=ORG, max_active=3)
+    for _ in range(8):
+        submitted(project)
+    claims = [take(worker) for _ in range(3)]
+    set_organization_limit(org_slug=ORG, max_active=1)
+    for claim in claims[:2]:
+        finish(claim)
+        assert take(worker) is None
+    finish(claims[2])
+    last = take(worker)
+    assert last is not None
+    assert take(worker) is None
+    set_organization_limit(org_slug=ORG, max_active=4)
+    assert [take(worker) is not None for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("most", [1, 7])
+@pytest.mark.django_db(transaction=True)
+def test_claimers_at_once_never_exceed_it(most):
+    project = ProjectFactory(organization=OrganizationFactory(slug=ORG))
+    set_organization_limit(org_slug=ORG, max_active=most)
+    for _ in range(60):
+        submitted(project)
+    workers = [WorkerFactory(capacity=50) for _ in range(8)]
+    seen: list[int] = []
+
+    def work(worker) -> int:
+        ended = 0
+        for _ in range(400):
+            claim = take(worker)
+            if claim is None:
+                if not Job.objects.filter(state="queued").exists():
+                    break
+                continue
+            seen.append(Lease.objects.open().count())
+            finish(claim)
+            ended += 1
+        return ended
+
+    ended = together(*(lambda worker=worker: work(worker) for worker in workers))
+    assert sum(ended) == 60
+    assert max(seen) <= most
+    assert not LimitSlot.objects.filter(job_id__isnull=False).exists()
+    assert LimitSlot.objects.count() == most
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_is_submitted_while_a_claim_finds_the_lane_empty_is_found():
+    """The claim may not call a lane empty while a submit that saw it otherwise has not committed."""
+    project, worker = ProjectFactory(), WorkerFactory(capacity=50)
+    submitted(project)
+    take(worker)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def submit_slowly() -> None:
+        with transaction.atomic():
+            lane = Lane.objects.get()
+            job = Job.objects.get()
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT lanes_end('{}', %s::bigint[], %s::integer[], %s::timestamptz[])",
+                    [[job.pk + 10**6], [lane.pk], [job.created_at]],
+                )
+            entered.set()
+            assert go_on.wait(10)
+        connection.close()
+
+    thread = threading.Thread(target=submit_slowly)
+    thread.start()
+    assert entered.wait(10)
+    assert take(worker) is None
+    go_on.set()
+    thread.join(10)
+    lane = Lane.objects.get()
+    assert lane.head_id is not None, "nobody called it empty"
+    assert LaneQueue.objects.get().head_id is not None
+
+
+def test_the_clock_moves_a_bound_that_stayed_behind(project, worker):
+    submitted(project)
+    later = submitted(project)
+    claimed(worker)
+    Lane.objects.update(head_id=Job.objects.earliest("pk").pk, scan_from=0)
+    assert advance() == 1
+    assert Lane.objects.get().scan_from == later.pk
+    assert advance() == 0
