@@ -1,8 +1,9 @@
-"""Limits on how many jobs run at once: made, raised, lowered."""
+"""Limits on how many jobs run at once: made, raised, lowered, lifted. Each function is part of a verb's transaction."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import QuerySet
 
 from leases.models.lanes import Lane, LaneProfile, LaneQueue
@@ -27,7 +28,6 @@ def limits_of_queue(*, org_slug: str, job_type: str) -> list[int]:
     return list(found.order_by("-key").values_list("pk", flat=True))
 
 
-@transaction.atomic
 def set_organization_limit(*, org_slug: str, job_type: str = ALL_TYPES, max_active: int) -> Limit:
     """At most `max_active` jobs of the organization and type run at once from now on. What runs already, runs on."""
     guard(4, org_slug)
@@ -54,15 +54,35 @@ def _fit_slots(limit: Limit, max_active: int) -> None:
     LimitSlot.objects.bulk_create(LimitSlot(limit_id=limit.pk, n=n) for n in range(max_active) if n not in there)
 
 
+def lift_organization_limit(*, org_slug: str, job_type: str = ALL_TYPES) -> None:
+    """Remove the limit, if there is one."""
+    guard(4, org_slug)
+    limit = Limit.objects.filter(kind=LimitKind.ORGANIZATION, org_slug=org_slug, key=job_type).first()
+    if limit is None:
+        return
+    guard(8, limit.pk)
+    for queue in _guarded(_queues(limit)):
+        queue.limits = [other for other in queue.limits if other != limit.pk]
+        queue.save(update_fields=["limits"])
+    _let_go_on(limit)
+    LimitSlot.objects.filter(limit_id=limit.pk).delete()
+    limit.delete()
+
+
 def _attach(limit: Limit) -> None:
     """Let the limit hold the queues that are there already, and the jobs that run from them."""
     queues = _queues(limit)
-    for queue_id in queues:
-        guard(5, queue_id)
-        queue = LaneQueue.objects.get(pk=queue_id)
+    for queue in _guarded(queues):
         queue.limits = [*queue.limits, limit.pk]
         queue.save(update_fields=["limits"])
     _adopt(limit, Job.objects.filter(lane_id__in=_lanes(queues), state__in=HELD))
+
+
+def _guarded(queues: list[int]) -> Iterator[LaneQueue]:
+    """Each as it is once no claim looks at it."""
+    for queue_id in queues:
+        guard(5, queue_id)
+        yield LaneQueue.objects.get(pk=queue_id)
 
 
 def _queues(limit: Limit) -> list[int]:

@@ -6,12 +6,13 @@ from unfold.decorators import display
 
 from orchestrator.admin import shown
 from orchestrator.admin.filters import exactly, one_of
+from orchestrator.admin.limit_verb import LimitVerb
 from orchestrator.admin.recording import Recorded
 from runtime_jobs.models import Job, Organization, Project
 
 
 @admin.register(Organization)
-class OrganizationAdmin(Recorded):
+class OrganizationAdmin(LimitVerb, Recorded):
     noun = "organization"
     fixed = ("slug",)
     list_display = ["slug", "name", "plan", "hosted_runtime_analysis", "projects", "jobs"]
@@ -24,6 +25,7 @@ class OrganizationAdmin(Recorded):
     search_fields = ["slug__startswith", "name__istartswith"]
     search_help_text = "the beginning of its slug or name"
     ordering = ["slug"]
+    readonly_fields = ["limits"]
 
     @display(description="Projects")
     def projects(self, organization: Organization) -> SafeString:

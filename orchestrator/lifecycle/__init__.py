@@ -8,6 +8,7 @@ from orchestrator.lifecycle.by_worker import Renewed, acknowledge, release, rene
 from orchestrator.lifecycle.claiming import Claimed, claim
 from orchestrator.lifecycle.finals import acknowledge_cancel, complete, fail
 from orchestrator.lifecycle.left_behind import Reference
+from orchestrator.lifecycle.limiting import set_limit
 from orchestrator.lifecycle.output import append_log
 from orchestrator.lifecycle.registering import (
     create_api_token,
@@ -51,6 +52,7 @@ __all__ = [
     "revoke_leases_of",
     "rotate_webhook_secret",
     "rotate_worker_token",
+    "set_limit",
     "set_worker_state",
     "submit",
     "submit_batch",

@@ -72,8 +72,9 @@ def test_each_look_goes_by_an_index(organization):
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute(f"EXPLAIN {metrics._QUESTION}", {"most": metrics.COUNTED})
         plan = "\n".join(line for (line,) in cursor.fetchall())
-    for index in ("jobs_in_claim_order", "jobs_held", "open_leases", "jobs_by_status"):
+    for index in ("jobs_held", "open_leases", "jobs_by_status"):
         assert index in plan, plan
+    assert "jobs_in_claim_order" in plan or "jobs_of_lane" in plan, plan
     assert "Seq Scan on runtime_jobs" not in plan
 
 

@@ -6,10 +6,9 @@ import pytest
 from django.db import connection, transaction
 
 from leases.lanes import advance
-from leases.limits import set_organization_limit
 from leases.models import Lane, LaneQueue, Lease, Limit, LimitSlot
 from orchestrator import lifecycle
-from runtime_jobs.models import Job
+from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import HELD, FailureReason
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, offer, submitted
 from tests.orchestrator.test_races import together
@@ -17,6 +16,10 @@ from tests.orchestrator.test_races import together
 pytestmark = pytest.mark.django_db
 
 ORG = "sandtrace"
+
+
+def limited(**limit) -> None:
+    lifecycle.set_limit(org_slug=ORG, **limit, by=OPERATOR, reason="test")
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def running() -> int:
 
 
 def test_no_more_run_than_the_limit_and_the_next_goes_when_one_ends(project, worker):
-    set_organization_limit(org_slug=ORG, max_active=2)
+    limited(max_active=2)
     for _ in range(4):
         submitted(project)
     first, second = take(worker), take(worker)
@@ -57,7 +60,7 @@ def test_no_more_run_than_the_limit_and_the_next_goes_when_one_ends(project, wor
 
 
 def test_a_full_tenant_does_not_hold_up_another(project, worker):
-    set_organization_limit(org_slug=ORG, max_active=1)
+    limited(max_active=1)
     for slug in [f"p{number}" for number in range(20)]:
         submitted(ProjectFactory(organization=project.organization, slug=slug))
     other = submitted(ProjectFactory(organization=OrganizationFactory(slug="other")))
@@ -66,8 +69,8 @@ def test_a_full_tenant_does_not_hold_up_another(project, worker):
 
 
 def test_the_narrower_limit_holds_too(project, worker):
-    set_organization_limit(org_slug=ORG, max_active=5)
-    set_organization_limit(org_slug=ORG, job_type="runtime", max_active=1)
+    limited(max_active=5)
+    limited(job_type="runtime", max_active=1)
     for _ in range(3):
         submitted(project)
     claim = take(worker)
@@ -78,7 +81,7 @@ def test_the_narrower_limit_holds_too(project, worker):
 
 
 def test_every_way_to_lose_a_lease_gives_the_place_back(project, worker):
-    set_organization_limit(org_slug=ORG, max_active=1)
+    limited(max_active=1)
     for _ in range(3):
         submitted(project)
     released = take(worker)
@@ -97,7 +100,7 @@ def test_a_new_limit_counts_what_runs_already(project, worker):
     for _ in range(5):
         submitted(project)
     claims = [take(worker) for _ in range(3)]
-    set_organization_limit(org_slug=ORG, max_active=2)
+    limited(max_active=2)
     assert take(worker) is None
     finish(claims[0])
     assert take(worker) is None, "two still run"
@@ -107,11 +110,11 @@ def test_a_new_limit_counts_what_runs_already(project, worker):
 
 
 def test_a_lowered_limit_is_reached_as_jobs_end_and_a_raised_one_at_once(project, worker):
-    set_organization_limit(org_slug=ORG, max_active=3)
+    limited(max_active=3)
     for _ in range(8):
         submitted(project)
     claims = [take(worker) for _ in range(3)]
-    set_organization_limit(org_slug=ORG, max_active=1)
+    limited(max_active=1)
     for claim in claims[:2]:
         finish(claim)
         assert take(worker) is None
@@ -119,15 +122,33 @@ def test_a_lowered_limit_is_reached_as_jobs_end_and_a_raised_one_at_once(project
     last = take(worker)
     assert last is not None
     assert take(worker) is None
-    set_organization_limit(org_slug=ORG, max_active=4)
+    limited(max_active=4)
     assert [take(worker) is not None for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_lifted_limit_holds_nobody(project, worker):
+    limited(max_active=0)
+    submitted(project)
+    assert take(worker) is None
+    limited(max_active=None)
+    assert take(worker) is not None
+    assert (Limit.objects.count(), LimitSlot.objects.count()) == (0, 0)
+    assert not LaneQueue.objects.exclude(limits=[]).exists()
+
+
+def test_a_limit_leaves_an_event_of_who_and_why(project):
+    limited(max_active=3)
+    limited(max_active=2)
+    event = OperatorEvent.objects.latest("id")
+    assert (event.action, event.target) == ("limit.set", f"organization:{ORG}")
+    assert (event.before["max_active"], event.after["max_active"], event.reason) == (3, 2, "test")
 
 
 @pytest.mark.parametrize("most", [1, 7])
 @pytest.mark.django_db(transaction=True)
 def test_claimers_at_once_never_exceed_it(most):
     project = ProjectFactory(organization=OrganizationFactory(slug=ORG))
-    set_organization_limit(org_slug=ORG, max_active=most)
+    limited(max_active=most)
     for _ in range(60):
         submitted(project)
     workers = [WorkerFactory(capacity=50) for _ in range(8)]
