@@ -12,9 +12,10 @@ from leases.limits import ALL_TYPES
 from leases.models import Limit, LimitSlot
 from leases.models.limits import LimitKind
 from orchestrator import lifecycle
+from orchestrator.access.addresses import address_of
 from orchestrator.admin import shown
 from orchestrator.admin.asking import Question, Reason, ask
-from orchestrator.admin.console import Console, actor_of, address_of
+from orchestrator.admin.console import Console, actor_of
 from runtime_jobs.models import Organization
 from runtime_jobs.specs import TYPES
 
