@@ -1,6 +1,7 @@
 """The operators' console: Django's admin, one file a noun. Read-only but for its buttons, and each button is a verb."""
 
 from orchestrator.admin import (
+    batches,
     deliveries,
     job_events,
     jobs,
@@ -18,6 +19,7 @@ from orchestrator.admin import (
 )
 
 __all__ = [
+    "batches",
     "deliveries",
     "job_events",
     "jobs",

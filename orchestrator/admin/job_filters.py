@@ -10,10 +10,10 @@ from unfold.contrib.filters.admin import DropdownFilter
 from orchestrator.admin.filters import AnyOf, OneOf, any_of, days, exactly, one_of, without_nul
 from runtime_jobs.columns import ClockTimestamp
 from runtime_jobs.models import Job
-from runtime_jobs.states import HELD, STATUS, FailureReason, JobState
+from runtime_jobs.states import HELD, STATUS, STATUS_WITHOUT_INGEST, FailureReason, JobState
 from workers.models import Pool
 
-WORDS = list(dict.fromkeys(STATUS.values()))
+WORDS = list(dict.fromkeys([*STATUS.values(), *STATUS_WITHOUT_INGEST.values()]))
 
 
 class InPool(OneOf):
@@ -105,6 +105,7 @@ FILTERS = [
     Failure,
     Canceling,
     Attempts,
+    exactly("batch__batch_ulid", "batch"),
     Ended,
     days("created_at", "created"),
 ]

@@ -1,18 +1,23 @@
 """Everything about one job: how it stands in words, its attempts, its leases, its trail."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 
 from leases.models import Lease
 from orchestrator.admin import job_log, shown, timeline
 from orchestrator.admin.verdict import Verdict, verdict_of
 from runtime_jobs.identifiers import fingerprint
-from runtime_jobs.models import Job
+from runtime_jobs.models import Batch, Job
 from workers.models import Worker
 
 ATTEMPTS_SHOWN = 50
 LEASES_SHOWN = 50
+STEP_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,10 @@ def _facts(job: Job) -> list[tuple[str, Any]]:
         ("Ref", job.git_ref),
         ("Pull request", f"#{job.pull_request_number}" if job.pull_request_number else None),
         ("Command", shown.code(job.command_line) if job.command_json else None),
+        ("Name", job.spec.get("name")),
+        ("Steps", _lines(job.spec.get("steps", ()))),
+        ("Environment", ", ".join(sorted(job.spec.get("environment", ())))),  # names only: values may be secrets
+        ("Image", job.spec.get("image")),
         ("Directory", job.working_directory),
         ("Timeout", shown.span(job.timeout_seconds) if job.timeout_seconds else None),
         ("Network", yes[job.allow_network]),
@@ -93,6 +102,19 @@ def _facts(job: Job) -> list[tuple[str, Any]]:
         ("Pool", f"{job.pool}, priority {job.priority}"),
         ("Least isolation", job.least_isolation),
         ("Needs", ", ".join(job.requirements)),
+        ("Batch", _batch(job)),
         ("Correlation", shown.code(job.correlation_id)),
     ]
     return [(name, value) for name, value in told if value]
+
+
+def _lines(steps: Sequence[str]) -> SafeString:
+    """One step a line, numbered as in the result."""
+    rows = ((number, shown.code(step[:STEP_SHOWN])) for number, step in enumerate(steps))
+    return format_html_join("", "<div>{}: {}</div>", rows)
+
+
+def _batch(job: Job) -> SafeString | None:
+    if job.batch is None:
+        return None
+    return shown.link(shown.page_of(Batch, job.batch.batch_ulid), shown.code(job.batch.batch_ulid))

@@ -10,6 +10,7 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
         "Work",
         [
             ("Jobs", "rocket_launch", "runtime_jobs", "job"),
+            ("Batches", "stacks", "runtime_jobs", "batch"),
             ("Leases", "handshake", "leases", "lease"),
             ("Workers", "dns", "workers", "worker"),
             ("Pools", "workspaces", "workers", "pool"),

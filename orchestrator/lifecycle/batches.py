@@ -82,10 +82,12 @@ def rerun_batch(
     by: Actor,
     correlation_id: str,
     source_address: str | None,
+    reason: str = "",
     once: Repeatable | None = None,
     now: datetime | None = None,
 ) -> BatchOutcome:
     """The same jobs again as a new batch, admitted by today's rules; the old one stays as it is, whatever its state.
+    `reason` takes the place of the old one's in its details.
 
     Raises NotFound, what `admit` raises, IdempotencyConflict."""
     at = now or database_time()
@@ -97,6 +99,7 @@ def rerun_batch(
     jobs = [Planned(TYPES[job.job_type].asked(job), job.root_job_ulid not in optional) for job in firsts]
     origin = replace(_origin(old, by), correlation_id=correlation_id, source_address=source_address)
     batch = _new(origin)
+    batch.details |= {"reason": reason} if reason else {}
     batch.rerun_of = old.batch_ulid
     batch.repo_url, batch.git_ref, batch.git_commit = old.repo_url, old.git_ref, old.git_commit
     return _made(batch, origin, jobs, policy_of=policy_of, default_pool=default_pool, by=by, once=once, at=at)
@@ -144,10 +147,15 @@ def _canceled(
 
 def state_of(batch: Batch) -> BatchState:
     """Rolled up from the newest attempt of each job."""
+    jobs = Job.objects.filter(batch=batch).only("root_job_ulid", "attempt", "state", "failure_reason")
+    return rolled_up(batch, jobs.order_by("root_job_ulid", "-attempt").distinct("root_job_ulid"))
+
+
+def rolled_up(batch: Batch, jobs: Iterable[Job]) -> BatchState:
+    """The same from rows that are at hand: all attempts, or the newest."""
     optional = set(batch.details.get(OPTIONAL, ()))
-    newest = Job.objects.filter(batch=batch).order_by("root_job_ulid", "-attempt").distinct("root_job_ulid")
-    rows = newest.values_list("root_job_ulid", "state", "failure_reason")
-    standings = [Standing(state, reason, root not in optional) for root, state, reason in rows]
+    newest = {job.root_job_ulid: job for job in sorted(jobs, key=lambda one: one.attempt)}
+    standings = [Standing(job.state, job.failure_reason, root not in optional) for root, job in newest.items()]
     return roll_up(standings, cancel_requested=batch.cancel_requested_at is not None)
 
 

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from leases.models import Lease
 from orchestrator import lifecycle
 from orchestrator.models import Run, WebhookDelivery
-from runtime_jobs.models import ApiToken, Job, JobEvent, Membership, OperatorEvent, Organization, Plan, Project
+from runtime_jobs.models import ApiToken, Batch, Job, JobEvent, Membership, OperatorEvent, Organization, Plan, Project
 from runtime_jobs.states import FailureReason
 from tests.admin.conftest import client_of, person
 from tests.admin.pages import FIRST, address, all_pages, nouns
@@ -25,7 +25,7 @@ from tests.factories import (
 from workers.models import Pool, Worker
 
 EVIL = "<script>alert(1)</script>"
-READ_ONLY = [Job, Lease, JobEvent, OperatorEvent, Run, WebhookDelivery]
+READ_ONLY = [Job, Batch, Lease, JobEvent, OperatorEvent, Run, WebhookDelivery]
 LISTS_AT_MOST = 12  # queries
 SECRETS = ("rtl_", "rto_", "$argon2")
 
@@ -52,6 +52,13 @@ def one_of_each(mark: str) -> None:
     held = claimed(worker)
     lifecycle.cancel(job_ulid=again.job_ulid, by=OPERATOR, deadline_seconds=60, message=f"{mark} {lease}")
     lifecycle.set_worker_state(worker_id=worker.worker_id, state="maintenance", by=OPERATOR, note=mark, reason=mark)
+    batch = Batch.objects.create(
+        org_slug=mark, project_slug=mark, repo_url=mark, git_ref=mark, git_commit=mark, trigger_kind="manual",
+        trigger_actor=mark, details={"reason": mark}, correlation_id="x", created_at=again.created_at,
+    )  # fmt: skip
+    Job.objects.filter(pk=again.pk).update(
+        batch=batch, spec={"name": mark, "steps": [mark], "environment": {mark: mark}}
+    )
     Run.objects.create(
         run_id=f"run_{mark}"[:64], job_id=held.job.job_ulid, org_slug=mark, project_slug=mark, worker_id=worker.worker_id,
         payload={"x": mark}, payload_sha256="0" * 64,
