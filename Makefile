@@ -1,7 +1,7 @@
 # Every target does the set-up it needs and is quick the second time. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check lock clean chromium system
+.PHONY: help setup demo up test proof chaos check lock clean chromium system
 
 STATE_DIR ?= .state
 export STATE_DIR
@@ -22,6 +22,13 @@ up: setup ## serve until interrupted (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_D
 
 test: setup chromium ## the whole test suite (ARGS="-k name" for a part of it)
 	@$(RUN) -m pytest $(ARGS)
+
+proof: setup ## the lease protocol at length: 200 random stories of 40 steps, the mutants, 500 races of each pair of verbs
+	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 $(RUN) -m pytest -o timeout=3600 tests/proof tests/orchestrator/test_races.py \
+		tests/orchestrator/test_races_of_pairs.py $(ARGS)
+
+chaos: setup ## kill server, clock, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
+	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
 
 check: setup ## lint, format, types, migrations, OpenAPI, deployment settings, fast tests
 	@.venv/bin/ruff check --quiet .

@@ -76,7 +76,7 @@ def main() -> int:
             shutil.copytree(state / "log", kept, dirs_exist_ok=True)
             console.print(f"what the processes have written: {kept}")
     summary(fire, verdict)
-    print(verdict.line(), flush=True)
+    print(verdict.line(), flush=True)  # noqa: T201 - for programs
     return 1 if verdict.faults else 0
 
 
@@ -95,7 +95,11 @@ def summary(fire, verdict) -> None:
     for name, said in lines.items():
         table.add_row(name, said)
     for kind in sorted(blows):
-        took = [f"{found.seconds:.1f}" if found.seconds else "never" for found in fire.recoveries if found.fault.kind == kind]
+        took = [
+            f"{found.seconds:.1f}" if found.seconds else "never"
+            for found in fire.recoveries
+            if found.fault.kind == kind
+        ]
         table.add_row(f"recovery, {kind}", " ".join(took))
     console.print(table)
     for fault in [*verdict.faults, *verdict.wrong[:10]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import requests
 
-JOBS = "/v1/runtime/jobs"
+RUNTIME, ANY = "/v1/runtime/jobs", "/v1/jobs"
 ANSWER_SECONDS = 15.0
 ABANDONED_SECONDS = 120.0  # without any answer: something is wrong
 CANCELED, REPEATED = 0.08, 0.05
@@ -19,6 +19,11 @@ CANCELED, REPEATED = 0.08, 0.05
 
 class NeverAnswered(Exception):
     """A request that was sent again and again for two minutes."""
+
+
+def path_of(body: dict[str, Any]) -> str:
+    """Where such a job is submitted."""
+    return ANY if "job_type" in body else RUNTIME
 
 
 @dataclass
@@ -58,7 +63,7 @@ class Client:
 
     def submit(self, key: str) -> None:
         body = self.chance.choice(self.bodies)
-        answer = self.insist(JOBS, body, key, {201})
+        answer = self.insist(path_of(body), body, key, {201})
         if answer is None:
             return
         job = answer.json()["job_id"]
@@ -66,21 +71,19 @@ class Client:
         if self.chance.random() < REPEATED:
             self.repeat(key, body, job)
         if self.chance.random() < CANCELED:
-            self.cancel(job)
+            self.cancel(f"{path_of(body)}/{job}/cancel", job)
 
     def repeat(self, key: str, body: dict[str, Any], job: str) -> None:
-        again = self.insist(JOBS, body, key, {201})
+        again = self.insist(path_of(body), body, key, {201})
         if again is not None and (again.json()["job_id"], "Idempotency-Replayed" in again.headers) != (job, True):
             self.ledger.wrong.append(f"{key}: sent again, another job")
 
-    def cancel(self, job: str) -> None:
-        answer = self.insist(f"{JOBS}/{job}/cancel", {"reason": "chaos"}, None, {200, 202, 409})
+    def cancel(self, path: str, job: str) -> None:
+        answer = self.insist(path, {"reason": "chaos"}, None, {200, 202, 409})
         if answer is not None and answer.status_code != 409:
             self.ledger.canceled.add(job)
 
-    def insist(
-        self, path: str, body: dict[str, Any], key: str | None, expected: set[int]
-    ) -> requests.Response | None:
+    def insist(self, path: str, body: dict[str, Any], key: str | None, expected: set[int]) -> requests.Response | None:
         """Ask until there is an answer; None for one that no fault excuses, which is written down."""
         began = time.monotonic()
         while time.monotonic() - began < ABANDONED_SECONDS:

@@ -21,7 +21,7 @@ import requests
 from ulid import ULID
 
 from config import places
-from tests.chaos.client import Client, Ledger
+from tests.chaos.client import Client, Ledger, path_of
 from tests.chaos.plant import Part, Postgres, manage, uvicorn
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import Fault, schedule
@@ -83,7 +83,9 @@ class Fire:
         self.server = Part("server", uvicorn(port), environment, log / "server")
         self.clock = Part("clock", manage("runclock", "--period", "0.5"), environment, log / "clock")
         self.workers = [
-            Part(name, manage("runworker", *self._called(name, file), *options), self._of_worker(environment), log / name)
+            Part(
+                name, manage("runworker", *self._called(name, file), *options), self._of_worker(environment), log / name
+            )
             for name, file, options in self.site.workers
         ]
         self.parts = [self.server, self.clock, *self.workers]
@@ -224,7 +226,7 @@ class Fire:
         key, body = f"probe-{fault.at}", self.site.bodies[0]
         headers = {"Authorization": f"Bearer {self.site.token}", "Idempotency-Key": key}
         try:
-            answer = requests.post(f"{self.server_url}/v1/runtime/jobs", json=body, headers=headers, timeout=5)
+            answer = requests.post(self.server_url + path_of(body), json=body, headers=headers, timeout=5)
         except requests.RequestException:
             return False
         if answer.status_code not in {201, 503}:

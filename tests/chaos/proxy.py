@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Coroutine
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 HEAD_BYTES, BODY_BYTES = 1 << 16, 4 << 20
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -35,7 +35,7 @@ class Proxy:
         self._port = 0
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         self._ready.wait(10)
         return self

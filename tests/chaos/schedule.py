@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 QUIET_SECONDS = 2.0  # at the start, so that there is something to break
-GAP_SECONDS = (4.0, 8.0)
+GAP_SECONDS = (5.0, 10.0)
 DOWN_SECONDS = (0.0, 2.0)
 PAUSE_SECONDS = (4.0, 14.0)  # on both sides of a lease's life
 

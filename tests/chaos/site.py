@@ -11,9 +11,10 @@ from tests.chaos.fire import Site
 from tests.factories import OPERATOR, OrganizationFactory, PoolFactory, ProjectFactory, api_token
 from tests.workers.agent.repositories import Repository
 
-QUICK = (["null", "print=hello", "exit=0"], ["null", "print=hello", "sleep=0.2", "exit=3"])
-SANDBOXED = (["sh", "-c", "echo hello; sleep 0.1; exit 3"],)
-SANDBOXED_SHARE = 12  # one of so many jobs wants a sandbox
+STEPS = ["null print=hello", "null print=again exit=0"]
+QUICK = ["null", "print=hello", "sleep=0.1", "exit=3"]
+SANDBOXED = ["sh", "-c", "echo hello; sleep 0.1; exit 3"]
+SHARES = (24, 5, 1)  # of jobs of steps, of runs without a sandbox and of runs in one
 
 
 def build(state: Path, workers: int) -> Site:
@@ -28,8 +29,8 @@ def build(state: Path, workers: int) -> Site:
         ProjectFactory(
             organization=organization, slug=slug, repositories=["acme/web"], pool=pool.slug, least_isolation=isolation
         )
-    quick = [body("quick", commit, command) for command in QUICK]
-    bodies = quick * (SANDBOXED_SHARE // 2) + [body("sandboxed", commit, command) for command in SANDBOXED]
+    kinds = (steps(), body("quick", commit, QUICK), body("sandboxed", commit, SANDBOXED))
+    bodies = [kind for kind, share in zip(kinds, SHARES, strict=True) for _ in range(share)]
     crew = [enrolled(state, number, sandboxed=number == workers) for number in range(1, workers + 1)]
     return Site(api_token(organization), bodies, crew)
 
@@ -48,6 +49,17 @@ def enrolled(state: Path, number: int, *, sandboxed: bool) -> tuple[str, Path, l
     file.touch(mode=0o600)
     file.write_text(f"{token}\n{worker.worker_id}\n")
     return worker.slug, file, ["--pool", pool, "--engine", engine, "--capacity", str(capacity)]
+
+
+def steps() -> dict[str, Any]:
+    """A job without a repository: cheap, so that there may be thousands."""
+    return {
+        "org_slug": "chaos",
+        "project_slug": "quick",
+        "job_type": "steps",
+        "spec": {"name": "chaos", "steps": STEPS, "timeout_seconds": 60},
+        "trigger": {"kind": "manual"},
+    }
 
 
 def body(project: str, commit: str, command: list[str]) -> dict[str, Any]:

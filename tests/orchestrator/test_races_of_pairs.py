@@ -1,0 +1,65 @@
+"""Every pair of verbs that can meet on one job. `PROOF_ROUNDS` makes it longer, and prints who won how often."""
+
+import functools
+import os
+import sys
+from collections import Counter
+
+import pytest
+
+from orchestrator import lifecycle
+from orchestrator.audit.inspection import inspect
+from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.states import FINAL
+from tests.factories import OPERATOR, ProjectFactory
+from tests.orchestrator.pairs import HOUR, PAIRS, SPOKEN_ENDS, VERBS, cast, has_one_winner, ring, scene_for, winner
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1200)]
+
+ROUNDS = int(os.environ.get("PROOF_ROUNDS", "3"))
+won: dict[tuple[str, str], Counter[str]] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table():
+    yield
+    if ROUNDS < 100:
+        return
+    lines = [f"{'pair':40} {'rounds':>7}  who had an effect"]
+    for pair, count in won.items():
+        said = ", ".join(f"{who} {times}" for who, times in sorted(count.items()))
+        lines.append(f"{' x '.join(pair):40} {sum(count.values()):7}  {said}")
+    sys.__stderr__.write("\n".join(["\n", *lines, ""]))
+
+
+@pytest.mark.parametrize("first", VERBS)
+def test_of_two_verbs_that_meet_there_is_one_story(first, monkeypatch):
+    with ring(monkeypatch) as meeting:
+        project, (holder, other) = ProjectFactory(), cast()
+        for pair in [pair for pair in PAIRS if pair[0] == first]:
+            count = won.setdefault(pair, Counter())
+            for _ in range(ROUNDS):
+                scene = scene_for(pair, project, holder, other)
+                answers = meeting.meet(*[functools.partial(VERBS[name], scene) for name in pair])
+                who = winner(pair, answers)
+                count[who] += 1
+                if has_one_winner(pair):
+                    assert who in pair, (pair, answers)
+                if pair[0] == pair[1] and pair[0] in SPOKEN_ENDS:
+                    assert who == "both", "the same word twice is answered twice the same"
+                assert_one_end(scene.job)
+                put_away(scene)
+            assert [str(finding) for finding in inspect()] == [], pair
+
+
+def assert_one_end(job_ulid):
+    ends = JobEvent.objects.filter(job_id=job_ulid, to_state__in=FINAL).count()
+    assert ends == Job.objects.get(job_ulid=job_ulid).is_final
+
+
+def put_away(scene):
+    """Whatever is left of the round: nobody shall claim it in the next one."""
+    for job_ulid in Job.objects.exclude(state__in=FINAL).values_list("job_ulid", flat=True):
+        at = scene.ends + 2 * HOUR
+        lifecycle.cancel(job_ulid=job_ulid, by=OPERATOR, deadline_seconds=30, now=at)
+        lifecycle.revoke(job_ulid=job_ulid, by=OPERATOR, reason="the round is over", now=at)
