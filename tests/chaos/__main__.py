@@ -60,6 +60,7 @@ def main() -> int:
     seed = secrets.randbelow(10**6) if asked.seed is None else asked.seed
     console.print(f"chaos for {asked.seconds:g} s with {asked.workers} workers; SEED={seed} repeats the schedule")
     with installed() as (state, postgres):
+        console.print(f"in {state}")
         from django.db import connections  # noqa: PLC0415 - after the environment
 
         from tests.chaos import site  # noqa: PLC0415 - likewise

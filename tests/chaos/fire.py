@@ -97,6 +97,8 @@ class Fire:
         finally:
             for part in self.parts:
                 part.signal(signal.SIGCONT)
+            for part in self.workers:
+                part.signal(signal.SIGTERM)  # each may wait for the answer to a claim: at the same time
             for part in reversed(self.parts):
                 part.end(10)
 

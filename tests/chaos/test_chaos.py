@@ -1,0 +1,40 @@
+"""`make chaos`, its short form: a few blows, and every promise kept."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config.places import BASE_DIR
+from tests.chaos.schedule import KINDS, schedule
+from tests.workers.agent.worker_process import processes_with
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_seed_repeats_the_schedule():
+    assert schedule(7, 300) == schedule(7, 300) != schedule(8, 300)
+    assert schedule(7, 20) == schedule(7, 300)[: len(schedule(7, 20))]
+    assert {fault.kind for fault in schedule(7, 100)} == set(KINDS)
+
+
+@pytest.mark.timeout(240)
+def test_a_short_fire_loses_nothing_and_leaves_nothing():
+    command = [sys.executable, "-m", "tests.chaos", "--seconds", "12", "--seed", "5"]
+    burning = subprocess.Popen(command, cwd=BASE_DIR, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = burning.communicate(timeout=220)
+    finally:
+        burning.send_signal(signal.SIGKILL)  # the kernel then kills the rest
+        burning.wait()
+    assert burning.returncode == 0, said
+    told = json.loads(said.splitlines()[-1])
+    assert list(told) == ["seed", "jobs", "final", "double_results", "lost_writes", "audit", "recovery_seconds"]
+    assert (told["seed"], told["double_results"], told["lost_writes"], told["audit"]) == (5, 0, 0, [])
+    assert told["jobs"] == told["final"] > 0
+    (state,) = [line.removeprefix("in ") for line in said.splitlines() if line.startswith("in ")]
+    assert not processes_with(state)
+    assert not Path(state).exists()

@@ -1,0 +1,184 @@
+"""PostgreSQL dies under load, or its answer to a COMMIT is lost: nothing acknowledged is lost, nothing happens twice.
+
+On a cluster of this module's own, which may be killed. Faults 18, 19 and 20 of the design."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from random import Random
+from urllib.parse import quote
+
+import psycopg
+import pytest
+import requests
+
+from config import places
+from tests.chaos.client import Client, Ledger, path_of
+from tests.chaos.plant import Part, Postgres, manage
+from tests.integration.losing_commits import losing_commits
+from tests.serving import eventually, serving
+
+pytestmark = pytest.mark.slow
+
+BUILD = """
+import json, pathlib, sys, django
+django.setup()
+from tests.chaos import site
+made = site.build(pathlib.Path(sys.argv[1]), 2)
+print(json.dumps([made.token, made.bodies, [[name, str(file), options] for name, file, options in made.workers]]))
+"""
+
+
+class Cluster(Postgres):
+    """With tables, tenants and two workers in it."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(tempfile.mkdtemp(prefix="rto-faults-")))
+        self.environment = os.environ | {
+            "DATABASE_URL": self.url,
+            "STATE_DIR": str(self.state),
+            "DJANGO_SETTINGS_MODULE": "config.settings",
+        }
+        self.tell(*manage("migrate", "--verbosity", "0"))
+        built = self.tell(sys.executable, "-c", BUILD, str(self.state))
+        self.token, self.bodies, self.workers = json.loads(built)
+        self.headers = {"Authorization": f"Bearer {self.token}"}
+
+    def tell(self, *command: str) -> str:
+        done = subprocess.run(
+            command, cwd=places.BASE_DIR, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def count(self, question: str) -> int:
+        with psycopg.connect(self.url) as connection:
+            found = connection.execute(question).fetchone()  # type: ignore[call-overload]
+        return int(found[0])
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    found = Cluster()
+    yield found
+    found.leave()
+    shutil.rmtree(found.state, ignore_errors=True)
+
+
+@pytest.fixture
+def audited(cluster):
+    yield
+    cluster.tell(*manage("audit", "--chains"))
+
+
+@pytest.fixture
+def worker(cluster, tmp_path):
+    """Starts a worker of the cluster against a server; ended with the test."""
+    started = []
+
+    def start(server) -> Part:
+        name, file, options = cluster.workers[0]
+        folder = places.home(cluster.state) / name
+        named = ["--server", server.url, "--token-file", file, "--work-dir", str(folder)]
+        given = cluster.environment | {"RUNTIME_ORCHESTRATOR_TEST": "1"}
+        part = Part(name, manage("runworker", *named, *options), given, tmp_path / name)
+        part.start()
+        started.append(part)
+        return part
+
+    yield start
+    for part in started:
+        part.kill()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("audited")
+def test_a_database_that_is_killed_under_load_loses_nothing_that_was_acknowledged(cluster, worker, tmp_path):
+    ledger, room, over = Ledger(), threading.Event(), threading.Event()
+    room.set()
+    steps = [body for body in cluster.bodies if "job_type" in body][:1]
+    with serving(tmp_path, DATABASE_URL=cluster.url, STATE_DIR=str(cluster.state)) as server:
+        at_work = worker(server)
+        clients = [
+            Client(f"c{number}", server.url, cluster.token, steps, ledger, room, over, Random(number))
+            for number in range(4)
+        ]
+        threads = [threading.Thread(target=client.run) for client in clients]
+        for thread in threads:
+            thread.start()
+        try:
+            for blow in (
+                lambda: cluster.strike(signal.SIGQUIT),  # what `pg_ctl -m immediate` sends
+                cluster.kill_a_backend,
+                lambda: cluster.strike(signal.SIGKILL),
+            ):
+                more = len(ledger.submitted) + 8
+                eventually(lambda more=more: len(ledger.submitted) >= more, 40)
+                assert blow()
+            more = len(ledger.submitted) + 8
+            eventually(lambda: len(ledger.submitted) >= more, 40)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        eventually(lambda: cluster.ask("SELECT count(*) FROM runtime_jobs WHERE finished_at IS NULL") == (0,), 60)
+        assert at_work.lives, "the worker has gone on"
+        assert "Traceback" not in server.log()
+    assert ledger.wrong == []
+    assert ledger.unavailable + ledger.unanswered > 0, "somebody has seen the trouble"
+    with psycopg.connect(cluster.url) as connection:
+        known = {
+            job for (job,) in connection.execute("SELECT job_ulid FROM runtime_jobs WHERE retry_of_job_ulid IS NULL")
+        }
+    assert known == set(ledger.submitted.values()), "every acknowledged job, and no other"
+
+
+@pytest.mark.usefixtures("audited")
+def test_a_commit_whose_answer_is_lost_is_found_by_the_same_request_again(cluster, tmp_path):
+    body = next(body for body in cluster.bodies if "job_type" not in body)
+    folder = Path(tempfile.mkdtemp(prefix="rto-wire-"))
+    folder.chmod(0o711)
+    url = f"postgres://orchestrator@/orchestrator?host={quote(str(folder))}"
+    before = cluster.count("SELECT count(*) FROM runtime_jobs")
+    with (
+        losing_commits(folder, places.socket_folder(places.home(cluster.state))) as wire,
+        serving(tmp_path, DATABASE_URL=url, STATE_DIR=str(cluster.state)) as server,
+    ):
+
+        def submit() -> requests.Response:
+            headers = cluster.headers | {"Idempotency-Key": "lost"}
+            return requests.post(server.url + path_of(body), json=body, headers=headers, timeout=30)
+
+        wire.lose_next()
+        first = submit()
+        assert (first.status_code, first.json()["code"], first.headers["Retry-After"]) == (
+            503,
+            "database_unavailable",
+            "2",
+        )
+        assert wire.lost == 1
+        assert cluster.count("SELECT count(*) FROM runtime_jobs") == before + 1, "it was committed"
+        again = submit()
+        assert (again.status_code, again.headers["Idempotency-Replayed"]) == (201, "true")
+        job = again.json()["job_id"]
+
+        wire.lose_next()
+        cancel = f"{server.url}{path_of(body)}/{job}/cancel"
+        assert requests.post(cancel, json={}, headers=cluster.headers, timeout=30).status_code == 503
+        assert requests.post(cancel, json={}, headers=cluster.headers, timeout=30).status_code == 200
+        assert wire.lost == 2
+        assert "Traceback" not in server.log()
+    assert cluster.count("SELECT count(*) FROM runtime_jobs") == before + 1
+    assert (
+        cluster.count(f"SELECT count(*) FROM runtime_job_events WHERE job_ulid = '{job}' AND to_state = 'canceled'")
+        == 1
+    )
+    shutil.rmtree(folder)
