@@ -1,7 +1,7 @@
 # Every target does the set-up it needs and is quick the second time. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test proof chaos check lock clean chromium system
+.PHONY: help setup demo up test proof chaos bench check lock clean chromium system
 
 STATE_DIR ?= .state
 export STATE_DIR
@@ -29,6 +29,9 @@ proof: setup ## the lease protocol at length: 200 random stories of 40 steps, th
 
 chaos: setup ## kill server, clock, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
+
+bench: setup ## what a claim costs with little and with much that waits (SCALE=0.1 for a tenth)
+	@STATE_DIR=$(STATE_DIR)/bench SCALE=$(or $(SCALE),1) $(RUN) -m benchmarks.flatness
 
 check: setup ## lint, format, types, migrations, OpenAPI, deployment settings, fast tests
 	@.venv/bin/ruff check --quiet .
