@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,13 @@ def test_the_time_is_that_of_all_steps_together(bench: Bench, server: ScriptedSe
     assert (verb, result["reason"]) == ("fail", "timed_out")
     assert result["message"] == "The command ran longer than 1 s and was stopped."
     assert 2 <= len(result["steps"]) <= 3
+
+
+def test_the_output_is_limited_for_all_steps_together(bench: Bench, server: ScriptedServer) -> None:
+    small = replace(bench, limits=replace(bench.limits, output_bytes=10))
+    a_run(small, "null print=123456", "null print=abcdef").run()
+    said = {step: b"".join(chunk for one, _, chunk in logs(server) if one == step) for step in (0, 1)}
+    assert said == {0: b"123456\n", 1: b"abc\n[the output ends here: 7 bytes are too many]\n"}
 
 
 def test_progress_says_which_step_runs(bench: Bench, server: ScriptedServer) -> None:
@@ -268,6 +276,12 @@ def test_a_pipe_and_a_name_that_is_no_text_do_no_harm(tree: Path) -> None:
     Path(os.fsdecode(os.fsencode(tree) + b"/\xff.xml")).write_bytes(b"x")
     found = files.found(tree, [Pattern("file", "*.xml")])
     assert [file["path"] for file in found["files"]] == ["a.xml", "\ufffd.xml"]
+
+
+@pytest.mark.timeout(10)
+def test_what_became_a_pipe_after_it_was_listed_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert files._Look([])._digest(str(tmp_path / "pipe")) == (None, 0)
 
 
 def test_too_many_are_counted_and_not_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
