@@ -205,7 +205,7 @@ class Job(models.Model):
             models.Index(
                 fields=["state"],
                 name="jobs_held",
-                condition=Q(state__in=["leased", "starting", "checking_out", "executing", "uploading"]),
+                condition=Q(state__in=HELD),
             ),
             # The jobs of a batch, and its roll-up.
             models.Index(fields=["batch", "id"], name="jobs_of_batch", condition=Q(batch__isnull=False)),

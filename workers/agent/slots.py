@@ -34,11 +34,6 @@ class Slots:
     def numbers(self) -> tuple[int, ...]:
         return tuple(sorted(self._locks))
 
-    @property
-    def all_free(self) -> bool:
-        with self._changed:
-            return len(self._free) == len(self._locks)
-
     def take(self, *, within: float) -> int | None:
         """Return a free slot, or None if there is none `within` so many seconds."""
         with self._changed:
