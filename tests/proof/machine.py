@@ -14,6 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from leases.errors import StaleLease
 from leases.models import Lease
+from leases.states import OPEN
 from orchestrator import lifecycle
 from orchestrator.audit.inspection import inspect
 from orchestrator.lifecycle import Claimed
@@ -26,7 +27,9 @@ from tests.factories import ALICE, OPERATOR, ProjectFactory, WorkerFactory, offe
 # On both sides of every deadline: 30 s to acknowledge and to cancel, 120 s of life, 600 s to prepare.
 STEPS = (0.5, 1, 20, 29, 30, 31, 119, 120, 121, 600, 1000)
 WORKERS = 3
+CAPACITY = 3
 DRAIN = 40
+FINAL_WORDS = (lifecycle.complete, lifecycle.fail, lifecycle.release, lifecycle.acknowledge_cancel)
 
 
 def images() -> list[list[dict[str, Any]]]:
@@ -45,6 +48,8 @@ class LeaseMachine(RuleBasedStateMachine):
         self.now = datetime(2026, 3, 17, 20, tzinfo=UTC)
         self.ended: dict[str, str] = {}
         self.fences: dict[str, int] = {}
+        self.last_words: dict[int, tuple[Any, ...]] = {}
+        self.seen: list[list[dict[str, Any]]] = []
         self.runs = 0
 
     def teardown(self) -> None:
@@ -57,7 +62,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.project = ProjectFactory()
-        self.workers = [WorkerFactory(capacity=3) for _ in range(WORKERS)]
+        self.workers = [WorkerFactory(capacity=CAPACITY) for _ in range(WORKERS)]
 
     # --- clients and operators ----------------------------------------------------------------------------------------
 
@@ -153,12 +158,50 @@ class LeaseMachine(RuleBasedStateMachine):
         sweep(now=self.now)
         assert not Lease.objects.open().filter(expires_at__lte=self.now).exists(), "after a sweep no open lease is dead"
 
-    # Without these two the interesting depths are rarely reached.
+    @rule(job=jobs)
+    def a_clock_looks(self, job: str) -> None:
+        """At any job, also at one that it has no business with."""
+        before = Job.objects.get(job_ulid=job)
+        if lifecycle.expire(job_ulid=job, now=self.now):
+            assert Lease.objects.filter(job=before).latest("fence").expires_at <= self.now, "nothing expires early"
+        elif lifecycle.force_cancel(job_ulid=job, now=self.now):
+            assert before.cancel_deadline_at
+            assert before.cancel_deadline_at <= self.now, "no cancel is forced early"
+        elif lifecycle.time_out(job_ulid=job, now=self.now):
+            since = before.started_at if before.state in {"starting", "checking_out"} else before.phase_at
+            assert since
+            assert self.now - since > timedelta(seconds=60), "nothing is timed out early"
+
+    # Without these the interesting depths are rarely reached.
 
     @rule(handle=handles)
     def acknowledge_and_beat(self, handle: Claimed) -> None:
         self.acknowledge(handle)
         self.heartbeat(handle)
+
+    @rule(handle=handles)
+    def wake_too_late(self, handle: Claimed) -> None:
+        self.advance(121)
+        self.heartbeat(handle)
+
+    @rule(handle=handles)
+    def speak_after_revocation(self, handle: Claimed) -> None:
+        self.advance(20)
+        self.revoke(handle.job.job_ulid)
+        self.heartbeat(handle)
+
+    @rule(who=st.integers(0, WORKERS - 1), times=st.integers(1, 3))
+    def die_again_and_again(self, who: int, times: int) -> None:
+        for _ in range(times):
+            self.claim(who=who, acknowledge=False)
+            self.fall_silent()
+
+    @rule(who=st.integers(0, WORKERS - 1), times=st.integers(4, 7))
+    def never_acknowledge(self, who: int, times: int) -> None:
+        for _ in range(times):
+            self.claim(who=who, acknowledge=True)
+            self.advance(31)
+            self.tick()
 
     @rule()
     def fall_silent(self) -> None:
@@ -169,7 +212,22 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @invariant()
     def audit_is_empty(self) -> None:
-        assert [str(finding) for finding in inspect()] == []
+        """What has not changed needs no second look."""
+        now = images()
+        if now != self.seen:
+            assert [str(finding) for finding in inspect()] == []
+            self.limits_hold()
+        self.seen = now
+
+    def limits_hold(self) -> None:
+        for worker in self.workers:
+            assert Lease.objects.open().filter(worker=worker).count() <= CAPACITY, "nobody holds more than it may"
+        for job in Job.objects.all():
+            assert job.requeue_count <= job.max_requeues, "not for ever"
+            assert job.cancel_requested_at is None or job.state != "failed", "what was to be canceled does not fail"
+            if job.state == "succeeded" and job.cancel_deadline_at:
+                assert job.finished_at
+                assert job.finished_at < job.cancel_deadline_at, "too late for a success"
 
     @invariant()
     def a_final_state_stays(self) -> None:
@@ -180,15 +238,23 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def speak(self, handle: Claimed, say: Any, **kwargs: Any) -> Any:
         """Say something as the holder. If the lease does not count any more, only its own last word may be repeated."""
-        before = images()
+        before, counts = images(), self.counts(handle)
         answer = self.attempt(
             lambda: say(lease_ulid=handle.lease.lease_ulid, worker=handle.lease.worker, now=self.now, **kwargs)
         )
+        word = (say.__name__, kwargs)
         if isinstance(answer, LifecycleError):
             assert images() == before, "a refused call changes nothing"
-        if handle.lease.fence != self.fences[handle.job.job_ulid]:
-            assert images() == before, "nobody but the newest holder changes anything"
+        elif say in FINAL_WORDS:
+            assert self.last_words.setdefault(handle.lease.pk, word) == word, "a lease has one last word"
+        if not counts:
+            assert images() == before, "nobody but a living holder changes anything"
+            assert isinstance(answer, LifecycleError) or self.last_words.get(handle.lease.pk) == word
         return answer
+
+    def counts(self, handle: Claimed) -> bool:
+        lease = Lease.objects.select_related("job").get(pk=handle.lease.pk)
+        return lease.state in OPEN and lease.expires_at > self.now and lease.fence == lease.job.fence
 
     @staticmethod
     def attempt(act: Any) -> Any:
