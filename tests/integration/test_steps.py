@@ -95,10 +95,10 @@ def test_a_worker_killed_before_its_word_was_taken_tells_it_in_its_next_life(yar
     job = submit(yard, "null print=hello", "null exit=3")
     token = yard.enrol("one")
     first = yard.start(token, "--once", ORCH_FP="worker.complete.send=kill")
-    assert first.end() == -signal.SIGKILL
+    assert first.end(20) == -signal.SIGKILL, first.log
     assert len(list((yard.root / "one" / "spool").iterdir())) == 1
     assert Job.objects.get(pk=job.pk).state == "executing"
-    second = yard.start(token, "--once")
+    second = yard.start(token)
     done = yard.ended(job)
     assert (done.failure_reason, done.exit_code, len(done.result["steps"])) == ("command_failed", 3, 2)
     second.signal(signal.SIGTERM)
