@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from leases.errors import StaleLease
 from leases.models import Lease
-from leases.states import OPEN
+from leases.states import OPEN, LeaseState
 from orchestrator import lifecycle
 from orchestrator.audit.inspection import inspect
 from orchestrator.lifecycle import Claimed
@@ -238,15 +238,20 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def speak(self, handle: Claimed, say: Any, **kwargs: Any) -> Any:
         """Say something as the holder. If the lease does not count any more, only its own last word may be repeated."""
-        before, counts = images(), self.counts(handle)
+        before, counts, lease = images(), self.counts(handle), Lease.objects.get(pk=handle.lease.pk)
         answer = self.attempt(
             lambda: say(lease_ulid=handle.lease.lease_ulid, worker=handle.lease.worker, now=self.now, **kwargs)
         )
         word = (say.__name__, kwargs)
+        if say in FINAL_WORDS and self.last_words.get(handle.lease.pk) == word:
+            assert not isinstance(answer, LifecycleError), "the same last word gets the same answer"
         if isinstance(answer, LifecycleError):
             assert images() == before, "a refused call changes nothing"
         elif say in FINAL_WORDS:
             assert self.last_words.setdefault(handle.lease.pk, word) == word, "a lease has one last word"
+        after = Lease.objects.get(pk=lease.pk)
+        if lease.state == after.state == LeaseState.ACTIVE:
+            assert after.expires_at >= lease.expires_at, "no word makes a lease shorter"
         if not counts:
             assert images() == before, "nobody but a living holder changes anything"
             assert isinstance(answer, LifecycleError) or self.last_words.get(handle.lease.pk) == word
