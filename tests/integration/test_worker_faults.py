@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 import uuid
@@ -190,3 +191,22 @@ def test_two_jobs_run_side_by_side_and_a_drain_finishes_both(yard: Yard) -> None
     assert worker.end() == 0
     states = sorted(yard.until(job, lambda found: True).public_status for job in jobs)
     assert states == ["queued", "uploaded", "uploaded"]
+
+
+def zombies_below(pid: int) -> list[int]:
+    """Children of `pid` that have ended and were not waited for."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            if state == "Z" and int(parent) == pid:
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_many_jobs_leave_no_zombie(yard: Yard) -> None:
+    jobs = [yard.submit("sh", "-c", "(sleep 0.05 &); (true &); true", ttl=LONG) for _ in range(8)]
+    worker = yard.start(yard.enrol("one"), engine="bubblewrap")
+    for job in jobs:
+        assert yard.ended(job, 60).public_status == "uploaded"
+    wait_until(lambda: not zombies_below(worker.process.pid))

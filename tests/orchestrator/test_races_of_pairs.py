@@ -17,27 +17,20 @@ from tests.orchestrator.pairs import HOUR, PAIRS, SPOKEN_ENDS, VERBS, cast, has_
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1200)]
 
 ROUNDS = int(os.environ.get("PROOF_ROUNDS", "3"))
-won: dict[tuple[str, str], Counter[str]] = {}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def table():
-    yield
-    if ROUNDS < 100:
-        return
-    lines = [f"{'pair':40} {'rounds':>7}  who had an effect"]
-    for pair, count in won.items():
+def tell(pair: tuple[str, str], count: Counter[str]) -> None:
+    if ROUNDS >= 100:
         said = ", ".join(f"{who} {times}" for who, times in sorted(count.items()))
-        lines.append(f"{' x '.join(pair):40} {sum(count.values()):7}  {said}")
-    sys.__stderr__.write("\n".join(["\n", *lines, ""]))
+        sys.stderr.write(f"\n{' x '.join(pair):40} {sum(count.values()):7} rounds: {said}")
 
 
 @pytest.mark.parametrize("first", VERBS)
-def test_of_two_verbs_that_meet_there_is_one_story(first, monkeypatch):
+def test_of_two_verbs_that_meet_there_is_one_story(first, monkeypatch, capsys):
     with ring(monkeypatch) as meeting:
         project, (holder, other) = ProjectFactory(), cast()
         for pair in [pair for pair in PAIRS if pair[0] == first]:
-            count = won.setdefault(pair, Counter())
+            count: Counter[str] = Counter()
             for _ in range(ROUNDS):
                 scene = scene_for(pair, project, holder, other)
                 answers = meeting.meet(*[functools.partial(VERBS[name], scene) for name in pair])
@@ -50,6 +43,8 @@ def test_of_two_verbs_that_meet_there_is_one_story(first, monkeypatch):
                 assert_one_end(scene.job)
                 put_away(scene)
             assert [str(finding) for finding in inspect()] == [], pair
+            with capsys.disabled():
+                tell(pair, count)
 
 
 def assert_one_end(job_ulid):
