@@ -96,7 +96,7 @@ class Migration(migrations.Migration):
             name='Limit',
             fields=[
                 ('id', models.AutoField(primary_key=True, serialize=False)),
-                ('kind', models.CharField(choices=[('organization', 'Organization'), ('source_address', 'Source Address'), ('emergency', 'Emergency')], max_length=20)),
+                ('kind', models.CharField(choices=[('organization', 'Organization')], max_length=20)),
                 ('org_slug', models.CharField(blank=True, max_length=63)),
                 ('key', models.CharField(max_length=200)),
                 ('max_active', models.PositiveIntegerField()),

@@ -32,8 +32,8 @@ class LaneQueue(models.Model):
     """The lanes of one organization with one priority. Chosen first, so that a full tenant is passed in one step.
 
     `head_*`: its oldest job that may be served, a hint for the order; none: nothing to serve.
-    `tier` is the priority, risen with the wait (aging). `rank` orders within a tier: the age of the head under FIFO,
-    the service received under fair share. `blocked_by`: the limit that is full."""
+    Served by `tier`, the priority, and within it by `rank`, the age of the head.
+    `blocked_by`: the limit that is full."""
 
     pool = models.CharField(max_length=63)
     profile_id = models.IntegerField()

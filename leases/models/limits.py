@@ -6,8 +6,6 @@ from django.db.models import Q
 
 class LimitKind(models.TextChoices):
     ORGANIZATION = "organization"  # of one organization, of one job type or of all (`*`)
-    SOURCE_ADDRESS = "source_address"  # of unclaimed organizations, by where they submit from
-    EMERGENCY = "emergency"  # of a pool's emergency priority
 
 
 class Limit(models.Model):
