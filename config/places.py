@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -147,20 +148,32 @@ def _link_system_home(state: Path) -> None:
 def _system_account() -> pwd.struct_passwd:
     command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
     command += ["--shell", "/usr/sbin/nologin", SYSTEM_ACCOUNT]
-    for _ in range(20):  # useradd refuses while another one holds its lock
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(SYSTEM_ACCOUNT)
-        try:
-            told = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        except FileNotFoundError:
-            break
-        if told.returncode not in {0, 1, 9}:  # 1: passwd is locked; 9: it exists by now
-            break
-        time.sleep(0.1 if told.returncode else 0)
+    with _one_at_a_time(Path("/etc")):
+        for _ in range(20):  # useradd refuses while a stranger's holds its lock
+            with contextlib.suppress(KeyError):
+                return pwd.getpwnam(SYSTEM_ACCOUNT)
+            try:
+                told = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            except FileNotFoundError:
+                break
+            if told.returncode not in {0, 1, 9}:  # 1: passwd is locked; 9: it exists by now
+                break
+            time.sleep(0.1 if told.returncode else 0)
     raise PlaceRefused(
         f"PostgreSQL refuses to run as root and the account {SYSTEM_ACCOUNT} cannot be created: "
         "run as an ordinary user, or set DATABASE_URL"
     )
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Two first starts on one machine: of two `useradd` at once the later one took the other's account away again."""
+    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 if __name__ == "__main__":  # `make clean`, which has no virtual environment

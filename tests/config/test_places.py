@@ -1,9 +1,11 @@
 """Whatever other accounts of the installation must reach can be reached, and no folder above changes its mode."""
 
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -108,3 +110,20 @@ def test_an_account_without_a_name_is_refused_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
     with pytest.raises(places.PlaceRefused, match="number 4000000"):
         places.postgres_account(tmp_path)
+
+
+@pytest.mark.root
+def test_first_starts_at_the_same_moment_agree_on_the_account(tmp_path):
+    """Of two `useradd` at once the later one took the other's account away again, and a cluster had no owner."""
+    name = f"rto-test-{os.getpid()}"
+    ask = "import sys; from config import places; places.SYSTEM_ACCOUNT = sys.argv[1]; sys.stdin.readline()\n"
+    ask += "print(places._system_account().pw_uid)"
+    command = [sys.executable, "-c", ask, name]
+    starts = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, cwd=places.BASE_DIR) for _ in range(4)]
+    try:
+        for start in starts:
+            print(file=start.stdin, flush=True)
+        told = {start.communicate(timeout=30)[0] for start in starts}
+        assert told == {f"{pwd.getpwnam(name).pw_uid}\n"}
+    finally:
+        subprocess.run(["userdel", name], check=False, capture_output=True)
