@@ -50,11 +50,26 @@ SLOW = (
 )
 
 
+# Tests that share what a machine has once: slots, accounts, control groups, a server's processes. With several test
+# processes (`make test`) one of these runs at a time; of the others, one file at a time.
+ONE_AT_A_TIME = (
+    *("config/test_embedded_postgres", "chaos/", "house/", "integration/", "workers/agent/", "workers/engines/"),
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Let each test process load this file before the settings, as this one did: they inherit the environment."""
+    del os.environ["DJANGO_SETTINGS_MODULE"]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow; skip what needs root, by that name, for an ordinary user."""
+    """Mark what is slow and what runs alone; skip what needs root, by that name, for an ordinary user."""
     for item in items:
-        if str(item.path.relative_to(Path(__file__).parent)).startswith(SLOW):
+        file = str(item.path.relative_to(Path(__file__).parent))
+        if file.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+        item.add_marker(pytest.mark.xdist_group("machine" if file.startswith(ONE_AT_A_TIME) else file))
         if os.geteuid() != 0 and item.get_closest_marker("root"):
             item.add_marker(pytest.mark.skip(reason="needs root: cgroups, accounts of their own"))
 
