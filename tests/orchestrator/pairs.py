@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -46,6 +46,10 @@ class Scene:
         lease = self.claim.lease
         return say(lease_ulid=lease.lease_ulid, worker=lease.worker, now=self.ends - MOMENT, **words)
 
+    def seen_by(self, place: int) -> Scene:
+        """Of two claims each has a worker of its own: one worker's claims wait for each other anyway."""
+        return self if place == 0 else replace(self, other=self.claim.lease.worker)
+
 
 VERBS: dict[str, Callable[[Scene], Any]] = {
     "acknowledge": lambda scene: scene.say(lifecycle.acknowledge),
@@ -80,12 +84,12 @@ def has_one_winner(pair: tuple[str, str]) -> bool:
     Elsewhere both may: a renewal and then the end."""
     one, two = pair
     if one == two:
-        return one not in SPOKEN_ENDS | PROLONG | {"append_log", "cancel", "time_out", "claim"} | {"retry"}
+        return one not in SPOKEN_ENDS | PROLONG | {"append_log", "cancel", "time_out"}
     return {one, two} <= ENDS or ("expire" in pair and bool(PROLONG & {one, two}))
 
 
 def scene_for(pair: tuple[str, str], project: Project, holder: Worker, other: Worker) -> Scene:
-    """Made so that each of the two has cause: a lease to acknowledge, a cancel to obey."""
+    """Made so that each of the two has cause: a lease to acknowledge, a cancel to obey, an end to follow, a next job."""
     submitted(project)
     granted = "acknowledge" in pair
     claim = claimed(holder, acknowledge=granted)
@@ -93,6 +97,10 @@ def scene_for(pair: tuple[str, str], project: Project, holder: Worker, other: Wo
     if {"acknowledge_cancel", "force_cancel"} & set(pair):
         asked = lease.leased_at + MOMENT
         lifecycle.cancel(job_ulid=claim.job.job_ulid, by=ALICE, deadline_seconds=3000, now=asked)
+    if set(pair) <= {"retry", "claim"} and "retry" in pair:
+        lifecycle.fail(lease_ulid=lease.lease_ulid, worker=holder, reason=FailureReason.WORKER_ERROR)
+    if pair == ("claim", "claim"):
+        submitted(project)
     return Scene(claim, other, lease.expires_at)
 
 

@@ -33,7 +33,8 @@ def test_of_two_verbs_that_meet_there_is_one_story(first, monkeypatch, capsys):
             count: Counter[str] = Counter()
             for _ in range(ROUNDS):
                 scene = scene_for(pair, project, holder, other)
-                answers = meeting.meet(*[functools.partial(VERBS[name], scene) for name in pair])
+                acts = [functools.partial(VERBS[name], scene.seen_by(place)) for place, name in enumerate(pair)]
+                answers = meeting.meet(*acts)
                 who = winner(pair, answers)
                 count[who] += 1
                 if has_one_winner(pair):
