@@ -29,6 +29,7 @@ def sweep(*, now: datetime | None = None) -> int:
         _each(lifecycle.force_cancel, _overdue_cancels(at), now)
         + _each(lifecycle.expire, _dead_leases(at), now)
         + _each(lifecycle.time_out, _overdue_phases(at), now)
+        + lifecycle.follow_ends(most=BATCH)
     )
 
 

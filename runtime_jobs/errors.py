@@ -30,6 +30,12 @@ class Invalid(LifecycleError):
         self.errors = errors
 
 
+class InvalidDependency(Invalid):
+    """A job may depend on jobs of its own organization that exist."""
+
+    code = "invalid_dependency"
+
+
 class TimeoutAbovePlan(LifecycleError):
     code = "timeout_above_plan"
 

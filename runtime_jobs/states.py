@@ -4,6 +4,7 @@ from django.db.models import TextChoices
 
 
 class JobState(TextChoices):
+    BLOCKED = "blocked"  # waits for jobs that it depends on
     QUEUED = "queued"  # may be claimed
     LEASED = "leased"  # holds a granted lease that its worker has not acknowledged yet
     STARTING = "starting"  # active lease, preparing
@@ -15,7 +16,7 @@ class JobState(TextChoices):
     CANCELED = "canceled"
 
 
-WAITING = (JobState.QUEUED,)
+WAITING = (JobState.BLOCKED, JobState.QUEUED)
 RUNNING = (JobState.STARTING, JobState.CHECKING_OUT, JobState.EXECUTING, JobState.UPLOADING)
 HELD = (JobState.LEASED, *RUNNING)  # states in which exactly one lease is open
 FINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED)
@@ -26,6 +27,7 @@ _ENDS = frozenset(FINAL)
 _QUEUED = frozenset({JobState.QUEUED})
 
 MOVES: dict[str, frozenset[str]] = {
+    JobState.BLOCKED: frozenset({JobState.CANCELED}) | _QUEUED,
     JobState.QUEUED: frozenset({JobState.LEASED, JobState.CANCELED}),
     JobState.LEASED: frozenset({JobState.STARTING, JobState.FAILED, JobState.CANCELED}) | _QUEUED,
     JobState.STARTING: _AHEAD[JobState.STARTING] | _ENDS | _QUEUED,  # back to the queue: released unexecuted
@@ -39,6 +41,7 @@ MOVES: dict[str, frozenset[str]] = {
 
 # The public word for each state (document 000).
 STATUS: dict[str, str] = {
+    JobState.BLOCKED: "queued",
     JobState.QUEUED: "queued",
     JobState.LEASED: "queued",
     JobState.STARTING: "running",
@@ -59,7 +62,7 @@ TRIGGER_KINDS = (*CLIENT_TRIGGERS, "push")
 
 
 def may_move(source: str | None, target: str) -> bool:
-    """A new row starts queued; everything else is in the table."""
+    """A new row starts queued or blocked; everything else is in the table."""
     if source is None:
         return target in WAITING
     return target in MOVES[source]

@@ -108,10 +108,16 @@ def spec(**changes: Any) -> RuntimeSpec:
 
 
 def submitted(
-    project: Project | None = None, *, policy: Any = POLICY, now: datetime | None = None, **changes: Any
+    project: Project | None = None,
+    *,
+    policy: Any = POLICY,
+    now: datetime | None = None,
+    depends_on: tuple[Job, ...] = (),
+    **changes: Any,
 ) -> Job:
-    """A queued job."""
-    given = submission(project or ProjectFactory(), spec(**changes))
+    """A queued job, or a blocked one."""
+    on = tuple(job.job_ulid for job in depends_on)
+    given = submission(project or ProjectFactory(), spec(**changes), depends_on=on)
     return lifecycle.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
 
 

@@ -16,6 +16,7 @@ CODES: dict[str, Code] = {
     "invalid": Code(400, "A value is missing, of the wrong type or out of its bounds; `errors` names each."),
     "invalid_query": Code(400, "A parameter behind the `?` is unknown, repeated, empty or wrong; `errors` names it."),
     "timeout_above_plan": Code(400, "The plan allows at most `max_timeout_seconds`."),
+    "invalid_dependency": Code(400, "`depends_on` names what is no job of the organization; `errors` says which."),
     "unauthenticated": Code(401, "No valid token or signature came along. Nothing more is said."),
     "insufficient_scope": Code(403, "The token lacks the scope that `scope` names."),
     "wrong_principal": Code(403, "A worker called what is for clients, or a client what is for workers."),

@@ -92,6 +92,7 @@ CANCELS: dict[str, str] = {
 }
 
 PHASES: dict[str, str] = {
+    JobState.BLOCKED: "Waits for other jobs",
     JobState.QUEUED: "Waits in the queue",
     JobState.LEASED: "Handed to a worker, not taken up yet",
     JobState.STARTING: "Prepares",
@@ -106,6 +107,8 @@ PHASES: dict[str, str] = {
 # Each with a symbol of the theme's icon font.
 EVENTS: dict[str, tuple[str, str]] = {
     "job.queued": ("Queued", "inbox"),
+    "job.blocked": ("Waits for other jobs", "lock_clock"),
+    "job.unblocked": ("Queued: what it depends on has succeeded", "lock_open"),
     "job.leased": ("Handed to a worker", "pan_tool"),
     "job.started": ("Taken up", "play_arrow"),
     "job.progress": ("Went on", "arrow_forward"),
@@ -122,6 +125,7 @@ EVENTS: dict[str, tuple[str, str]] = {
 
 # Colours of badges, by the theme's names for them.
 JOB_COLOURS: dict[str, str] = {
+    JobState.BLOCKED: "warning",
     JobState.QUEUED: "info",
     JobState.LEASED: "info",
     JobState.STARTING: "primary",

@@ -1,6 +1,7 @@
 """What must always hold, as SQL that finds the rows where it does not. Each answers `job_ulid` or another name."""
 
 from leases.states import ENDED_BY_WORKER, OPEN
+from orchestrator.audit.dependency_invariants import DEPENDENCY_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
 from runtime_jobs.states import FINAL, HELD, MOVES, WAITING
@@ -174,4 +175,4 @@ JOB_INVARIANTS = (
     ),
 )
 
-INVARIANTS = (*JOB_INVARIANTS, *LANE_INVARIANTS)
+INVARIANTS = (*JOB_INVARIANTS, *DEPENDENCY_INVARIANTS, *LANE_INVARIANTS)

@@ -17,6 +17,7 @@ from orchestrator.lifecycle.registering import (
     rotate_webhook_secret,
 )
 from orchestrator.lifecycle.resending import RESEND, resend
+from orchestrator.lifecycle.unblocking import follow_ends, unblock
 
 __all__ = [
     "RESEND",
@@ -38,6 +39,7 @@ __all__ = [
     "create_api_token",
     "expire",
     "fail",
+    "follow_ends",
     "force_cancel",
     "overdue",
     "register_worker",
@@ -57,4 +59,5 @@ __all__ = [
     "submit",
     "submit_batch",
     "time_out",
+    "unblock",
 ]

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from orchestrator.idempotency import Repeatable
-from orchestrator.lifecycle import moves
+from orchestrator.lifecycle import dependencies, moves
 from orchestrator.lifecycle.admission import admit
 from orchestrator.lifecycle.transaction import verb
 from runtime_jobs.clock import database_time
@@ -14,12 +14,13 @@ from runtime_jobs.models import Batch, Job
 from runtime_jobs.models.jobs import RetryKind
 from runtime_jobs.policy import Policy
 from runtime_jobs.specs import Spec
-from runtime_jobs.states import CancelReason, JobState
+from runtime_jobs.states import WAITING, CancelReason, JobState
 
 
 @dataclass(frozen=True)
 class Submission:
-    """Whose job it is, what it shall do, who asked for it and from where. `pool` None: its project's."""
+    """Whose job it is, what it shall do, who asked for it and from where. `pool` None: its project's. `depends_on`: ids
+    of the jobs that have to succeed first."""
 
     org_slug: str
     project_slug: str
@@ -29,6 +30,7 @@ class Submission:
     correlation_id: str
     source_address: str | None
     pool: str | None = None
+    depends_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def submit(
 ) -> Outcome:
     """Queue a new job. With `once`, the same request again returns the first job.
 
-    Raises what `admit` raises, and IdempotencyConflict."""
+    Raises what `admit` raises, InvalidDependency, and IdempotencyConflict."""
     at = now or database_time()
     job = new_job(submission, policy)
     if once and (first := once.settle(job.job_ulid, at=at)) != job.job_ulid:
@@ -63,7 +65,8 @@ def submit(
 def queue(
     job: Job, submission: Submission, *, default_pool: str, at: datetime, by: Actor, batch: Batch | None = None
 ) -> Job:
-    """Let a new job in and store it, inside the verb that made it. Raises what `admit` raises."""
+    """Let a new job in and store it, inside the verb that made it. Raises what `admit` raises, and
+    InvalidDependency."""
     place = admit(
         org_slug=submission.org_slug,
         project_slug=submission.project_slug,
@@ -73,7 +76,9 @@ def queue(
     )
     job.priority, job.pool, job.least_isolation = place.priority, place.pool, place.least_isolation
     job.batch = batch
-    moves.enter(job, at=at, by=by, trigger=submission.trigger_kind, trigger_actor=submission.trigger_actor)
+    standing = dependencies.held_standing_of(dependencies.roots_of(submission.depends_on, org_slug=job.org_slug))
+    told = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
+    moves.enter(job, at=at, by=by, standing=standing, **told)
     return moves.store(job, at)
 
 
@@ -121,7 +126,7 @@ def cancel_locked(
         return Outcome(job, accepted=True)
     job.cancel_requested_at, job.cancel_reason, job.cancel_actor = at, reason, str(by)
     job.cancel_message = message
-    if job.state == JobState.QUEUED:
+    if job.state in WAITING:
         moves.cancel_now(job, at=at, by=by, message=message or None)
         return Outcome(moves.store(job, at))
     job.cancel_deadline_at = at + timedelta(seconds=deadline_seconds)

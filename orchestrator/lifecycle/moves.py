@@ -6,6 +6,8 @@ from typing import Any
 from leases.lanes import lane_of
 from leases.models import Lease
 from leases.states import LeaseState
+from orchestrator.lifecycle import dependencies
+from orchestrator.lifecycle.dependencies import FREE, Standing
 from orchestrator.lifecycle.transaction import ending
 from runtime_jobs import events
 from runtime_jobs.clock import database_time
@@ -32,7 +34,7 @@ COPIED = (
     *("allow_network", "allow_exec", "job_type", "spec", "priority", "pool", "requirements", "payload_digest"),
     *("correlation_id", "source_address", "max_requeues", "automatic_retries", "needs_ingest"),
     *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
-    *("least_isolation", "root_job_ulid", "batch_id"),
+    *("least_isolation", "root_job_ulid", "batch_id", "awaited"),
 )
 
 
@@ -83,6 +85,7 @@ def _stamp(job: Job, at: datetime) -> None:
         job.executing_at = at
     if job.state in FINAL:
         job.finished_at = at
+        ending().ended += dependencies.note_end(job)
 
 
 def store(job: Job, at: datetime) -> Job:
@@ -96,15 +99,39 @@ def store_lease(lease: Lease) -> None:
     lease.save(update_fields=STORED_OF_LEASE)
 
 
-def enter(job: Job, *, at: datetime, by: Actor, **payload: Any) -> Job:
-    """Store a new job as queued, with its first event. The caller stores it once more."""
-    job.state = JobState.QUEUED
+def enter(job: Job, *, at: datetime, by: Actor, standing: Standing = FREE, **payload: Any) -> Job:
+    """Store a new job with its first event: queued, or blocked while what it depends on has not ended, or canceled
+    at once where one of those did not succeed. The caller stores it once more."""
+    job.state = JobState.QUEUED if standing.is_met else JobState.BLOCKED
     job.created_at = job.phase_at = job.updated_at = at
     job.lane_id = lane_of(job)
     job.save(force_insert=True)
-    ending().entered.append((job.pk, job.lane_id, job.created_at))
-    events.append(job, "job.queued", at=at, by=by, to_state=JobState.QUEUED, **payload)
+    dependencies.bind(job, standing)
+    if standing.is_met:
+        _into_lane(job)
+    needs = list(standing.roots) or None
+    events.append(job, f"job.{job.state}", at=at, by=by, to_state=job.state, depends_on=needs, **payload)
+    if standing.failed:
+        abandon(job, standing.failed, at=at)
     return job
+
+
+def _into_lane(job: Job) -> None:
+    if job.lane_id is not None:
+        ending().entered.append((job.pk, job.lane_id, job.created_at))
+
+
+def unblock(job: Job, *, at: datetime) -> None:
+    """All that it depends on has succeeded."""
+    _into_lane(job)
+    move(job, JobState.QUEUED, kind="job.unblocked", at=at, by=CORE)
+
+
+def abandon(job: Job, failed: str, *, at: datetime) -> None:
+    """End a blocked job that waits in vain. `failed`: what it depends on, and what has not succeeded."""
+    job.cancel_requested_at, job.cancel_reason, job.cancel_actor = at, CancelReason.DEPENDENCY_FAILED, str(CORE)
+    job.cancel_message = f"It depends on {failed}, which did not succeed."
+    cancel_now(job, at=at, by=CORE, depends_on=failed)
 
 
 def leased(job: Job, *, at: datetime, by: Actor) -> None:
@@ -144,8 +171,7 @@ def close(lease: Lease, state: LeaseState, *, reason: str, at: datetime, digest:
 def requeue(job: Job, *, kind: str, at: datetime, by: Actor, worker_id: str, reason: str) -> None:
     """Back to the queue, as if it had not been claimed."""
     job.progress = None
-    if job.lane_id is not None:
-        ending().entered.append((job.pk, job.lane_id, job.created_at))
+    _into_lane(job)
     move(job, JobState.QUEUED, kind=kind, at=at, by=by, worker_id=worker_id, reason=reason)
 
 
@@ -188,6 +214,7 @@ def follow(job: Job, kind: RetryKind, *, at: datetime, by: Actor, reason: str, *
     successor.retry_of_job_ulid, successor.retry_kind, successor.attempt = job.job_ulid, kind, job.attempt + 1
     if kind == RetryKind.AUTOMATIC:
         successor.automatic_retries_spent = job.automatic_retries_spent + 1
-    enter(successor, at=at, by=by, attempt=successor.attempt)
+    standing = dependencies.held_standing_of(dependencies.roots_for(job))
+    enter(successor, at=at, by=by, standing=standing, attempt=successor.attempt)
     note(successor, "job.retried", at=at, by=by, retry_of=job.job_ulid, retry=str(kind), reason=reason)
     return store(successor, at)

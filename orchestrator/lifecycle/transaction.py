@@ -5,11 +5,13 @@ import random
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import OperationalError, transaction
 
 from leases.lanes import Ending
+from runtime_jobs.models import EndedDependency
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,10 +19,25 @@ R = TypeVar("R")
 TRIES = 4
 _TRY_AGAIN = frozenset({"40P01", "40001"})
 
-_ending: ContextVar[Ending] = ContextVar("ending")
+
+@dataclass
+class VerbEnding(Ending):
+    """And what is to be done after the commit. `ended`: jobs that others wait for."""
+
+    ended: list[EndedDependency] = field(default_factory=list)
 
 
-def ending() -> Ending:
+_ending: ContextVar[VerbEnding] = ContextVar("ending")
+_after: list[Callable[[VerbEnding], None]] = []
+
+
+def after_commit(act: Callable[[VerbEnding], None]) -> Callable[[VerbEnding], None]:
+    """Call it after every verb's commit, with what that verb has left. It must not raise: the verb has happened."""
+    _after.append(act)
+    return act
+
+
+def ending() -> VerbEnding:
     """What this verb will tell the lanes as its last statement: their rows are locked for as short as can be."""
     return _ending.get()
 
@@ -33,21 +50,24 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
         for tried in range(1, TRIES + 1):
             try:
                 with transaction.atomic(durable=True):
-                    return _ended(function, args, kwargs)
+                    result, done = _ended(function, args, kwargs)
+                break
             except OperationalError as error:
                 if getattr(error.__cause__, "sqlstate", None) not in _TRY_AGAIN or tried == TRIES:
                     raise
                 time.sleep(random.uniform(0, 0.05 * tried))  # noqa: S311 jitter, not a secret
-        raise AssertionError  # the loop returns or raises
+        for act in _after:
+            act(done)
+        return result
 
     return run
 
 
-def _ended(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    before = _ending.set(Ending())
+def _ended(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[R, VerbEnding]:
+    before = _ending.set(VerbEnding())
     try:
         result = function(*args, **kwargs)
         ending().tell()
-        return result
+        return result, ending()
     finally:
         _ending.reset(before)

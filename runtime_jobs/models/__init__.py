@@ -1,4 +1,5 @@
 from runtime_jobs.models.batches import Batch
+from runtime_jobs.models.dependencies import Dependency, EndedDependency
 from runtime_jobs.models.events import JobEvent, OperatorEvent
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.models.output import Artifact, FailureExplanation, LogChunk, UnsentRun
@@ -9,6 +10,8 @@ __all__ = [
     "ApiToken",
     "Artifact",
     "Batch",
+    "Dependency",
+    "EndedDependency",
     "FailureExplanation",
     "IdempotencyKey",
     "Job",

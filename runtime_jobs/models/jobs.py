@@ -134,6 +134,7 @@ class Job(models.Model):
     retry_of_job_ulid = models.CharField(max_length=ID_LENGTH, null=True)
     retry_kind = models.CharField(max_length=20, null=True, choices=RetryKind.choices)
     attempt = models.PositiveIntegerField(default=1)
+    awaited = models.BooleanField(default=False, help_text="Others depend on it: its end is told to them.")
     automatic_retries_spent = models.PositiveSmallIntegerField(default=0, help_text="Since the last manual one.")
 
     created_at = models.DateTimeField()
@@ -201,6 +202,8 @@ class Job(models.Model):
             ),
             # The claim: the oldest of a lane.
             models.Index(fields=["lane_id", "id"], name="jobs_of_lane", condition=Q(state=JobState.QUEUED)),
+            # How many are blocked, and the audit of them.
+            models.Index(fields=["id"], name="jobs_blocked", condition=Q(state=JobState.BLOCKED)),
             # The clock: overdue cancels and hard timeouts look only at jobs that are held.
             models.Index(
                 fields=["state"],

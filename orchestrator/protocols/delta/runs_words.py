@@ -15,6 +15,7 @@ RUN: dict[str, str] = {
 
 # Of a job and of an attempt alike. STARTING lasts until the first heartbeat, when the command runs.
 JOB: dict[str, str] = {
+    JobState.BLOCKED: "QUEUED",
     JobState.QUEUED: "QUEUED",
     JobState.LEASED: "LEASED",
     JobState.STARTING: "STARTING",

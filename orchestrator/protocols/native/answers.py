@@ -21,7 +21,16 @@ STATUSES = list(dict.fromkeys(STATUS.values()))
 ALL_STATUSES = [*STATUSES, *STATUS_WITHOUT_INGEST.values()]
 END_REASONS = [*FailureReason.values, *(word for word in CancelReason.values if word not in FailureReason.values)]
 EVENT_TYPES = [
-    *("job.queued", "job.leased", "job.started", "job.progress", "job.requeued", "job.cancel_requested"),
+    *(
+        "job.queued",
+        "job.blocked",
+        "job.unblocked",
+        "job.leased",
+        "job.started",
+        "job.progress",
+        "job.requeued",
+        "job.cancel_requested",
+    ),
     *("job.canceled", "job.completed", "job.failed", "job.retried"),
     *("lease.expired", "lease.revoked", "lease.released"),
 ]
@@ -133,6 +142,7 @@ class _Details(serializers.Serializer):
     progress = ProgressShown(allow_null=True)
     last_event = EventShown(allow_null=True)
     queue_position = serializers.IntegerField(allow_null=True, help_text="1 is next; at most 1000 are counted.")
+    depends_on = serializers.ListField(child=serializers.CharField(), help_text="The first attempts.")
     retries = serializers.ListField(child=serializers.CharField())
     artifacts = ArtifactShown(many=True)
     explanation = ExplanationShown(allow_null=True)

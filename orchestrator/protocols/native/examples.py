@@ -178,6 +178,7 @@ _DETAILS: dict[str, Any] = {
     "progress": None,
     "last_event": _EVENT,
     "queue_position": 3,
+    "depends_on": [],
     "retries": [],
     "artifacts": [],
     "explanation": None,

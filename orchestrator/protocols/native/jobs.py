@@ -24,6 +24,7 @@ from orchestrator.access.queries import StrictQuery, invalid_query
 from orchestrator.access.rendering import PlainText
 from orchestrator.feeds import logs
 from orchestrator.lifecycle import Outcome, Submission
+from orchestrator.lifecycle.dependencies import roots_for
 from orchestrator.protocols.native import operations, wire
 from orchestrator.protocols.native.filters import AnyJobFilters, JobFilters
 from orchestrator.protocols.native.requests import CancelJob, RetryJob, Submit, SubmitAny, SubmitJob
@@ -187,6 +188,7 @@ def _submission(request: Request, body: Submit) -> Submission:
         correlation_id=arrival_of(request).correlation_id,
         source_address=address_of(request),
         pool=sent.get("pool"),
+        depends_on=tuple(sent["depends_on"]),
     )
 
 
@@ -196,6 +198,7 @@ def _details(row: Job) -> dict[str, Any]:
         row,
         last_event=row.events.order_by("-seq").first(),
         queue_position=position(row),
+        depends_on=roots_for(row),
         retries=list(newer.values_list("job_ulid", flat=True)),
         artifacts=list(row.artifacts.order_by("pk")),
         explanation=FailureExplanation.objects.filter(job=row).first(),

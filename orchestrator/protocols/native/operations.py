@@ -57,7 +57,7 @@ def _of_jobs(
             examples=[*told.submits, told.job],
             codes=(
                 *("not_found", "feature_not_enabled", "project_not_enabled", "repository_not_allowed"),
-                *("pool_forbidden", "timeout_above_plan", "idempotency_conflict"),
+                *("pool_forbidden", "timeout_above_plan", "invalid_dependency", "idempotency_conflict"),
             ),
         ),
         list=described(f"list_{noun}s", responses=shown(many=True), examples=[told.job]),

@@ -8,11 +8,13 @@ from rest_framework import serializers
 
 from orchestrator.access.fields import Decimal, Flag, Message, Moment, Number, StrictSerializer, Text, Word
 from orchestrator.access.specs import BIGINT, SENT, AnySpec, ExecutionSent, SourceSent, runtime_of, spec_of
+from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.specs import RUNTIME, Spec
 from runtime_jobs.states import CLIENT_TRIGGERS, REPORTABLE_FAILURES, RUNNING
 
 CHUNK_LIMIT = 512 * 1024
 SLUG = "[a-z0-9][a-z0-9-]{0,62}"
+MOST_DEPENDENCIES = 64
 
 
 class Trigger(StrictSerializer):
@@ -26,6 +28,13 @@ class Submit(StrictSerializer):
     org_slug = Text(pattern=SLUG)
     project_slug = Text(pattern=SLUG)
     trigger = Trigger()
+    depends_on = serializers.ListField(
+        child=Text(pattern=f"rtj_{ULID_PATTERN}"),
+        required=False,
+        default=list,
+        max_length=MOST_DEPENDENCIES,
+        help_text="Jobs of the same organization that have to succeed first.",
+    )
 
     def wanted(self) -> Spec:
         """The spec that was sent, once it is valid."""

@@ -1,0 +1,43 @@
+"""Which jobs wait for which others, and which ends those that wait have still to hear of."""
+
+from django.db import models
+
+from runtime_jobs.identifiers import ID_LENGTH
+from runtime_jobs.models.jobs import Job
+
+
+class Dependency(models.Model):
+    """`job` shall start only after `on` has succeeded. Both are first attempts and stand for all that follow them.
+
+    A job can only name jobs that exist, so `on` is the older one: there are no cycles."""
+
+    job = models.ForeignKey(
+        Job, to_field="job_ulid", db_column="job_ulid", on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    on = models.ForeignKey(
+        Job, to_field="job_ulid", db_column="on_job_ulid", on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+
+    class Meta:
+        db_table = "runtime_job_dependencies"
+        constraints = [models.UniqueConstraint(fields=["job", "on"], name="one_dependency")]
+        # For `orchestrator.lifecycle.unblocking`: who waits for a job that has ended.
+        indexes = [models.Index(fields=["on", "job"], name="dependents_of_job")]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} after {self.on_id}"
+
+
+class EndedDependency(models.Model):
+    """A job has ended that others depend on: written in the same transaction, gone when all of them were looked at.
+
+    `looked_to`: the highest key among those that were."""
+
+    root_job_ulid = models.CharField(max_length=ID_LENGTH)
+    looked_to = models.BigIntegerField(default=0)
+
+    class Meta:
+        db_table = "runtime_ended_dependencies"
+
+    def __str__(self) -> str:
+        return f"{self.root_job_ulid} to {self.looked_to}"

@@ -1,0 +1,253 @@
+"""Jobs that wait for others: queued once all of those have succeeded, canceled once one has failed for good."""
+
+import pytest
+from django.db import OperationalError
+
+from orchestrator import lifecycle
+from orchestrator.lifecycle import transaction, unblocking
+from orchestrator.sweeps import sweep
+from runtime_jobs.errors import InvalidDependency
+from runtime_jobs.models import EndedDependency, Job, JobEvent
+from runtime_jobs.states import CancelReason, FailureReason, JobState
+from tests.factories import (
+    ALICE,
+    OPERATOR,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    claimed,
+    offer,
+    submitted,
+)
+from tests.orchestrator.conftest import after
+from tests.orchestrator.test_by_worker import speak
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def project(db):
+    return ProjectFactory()
+
+
+@pytest.fixture
+def dead(monkeypatch):
+    """The process of each verb dies right after the commit."""
+    monkeypatch.setattr(transaction, "_after", [])
+
+
+def now_of(job: Job) -> Job:
+    return Job.objects.get(pk=job.pk)
+
+
+def states(*jobs: Job) -> list[str]:
+    return [str(now_of(job).state) for job in jobs]
+
+
+def succeed(job: Job) -> None:
+    """Whoever is next must be this one."""
+    claim = claimed()
+    assert claim.job.pk == job.pk
+    lifecycle.complete(**speak(claim, ingest_run_id=f"run_{job.pk}"))
+
+
+def fail(job: Job, reason: FailureReason = FailureReason.WORKER_ERROR) -> None:
+    claim = claimed()
+    assert claim.job.pk == job.pk
+    lifecycle.fail(**speak(claim, reason=reason))
+
+
+def cancel(job: Job) -> Job:
+    return lifecycle.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30).job
+
+
+def trail(job: Job) -> list[str]:
+    return list(JobEvent.objects.of(job.job_ulid).values_list("event_type", flat=True))
+
+
+def test_a_job_waits_until_all_that_it_depends_on_has_succeeded(project):
+    first, second = submitted(project), submitted(project)
+    last = submitted(project, depends_on=(first, second))
+    assert (last.state, last.public_status) == (JobState.BLOCKED, "queued")
+    succeed(first)
+    assert states(last) == ["blocked"]
+    succeed(second)
+    assert states(last) == ["queued"]
+    assert claimed().job.pk == last.pk
+    assert trail(last)[:3] == ["job.blocked", "job.unblocked", "job.leased"]
+    assert not EndedDependency.objects.exists()
+
+
+def test_a_blocked_job_is_not_handed_out(project):
+    first = submitted(project)
+    submitted(project, depends_on=(first,))
+    worker = WorkerFactory()
+    assert lifecycle.claim(worker=worker, offer=offer(worker)).job.pk == first.pk
+    assert lifecycle.claim(worker=worker, offer=offer(worker)) is None
+
+
+def test_when_one_fails_those_that_wait_are_canceled_and_theirs_too(project):
+    first, other = submitted(project), submitted(project)
+    middle = submitted(project, depends_on=(first, other))
+    last = submitted(project, depends_on=(middle,))
+    fail(first)
+    assert states(middle, last) == ["canceled", "canceled"]
+    assert {now_of(job).cancel_reason for job in (middle, last)} == {CancelReason.DEPENDENCY_FAILED}
+    assert now_of(middle).cancel_message == f"It depends on {first.job_ulid}, which did not succeed."
+    assert trail(last) == ["job.blocked", "job.canceled"]
+
+
+def test_a_canceled_one_counts_as_failed(project):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    cancel(first)
+    assert states(last) == ["canceled"]
+
+
+def test_a_failure_with_an_open_automatic_retry_is_none_yet(project):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    fail(first, FailureReason.WORKER_SHUTDOWN)
+    assert states(first, last) == ["failed", "blocked"]
+    claim = claimed()
+    assert claim.job.retry_of_job_ulid == first.job_ulid
+    lifecycle.complete(**speak(claim, ingest_run_id="run_2"))
+    assert states(last) == ["queued"]
+
+
+def test_the_last_automatic_retry_fails_for_good(project):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    fail(first, FailureReason.WORKER_SHUTDOWN)
+    claim = claimed()
+    lifecycle.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.expires_at, 1))
+    assert states(claim.job, last) == ["failed", "canceled"]
+
+
+def test_those_that_have_ended_already_are_looked_at_on_submit(project):
+    good, bad = submitted(project), submitted(project)
+    succeed(good)
+    fail(bad)
+    assert submitted(project, depends_on=(good,)).state == JobState.QUEUED
+    lost = submitted(project, depends_on=(good, bad))
+    assert (lost.state, lost.cancel_reason) == (JobState.CANCELED, CancelReason.DEPENDENCY_FAILED)
+
+
+def test_any_attempt_stands_for_all_of_them(project):
+    first = submitted(project)
+    fail(first)
+    second = lifecycle.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    waiting = [submitted(project, depends_on=(one,)) for one in (first, second)]
+    assert states(*waiting) == ["blocked", "blocked"]
+    succeed(second)
+    assert states(*waiting) == ["queued", "queued"]
+
+
+def test_who_was_canceled_stays_so_when_the_cause_is_retried(project):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    fail(first)
+    second = lifecycle.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    succeed(second)
+    assert states(last) == ["canceled"]
+
+
+def test_a_retry_takes_the_dependencies_over(project):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    after_last = submitted(project, depends_on=(last,))
+    fail(first)
+    hopeless = lifecycle.retry(job_ulid=last.job_ulid, by=OPERATOR, reason="too early").job
+    assert states(hopeless) == ["canceled"]
+    second = lifecycle.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    hopeful = lifecycle.retry(job_ulid=hopeless.job_ulid, by=OPERATOR, reason="again").job
+    assert states(hopeful) == ["blocked"]
+    succeed(second)
+    assert states(hopeful, after_last) == ["queued", "canceled"]
+
+
+def test_a_blocked_job_is_canceled_at_once(project):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    further = submitted(project, depends_on=(last,))
+    assert cancel(last).state == JobState.CANCELED
+    assert states(further) == ["canceled"]
+    succeed(first)
+    assert states(last) == ["canceled"]
+
+
+@pytest.mark.parametrize("whose", ["nobody's", "another organization's"])
+def test_only_jobs_of_the_same_organization_may_be_named(project, whose):
+    if whose == "nobody's":
+        stranger = Job(job_ulid="rtj_01kkygkagq0jk17bx6y1w8c3df")
+    else:
+        stranger = submitted(ProjectFactory(organization=OrganizationFactory()))
+    own = submitted(project)
+    with pytest.raises(InvalidDependency) as refused:
+        submitted(project, depends_on=(own, stranger))
+    assert refused.value.errors == {"depends_on": [f"{stranger.job_ulid} is no job of this organization."]}
+
+
+def test_the_process_that_ended_the_job_may_die_before_it_looks(project, dead):
+    first = submitted(project)
+    middle = submitted(project, depends_on=(first,))
+    last = submitted(project, depends_on=(middle,))
+    cancel(first)
+    assert states(middle, last) == ["blocked", "blocked"]
+    sweep()
+    assert states(middle, last) == ["canceled", "canceled"]
+    assert not EndedDependency.objects.exists()
+
+
+def test_of_many_a_few_are_looked_at_at_once_and_the_rest_by_the_clock(project, monkeypatch):
+    monkeypatch.setattr(unblocking, "FEW", 2)
+    first = submitted(project)
+    fan = [submitted(project, depends_on=(first,)) for _ in range(7)]
+    succeed(first)
+    assert states(*fan) == ["queued"] * 2 + ["blocked"] * 5
+    assert lifecycle.follow_ends(most=3) == 3
+    assert states(*fan) == ["queued"] * 5 + ["blocked"] * 2
+    assert lifecycle.follow_ends(most=3) == 2
+    assert states(*fan) == ["queued"] * 7
+    assert not EndedDependency.objects.exists()
+
+
+def test_those_that_wait_on_do_not_stand_before_the_others(project, monkeypatch):
+    """They stay blocked when they are looked at: whoever looked from the front again would see no others."""
+    monkeypatch.setattr(unblocking, "FEW", 1)
+    first, other = submitted(project), submitted(project)
+    waiting = [submitted(project, depends_on=(first, other)) for _ in range(3)]
+    ready = submitted(project, depends_on=(first,))
+    succeed(first)
+    for _ in range(2):
+        lifecycle.follow_ends(most=2)
+    assert states(*waiting, ready) == ["blocked"] * 3 + ["queued"]
+
+
+def test_a_long_chain_ends_in_short_transactions(project, monkeypatch):
+    chain = [submitted(project)]
+    for _ in range(30):
+        chain.append(submitted(project, depends_on=(chain[-1],)))
+    cancel(chain[0])
+    assert states(*chain) == ["canceled"] * 9 + ["blocked"] * 22
+    sweep()
+    assert set(states(*chain)) == {"canceled"}
+
+
+def test_trouble_with_one_does_not_keep_the_others(project, monkeypatch):
+    first = submitted(project)
+    fan = [submitted(project, depends_on=(first,)) for _ in range(3)]
+    unblock = unblocking.unblock
+
+    def busy(*, job_ulid):
+        if job_ulid == fan[0].job_ulid:
+            raise OperationalError("lock timeout")
+        return unblock(job_ulid=job_ulid)
+
+    monkeypatch.setattr(unblocking, "unblock", busy)
+    succeed(first)
+    assert states(*fan) == ["blocked", "queued", "queued"]
+    monkeypatch.setattr(unblocking, "unblock", unblock)
+    sweep()
+    assert states(*fan) == ["queued"] * 3
+    assert not EndedDependency.objects.exists()
