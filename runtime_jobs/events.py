@@ -22,9 +22,10 @@ class Actor:
 
 CLOCK = Actor("clock", "clock")
 CORE = Actor("core", "policy")
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
-def append(
+def next_of(
     job: Job,
     event_type: str,
     *,
@@ -35,8 +36,8 @@ def append(
     to_state: str | None = None,
     **payload: Any,
 ) -> JobEvent:
-    """Write the next event of a job that the caller has locked, or has just made. The caller saves the job's
-    `event_seq` and `event_head`, which this moves."""
+    """Make the next event of a job that the caller has locked, or has just made. The caller stores it, and the job,
+    whose `event_seq` and `event_head` this moves."""
     event = JobEvent(
         job=job,
         seq=job.event_seq + 1,
@@ -55,7 +56,6 @@ def append(
         prev_hash=job.event_head,
     )
     event.hash = hash_of(event)
-    event.save(force_insert=True)
     job.event_seq, job.event_head = event.seq, event.hash
     return event
 
@@ -81,8 +81,7 @@ def hash_of(event: JobEvent) -> str:
         "fence": event.fence,
         "prev_hash": event.prev_hash,
     }
-    canonical = json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return hashlib.sha256(_canonical(row).encode()).hexdigest()
 
 
 def first_broken(job_ulid: str) -> int | None:

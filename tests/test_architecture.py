@@ -135,6 +135,14 @@ def test_only_the_claim_writes_a_state_in_sql():
     assert raw == []
 
 
+def test_only_what_a_verb_has_decided_is_stored():
+    """`storing` writes whatever it is given, a state too: the verbs give it theirs, and nobody else anything."""
+    users = {name for name, tree in MODULES.items() if "orchestrator.lifecycle.storing" in set(imports(tree))}
+    assert users == {"orchestrator.lifecycle.writing"}
+    deciding = {name for name, tree in MODULES.items() if "orchestrator.lifecycle.transaction.written" in imports(tree)}
+    assert {name.rpartition(".")[0] for name in deciding} == {"orchestrator.lifecycle"}
+
+
 def strings(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

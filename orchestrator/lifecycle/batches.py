@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle.by_client import Submission, cancel_locked, new_job, queue
-from orchestrator.lifecycle.transaction import verb
+from orchestrator.lifecycle.transaction import verb, written
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import AlreadyFinal, Invalid, NotFound
 from runtime_jobs.events import Actor
@@ -143,6 +143,7 @@ def _canceled(
                 reason=CancelReason.BATCH_CANCELED,
                 message=message,
             ).accepted
+        written().flush()
 
 
 def state_of(batch: Batch) -> BatchState:

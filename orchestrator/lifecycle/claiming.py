@@ -9,7 +9,7 @@ from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle import moves
-from orchestrator.lifecycle.transaction import ending, verb
+from orchestrator.lifecycle.transaction import ending, verb, written
 from runtime_jobs.clock import database_time
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
@@ -101,6 +101,6 @@ def _grant(job: Job, worker: Worker, *, at: datetime, acknowledge: bool, session
     moves.leased(job, at=at, by=by)
     if not acknowledge:
         moves.acknowledge(job, lease, at=at, by=by)
-    lease.save(force_insert=True)
+    written().add(lease)
     moves.store(job, at)
     return lease

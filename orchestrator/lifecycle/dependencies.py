@@ -75,8 +75,9 @@ def bind(job: Job, standing: Standing) -> None:
 
 
 def note_end(job: Job) -> list[EndedDependency]:
-    """Write down that a job has ended which others wait for: they will be looked at, whoever dies meanwhile."""
-    return [EndedDependency.objects.create(root_job_ulid=job.root_job_ulid)] if job.awaited else []
+    """That a job has ended which others wait for. Stored with its end: they will be looked at, whoever dies
+    meanwhile."""
+    return [EndedDependency(root_job_ulid=job.root_job_ulid)] if job.awaited else []
 
 
 def dependents(ended: EndedDependency, *, most: int) -> list[tuple[int, str]]:

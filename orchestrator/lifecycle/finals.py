@@ -11,7 +11,7 @@ from leases.fencing import Holding, lock_holding, require_live
 from leases.states import LeaseState
 from orchestrator.lifecycle import moves
 from orchestrator.lifecycle.left_behind import Reference, explain, keep
-from orchestrator.lifecycle.transaction import verb
+from orchestrator.lifecycle.transaction import verb, written
 from runtime_jobs.errors import CancelNotRequested, Conflict, Invalid
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, UnsentRun
@@ -131,7 +131,7 @@ def fail(
     keep(job, artifacts, at=at)
     job.result = result
     if unsent_run is not None:
-        UnsentRun.objects.create(job=job, payload=unsent_run, created_at=at)
+        written().beside.append(UnsentRun(job=job, payload=unsent_run, created_at=at))
     moves.close(holding.lease, LeaseState.COMPLETED, reason="failed", at=at, digest=digest)
     moves.fail_or_cancel(
         job, reason, message=message, at=at, by=actor_of(worker), worker_id=worker.worker_id, exit_code=exit_code

@@ -1,17 +1,13 @@
 """What comes with a job's end besides how it ended: where its artifacts lie, and a guess at why it failed."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from django.db import DatabaseError, transaction
-
+from orchestrator.lifecycle.transaction import written
 from runtime_jobs.explaining import explanation_of
 from runtime_jobs.models import Artifact, FailureExplanation, Job
 from runtime_jobs.states import FailureReason, JobState
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,8 +25,7 @@ def keep(job: Job, artifacts: Sequence[Reference], *, at: datetime) -> None:
 
 
 def explain(job: Job, artifacts: Sequence[Reference], *, at: datetime) -> None:
-    """Guess why a command failed. Other reasons speak for themselves. A guess that cannot be stored is no reason to
-    lose the result: it is logged, and left out."""
+    """Guess why a command failed. Other reasons speak for themselves."""
     if job.state != JobState.FAILED or job.failure_reason != FailureReason.COMMAND_FAILED:
         return
     guess = explanation_of(
@@ -39,8 +34,4 @@ def explain(job: Job, artifacts: Sequence[Reference], *, at: datetime) -> None:
         said=job.failure_message or "",
         logs=[artifact.uri for artifact in artifacts if artifact.type == "log"],
     )
-    try:
-        with transaction.atomic():
-            FailureExplanation.objects.update_or_create(job=job, defaults=asdict(guess) | {"created_at": at})
-    except DatabaseError:
-        log.exception("no explanation of %s", job.job_ulid)
+    written().guesses.append(FailureExplanation(job=job, created_at=at, **asdict(guess)))

@@ -8,7 +8,7 @@ from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.lifecycle import dependencies
 from orchestrator.lifecycle.dependencies import FREE, Standing
-from orchestrator.lifecycle.transaction import ending
+from orchestrator.lifecycle.transaction import ending, written
 from runtime_jobs import events
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import IllegalMove, NotFound
@@ -36,19 +36,8 @@ COPIED = (
     *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
     *("least_isolation", "root_job_ulid", "batch_id", "awaited"),
 )
-
-
-# What verbs change. A store names just these: an UPDATE that so much as names a column of a unique key takes the
-# strongest row lock (because of the trigger that guards final states), and then waits for whoever writes an event.
-STORED = (
-    *("state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
-    *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
-    *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
-    *("failure_message", "exit_code", "result"),
-)
-STORED_OF_LEASE = (
-    *("state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason", "final_digest"),
-)
+# What tells jobs apart to the scheduler; see `leases.lanes.lane_of`.
+ALIKE = ("pool", "priority", "org_slug", "project_slug", "job_type", "least_isolation", "requirements")
 
 
 def lock_job(job_ulid: str, *, now: datetime | None = None) -> tuple[Job, datetime]:
@@ -67,12 +56,12 @@ def move(
         raise IllegalMove(f"A job that is {job.state} cannot become {target}.")
     source, job.state = job.state, JobState(target)
     _stamp(job, at)
-    events.append(job, kind, at=at, by=by, worker_id=worker_id, from_state=source, to_state=target, **payload)
+    note(job, kind, at=at, by=by, worker_id=worker_id, from_state=source, to_state=target, **payload)
 
 
 def note(job: Job, kind: str, *, at: datetime, by: Actor, worker_id: str | None = None, **payload: Any) -> None:
-    """Write an event that changes no state. The caller stores the job."""
-    events.append(job, kind, at=at, by=by, worker_id=worker_id, **payload)
+    """Add an event to the trail, which by itself changes no state. The caller stores the job."""
+    written().events.append(events.next_of(job, kind, at=at, by=by, worker_id=worker_id, **payload))
 
 
 def _stamp(job: Job, at: datetime) -> None:
@@ -89,31 +78,37 @@ def _stamp(job: Job, at: datetime) -> None:
 
 
 def store(job: Job, at: datetime) -> Job:
-    """Write the job back, once a verb; with its run, if it has just got one."""
+    """Let the job be written back when the verb ends; it is done once, however often this is called."""
     job.updated_at = at
-    job.save(update_fields=STORED if job.ingest_run_id is None else (*STORED, "ingest_run_id"))
+    written().change(job)
     return job
 
 
 def store_lease(lease: Lease) -> None:
-    lease.save(update_fields=STORED_OF_LEASE)
+    written().change(lease)
 
 
 def enter(job: Job, *, at: datetime, by: Actor, standing: Standing = FREE, **payload: Any) -> Job:
-    """Store a new job with its first event: queued, or blocked while what it depends on has not ended, or canceled
-    at once where one of those did not succeed. The caller stores it once more."""
+    """Let a new job in with its first event: queued, or blocked while what it depends on has not ended, or canceled
+    at once where one of those did not succeed. It is written, and gets its key, when the verb ends."""
     job.state = JobState.QUEUED if standing.is_met else JobState.BLOCKED
     job.created_at = job.phase_at = job.updated_at = at
-    job.lane_id = lane_of(job)
-    job.save(force_insert=True)
+    job.lane_id = _lane_of(job)
+    written().add(job)
     dependencies.bind(job, standing)
-    if standing.is_met:
-        _into_lane(job)
     needs = list(standing.roots) or None
-    events.append(job, f"job.{job.state}", at=at, by=by, to_state=job.state, depends_on=needs, **payload)
+    note(job, f"job.{job.state}", at=at, by=by, to_state=job.state, depends_on=needs, **payload)
     if standing.failed:
         abandon(job, standing.failed, at=at)
     return job
+
+
+def _lane_of(job: Job) -> int:
+    """Asked once a verb for jobs that are alike."""
+    lanes, alike = written().lanes, tuple(str(getattr(job, name)) for name in ALIKE)
+    if alike not in lanes:
+        lanes[alike] = lane_of(job)
+    return lanes[alike]
 
 
 def _into_lane(job: Job) -> None:
@@ -137,9 +132,7 @@ def abandon(job: Job, failed: str, *, at: datetime) -> None:
 def leased(job: Job, *, at: datetime, by: Actor) -> None:
     """Write the event of a claim, whose SQL has moved the job already."""
     job.phase_at = at
-    events.append(
-        job, "job.leased", at=at, by=by, worker_id=by.name, from_state=JobState.QUEUED, to_state=JobState.LEASED
-    )
+    note(job, "job.leased", at=at, by=by, worker_id=by.name, from_state=JobState.QUEUED, to_state=JobState.LEASED)
 
 
 def acknowledge(job: Job, lease: Lease, *, at: datetime, by: Actor, **payload: Any) -> None:

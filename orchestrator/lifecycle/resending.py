@@ -4,7 +4,7 @@ from datetime import datetime
 
 from orchestrator.lifecycle import moves
 from orchestrator.lifecycle.by_client import Outcome, require_retryable
-from orchestrator.lifecycle.transaction import verb
+from orchestrator.lifecycle.transaction import verb, written
 from runtime_jobs.errors import NotFound
 from runtime_jobs.events import Actor
 from runtime_jobs.models import UnsentRun
@@ -26,5 +26,5 @@ def resend(*, job_ulid: str, by: Actor, reason: str, now: datetime | None = None
     # No automatic retry: it would be a new row without the run, and execute.
     changed = {"requirements": sorted({*job.requirements, RESEND}), "automatic_retries": 0}
     successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason, **changed)
-    UnsentRun.objects.create(job=successor, payload=left.payload, created_at=at)
+    written().beside.append(UnsentRun(job=successor, payload=left.payload, created_at=at))
     return Outcome(successor)

@@ -5,13 +5,11 @@ import random
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import OperationalError, transaction
 
-from leases.lanes import Ending
-from runtime_jobs.models import EndedDependency
+from orchestrator.lifecycle.writing import VerbEnding, Written
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,15 +17,7 @@ R = TypeVar("R")
 TRIES = 4
 _TRY_AGAIN = frozenset({"40P01", "40001"})
 
-
-@dataclass
-class VerbEnding(Ending):
-    """And what is to be done after the commit. `ended`: jobs that others wait for."""
-
-    ended: list[EndedDependency] = field(default_factory=list)
-
-
-_ending: ContextVar[VerbEnding] = ContextVar("ending")
+_written: ContextVar[Written] = ContextVar("written")
 _after: list[Callable[[VerbEnding], None]] = []
 
 
@@ -37,9 +27,14 @@ def after_commit(act: Callable[[VerbEnding], None]) -> Callable[[VerbEnding], No
     return act
 
 
+def written() -> Written:
+    """What this verb has decided, and what is written when it ends."""
+    return _written.get()
+
+
 def ending() -> VerbEnding:
     """What this verb will tell the lanes as its last statement: their rows are locked for as short as can be."""
-    return _ending.get()
+    return written().ending
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
@@ -64,10 +59,11 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _ended(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[R, VerbEnding]:
-    before = _ending.set(VerbEnding())
+    before = _written.set(Written())
     try:
         result = function(*args, **kwargs)
+        written().flush()
         ending().tell()
         return result, ending()
     finally:
-        _ending.reset(before)
+        _written.reset(before)

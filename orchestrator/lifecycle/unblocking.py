@@ -12,7 +12,8 @@ from datetime import datetime
 from django.db import Error
 
 from orchestrator.lifecycle import dependencies, moves
-from orchestrator.lifecycle.transaction import VerbEnding, after_commit, verb
+from orchestrator.lifecycle.transaction import after_commit, verb
+from orchestrator.lifecycle.writing import VerbEnding
 from runtime_jobs.models import EndedDependency, Job
 from runtime_jobs.states import JobState
 
