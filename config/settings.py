@@ -91,6 +91,17 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 
+# --- scheduling -------------------------------------------------------------------------------------------------------
+# After how many seconds of waiting a job counts as one point of priority more; 0: never.
+AGING_SECONDS = env.float("AGING_SECONDS", default=72)
+# An organization's jobs of one type are held back when more than this share of the last ones failed.
+BREAKER = {
+    "failures": env.float("BREAKER_FAILURES", default=0.5),
+    "least_jobs": env.int("BREAKER_LEAST_JOBS", default=10),  # fewer say nothing
+    "window_seconds": env.int("BREAKER_WINDOW_SECONDS", default=600),
+    "cool_down_seconds": env.int("BREAKER_COOL_DOWN_SECONDS", default=60),  # then one job is tried
+}
+
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
 # What one statement may take, by kind of process (reliability: a stuck statement must not take the service with it).
 DATABASE_ROLE = env.str("DATABASE_ROLE", default="api")
@@ -113,7 +124,10 @@ DATABASES["default"] |= {
         "keepalives_interval": 5,
         "keepalives_count": 3,
         "tcp_user_timeout": 15000,
-        "options": " ".join(f"-c {name}={value}" for name, value in TIMEOUTS[DATABASE_ROLE].items()),
+        "options": " ".join(
+            f"-c {name}={value}"
+            for name, value in (TIMEOUTS[DATABASE_ROLE] | {"orchestrator.aging_seconds": AGING_SECONDS}).items()
+        ),
         "pool": {
             "min_size": env.int("DATABASE_POOL_MIN", default=1),
             "max_size": env.int("DATABASE_POOL_MAX", default=10),

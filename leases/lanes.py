@@ -9,13 +9,23 @@ from typing import Any
 
 from django.db import connection
 
-from leases.limits import limits_of_queue
-from leases.models import Lane, LaneProfile, LaneQueue
+from leases.attaching import limits_of_lane, limits_of_queue
+from leases.guards import JOBS_OF_ADDRESS, QUEUES_OF_ORGANIZATION, guard
+from leases.limits import Subject, put
+from leases.models import Lane, LaneProfile, LaneQueue, LimitKind, LimitScope
+from leases.plans import follow_plan
+from leases.shares import share_in
+from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job
 
+# Jobs of that priority and more are counted by the limit, not held (document 002).
+BELOW = {LimitKind.SOURCE_ADDRESS: 100, LimitKind.CONCURRENCY: None}
 SQL = Path(__file__).parent / "sql"
 # In the order in which one calls another.
-FUNCTIONS = ("lanes_take", "lanes_rank", "lanes_settle", "lanes_hand_on", "lanes_end", "lanes_behind", "lanes_advance")
+FUNCTIONS = (
+    *("lanes_tokens", "lanes_room", "lanes_full", "lanes_hold", "lanes_take", "lanes_rank", "lanes_charge"),
+    *("lanes_hand_on", "lanes_settle", "lanes_show", "lanes_end", "lanes_due", "lanes_behind", "lanes_advance"),
+)
 
 
 @cache
@@ -32,31 +42,50 @@ def install() -> None:
 
 def lane_of(job: Job) -> int:
     """Return the lane that jobs like this one share; it is made when the first of them comes, and never deleted."""
-    alike: list[Any] = [job.pool, job.priority, job.org_slug, job.project_slug, job.job_type, job.least_isolation]
+    alike: list[Any] = [job.pool, job.priority, job.org_slug, job.project_slug, _address(job), job.concurrency_key]
     with connection.cursor() as cursor:
-        cursor.execute(sql("lane_of"), [*alike, sorted(job.requirements)])
+        cursor.execute(sql("lane_of"), [*alike, job.job_type, job.least_isolation, sorted(job.requirements)])
         found = cursor.fetchone()
     return found[0] if found else _new_lane(job)
 
 
+def _address(job: Job) -> str:
+    """Where the job came from, if that limits it."""
+    return str(job.source_address or "") if job.limited_by_address else ""
+
+
 def _new_lane(job: Job) -> int:
+    guard(QUEUES_OF_ORGANIZATION, job.org_slug)  # who puts a limit on the organization finds this lane, or waits
+    follow_plan(job.org_slug)
+    queue = _queue_of(job)
+    narrower = {"source_address": _address(job), "concurrency_key": job.concurrency_key}
+    _limit_once(Subject(LimitScope.ADDRESS, "", narrower["source_address"]), LimitKind.SOURCE_ADDRESS)
+    _limit_once(Subject(LimitScope.KEY, job.org_slug, job.concurrency_key), LimitKind.CONCURRENCY)
+    alike = {"project_slug": job.project_slug} | narrower
+    limits = limits_of_lane(org_slug=job.org_slug, **alike)
+    lane, _ = Lane.objects.get_or_create(queue_id=queue.pk, **alike, defaults={"limits": limits})
+    return lane.pk
+
+
+def _queue_of(job: Job) -> LaneQueue:
     profile, _ = LaneProfile.objects.get_or_create(
         job_type=job.job_type, least_isolation=job.least_isolation, requirements=sorted(job.requirements)
     )
-    queue, _ = LaneQueue.objects.get_or_create(
-        pool=job.pool,
-        profile_id=profile.pk,
-        org_slug=job.org_slug,
-        priority=job.priority,
-        defaults={
-            "tier": job.priority,
-            "limits": lambda: limits_of_queue(org_slug=job.org_slug, job_type=job.job_type),  # type: ignore[misc]
-        },
-    )
-    lane, _ = Lane.objects.get_or_create(
-        queue_id=queue.pk, project_slug=job.project_slug, source_address="", concurrency_key=""
-    )
-    return lane.pk
+    alike = {"pool": job.pool, "profile_id": profile.pk, "org_slug": job.org_slug, "priority": job.priority}
+    limits = limits_of_queue(org_slug=job.org_slug, job_type=job.job_type, priority=job.priority)
+    queue, _ = LaneQueue.objects.get_or_create(**alike, defaults={"tier": job.priority, "limits": limits})
+    share_in(job.pool, job.org_slug)
+    return queue
+
+
+def _limit_once(subject: Subject, kind: LimitKind) -> None:
+    """One job at a time of those that came from one address, or that name one key."""
+    if not subject.key:
+        return
+    if subject.scope == LimitScope.ADDRESS:
+        guard(JOBS_OF_ADDRESS, subject.key)  # no claim takes a job from there that this limit would not know of
+    if subject.limit(kind) is None:
+        put(kind, subject, at=database_time(), max_active=1, binds_below=BELOW[kind])
 
 
 @dataclass
@@ -66,6 +95,10 @@ class Ending:
     entered: list[tuple[int, int, datetime]] = field(default_factory=list)  # job, lane, created_at
     freed: list[int] = field(default_factory=list)
     taken: "Taken | None" = None
+
+    @property
+    def again(self) -> bool:
+        return self.taken is not None and self.taken.again
 
     def tell(self) -> None:
         if self.taken:
@@ -87,8 +120,21 @@ class Taken:
     jobs: list[int]
     rows: Sequence[tuple[str, int, int]]
 
+    @property
+    def is_due(self) -> bool:
+        """Nothing was found, but somebody's time has come."""
+        return any(what == "due" for what, _, _ in self.rows)
+
+    @property
+    def again(self) -> bool:
+        """Nothing was found, and it could not be told that there is nothing: worth a second try at once."""
+        return any(what in {"due", "again"} for what, _, _ in self.rows)
+
     def settle(self) -> None:
         """Write down what was found to be over: the last statement of the claim."""
+        if self.is_due:
+            due()
+            return
         lanes = [key for what, key, _ in self.rows if what == "lane"]
         if not self.rows:
             return
@@ -111,6 +157,20 @@ def take(*, pool: str, profiles: list[int], worker_id: str, most: int) -> Taken:
         cursor.execute("SELECT * FROM lanes_take(%s, %s::integer[], %s, %s)", [pool, profiles, worker_id, most])
         rows = cursor.fetchall()
     return Taken([key for what, key, _ in rows if what == "job"], rows)
+
+
+def due(*, most: int = 200) -> int:
+    """Put back into the choice what was held until a time that has come. Returns how much."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT lanes_due(%s)", [most])
+        return int(cursor.fetchone()[0])
+
+
+def age(*, most: int = 500) -> int:
+    """Lift the priority of what has waited long. Returns how many queues."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT lanes_age(%s)", [most])
+        return int(cursor.fetchone()[0])
 
 
 def advance(*, most: int = 50) -> int:

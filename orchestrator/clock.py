@@ -8,8 +8,8 @@ import threading
 
 from django.db import Error, connection
 
-from leases import lanes
 from orchestrator.models import ClockBeat
+from orchestrator.scheduling import sweep_scheduling
 from orchestrator.sweeps import forget_old_deliveries, forget_old_keys, sweep
 from runtime_jobs.clock import database_time
 
@@ -44,7 +44,7 @@ class Clock:
         if not _lead():
             return False
         changed = sweep()
-        lanes.advance()
+        sweep_scheduling()
         if changed:
             log.info("clock changed %d jobs", changed)
         if self.rounds % KEYS_EVERY == 0:

@@ -1,12 +1,13 @@
-"""The orchestrator's own rows: the clock's heartbeat here, runs in `orchestrator.ingest`, a protocol's own
-beside it."""
+"""The orchestrator's own rows: the clock's heartbeat and incidents here, runs in `orchestrator.ingest`, a protocol's
+own beside it."""
 
 from django.db import models
 
 from orchestrator.ingest.models import Run
 from orchestrator.protocols.github.models import WebhookDelivery
+from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 
-__all__ = ["ClockBeat", "Run", "WebhookDelivery"]
+__all__ = ["ClockBeat", "Incident", "Run", "WebhookDelivery"]
 
 
 class ClockBeat(models.Model):
@@ -21,3 +22,25 @@ class ClockBeat(models.Model):
 
     def __str__(self) -> str:
         return f"{self.leader} at {self.beat_at}"
+
+
+class Incident(models.Model):
+    """Something that an operator should know of, until it is resolved: a breaker that opened (document 004)."""
+
+    incident_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_incident_id, editable=False)
+    kind = models.CharField(max_length=20, choices=[("breaker", "breaker")])
+    org_slug = models.CharField(max_length=63)
+    job_type = models.CharField(max_length=50)
+    summary = models.CharField(max_length=500)
+    opened_at = models.DateTimeField()
+    resolved_at = models.DateTimeField(null=True)
+    resolved_by = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        db_table = "incidents"
+        indexes = [
+            models.Index(fields=["org_slug", "job_type"], name="incidents_open", condition=models.Q(resolved_at=None)),
+        ]
+
+    def __str__(self) -> str:
+        return self.summary

@@ -60,6 +60,18 @@ class PoolForbidden(LifecycleError):
     code = "pool_forbidden"
 
 
+class PriorityForbidden(LifecycleError):
+    """Above what the organization's plan gives its jobs, or an emergency without a limit for those."""
+
+    code = "priority_forbidden"
+
+
+class VersionConflict(LifecycleError):
+    """It was changed since the caller looked; `version` is that of now."""
+
+    code = "version_conflict"
+
+
 class IllegalMove(LifecycleError):
     """The job's state has no way to the wanted one."""
 

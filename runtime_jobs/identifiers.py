@@ -45,6 +45,10 @@ def new_artifact_id() -> str:
     return new_id("art")
 
 
+def new_incident_id() -> str:
+    return new_id("inc")
+
+
 def fingerprint(secret: str) -> str:
     """The 16 hex digits by which a capability may be named in public: the start of its SHA-256."""
     return hashlib.sha256(secret.encode()).hexdigest()[:16]

@@ -118,6 +118,7 @@ WRITERS = {
     "orchestrator.lifecycle.moves": "jobs and leases",
     "orchestrator.lifecycle.claiming": "the new lease",
     "orchestrator.lifecycle.by_operator": "workers",
+    "orchestrator.lifecycle.breaking": "breakers",
 }
 
 

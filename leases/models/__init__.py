@@ -1,5 +1,18 @@
-from leases.models.lanes import Lane, LaneProfile, LaneQueue
+from leases.models.breakers import Breaker, BreakerState
+from leases.models.lanes import Lane, LaneProfile, LaneQueue, LaneShare
 from leases.models.lease import Lease
-from leases.models.limits import Limit, LimitSlot
+from leases.models.limits import Limit, LimitKind, LimitScope, LimitSlot
 
-__all__ = ["Lane", "LaneProfile", "LaneQueue", "Lease", "Limit", "LimitSlot"]
+__all__ = [
+    "Breaker",
+    "BreakerState",
+    "Lane",
+    "LaneProfile",
+    "LaneQueue",
+    "LaneShare",
+    "Lease",
+    "Limit",
+    "LimitKind",
+    "LimitScope",
+    "LimitSlot",
+]

@@ -32,8 +32,9 @@ class LaneQueue(models.Model):
     """The lanes of one organization with one priority. Chosen first, so that a full tenant is passed in one step.
 
     `head_*`: its oldest job that may be served, a hint for the order; none: nothing to serve.
-    Served by `tier`, the priority, and within it by `rank`, the age of the head.
-    `blocked_by`: the limit that is full."""
+    Served by `tier`, the priority and what waiting adds to it, and within it by `rank`: the age of the head or, in a
+    pool that shares, what its organization has had.
+    `blocked_by`: the limit that is full; `eligible_at`: when that changes by itself."""
 
     pool = models.CharField(max_length=63)
     profile_id = models.IntegerField()
@@ -45,6 +46,7 @@ class LaneQueue(models.Model):
     tier = models.IntegerField()
     rank = models.FloatField(default=0)
     blocked_by = models.IntegerField(null=True)
+    eligible_at = models.DateTimeField(null=True)
 
     id = models.AutoField(primary_key=True)  # a guard's key has 32 bits
 
@@ -59,11 +61,18 @@ class LaneQueue(models.Model):
                 "profile_id",
                 models.F("tier").desc(),
                 "rank",
-                "id",
+                "head_id",
                 name="lane_queues_to_serve",
                 condition=models.Q(head_id__isnull=False, blocked_by__isnull=True),
             ),
+            # What has been served least so far: where a tenant that comes back begins.
+            models.Index(
+                fields=["pool", "rank"],
+                name="lane_queues_by_rank",
+                condition=models.Q(head_id__isnull=False, blocked_by__isnull=True),
+            ),
             models.Index(fields=["org_slug", "pool"], name="lane_queues_of_organization"),
+            models.Index(fields=["eligible_at"], name="lane_queues_due", condition=models.Q(eligible_at__isnull=False)),
             models.Index(
                 fields=["blocked_by"], name="lane_queues_blocked", condition=models.Q(blocked_by__isnull=False)
             ),
@@ -88,6 +97,7 @@ class Lane(models.Model):
     head_at = models.DateTimeField(null=True)
     scan_from = models.BigIntegerField(default=EMPTY)
     blocked_by = models.IntegerField(null=True)
+    eligible_at = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "lanes"
@@ -103,7 +113,25 @@ class Lane(models.Model):
                 condition=models.Q(head_id__isnull=False, blocked_by__isnull=True),
             ),
             models.Index(fields=["blocked_by"], name="lanes_blocked", condition=models.Q(blocked_by__isnull=False)),
+            models.Index(fields=["eligible_at"], name="lanes_due", condition=models.Q(eligible_at__isnull=False)),
         ]
 
     def __str__(self) -> str:
         return f"lane {self.pk}"
+
+
+class LaneShare(models.Model):
+    """What an organization has had of a pool that shares: the jobs taken so far over its weight (start-time fair
+    queueing). Pools that serve by age have none."""
+
+    pool = models.CharField(max_length=63)
+    org_slug = models.CharField(max_length=63)
+    weight = models.PositiveIntegerField(default=1)
+    served = models.FloatField(default=0)
+
+    class Meta:
+        db_table = "lane_shares"
+        constraints = [models.UniqueConstraint(fields=["pool", "org_slug"], name="one_lane_share")]
+
+    def __str__(self) -> str:
+        return f"{self.pool}/{self.org_slug}: {self.served:g}"

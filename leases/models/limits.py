@@ -1,36 +1,86 @@
-"""How many jobs may run at once. A limit of N is N rows: whoever holds one may run, so it cannot be exceeded."""
+"""What holds jobs back: how many run at once, how many start in an hour, what is paused.
+
+A limit of N at once is N rows: whoever holds one may run, so it cannot be exceeded. A rate is a token bucket."""
 
 from django.db import models
 from django.db.models import Q
 
 
 class LimitKind(models.TextChoices):
-    ORGANIZATION = "organization"  # of one organization, of one job type or of all (`*`)
+    ORGANIZATION = "organization"  # an operator's word: this many at once
+    PLAN = "plan"  # as the organization's plan has it
+    EMERGENCY = "emergency"  # of the jobs that skip the queue, whom the others do not hold
+    SOURCE_ADDRESS = "source_address"  # of jobs that nobody answers for
+    CONCURRENCY = "concurrency"  # of the jobs that name one key
+    RATE = "rate"  # starts per hour
+    PAUSE = "pause"  # none at all, until somebody resumes or the time comes
+    THROTTLE = "throttle"  # a rate for a while
+    BREAKER = "breaker"  # none while it is open; one probe while it is half-open
+
+
+class LimitScope(models.TextChoices):
+    """Of whose jobs. `key` is in the words of the scope."""
+
+    ORGANIZATION = "organization"  # of one organization; key: a job type, or * for all
+    PROJECT = "project"  # key: its slug
+    ADDRESS = "address"  # no organization; key: the address
+    KEY = "key"  # of one organization; key: the concurrency key
+    POOL = "pool"  # no organization; key: the pool's slug
+    JOB_TYPE = "job_type"  # no organization; key: the type
+
+
+# Those of these scopes stand in their queues' and lanes' lists; the others are looked up by each claim.
+OF_QUEUES = (LimitScope.ORGANIZATION,)
+OF_LANES = (LimitScope.PROJECT, LimitScope.ADDRESS, LimitScope.KEY)
+FOR_A_WHILE = (LimitKind.PAUSE, LimitKind.THROTTLE)
 
 
 class Limit(models.Model):
-    """`key` says of what, in the words of its kind. `waiting`: somebody is blocked by it."""
+    """Either `max_active` jobs at once, or `per_hour` starts with a `burst`.
 
-    id = models.AutoField(primary_key=True)
+    `waiting`: somebody is blocked by it. `binds_below`: jobs of that priority and more are counted, not held.
+    `one_shot`: its place is given once. `spent_until`: the token bucket, as the moment when it is full again."""
+
+    id = models.AutoField(primary_key=True)  # a guard's key has 32 bits
     kind = models.CharField(max_length=20, choices=LimitKind.choices)
+    scope = models.CharField(max_length=20, choices=LimitScope.choices, default=LimitScope.ORGANIZATION)
     org_slug = models.CharField(max_length=63, blank=True)
     key = models.CharField(max_length=200)
-    max_active = models.PositiveIntegerField()
+    max_active = models.PositiveIntegerField(null=True)
+    per_hour = models.PositiveIntegerField(null=True)
+    burst = models.PositiveIntegerField(null=True)
+    spent_until = models.DateTimeField(null=True)
+    binds_below = models.IntegerField(null=True)
+    one_shot = models.BooleanField(default=False)
+    until = models.DateTimeField(null=True, help_text="From then on it holds nobody.")
     waiting = models.BooleanField(default=False)
+    note = models.CharField(max_length=1000, blank=True)
+    set_by = models.CharField(max_length=200, blank=True)
+    set_at = models.DateTimeField(null=True)
+    version = models.PositiveIntegerField(default=1, help_text="Rises with every change; the API's ETag.")
 
     class Meta:
         db_table = "lane_limits"
-        constraints = [models.UniqueConstraint(fields=["kind", "org_slug", "key"], name="one_limit")]
+        constraints = [
+            models.UniqueConstraint(fields=["scope", "org_slug", "key", "kind"], name="one_limit"),
+            models.CheckConstraint(
+                name="limit_of_one_sort",
+                condition=Q(max_active__isnull=False, per_hour__isnull=True)
+                | Q(max_active__isnull=True, per_hour__gt=0, burst__gt=0),
+            ),
+        ]
+        indexes = [models.Index(fields=["until"], name="limits_for_a_while", condition=Q(until__isnull=False))]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.org_slug} {self.key}: {self.max_active}"
+        return f"{self.kind} of {self.scope} {self.org_slug} {self.key}"
 
 
 class LimitSlot(models.Model):
-    """One running job's place under a limit. `retired`: the limit was lowered meanwhile; it is not given again."""
+    """One running job's place under a limit. `retired`: it is not given again, because the limit was lowered meanwhile
+    or never held its job (then `n` is less than 0)."""
 
     limit_id = models.IntegerField()
-    n = models.IntegerField()
+    n = models.BigIntegerField()
     job_id = models.BigIntegerField(null=True)
     retired = models.BooleanField(default=False)
 
@@ -42,6 +92,7 @@ class LimitSlot(models.Model):
                 fields=["limit_id", "n"], name="limit_slots_free", condition=Q(job_id__isnull=True, retired=False)
             ),
             models.Index(fields=["job_id"], name="limit_slots_of_job", condition=Q(job_id__isnull=False)),
+            models.Index(fields=["limit_id"], name="limit_slots_retired", condition=Q(retired=True)),
         ]
 
     def __str__(self) -> str:

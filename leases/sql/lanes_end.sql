@@ -38,7 +38,7 @@ BEGIN
     IF awaited <> '{}' THEN
         SELECT coalesce(array_agg(id), '{}') INTO changed FROM lanes WHERE blocked_by = ANY (awaited);
         PERFORM FROM lanes WHERE id = ANY (changed || p_lanes) ORDER BY id FOR NO KEY UPDATE;
-        UPDATE lanes SET blocked_by = NULL WHERE blocked_by = ANY (awaited);
+        UPDATE lanes SET blocked_by = NULL, eligible_at = NULL WHERE blocked_by = ANY (awaited);
     END IF;
     -- Most jobs come into a lane that has older ones: then no row is written and no queue looked at.
     FOR one IN
@@ -55,20 +55,7 @@ BEGIN
     END LOOP;
     SELECT coalesce(array_agg(DISTINCT queue_id), '{}') INTO touched
       FROM lanes WHERE id = ANY (changed) AND head_id IS NOT NULL AND blocked_by IS NULL;
-    FOR one IN SELECT id FROM unnest(touched) AS id ORDER BY id LOOP
-        PERFORM pg_advisory_xact_lock_shared(6, one.id);
-    END LOOP;
-    IF awaited <> '{}' THEN
-        PERFORM FROM lane_queues WHERE blocked_by = ANY (awaited) OR id = ANY (touched) ORDER BY id FOR NO KEY UPDATE;
-        UPDATE lane_queues SET blocked_by = NULL WHERE blocked_by = ANY (awaited);
+    IF touched <> '{}' OR awaited <> '{}' THEN
+        PERFORM lanes_show(touched, awaited, false);
     END IF;
-    FOR one IN SELECT id FROM unnest(touched) AS id ORDER BY id LOOP
-        UPDATE lane_queues q
-           SET head_id = head.head_id, head_at = head.head_at, rank = extract(epoch FROM head.head_at),
-               tier = CASE WHEN q.head_id IS NULL THEN q.priority ELSE q.tier END
-          FROM (SELECT head_id, head_at FROM lanes
-                 WHERE queue_id = one.id AND head_id IS NOT NULL AND blocked_by IS NULL
-                 ORDER BY head_at, head_id LIMIT 1) head
-         WHERE q.id = one.id AND (q.head_id IS NULL OR q.head_id > head.head_id);
-    END LOOP;
 END $$;

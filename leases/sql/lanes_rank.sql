@@ -1,3 +1,20 @@
+-- Where a queue stands among those of its priority: by the age of its head or, in a pool that shares, by what its
+-- organization has had.
+CREATE OR REPLACE FUNCTION lanes_rank_of(p_pool text, p_org text, p_head_at timestamptz) RETURNS float
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce((SELECT served FROM lane_shares WHERE pool = p_pool AND org_slug = p_org),
+                    extract(epoch FROM p_head_at))
+$$;
+
+-- The priority and what waiting adds to it, in steps of ten points: so that nothing waits for ever. Nothing grows into
+-- the emergency lane. Without the setting nothing is added.
+CREATE OR REPLACE FUNCTION lanes_tier_of(p_priority integer, p_head_at timestamptz) RETURNS integer
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN p_priority >= 399 THEN p_priority ELSE least(399, p_priority + coalesce(10 * floor(
+        greatest(0, extract(epoch FROM clock_timestamp() - p_head_at))
+        / nullif(10 * nullif(current_setting('orchestrator.aging_seconds', true), '')::float, 0)), 0))::integer END
+$$;
+
 -- Bring queues in line with their lanes: the oldest that may be served is the head. "Nothing to serve" is written only
 -- under guard 6, tried, after a fresh look.
 CREATE OR REPLACE FUNCTION lanes_rank(p_queues integer[]) RETURNS void
@@ -11,8 +28,9 @@ BEGIN
          WHERE queue_id = one.id AND head_id IS NOT NULL AND blocked_by IS NULL ORDER BY head_at, head_id LIMIT 1;
         IF FOUND THEN
             UPDATE lane_queues q
-               SET head_id = head.head_id, head_at = head.head_at, rank = extract(epoch FROM head.head_at),
-                   tier = CASE WHEN head.head_at > q.head_at THEN q.priority ELSE q.tier END
+               SET head_id = head.head_id, head_at = head.head_at,
+                   rank = lanes_rank_of(q.pool, q.org_slug, head.head_at),
+                   tier = lanes_tier_of(q.priority, head.head_at)
              WHERE q.id = one.id AND q.head_id IS NOT NULL AND q.head_id IS DISTINCT FROM head.head_id;
         ELSIF pg_try_advisory_xact_lock(6, one.id) THEN
             UPDATE lane_queues q SET head_id = NULL, head_at = NULL

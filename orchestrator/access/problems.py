@@ -33,6 +33,7 @@ TITLES = {
     408: "Request timeout",
     409: "Conflict",
     411: "Length required",
+    412: "Changed meanwhile",
     413: "Payload too large",
     415: "Unsupported media type",
     422: "Unprocessable",

@@ -18,11 +18,12 @@ LANE_INVARIANTS = (
     ),
     Invariant(
         "L3",
-        "Who is blocked is blocked by a limit that is full and knows that it is waited for.",
-        """SELECT b.name FROM (SELECT 'queue ' || id AS name, blocked_by FROM lane_queues
-                                UNION ALL SELECT 'lane ' || id, blocked_by FROM lanes) b
+        "Who is blocked is blocked by a limit that is full and knows that it is waited for, or until a time.",
+        """SELECT b.name FROM (SELECT 'queue ' || id AS name, blocked_by, eligible_at FROM lane_queues
+                                UNION ALL SELECT 'lane ' || id, blocked_by, eligible_at FROM lanes) b
              LEFT JOIN lane_limits m ON m.id = b.blocked_by
-            WHERE b.blocked_by IS NOT NULL AND (m.id IS NULL OR NOT m.waiting OR EXISTS
+            WHERE b.blocked_by IS NOT NULL AND b.eligible_at IS NULL AND (m.id IS NULL OR NOT m.waiting
+               OR m.per_hour IS NOT NULL OR EXISTS
               (SELECT FROM lane_limit_slots s WHERE s.limit_id = m.id AND s.job_id IS NULL AND NOT s.retired))""",
     ),
     Invariant(
@@ -37,6 +38,8 @@ LANE_INVARIANTS = (
         f"""SELECT j.job_ulid FROM runtime_jobs j
               JOIN lanes l ON l.id = j.lane_id JOIN lane_queues q ON q.id = l.queue_id
              CROSS JOIN LATERAL unnest(q.limits || l.limits) AS limited(by)
+              JOIN lane_limits m ON m.id = limited.by
+                                AND m.max_active IS NOT NULL AND m.kind NOT IN ('pause', 'breaker')
              WHERE j.state IN ({listed(HELD)}) AND 1 <>
                (SELECT count(*) FROM lane_limit_slots s WHERE s.limit_id = limited.by AND s.job_id = j.id)""",
     ),
@@ -45,5 +48,31 @@ LANE_INVARIANTS = (
         "A limit of N has N slots that count.",
         """SELECT m.id::text FROM lane_limits m WHERE m.max_active <>
              (SELECT count(*) FROM lane_limit_slots s WHERE s.limit_id = m.id AND NOT s.retired)""",
+    ),
+    Invariant(
+        "L7",
+        "No more jobs have started under a rate than it allows since it was set, in the last hour at most.",
+        """SELECT m.org_slug || '/' || m.key FROM lane_limits m
+            CROSS JOIN LATERAL (SELECT greatest(m.set_at, clock_timestamp() - interval '1 hour') AS since) w
+            WHERE m.kind = 'rate'
+              AND m.burst + 1 + m.per_hour * extract(epoch FROM clock_timestamp() - w.since) / 3600 <
+              (SELECT count(*) FROM runtime_worker_leases l JOIN runtime_jobs j ON j.job_ulid = l.job_ulid
+                WHERE l.leased_at > w.since AND j.org_slug = m.org_slug AND j.priority < 400
+                  AND m.key IN ('*', j.job_type))""",
+    ),
+    Invariant(
+        "L8",
+        "A breaker that is not closed has a limit, and one that is closed has none.",
+        """SELECT b.org_slug || '/' || b.job_type FROM lane_breakers b WHERE (b.state <> 'closed') <> EXISTS
+             (SELECT FROM lane_limits m WHERE m.kind = 'breaker' AND m.org_slug = b.org_slug AND m.key = b.job_type)""",
+    ),
+    Invariant(
+        "L9",
+        "A limit that holds jobs by queue or lane stands in the list of each of them.",
+        """SELECT q.id::text FROM lane_queues q JOIN lane_profiles p ON p.id = q.profile_id
+             JOIN lane_limits m ON m.scope = 'organization' AND m.org_slug = q.org_slug AND m.key IN ('*', p.job_type)
+            WHERE NOT m.id = ANY (q.limits)
+              AND CASE WHEN q.priority >= 400 THEN m.kind NOT IN ('organization', 'plan', 'rate')
+                       ELSE m.kind <> 'emergency' END""",
     ),
 )

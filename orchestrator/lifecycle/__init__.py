@@ -1,14 +1,28 @@
 """The verbs: the only way to change a job. One function a verb, one transaction each: lock, check, change, record."""
 
 from orchestrator.lifecycle.batches import BatchOutcome, Origin, Planned, cancel_batch, rerun_batch, submit_batch
-from orchestrator.lifecycle.by_client import Outcome, Submission, cancel, retry, submit
+from orchestrator.lifecycle.breaking import attend_breaker, reset_breaker
+from orchestrator.lifecycle.by_client import Submission, retry, submit
 from orchestrator.lifecycle.by_clock import expire, force_cancel, overdue, time_out
 from orchestrator.lifecycle.by_operator import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
 from orchestrator.lifecycle.by_worker import Renewed, acknowledge, release, renew, report
+from orchestrator.lifecycle.cancelling import cancel
 from orchestrator.lifecycle.claiming import Claimed, claim
 from orchestrator.lifecycle.finals import acknowledge_cancel, complete, fail
+from orchestrator.lifecycle.grouping import Group, WhenBusy
 from orchestrator.lifecycle.left_behind import Reference
-from orchestrator.lifecycle.limiting import set_limit
+from orchestrator.lifecycle.lifting import prioritize
+from orchestrator.lifecycle.limiting import (
+    keep_plan,
+    lift_what_is_over,
+    pause,
+    resume,
+    set_limit,
+    set_pool_policy,
+    set_rate,
+    throttle,
+)
+from orchestrator.lifecycle.outcome import Outcome
 from orchestrator.lifecycle.output import append_log
 from orchestrator.lifecycle.registering import (
     create_api_token,
@@ -23,15 +37,18 @@ __all__ = [
     "RESEND",
     "BatchOutcome",
     "Claimed",
+    "Group",
     "Origin",
     "Outcome",
     "Planned",
     "Reference",
     "Renewed",
     "Submission",
+    "WhenBusy",
     "acknowledge",
     "acknowledge_cancel",
     "append_log",
+    "attend_breaker",
     "cancel",
     "cancel_batch",
     "claim",
@@ -41,13 +58,19 @@ __all__ = [
     "fail",
     "follow_ends",
     "force_cancel",
+    "keep_plan",
+    "lift_what_is_over",
     "overdue",
+    "pause",
+    "prioritize",
     "register_worker",
     "release",
     "renew",
     "report",
     "rerun_batch",
     "resend",
+    "reset_breaker",
+    "resume",
     "retry",
     "revoke",
     "revoke_api_token",
@@ -55,9 +78,12 @@ __all__ = [
     "rotate_webhook_secret",
     "rotate_worker_token",
     "set_limit",
+    "set_pool_policy",
+    "set_rate",
     "set_worker_state",
     "submit",
     "submit_batch",
+    "throttle",
     "time_out",
     "unblock",
 ]

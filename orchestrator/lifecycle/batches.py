@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.idempotency import Repeatable
-from orchestrator.lifecycle.by_client import Submission, cancel_locked, new_job, queue
+from orchestrator.lifecycle.by_client import Submission, new_job, queue
+from orchestrator.lifecycle.cancelling import cancel_locked
 from orchestrator.lifecycle.transaction import verb, written
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import AlreadyFinal, Invalid, NotFound

@@ -1,11 +1,13 @@
-"""What clients and operators may do to a job: submit, cancel, retry."""
+"""What clients and operators may do to a job: submit, retry. To cancel one is in `cancelling`."""
 
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle import dependencies, moves
 from orchestrator.lifecycle.admission import admit
+from orchestrator.lifecycle.grouping import Group, drop, make_way
+from orchestrator.lifecycle.outcome import Outcome
 from orchestrator.lifecycle.transaction import verb
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import AlreadyFinal, AlreadyRetried, NotFinal
@@ -14,13 +16,14 @@ from runtime_jobs.models import Batch, Job
 from runtime_jobs.models.jobs import RetryKind
 from runtime_jobs.policy import Policy
 from runtime_jobs.specs import Spec
-from runtime_jobs.states import WAITING, CancelReason, JobState
+from runtime_jobs.states import JobState
 
 
 @dataclass(frozen=True)
 class Submission:
-    """Whose job it is, what it shall do, who asked for it and from where. `pool` None: its project's. `depends_on`: ids
-    of the jobs that have to succeed first."""
+    """Whose job it is, what it shall do, who asked for it and from where. `pool` None: its project's; `priority` None:
+    its plan's. `depends_on`: ids of the jobs that have to succeed first. Of the jobs of one `group` one runs at a time.
+    """
 
     org_slug: str
     project_slug: str
@@ -31,15 +34,8 @@ class Submission:
     source_address: str | None
     pool: str | None = None
     depends_on: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A job after a verb. `replayed`: an earlier request with the same key made it. `accepted`: asked for, not done."""
-
-    job: Job
-    replayed: bool = False
-    accepted: bool = False
+    priority: int | None = None
+    group: Group | None = None
 
 
 @verb
@@ -73,13 +69,17 @@ def queue(
         spec=submission.spec,
         default_pool=default_pool,
         pool=submission.pool,
+        priority=submission.priority,
     )
     job.priority, job.pool, job.least_isolation = place.priority, place.pool, place.least_isolation
+    job.limited_by_address = place.limited_by_address
     job.batch = batch
+    group = submission.group
+    dropped = group is not None and make_way(job, group, at=at, by=by)
     standing = dependencies.held_standing_of(dependencies.roots_of(submission.depends_on, org_slug=job.org_slug))
     told = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
     moves.enter(job, at=at, by=by, standing=standing, **told)
-    return moves.store(job, at)
+    return drop(job, at=at, by=by) if dropped else moves.store(job, at)
 
 
 def new_job(submission: Submission, policy: Policy) -> Job:
@@ -90,48 +90,12 @@ def new_job(submission: Submission, policy: Policy) -> Job:
         trigger_actor=submission.trigger_actor,
         correlation_id=submission.correlation_id,
         source_address=submission.source_address,
+        concurrency_key=submission.group.key if submission.group else "",
         **submission.spec.columns(),
         **asdict(policy),
     )
     job.root_job_ulid = job.job_ulid
     return job
-
-
-@verb
-def cancel(
-    *,
-    job_ulid: str,
-    by: Actor,
-    deadline_seconds: float,
-    reason: CancelReason = CancelReason.REQUESTED,
-    message: str = "",
-    now: datetime | None = None,
-) -> Outcome:
-    """Cancel a waiting job at once; ask the holder of a running one, who has `deadline_seconds` to obey.
-
-    A repeat changes nothing and keeps the first deadline and reason. Raises NotFound, AlreadyFinal."""
-    job, at = moves.lock_job(job_ulid, now=now)
-    if job.is_final and job.state != JobState.CANCELED:
-        raise AlreadyFinal(f"The job is {job.public_status} already.", job_status=job.public_status)
-    return cancel_locked(job, at=at, by=by, deadline_seconds=deadline_seconds, reason=reason, message=message)
-
-
-def cancel_locked(
-    job: Job, *, at: datetime, by: Actor, deadline_seconds: float, reason: CancelReason, message: str = ""
-) -> Outcome:
-    """Cancel a locked job, inside the verb that locked it. Does nothing to one that has ended."""
-    if job.is_final:
-        return Outcome(job)
-    if job.cancel_requested_at is not None:
-        return Outcome(job, accepted=True)
-    job.cancel_requested_at, job.cancel_reason, job.cancel_actor = at, reason, str(by)
-    job.cancel_message = message
-    if job.state in WAITING:
-        moves.cancel_now(job, at=at, by=by, message=message or None)
-        return Outcome(moves.store(job, at))
-    job.cancel_deadline_at = at + timedelta(seconds=deadline_seconds)
-    moves.note(job, "job.cancel_requested", at=at, by=by, reason=str(reason), message=message or None)
-    return Outcome(moves.store(job, at), accepted=True)
 
 
 @verb

@@ -1,13 +1,20 @@
-"""How many jobs of an organization run at once: an operator's word, kept in the trail of operators."""
+"""What holds jobs back: an operator's word, kept in the trail of operators."""
 
 from datetime import datetime
+from typing import Any
 
-from leases.limits import ALL_TYPES, lift_organization_limit, set_organization_limit
-from leases.models import Limit
-from leases.models.limits import LimitKind
+from leases.guards import QUEUES_OF_ORGANIZATION, guard
+from leases.limits import ALL_TYPES, Subject, lift, put
+from leases.models import Limit, LimitKind, LimitScope
+from leases.plans import follow_plan
+from leases.shares import share, share_no_more
 from orchestrator.lifecycle.by_operator import record
 from orchestrator.lifecycle.transaction import verb
-from runtime_jobs.events import Actor
+from runtime_jobs.clock import database_time
+from runtime_jobs.errors import Invalid, NotFound, VersionConflict
+from runtime_jobs.events import CLOCK, Actor
+from workers.models import Pool
+from workers.registry.models import PoolPolicy
 
 
 @verb
@@ -18,29 +25,174 @@ def set_limit(
     max_active: int | None,
     by: Actor,
     reason: str,
+    kind: LimitKind = LimitKind.ORGANIZATION,
+    if_version: int | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    """Let at most `max_active` jobs of the organization and type run at once, or any number for None.
+
+    `kind` EMERGENCY: of its jobs that skip the queue, whom no other limit holds. What runs above a lowered limit runs
+    on; nothing new starts until there is room. Raises VersionConflict."""
+    terms = None if max_active is None else {"max_active": max_active}
+    subject = Subject.of_organization(org_slug, job_type)
+    return _set(kind, subject, terms, by=by, reason=reason, if_version=if_version, source=source_address, now=now)
+
+
+@verb
+def set_rate(
+    *,
+    org_slug: str,
+    job_type: str = ALL_TYPES,
+    per_hour: int | None,
+    burst: int = 1,
+    by: Actor,
+    reason: str,
+    if_version: int | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    """Let `per_hour` jobs of the organization and type start in an hour, at most `burst` of them at once; None: any
+    number. Those above it wait. Raises VersionConflict."""
+    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst}
+    subject = Subject.of_organization(org_slug, job_type)
+    return _set(
+        LimitKind.RATE, subject, terms, by=by, reason=reason, if_version=if_version, source=source_address, now=now
+    )
+
+
+@verb
+def pause(
+    *,
+    subject: Subject,
+    by: Actor,
+    reason: str,
+    until: datetime | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    """Start no more of these jobs until `until`, or until somebody resumes. What runs, runs on."""
+    at = now or database_time()
+    if until is not None and until <= at:
+        raise Invalid({"until": ["That is over."]})
+    terms = {"max_active": 0, "until": until, "note": reason}
+    return _set(LimitKind.PAUSE, subject, terms, by=by, reason=reason, source=source_address, now=at)
+
+
+@verb
+def resume(
+    *, subject: Subject, by: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+) -> None:
+    """Let paused jobs start again. Raises NotFound where nothing is paused."""
+    if subject.limit(LimitKind.PAUSE) is None:
+        raise NotFound("That is not paused.")
+    _set(LimitKind.PAUSE, subject, None, by=by, reason=reason, source=source_address, now=now)
+
+
+@verb
+def throttle(
+    *,
+    subject: Subject,
+    per_hour: int | None,
+    by: Actor,
+    reason: str,
+    burst: int = 1,
+    until: datetime | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    """Let only `per_hour` of these jobs start in an hour for a while, besides their other limits; None: no more of it.
+
+    Raises NotFound for an end of what is not throttled."""
+    if per_hour is None and subject.limit(LimitKind.THROTTLE) is None:
+        raise NotFound("That is not throttled.")
+    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": reason}
+    return _set(LimitKind.THROTTLE, subject, terms, by=by, reason=reason, source=source_address, now=now)
+
+
+@verb
+def set_pool_policy(
+    *,
+    pool: str,
+    policy: PoolPolicy,
+    by: Actor,
+    reason: str,
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> None:
-    """Let at most `max_active` jobs of the organization and type run at once, or any number for None.
-
-    What runs above a lowered limit runs on; nothing new starts until there is room."""
-    before = _limit(org_slug, job_type)
-    if max_active is None:
-        lift_organization_limit(org_slug=org_slug, job_type=job_type)
-    else:
-        set_organization_limit(org_slug=org_slug, job_type=job_type, max_active=max_active)
+    """Serve the jobs of one priority strictly by age (`fifo`), or the organizations by turns (`fair`)."""
+    row = Pool.objects.select_for_update(no_key=True).get(slug=pool)
+    before, row.policy = row.policy, policy
+    row.save(update_fields=["policy"])
+    (share if policy == PoolPolicy.FAIR else share_no_more)(pool)
     record(
-        "limit.set",
-        target=f"organization:{org_slug}",
+        "pool.policy",
+        target=f"pool:{pool}",
         by=by,
-        before={"job_type": job_type, "max_active": before},
-        after={"job_type": job_type, "max_active": max_active},
+        before={"policy": before},
+        after={"policy": str(policy)},
         reason=reason,
         source_address=source_address,
         now=now,
     )
 
 
-def _limit(org_slug: str, job_type: str) -> int | None:
-    found = Limit.objects.filter(kind=LimitKind.ORGANIZATION, org_slug=org_slug, key=job_type)
-    return found.values_list("max_active", flat=True).first()
+@verb
+def lift_what_is_over(*, limit_id: int, now: datetime | None = None) -> Limit | None:
+    """Remove a pause or a throttle whose time has passed, if it is still so."""
+    at = now or database_time()
+    limit = Limit.objects.filter(pk=limit_id, until__lte=at).first()
+    if limit is None:
+        return None
+    subject = Subject(LimitScope(limit.scope), limit.org_slug, limit.key)
+    _set(LimitKind(limit.kind), subject, None, by=CLOCK, reason="Its time has come.", source=None, now=at)
+    return limit
+
+
+@verb
+def keep_plan(*, org_slug: str, now: datetime | None = None) -> str:  # noqa: ARG001 as every verb of the clock
+    """Bring what holds an organization in line with its plan."""
+    follow_plan(org_slug)
+    return org_slug
+
+
+def _set(
+    kind: LimitKind,
+    subject: Subject,
+    terms: dict[str, Any] | None,
+    *,
+    by: Actor,
+    reason: str,
+    source: str | None,
+    if_version: int | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    at = now or database_time()
+    guard(QUEUES_OF_ORGANIZATION, subject.org_slug)  # of two changes at once the later one sees the earlier
+    before = subject.limit(kind)
+    if if_version is not None and if_version != (before.version if before else 0):
+        raise VersionConflict("It was changed meanwhile.", version=before.version if before else 0)
+    limit = None
+    if terms is None:
+        lift(kind, subject)
+    else:
+        limit = put(kind, subject, at=at, by=str(by), **terms)
+    record(
+        "limit.lifted" if limit is None else "limit.set",
+        target=str(subject),
+        by=by,
+        before=_terms(before),
+        after=_terms(limit),
+        reason=reason,
+        source_address=source,
+        now=at,
+    )
+    return limit
+
+
+def _terms(limit: Limit | None) -> dict[str, Any]:
+    if limit is None:
+        return {}
+    told = {name: getattr(limit, name) for name in ("kind", "max_active", "per_hour", "burst")}
+    told["until"] = limit.until.isoformat() if limit.until else None
+    return {name: value for name, value in told.items() if value is not None}

@@ -34,10 +34,13 @@ COPIED = (
     *("allow_network", "allow_exec", "job_type", "spec", "priority", "pool", "requirements", "payload_digest"),
     *("correlation_id", "source_address", "max_requeues", "automatic_retries", "needs_ingest"),
     *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
-    *("least_isolation", "root_job_ulid", "batch_id", "awaited"),
+    *("least_isolation", "root_job_ulid", "batch_id", "awaited", "concurrency_key", "limited_by_address"),
 )
 # What tells jobs apart to the scheduler; see `leases.lanes.lane_of`.
-ALIKE = ("pool", "priority", "org_slug", "project_slug", "job_type", "least_isolation", "requirements")
+ALIKE = (
+    *("pool", "priority", "org_slug", "project_slug", "job_type", "least_isolation", "requirements"),
+    *("concurrency_key", "limited_by_address", "source_address"),
+)
 
 
 def lock_job(job_ulid: str, *, now: datetime | None = None) -> tuple[Job, datetime]:
@@ -97,7 +100,7 @@ def enter(job: Job, *, at: datetime, by: Actor, standing: Standing = FREE, **pay
     written().add(job)
     dependencies.bind(job, standing)
     needs = list(standing.roots) or None
-    note(job, f"job.{job.state}", at=at, by=by, to_state=job.state, depends_on=needs, **payload)
+    note(job, "job.queued" if standing.is_met else "job.blocked", at=at, by=by, to_state=job.state, depends_on=needs, **payload)
     if standing.failed:
         abandon(job, standing.failed, at=at)
     return job

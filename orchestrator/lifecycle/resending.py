@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from orchestrator.lifecycle import moves
-from orchestrator.lifecycle.by_client import Outcome, require_retryable
+from orchestrator.lifecycle.by_client import require_retryable
+from orchestrator.lifecycle.outcome import Outcome
 from orchestrator.lifecycle.transaction import verb, written
 from runtime_jobs.errors import NotFound
 from runtime_jobs.events import Actor

@@ -38,7 +38,8 @@ def ending() -> VerbEnding:
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
-    """Run in a transaction of its own (durable: never inside another) and repeat it when PostgreSQL gave it up."""
+    """Run in a transaction of its own (durable: never inside another) and repeat it when PostgreSQL gave it up, or
+    when it is a claim that could not tell whether there is nothing."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -46,7 +47,8 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 with transaction.atomic(durable=True):
                     result, done = _ended(function, args, kwargs)
-                break
+                if not done.again or tried == TRIES:
+                    break
             except OperationalError as error:
                 if getattr(error.__cause__, "sqlstate", None) not in _TRY_AGAIN or tried == TRIES:
                     raise

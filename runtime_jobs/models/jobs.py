@@ -81,6 +81,8 @@ class Job(models.Model):
     priority = models.IntegerField()
     pool = models.CharField(max_length=63)
     lane_id = models.IntegerField(null=True, help_text="Lanes lie to the right, in `leases`.")
+    concurrency_key = models.CharField(max_length=200, blank=True, help_text="One job of a key runs at a time.")
+    limited_by_address = models.BooleanField(default=False, help_text="One job of its source address runs at a time.")
     requirements = ArrayField(models.CharField(max_length=63), default=list)
     excluded_workers = ArrayField(models.CharField(max_length=ID_LENGTH), default=list)
     payload_digest = models.CharField(max_length=64)
@@ -210,6 +212,22 @@ class Job(models.Model):
                 name="jobs_held",
                 condition=Q(state__in=HELD),
             ),
+            # Jobs of one concurrency key that have not ended; jobs from one address that run.
+            models.Index(
+                fields=["org_slug", "concurrency_key"],
+                name="jobs_of_concurrency_key",
+                condition=~Q(concurrency_key="") & ~Q(state__in=FINAL),
+            ),
+            models.Index(fields=["source_address"], name="jobs_held_of_address", condition=Q(state__in=HELD)),
+            # The last ends of an organization's jobs of one type: for its breaker.
+            models.Index(
+                F("org_slug"),
+                F("job_type"),
+                F("finished_at").desc(),
+                name="jobs_ended",
+                condition=Q(state__in=["failed", "succeeded"]),
+            ),
+            models.Index(fields=["finished_at"], name="jobs_failed_lately", condition=Q(state="failed")),
             # The jobs of a batch, and its roll-up.
             models.Index(fields=["batch", "id"], name="jobs_of_batch", condition=Q(batch__isnull=False)),
             # All attempts of one job.

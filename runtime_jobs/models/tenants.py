@@ -24,6 +24,18 @@ class Plan(models.Model):
     name = models.CharField(max_length=63, unique=True, validators=[slug])
     priority = models.IntegerField(default=150, help_text="Of its jobs; higher goes first (free 100, team 200 …).")
     max_timeout_seconds = models.PositiveIntegerField(default=900, validators=[MinValueValidator(1)])
+    max_active = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Jobs of an organization at once. Those of priority 200 and more count, but are not held.",
+    )
+    one_per_address = models.BooleanField(
+        default=False,
+        help_text="For organizations that nobody has claimed: one job at a time from a source address.",
+    )
+    weight = models.PositiveIntegerField(
+        default=1, validators=[MinValueValidator(1)], help_text="Its share in pools that share between organizations."
+    )
 
     def __str__(self) -> str:
         return self.name

@@ -16,6 +16,11 @@ class WorkerState(models.TextChoices):
     REVOKED = "revoked"  # for good; its token no longer counts
 
 
+class PoolPolicy(models.TextChoices):
+    FIFO = "fifo"  # the older job first, whoever's it is
+    FAIR = "fair"  # organizations take turns by weight; inside one the older job first
+
+
 def registered_capabilities() -> list[str]:
     return ["linux", "ptrace", "namespaces", "egress", "exec_control"]
 
@@ -26,6 +31,13 @@ class Pool(models.Model):
     slug = models.CharField(max_length=63, unique=True, validators=[slug])
     description = models.CharField(max_length=200, blank=True)
     least_isolation = models.CharField(max_length=20, default="namespaces", choices=ISOLATION_CHOICES)
+    policy = models.CharField(
+        max_length=10,
+        choices=PoolPolicy.choices,
+        default=PoolPolicy.FIFO,
+        editable=False,
+        help_text="Among jobs of one priority: strictly by age, or organizations by turns.",
+    )
     trusts_lease_ids = models.BooleanField(
         default=False,
         help_text="Delta CI's own runner sends no credentials: whoever knows the id of a lease of this pool's workers "

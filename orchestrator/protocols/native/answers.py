@@ -30,6 +30,7 @@ EVENT_TYPES = [
         "job.progress",
         "job.requeued",
         "job.cancel_requested",
+        "job.prioritized",
     ),
     *("job.canceled", "job.completed", "job.failed", "job.retried"),
     *("lease.expired", "lease.revoked", "lease.released"),

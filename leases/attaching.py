@@ -1,0 +1,114 @@
+"""Which queues and lanes a limit holds, and the jobs that run from them when it comes."""
+
+from collections.abc import Iterator
+
+from django.db.models import Q, QuerySet
+
+from leases.guards import LIMITS_OF_QUEUE, guard
+from leases.models import Lane, LaneProfile, LaneQueue, Limit, LimitKind, LimitScope, LimitSlot
+from leases.models.limits import OF_LANES, OF_QUEUES
+from runtime_jobs.models import Job
+from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.states import HELD
+
+ALL_TYPES = "*"
+# Whoever skips the queue has a limit of its own instead of these.
+SKIPPED_BY_EMERGENCIES = (LimitKind.ORGANIZATION, LimitKind.PLAN, LimitKind.RATE)
+# They say who may start; what runs already is none of their business.
+NOT_COUNTING = (LimitKind.PAUSE, LimitKind.BREAKER)
+
+
+def limits_of_queue(*, org_slug: str, job_type: str, priority: int) -> list[int]:
+    """The limits that hold a new queue of this organization, type and priority, the narrower first."""
+    found = Limit.objects.filter(scope=LimitScope.ORGANIZATION, org_slug=org_slug, key__in=[job_type, ALL_TYPES])
+    if priority >= EMERGENCY:
+        found = found.exclude(kind__in=SKIPPED_BY_EMERGENCIES)
+    else:
+        found = found.exclude(kind=LimitKind.EMERGENCY)
+    return list(found.order_by("-key", "pk").values_list("pk", flat=True))
+
+
+def limits_of_lane(*, org_slug: str, project_slug: str, source_address: str, concurrency_key: str) -> list[int]:
+    """The limits that hold a new lane besides those of its queue."""
+    mine = (
+        Q(scope=LimitScope.PROJECT, org_slug=org_slug, key=project_slug)
+        | Q(scope=LimitScope.ADDRESS, org_slug="", key=source_address)
+        | Q(scope=LimitScope.KEY, org_slug=org_slug, key=concurrency_key)
+    )
+    return list(Limit.objects.filter(mine).order_by("pk").values_list("pk", flat=True))
+
+
+def attach(limit: Limit) -> None:
+    """Let a new limit hold what is there already, and count the jobs that run."""
+    queues, lanes = _queues(limit), _lanes(limit)
+    for queue in _guarded(queues):
+        queue.limits = [*queue.limits, limit.pk]
+        queue.save(update_fields=["limits"])
+    for _ in _guarded(sorted({queue for queue, _ in lanes})):
+        pass  # no claim looks at the lanes of a guarded queue
+    for lane in Lane.objects.filter(pk__in=[lane for _, lane in lanes]).order_by("pk"):
+        lane.limits = [*lane.limits, limit.pk]
+        lane.save(update_fields=["limits"])
+    if limit.max_active is not None and limit.kind not in NOT_COUNTING:
+        _adopt(limit, _running(limit, queues, [lane for _, lane in lanes]))
+
+
+def detach(limit: Limit) -> None:
+    for queue in _guarded(_queues(limit)):
+        queue.limits = [other for other in queue.limits if other != limit.pk]
+        queue.save(update_fields=["limits"])
+    for lane in Lane.objects.filter(pk__in=[lane for _, lane in _lanes(limit)]).order_by("pk"):
+        lane.limits = [other for other in lane.limits if other != limit.pk]
+        lane.save(update_fields=["limits"])
+
+
+def _guarded(queues: list[int]) -> Iterator[LaneQueue]:
+    """Each as it is once no claim looks at it."""
+    for queue_id in queues:
+        guard(LIMITS_OF_QUEUE, queue_id)
+        yield LaneQueue.objects.get(pk=queue_id)
+
+
+def _queues(limit: Limit) -> list[int]:
+    if limit.scope not in OF_QUEUES:
+        return []
+    queues = LaneQueue.objects.filter(org_slug=limit.org_slug)
+    if limit.key != ALL_TYPES:
+        types = LaneProfile.objects.filter(job_type=limit.key)
+        queues = queues.filter(profile_id__in=list(types.values_list("pk", flat=True)))
+    if limit.kind == LimitKind.EMERGENCY:
+        queues = queues.filter(priority__gte=EMERGENCY)
+    elif limit.kind in SKIPPED_BY_EMERGENCIES:
+        queues = queues.filter(priority__lt=EMERGENCY)
+    return list(queues.order_by("pk").values_list("pk", flat=True))
+
+
+def _lanes(limit: Limit) -> list[tuple[int, int]]:
+    """As (queue, lane)."""
+    if limit.scope not in OF_LANES:
+        return []
+    lanes = Lane.objects.all()
+    if limit.scope == LimitScope.ADDRESS:
+        lanes = lanes.filter(source_address=limit.key)
+    else:
+        name = "project_slug" if limit.scope == LimitScope.PROJECT else "concurrency_key"
+        queues = LaneQueue.objects.filter(org_slug=limit.org_slug).values("pk")
+        lanes = lanes.filter(queue_id__in=queues, **{name: limit.key})
+    return list(lanes.order_by("pk").values_list("queue_id", "pk"))
+
+
+def _running(limit: Limit, queues: list[int], lanes: list[int]) -> QuerySet[Job]:
+    running = Job.objects.filter(state__in=HELD)
+    if limit.scope == LimitScope.ADDRESS:
+        return running.filter(source_address=limit.key)
+    if limit.scope in OF_QUEUES:
+        return running.filter(lane_id__in=Lane.objects.filter(queue_id__in=queues).values("pk"))
+    return running.filter(lane_id__in=lanes)
+
+
+def _adopt(limit: Limit, running: QuerySet[Job]) -> None:
+    """Give each running job a slot. Those above the limit get one that is not given again."""
+    for n, job_id in enumerate(running.order_by("pk").values_list("pk", flat=True)):
+        LimitSlot.objects.update_or_create(
+            limit_id=limit.pk, n=n, defaults={"job_id": job_id, "retired": n >= (limit.max_active or 0)}
+        )

@@ -1,0 +1,38 @@
+"""What an organization's plan says of its limits and its weight, written down where claims look."""
+
+from leases.limits import Subject, lift, put
+from leases.models import LaneShare, LimitKind
+from runtime_jobs.clock import database_time
+from runtime_jobs.models import Organization, Plan
+
+# Jobs of that priority and more are counted by a plan's limit, not held (document 002).
+BINDS_BELOW = 200
+
+
+def follow_plan(org_slug: str) -> None:
+    """Bring the organization's own limit and its shares in line with its plan, inside the caller's transaction."""
+    plan = Plan.objects.filter(organizations__slug=org_slug).first()
+    subject = Subject.of_organization(org_slug)
+    limit = subject.limit(LimitKind.PLAN)
+    wanted = plan.max_active if plan else None
+    if wanted is None and limit is not None:
+        lift(LimitKind.PLAN, subject)
+    elif wanted is not None and (limit is None or limit.max_active != wanted):
+        put(LimitKind.PLAN, subject, at=database_time(), max_active=wanted, binds_below=BINDS_BELOW)
+    if plan:
+        LaneShare.objects.filter(org_slug=org_slug).exclude(weight=plan.weight).update(weight=plan.weight)
+
+
+def behind_their_plans(*, most: int = 200) -> list[str]:
+    """Organizations whose plan, or what it says, has changed since."""
+    organizations = Organization.objects.raw(
+        """SELECT o.id, o.slug FROM runtime_jobs_organization o JOIN runtime_jobs_plan p ON p.id = o.plan_id
+             LEFT JOIN lane_limits m ON m.scope = 'organization' AND m.org_slug = o.slug AND m.key = '*'
+                                    AND m.kind = 'plan'
+            WHERE (m.max_active IS DISTINCT FROM p.max_active
+                   AND EXISTS (SELECT FROM lane_queues q WHERE q.org_slug = o.slug))
+               OR EXISTS (SELECT FROM lane_shares s WHERE s.org_slug = o.slug AND s.weight <> p.weight)
+            ORDER BY o.id LIMIT %s""",
+        [most],
+    )
+    return [organization.slug for organization in organizations]

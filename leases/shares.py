@@ -1,0 +1,39 @@
+"""Pools that share their workers between organizations by weight, instead of serving strictly by age."""
+
+from django.db import connection
+
+from leases.models import LaneQueue, LaneShare
+from runtime_jobs.models import Plan
+from workers.models import Pool
+from workers.registry.models import PoolPolicy
+
+
+def share_in(pool: str, org_slug: str) -> None:
+    """Give an organization its share of a pool that shares, when its first job comes there. Elsewhere nothing."""
+    if not Pool.objects.filter(slug=pool, policy=PoolPolicy.FAIR).exists():
+        return
+    weight = Plan.objects.filter(organizations__slug=org_slug).values_list("weight", flat=True).first() or 1
+    LaneShare.objects.get_or_create(pool=pool, org_slug=org_slug, defaults={"weight": weight})
+
+
+def share(pool: str) -> None:
+    """Serve the organizations of this pool by their weights from now on."""
+    for org_slug in set(LaneQueue.objects.filter(pool=pool).values_list("org_slug", flat=True)):
+        share_in(pool, org_slug)
+    _rank_anew(pool)
+
+
+def share_no_more(pool: str) -> None:
+    """Serve strictly by age again."""
+    LaneShare.objects.filter(pool=pool).delete()
+    _rank_anew(pool)
+
+
+def _rank_anew(pool: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """UPDATE lane_queues q SET rank = lanes_rank_of(q.pool, q.org_slug, q.head_at)
+                FROM (SELECT id FROM lane_queues WHERE pool = %s ORDER BY id FOR NO KEY UPDATE) mine
+               WHERE q.id = mine.id AND q.head_id IS NOT NULL""",
+            [pool],
+        )

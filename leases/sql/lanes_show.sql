@@ -1,0 +1,60 @@
+-- Lanes of these queues have something to serve (again): put the queues into the choice. p_awaited: limits that block
+-- no more; p_due: take those out, too, whose time has come.
+--
+-- A tenant that comes back begins where the one stands that was served least: it has no claim to what it did not use.
+CREATE OR REPLACE FUNCTION lanes_show(p_queues integer[], p_awaited integer[], p_due boolean) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    one record;
+    freed integer[] := '{}';
+    woken text[] := '{}';
+    pool_name text;
+BEGIN
+    FOR one IN SELECT DISTINCT id FROM unnest(p_queues) AS id ORDER BY id LOOP
+        PERFORM pg_advisory_xact_lock_shared(6, one.id);
+    END LOOP;
+    PERFORM lanes_floor(p_queues);
+    IF p_awaited <> '{}' OR p_due THEN
+        SELECT coalesce(array_agg(id), '{}') INTO freed FROM (
+            SELECT id FROM lane_queues
+             WHERE blocked_by = ANY (p_awaited) OR (p_due AND eligible_at <= clock_timestamp())
+             ORDER BY id FOR NO KEY UPDATE) q;
+        PERFORM FROM lane_queues WHERE id = ANY (freed || p_queues) ORDER BY id FOR NO KEY UPDATE;
+        UPDATE lane_queues SET blocked_by = NULL, eligible_at = NULL WHERE id = ANY (freed);
+        SELECT coalesce(array_agg(DISTINCT pool), '{}') INTO woken
+          FROM lane_queues WHERE id = ANY (freed) AND head_id IS NOT NULL;
+    END IF;
+    FOR one IN SELECT DISTINCT id FROM unnest(p_queues) AS id ORDER BY id LOOP
+        UPDATE lane_queues q
+           SET head_id = head.head_id, head_at = head.head_at,
+               rank = lanes_rank_of(q.pool, q.org_slug, head.head_at), tier = lanes_tier_of(q.priority, head.head_at)
+          FROM (SELECT head_id, head_at FROM lanes
+                 WHERE queue_id = one.id AND head_id IS NOT NULL AND blocked_by IS NULL
+                 ORDER BY head_at, head_id LIMIT 1) head
+         WHERE q.id = one.id AND (q.head_id IS NULL OR q.head_id > head.head_id)
+        RETURNING CASE WHEN q.blocked_by IS NULL THEN q.pool END INTO pool_name;
+        IF pool_name IS NOT NULL THEN
+            woken := woken || pool_name;
+        END IF;
+    END LOOP;
+    -- Only now, never for a job that joins others: NOTIFY takes a lock of the whole cluster at commit.
+    PERFORM pg_notify('lanes', pool) FROM (SELECT DISTINCT unnest(woken) AS pool) w;
+END $$;
+
+CREATE OR REPLACE FUNCTION lanes_floor(p_queues integer[]) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN
+        SELECT DISTINCT s.id, s.pool FROM lane_queues q JOIN lane_shares s USING (pool, org_slug)
+         WHERE q.id = ANY (p_queues) AND NOT EXISTS (
+            SELECT FROM lane_queues other WHERE other.pool = s.pool AND other.org_slug = s.org_slug
+               AND other.head_id IS NOT NULL AND other.blocked_by IS NULL)
+         ORDER BY s.id
+    LOOP
+        UPDATE lane_shares SET served = greatest(served, coalesce((
+            SELECT rank FROM lane_queues WHERE pool = one.pool AND head_id IS NOT NULL AND blocked_by IS NULL
+             ORDER BY rank LIMIT 1), served)) WHERE id = one.id;
+    END LOOP;
+END $$;

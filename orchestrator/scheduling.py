@@ -1,0 +1,53 @@
+"""The clock's part in who runs what next: what is over is lifted, what waits grows older, breakers are attended."""
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import Error
+
+from leases import lanes
+from leases.models import Breaker, BreakerState, Limit
+from leases.plans import behind_their_plans
+from orchestrator import lifecycle
+from runtime_jobs.clock import database_time
+from runtime_jobs.models import Job
+from runtime_jobs.states import JobState
+
+log = logging.getLogger(__name__)
+
+MOST = 200
+# Somewhat more than a round and a verb may take: who failed longer ago was looked at then.
+LATELY = timedelta(seconds=30)
+
+
+def sweep_scheduling(*, now: datetime | None = None) -> None:
+    """One round. Each piece is a transaction of its own, and one that fails does not stop the others."""
+    at = now or database_time()
+    lanes.advance()
+    lanes.due()
+    lanes.age()
+    _each(lifecycle.lift_what_is_over, ({"limit_id": pk} for pk in _over(at)), now)
+    _each(lifecycle.keep_plan, ({"org_slug": slug} for slug in behind_their_plans(most=MOST)), now)
+    _each(lifecycle.attend_breaker, _breakers(at), now)
+
+
+def _over(at: datetime) -> Iterable[int]:
+    return list(Limit.objects.filter(until__lte=at).values_list("pk", flat=True)[:MOST])
+
+
+def _breakers(at: datetime) -> Iterable[dict[str, str]]:
+    """Those that are not closed, and those whose jobs failed lately."""
+    attended = Breaker.objects.exclude(state=BreakerState.CLOSED).values("org_slug", "job_type")
+    failed = Job.objects.filter(state=JobState.FAILED, finished_at__gt=at - LATELY).values("org_slug", "job_type")
+    both = attended.union(failed.distinct())[:MOST]
+    return [{"org_slug": row["org_slug"], "job_type": row["job_type"]} for row in both]
+
+
+def _each(act: Callable[..., Any], subjects: Iterable[dict[str, Any]], now: datetime | None) -> None:
+    for subject in subjects:
+        try:
+            act(**subject, now=now)
+        except Error:
+            log.exception("%s of %s failed; the next round tries again", act.__name__, subject)
