@@ -1,13 +1,19 @@
 """Jobs that wait for others: queued once all of those have succeeded, canceled once one has failed for good."""
 
-import pytest
-from django.db import OperationalError
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import pytest
+from django.db import OperationalError, transaction
+
+from leases.models import Lane
 from orchestrator import lifecycle
-from orchestrator.lifecycle import transaction, unblocking
+from orchestrator.audit.inspection import inspect
+from orchestrator.lifecycle import transaction as verbs
+from orchestrator.lifecycle import unblocking
 from orchestrator.sweeps import sweep
 from runtime_jobs.errors import InvalidDependency
-from runtime_jobs.models import EndedDependency, Job, JobEvent
+from runtime_jobs.models import Dependency, EndedDependency, Job, JobEvent
 from runtime_jobs.states import CancelReason, FailureReason, JobState
 from tests.factories import (
     ALICE,
@@ -33,7 +39,7 @@ def project(db):
 @pytest.fixture
 def dead(monkeypatch):
     """The process of each verb dies right after the commit."""
-    monkeypatch.setattr(transaction, "_after", [])
+    monkeypatch.setattr(verbs, "_after", [])
 
 
 def now_of(job: Job) -> Job:
@@ -59,6 +65,14 @@ def fail(job: Job, reason: FailureReason = FailureReason.WORKER_ERROR) -> None:
 
 def cancel(job: Job) -> Job:
     return lifecycle.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30).job
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """What is done in here is taken back."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
 
 
 def trail(job: Job) -> list[str]:
@@ -251,3 +265,57 @@ def test_trouble_with_one_does_not_keep_the_others(project, monkeypatch):
     sweep()
     assert states(*fan) == ["queued"] * 3
     assert not EndedDependency.objects.exists()
+
+
+def test_a_retry_may_be_the_first_to_wait_for_another_retry(project):
+    """What failed before the job came was not awaited by anybody; its next attempt is."""
+    first = submitted(project)
+    fail(first)
+    last = submitted(project, depends_on=(first,))
+    second = lifecycle.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    again = lifecycle.retry(job_ulid=last.job_ulid, by=OPERATOR, reason="again").job
+    succeed(second)
+    assert states(again) == ["queued"]
+
+
+def found(*codes: str) -> list[str]:
+    """What the audit finds, and which jobs are named."""
+    return [f"{finding.code} {' '.join(finding.broken_for)}" for finding in inspect() if finding.code in codes]
+
+
+def test_the_audit_sees_who_is_forgotten(project, dead):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    cancel(first)
+    assert found("D1") == []
+    with undone():
+        EndedDependency.objects.all().delete()
+        assert found("D1") == [f"D1 {last.job_ulid}"]
+    with undone():
+        EndedDependency.objects.update(looked_to=last.pk)
+        assert found("D1") == [f"D1 {last.job_ulid}"]
+    sweep()
+
+
+def test_the_audit_sees_who_starts_too_early(project):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    with undone():
+        Job.objects.filter(pk=last.pk).update(state=JobState.QUEUED)
+        assert found("D2") == [f"D2 {last.job_ulid}"]
+
+
+def test_the_audit_sees_a_cycle(project):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    with undone():
+        Dependency.objects.create(job=first, on=last)
+        assert found("D3") == [f"D3 {first.job_ulid}"]
+
+
+def test_the_audit_sees_a_blocked_job_in_a_lane(project):
+    first = submitted(project)
+    last = submitted(project, depends_on=(first,))
+    with undone():
+        Lane.objects.update(head_id=last.pk)
+        assert found("D4") == [f"D4 {last.job_ulid}"]
