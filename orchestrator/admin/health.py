@@ -12,12 +12,12 @@ from django.db.models import Count, Q, Sum
 from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.models import ClockBeat
+from orchestrator.reasons.workers import SILENT_AFTER
 from runtime_jobs.models import Job
 from runtime_jobs.states import FAILURE_CLASSES, HELD, JobState
 from workers.models import Worker
 from workers.registry.models import WorkerState
 
-SILENT_AFTER = timedelta(seconds=60)  # a worker that claims or holds is heard every few seconds
 CLOCK_LATE = timedelta(seconds=10)  # what is due for longer, the clock should have done
 COUNTED = 10_000
 DAY = timedelta(hours=24)

@@ -7,14 +7,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from orchestrator.admin import shown
-from orchestrator.admin.health import SILENT_AFTER
-from orchestrator.admin.words import CANCELS, FAILURES, JOB_COLOURS, PHASES, Meaning
-from orchestrator.queue import COUNTED, position
-from runtime_jobs.columns import ClockTimestamp
+from orchestrator.admin.words import CANCELS, FAILURES, JOB_COLOURS, PHASES, WAITING_COLOURS, Meaning
+from orchestrator.reasons.waiting import waiting_of
 from runtime_jobs.models import Job, UnsentRun
-from runtime_jobs.states import JobState
-from workers.models import Worker
-from workers.registry.models import WorkerState
+from runtime_jobs.states import WAITING, JobState
 
 if TYPE_CHECKING:
     from orchestrator.admin.job_page import Held
@@ -41,7 +37,7 @@ def verdict_of(job: Job, *, attempts: list[Job], holder: Held | None, now: datet
         _canceled(job, verdict)
     elif job.state == JobState.SUCCEEDED:
         _succeeded(job, verdict)
-    elif job.state == JobState.QUEUED:
+    elif job.state in WAITING:
         _waits(job, verdict)
     else:
         _runs(job, verdict, holder, now)
@@ -77,19 +73,12 @@ def _succeeded(job: Job, verdict: Verdict) -> None:
 
 
 def _waits(job: Job, verdict: Verdict) -> None:
-    place = position(job)
-    if place is not None:
-        more = " or later" if place >= COUNTED else ""
-        verdict.sentences = [f"Number {place}{more} in the queue of the pool {job.pool}."]
-    seen = Worker.objects.filter(
-        pool__slug=job.pool, state=WorkerState.ACTIVE, last_seen_at__gt=ClockTimestamp() - SILENT_AFTER
-    )
-    alive = seen.exclude(worker_id__in=job.excluded_workers).count()
-    if alive:
-        verdict.sentences.append(f"{alive} worker{'s' * (alive != 1)} of that pool may claim.")
-    else:
-        verdict.colour = "danger"
-        verdict.sentences.append("No worker that could take it was seen in that pool in the last minute.")
+    waiting = waiting_of([job])[job.pk]
+    if waiting.reason:
+        verdict.sentences = [waiting.reason.message]
+        verdict.colour = WAITING_COLOURS.get(waiting.reason.code, verdict.colour)
+    if waiting.place and "position" not in (waiting.reason.facts if waiting.reason else {}):
+        verdict.sentences.append(f"Number {waiting.place} in its queue.")
     if job.fence:
         verdict.sentences.append(f"Handed out {job.fence} time{'s' * (job.fence != 1)} before.")
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from orchestrator.reasons.reason import Code
 from runtime_jobs.states import CancelReason, FailureReason, JobState
 
 
@@ -136,4 +137,11 @@ JOB_COLOURS: dict[str, str] = {
     JobState.FAILED: "danger",
     JobState.CANCELED: "default",
     "stopping": "warning",
+}
+
+# Of a job that waits for something which will not change by itself.
+WAITING_COLOURS: dict[str, str] = {
+    Code.NO_MATCHING_WORKER: "danger",
+    Code.POOL_PAUSED: "warning",
+    Code.BREAKER_OPEN: "warning",
 }

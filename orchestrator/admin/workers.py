@@ -20,6 +20,7 @@ from orchestrator.admin.filters import exactly, one_of
 from orchestrator.admin.once import MadeWithToken
 from orchestrator.admin.recording import Recorded
 from orchestrator.admin.worker_verbs import WorkerVerbs
+from orchestrator.reasons.workers import SILENT_AFTER
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job
 from workers.models import Worker
@@ -93,7 +94,7 @@ class WorkerAdmin(WorkerVerbs, MadeWithToken, Recorded):
         if worker.state != WorkerState.ACTIVE:
             return worker.state
         last = worker.last_seen_at or worker.created_at
-        return "silent" if timezone.now() - last >= health.SILENT_AFTER else "alive"
+        return "silent" if timezone.now() - last >= SILENT_AFTER else "alive"
 
     @display(description="Last seen")
     def seen(self, worker: Worker) -> SafeString:

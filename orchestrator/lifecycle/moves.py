@@ -99,8 +99,8 @@ def enter(job: Job, *, at: datetime, by: Actor, standing: Standing = FREE, **pay
     job.lane_id = _lane_of(job)
     written().add(job)
     dependencies.bind(job, standing)
-    needs = list(standing.roots) or None
-    note(job, "job.queued" if standing.is_met else "job.blocked", at=at, by=by, to_state=job.state, depends_on=needs, **payload)
+    kind, needs = "job.queued" if standing.is_met else "job.blocked", list(standing.roots) or None
+    note(job, kind, at=at, by=by, to_state=job.state, depends_on=needs, **payload)
     if standing.failed:
         abandon(job, standing.failed, at=at)
     return job

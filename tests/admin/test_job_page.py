@@ -66,10 +66,12 @@ def test_a_waiting_job_says_its_place_and_who_could_take_it(olga, worker):
     submitted()
     second = submitted()
     said = verdict(olga, second)
-    assert said.sentences[0] == "Number 2 in the queue of the pool shared-linux."
-    assert "No worker that could take it" in said.sentences[1]
+    assert said.sentences == ["No worker is alive in the pool shared-linux.", "Number 2 in its queue."]
+    assert said.colour == "danger"
     type(worker).objects.update(last_seen_at="2100-01-01T00:00Z")
-    assert verdict(olga, second).sentences[1] == "1 worker of that pool may claim."
+    said = verdict(olga, second)
+    assert said.sentences == ["Number 2 in the queue of the pool shared-linux; 1 worker that could run it is alive."]
+    assert said.colour == "info"
 
 
 def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):

@@ -4,6 +4,7 @@ from rest_framework import serializers
 
 from orchestrator.access.specs import AnySpec
 from orchestrator.protocols.native.requests import Progress
+from orchestrator.reasons.reason import Code
 from runtime_jobs.models import FailureExplanation
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
 from runtime_jobs.specs import TYPES
@@ -139,10 +140,38 @@ class ExplanationShown(serializers.Serializer):
     details = serializers.CharField()
 
 
-class _Details(serializers.Serializer):
+class MissingShown(serializers.Serializer):
+    kind = serializers.ChoiceField(choices=["requirement", "isolation", "job_type"])
+    name = serializers.CharField()
+
+
+class LimitHit(serializers.Serializer):
+    kind = serializers.CharField()
+    key = serializers.CharField()
+    max_active = serializers.IntegerField(allow_null=True)
+
+
+class PendingReason(serializers.Serializer):
+    """Why it waits. Besides code and message only the facts that belong to the code."""
+
+    code = serializers.ChoiceField(choices=Code.choices)
+    message = serializers.CharField(help_text="One sentence for people; it may change.")
+    depends_on = serializers.ListField(child=serializers.CharField(), required=False, help_text="Not ended yet.")
+    pool = serializers.CharField(required=False)
+    workers_alive = serializers.IntegerField(required=False)
+    missing = MissingShown(many=True, required=False, help_text="What the nearest worker lacks.")
+    position = serializers.IntegerField(required=False)
+    limit = LimitHit(required=False)
+
+
+class _Waiting(serializers.Serializer):
+    queue_position = serializers.IntegerField(allow_null=True, help_text="1 is next; at most 1000 are counted.")
+    pending_reason = PendingReason(allow_null=True)
+
+
+class _Details(_Waiting):
     progress = ProgressShown(allow_null=True)
     last_event = EventShown(allow_null=True)
-    queue_position = serializers.IntegerField(allow_null=True, help_text="1 is next; at most 1000 are counted.")
     depends_on = serializers.ListField(child=serializers.CharField(), help_text="The first attempts.")
     retries = serializers.ListField(child=serializers.CharField())
     artifacts = ArtifactShown(many=True)
@@ -155,6 +184,10 @@ class JobShown(_Job):
     execution = ExecutionShown()
 
 
+class JobListed(_Waiting, JobShown):
+    pass
+
+
 class JobInDetail(_Details, JobShown):
     pass
 
@@ -165,6 +198,10 @@ class AnyJobShown(_Job):
     spec = AnySpec(help_text="As it was submitted.")
     batch_id = serializers.CharField(allow_null=True)
     result = serializers.DictField(allow_null=True, help_text="What its worker told of it.")
+
+
+class AnyJobListed(_Waiting, AnyJobShown):
+    pass
 
 
 class AnyJobInDetail(_Details, AnyJobShown):

@@ -174,16 +174,26 @@ _EVENT = {
     "hash": "3b4c6e0f5d1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708192a3b4",
 }
 _TOLD = {"job_id": _JOB["job_id"], "status": "running"}
-_DETAILS: dict[str, Any] = {
+_WAITING: dict[str, Any] = {
+    "queue_position": 3,
+    "pending_reason": {
+        "code": "behind",
+        "message": "Number 3 in the queue of the pool shared-linux; 2 workers that could run it are alive.",
+        "pool": "shared-linux",
+        "workers_alive": 2,
+        "position": 3,
+    },
+}
+_DETAILS: dict[str, Any] = _WAITING | {
     "progress": None,
     "last_event": _EVENT,
-    "queue_position": 3,
     "depends_on": [],
     "retries": [],
     "artifacts": [],
     "explanation": None,
 }
 JOB = answered("a new job", _JOB, "200", "201")
+JOB_LISTED = answered("a job that waits", _JOB | _WAITING)
 JOB_IN_DETAIL = answered("a job that waits", _JOB | _DETAILS)
 _OWN = ("org_slug", "project_slug", "trigger", "job_type")
 _ANY_JOB = {
@@ -195,6 +205,7 @@ _ANY_JOB = {
     "result": None,
 }
 ANY_JOB = answered("a new job", _ANY_JOB, "200", "201")
+ANY_JOB_LISTED = answered("a job that waits", _ANY_JOB | _WAITING)
 ANY_JOB_IN_DETAIL = answered("a job that waits", _ANY_JOB | _DETAILS)
 EVENTS = answered("its beginning", {"results": [_EVENT], "next_after": None})
 LEASE = answered(

@@ -28,7 +28,7 @@ from orchestrator.lifecycle.dependencies import roots_for
 from orchestrator.protocols.native import operations, wire
 from orchestrator.protocols.native.filters import AnyJobFilters, JobFilters
 from orchestrator.protocols.native.requests import CancelJob, RetryJob, Submit, SubmitAny, SubmitJob
-from orchestrator.queue import position
+from orchestrator.reasons.waiting import waiting_of
 from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, Job, JobEvent
@@ -90,13 +90,14 @@ class Jobs(StrictQuery, GenericViewSet):
 
     def list(self, request: Request) -> Response:
         """The jobs, newest first."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([self.shown(row) for row in page or []])
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        waiting = waiting_of(page)
+        return self.get_paginated_response([self.shown(row) | wire.waiting(waiting[row.pk]) for row in page])
 
     def retrieve(self, request: Request, job_id: str) -> Response:
-        """One job, with its newest event, its place in the queue and its newer attempts."""
+        """One job, with its newest event, why it waits and its place in the queue, and its newer attempts."""
         row = self.get_object()
-        return Response(self.shown(row) | _details(row))
+        return Response(self.shown(row) | wire.waiting(waiting_of([row])[row.pk]) | _details(row))
 
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, job_id: str) -> Response:
@@ -197,7 +198,6 @@ def _details(row: Job) -> dict[str, Any]:
     return wire.details(
         row,
         last_event=row.events.order_by("-seq").first(),
-        queue_position=position(row),
         depends_on=roots_for(row),
         retries=list(newer.values_list("job_ulid", flat=True)),
         artifacts=list(row.artifacts.order_by("pk")),

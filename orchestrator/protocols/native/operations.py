@@ -41,11 +41,18 @@ class _Told(NamedTuple):
 
     submits: list[OpenApiExample]
     job: OpenApiExample
+    listed: OpenApiExample
     detail: OpenApiExample
 
 
 def _of_jobs(
-    noun: str, *, submit: type[Serializer], shown: type[Serializer], detail: type[Serializer], told: _Told
+    noun: str,
+    *,
+    submit: type[Serializer],
+    shown: type[Serializer],
+    listed: type[Serializer],
+    detail: type[Serializer],
+    told: _Told,
 ) -> Callable[[Any], Any]:
     """Describe the operations of a view of jobs. `noun` makes their ids."""
     return extend_schema_view(
@@ -60,7 +67,7 @@ def _of_jobs(
                 *("pool_forbidden", "timeout_above_plan", "invalid_dependency", "idempotency_conflict"),
             ),
         ),
-        list=described(f"list_{noun}s", responses=shown(many=True), examples=[told.job]),
+        list=described(f"list_{noun}s", responses=listed(many=True), examples=[told.listed]),
         retrieve=described(f"get_{noun}", responses=detail, examples=[told.detail], codes=("not_found",)),
         cancel=described(
             f"cancel_{noun}",
@@ -100,15 +107,22 @@ of_runtime_jobs = _of_jobs(
     "runtime_job",
     submit=requests.SubmitJob,
     shown=answers.JobShown,
+    listed=answers.JobListed,
     detail=answers.JobInDetail,
-    told=_Told([examples.SUBMIT], examples.JOB, examples.JOB_IN_DETAIL),
+    told=_Told([examples.SUBMIT], examples.JOB, examples.JOB_LISTED, examples.JOB_IN_DETAIL),
 )
 of_any_jobs = _of_jobs(
     "job",
     submit=requests.SubmitAny,
     shown=answers.AnyJobShown,
+    listed=answers.AnyJobListed,
     detail=answers.AnyJobInDetail,
-    told=_Told([examples.SUBMIT_STEPS, examples.SUBMIT_ANY], examples.ANY_JOB, examples.ANY_JOB_IN_DETAIL),
+    told=_Told(
+        [examples.SUBMIT_STEPS, examples.SUBMIT_ANY],
+        examples.ANY_JOB,
+        examples.ANY_JOB_LISTED,
+        examples.ANY_JOB_IN_DETAIL,
+    ),
 )
 
 CLAIM = described(

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leases.models import Lease
+from orchestrator.reasons.waiting import Waiting
 from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
 from runtime_jobs.specs import TYPES, execution_of, source_of
 from runtime_jobs.states import JobState
@@ -62,11 +63,20 @@ def failure(row: Job) -> dict[str, Any] | None:
     return {"reason": row.failure_reason, "class": row.failure_class, "message": row.failure_message}
 
 
+def waiting(found: Waiting) -> dict[str, Any]:
+    """Where a job stands in the queue and why it waits: null, both, for one that does not."""
+    why = found.reason
+    told = (
+        {name: moment(fact) if isinstance(fact, datetime) else fact for name, fact in why.facts.items()} if why else {}
+    )
+    reason = {"code": str(why.code), "message": why.message, **told} if why else None
+    return {"queue_position": found.place, "pending_reason": reason}
+
+
 def details(
     row: Job,
     *,
     last_event: JobEvent | None,
-    queue_position: int | None,
     depends_on: list[str],
     retries: list[str],
     artifacts: list[Artifact],
@@ -76,7 +86,6 @@ def details(
     return {
         "progress": row.progress,
         "last_event": event(last_event) if last_event else None,
-        "queue_position": queue_position,
         "depends_on": depends_on,
         "retries": retries,
         "artifacts": [_artifact(one) for one in artifacts],

@@ -1,0 +1,42 @@
+-- For each sort of waiting job: how many of its pool's workers are alive, how many of those fit, whether one that fits
+-- has room, and what the one lacks that comes nearest. Jobs of one sort share a row; of a huge pool the first 2000
+-- workers are looked at.
+WITH wanted AS (
+    SELECT row_number() OVER () AS n, array_agg(id) AS jobs,
+           pool, job_type, requirements, least_isolation, excluded_workers
+      FROM runtime_jobs
+     WHERE id = ANY (%(jobs)s)
+     GROUP BY pool, job_type, requirements, least_isolation, excluded_workers
+), held AS (
+    SELECT worker_id, session, count(*) AS leases
+      FROM runtime_worker_leases WHERE state IN ('granted', 'active') GROUP BY worker_id, session
+), alive AS (
+    SELECT w.worker_id, p.slug AS pool, w.labels || w.capabilities AS offers,
+           CASE WHEN 'namespaces' = ANY (w.capabilities) THEN 'namespaces'
+                WHEN 'restricted' = ANY (w.capabilities) THEN 'restricted' ELSE 'none' END AS isolation,
+           w.capacity > coalesce((SELECT sum(held.leases) FROM held WHERE held.worker_id = w.worker_id
+                                     AND held.session IN (w.session, '')), 0) AS has_room
+      FROM workers_worker w
+      JOIN workers_pool p ON p.id = w.pool_id
+     WHERE p.slug IN (SELECT pool FROM wanted) AND w.state = 'active'
+       AND w.last_seen_at > clock_timestamp() - %(silent)s
+     ORDER BY w.id
+     LIMIT 2000
+), compared AS (
+    SELECT wanted.n, alive.has_room, alive.worker_id = ANY (wanted.excluded_workers) AS refused,
+           ARRAY(SELECT unnest(wanted.requirements) EXCEPT SELECT unnest(alive.offers) ORDER BY 1) AS lacks,
+           array_position(%(levels)s, wanted.least_isolation::text) > array_position(%(levels)s, alive.isolation)
+               AS too_open
+      FROM wanted JOIN alive USING (pool)
+), nearest AS (
+    SELECT DISTINCT ON (n) n, refused, lacks, too_open
+      FROM compared ORDER BY n, cardinality(lacks) + too_open::integer, refused
+)
+SELECT wanted.jobs, wanted.pool, wanted.requirements, wanted.least_isolation, wanted.job_type,
+       (SELECT count(*) FROM compared c WHERE c.n = wanted.n) AS alive,
+       (SELECT count(*) FROM compared c
+         WHERE c.n = wanted.n AND NOT refused AND c.lacks = '{}' AND NOT c.too_open) AS fitting,
+       EXISTS (SELECT FROM compared c
+                WHERE c.n = wanted.n AND NOT refused AND c.lacks = '{}' AND NOT c.too_open AND has_room) AS has_room,
+       coalesce(nearest.lacks, wanted.requirements) AS lacks, coalesce(nearest.too_open, false) AS too_open
+  FROM wanted LEFT JOIN nearest USING (n)
