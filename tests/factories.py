@@ -9,7 +9,7 @@ from leases.claims import Offer
 from leases.lanes import Ending, lane_of
 from leases.models import Lane
 from orchestrator import lifecycle
-from orchestrator.lifecycle import Claimed, Submission
+from orchestrator.lifecycle import Claimed, Group, Submission
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project
 from runtime_jobs.models.tenants import Scope
@@ -113,11 +113,12 @@ def submitted(
     policy: Any = POLICY,
     now: datetime | None = None,
     depends_on: tuple[Job, ...] = (),
+    group: Group | None = None,
     **changes: Any,
 ) -> Job:
     """A queued job, or a blocked one."""
     on = tuple(job.job_ulid for job in depends_on)
-    given = submission(project or ProjectFactory(), spec(**changes), depends_on=on)
+    given = submission(project or ProjectFactory(), spec(**changes), depends_on=on, group=group)
     return lifecycle.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
 
 

@@ -74,9 +74,9 @@ def queue(
     job.priority, job.pool, job.least_isolation = place.priority, place.pool, place.least_isolation
     job.limited_by_address = place.limited_by_address
     job.batch = batch
+    standing = dependencies.held_standing_of(dependencies.roots_of(submission.depends_on, org_slug=job.org_slug))
     group = submission.group
     dropped = group is not None and make_way(job, group, at=at, by=by)
-    standing = dependencies.held_standing_of(dependencies.roots_of(submission.depends_on, org_slug=job.org_slug))
     told = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
     moves.enter(job, at=at, by=by, standing=standing, **told)
     return drop(job, at=at, by=by) if dropped else moves.store(job, at)

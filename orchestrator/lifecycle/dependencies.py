@@ -57,21 +57,21 @@ def standing_of(roots: Sequence[str]) -> Standing:
 
 
 def held_standing_of(roots: Sequence[str]) -> Standing:
-    """The same, and what has not ended is locked: it cannot end before this transaction does, and then finds the job
-    that waits for it. Looked at again after each wait: an attempt may have ended meanwhile and been followed."""
+    """The same, and what has not ended is locked and marked as awaited: it cannot end before this transaction does, and
+    then finds the job that waits for it. Looked at again after each wait: an attempt may have ended meanwhile and been
+    followed. Comes before anything else in a verb that may end one of them itself."""
     held: frozenset[int] = frozenset()
     while (standing := standing_of(roots)).failed is None and not standing.unfinished <= held:
         list(Job.objects.locked().filter(pk__in=standing.unfinished).order_by("pk").values_list("pk"))
+        Job.objects.filter(pk__in=standing.unfinished, awaited=False).update(awaited=True)
         held = standing.unfinished
     return standing
 
 
 def bind(job: Job, standing: Standing) -> None:
-    """Write down what a new job depends on, once for all of its attempts; and that these jobs are awaited."""
+    """Write down what a new job depends on, once for all of its attempts."""
     if job.attempt == 1 and standing.roots:
         Dependency.objects.bulk_create(Dependency(job_id=job.job_ulid, on_id=root) for root in standing.roots)
-    if standing.unfinished and standing.failed is None:
-        Job.objects.filter(pk__in=standing.unfinished, awaited=False).update(awaited=True)
 
 
 def note_end(job: Job) -> list[EndedDependency]:

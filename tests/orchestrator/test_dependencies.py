@@ -9,8 +9,8 @@ from django.db import OperationalError, transaction
 from leases.models import Lane
 from orchestrator import lifecycle
 from orchestrator.audit.inspection import inspect
+from orchestrator.lifecycle import Group, WhenBusy, unblocking
 from orchestrator.lifecycle import transaction as verbs
-from orchestrator.lifecycle import unblocking
 from orchestrator.sweeps import sweep
 from runtime_jobs.errors import InvalidDependency
 from runtime_jobs.models import Dependency, EndedDependency, Job, JobEvent
@@ -319,3 +319,18 @@ def test_the_audit_sees_a_blocked_job_in_a_lane(project):
     with undone():
         Lane.objects.update(head_id=last.pk)
         assert found("D4") == [f"D4 {last.job_ulid}"]
+
+
+@pytest.mark.parametrize("when_busy", ["cancel_older", "drop_new", "queue"])
+def test_a_job_may_depend_on_one_of_its_own_group(project, when_busy):
+    """With `cancel_older` it cancels what it depends on, and with that itself: nobody waits for ever."""
+    first = submitted(project, group=Group("deploy"))
+    last = submitted(project, group=Group("deploy", WhenBusy(when_busy)), depends_on=(first,))
+    assert (
+        states(first, last)
+        == {
+            "cancel_older": ["canceled", "canceled"],
+            "drop_new": ["queued", "canceled"],
+            "queue": ["queued", "blocked"],
+        }[when_busy]
+    )
