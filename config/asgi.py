@@ -11,5 +11,6 @@ ensure_unless_given()
 django_application = get_asgi_application()
 
 from orchestrator.access.bodies import MeasuredBodies  # noqa: E402 - needs the settings
+from orchestrator.access.waiting import WaitingRoom  # noqa: E402 - likewise
 
-application = MeasuredBodies(django_application)
+application = MeasuredBodies(WaitingRoom(django_application))

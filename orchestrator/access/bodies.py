@@ -42,9 +42,9 @@ class MeasuredBodies:
         except Gone:
             return
         except Refusal as refusal:
-            await self.inner(_measured(scope, b"") | {REFUSAL: refusal}, _replay(b"", _silence), send)
+            await self.inner(_measured(scope, b"") | {REFUSAL: refusal}, replay(b"", _silence), send)
         else:
-            await self.inner(_measured(scope, body), _replay(body, receive), send)
+            await self.inner(_measured(scope, body), replay(body, receive), send)
 
 
 async def _read(scope: Message, receive: Receive) -> bytes:
@@ -84,7 +84,7 @@ def _measured(scope: Message, body: bytes) -> dict[str, Any]:
     return {**scope, "headers": headers}
 
 
-def _replay(body: bytes, afterwards: Receive) -> Receive:
+def replay(body: bytes, afterwards: Receive) -> Receive:
     """The whole body as one message, then whatever comes after it: that the caller has gone."""
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 

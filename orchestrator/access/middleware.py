@@ -1,8 +1,6 @@
 """What every request gets before a view sees it, and what is told of it afterwards: an id, limits, a line of log."""
 
-import logging
 import re
-import time
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -15,26 +13,24 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-from orchestrator.access import bodies, metrics
+from orchestrator.access import bodies
 from orchestrator.access.arrivals import arrival_of, note
+from orchestrator.access.looking import look_of
 from orchestrator.access.problems import Refusal, as_response
-from orchestrator.access.routes import route_of
-
-log = logging.getLogger("orchestrator.access")
+from orchestrator.access.telling import GONE, line_of
 
 _TOKEN = re.compile(r"rto_(api|worker)_")
-GONE = 499  # in the log only: the caller went away before it was answered
 
 Synchronous = Callable[[HttpRequest], HttpResponseBase]
 Asynchronous = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 Next = Synchronous | Asynchronous
 PROGRAMS = ("/v1/", "/api/")  # where programs call, with tokens
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 def _arrive(request: HttpRequest) -> HttpResponse | None:
     """Name the request, and answer at once what no view has to see."""
-    note(request)
+    look = look_of(request)
+    note(request, look.line.arrival if look and look.line else None)
     refusal = (
         getattr(request, "scope", {}).get(bodies.REFUSAL)
         or _wrong_length(request)
@@ -72,16 +68,10 @@ def _in_plain_text(request: HttpRequest) -> Refusal | None:
 
 def _leave(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     response["X-Request-Id"] = arrival_of(request).request_id
-    _tell(request, response.status_code)
+    look = look_of(request)
+    if not (look and look.weigh(request, response.status_code)):
+        line_of(request).tell(response.status_code)
     return response
-
-
-def _tell(request: HttpRequest, status: int) -> None:
-    arrival, route = arrival_of(request), route_of(request)
-    method = request.method if request.method in METHODS else "OTHER"
-    seconds = time.monotonic() - arrival.at
-    metrics.count(method, route, status, seconds)
-    log.info("%s %s %d %.0f ms %s", method, route, status, seconds * 1000, arrival.request_id)
 
 
 @sync_and_async_middleware
@@ -114,5 +104,5 @@ def _told_if_gone(request: HttpRequest) -> Iterator[None]:
     try:
         yield
     except CancelledError:
-        _tell(request, GONE)
+        line_of(request).tell(GONE)
         raise

@@ -1,4 +1,5 @@
-"""Long polls: a claim that finds nothing is asked again until its time is up, holding no database connection."""
+"""Long polls: a claim that finds nothing looks again until its time is up. While it waits it costs no thread and no
+database connection: Django is done with it, and only its connection and its body are kept."""
 
 import asyncio
 import json
@@ -9,32 +10,181 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from orchestrator.looks import awaited
+from orchestrator.access.bodies import Application, Message, Receive, Send, replay
+from orchestrator.access.looking import LOOK, NO_WORK, Look, look_of
+from orchestrator.access.telling import GONE
+from orchestrator.looks import brief
+from orchestrator.waking.numbers import LOOKS
+from orchestrator.waking.process import Waking
+from orchestrator.waking.room import Wake
 
-PERIOD = 0.25  # seconds between two looks
+PERIOD = 0.25  # seconds between two looks, where a thread has to wait
 LONGEST = 60.0
+FIRST = Wake("first")
+_OUTCOMES = {200: "work", 201: "work", NO_WORK: "nothing", GONE: "gone"}
 
 
-def patient(view: Callable[..., HttpResponse]) -> Callable[..., Any]:
-    """Repeat a view that answers 204 for as long as the body's `wait_seconds` allow."""
-    look = awaited(view)
+def patient(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """A view that answers 204 for as long as there is nothing, and whose caller may wait for it."""
+    once = brief(view)
 
     @csrf_exempt  # DRF asks for the token itself, where a session is used
-    async def waiting(request: HttpRequest, **kwargs: Any) -> HttpResponse:
-        until = time.monotonic() + _wait_seconds(request)
-        response = await look(request, **kwargs)
-        while response.status_code == 204 and time.monotonic() < until:
-            await asyncio.sleep(min(PERIOD, max(0.0, until - time.monotonic())))
-            response = await look(request, **kwargs)
+    def waiting(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        look = look_of(request)
+        if look is None:
+            return _in_thread(once, request, **kwargs)
+        response = view(request, **kwargs)
+        if response.status_code == NO_WORK:
+            look.nothing_for(request)
         return response
 
     return waiting
 
 
-def _wait_seconds(request: HttpRequest) -> float:
+def _in_thread(look: Callable[..., HttpResponse], request: HttpRequest, **kwargs: Any) -> HttpResponse:
+    """Under WSGI a request has its thread anyway."""
+    until = time.monotonic() + _wait_seconds(_sent(request.body))
+    response = look(request, **kwargs)
+    while response.status_code == NO_WORK and time.monotonic() < until:
+        time.sleep(min(PERIOD, max(0.0, until - time.monotonic())))
+        response = look(request, **kwargs)
+    return response
+
+
+def _sent(body: bytes) -> dict[str, Any]:
     """Read generously here: the view itself refuses what is wrong, at the first look."""
+    if b"wait_seconds" not in body:
+        return {}
     try:
-        wanted = json.loads(request.body)["wait_seconds"]
-        return min(LONGEST, max(0.0, float(wanted)))
-    except (ValueError, KeyError, TypeError, RecursionError):
+        sent = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return sent if isinstance(sent, dict) else {}
+
+
+def _wait_seconds(sent: dict[str, Any]) -> float:
+    try:
+        return min(LONGEST, max(0.0, float(sent["wait_seconds"])))
+    except (ValueError, KeyError, TypeError, OverflowError):
         return 0.0
+
+
+class WaitingRoom:
+    """An ASGI application around Django, within `MeasuredBodies`. Each look is a request of its own to Django: it asks
+    for the token anew, so a worker that was revoked meanwhile gets nothing."""
+
+    def __init__(self, inner: Application, waking: Waking | None = None) -> None:
+        self.inner = inner
+        self.waking = waking or Waking()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self.inner(scope, receive, send)
+            return
+        body = (await receive())["body"]
+        sent = _sent(body)
+        seconds = _wait_seconds(sent)
+        if not seconds:
+            await self.inner(scope, replay(body, receive), send)
+            return
+        await self.waking.start()
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            look = Look(sent, until=time.monotonic() + seconds)
+            await _Visit(self, scope, body, look, gone).answer(send)
+        finally:
+            gone.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Visit:
+    """One call that may wait."""
+
+    def __init__(
+        self, room: WaitingRoom, scope: Message, body: bytes, look: Look, gone: "asyncio.Future[None]"
+    ) -> None:
+        self.inner, self.waking, self.room = room.inner, room.waking, room.waking.room
+        self.scope, self.body, self.look, self.gone = scope, body, look, gone
+        self.calls, self.status = 0, GONE
+
+    async def answer(self, send: Send) -> None:
+        """Look until there is something to say, or the time is up: then what the last look said."""
+        wake: Wake | None = FIRST
+        try:
+            while wake is not None:
+                await self._look(wake, send)
+                if not self.look.goes_on:
+                    return
+                wake = await self._woken()
+        except asyncio.CancelledError:
+            self._tell(GONE)
+            raise
+        if self.gone.done():
+            self._tell(GONE)
+            return
+        self._tell(self.look.messages[0]["status"])
+        for message in self.look.messages:
+            await send(message)
+
+    async def _woken(self) -> Wake | None:
+        assert self.look.kind is not None  # noqa: S101 it goes on only with a kind
+        left = self.look.until - time.monotonic()
+        wake = await self.room.wait(self.look.kind, calls=self.calls, seconds=left, gone=self.gone)
+        if wake and self.gone.done():
+            self.room.hand_back(self.look.kind, wake)
+            return None
+        return wake
+
+    async def _look(self, wake: Wake, send: Send) -> None:
+        async with self.waking.looks:
+            if self.gone.done():  # it went while it stood in line: no lease for nobody
+                self._left_in_line(wake)
+                return
+            self.calls = self.room.calls
+            self.status, self.look.goes_on, self.look.messages = GONE, False, []
+            await self.inner({**self.scope, LOOK: self.look}, replay(self.body, self._disconnected), self._kept(send))
+        self.look.is_first = False
+        await self._hand_on(wake)
+
+    def _left_in_line(self, wake: Wake) -> None:
+        self._tell(GONE)
+        self.look.goes_on = False
+        if self.look.kind:
+            self.room.hand_back(self.look.kind, wake)
+
+    def _kept(self, send: Send) -> Send:
+        """Sends what Django answers, unless the call goes on waiting."""
+
+        async def keep(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.status = message["status"]
+            if self.look.goes_on:
+                self.look.messages.append(message)
+            else:
+                await send(message)
+
+        return keep
+
+    async def _disconnected(self) -> Message:
+        await asyncio.shield(self.gone)
+        return {"type": "http.disconnect"}
+
+    async def _hand_on(self, wake: Wake) -> None:
+        """Others wait too: who found work lets them look for more, who found none lets another one try."""
+        outcome = _OUTCOMES.get(self.status, "refused")
+        LOOKS.labels(wake.cause, outcome).inc()
+        match outcome, self.look.kind:
+            case "work", (pool, _) as kind if not self.room.found(kind):
+                self.waking.call_elsewhere(pool)
+            case "gone", (_, _) as kind:
+                self.room.hand_back(kind, wake)
+            case "nothing" | "refused", (_, _) as kind:
+                self.room.missed(kind, wake)
+
+    def _tell(self, status: int) -> None:
+        if self.look.line:
+            self.look.line.tell(status)

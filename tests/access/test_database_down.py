@@ -1,5 +1,6 @@
 """A database that goes away and comes back: the server says so quickly, in our words, lives on, and finds it again."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -38,6 +39,13 @@ class Cluster:
 
     def stop(self) -> None:
         embedded_postgres.leave(self.state)
+
+    def plant(self) -> dict[str, str]:
+        """A tenant and a worker, with their tokens."""
+        environment = os.environ | {"DATABASE_URL": self.url, "STATE_DIR": str(self.state)}
+        command = [sys.executable, "manage.py", "seed", "--json"]
+        told = subprocess.run(command, check=True, cwd=places.BASE_DIR, env=environment, stdout=subprocess.PIPE)
+        return json.loads(told.stdout)
 
     def tell(self, *statements: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -131,3 +139,39 @@ def test_tables_that_are_not_there_yet_are_named(cluster, tmp_path):
     cluster.tell("CREATE DATABASE bare")
     with serving(tmp_path, DATABASE_URL=embedded_postgres.url(cluster.state, "bare")) as server:
         assert get(server, "/readyz").json()["wrong"] == ["migrations"]
+
+
+STEPS = {
+    "org_slug": "demo",
+    "project_slug": "demo",
+    "job_type": "steps",
+    "spec": {"name": "unit", "steps": ["true"], "timeout_seconds": 60},
+    "trigger": {"kind": "manual"},
+}
+
+
+def test_a_claim_that_waits_outlives_its_database(servers, cluster):
+    """And hears of work again once that is back."""
+    server = servers[0]
+    planted = cluster.plant()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(
+            requests.post,
+            f"{server.url}/v1/runtime/leases",
+            json={"worker_id": planted["worker_id"], "wait_seconds": 60, "job_types": ["steps"]},
+            headers={"Authorization": f"Bearer {planted['worker_token']}"},
+            timeout=90,
+        )
+        eventually(lambda: "orchestrator_listener_up 1.0" in get(server, "/metrics").text)
+        cluster.stop()
+        eventually(lambda: "orchestrator_listener_up 0.0" in get(server, "/metrics").text)
+        assert not waiting.done()
+        cluster.start()
+        eventually(lambda: "orchestrator_listener_up 1.0" in get(server, "/metrics").text)
+        assert not waiting.done()
+        client = {"Authorization": f"Bearer {planted['api_token']}"}
+        answer = requests.post(f"{server.url}/v1/jobs", json=STEPS, headers=client, timeout=30)
+        assert answer.status_code == 201, answer.text
+        leased = waiting.result(timeout=30)
+    assert (leased.status_code, leased.json()["job"]["job_id"]) == (201, answer.json()["job_id"])
+    assert "Traceback" not in server.log()

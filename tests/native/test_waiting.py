@@ -2,8 +2,11 @@
 leave nothing behind when their caller goes."""
 
 import json
+import re
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import requests
@@ -14,9 +17,10 @@ from orchestrator import lifecycle
 from orchestrator.sweeps import sweep
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
-from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
+from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
 from tests.orchestrator.conftest import after
 from tests.serving import eventually, serving
+from workers.registry.models import WorkerState
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 NAME = "waited-for"  # by which PostgreSQL knows the server's connections
@@ -35,30 +39,103 @@ def project():
     return ProjectFactory(organization=OrganizationFactory(slug="sandtrace"))
 
 
-def claim(server, worker, wait_seconds, **more):
+def claim(server, worker, wait_seconds, headers=None, **more):
     body = {"worker_id": worker.worker_id, "wait_seconds": wait_seconds, "acknowledge": True} | more
-    headers = {"Authorization": f"Bearer {worker.token}"}
+    headers = {"Authorization": f"Bearer {worker.token}"} | (headers or {})
     return requests.post(f"{server.url}/v1/runtime/leases", json=body, headers=headers, timeout=60)
 
 
-def connections_of_server() -> list[str]:
-    """The state of each connection that the server has."""
+def connections_of_server(name=NAME) -> list[str]:
+    """The state of each connection that the server has for its requests."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT state FROM pg_stat_activity WHERE application_name = %s", [NAME])
+        cursor.execute("SELECT state FROM pg_stat_activity WHERE application_name = %s", [name])
         return [state for (state,) in cursor.fetchall()]
+
+
+def call(pool="shared-linux"):
+    """What the database does when work comes to a pool."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify('lanes', %s)", [pool])
+
+
+def number(server, name):
+    """One of the server's own numbers."""
+    lines = requests.get(f"{server.url}/metrics", timeout=10).text.splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+
+def looks(server, cause, outcome):
+    return number(server, f'orchestrator_claim_looks_total{{cause="{cause}",outcome="{outcome}"}}')
+
+
+def waiting_at(server, claims):
+    eventually(lambda: number(server, "orchestrator_waiting_claims") == claims)
 
 
 def test_a_waiting_claim_is_answered_as_soon_as_there_is_work(server, project):
     worker = WorkerFactory()
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(claim, server, worker, 30)
-        eventually(lambda: seen(worker))
-        time.sleep(0.6)  # it has looked and found nothing more than once
+        waiting_at(server, 1)
+        eventually(lambda: number(server, "orchestrator_listener_up"))
+        empty = looks(server, "notified", "nothing")
+        call()
+        eventually(lambda: looks(server, "notified", "nothing") > empty)
         assert not waiting.done()
-        job, then = submitted(project), time.monotonic()
+        job = submitted(project)
+        call()
         answer = waiting.result(timeout=10)
-    assert time.monotonic() - then < 2
     assert (answer.status_code, answer.json()["job"]["job_id"]) == (201, job.job_ulid)
+
+
+def test_a_call_that_is_lost_costs_a_wait_and_no_job(server, project):
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(claim, server, WorkerFactory(), 30)
+        waiting_at(server, 1)
+        polled = looks(server, "polled", "work")
+        job = submitted(project)
+        assert waiting.result(timeout=15).json()["job"]["job_id"] == job.job_ulid
+    assert looks(server, "polled", "work") == polled + 1
+
+
+def test_a_worker_that_was_revoked_while_it_waited_gets_nothing(server, project):
+    worker = WorkerFactory()
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(claim, server, worker, 30)
+        waiting_at(server, 1)
+        lifecycle.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, by=OPERATOR, reason="lost")
+        submitted(project)
+        call()
+        assert waiting.result(timeout=15).status_code == 401
+    assert Lease.objects.count() == 0
+
+
+def test_those_that_wait_cost_no_thread_and_one_connection_hears_for_all(server):
+    """A thread each they did cost, and half of them stood in line for one."""
+    worker, threads_of_server = WorkerFactory(), Path(f"/proc/{server.process.pid}/task")
+    with ThreadPoolExecutor(40) as threads:
+        waiting = [threads.submit(claim, server, worker, 8) for _ in range(40)]
+        waiting_at(server, 40)
+        eventually(lambda: len(list(threads_of_server.iterdir())) < 15)
+        assert len(connections_of_server(f"{NAME}-listener")) == 1
+        assert {waits.result(timeout=20).status_code for waits in waiting} == {204}
+
+
+def test_a_claim_that_waited_is_told_once_with_all_its_time(server):
+    identity = {"X-Request-Id": "the-one-that-waited"}
+    assert claim(server, WorkerFactory(), 1.5, headers=identity).headers["X-Request-Id"] == identity["X-Request-Id"]
+    (line,) = [line for line in server.log().splitlines() if identity["X-Request-Id"] in line]
+    assert re.search(r"POST /v1/runtime/leases 204 (1[4-9]|[2-9]\d)\d\d ms", line), line
+
+
+def test_a_server_that_is_told_to_stop_sends_the_waiting_home(database_url, tmp_path):
+    with serving(tmp_path, DATABASE_URL=database_url) as server, ThreadPoolExecutor(8) as threads:
+        waiting = [threads.submit(claim, server, WorkerFactory(), 60) for _ in range(8)]
+        waiting_at(server, 8)
+        server.process.send_signal(signal.SIGTERM)
+        assert {waits.result(timeout=20).status_code for waits in waiting} == {204}
+        assert server.process.wait(20) in {0, -signal.SIGTERM}
+        assert "Cancel" not in server.log(), "none had to be cut off"
 
 
 def seen(worker):
@@ -97,9 +174,10 @@ def test_twenty_that_wait_hold_no_connection_and_leave_the_server_to_others(serv
             then = time.monotonic()
             answer = requests.get(f"{server.url}/v1/runtime/jobs", headers=token, timeout=10)
             assert (answer.status_code, time.monotonic() - then < 2) == (200, True)
-        assert not any(call.done() for call in waiting)
+        assert not any(waits.done() for waits in waiting)
         jobs = {submitted(project).job_ulid for _ in range(20)}
-        answers = [call.result(timeout=30) for call in waiting]
+        call()
+        answers = [waits.result(timeout=30) for waits in waiting]
     assert {answer.status_code for answer in answers} == {201}
     assert {answer.json()["job"]["job_id"] for answer in answers} == jobs
 

@@ -1,0 +1,52 @@
+"""One look for work by a call that may wait: what the waiting room (`access.waiting`) and Django tell each other of it,
+through the request's scope."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.http import HttpRequest
+
+from orchestrator.access.principals import WorkerCaller
+from orchestrator.access.telling import Line, line_of
+from orchestrator.waking.room import Kind
+
+LOOK = "orchestrator.look"
+NO_WORK, UNAVAILABLE = 204, 503
+OFFERED = ("job_types", "labels", "capabilities", "pool")  # of a claim's body: what decides which jobs it can get
+
+
+@dataclass
+class Look:
+    """`sent`: the claim's body. `until` is on the monotonic clock. `kind` is known once a worker has been told that
+    there is no work. `goes_on`: this answer is kept back, and another look will follow."""
+
+    sent: dict[str, Any]
+    until: float
+    kind: Kind | None = None
+    line: Line | None = None
+    is_first: bool = True
+    goes_on: bool = False
+    messages: list[Any] = field(default_factory=list)
+
+    def weigh(self, request: HttpRequest, status: int) -> bool:
+        """Decide whether the call goes on waiting after this answer. While it waits the database may be away."""
+        self.line = self.line or line_of(request)
+        waits = status == NO_WORK or (status == UNAVAILABLE and not self.is_first)
+        self.goes_on = waits and self.kind is not None and time.monotonic() < self.until
+        return self.goes_on
+
+    def nothing_for(self, request: HttpRequest) -> None:
+        """Note which work the caller waits for."""
+        caller: Any = getattr(request, "user", None)
+        if isinstance(caller, WorkerCaller):
+            offered = json.dumps({name: self.sent.get(name) for name in OFFERED}, sort_keys=True)
+            worker = caller.worker
+            self.kind = (worker.pool.slug, hash((request.path, offered, *worker.labels, "", *worker.capabilities)))
+
+
+def look_of(request: HttpRequest) -> Look | None:
+    """The look that this request is, if somebody waits outside for what comes of it."""
+    found = getattr(request, "scope", {}).get(LOOK)
+    return found if isinstance(found, Look) else None

@@ -1,0 +1,165 @@
+"""Who waits for work, and who of them looks next. Knows nothing of HTTP or of the database; lives in one event loop.
+
+A call that work has come to a pool wakes one waiter of each kind that waits there, not all of them. Who then finds
+work wakes two more, who finds none the next one, a few times: so a hundred jobs are soon handed out, and one job does
+not make a thousand look. Calls get lost and kinds are guesses, so everybody looks again now and then: that makes it
+right.
+"""
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from orchestrator.waking.numbers import WAITING
+
+Kind = tuple[str, int]  # the pool, and what the waiter offers: waiters of one kind can take the same jobs
+Line = OrderedDict["Waiter", None]  # who looked longest ago comes first
+
+MISSES = 2  # empty looks of a kind in a row that one call may cost, after the first
+FAN_OUT = 2  # whom a waiter that found work wakes
+KINDS_AT_ONCE = 16  # woken by one call, in turns
+TICK = 0.1
+
+
+class Patience(NamedTuple):
+    """After how many seconds a waiter looks again though nobody called, and how many may do so in one tick."""
+
+    shortest: float
+    longest: float
+    at_once: int
+
+
+HEARING = Patience(0.2, 0.4, 4)  # until the lanes call
+DEAF = Patience(1.0, 2.0, 5)
+
+
+class Wake(NamedTuple):
+    """Why to look: `notified`, `next` (the one before found work) or `polled`; `misses`: how often the next of its kind
+    is woken if there was nothing."""
+
+    cause: str
+    misses: int = 0
+
+
+@dataclass(eq=False)
+class Waiter:
+    kind: Kind
+    since: float = field(default_factory=time.monotonic)
+    haste: float = field(default_factory=random.random)
+    woken: "asyncio.Future[Wake | None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def is_overdue(self, now: float, patience: Patience) -> bool:
+        return now - self.since > patience.shortest + self.haste * (patience.longest - patience.shortest)
+
+
+class Room:
+    """`calls` counts what was called so far: who noted it before a look sees whether a call came meanwhile."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.is_closed = False
+        self.patience = DEAF
+        self._last_call: dict[str, int] = {}
+        self._kinds: dict[str, OrderedDict[Kind, Line]] = {}
+        self._everybody: Line = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._everybody)
+
+    async def wait(self, kind: Kind, *, calls: int, seconds: float, gone: "asyncio.Future[None]") -> Wake | None:
+        """Return why to look again, or None: the time is up, the caller has gone, or the room closes.
+
+        `calls`: as they stood before the look that found nothing."""
+        if self.is_closed or seconds <= 0 or gone.done():
+            return None
+        if self._last_call.get(kind[0], 0) > calls:
+            return Wake("notified")
+        waiter = Waiter(kind)
+        self._enter(waiter)
+        try:
+            either: set[asyncio.Future[Any]] = {waiter.woken, gone}
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            return waiter.woken.result() if waiter.woken.done() else None
+        finally:
+            self._leave(waiter)
+
+    def call(self, pool: str) -> None:
+        """Work has come to the pool."""
+        self.calls += 1
+        self._last_call[pool] = self.calls
+        kinds = self._kinds.get(pool, OrderedDict())
+        for kind in list(islice(kinds, KINDS_AT_ONCE)):
+            kinds.move_to_end(kind)
+            self.wake(kind, Wake("notified", MISSES))
+
+    def call_everywhere(self) -> None:
+        """Anything may have happened meanwhile."""
+        for pool in list(self._kinds):
+            self.call(pool)
+
+    def wake(self, kind: Kind, wake: Wake) -> bool:
+        """Wake who of this kind looked longest ago. Returns whether there was anybody."""
+        line = self._kinds.get(kind[0], OrderedDict()).get(kind)
+        if not line:
+            return False
+        self._rouse(next(iter(line)), wake)
+        return True
+
+    def found(self, kind: Kind) -> bool:
+        """Somebody found work: where it was may be more. Returns whether anybody is there to look for it."""
+        woken = [self.wake(kind, Wake("next")) for _ in range(FAN_OUT)]
+        return any(woken)
+
+    def missed(self, kind: Kind, wake: Wake) -> None:
+        """Somebody was woken and found nothing: that may be his own fault, so others try."""
+        if wake.misses:
+            self.wake(kind, Wake(wake.cause, wake.misses - 1))
+
+    def hand_back(self, kind: Kind, wake: Wake) -> None:
+        """Who was woken cannot look any more: the next one does in his place."""
+        self.wake(kind, wake)
+
+    def wake_overdue(self, now: float) -> None:
+        """Let those look again who looked long ago: a few at a time, however many they are."""
+        line = islice(self._everybody, 8 * self.patience.at_once)
+        overdue = [waiter for waiter in line if waiter.is_overdue(now, self.patience)]
+        for waiter in overdue[: self.patience.at_once]:
+            self._rouse(waiter, Wake("polled"))
+
+    async def keep_polling(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            self.wake_overdue(time.monotonic())
+
+    def close(self) -> None:
+        """Send everybody home, and let nobody wait any more."""
+        self.is_closed = True
+        for waiter in list(self._everybody):
+            self._rouse(waiter, None)
+
+    def _rouse(self, waiter: Waiter, wake: Wake | None) -> None:
+        self._leave(waiter)
+        if not waiter.woken.done():
+            waiter.woken.set_result(wake)
+
+    def _enter(self, waiter: Waiter) -> None:
+        kinds = self._kinds.setdefault(waiter.kind[0], OrderedDict())
+        kinds.setdefault(waiter.kind, OrderedDict())[waiter] = None
+        self._everybody[waiter] = None
+        WAITING.set(len(self))
+
+    def _leave(self, waiter: Waiter) -> None:
+        if waiter not in self._everybody:
+            return
+        del self._everybody[waiter]
+        kinds = self._kinds[waiter.kind[0]]
+        del kinds[waiter.kind][waiter]
+        if not kinds[waiter.kind]:
+            del kinds[waiter.kind]
+        if not kinds:
+            del self._kinds[waiter.kind[0]]
+        WAITING.set(len(self))
