@@ -33,7 +33,7 @@ class Patience(NamedTuple):
     at_once: int
 
 
-HEARING = Patience(0.2, 0.4, 4)  # until the lanes call
+HEARING = Patience(5.0, 10.0, 2)
 DEAF = Patience(1.0, 2.0, 5)
 
 

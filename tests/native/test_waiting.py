@@ -1,6 +1,7 @@
 """Connections that wait, on the real server: they hear of work at once, hold no database connection meanwhile, and
 leave nothing behind when their caller goes."""
 
+import contextlib
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ import pytest
 import requests
 from django.db import connection
 
+from leases.lanes import sql
 from leases.models import Lease
 from orchestrator import lifecycle
 from orchestrator.sweeps import sweep
@@ -58,6 +60,17 @@ def call(pool="shared-linux"):
         cursor.execute("SELECT pg_notify('lanes', %s)", [pool])
 
 
+@contextlib.contextmanager
+def unheard(function):
+    """A database whose function calls on a channel on which nobody listens."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql(function).replace("pg_notify('lanes'", "pg_notify('nobody'"))
+        try:
+            yield
+        finally:
+            cursor.execute(sql(function))
+
+
 def number(server, name):
     """One of the server's own numbers."""
     lines = requests.get(f"{server.url}/metrics", timeout=10).text.splitlines()
@@ -73,28 +86,43 @@ def waiting_at(server, claims):
 
 
 def test_a_waiting_claim_is_answered_as_soon_as_there_is_work(server, project):
-    worker = WorkerFactory()
+    """Because the submit called: `next` and `polled` are other causes."""
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(claim, server, worker, 30)
+        waiting = threads.submit(claim, server, WorkerFactory(), 30)
         waiting_at(server, 1)
         eventually(lambda: number(server, "orchestrator_listener_up"))
-        empty = looks(server, "notified", "nothing")
+        found, empty = looks(server, "notified", "work"), looks(server, "notified", "nothing")
         call()
         eventually(lambda: looks(server, "notified", "nothing") > empty)
         assert not waiting.done()
         job = submitted(project)
-        call()
         answer = waiting.result(timeout=10)
     assert (answer.status_code, answer.json()["job"]["job_id"]) == (201, job.job_ulid)
+    assert looks(server, "notified", "work") == found + 1
+
+
+def test_of_two_that_wait_each_gets_the_job_that_comes_after_the_others(server, project):
+    """The second job joins a lane that is not known to be empty yet, so it calls nobody: the second waiter had to look
+    once the first had found work."""
+    with ThreadPoolExecutor() as threads:
+        waiting = [threads.submit(claim, server, WorkerFactory(), 30) for _ in range(2)]
+        waiting_at(server, 2)
+        polled = looks(server, "polled", "work")
+        for left in (1, 0):
+            submitted(project)
+            eventually(lambda left=left: sum(not waits.done() for waits in waiting) == left)
+            eventually(lambda left=left: number(server, "orchestrator_waiting_claims") == left)
+        assert {waits.result().status_code for waits in waiting} == {201}
+    assert looks(server, "polled", "work") == polled
 
 
 def test_a_call_that_is_lost_costs_a_wait_and_no_job(server, project):
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, unheard("lanes_show"):
         waiting = threads.submit(claim, server, WorkerFactory(), 30)
         waiting_at(server, 1)
         polled = looks(server, "polled", "work")
         job = submitted(project)
-        assert waiting.result(timeout=15).json()["job"]["job_id"] == job.job_ulid
+        assert waiting.result(timeout=25).json()["job"]["job_id"] == job.job_ulid
     assert looks(server, "polled", "work") == polled + 1
 
 
