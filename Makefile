@@ -30,8 +30,8 @@ proof: setup ## the lease protocol at length: 200 random stories of 40 steps, th
 chaos: setup ## kill server, clock, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
 
-bench: setup ## what a claim costs with little and with much that waits (SCALE=0.1 for a tenth)
-	@STATE_DIR=$(STATE_DIR)/bench SCALE=$(or $(SCALE),1) $(RUN) -m benchmarks.flatness
+bench: setup ## measure all of it beside its peers, about 20 minutes (QUICK=1 for five; ONLY="claims limits" for a part)
+	@STATE_DIR=$(STATE_DIR)/bench QUICK=$(QUICK) ONLY="$(ONLY)" $(RUN) -m benchmarks
 
 check: setup ## lint, format, types, migrations, OpenAPI, deployment settings, fast tests
 	@.venv/bin/ruff check --quiet .

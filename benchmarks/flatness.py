@@ -1,67 +1,58 @@
-"""What a claim costs with little and with much that waits: 1,000 and 1,000,000 jobs, 1 and 10,000 lanes, with 100,000
-jobs of a full tenant ahead. `python -m benchmarks.flatness`; SCALE=0.1 for a tenth of it.
+"""What a claim costs with little and with much that waits: up to 1,000,000 jobs, 10,000 lanes, and 100,000 jobs of a
+full tenant ahead.
 
-Every figure is the median of claims through the verb, in this process, on a database of its own that is dropped at the
-end. The pairs are measured in turns, so that a machine that grows slower does so for both sides."""
+Each figure is the median of claims through the verb, in this process. At every size the small scene is measured in
+turns with the large one, so that a machine that grows slower does so for both sides."""
 
-import json
-import os
+from __future__ import annotations
+
 import statistics
-import sys
 import time
 from dataclasses import dataclass
+from typing import Any
 
-import django
-from django.test.utils import setup_databases, teardown_databases
+from django.db import connection
 
-from config.embedded_postgres import ensure_unless_given
+from benchmarks import plot, tenants
+from benchmarks.sizes import Sizes
+from benchmarks.stage import Stage
+from orchestrator import lifecycle
+from runtime_jobs.models import Job
+from tests.factories import PoolFactory, WorkerFactory, offer
+from workers.models import Worker
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-django.setup()
-
-from django.db import connection  # noqa: E402 the settings come first
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-
-from orchestrator import lifecycle  # noqa: E402
-from runtime_jobs.models import Job  # noqa: E402
-from tests.factories import (  # noqa: E402
-    OPERATOR,
-    OrganizationFactory,
-    PoolFactory,
-    ProjectFactory,
-    WorkerFactory,
-    offer,
-    submitted,
-)
-
-SCALE = float(os.environ.get("SCALE", "1"))
-CLAIMS = 300
+SMALL = 1_000
+BACKLOGS = (1_000, 10_000, 100_000, 1_000_000)
+LANES = (1, 10, 100, 1_000, 10_000)
+BLOCKED = 100_000
 ROUND = 25
 
 
 @dataclass
 class Scene:
-    """A pool with what waits in it, and a worker without a limit of its own."""
+    """A pool with what waits in it, and a worker without a limit of its own. It only grows."""
 
     name: str
-    jobs: int
-    lanes: int = 1
-    blocked: int = 0
 
-    def build(self) -> None:
+    def __post_init__(self) -> None:
         PoolFactory(slug=self.name)
-        self.worker = WorkerFactory(slug=self.name, pool__slug=self.name, capacity=256)
-        if self.blocked:
-            _fill(self.name, "full", self.blocked)
-            lifecycle.set_limit(org_slug="full", max_active=0, by=OPERATOR, reason="benchmark")
-        each = max(1, self.jobs // self.lanes)
-        for lane in range(self.lanes):
-            _fill(self.name, f"{self.name}-{lane}", each)
+        self.worker: Worker = WorkerFactory(slug=self.name, pool__slug=self.name, capacity=tenants.MOST_HELD)
+        self.lanes = self.jobs = 0
+
+    def grow(self, jobs: int) -> None:
+        """To so many jobs in its first lane."""
+        tenants.fill(f"{self.name}-0", self.name, jobs - self.jobs, trail=False)
+        self.jobs, self.lanes = jobs, max(1, self.lanes)
+
+    def widen(self, lanes: int) -> None:
+        """To so many lanes, each of a tenant of its own."""
+        for number in range(self.lanes, lanes):
+            tenants.fill(f"{self.name}-{number}", self.name, 1, trail=False)
+        self.lanes = lanes
 
     def claim(self) -> float:
         started = time.perf_counter()
-        claimed = lifecycle.claim(worker=self.worker, offer=offer(self.worker))
+        claimed = lifecycle.claim(worker=self.worker, offer=offer(self.worker, job_types=("steps",)))
         seconds = time.perf_counter() - started
         assert claimed is not None, self.name
         lifecycle.release(lease_ulid=claimed.lease.lease_ulid, worker=self.worker)
@@ -69,65 +60,80 @@ class Scene:
         return seconds
 
 
-def _fill(pool: str, org: str, jobs: int) -> None:
-    """One job by the verb, the others as its copies: the columns are those of real jobs."""
-    project = ProjectFactory(organization=OrganizationFactory(slug=org), pool=pool)
-    first = submitted(project)
-    if jobs == 1:
-        return
-    names = [field.column for field in Job._meta.concrete_fields if not field.generated]  # noqa: SLF001 Django's name
-    unique = {"id": "nextval('runtime_jobs_id_seq')", "job_ulid": "'rtj_' || lpad(id::text || 'x' || n, 26, '0')"}
-    columns = ", ".join(f'"{name}"' for name in names)
-    values = ", ".join(unique.get(name, f'"{name}"') for name in names)
-    with connection.cursor() as cursor:
-        cursor.execute("SET statement_timeout = 0")
-        cursor.execute(
-            f"INSERT INTO runtime_jobs ({columns}) SELECT {values} FROM runtime_jobs, generate_series(2, %s) n"
-            " WHERE id = %s",
-            [jobs, first.pk],
-        )
+@dataclass(frozen=True)
+class Point:
+    """Milliseconds of a claim: with so many waiting, and in the small scene at the same time."""
+
+    size: int
+    large: float
+    small: float
+
+    @property
+    def ratio(self) -> float:
+        return round(self.large / self.small, 2)
 
 
-def compare(small: Scene, large: Scene) -> tuple[float, float]:
-    """Median seconds of a claim in each, measured in turns."""
-    for scene in (small, large):
-        scene.build()
+def measure(_stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
+    """`flat_jobs`, `flat_lanes`, `blocked_ahead`: the largest against the small, 1.0 is flat. `flatness`: points."""
+    curves = {"flat_jobs": _backlog(sizes), "flat_lanes": _lanes(sizes), "blocked_ahead": _blocked(sizes)}
+    pictures = {
+        "claim-cost-backlog": plot.Chart("A claim's cost, by the jobs that wait", "jobs", curves["flat_jobs"]),
+        "claim-cost-lanes": plot.Chart("A claim's cost, by the lanes that have jobs", "lanes", curves["flat_lanes"]),
+    }
+    return {
+        **{name: points[-1].ratio for name, points in curves.items()},
+        "flatness": {name: [vars(point) for point in points] for name, points in curves.items()},
+        "pictures": {name: chart.drawn() for name, chart in pictures.items()},
+    }
+
+
+def _backlog(sizes: Sizes) -> list[Point]:
+    small, large = Scene("few-jobs"), Scene("many-jobs")
+    small.grow(SMALL)
+    found = []
+    for jobs in _scaled(BACKLOGS, sizes):
+        large.grow(jobs)
+        found.append(_compared(small, large, jobs, sizes.samples))
+    return found
+
+
+def _lanes(sizes: Sizes) -> list[Point]:
+    small, large = Scene("one-lane"), Scene("many-lanes")
+    small.grow(SMALL)
+    found = []
+    large.grow(SMALL)
+    for lanes in _scaled(LANES, sizes):
+        large.widen(lanes)
+        found.append(_compared(small, large, lanes, sizes.samples))
+    return found
+
+
+def _blocked(sizes: Sizes) -> list[Point]:
+    """The tenant that may run nothing is older than who is served, so all its jobs are ahead."""
+    small, large = Scene("free"), Scene("behind")
+    small.grow(SMALL)
+    blocked = max(1, int(BLOCKED * sizes.scale))
+    tenants.fill("full", large.name, blocked, trail=False)
+    tenants.limited("full", 0)
+    large.grow(SMALL)
+    return [_compared(small, large, blocked, sizes.samples)]
+
+
+def _scaled(steps: tuple[int, ...], sizes: Sizes) -> list[int]:
+    """The steps up to the largest that this form measures, which is always one of them."""
+    largest = max(steps[0], int(steps[-1] * sizes.scale))
+    return [step for step in steps if step < largest] + [largest]
+
+
+def _compared(small: Scene, large: Scene, size: int, samples: int) -> Point:
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE runtime_jobs, lanes, lane_queues, lane_profiles")
     seconds: dict[str, list[float]] = {small.name: [], large.name: []}
-    for _ in range(CLAIMS // ROUND):
+    for scene in (small, large):  # once unmeasured: plans and pages
+        for _ in range(ROUND):
+            scene.claim()
+    for _ in range(max(1, samples // ROUND)):
         for scene in (small, large):
             seconds[scene.name] += [scene.claim() for _ in range(ROUND)]
-    return statistics.median(seconds[small.name]), statistics.median(seconds[large.name])
-
-
-def scaled(number: int) -> int:
-    return max(1, int(number * SCALE))
-
-
-PAIRS = {
-    "flat_jobs": (Scene("few-jobs", 1000), Scene("many-jobs", scaled(1_000_000))),
-    "flat_lanes": (Scene("one-lane", 1000), Scene("many-lanes", scaled(10_000), lanes=scaled(10_000))),
-    "blocked_ahead": (Scene("free", 1000), Scene("behind", 1000, blocked=scaled(100_000))),
-}
-
-
-def main() -> int:
-    ensure_unless_given()
-    databases = setup_databases(verbosity=0, interactive=False)
-    table = Table("figure", "small", "large", "ratio", title="A claim, median")
-    figures = {}
-    try:
-        for name, (small, large) in PAIRS.items():
-            before, after = compare(small, large)
-            figures[name] = round(after / before, 2)
-            table.add_row(name, f"{before * 1000:.2f} ms", f"{after * 1000:.2f} ms", f"{after / before:.2f}")
-    finally:
-        teardown_databases(databases, verbosity=0)
-    Console(stderr=True).print(table)
-    sys.stdout.write(json.dumps(figures) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    medians = {name: statistics.median(took) * 1000 for name, took in seconds.items()}
+    return Point(size, round(medians[large.name], 3), round(medians[small.name], 3))

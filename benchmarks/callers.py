@@ -1,0 +1,95 @@
+"""A tenant and a worker as clients of the native API. Each call is timed; an answer that was not expected is counted
+and ends the round that it was part of."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from benchmarks.tally import Tally
+from benchmarks.wire import Connection, Gone
+
+COMPLETED = {"result": {"status": "succeeded", "exit_code": 0}}
+PATIENCE = 60.0  # seconds that a caller who insists goes on without an answer
+
+
+class Unexpected(Exception):
+    """A status that this call does not have when all is well."""
+
+
+class Caller:
+    """`insists`: send a request again, under the same key, until somebody answers."""
+
+    def __init__(self, host: str, port: int, token: str, tally: Tally, *, insists: bool = False) -> None:
+        self.connection = Connection(host, port)
+        self.token, self.tally, self.insists = token, tally, insists
+
+    async def call(self, name: str, path: str, body: Any, expected: tuple[int, ...], key: str = "") -> tuple[int, Any]:
+        began = time.monotonic()
+        status, answer = await self._answer(path, body, key)
+        self.tally.called(name, began)
+        if status not in expected:
+            self.tally.surprises[f"{name} {status} {_reason(answer)}"[:300]] += 1
+            raise Unexpected(name)
+        return status, answer
+
+    async def _answer(self, path: str, body: Any, key: str) -> tuple[int, Any]:
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                status, answer = await self.connection.post(path, body, token=self.token, key=key)
+                if not self.insists or status != 503 or time.monotonic() > until:
+                    return status, answer
+            except Gone:
+                if not self.insists or time.monotonic() > until:
+                    raise
+                self.tally.counts["unanswered"] += 1
+            await asyncio.sleep(0.05)
+
+
+class Tenant(Caller):
+    async def submit(self, body: dict[str, Any], key: str = "") -> str:
+        _, job = await self.call("submit", "/v1/jobs", body, (201,), key)
+        return job["job_id"]
+
+    async def submit_many(self, bodies: list[dict[str, Any]]) -> list[str]:
+        _, answer = await self.call("submit_many", "/v1/jobs/bulk", {"jobs": bodies}, (200,))
+        return [result["body"]["job_id"] for result in _good(answer["results"], 201, self.tally)]
+
+
+class Worker(Caller):
+    """One process of a registered worker."""
+
+    def __init__(self, worker: tuple[str, str], host: str, port: int, tally: Tally, **options: Any) -> None:
+        super().__init__(host, port, worker[1], tally, **options)
+        self.offer = {"worker_id": worker[0], "job_types": ["steps"], "acknowledge": True}
+
+    async def claim(self, key: str = "") -> dict[str, Any] | None:
+        status, lease = await self.call("claim", "/v1/runtime/leases", self.offer, (201, 204), key)
+        return lease if status == 201 else None
+
+    async def claim_many(self, most: int) -> list[dict[str, Any]]:
+        asked = self.offer | {"max_leases": most}
+        status, answer = await self.call("claim_many", "/v1/runtime/leases", asked, (201, 204))
+        return answer["leases"] if status == 201 else []
+
+    async def say(self, verb: str, lease_id: str, body: dict[str, Any] | None = None) -> None:
+        await self.call(verb, f"/v1/runtime/leases/{lease_id}/{verb}", body or {}, (200,))
+
+    async def say_many(self, verb: str, lease_ids: list[str], body: dict[str, Any] | None = None) -> int:
+        entries = [{"lease_id": lease_id, **(body or {})} for lease_id in lease_ids]
+        _, answer = await self.call(f"{verb}_many", f"/v1/runtime/leases/{verb}", {"leases": entries}, (200,))
+        return len(_good(answer["results"], 200, self.tally))
+
+
+def _reason(answer: Any) -> Any:
+    """Of a problem document what is the same each time; no ids."""
+    return [answer.get("code"), answer.get("errors")] if isinstance(answer, dict) else answer
+
+
+def _good(results: list[dict[str, Any]], status: int, tally: Tally) -> list[dict[str, Any]]:
+    for result in results:
+        if result["status"] != status:
+            tally.surprises[f"one of many {result['status']} {_reason(result.get('error'))}"[:300]] += 1
+    return [result for result in results if result["status"] == status]

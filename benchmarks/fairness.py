@@ -1,0 +1,74 @@
+"""One tenant with very many jobs, and nine with ten that come after it. Under the fair policy the nine are served as if
+they were alone; under strict FIFO they wait for all that came before them. Told by the place of their last job in the
+order of claims, which no other load on the machine can change, and in seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks import servers, tenants
+from benchmarks.lifecycles import libraries
+from benchmarks.load import Plan, loaded
+from benchmarks.sizes import Sizes
+from benchmarks.stage import Stage
+
+NINE = {f"small-{number}": 10 for number in range(9)}
+WORKERS = 8
+SEEN_ENOUGH = 10  # times the claims that the nine need alone, then they did not get their share
+WITHIN = 120.0
+
+
+def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
+    """`fairness`: for each scene `place` of the nine's last claim, `seconds` until they had all ended (None: they had
+    not after ten times the claims); and both as multiples of the nine alone under the fair policy."""
+    layout = before.get("layout", "asgi-1")
+    alone = _scene(stage, layout, "alone", policy="fair", crowd=0)
+    fair = _scene(stage, layout, "fair", policy="fair", crowd=sizes.crowd)
+    fifo = _scene(stage, layout, "fifo", policy=None, crowd=sizes.crowd)
+    return {
+        "fairness": {
+            "crowd": sizes.crowd,
+            "alone": alone,
+            "fair": fair,
+            "fifo": fifo,
+            "fair_place_vs_alone": _times(fair["place"], alone["place"]),
+            "fair_seconds_vs_alone": _times(fair["seconds"], alone["seconds"]),
+            "fifo_place_vs_alone": _times(fifo["place"], alone["place"]),
+        }
+    }
+
+
+def _times(one: float | None, other: float | None) -> float | None:
+    return round(one / other, 2) if one and other else None
+
+
+def _scene(stage: Stage, layout: str, pool: str, *, policy: str | None, crowd: int) -> dict[str, Any]:
+    stage.emptied()
+    crew = tenants.settled(pool, organizations=[], workers=WORKERS, policy=policy)
+    tenants.fill("crowd", pool, crowd)
+    for org, jobs in NINE.items():
+        tenants.fill(org, pool, jobs)
+    with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server:
+        plan = Plan(
+            "drain",
+            server.address.host,
+            server.address.port,
+            WORKERS,
+            seconds=WITHIN,
+            workers=crew.workers,
+            jobs=sum(NINE.values()) * SEEN_ENOUGH,
+            until=NINE,
+        )
+        return _told(loaded(plan))
+
+
+def _told(told: dict[str, Any]) -> dict[str, Any]:
+    ended = sum(told["counts"].get(org, 0) for org in NINE)
+    served = ended == sum(NINE.values())
+    return {
+        "place": max(told["facts"]["place"][org] for org in NINE) if served else None,
+        "seconds": max(told["facts"]["at"][org] for org in NINE) if served else None,
+        "ended": ended,
+        "claims": told["counts"].get("claimed", 0),
+        "surprises": told["surprises"],
+    }

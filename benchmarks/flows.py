@@ -1,0 +1,162 @@
+"""What one client does again and again until the time is over. `load` runs many of them in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, cycle
+from typing import Any
+
+from benchmarks.callers import COMPLETED, Tenant, Unexpected, Worker
+from benchmarks.tally import Tally
+
+IDLE = 0.02  # seconds that a worker without work waits before it asks again
+BATCH = 250  # jobs that a client of the calls for many submits at once
+LEASES = 64
+
+
+@dataclass
+class Client:
+    """One tenant with one worker at hand; those that only claim have several, so that none gets full."""
+
+    number: int
+    tenant: Tenant
+    workers: list[Worker]
+    bodies: list[dict[str, Any]]
+    tally: Tally
+
+    @property
+    def worker(self) -> Worker:
+        return self.workers[0]
+
+
+async def lifecycles(client: Client) -> None:
+    """Submit, claim, acknowledge, heartbeat, complete: five calls, each of them a commit."""
+    for body in _until_over(client, cycle(client.bodies)):
+        await client.tenant.submit(body)
+        lease = await _insisted(client)
+        if lease is None:
+            return
+        for verb, said in (("acknowledge", {}), ("heartbeat", {"phase": "executing"}), ("complete", COMPLETED)):
+            await client.worker.say(verb, lease["lease_id"], said)
+        client.tally.add()
+
+
+async def many(client: Client) -> None:
+    """The same in calls for many: what was submitted at once is claimed, told of and ended in few calls."""
+    for body in _until_over(client, cycle(client.bodies)):
+        await client.tenant.submit_many([body] * BATCH)
+        ended = 0
+        while ended < BATCH and not client.tally.is_over:
+            ended += await _ended_many(client)
+
+
+async def _ended_many(client: Client) -> int:
+    leases = await client.worker.claim_many(LEASES)
+    if not leases:
+        client.tally.counts["empty"] += 1
+        await asyncio.sleep(IDLE)
+        return 0
+    held = [lease["lease_id"] for lease in leases]
+    await client.worker.say_many("acknowledge", held)
+    await client.worker.say_many("heartbeat", held, {"phase": "executing"})
+    done = await client.worker.say_many("complete", held, COMPLETED)
+    client.tally.add(done)
+    return done
+
+
+async def claims(client: Client) -> None:
+    """Nothing but claims, one job each, by a worker after the other."""
+    for worker in _until_over(client, cycle(client.workers)):
+        if await worker.claim() is None:
+            client.tally.counts["empty"] += 1
+            await asyncio.sleep(IDLE)
+        else:
+            client.tally.add()
+
+
+async def claims_many(client: Client) -> None:
+    """Nothing but claims of several jobs; a worker that is full gets nothing and the next one asks."""
+    for worker in _until_over(client, cycle(client.workers)):
+        leases = await worker.claim_many(LEASES)
+        client.tally.add(len(leases))
+        client.tally.counts["empty"] += not leases
+
+
+async def drain(client: Client) -> None:
+    """Claim and complete until enough has ended. Notes of each tenant's last job the place in the order of claims and
+    the second in which it ended."""
+    while not _drained(client.tally):
+        lease = await client.worker.claim()
+        if lease is None:
+            client.tally.counts["empty"] += 1
+            await asyncio.sleep(IDLE)
+            continue
+        org = lease["job"]["org_slug"]
+        client.tally.counts["claimed"] += 1
+        client.tally.facts["place"][org] = client.tally.counts["claimed"]
+        await client.worker.say("complete", lease["lease_id"], COMPLETED)
+        client.tally.counts[org] += 1
+        client.tally.add()
+        client.tally.facts["at"][org] = round(time.monotonic() - client.tally.begins, 3)
+
+
+def _drained(tally: Tally) -> bool:
+    until = tally.facts["until"]
+    enough = bool(until) and all(tally.counts[org] >= jobs for org, jobs in until.items())
+    return enough or tally.done >= tally.facts["jobs"] or tally.is_over
+
+
+async def insisting(client: Client) -> None:
+    """Lifecycles whose every call is sent again under its key until it is answered, as a careful client does."""
+    for number, body in zip(_until_over(client, count()), cycle(client.bodies), strict=False):
+        await insisted_lifecycle(client, body, f"{client.number}-{number}")
+
+
+async def insisted_lifecycle(client: Client, body: dict[str, Any], key: str) -> None:
+    client.tally.facts.setdefault("submitted", []).append(await client.tenant.submit(body, f"submit-{key}"))
+    lease = await _insisted(client, key)
+    if lease is None:
+        return
+    for verb, said in (("acknowledge", {}), ("heartbeat", {"phase": "executing"}), ("complete", COMPLETED)):
+        await client.worker.say(verb, lease["lease_id"], said)
+    client.tally.add()
+
+
+async def _insisted(client: Client, key: str = "") -> dict[str, Any] | None:
+    """A lease, asked for until there is one: as many jobs as clients wait, and another may have had ours."""
+    for tried in count():
+        if client.tally.is_over:
+            return None
+        lease = await client.worker.claim(f"claim-{key}-{tried}" if key else "")
+        if lease is not None:
+            return lease
+        client.tally.counts["empty"] += 1
+        await asyncio.sleep(IDLE)
+    raise AssertionError  # the loop returns
+
+
+def _until_over(client: Client, things: Iterator[Any]) -> Iterator[Any]:
+    for thing in things:
+        if client.tally.is_over:
+            return
+        yield thing
+
+
+FLOWS: dict[str, Callable[[Client], Awaitable[None]]] = {
+    flow.__name__: flow for flow in (lifecycles, many, claims, claims_many, drain, insisting)
+}
+
+
+async def run(flow: str, client: Client) -> None:
+    """Again after what nobody expected, which the tally tells, until the time is over."""
+    while True:
+        try:
+            await FLOWS[flow](client)
+        except Unexpected:
+            await asyncio.sleep(IDLE)
+            if not client.tally.is_over:
+                continue
+        return

@@ -1,0 +1,48 @@
+"""Whole lifecycles a second over HTTP, every step of them durable: single calls in each layout of the server, and calls
+for many in the best of them. The clock runs, as it does beside every server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks import servers, tenants
+from benchmarks.load import Plan, loaded
+from benchmarks.peers import environment
+from benchmarks.sizes import Sizes
+from benchmarks.stage import Stage
+
+
+def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
+    """`lifecycles_per_s`, `bulk_lifecycles_per_s`, `layout` (the best), `layouts` (rate and milliseconds of each)."""
+    crew = tenants.settled("lifecycles", organizations=["acme"], workers=sizes.clients)
+    told = {layout: _played(stage, sizes, crew, layout, "lifecycles") for layout in sizes.layouts}
+    best = max(told, key=lambda layout: told[layout]["rate"] or 0)
+    bulk = _played(stage, sizes, crew, best, "many")
+    return {
+        "lifecycles_per_s": told[best]["rate"],
+        "bulk_lifecycles_per_s": bulk["rate"],
+        "layout": best,
+        "layouts": told,
+        "bulk": bulk,
+    }
+
+
+def _played(stage: Stage, sizes: Sizes, crew: tenants.Tenants, layout: str, flow: str) -> dict[str, Any]:
+    with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server, servers.clock(stage):
+        return loaded(
+            Plan(
+                flow,
+                server.address.host,
+                server.address.port,
+                sizes.clients if flow == "lifecycles" else sizes.bulk_clients,
+                seconds=sizes.seconds,
+                warmup=sizes.warmup,
+                workers=crew.workers,
+                token=crew.tokens["acme"],
+                bodies=[tenants.body("acme")],
+            )
+        )
+
+
+def libraries(stage: Stage, layout: str) -> list[Any]:
+    return [] if layout.startswith("asgi") else [environment.tools(stage.state)]

@@ -1,0 +1,104 @@
+"""Clients in a process of their own: `python -m benchmarks.load`, a plan as JSON on its input, its tally as the one
+line of its output. Start one with `begun`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import uvloop
+
+from benchmarks.callers import Tenant, Worker
+from benchmarks.flows import Client, run
+from benchmarks.tally import Tally
+from config.places import BASE_DIR
+
+GRACE = 90.0  # seconds that a load may take beyond its time: what was begun is finished
+
+
+class LoadFailed(Exception):
+    """The clients ended without a tally; `str()` has their last words."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`flow` of `benchmarks.flows`, by so many `clients`; they share out `workers` (id, token). `token` and `bodies`:
+    of the tenant that submits. `jobs`: how many a drain shall end at most; `until`: of which tenants how
+    many are enough."""
+
+    flow: str
+    host: str
+    port: int
+    clients: int
+    seconds: float
+    warmup: float = 0.0
+    workers: Sequence[tuple[str, str]] = ()
+    token: str = ""
+    bodies: Sequence[dict[str, Any]] = ()
+    jobs: int = 0
+    until: Mapping[str, int] = field(default_factory=dict)
+
+
+class Load:
+    """A load that goes on. `tally` waits for its end."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.patience = plan.warmup + plan.seconds + GRACE
+        self.process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "benchmarks.load"],
+            cwd=BASE_DIR,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(asdict(plan)))  # not as an argument: it has tokens
+        self.process.stdin.close()
+        self.process.stdin = None
+
+    def tally(self) -> dict[str, Any]:
+        """As `Tally.told`. Raises LoadFailed."""
+        try:
+            out, err = self.process.communicate(timeout=self.patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise LoadFailed("it did not end") from None
+        if self.process.returncode:
+            raise LoadFailed(err.strip().splitlines()[-1] if err.strip() else f"exit code {self.process.returncode}")
+        return json.loads(out.splitlines()[-1])
+
+
+def begun(plan: Plan) -> Load:
+    return Load(plan)
+
+
+def loaded(plan: Plan) -> dict[str, Any]:
+    return Load(plan).tally()
+
+
+async def _play(plan: Plan) -> dict[str, Any]:
+    tally = Tally.of(warmup=plan.warmup, seconds=plan.seconds)
+    if plan.jobs:
+        tally.facts |= {"jobs": plan.jobs, "until": plan.until, "place": {}, "at": {}}
+    await asyncio.gather(*(run(plan.flow, _client(plan, number, tally)) for number in range(plan.clients)))
+    return tally.told()
+
+
+def _client(plan: Plan, number: int, tally: Tally) -> Client:
+    insists = plan.flow == "insisting"
+    workers = [
+        Worker((worker[0], worker[1]), plan.host, plan.port, tally, insists=insists)
+        for worker in plan.workers[number :: plan.clients]
+    ]
+    tenant = Tenant(plan.host, plan.port, plan.token, tally, insists=insists)
+    return Client(number, tenant, workers, list(plan.bodies), tally)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(uvloop.run(_play(Plan(**json.load(sys.stdin))))) + "\n")

@@ -1,0 +1,109 @@
+"""The same SQL as a claim's, from pgbench: what PostgreSQL gives on this machine when no program stands before it.
+
+The script is a claim that was recorded, statement by statement. Only what differs from claim to claim is put in anew:
+the worker, the job that `lanes_take` returned, the ids of the lease and the events. So it stays the product's own SQL
+when that changes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from benchmarks.stage import OURS, Stage
+from benchmarks.tenants import FIRST_WORKER
+
+LITERAL = re.compile(r"(E?)'((?:[^']|'')*)'")
+NEW_ID = "substr(md5(random()::text), 1, 26)"
+# A job's and a worker's number are like no other number in the SQL, and their public ids end with the same digits.
+MOVING = (
+    (re.compile(r"(?<!\d)7\d{8}(?!\d)|(?<=0)7\d{8}(?!\d)"), ":job::text"),
+    (re.compile(r"(?<!\d)8\d{8}(?!\d)|(?<=0)8\d{8}(?!\d)"), ":worker::text"),
+    (re.compile(r"(?<=rtl_)[0-9a-z]{26}|(?<=evt_)[0-9a-z]{26}"), NEW_ID),
+)
+
+
+class PgbenchFailed(Exception):
+    """`str()` has what it wrote."""
+
+
+def recorded(claim: Callable[[], object], workers: int) -> list[str]:
+    """The lines of a script for pgbench in prepared mode: what `claim` does, for any of the first `workers`. The jobs
+    that wait have to be copies of one, all with the same trail; the first is claimed away, because it is none."""
+    claim()
+    with CaptureQueriesContext(connection) as seen:
+        claim()
+    statements = [_moving(str(query["sql"])) for query in seen.captured_queries]
+    if not any("lanes_take(" in statement for statement in statements):
+        raise PgbenchFailed("the claim that was recorded does not call lanes_take")
+    choice = f"\\set worker random({FIRST_WORKER}, {FIRST_WORKER + workers - 1})"
+    return [
+        choice,
+        *(_taking(statement) if "lanes_take(" in statement else f"{statement};" for statement in statements),
+    ]
+
+
+def claims(stage: Stage, script: Sequence[str], *, clients: int, seconds: float) -> float:
+    """Claims a second of one job each, every one a transaction. Raises PgbenchFailed."""
+    file = stage.logs / "claim.sql"
+    file.write_text("\n".join(script) + "\n")
+    told = subprocess.run(
+        [
+            *(stage.programs / "pgbench", "--no-vacuum", "--protocol=prepared", "--jobs=1", "--max-tries=3"),
+            *(f"--client={clients}", f"--time={max(1, round(seconds))}", f"--file={file}"),
+            *(f"--host={stage.socket}", "--username=orchestrator", OURS),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds + 60,
+    )
+    found = re.search(r"^tps = ([\d.]+)", told.stdout, re.MULTILINE)
+    if told.returncode or found is None:
+        raise PgbenchFailed((told.stderr.strip() or told.stdout.strip())[-500:])
+    return float(found[1])
+
+
+def _taking(statement: str) -> str:
+    """pgbench keeps columns of one row: of all that the claim found, the job."""
+    return f"SELECT max(id) FILTER (WHERE what = 'job') AS job FROM ({statement}) taken\n\\gset"
+
+
+def _moving(sql: str) -> str:
+    """One line, with what moves as variables."""
+    parts, end = [], 0
+    line = sql.replace("\n", " ")
+    for literal in LITERAL.finditer(line):
+        parts += [_numbers(line[end : literal.start()]), _text(literal[1], literal[2])]
+        end = literal.end()
+    return "".join([*parts, _numbers(line[end:])])
+
+
+def _numbers(code: str) -> str:
+    for pattern, name in MOVING[:2]:
+        code = pattern.sub(name.removesuffix("::text"), code)
+    return code
+
+
+def _text(prefix: str, content: str) -> str:
+    """A literal as it was, or as what moves and what stands between. pgbench would take a colon for a variable's."""
+    kept = content if prefix else content.replace("\\", "\\\\")
+    pieces = [kept]
+    for pattern, name in MOVING:
+        pieces = [cut for piece in pieces for cut in _cut(piece, pattern, name)]
+    quoted = [piece if _is_moving(piece) else "E'{}'".format(piece.replace(":", "\\x3a")) for piece in pieces]
+    return f"({' || '.join(quoted)})" if len(quoted) > 1 else quoted[0]
+
+
+def _cut(piece: str, pattern: re.Pattern[str], name: str) -> list[str]:
+    if _is_moving(piece):
+        return [piece]
+    between = pattern.split(piece)
+    return [part for text in between for part in (name, text)][1:]
+
+
+def _is_moving(piece: str) -> bool:
+    return any(piece == name for _, name in MOVING)

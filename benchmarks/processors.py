@@ -1,0 +1,52 @@
+"""How much of the machine's processors each kind of process has: on two cores that says what limits a figure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from benchmarks.stage import Stage
+from config import places
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Used:
+    """From when it is made until `told`: processors in use by each kind, 1.0 is one core. `machine`: by all there are,
+    strangers too."""
+
+    def __init__(self, kinds: Mapping[str, Iterable[int]]) -> None:
+        self.kinds = {name: list(pids) for name, pids in kinds.items()}
+        self.began, self.before, self.all = time.monotonic(), self._seconds(), _busy()
+
+    def told(self) -> dict[str, float]:
+        took = time.monotonic() - self.began
+        used = {name: (seconds - self.before[name]) / took for name, seconds in self._seconds().items()}
+        return {name: round(share, 2) for name, share in (used | {"machine": (_busy() - self.all) / took}).items()}
+
+    def _seconds(self) -> dict[str, float]:
+        return {name: sum(_spent(pid) for pid in pids) for name, pids in self.kinds.items()}
+
+
+def of_postgres(stage: Stage) -> list[int]:
+    """The server's process and its children, those that serve a connection among them."""
+    pid_file = places.home(stage.state) / "postgres" / "data" / "postmaster.pid"
+    pid = int(pid_file.read_text().split()[0])
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def _spent(pid: int) -> float:
+    """Seconds of a process that lives; of one that has ended nothing is known."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+    return 0.0
+
+
+def _busy() -> float:
+    """Of all processors since the start: everything but idling and waiting for a disk."""
+    fields = [int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / TICKS

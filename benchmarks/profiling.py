@@ -1,0 +1,96 @@
+"""Where the time of a claim goes: which processes have the processor, what the server's Python does while it runs
+(py-spy: who holds the interpreter's lock), and what PostgreSQL's functions take by its own count. Shares, not speeds:
+the profiler costs something too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks import processors, servers, tenants
+from benchmarks.load import Plan, begun
+from benchmarks.peers import environment
+from benchmarks.sizes import Sizes
+from benchmarks.stage import OURS, Stage
+
+SHOWN = 20
+# The first that is found from the inside of a stack out says whose time it is.
+OWNERS = {
+    "psycopg": ("psycopg", "psycopg_pool"),
+    "Django's ORM": ("django/db",),
+    "REST framework": ("rest_framework",),
+    "Django's handling of requests": ("django/", "asgiref", "whitenoise", "csp/"),
+    "the product": ("orchestrator/", "leases/", "runtime_jobs/", "workers/"),
+    "the server": ("uvicorn", "granian", "asyncio"),
+}
+FUNCTIONS = """SELECT funcname, calls, round(total_time::numeric, 1)::float
+                 FROM pg_stat_user_functions WHERE calls > 0 ORDER BY 3 DESC"""
+
+
+def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
+    """`profile`: processors used by each kind of process, shares of the server's Python by owner, the lines in which it
+    was met most often, milliseconds by SQL function."""
+    program = environment.tools(stage.state) / "bin" / "py-spy"
+    crew = tenants.settled("profile", organizations=[], workers=128)
+    tenants.fill("profile", "profile", int(sizes.filled * (sizes.seconds + 2)))
+    with stage.superuser() as connection:
+        connection.execute(f"ALTER DATABASE {OURS} SET track_functions = 'all'")
+    raw = stage.logs / "profile.txt"
+    with servers.serving(stage, "asgi-1") as server:
+        host, port = server.address.host, server.address.port
+        load = begun(Plan("claims", host, port, sizes.clients, seconds=sizes.seconds + 1, workers=crew.workers))
+        time.sleep(1)
+        kinds = {"server": server.pids, "clients": [load.process.pid], "PostgreSQL": processors.of_postgres(stage)}
+        used = processors.Used(kinds)
+        time.sleep(sizes.seconds / 3)
+        busy = used.told()
+        _record(program, server.pids[0], sizes.seconds / 2, raw)
+        told = load.tally()
+    seen = {"claims_per_s": told["rate"], "processors": busy, "functions": _functions(stage)}
+    return {"profile": seen | _read(raw)}
+
+
+def _record(program: Path, pid: int, seconds: float, raw: Path) -> None:
+    options = ["--duration", str(max(2, round(seconds))), "--rate", "100", "--format", "raw", "--output", str(raw)]
+    command = [str(program), "record", *options, "--nonblocking", "--gil", "--pid", str(pid)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 60, env=os.environ)
+    if told.returncode:
+        sys.stderr.write(f"py-spy: {told.stderr.strip()[-300:]}\n")
+
+
+def _read(raw: Path) -> dict[str, Any]:
+    owners: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
+    for row in raw.read_text().splitlines():
+        stack, _, number = row.rpartition(" ")
+        frames = stack.split(";")
+        owners[_owner(frames)] += int(number)
+        lines[frames[-1]] += int(number)
+    samples = sum(owners.values()) or 1
+    return {
+        "samples": samples,
+        "owners": {name: round(number / samples, 3) for name, number in owners.most_common()},
+        "lines": {name: round(number / samples, 3) for name, number in lines.most_common(SHOWN)},
+    }
+
+
+def _owner(frames: list[str]) -> str:
+    for frame in reversed(frames):
+        for name, places in OWNERS.items():
+            if any(place in frame for place in places):
+                return name
+    return "the rest"
+
+
+def _functions(stage: Stage) -> dict[str, dict[str, float]]:
+    with stage.superuser() as connection:
+        rows = connection.execute(FUNCTIONS).fetchall()
+        connection.execute(f"ALTER DATABASE {OURS} RESET track_functions")
+    return {
+        name: {"calls": calls, "total_ms": total, "each_ms": round(total / calls, 3)} for name, calls, total in rows
+    }

@@ -1,0 +1,136 @@
+"""Our server in each of the layouts that are compared, on a free port of the loopback, with the settings that an
+operator gets who changes none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.stage import Stage
+from config.places import BASE_DIR
+from orchestrator import installation
+from orchestrator.crew import child_environment
+from orchestrator.installation import Address
+
+ANSWERS_WITHIN = 60.0
+
+
+class NeverAnswered(Exception):
+    """A server that was started and did not answer; its log says why."""
+
+
+def command(layout: str, address: Address) -> list[str]:
+    """`asgi-N`: what `make up` starts, in N processes. `wsgi-N`: granian in N processes of 8 threads."""
+    kind, _, processes = layout.partition("-")
+    if kind == "asgi":
+        return [*installation.server(address).command, *(["--workers", processes] if processes != "1" else [])]
+    options = ["--interface", "wsgi", "--host", address.host, "--port", str(address.port), "--workers", processes]
+    return [sys.executable, "-m", "granian", *options, "--blocking-threads", "8", "--no-ws", "config.wsgi:application"]
+
+
+@dataclass
+class Serving:
+    """A server that answers. `start` again after `kill`."""
+
+    stage: Stage
+    layout: str
+    address: Address
+    environment: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.stage.logs / f"{self.layout}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *command(self.layout, self.address)],
+                cwd=BASE_DIR,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of its processes that serve: the first one's children that are servers too, else itself."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        serving = [int(pid) for pid in children if b"tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return serving or [self.process.pid]
+
+    def kill(self) -> None:
+        """As a power cut does it to all its processes."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def _wait(self) -> None:
+        assert self.process is not None
+        until = time.monotonic() + ANSWERS_WITHIN
+        while not _answers(self.address):
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise NeverAnswered(self.layout)
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def serving(stage: Stage, layout: str, *, libraries: Sequence[Path] = (), **environment: str) -> Iterator[Serving]:
+    """`libraries`: folders of packages that our own environment does not have. Raises NeverAnswered."""
+    address = installation.free_address("127.0.0.1", 0)
+    own = child_environment(PUBLIC_URL=address.url, **environment)
+    if libraries:
+        own["PYTHONPATH"] = os.pathsep.join(map(str, libraries))
+    server = Serving(stage, layout, address, own)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def clock(stage: Stage) -> Iterator[None]:
+    """The product's clock, as it runs beside every server."""
+    with (stage.logs / "clock.log").open("ab") as log:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, str(BASE_DIR / "manage.py"), "runclock"],
+            env=child_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+
+
+def _answers(address: Address) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address.url}/healthz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

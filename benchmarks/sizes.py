@@ -1,0 +1,70 @@
+"""How much of everything: the full form, and the quick one that ends within five minutes on two cores."""
+
+import os
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`seconds` is what one load is measured for, after `warmup`. The rest are numbers of rows and of clients."""
+
+    name: str
+    seconds: float
+    warmup: float
+    clients: int
+    bulk_clients: int
+    rounds: int  # claims over HTTP and from pgbench in turns, so often
+    filled: int  # jobs that wait before claims are measured, for each second of single claims
+    layouts: tuple[str, ...]
+    peer_jobs: int
+    limit_claims: int
+    limit_clients: int
+    crowd: int  # jobs of the tenant that has many
+    scale: float  # of the million jobs, ten thousand lanes, hundred thousand blocked ones
+    polls: int
+    samples: int  # claims of which a median is made
+
+    @property
+    def claim_seconds(self) -> float:
+        return self.seconds / 2
+
+
+FULL = Sizes(
+    name="full",
+    seconds=20,
+    warmup=2,
+    clients=16,
+    bulk_clients=4,
+    rounds=3,
+    filled=2_000,
+    layouts=("asgi-1", "asgi-2", "wsgi-2"),
+    peer_jobs=5_000,
+    limit_claims=100_000,
+    limit_clients=64,
+    crowd=100_000,
+    scale=1,
+    polls=2_000,
+    samples=300,
+)
+QUICK = replace(
+    FULL,
+    name="quick",
+    seconds=6,
+    warmup=1,
+    rounds=1,
+    peer_jobs=1_500,
+    limit_claims=5_000,
+    crowd=10_000,
+    scale=0.05,
+    polls=500,
+    samples=100,
+)
+# To see whether the harness itself works, within a minute or two. Its figures mean nothing.
+TINY = replace(QUICK, name="tiny", seconds=2, warmup=0.5, peer_jobs=200, limit_claims=400, crowd=500, scale=0.002)
+
+
+def chosen() -> Sizes:
+    """By QUICK=1 or TINY=1; else the full form."""
+    if os.environ.get("TINY", "0") not in {"", "0"}:
+        return TINY
+    return QUICK if os.environ.get("QUICK", "0") not in {"", "0"} else FULL

@@ -1,0 +1,134 @@
+"""The figures as a table: ours, the peers' from the same run, and the aim. `python -m benchmarks.table results.json`
+prints it as markdown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """`aim` in words, `met` by what was measured; None where there is no aim or no figure."""
+
+    figure: str
+    value: str
+    aim: str = ""
+    met: bool | None = None
+
+
+def rows(found: dict[str, Any]) -> Iterator[Row]:
+    """All that has been measured, what is missing too."""
+    yield from _lifecycles(found)
+    yield from _peers(found.get("peers") or {})
+    yield from _claims(found)
+    yield from _scheduling(found)
+    yield from _waiting(found)
+
+
+def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:
+    for layout, told in (found.get("layouts") or {}).items():
+        yield Row(f"lifecycles/s, single calls, {layout}", number(told["rate"]))
+    yield Row("lifecycles/s, calls for many", number(found.get("bulk_lifecycles_per_s")))
+    yield _aimed(found, "lifecycles_vs_prefect", "single calls ÷ Prefect", "≥ 10", lambda value: value >= 10)
+    yield _aimed(found, "bulk_vs_procrastinate", "calls for many ÷ procrastinate", "≥ 3", lambda value: value >= 3)
+
+
+def _peers(peers: dict[str, Any]) -> Iterator[Row]:
+    shown = (
+        ("prefect", "lifecycles_per_s", "Prefect, over HTTP, flow runs/s"),
+        ("prefect", "submits_per_s", "Prefect, over HTTP, only created/s"),
+        ("procrastinate", "jobs_per_s", "procrastinate, in process, deferred singly, jobs/s"),
+        ("procrastinate", "bulk_jobs_per_s", "procrastinate, in process, deferred in batches, jobs/s"),
+        ("pgqueuer", "bulk_jobs_per_s", "pgqueuer, in process, enqueued in batches, jobs/s"),
+        ("celery", "jobs_per_s", "Celery, Redis that syncs each write, jobs/s"),
+    )
+    for peer, figure, name in shown:
+        told = peers.get(peer) or {}
+        yield Row(name, number(told.get(figure)) + (f" ({told['missing']})" if "missing" in told else ""))
+
+
+def _claims(found: dict[str, Any]) -> Iterator[Row]:
+    yield Row("claims/s over HTTP, one job a call", number(found.get("claims_per_s")))
+    yield Row("claims/s over HTTP, up to 64 jobs a call", number(found.get("bulk_claims_per_s")))
+    yield Row("claims/s, the same SQL from pgbench", number(found.get("pgbench_claims_per_s")))
+    yield _aimed(found, "claims_vs_pgbench", "one job a call ÷ pgbench", "≥ 0.5", lambda value: value >= 0.5)
+    yield _aimed(found, "bulk_claims_vs_pgbench", "several jobs a call ÷ pgbench", "≥ 2", lambda value: value >= 2)
+
+
+def _scheduling(found: dict[str, Any]) -> Iterator[Row]:
+    points = found.get("flatness") or {}
+    for name, words in (
+        ("flat_jobs", "a claim, {size:,} jobs waiting ÷ 1,000"),
+        ("flat_lanes", "a claim, {size:,} lanes ÷ one"),
+        ("blocked_ahead", "a claim, {size:,} blocked jobs ahead ÷ none"),
+    ):
+        size = points[name][-1]["size"] if points.get(name) else 0
+        yield _aimed(found, name, words.format(size=size), "≤ 1.2", lambda value: value <= 1.2)
+    limits, fairness, killed = (found.get(name) or {} for name in ("limits", "fairness", "killed"))
+    claims = f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims"
+    yield _aimed(found, "limits_exceeded", claims, "0", lambda value: value == 0)
+    yield _aimed(
+        fairness, "fair_place_vs_alone", "fair: last claim of the nine ÷ alone", "≤ 1.1", lambda value: value <= 1.1
+    )
+    yield Row(
+        "FIFO: last claim of the nine",
+        number((fairness.get("fifo") or {}).get("place"))
+        if (fairness.get("fifo") or {}).get("place")
+        else f"not within {number((fairness.get('fifo') or {}).get('claims'))} claims",
+    )
+    yield _aimed(killed, "lost", "lost jobs after kill -9 of the server under load", "0", lambda value: value == 0)
+    yield _aimed(found, "deadlocks", "deadlocks in all of it", "0", lambda value: value == 0)
+    audit = found.get("audit")
+    yield Row("audit", MISSING if audit is None else json.dumps(audit), "[]", None if audit is None else audit == [])
+
+
+def _waiting(found: dict[str, Any]) -> Iterator[Row]:
+    latency = found.get("latency_ms") or {}
+    yield _aimed(latency, "p50", "submit → lease held by a waiting worker, p50, ms", "< 10", lambda value: value < 10)
+    yield _aimed(latency, "p99", "submit → lease held by a waiting worker, p99, ms", "< 30", lambda value: value < 30)
+    idle = found.get("idle_polls")
+    yield Row("idle long polls on one process", MISSING if idle is None else str(idle).strip("{}").replace("'", ""))
+
+
+def _aimed(found: dict[str, Any], name: str, words: str, aim: str, is_met: Callable[[float], bool]) -> Row:
+    value = found.get(name)
+    return Row(words, number(value), aim, None if value is None else is_met(value))
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.2f}".rstrip("0")
+
+
+def verdict(row: Row) -> str:
+    return {True: "yes", False: "no", None: ""}[row.met]
+
+
+def markdown(found: dict[str, Any]) -> str:
+    machine = found.get("machine") or {}
+    fsync = (machine.get("settings") or {}).get("fsync")
+    parts = [
+        f"{found.get('form')} form, {found.get('at')}",
+        f"{machine.get('cores')} cores of {machine.get('processor')}, {machine.get('memory_gib')} GiB",
+        f"Linux {machine.get('kernel')}, Python {machine.get('python')}, PostgreSQL {machine.get('postgresql')}",
+        f"fsync {fsync}, a commit takes {machine.get('commit_ms')} ms, load before {machine.get('load_before')}",
+    ]
+    head = [
+        f"{'; '.join(parts)}.",
+        "",
+        "| figure | measured | aim | met |",
+        "| --- | ---: | --- | --- |",
+    ]
+    return "\n".join([*head, *(f"| {row.figure} | {row.value} | {row.aim} | {verdict(row)} |" for row in rows(found))])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown(json.loads(Path(sys.argv[1]).read_text())) + "\n")

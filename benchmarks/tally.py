@@ -1,0 +1,62 @@
+"""What a load has seen: how much was done within the time that counts, how long each call took, and what nobody
+expected."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Tally:
+    """Counts between `begins` and `ends` (of time.monotonic). `done` and `counts` are what the load makes of it."""
+
+    begins: float
+    ends: float
+    done: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    surprises: Counter[str] = field(default_factory=Counter)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *, warmup: float, seconds: float) -> Tally:
+        begins = time.monotonic() + warmup
+        return cls(begins, begins + seconds)
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.ends
+
+    def add(self, number: int = 1) -> None:
+        if self.begins <= time.monotonic() < self.ends:
+            self.done += number
+
+    def called(self, name: str, began: float) -> None:
+        if began >= self.begins:
+            self.seconds[name].append(time.monotonic() - began)
+
+    def told(self) -> dict[str, Any]:
+        """As JSON: `rate` a second, milliseconds by call, surprises with an example each."""
+        elapsed = min(time.monotonic(), self.ends) - self.begins
+        return {
+            "done": self.done,
+            "seconds": round(elapsed, 3),
+            "rate": round(self.done / elapsed, 1) if self.done else None,
+            "calls": {name: spread(took) for name, took in self.seconds.items()},
+            "counts": dict(self.counts),
+            "surprises": dict(self.surprises.most_common(5)),
+            "facts": self.facts,
+        }
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    """Number, median, 99th percentile and longest, in milliseconds."""
+    ordered = sorted(seconds)
+    at = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    found = {
+        name: round(ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1000, 2) for name, part in at.items()
+    }
+    return {"n": len(ordered), **found}

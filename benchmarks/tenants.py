@@ -1,0 +1,117 @@
+"""The tenants, workers and waiting jobs of a scene. Jobs are of type `steps` without a repository, so that nothing but
+the lifecycle is measured; no worker executes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+
+from orchestrator import lifecycle
+from runtime_jobs.models import Job, JobEvent
+from tests.factories import (
+    OPERATOR,
+    OrganizationFactory,
+    PoolFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    submitted_steps,
+)
+from workers.models import Worker
+
+MOST_HELD = 256  # what a worker may hold at once
+# From where jobs and workers are numbered: nine digits that nothing else in the SQL of a verb has, so that `pgbench`
+# can put others in their place. Their public ids end with the same digits.
+FIRST_JOB = 700_000_001
+FIRST_WORKER = 800_000_001
+
+
+@dataclass(frozen=True)
+class Tenants:
+    """A pool of its own, so that scenes do not meet. `workers`: id and token of each."""
+
+    pool: str
+    tokens: dict[str, str]
+    workers: list[tuple[str, str]]
+
+
+def settled(pool: str, *, organizations: list[str], workers: int, policy: str | None = None) -> Tenants:
+    """`policy`: by which the pool serves its tenants, where there is a choice."""
+    row = PoolFactory(slug=pool)
+    if policy is not None:
+        row.policy = policy
+        row.save(update_fields=["policy"])
+    tokens = {org: api_token(ProjectFactory(organization__slug=org, pool=pool).organization) for org in organizations}
+    hired = [_hired(row, number) for number in range(workers)]
+    return Tenants(pool, tokens, [(worker.worker_id, worker.token) for worker in hired])
+
+
+def _hired(pool: Any, number: int) -> Any:
+    key = FIRST_WORKER + Worker.objects.count()
+    return WorkerFactory(
+        id=key, worker_id=f"wrk_{key:026}", slug=f"{pool.slug}-{number}", pool=pool, capacity=MOST_HELD
+    )
+
+
+def limited(org: str, most: int) -> None:
+    lifecycle.set_limit(org_slug=org, max_active=most, by=OPERATOR, reason="benchmark")
+
+
+def fill(org: str, pool: str, jobs: int, *, trail: bool = True) -> None:
+    """Let so many jobs wait: one by the verb, the others as its copies with the copies of its event. `trail=False`:
+    without those, where there are a million and no audit follows."""
+    if jobs < 1:
+        return
+    project = ProjectFactory(organization=OrganizationFactory(slug=org), pool=pool)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT setval('runtime_jobs_id_seq', greatest(last_value, %s)) FROM runtime_jobs_id_seq", [FIRST_JOB]
+        )
+    first = submitted_steps(project)
+    if jobs > 1:
+        _copy(first, jobs - 1, trail=trail)
+
+
+def body(org: str) -> dict[str, Any]:
+    """What a client submits."""
+    return {
+        "org_slug": org,
+        "project_slug": "web",
+        "job_type": "steps",
+        "spec": {"name": "unit", "steps": ["true"], "timeout_seconds": 300},
+        "trigger": {"kind": "manual"},
+    }
+
+
+def _copy(first: Job, times: int, *, trail: bool) -> None:
+    # An id is as long as a ULID, and of digits that none made since 1970 begins with.
+    of_job = {"id": "new.id", "job_ulid": "new.ulid", "root_job_ulid": "new.ulid"}
+    of_event = {
+        "id": "nextval('runtime_job_events_id_seq')",
+        "job_ulid": "new.ulid",
+        "event_ulid": "'evt' || substr(new.ulid, 4)",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""WITH new AS MATERIALIZED (
+                    SELECT id, 'rtj_' || lpad(id::text, 26, '0') AS ulid FROM
+                    (SELECT nextval('runtime_jobs_id_seq') AS id FROM generate_series(1, %(times)s)) numbers
+                ), jobs AS (
+                    INSERT INTO runtime_jobs ({_columns(Job)})
+                    SELECT {_columns(Job, of_job)} FROM runtime_jobs old, new WHERE old.id = %(first)s
+                )
+                INSERT INTO runtime_job_events ({_columns(JobEvent)})
+                SELECT {_columns(JobEvent, of_event)} FROM runtime_job_events old, new
+                 WHERE old.job_ulid = %(ulid)s AND %(trail)s""",
+            {"times": times, "first": first.pk, "ulid": first.job_ulid, "trail": trail},
+        )
+        cursor.execute("ANALYZE runtime_jobs")
+
+
+def _columns(model: Any, others: dict[str, str] | None = None) -> str:
+    names = [field.column for field in model._meta.concrete_fields if not field.generated]  # noqa: SLF001 Django's name
+    if others is None:
+        return ", ".join(f'"{name}"' for name in names)
+    return ", ".join(others.get(name, f'old."{name}"') for name in names)
