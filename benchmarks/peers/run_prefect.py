@@ -1,0 +1,85 @@
+"""Prefect's server on the same PostgreSQL, asked over its HTTP API by the same clients as we are: a flow run is created
+scheduled, then set pending, running and completed. Its nearest to our submit, claim, acknowledge, complete; it has no
+heartbeat. `python -m benchmarks.peers.run_prefect URL FOLDER PYTHON CLIENTS SECONDS`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.running import answers_http, free_port, part, say
+from benchmarks.tally import Tally
+from benchmarks.wire import Connection
+
+STEPS = ("PENDING", "RUNNING", "COMPLETED")
+WARMUP = 2.0
+
+
+def environment(url: str, folder: Path) -> dict[str, str]:
+    """Its defaults, on PostgreSQL, without telling anybody outside and without its pages."""
+    return os.environ | {
+        "PREFECT_HOME": str(folder),
+        "PREFECT_API_DATABASE_CONNECTION_URL": url.replace("postgres://", "postgresql+asyncpg://", 1),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_SERVER_UI_ENABLED": "false",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+    }
+
+
+class Client:
+    def __init__(self, port: int, tally: Tally) -> None:
+        self.connection, self.tally = Connection("127.0.0.1", port), tally
+
+    async def call(self, name: str, path: str, body: Any) -> Any:
+        began = time.monotonic()
+        status, answer = await self.connection.post(f"/api{path}", body)
+        self.tally.called(name, began)
+        if status not in {200, 201} or answer.get("status", "ACCEPT") != "ACCEPT":
+            raise SystemExit(f"{name}: {status} {str(answer)[:300]}")
+        return answer
+
+    async def lifecycles(self, flow: str) -> None:
+        while not self.tally.is_over:
+            run = await self.call("create", "/flow_runs/", {"flow_id": flow, "state": {"type": "SCHEDULED"}})
+            if self.tally.is_over:
+                return
+            for state in STEPS:
+                await self.call(state.lower(), f"/flow_runs/{run['id']}/set_state", {"state": {"type": state}})
+            self.tally.add()
+
+    async def submits(self, flow: str) -> None:
+        while not self.tally.is_over:
+            await self.call("create", "/flow_runs/", {"flow_id": flow, "state": {"type": "SCHEDULED"}})
+            self.tally.add()
+
+
+async def measure(port: int, clients: int, seconds: float) -> None:
+    tally = Tally.of(warmup=WARMUP, seconds=seconds)
+    flow = (await Client(port, tally).call("flow", "/flows/", {"name": "bench"}))["id"]
+    await asyncio.gather(*(Client(port, tally).lifecycles(flow) for _ in range(clients)))
+    submits = Tally.of(warmup=0, seconds=seconds / 2)
+    await asyncio.gather(*(Client(port, submits).submits(flow) for _ in range(clients)))
+    told = tally.told()
+    say(lifecycles_per_s=told["rate"], submits_per_s=submits.told()["rate"], calls=told["calls"])
+
+
+def main(url: str, folder: str, python: str, clients: str, seconds: str) -> None:
+    home, port = Path(folder), free_port()
+    home.mkdir(parents=True, exist_ok=True)
+    own = environment(url, home)
+    with (home / "server.log").open("ab") as log:
+        subprocess.run([python, "-m", "benchmarks.peers.prefect_tables"], env=own, stdout=log, stderr=log, check=True)
+    command = [python, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    health = f"http://127.0.0.1:{port}/api/health"
+    with part(command, home / "server.log", lambda: answers_http(health), own):
+        asyncio.run(measure(port, int(clients), float(seconds)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

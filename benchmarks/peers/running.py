@@ -1,0 +1,77 @@
+"""What the peers' scripts share: parts of their installation that end with them, and the one line they say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+STARTS_WITHIN = 90.0
+
+
+class NeverStarted(Exception):
+    """A part of a peer's installation ended, or did not answer."""
+
+
+def say(**figures: Any) -> None:
+    """The line by which the harness hears the figures."""
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+def rate(number: int, seconds: float) -> float:
+    return round(number / seconds, 1)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextlib.contextmanager
+def part(
+    command: Sequence[str], log: Path, answers: Callable[[], bool], environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """A child that is there while the block runs, once it answers. Raises NeverStarted."""
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        until = time.monotonic() + STARTS_WITHIN
+        while not answers():
+            if process.poll() is not None or time.monotonic() > until:
+                raise NeverStarted(command[0])
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+
+
+def answers_http(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
