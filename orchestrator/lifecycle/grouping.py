@@ -9,6 +9,7 @@ from django.db import models
 from leases.guards import JOBS_OF_KEY, guard
 from orchestrator.lifecycle import moves
 from orchestrator.lifecycle.cancelling import cancel_locked
+from runtime_jobs.clock import database_time
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from runtime_jobs.states import FINAL, CancelReason
@@ -34,8 +35,10 @@ def make_way(job: Job, group: Group, *, at: datetime, by: Actor) -> bool:
     guard(JOBS_OF_KEY, f"{job.org_slug}/{group.key}")  # of two that come at once the later one sees the earlier
     older = Job.objects.filter(org_slug=job.org_slug, concurrency_key=group.key).exclude(state__in=FINAL)
     if group.when_busy == WhenBusy.CANCEL_OLDER:
-        for one in older.locked().order_by("pk"):
-            cancel_locked(one, at=at, by=by, deadline_seconds=deadline_seconds, reason=CancelReason.SUPERSEDED)
+        locked = list(older.locked().order_by("pk"))
+        since = max(at, database_time())  # they may have come while this one waited for the guard
+        for one in locked:
+            cancel_locked(one, at=since, by=by, deadline_seconds=deadline_seconds, reason=CancelReason.SUPERSEDED)
     return group.when_busy == WhenBusy.DROP_NEW and older.exists()
 
 

@@ -1,13 +1,17 @@
 """Limits hold exactly, whoever comes at once; who waits for one goes on when there is room."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connection, transaction
 
+from leases.guards import JOBS_OF_ADDRESS, guard
 from leases.lanes import advance
-from leases.models import Lane, LaneQueue, Lease, Limit, LimitSlot
+from leases.limits import Subject, put
+from leases.models import Lane, LaneQueue, Lease, Limit, LimitKind, LimitScope, LimitSlot
 from orchestrator import lifecycle
+from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import HELD, FailureReason
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, offer, submitted
@@ -214,3 +218,50 @@ def test_the_clock_moves_a_bound_that_stayed_behind(project, worker):
     assert advance() == 1
     assert Lane.objects.get().scan_from == later.pk
     assert advance() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_queue_that_is_made_while_a_limit_is_set_has_it():
+    project = ProjectFactory(organization=OrganizationFactory(slug=ORG))
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            put(LimitKind.ORGANIZATION, Subject.of_organization(ORG), at=database_time(), max_active=1)
+            coming = pool.submit(lambda: [submitted(project), connection.close()])
+            wait_until(somebody_waits)
+        coming.result(30)
+    assert LaneQueue.objects.get().limits == [Limit.objects.get().pk]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_is_claimed_while_its_addresss_limit_is_made_is_counted():
+    """The limit is made by the first job that nobody answers for; a job of a team from the same address starts."""
+    team = ProjectFactory(organization=OrganizationFactory(slug=ORG))
+    submitted(team)
+    worker = WorkerFactory()
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            guard(JOBS_OF_ADDRESS, "127.0.0.1")
+            put(
+                LimitKind.SOURCE_ADDRESS, Subject(LimitScope.ADDRESS, "", "127.0.0.1"), at=database_time(), max_active=1
+            )
+            coming = pool.submit(lambda: [take(worker), connection.close()])
+            wait_until(somebody_waits)
+        coming.result(30)
+    assert LimitSlot.objects.filter(job_id__isnull=False, retired=True).count() == 1
+
+
+def somebody_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
+        )
+        return cursor.fetchone()[0] > 0
+
+
+def wait_until(true) -> None:
+    for _ in range(2000):
+        if true():
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError

@@ -1,0 +1,233 @@
+"""In a pool that shares organizations take turns by weight; elsewhere the older job goes first. Waiting lifts a job."""
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from leases.limits import Subject
+from leases.models import LaneQueue, LaneShare
+from orchestrator import lifecycle
+from orchestrator.scheduling import sweep_scheduling
+from runtime_jobs.clock import database_time
+from runtime_jobs.errors import PriorityForbidden
+from runtime_jobs.models import Plan
+from tests.factories import (
+    ALICE,
+    OPERATOR,
+    POLICY,
+    OrganizationFactory,
+    PlanFactory,
+    PoolFactory,
+    ProjectFactory,
+    WorkerFactory,
+    offer,
+    spec,
+    submission,
+    submitted,
+)
+
+pytestmark = pytest.mark.django_db
+
+WHY = {"by": OPERATOR, "reason": "test"}
+POOL = "shared-linux"
+
+
+def project(org: str, priority: int = 200, weight: int = 1):
+    plan = PlanFactory(name=f"plan-{priority}-{weight}", priority=priority, weight=weight)
+    return ProjectFactory(organization=OrganizationFactory(slug=org, plan=plan))
+
+
+def submit(where, number: int, now=None) -> None:
+    for _ in range(number):
+        given = submission(where, spec())
+        lifecycle.submit(given, policy=POLICY, default_pool=POOL, by=ALICE, now=now)
+
+
+@pytest.fixture
+def worker(db):
+    return WorkerFactory(capacity=256)
+
+
+def take(worker):
+    claim = lifecycle.claim(worker=worker, offer=offer(worker))
+    return claim and claim.job.org_slug
+
+
+def served(worker, number: int) -> list[str]:
+    return [take(worker) for _ in range(number)]
+
+
+def share(policy: str = "fair") -> None:
+    PoolFactory()
+    lifecycle.set_pool_policy(pool=POOL, policy=policy, **WHY)
+
+
+def places_of_the_small(worker) -> list[int]:
+    """One tenant came first with 60 jobs, then three with 3 each: at which places these are served."""
+    submit(project("big"), 60)
+    for org in ("x", "y", "z"):
+        submit(project(org), 3)
+    return [place for place, org in enumerate(served(worker, 69), start=1) if org != "big"]
+
+
+class TestPolicies:
+    def test_by_turns_the_small_ones_are_done_as_if_the_big_one_had_one_share(self, worker):
+        share()
+        assert max(places_of_the_small(worker)) <= 4 * 3
+
+    def test_by_age_they_wait_for_the_whole_of_it(self, worker):
+        assert min(places_of_the_small(worker)) == 61
+
+    def test_the_policy_can_change_while_jobs_wait(self, worker):
+        submit(project("big"), 30)
+        submit(project("x"), 3)
+        assert served(worker, 3) == ["big"] * 3
+        share()
+        assert Counter(served(worker, 6)) == {"big": 3, "x": 3}
+        submit(project("x"), 3)
+        share("fifo")
+        assert not LaneShare.objects.exists()
+        assert served(worker, 24) == ["big"] * 24
+        assert served(worker, 4) == ["x", "x", "x", None]
+
+    def test_weights_are_shares(self, worker):
+        share()
+        for org, weight in (("one", 1), ("two", 2), ("four", 4)):
+            submit(project(org, weight=weight), 60)
+        assert Counter(served(worker, 70)) == {"one": 10, "two": 20, "four": 40}
+
+    def test_a_changed_weight_is_followed(self, worker):
+        share()
+        submit(project("a"), 60)
+        submit(project("b", weight=2), 60)
+        Plan.objects.filter(weight=2).update(weight=3)
+        sweep_scheduling()
+        assert Counter(served(worker, 40)) == {"a": 10, "b": 30}
+
+    def test_capacity_is_never_idle_while_anybody_waits(self, worker):
+        share()
+        submit(project("a"), 5)
+        lifecycle.set_limit(org_slug="b", max_active=1, **WHY)
+        submit(project("b"), 5)
+        assert Counter(served(worker, 7)) == {"a": 5, "b": 1, None: 1}
+
+    def test_who_was_away_has_saved_nothing_up(self, worker):
+        share()
+        submit(project("steady"), 60)
+        submit(project("away"), 1)
+        served(worker, 21)
+        submit(project("away"), 20)
+        assert Counter(served(worker, 20)) == {"steady": 10, "away": 10}
+
+    def test_priority_goes_before_shares(self, worker):
+        share()
+        submit(project("a"), 5)
+        submit(project("rich", priority=300), 5)
+        assert served(worker, 6) == ["rich"] * 5 + ["a"]
+
+    def test_inside_an_organization_the_older_goes_first(self, worker):
+        share()
+        where = project("a")
+        first, second = submitted(where), submitted(ProjectFactory(organization=where.organization, slug="api"))
+        claims = [lifecycle.claim(worker=worker, offer=offer(worker)) for _ in range(2)]
+        assert [claim.job.pk for claim in claims] == [first.pk, second.pk]
+
+
+class TestAging:
+    """The default: one point of priority in 72 seconds, in steps of ten."""
+
+    def test_what_waited_long_goes_before_what_is_worth_more(self, worker):
+        now = database_time()
+        submit(project("low", priority=50), 1, now=now - timedelta(hours=3.5))
+        submit(project("team", priority=200), 1, now=now)
+        sweep_scheduling()
+        assert LaneQueue.objects.get(org_slug="low").tier == 220
+        assert served(worker, 2) == ["low", "team"]
+
+    def test_what_waited_little_does_not(self, worker):
+        now = database_time()
+        submit(project("low", priority=50), 1, now=now - timedelta(hours=2.5))
+        submit(project("team", priority=200), 1, now=now)
+        sweep_scheduling()
+        assert served(worker, 2) == ["team", "low"]
+
+    def test_the_clock_lifts_a_queue_as_its_head_grows_old(self, worker):
+        submit(project("low", priority=50), 1)
+        submit(project("team", priority=60), 1)
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE lane_queues SET head_at = head_at - interval '1 hour' WHERE org_slug = 'low'")
+        assert LaneQueue.objects.get(org_slug="low").tier == 50
+        sweep_scheduling()
+        assert LaneQueue.objects.get(org_slug="low").tier == 100
+        assert served(worker, 1) == ["low"]
+
+    def test_a_younger_head_starts_anew(self, worker):
+        where, now = project("low", priority=50), database_time()
+        submit(where, 1, now=now - timedelta(hours=10))
+        submit(where, 1, now=now)
+        submit(project("team"), 1, now=now)
+        sweep_scheduling()
+        assert served(worker, 3) == ["low", "team", "low"]
+
+    def test_nothing_grows_into_the_emergency_lane(self, worker):
+        submit(project("old", priority=300), 1, now=database_time() - timedelta(days=30))
+        lifecycle.set_limit(org_slug="urgent", max_active=1, kind="emergency", **WHY)
+        submit(project("urgent", priority=400), 1)
+        sweep_scheduling()
+        assert served(worker, 2) == ["urgent", "old"]
+
+    def test_nothing_starves_under_a_stream_of_better_jobs(self, worker):
+        """Each round a better job comes and a worker takes one; the low one is served once it has aged enough."""
+        better, now = project("team", priority=200), database_time()
+        submit(project("low", priority=50), 1, now=now)
+        for round_ in range(20):
+            submit(better, 1)
+            with connection.cursor() as cursor:
+                for table in ("lanes", "lane_queues"):
+                    cursor.execute(
+                        f"UPDATE {table} SET head_at = %s WHERE head_at <= %s",
+                        [now - timedelta(minutes=15) * round_, now],
+                    )
+            sweep_scheduling()
+            if take(worker) == "low":
+                break
+        assert round_ == 12, "150 points are three hours, and a tie goes to the older"
+
+
+class TestEmergencies:
+    @pytest.fixture
+    def urgent(self, db):
+        return project("urgent", priority=200)
+
+    def hurry(self, where, number: int = 1) -> None:
+        for _ in range(number):
+            given = submission(where, spec(), priority=400)
+            lifecycle.submit(given, policy=POLICY, default_pool=POOL, by=ALICE)
+
+    def test_they_skip_the_queue_and_the_limits_of_the_others_within_their_own(self, urgent, worker):
+        lifecycle.set_limit(org_slug="urgent", max_active=1, **WHY)
+        lifecycle.set_limit(org_slug="urgent", max_active=2, kind="emergency", **WHY)
+        submit(urgent, 2)
+        submit(project("rich", priority=300), 1)
+        assert served(worker, 3) == ["rich", "urgent", None]
+        self.hurry(urgent, 3)
+        assert served(worker, 3) == ["urgent", "urgent", None]
+        assert LaneQueue.objects.get(priority=400).blocked_by is not None
+
+    def test_a_pause_holds_them_too(self, urgent, worker):
+        lifecycle.set_limit(org_slug="urgent", max_active=2, kind="emergency", **WHY)
+        self.hurry(urgent)
+        lifecycle.pause(subject=Subject.of_organization("urgent"), **WHY)
+        assert served(worker, 1) == [None]
+
+    def test_without_a_limit_for_them_there_are_none(self, urgent):
+        with pytest.raises(PriorityForbidden):
+            self.hurry(urgent)
+        with pytest.raises(PriorityForbidden):
+            lifecycle.submit(submission(urgent, spec(), priority=250), policy=POLICY, default_pool=POOL, by=ALICE)
+
+    def test_a_job_may_be_worth_less_than_its_plan_gives(self, urgent):
+        given = submission(urgent, spec(), priority=50)
+        assert lifecycle.submit(given, policy=POLICY, default_pool=POOL, by=ALICE).job.priority == 50
