@@ -114,11 +114,12 @@ def submitted(
     now: datetime | None = None,
     depends_on: tuple[Job, ...] = (),
     group: Group | None = None,
+    priority: int | None = None,
     **changes: Any,
 ) -> Job:
     """A queued job, or a blocked one."""
     on = tuple(job.job_ulid for job in depends_on)
-    given = submission(project or ProjectFactory(), spec(**changes), depends_on=on, group=group)
+    given = submission(project or ProjectFactory(), spec(**changes), depends_on=on, group=group, priority=priority)
     return lifecycle.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
 
 

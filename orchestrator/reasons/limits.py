@@ -2,29 +2,57 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from leases.limits import ALL_TYPES
-from leases.models.limits import LimitKind
+from leases.models import LimitKind
 from orchestrator.reasons.looking import ask
-from orchestrator.reasons.reason import Code, Reason, several
+from orchestrator.reasons.reason import Code, Reason
+from orchestrator.reasons.words import of_limit
 from runtime_jobs.models import Job
 
-CODES: dict[str, Code] = {LimitKind.ORGANIZATION: Code.ORGANIZATION_LIMIT}
+CODES: dict[str, Code] = {
+    LimitKind.PAUSE: Code.POOL_PAUSED,
+    LimitKind.BREAKER: Code.BREAKER_OPEN,
+    LimitKind.ORGANIZATION: Code.ORGANIZATION_LIMIT,
+    LimitKind.PLAN: Code.ORGANIZATION_LIMIT,
+    LimitKind.EMERGENCY: Code.ORGANIZATION_LIMIT,
+    LimitKind.CONCURRENCY: Code.ORGANIZATION_LIMIT,
+    LimitKind.SOURCE_ADDRESS: Code.SOURCE_ADDRESS_LIMIT,
+    LimitKind.RATE: Code.RATE_LIMITED,
+    LimitKind.THROTTLE: Code.RATE_LIMITED,
+}
 
 
 class Holding(NamedTuple):
-    """A limit that lets no job of this lane start now."""
+    """A limit that lets no job of this lane start now. `eligible_at`: when that changes by itself."""
 
     lane_id: int
     kind: str
+    scope: str
     org_slug: str
     key: str
-    max_active: int
+    max_active: int | None
+    per_hour: int | None
+    until: datetime | None
+    note: str
+    set_by: str
+    eligible_at: datetime | None
 
     @property
-    def shown(self) -> dict[str, Any]:
-        return {"kind": self.kind, "key": self.key, "max_active": self.max_active}
+    def code(self) -> Code:
+        return CODES[self.kind]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Which limit it is; and who set it until when and why, where a person did that for a while."""
+        limit = {name: getattr(self, name) for name in ("kind", "scope", "key", "max_active", "per_hour")}
+        by_a_person = {"paused_by": self.set_by, "paused_until": self.until, "note": self.note}
+        return {
+            "limit": limit,
+            **({"next_at": self.eligible_at} if self.code in {Code.RATE_LIMITED, Code.BREAKER_OPEN} else {}),
+            **(by_a_person if self.code == Code.POOL_PAUSED else {}),
+        }
 
 
 def limits_of(jobs: Sequence[Job]) -> dict[int, list[Holding]]:
@@ -37,9 +65,4 @@ def limits_of(jobs: Sequence[Job]) -> dict[int, list[Holding]]:
 
 
 def reason_of(holding: Holding) -> Reason:
-    return Reason(CODES[holding.kind], _words(holding), {"limit": holding.shown})
-
-
-def _words(holding: Holding) -> str:
-    of_type = "" if holding.key == ALL_TYPES else f" of type {holding.key}"
-    return f"{holding.org_slug} may run {several(holding.max_active, 'job')}{of_type} at once, and does."
+    return Reason(holding.code, of_limit(holding), holding.facts)

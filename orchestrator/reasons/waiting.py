@@ -51,8 +51,8 @@ def _reason(fit: Fit | None, held: list[Holding], place: int) -> Reason | None:
 
 
 def _held_by(held: list[Holding], codes: Sequence[Code]) -> Reason | None:
-    reasons = [limits.reason_of(holding) for holding in held]
-    return min((one for one in reasons if one.code in codes), key=lambda one: codes.index(one.code), default=None)
+    fitting = [holding for holding in held if holding.code in codes]
+    return limits.reason_of(min(fitting, key=lambda one: codes.index(one.code))) if fitting else None
 
 
 def _turn(fit: Fit, place: int) -> Reason:

@@ -1,16 +1,24 @@
 """Why a job waits, as the API says it: every code of the closed list, for one job and in lists."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from leases.limits import Subject
+from leases.models import Limit, LimitKind, LimitScope
 from orchestrator import lifecycle
+from orchestrator.lifecycle import Group
+from orchestrator.reasons.limits import CODES
+from runtime_jobs.models import Job
+from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.states import FailureReason
 from tests.factories import (
     ALICE,
     OPERATOR,
+    PlanFactory,
     PoolFactory,
     WorkerFactory,
     claimed,
@@ -150,8 +158,8 @@ def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
     waiting = submitted(project)
     seen = {
         "code": "organization_limit",
-        "message": "sandtrace may run 1 job of type runtime at once, and does.",
-        "limit": {"kind": "organization", "key": "runtime", "max_active": 1},
+        "message": "sandtrace may run 1 job of type runtime at once, and no more.",
+        "limit": {"kind": "organization", "scope": "organization", "key": "runtime", "max_active": 1, "per_hour": None},
     }
     assert why(waiting) == seen
     assert lifecycle.claim(worker=worker, offer=offer(worker)) is None
@@ -163,6 +171,161 @@ def test_another_types_limit_holds_nobody_else(why, project):
     lifecycle.set_limit(org_slug="sandtrace", job_type="steps", max_active=0, by=OPERATOR, reason="x")
     assert why(submitted(project))["code"] == "behind"
     assert why(submitted_steps(project))["code"] == "organization_limit"
+
+
+def busy_with(project, worker=None, **submit) -> Job:
+    """One job runs, and another one like it waits."""
+    submitted(project, **submit)
+    claimed(worker or alive())
+    return submitted(project, **submit)
+
+
+def test_the_plans_own_limit_is_the_organizations(why, organization, project):
+    organization.plan = PlanFactory(name="free", priority=100, max_active=1)
+    organization.save()
+    told = why(busy_with(project))
+    assert (told["code"], told["limit"]["kind"]) == ("organization_limit", "plan")
+    assert told["message"] == "sandtrace may run 1 job at once, and no more."
+
+
+def test_a_plans_limit_does_not_hold_a_priority_that_it_only_counts(why, organization, project):
+    organization.plan = PlanFactory(name="paying", priority=200, max_active=1)
+    organization.save()
+    assert why(busy_with(project))["code"] == "behind"
+
+
+def test_a_concurrency_group_is_a_limit_of_the_organization(why, project):
+    told = why(busy_with(project, group=Group("deploy")))
+    assert (told["code"], told["limit"]["kind"], told["limit"]["key"]) == (
+        "organization_limit",
+        "concurrency",
+        "deploy",
+    )
+    assert told["message"] == "Of the concurrency group deploy one job runs at a time."
+
+
+def test_the_emergency_lane_has_its_own_limit(why, project):
+    lifecycle.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, by=OPERATOR, reason="x")
+    told = why(busy_with(project, priority=EMERGENCY))
+    assert (told["code"], told["limit"]["kind"]) == ("organization_limit", "emergency")
+    assert told["message"] == "sandtrace may run 1 job at once that skip the queue, and no more."
+
+
+def test_source_address_limit(why, organization, project):
+    organization.plan = PlanFactory(name="unclaimed", priority=0, one_per_address=True)
+    organization.save()
+    told = why(busy_with(project))
+    assert (told["code"], told["limit"]["key"]) == ("source_address_limit", "127.0.0.1")
+    assert told["message"] == "From the address 127.0.0.1 1 job may run at once, and no more."
+
+
+def test_rate_limited_says_when_the_next_one_may_start(why, project):
+    lifecycle.set_rate(org_slug="sandtrace", per_hour=2, burst=1, by=OPERATOR, reason="x")
+    told = why(busy_with(project))
+    assert (told["code"], told["limit"]["per_hour"]) == ("rate_limited", 2)
+    wait = datetime.fromisoformat(told["next_at"]) - timezone.now()
+    assert timedelta(minutes=28) < wait <= timedelta(minutes=30)
+    assert told["message"].startswith("sandtrace may start 2 jobs an hour; the next at 20")
+
+
+def test_a_throttle_says_who_and_why(why, project):
+    subject = Subject(LimitScope.PROJECT, "sandtrace", "web")
+    lifecycle.throttle(subject=subject, per_hour=1, by=OPERATOR, reason="the registry is slow")
+    told = why(busy_with(project))
+    assert (told["code"], told["limit"]["kind"]) == ("rate_limited", "throttle")
+    words = "The project sandtrace/web is throttled to 1 start an hour by olga (the registry is slow); the next at 20"
+    assert told["message"].startswith(words)
+
+
+UNTIL = datetime(2100, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("subject", "whose"),
+    [
+        (Subject(LimitScope.POOL, "", "shared-linux"), "The pool shared-linux is"),
+        (Subject(LimitScope.JOB_TYPE, "", "runtime"), "All jobs of type runtime are"),
+        (Subject(LimitScope.ORGANIZATION, "sandtrace", "*"), "Jobs of sandtrace are"),
+        (Subject(LimitScope.ORGANIZATION, "sandtrace", "runtime"), "Jobs of type runtime of sandtrace are"),
+        (Subject(LimitScope.PROJECT, "sandtrace", "web"), "The project sandtrace/web is"),
+    ],
+    ids=str,
+)
+def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whose):
+    """Also of what else can be paused: the list of codes is closed, and `limit` says what it is."""
+    alive()
+    lifecycle.pause(subject=subject, by=OPERATOR, reason="new racks", until=UNTIL)
+    assert why(submitted(project)) == {
+        "code": "pool_paused",
+        "message": f"{whose} paused by olga until 2100-01-01 12:00:00 UTC (new racks).",
+        "limit": {"kind": "pause", "scope": subject.scope, "key": subject.key, "max_active": 0, "per_hour": None},
+        "paused_by": "operator:olga",
+        "paused_until": "2100-01-01T12:00:00Z",
+        "note": "new racks",
+    }
+
+
+def test_a_pause_that_is_over_holds_nobody(why, project):
+    alive()
+    subject = Subject(LimitScope.POOL, "", "shared-linux")
+    lifecycle.pause(subject=subject, by=OPERATOR, reason="x", until=UNTIL)
+    Limit.objects.update(until=timezone.now())
+    assert why(submitted(project))["code"] == "behind"
+
+
+def test_another_pools_pause_holds_nobody_here(why, project):
+    alive()
+    lifecycle.pause(subject=Subject(LimitScope.POOL, "", "elsewhere"), by=OPERATOR, reason="x")
+    lifecycle.pause(subject=Subject(LimitScope.JOB_TYPE, "", "steps"), by=OPERATOR, reason="x")
+    assert why(submitted(project))["code"] == "behind"
+
+
+def failing(project, settings) -> None:
+    """Its breaker has opened."""
+    settings.BREAKER = settings.BREAKER | {"least_jobs": 1}
+    worker = alive()
+    submitted(project)
+    claim = claimed(worker)
+    lease = claim.lease.lease_ulid
+    lifecycle.fail(lease_ulid=lease, worker=worker, reason=FailureReason.WORKER_ERROR)
+    lifecycle.attend_breaker(org_slug="sandtrace", job_type="runtime")
+
+
+def test_breaker_open_says_when_one_is_tried(why, project, settings):
+    failing(project, settings)
+    told = why(submitted(project))
+    assert (told["code"], told["limit"]["key"]) == ("breaker_open", "runtime")
+    wait = datetime.fromisoformat(told["next_at"]) - timezone.now()
+    assert timedelta(0) < wait <= timedelta(seconds=60)
+    assert told["message"].startswith("100% of the last runtime jobs of sandtrace failed. One is tried at 20")
+
+
+def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
+    failing(project, settings)
+    probe, other = submitted(project), submitted(project)
+    lifecycle.attend_breaker(org_slug="sandtrace", job_type="runtime", now=timezone.now() + timedelta(hours=1))
+    assert claimed(Worker.objects.get()).job.pk == probe.pk
+    told = why(other)
+    assert (told["code"], told["next_at"]) == ("breaker_open", None)
+    assert told["message"] == "100% of the last runtime jobs of sandtrace failed. One is tried first."
+
+
+def test_of_several_the_one_is_told_that_stands_before_the_others(why, project, settings):
+    failing(project, settings)
+    lifecycle.set_limit(org_slug="sandtrace", max_active=0, by=OPERATOR, reason="x")
+    job = submitted(project)
+    demanding(job, requirements=["gpu"])
+    told = [why(job)["code"]]
+    lifecycle.pause(subject=Subject(LimitScope.POOL, "", "shared-linux"), by=OPERATOR, reason="x")
+    told.insert(0, why(job)["code"])
+    lifecycle.resume(subject=Subject(LimitScope.POOL, "", "shared-linux"), by=OPERATOR, reason="x")
+    lifecycle.reset_breaker(org_slug="sandtrace", job_type="runtime", by=OPERATOR, reason="x")
+    told.append(why(job)["code"])
+    demanding(job, requirements=["linux"])
+    told.append(why(job)["code"])
+    lifecycle.set_limit(org_slug="sandtrace", max_active=None, by=OPERATOR, reason="x")
+    told.append(why(job)["code"])
+    assert told == ["pool_paused", "breaker_open", "no_matching_worker", "organization_limit", "behind"]
 
 
 def test_depends_on_names_what_has_not_ended(why, alice, project):
@@ -202,3 +365,7 @@ def test_a_page_costs_as_many_queries_as_one_row(alice, project):
     with CaptureQueriesContext(connection) as many:
         assert len(alice.get(JOBS).json()["results"]) == 50
     assert len(many) == len(few) <= 9
+
+
+def test_every_kind_of_limit_has_a_code():
+    assert set(CODES) == set(LimitKind)

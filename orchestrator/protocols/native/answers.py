@@ -2,6 +2,7 @@
 
 from rest_framework import serializers
 
+from leases.models import LimitKind, LimitScope
 from orchestrator.access.specs import AnySpec
 from orchestrator.protocols.native.requests import Progress
 from orchestrator.reasons.reason import Code
@@ -146,9 +147,11 @@ class MissingShown(serializers.Serializer):
 
 
 class LimitHit(serializers.Serializer):
-    kind = serializers.CharField()
+    kind = serializers.ChoiceField(choices=LimitKind.choices)
+    scope = serializers.ChoiceField(choices=LimitScope.choices)
     key = serializers.CharField()
     max_active = serializers.IntegerField(allow_null=True)
+    per_hour = serializers.IntegerField(allow_null=True)
 
 
 class PendingReason(serializers.Serializer):
@@ -162,6 +165,10 @@ class PendingReason(serializers.Serializer):
     missing = MissingShown(many=True, required=False, help_text="What the nearest worker lacks.")
     position = serializers.IntegerField(required=False)
     limit = LimitHit(required=False)
+    next_at = serializers.DateTimeField(required=False, allow_null=True, help_text="When it changes by itself.")
+    paused_by = serializers.CharField(required=False)
+    paused_until = serializers.DateTimeField(required=False, allow_null=True)
+    note = serializers.CharField(required=False)
 
 
 class _Waiting(serializers.Serializer):
