@@ -19,7 +19,7 @@ class Refused(BasePermission):
 
 class IsWorker(BasePermission):
     def has_permission(self, request: Request, _view: Any) -> bool:
-        if not _caller(request).is_worker:
+        if not caller_of(request).is_worker:
             raise Refusal(403, "wrong_principal", "This endpoint is for workers.")
         return True
 
@@ -29,7 +29,7 @@ def may(scope: str) -> type[BasePermission]:
 
     class MayUseScope(BasePermission):
         def has_permission(self, request: Request, _view: Any) -> bool:
-            caller = _caller(request)
+            caller = caller_of(request)
             if caller.is_worker:
                 raise Refusal(403, "wrong_principal", "This endpoint is not for workers.")
             if scope not in caller.scopes:
@@ -39,7 +39,17 @@ def may(scope: str) -> type[BasePermission]:
     return MayUseScope
 
 
-def _caller(request: Request) -> Client | WorkerCaller:
+def may_or_works(scope: str) -> type[BasePermission]:
+    """A permission for workers, and for clients that have the scope."""
+
+    class MayOrWorks(may(scope)):  # type: ignore[misc] # made by a function
+        def has_permission(self, request: Request, view: Any) -> bool:
+            return caller_of(request).is_worker or super().has_permission(request, view)
+
+    return MayOrWorks
+
+
+def caller_of(request: Request) -> Client | WorkerCaller:
     caller: Any = request.user
     if not isinstance(caller, Client | WorkerCaller):
         raise NotAuthenticated

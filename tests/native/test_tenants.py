@@ -61,6 +61,8 @@ SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
 PAGES = ["/runs/<run_id>/"]
 LIST_PAGES = ["/runs/"]  # tests/orchestrator/ingest/test_runs_page.py
+# Of pools, which are nobody's: tests/native/test_pools.py.
+OF_POOLS = ["/v1/pools", "/v1/pools/<pool>/load"]
 # For workers: another's lease is answered as one that does not exist.
 OF_A_LEASE = [
     ("POST", f"{LEASE}/acknowledge", {}),
@@ -115,7 +117,7 @@ def test_no_address_is_forgotten():
         {("GET", path) for path in LISTS}
         | {("POST", path) for path in OF_RUNNERS}
         | {("POST", path) for path in SUBMITS}
-        | {("GET", path) for path in [*PAGES, *LIST_PAGES]}
+        | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS]}
     )
     there = {
         (method, path)

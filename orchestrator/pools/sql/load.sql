@@ -1,0 +1,48 @@
+-- How much a pool has to do, and who is there to do it. Every part has a bound, so it costs the same with a million jobs
+-- as with a hundred thousand: jobs are counted up to %(most)s, starts looked for among the newest %(newest)s leases.
+WITH RECURSIVE ranks AS (
+    (SELECT priority FROM runtime_jobs WHERE state = 'queued' AND pool = %(pool)s ORDER BY priority DESC LIMIT 1)
+    UNION ALL
+    SELECT (SELECT priority FROM runtime_jobs
+             WHERE state = 'queued' AND pool = %(pool)s AND priority < ranks.priority ORDER BY priority DESC LIMIT 1)
+      FROM ranks WHERE ranks.priority IS NOT NULL
+), servable AS (
+    SELECT l.id, l.scan_from FROM lane_queues q JOIN lanes l ON l.queue_id = q.id
+     WHERE q.pool = %(pool)s AND q.head_id IS NOT NULL AND q.blocked_by IS NULL
+       AND l.head_id IS NOT NULL AND l.blocked_by IS NULL
+       AND NOT EXISTS (SELECT FROM lane_limits
+                        WHERE scope = 'pool' AND org_slug = '' AND key = %(pool)s AND kind = 'pause'
+                          AND (until IS NULL OR until > clock_timestamp()))
+), held AS (
+    SELECT worker_id, session FROM runtime_worker_leases WHERE state IN ('granted', 'active') AND pool = %(pool)s
+), crew AS (
+    SELECT w.state, w.last_seen_at > clock_timestamp() - %(silent)s AS is_heard,
+           w.capacity - count(*) FILTER (WHERE held.session IN (w.session, '')) AS room
+      FROM workers_worker w JOIN workers_pool p ON p.id = w.pool_id LEFT JOIN held USING (worker_id)
+     WHERE p.slug = %(pool)s AND w.state <> 'revoked'
+     GROUP BY w.id
+), recent AS (
+    SELECT leased_at FROM runtime_worker_leases
+     WHERE id > (SELECT max(id) FROM runtime_worker_leases) - %(newest)s
+       AND pool = %(pool)s AND leased_at > clock_timestamp() - interval '60 s'
+)
+SELECT (SELECT count(*) FROM (
+            SELECT FROM runtime_jobs WHERE state = 'queued' AND pool = %(pool)s LIMIT %(most)s) bounded) AS queued,
+       (SELECT count(*) FROM (
+            SELECT FROM servable CROSS JOIN LATERAL (
+                SELECT FROM runtime_jobs j
+                 WHERE j.lane_id = servable.id AND j.state = 'queued' AND j.id >= servable.scan_from
+                 LIMIT %(most)s) waiting
+             LIMIT %(most)s) bounded) AS servable,
+       (SELECT count(*) FROM held) AS running,
+       (SELECT coalesce(sum(greatest(room, 0)), 0)::integer FROM crew WHERE state = 'active' AND is_heard) AS idle_slots,
+       (SELECT count(*) FROM crew WHERE state = 'active' AND is_heard) AS active,
+       (SELECT count(*) FROM crew WHERE state = 'active' AND is_heard IS NOT TRUE) AS silent,
+       (SELECT count(*) FROM crew WHERE state = 'draining') AS draining,
+       (SELECT count(*) FROM crew WHERE state = 'maintenance') AS maintenance,
+       (SELECT extract(epoch FROM clock_timestamp() - min((
+            SELECT created_at FROM runtime_jobs
+             WHERE state = 'queued' AND pool = %(pool)s AND priority = ranks.priority ORDER BY created_at LIMIT 1)))::float8
+          FROM ranks WHERE ranks.priority IS NOT NULL) AS oldest_wait_seconds,
+       (SELECT count(*) FROM recent) AS starts_per_minute,
+       clock_timestamp() AS at
