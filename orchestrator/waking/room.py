@@ -23,6 +23,7 @@ MISSES = 2  # empty looks of a kind in a row that one call may cost, after the f
 FAN_OUT = 2  # whom a waiter that found work wakes
 KINDS_AT_ONCE = 16  # woken by one call, in turns
 TICK = 0.1
+REMEMBERED = 10_000  # kinds
 
 
 class Patience(NamedTuple):
@@ -33,7 +34,7 @@ class Patience(NamedTuple):
     at_once: int
 
 
-HEARING = Patience(5.0, 10.0, 2)
+HEARING = Patience(5.0, 10.0, 1)
 DEAF = Patience(1.0, 2.0, 5)
 
 
@@ -64,6 +65,7 @@ class Room:
         self.is_closed = False
         self.patience = DEAF
         self._last_call: dict[str, int] = {}
+        self._last_heard: dict[Kind, int] = {}
         self._kinds: dict[str, OrderedDict[Kind, Line]] = {}
         self._everybody: Line = OrderedDict()
 
@@ -76,7 +78,7 @@ class Room:
         `calls`: as they stood before the look that found nothing."""
         if self.is_closed or seconds <= 0 or gone.done():
             return None
-        if self._last_call.get(kind[0], 0) > calls:
+        if self._was_missed(kind, calls):
             return Wake("notified")
         waiter = Waiter(kind)
         self._enter(waiter)
@@ -92,9 +94,17 @@ class Room:
         self.calls += 1
         self._last_call[pool] = self.calls
         kinds = self._kinds.get(pool, OrderedDict())
+        if len(self._last_heard) > REMEMBERED:
+            self._last_heard.clear()  # costs a look too many
         for kind in list(islice(kinds, KINDS_AT_ONCE)):
             kinds.move_to_end(kind)
+            self._last_heard[kind] = self.calls
             self.wake(kind, Wake("notified", MISSES))
+
+    def _was_missed(self, kind: Kind, calls: int) -> bool:
+        """Whether a call came during a look that began at `calls`, and nobody of the kind was there to hear it."""
+        last = self._last_call.get(kind[0], 0)
+        return last > calls and self._last_heard.get(kind, 0) < last
 
     def call_everywhere(self) -> None:
         """Anything may have happened meanwhile."""

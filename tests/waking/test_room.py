@@ -114,6 +114,22 @@ def test_a_call_that_comes_while_all_look_is_not_lost():
     played(story)
 
 
+def test_a_call_that_one_of_the_kind_has_heard_sends_nobody_else_to_look():
+    """Else each call would make all look again that are just looking, and the next call those."""
+
+    async def story(scene):
+        noted = scene.room.calls
+        await scene.enter(LINUX, calls=noted)
+        scene.room.call("pool")
+        assert len(await scene.settled()) == 1
+        await scene.enter(LINUX, calls=noted)
+        assert await scene.settled() == []
+        await scene.enter(GPU, calls=noted)
+        assert len(await scene.settled()) == 1, "of another kind, which nobody has heard it for"
+
+    played(story)
+
+
 def test_who_cannot_look_any_more_hands_the_call_back():
     async def story(scene):
         await scene.enter(LINUX, LINUX)
