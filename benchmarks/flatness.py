@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connection
 
-from benchmarks import plot, tenants
+from benchmarks import lists, plot, tenants
 from benchmarks.sizes import Sizes
 from benchmarks.stage import Stage
 from orchestrator import lifecycle
@@ -74,7 +74,8 @@ class Point:
 
 
 def measure(_stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
-    """`flat_jobs`, `flat_lanes`, `blocked_ahead`: the largest against the small, 1.0 is flat. `flatness`: points."""
+    """`flat_jobs`, `flat_lanes`, `blocked_ahead`: the largest against the small, 1.0 is flat. `flatness`: points.
+    `lists`: pages while all those jobs are there."""
     curves = {"flat_jobs": _backlog(sizes), "flat_lanes": _lanes(sizes), "blocked_ahead": _blocked(sizes)}
     pictures = {
         "claim-cost-backlog": plot.Chart("A claim's cost, by the jobs that wait", "jobs", curves["flat_jobs"]),
@@ -83,6 +84,7 @@ def measure(_stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, A
     return {
         **{name: points[-1].ratio for name, points in curves.items()},
         "flatness": {name: [vars(point) for point in points] for name, points in curves.items()},
+        "lists": lists.pages("many-jobs-0"),
         "pictures": {name: chart.drawn() for name, chart in pictures.items()},
     }
 

@@ -97,6 +97,7 @@ async def drain(client: Client) -> None:
         org = lease["job"]["org_slug"]
         client.tally.counts["claimed"] += 1
         client.tally.facts["place"][org] = client.tally.counts["claimed"]
+        await asyncio.sleep(client.tally.facts["held"])
         await client.worker.say("complete", lease["lease_id"], COMPLETED)
         client.tally.counts[org] += 1
         client.tally.add()

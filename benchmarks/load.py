@@ -29,7 +29,7 @@ class LoadFailed(Exception):
 class Plan:
     """`flow` of `benchmarks.flows`, by so many `clients`; they share out `workers` (id, token). `token` and `bodies`:
     of the tenant that submits. `jobs`: how many a drain shall end at most; `until`: of which tenants how
-    many are enough."""
+    many are enough; `held`: seconds that a worker keeps each."""
 
     flow: str
     host: str
@@ -41,6 +41,7 @@ class Plan:
     token: str = ""
     bodies: Sequence[dict[str, Any]] = ()
     jobs: int = 0
+    held: float = 0
     until: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -85,7 +86,7 @@ def loaded(plan: Plan) -> dict[str, Any]:
 async def _play(plan: Plan) -> dict[str, Any]:
     tally = Tally.of(warmup=plan.warmup, seconds=plan.seconds)
     if plan.jobs:
-        tally.facts |= {"jobs": plan.jobs, "until": plan.until, "place": {}, "at": {}}
+        tally.facts |= {"jobs": plan.jobs, "until": plan.until, "held": plan.held, "place": {}, "at": {}}
     await asyncio.gather(*(run(plan.flow, _client(plan, number, tally)) for number in range(plan.clients)))
     return tally.told()
 

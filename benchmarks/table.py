@@ -71,30 +71,41 @@ def _scheduling(found: dict[str, Any]) -> Iterator[Row]:
     ):
         size = points[name][-1]["size"] if points.get(name) else 0
         yield _aimed(found, name, words.format(size=size), "≤ 1.2", lambda value: value <= 1.2)
+    pages = found.get("lists") or {}
+    jobs = f"{pages.get('jobs', 0):,} jobs"
+    yield _aimed(pages, "api_ms", f"the API's first page of {jobs}, ms", "< 50", lambda value: value < 50)
+    yield _aimed(pages, "admin_ms", f"the admin's first page of {jobs}, ms", "< 200", lambda value: value < 200)
     limits, fairness, killed = (found.get(name) or {} for name in ("limits", "fairness", "killed"))
     claims = f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims"
     yield _aimed(found, "limits_exceeded", claims, "0", lambda value: value == 0)
-    yield _aimed(
-        fairness, "fair_place_vs_alone", "fair: last claim of the nine ÷ alone", "≤ 1.1", lambda value: value <= 1.1
-    )
-    yield Row(
-        "FIFO: last claim of the nine",
-        number((fairness.get("fifo") or {}).get("place"))
-        if (fairness.get("fifo") or {}).get("place")
-        else f"not within {number((fairness.get('fifo') or {}).get('claims'))} claims",
-    )
+    yield from _fairness(fairness)
     yield _aimed(killed, "lost", "lost jobs after kill -9 of the server under load", "0", lambda value: value == 0)
     yield _aimed(found, "deadlocks", "deadlocks in all of it", "0", lambda value: value == 0)
     audit = found.get("audit")
     yield Row("audit", MISSING if audit is None else json.dumps(audit), "[]", None if audit is None else audit == [])
 
 
+def _fairness(fairness: dict[str, Any]) -> Iterator[Row]:
+    for policy in ("fair", "fifo"):
+        told = fairness.get(policy) or {}
+        crowd = f"{policy}: nine small tenants beside one with {fairness.get('crowd', 0):,} jobs"
+        if policy == "fair":
+            yield _aimed(
+                fairness, "fair_seconds_vs_alone", f"{crowd}, their time ÷ alone", "≤ 1.1", lambda value: value <= 1.1
+            )
+        place = number(told["place"]) if told.get("place") else f"not within {number(told.get('claims'))}"
+        yield Row(f"{crowd}, place of their last claim (90 alone)", place if told else MISSING)
+
+
 def _waiting(found: dict[str, Any]) -> Iterator[Row]:
     latency = found.get("latency_ms") or {}
     yield _aimed(latency, "p50", "submit → lease held by a waiting worker, p50, ms", "< 10", lambda value: value < 10)
     yield _aimed(latency, "p99", "submit → lease held by a waiting worker, p99, ms", "< 30", lambda value: value < 30)
-    idle = found.get("idle_polls")
-    yield Row("idle long polls on one process", MISSING if idle is None else str(idle).strip("{}").replace("'", ""))
+    idle = found.get("idle_polls") or {}
+    polls = f"{idle.get('waiters', 0):,} idle long polls on one process"
+    yield Row(f"{polls}, MB (alone {number(idle.get('rss_mb_alone'))})", number(idle.get("rss_mb")))
+    yield Row(f"{polls}, database connections", number(idle.get("connections")))
+    yield Row(f"{polls}, % of a core", number(idle.get("cpu_percent")))
 
 
 def _aimed(found: dict[str, Any], name: str, words: str, aim: str, is_met: Callable[[float], bool]) -> Row:
