@@ -1,5 +1,7 @@
 """What an organization's plan says of its limits and its weight, written down where claims look."""
 
+from django.db.models import F
+
 from leases.limits import Subject, lift, put
 from leases.models import LaneShare, LimitKind
 from runtime_jobs.clock import database_time
@@ -20,6 +22,7 @@ def follow_plan(org_slug: str) -> None:
     elif wanted is not None and (limit is None or limit.max_active != wanted):
         put(LimitKind.PLAN, subject, at=database_time(), max_active=wanted, binds_below=BINDS_BELOW)
     if plan:
+        Organization.objects.filter(slug=org_slug, followed_priority=None).update(followed_priority=plan.priority)
         LaneShare.objects.filter(org_slug=org_slug).exclude(weight=plan.weight).update(weight=plan.weight)
 
 
@@ -36,3 +39,9 @@ def behind_their_plans(*, most: int = 200) -> list[str]:
         [most],
     )
     return [organization.slug for organization in organizations]
+
+
+def with_jobs_to_lift(*, most: int = 50) -> list[Organization]:
+    """Organizations whose plan gives more priority, or less, than it did when their waiting jobs came."""
+    changed = Organization.objects.exclude(followed_priority=None).exclude(followed_priority=F("plan__priority"))
+    return list(changed.select_related("plan").order_by("pk")[:most])

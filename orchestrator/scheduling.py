@@ -9,7 +9,7 @@ from django.db import Error
 
 from leases import lanes
 from leases.models import Breaker, BreakerState, Limit
-from leases.plans import behind_their_plans
+from leases.plans import behind_their_plans, with_jobs_to_lift
 from orchestrator import lifecycle
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job
@@ -30,6 +30,8 @@ def sweep_scheduling(*, now: datetime | None = None) -> None:
     lanes.age()
     _each(lifecycle.lift_what_is_over, ({"limit_id": pk} for pk in _over(at)), now)
     _each(lifecycle.keep_plan, ({"org_slug": slug} for slug in behind_their_plans(most=MOST)), now)
+    for organization in with_jobs_to_lift():
+        lifecycle.lift_waiting(organization)
     _each(lifecycle.attend_breaker, _breakers(at), now)
 
 

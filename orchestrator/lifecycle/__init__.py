@@ -11,7 +11,7 @@ from orchestrator.lifecycle.claiming import Claimed, claim
 from orchestrator.lifecycle.finals import acknowledge_cancel, complete, fail
 from orchestrator.lifecycle.grouping import Group, WhenBusy
 from orchestrator.lifecycle.left_behind import Reference
-from orchestrator.lifecycle.lifting import prioritize
+from orchestrator.lifecycle.lifting import lift_waiting, prioritize
 from orchestrator.lifecycle.limiting import (
     keep_plan,
     lift_what_is_over,
@@ -59,6 +59,7 @@ __all__ = [
     "follow_ends",
     "force_cancel",
     "keep_plan",
+    "lift_waiting",
     "lift_what_is_over",
     "overdue",
     "pause",

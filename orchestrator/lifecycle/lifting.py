@@ -1,12 +1,12 @@
-"""A waiting job's priority changes: its organization's plan did, or an operator lifts it."""
+"""A waiting job's priority changes: an operator lifts it, or its organization has got a better plan."""
 
 from datetime import datetime
 
 from leases.lanes import lane_of
 from orchestrator.lifecycle import moves
 from orchestrator.lifecycle.transaction import ending, verb
-from runtime_jobs.events import Actor
-from runtime_jobs.models import Job
+from runtime_jobs.events import CORE, Actor
+from runtime_jobs.models import Job, Organization
 from runtime_jobs.states import JobState
 
 
@@ -24,3 +24,17 @@ def prioritize(*, job_ulid: str, priority: int, by: Actor, reason: str, now: dat
     moves.note(job, "job.prioritized", at=at, by=by, before=before, priority=priority, reason=reason)
     job.save(update_fields=["priority", "lane_id", "limited_by_address"])
     return moves.store(job, at)
+
+
+def lift_waiting(organization: Organization, *, most: int = 100) -> bool:
+    """Bring `most` of the jobs that wait up to a plan that has become better, one transaction each: those that have the
+    priority of the plan as it was. A worse plan changes nothing for them. Returns whether all is done."""
+    before, now = organization.followed_priority or 0, organization.plan.priority
+    waiting = Job.objects.queued().filter(org_slug=organization.slug, priority=before)
+    lifted = list(waiting.order_by("pk").values_list("job_ulid", flat=True)[:most]) if now > before else []
+    for job_ulid in lifted:
+        prioritize(job_ulid=job_ulid, priority=now, by=CORE, reason=f"The plan is {organization.plan} now.")
+    if len(lifted) == most:
+        return False
+    Organization.objects.filter(pk=organization.pk, followed_priority=before).update(followed_priority=now)
+    return True

@@ -54,6 +54,9 @@ class Organization(models.Model):
         blank=True,
         help_text="Where its jobs with network may go: host, *.suffix or host:port (443 unless named).",
     )
+    followed_priority = models.IntegerField(
+        null=True, editable=False, help_text="Its plan's, when its waiting jobs were last brought up to that."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:

@@ -3,11 +3,12 @@
 import pytest
 
 from leases.models import LimitSlot
+from leases.plans import with_jobs_to_lift
 from orchestrator import lifecycle
 from orchestrator.audit.inspection import inspect
 from orchestrator.scheduling import sweep_scheduling
 from runtime_jobs.clock import database_time
-from runtime_jobs.models import Job, Plan
+from runtime_jobs.models import Job, JobEvent, Plan
 from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.states import HELD, FailureReason
 from tests.factories import (
@@ -173,3 +174,27 @@ def test_a_plan_that_changes_is_followed(worker):
     sweep_scheduling()
     assert len(taken(worker)) == 1
     assert inspect() == []
+
+
+def test_a_better_plan_lifts_what_waits_but_not_what_asked_for_less(worker):
+    unclaimed, free = project("a", "unclaimed"), project("b", "free")
+    running, waits = submit(unclaimed), submit(unclaimed)
+    modest = submission(ProjectFactory(organization=unclaimed.organization), spec(), priority=-1)
+    modest = lifecycle.submit(modest, policy=POLICY, default_pool="shared-linux", by=ALICE).job
+    other = submit(free, address="192.0.2.2")
+    assert take(worker).job.pk == other.pk
+    assert take(worker).job.pk == running.pk
+    organization = unclaimed.organization
+    organization.plan = free.organization.plan
+    organization.save(update_fields=["plan"])
+    sweep_scheduling()
+    priorities = {job.pk: job.priority for job in Job.objects.all()}
+    assert (priorities[running.pk], priorities[waits.pk], priorities[modest.pk]) == (0, 100, -1)
+    assert JobEvent.objects.filter(event_type="job.prioritized").count() == 1
+    finish(running, worker)
+    assert taken(worker) == ids(waits), "one free job of an organization"
+    organization.plan = PlanFactory(name="worse", priority=50)
+    organization.save(update_fields=["plan"])
+    sweep_scheduling()
+    assert Job.objects.get(pk=waits.pk).priority == 100
+    assert not with_jobs_to_lift()
