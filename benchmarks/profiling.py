@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import processors, servers, tenants
+from benchmarks.lifecycles import libraries
 from benchmarks.load import Plan, begun
 from benchmarks.peers import environment
 from benchmarks.sizes import Sizes
@@ -32,7 +33,7 @@ FUNCTIONS = """SELECT funcname, calls, round(total_time::numeric, 1)::float
                  FROM pg_stat_user_functions WHERE calls > 0 ORDER BY 3 DESC"""
 
 
-def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
+def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
     """`profile`: processors used by each kind of process, shares of the server's Python by owner, the lines in which it
     was met most often, milliseconds by SQL function."""
     program = environment.tools(stage.state) / "bin" / "py-spy"
@@ -41,7 +42,8 @@ def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, An
     with stage.superuser() as connection:
         connection.execute(f"ALTER DATABASE {OURS} SET track_functions = 'all'")
     raw = stage.logs / "profile.txt"
-    with servers.serving(stage, "asgi-1") as server:
+    layout = before.get("layout", "asgi-1")
+    with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server:
         host, port = server.address.host, server.address.port
         load = begun(Plan("claims", host, port, sizes.clients, seconds=sizes.seconds + 1, workers=crew.workers))
         time.sleep(1)
@@ -51,7 +53,7 @@ def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, An
         busy = used.told()
         _record(program, server.pids[0], sizes.seconds / 2, raw)
         told = load.tally()
-    seen = {"claims_per_s": told["rate"], "processors": busy, "functions": _functions(stage)}
+    seen = {"layout": layout, "claims_per_s": told["rate"], "processors": busy, "functions": _functions(stage)}
     return {"profile": seen | _read(raw)}
 
 

@@ -1,5 +1,5 @@
 """The figures as a table: ours, the peers' from the same run, and the aim. `python -m benchmarks.table results.json`
-prints it as markdown."""
+prints it as markdown, and below it where the time of a claim went."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 MISSING = "-"
+LINES = 8
 
 
 @dataclass(frozen=True)
@@ -141,5 +142,23 @@ def markdown(found: dict[str, Any]) -> str:
     return "\n".join([*head, *(f"| {row.figure} | {row.value} | {row.aim} | {verdict(row)} |" for row in rows(found))])
 
 
+def profile(found: dict[str, Any]) -> str:
+    """Where the time of a claim goes, as markdown; nothing if nobody looked."""
+    seen = found.get("profile")
+    if not seen:
+        return ""
+    shares = [
+        *((f"processors in use: {name}", number(value)) for name, value in seen["processors"].items()),
+        *((f"server's Python: {name}", f"{value:.0%}") for name, value in seen["owners"].items()),
+        *((f"met most often: `{name}`", f"{value:.0%}") for name, value in list(seen["lines"].items())[:LINES] if name),
+        *((f"SQL function `{name}`", f"{took['each_ms']} ms a call") for name, took in seen["functions"].items()),
+    ]
+    head = f"Claims of one job, `{seen['layout']}`, {number(seen['claims_per_s'])}/s while it was looked at:"
+    return "\n".join(
+        ["", head, "", "| where | share |", "| --- | ---: |", *(f"| {name} | {it} |" for name, it in shares)]
+    )
+
+
 if __name__ == "__main__":
-    sys.stdout.write(markdown(json.loads(Path(sys.argv[1]).read_text())) + "\n")
+    result = json.loads(Path(sys.argv[1]).read_text())
+    sys.stdout.write(f"{markdown(result)}\n{profile(result)}\n")
