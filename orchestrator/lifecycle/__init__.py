@@ -5,10 +5,11 @@ from orchestrator.lifecycle.breaking import attend_breaker, reset_breaker
 from orchestrator.lifecycle.by_client import Submission, retry, submit
 from orchestrator.lifecycle.by_clock import expire, force_cancel, overdue, time_out
 from orchestrator.lifecycle.by_operator import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
-from orchestrator.lifecycle.by_worker import Renewed, acknowledge, release, renew, report
+from orchestrator.lifecycle.by_worker import Beat, Renewed, acknowledge, release, renew, report
 from orchestrator.lifecycle.cancelling import cancel
-from orchestrator.lifecycle.claiming import Claimed, claim
-from orchestrator.lifecycle.finals import acknowledge_cancel, complete, fail
+from orchestrator.lifecycle.claiming import Claimed, claim, claim_many
+from orchestrator.lifecycle.finals import Failure, Success, acknowledge_cancel, complete, fail
+from orchestrator.lifecycle.for_many import acknowledge_many, complete_many, fail_many, renew_many
 from orchestrator.lifecycle.grouping import Group, WhenBusy
 from orchestrator.lifecycle.left_behind import Reference
 from orchestrator.lifecycle.lifting import lift_waiting, prioritize
@@ -36,7 +37,9 @@ from orchestrator.lifecycle.unblocking import follow_ends, unblock
 __all__ = [
     "RESEND",
     "BatchOutcome",
+    "Beat",
     "Claimed",
+    "Failure",
     "Group",
     "Origin",
     "Outcome",
@@ -44,18 +47,23 @@ __all__ = [
     "Reference",
     "Renewed",
     "Submission",
+    "Success",
     "WhenBusy",
     "acknowledge",
     "acknowledge_cancel",
+    "acknowledge_many",
     "append_log",
     "attend_breaker",
     "cancel",
     "cancel_batch",
     "claim",
+    "claim_many",
     "complete",
+    "complete_many",
     "create_api_token",
     "expire",
     "fail",
+    "fail_many",
     "follow_ends",
     "force_cancel",
     "keep_plan",
@@ -67,6 +75,7 @@ __all__ = [
     "register_worker",
     "release",
     "renew",
+    "renew_many",
     "report",
     "rerun_batch",
     "resend",

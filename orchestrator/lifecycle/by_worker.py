@@ -26,6 +26,15 @@ COALESCE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
+class Beat:
+    """What a heartbeat tells; see `renew`."""
+
+    phase: str | None = None
+    reached: str | None = None
+    progress: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Renewed:
     """The answer to a heartbeat."""
 
@@ -39,11 +48,16 @@ def _speak(
 ) -> Holding:
     """Lock, check, and take any word about the job as its acknowledgement."""
     holding = lock_holding(lease_ulid=lease_ulid, worker=worker, now=now)
+    hear(holding, worker, session, runner)
+    return holding
+
+
+def hear(holding: Holding, worker: Worker, session: str | None, runner: str | None = None) -> None:
+    """The same of a job that is locked already. Raises StaleLease."""
     require_live(holding, session=session)
     if runner is not None:
         _require_same_runner(holding, runner)
     moves.acknowledge(holding.job, holding.lease, at=holding.at, by=actor_of(worker), runner_id=runner)
-    return holding
 
 
 def _require_same_runner(holding: Holding, runner: str) -> None:
@@ -72,7 +86,10 @@ def acknowledge(
     """Take the granted lease up; `runner` is what the process that does calls itself. Again: nothing changes.
 
     Raises StaleLease."""
-    holding = _speak(lease_ulid, worker, session, now, runner)
+    return keep_acknowledged(_speak(lease_ulid, worker, session, now, runner))
+
+
+def keep_acknowledged(holding: Holding) -> Job:
     return _kept(holding) if holding.lease.acknowledged_at == holding.at else holding.job
 
 
@@ -92,17 +109,21 @@ def renew(
 
     `reached`: a phase that it is in at least, for callers who do not count them. Raises StaleLease, IllegalMove (a
     `phase` that runs backwards)."""
-    holding = _speak(lease_ulid, worker, session, now, runner)
-    before = holding.lease.expires_at
-    if reached and RUNNING.index(JobState(holding.job.state)) < RUNNING.index(JobState(reached)):
-        phase = reached
+    return prolong(_speak(lease_ulid, worker, session, now, runner), worker, Beat(phase, reached, progress))
+
+
+def prolong(holding: Holding, worker: Worker, beat: Beat) -> Renewed:
+    """Renew a lease that has just been heard. Raises IllegalMove."""
+    before, phase = holding.lease.expires_at, beat.phase
+    if beat.reached and RUNNING.index(JobState(holding.job.state)) < RUNNING.index(JobState(beat.reached)):
+        phase = beat.reached
     moves.extend(holding.lease, holding.at)
     if phase:
         _advance(holding, worker, phase)
-    if progress is not None:
-        holding.job.progress = progress
+    if beat.progress is not None:
+        holding.job.progress = beat.progress
     moved = phase or holding.lease.acknowledged_at == holding.at
-    if moved or progress is not None:
+    if moved or beat.progress is not None:
         moves.store(holding.job, holding.at)
     if moved or holding.lease.expires_at - before >= COALESCE:
         moves.store_lease(holding.lease)

@@ -35,25 +35,54 @@ def claim(
     once: Repeatable | None = None,
     now: datetime | None = None,
 ) -> Claimed | None:
-    """Take the next job for this worker, or None: no work, no capacity left, or the worker drains.
+    """Take the next job for this worker, or None: no work, no capacity left, or the worker drains. See `claim_many`."""
+    return next(iter(_claimed(worker, offer, 1, acknowledge=acknowledge, session=session, once=once, now=now)), None)
+
+
+@verb
+def claim_many(
+    *,
+    worker: Worker,
+    offer: Offer,
+    most: int,
+    acknowledge: bool = False,
+    session: str = "",
+    once: Repeatable | None = None,
+    now: datetime | None = None,
+) -> list[Claimed]:
+    """Take up to `most` of the next jobs for this worker, as far as its capacity goes.
 
     `acknowledge` promises an acknowledgement: the lease is granted and dies after its window; else it is active at
-    once. With `once`, the same claim again returns the same lease while it is open.
+    once. With `once`, the same claim again returns those of the same leases that are open, if there are any.
     Raises StaleLease for a session that a newer process of the worker has replaced."""
+    return _claimed(worker, offer, most, acknowledge=acknowledge, session=session, once=once, now=now)
+
+
+def _claimed(
+    worker: Worker,
+    offer: Offer,
+    most: int,
+    *,
+    acknowledge: bool,
+    session: str,
+    once: Repeatable | None,
+    now: datetime | None,
+) -> list[Claimed]:
     worker = Worker.objects.locked().get(pk=worker.pk)
     _take_session(worker, session)
     if once and (earlier := _claimed_before(once)):
         return earlier
-    if not worker.may_claim or _held(worker) >= worker.capacity:
-        return None
-    jobs, ending().taken = take_next(replace(offer, worker_id=worker.worker_id))
+    room = min(most, worker.capacity - _held(worker)) if worker.may_claim else 0
+    if room < 1:
+        return []
+    jobs, ending().taken = take_next(replace(offer, worker_id=worker.worker_id), most=room)
     if not jobs:
-        return None
-    (job,) = jobs
-    lease = _grant(job, worker, at=now or database_time(), acknowledge=acknowledge, session=session)
+        return []
+    at = now or database_time()
+    leases = [_grant(job, worker, at=at, acknowledge=acknowledge, session=session) for job in jobs]
     if once:
-        once.settle(lease.lease_ulid, at=lease.leased_at)
-    return Claimed(job, lease)
+        once.settle(" ".join(lease.lease_ulid for lease in leases), at=at)
+    return [Claimed(lease.job, lease) for lease in leases]
 
 
 def _take_session(worker: Worker, session: str) -> None:
@@ -72,15 +101,14 @@ def _held(worker: Worker) -> int:
     return Lease.objects.open().filter(worker=worker, session__in={worker.session, ""}).count()
 
 
-def _claimed_before(once: Repeatable) -> Claimed | None:
+def _claimed_before(once: Repeatable) -> list[Claimed]:
     known = once.known()
     if known is None:
-        return None
-    lease = Lease.objects.open().select_related("job").filter(lease_ulid=known).first()
-    if lease is None:
+        return []
+    leases = list(Lease.objects.open().select_related("job").filter(lease_ulid__in=known.split()).order_by("pk"))
+    if not leases:
         once.forget()
-        return None
-    return Claimed(lease.job, lease, replayed=True)
+    return [Claimed(lease.job, lease, replayed=True) for lease in leases]
 
 
 def _grant(job: Job, worker: Worker, *, at: datetime, acknowledge: bool, session: str) -> Lease:

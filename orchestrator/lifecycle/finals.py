@@ -3,7 +3,8 @@ as the first time, even after the lease's end, and another one is a conflict."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -30,16 +31,53 @@ def digest_of(verb_name: str, artifacts: Sequence[Reference] = (), **facts: Any)
     return hashlib.sha256(json.dumps([verb_name, facts], sort_keys=True).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Success:
+    """What a complete says; see there."""
+
+    ingest_run_id: str | None = None
+    exit_code: int | None = None
+    result: dict[str, Any] | None = None
+    artifacts: tuple[Reference, ...] = ()
+    runner: str | None = None
+
+    @property
+    def digest(self) -> str:
+        return digest_of("complete", self.artifacts, run=self.ingest_run_id, exit_code=self.exit_code)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a fail says; see there."""
+
+    reason: FailureReason
+    message: str = ""
+    exit_code: int | None = None
+    result: dict[str, Any] | None = None
+    unsent_run: dict[str, Any] | None = None
+    artifacts: tuple[Reference, ...] = ()
+    runner: str | None = None
+
+    @property
+    def digest(self) -> str:
+        return digest_of("fail", self.artifacts, reason=str(self.reason), exit_code=self.exit_code)
+
+
 def final(lease_ulid: str, worker: Worker, digest: str, now: datetime | None) -> tuple[Holding, bool]:
     """Lock for a final message and say whether it was told before. Raises StaleLease, Conflict."""
     holding = lock_holding(lease_ulid=lease_ulid, worker=worker, now=now)
+    return holding, was_told(holding, digest)
+
+
+def was_told(holding: Holding, digest: str) -> bool:
+    """Whether this final message has ended the lease already. Raises Conflict if another one has, and StaleLease."""
     told = holding.lease.final_digest
     if told is not None:
         if told == digest:
-            return holding, True
+            return True
         raise Conflict("This lease ended with another message.", job_status=holding.job.public_status)
     require_live(holding)
-    return holding, False
+    return False
 
 
 def _implied(holding: Holding, worker: Worker, runner: str | None) -> None:
@@ -64,20 +102,32 @@ def complete(
     With a cancel requested it succeeds only before the deadline and by the job's policy, else it ends canceled.
     The same message again: the same answer. Raises StaleLease, Conflict, and Invalid for a run where the job's policy
     wants none, or none where it wants one."""
-    digest = digest_of("complete", artifacts, run=ingest_run_id, exit_code=exit_code)
-    holding, told = final(lease_ulid, worker, digest, now)
+    word = Success(ingest_run_id, exit_code, result, tuple(artifacts), runner)
+    holding, told = final(lease_ulid, worker, word.digest, now)
+    return holding.job if told else succeed(holding, worker, word, runs_in_use([word]))
+
+
+def runs_in_use(words: Iterable[Success]) -> set[str]:
+    """Those of the runs that another job has already."""
+    named = [word.ingest_run_id for word in words if word.ingest_run_id]
+    found = Job.objects.filter(ingest_run_id__in=named).values_list("ingest_run_id", flat=True) if named else ()
+    return {run for run in found if run is not None}
+
+
+def succeed(holding: Holding, worker: Worker, word: Success, in_use: set[str]) -> Job:
+    """End a locked job that `was_told` of nothing yet. Its run joins those that are in use."""
     job, at = holding.job, holding.at
-    if told:
-        return job
-    _require_right_result(job, ingest_run_id)
-    _implied(holding, worker, runner)
-    keep(job, artifacts, at=at)
-    job.exit_code = exit_code
+    _require_right_result(job, word.ingest_run_id)
+    _implied(holding, worker, word.runner)
+    keep(job, word.artifacts, at=at)
+    job.exit_code = word.exit_code
     if job.cancel_requested_at is not None and not _beats_cancel(job, at):
-        return _acknowledge_cancel(holding, worker, digest, unused_run=ingest_run_id)
-    if ingest_run_id and Job.objects.filter(ingest_run_id=ingest_run_id).exists():
+        return _acknowledge_cancel(holding, worker, word.digest, unused_run=word.ingest_run_id)
+    if word.ingest_run_id in in_use:
         raise Conflict("Another job has this run.")
-    job.ingest_run_id, job.result = ingest_run_id, result
+    if word.ingest_run_id:
+        in_use.add(word.ingest_run_id)
+    job.ingest_run_id, job.result = word.ingest_run_id, word.result
     moves.move(
         job,
         JobState.SUCCEEDED,
@@ -85,10 +135,10 @@ def complete(
         at=at,
         by=actor_of(worker),
         worker_id=worker.worker_id,
-        ingest_run_id=ingest_run_id,
-        exit_code=exit_code,
+        ingest_run_id=word.ingest_run_id,
+        exit_code=word.exit_code,
     )
-    moves.close(holding.lease, LeaseState.COMPLETED, reason="completed", at=at, digest=digest)
+    moves.close(holding.lease, LeaseState.COMPLETED, reason="completed", at=at, digest=word.digest)
     return moves.store(job, at)
 
 
@@ -122,21 +172,30 @@ def fail(
 
     `unsent_run` is the payload of a good execution whose upload failed: it is kept for an operator.
     The same message again: the same answer. Raises StaleLease, Conflict."""
-    digest = digest_of("fail", artifacts, reason=str(reason), exit_code=exit_code)
-    holding, told = final(lease_ulid, worker, digest, now)
+    word = Failure(reason, message, exit_code, result, unsent_run, tuple(artifacts), runner)
+    holding, told = final(lease_ulid, worker, word.digest, now)
+    return holding.job if told else give_up(holding, worker, word)
+
+
+def give_up(holding: Holding, worker: Worker, word: Failure) -> Job:
+    """End a locked job that `was_told` of nothing yet."""
     job, at = holding.job, holding.at
-    if told:
-        return job
-    _implied(holding, worker, runner)
-    keep(job, artifacts, at=at)
-    job.result = result
-    if unsent_run is not None:
-        written().beside.append(UnsentRun(job=job, payload=unsent_run, created_at=at))
-    moves.close(holding.lease, LeaseState.COMPLETED, reason="failed", at=at, digest=digest)
+    _implied(holding, worker, word.runner)
+    keep(job, word.artifacts, at=at)
+    job.result = word.result
+    if word.unsent_run is not None:
+        written().beside.append(UnsentRun(job=job, payload=word.unsent_run, created_at=at))
+    moves.close(holding.lease, LeaseState.COMPLETED, reason="failed", at=at, digest=word.digest)
     moves.fail_or_cancel(
-        job, reason, message=message, at=at, by=actor_of(worker), worker_id=worker.worker_id, exit_code=exit_code
+        job,
+        word.reason,
+        message=word.message,
+        at=at,
+        by=actor_of(worker),
+        worker_id=worker.worker_id,
+        exit_code=word.exit_code,
     )
-    explain(job, artifacts, at=at)
+    explain(job, word.artifacts, at=at)
     return moves.store(job, at)
 
 

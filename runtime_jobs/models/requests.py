@@ -10,7 +10,7 @@ class IdempotencyKey(models.Model):
     operation = models.CharField(max_length=200)
     key = models.CharField(max_length=255)
     fingerprint = models.CharField(max_length=64)
-    result_id = models.CharField(max_length=200)
+    result_id = models.TextField(help_text="Ids; of many jobs, what became of each, as JSON.")
     created_at = models.DateTimeField()
 
     class Meta:

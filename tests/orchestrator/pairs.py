@@ -166,8 +166,8 @@ def ring(monkeypatch: Any) -> Iterator[Ring]:
         made.gate.pass_through()
         return found
 
-    def taken(given: Any) -> Any:
-        found = take_next(given)
+    def taken(given: Any, *, most: int) -> Any:
+        found = take_next(given, most=most)
         made.gate.pass_through()
         return found
 
