@@ -51,10 +51,12 @@ def _principal_of(token: str) -> Client | WorkerCaller | None:
             live, digest=digest_of(token), revoked_at__isnull=True
         )
         return next((client_of_token(row) for row in found), None)
-    worker = Worker.objects.select_related("pool").filter(digest=digest_of(token)).first()
+    known = Worker.objects.select_related("pool").annotate(at=ClockTimestamp())
+    worker = known.filter(digest=digest_of(token)).first()
     if worker is None or worker.state == WorkerState.REVOKED:
         return None
-    see(worker)
+    if worker.last_seen_at is None or worker.last_seen_at < worker.at - SEEN_EVERY:  # most calls need not even ask
+        see(worker)
     return WorkerCaller(worker)
 
 

@@ -2,6 +2,7 @@
 
 from orchestrator.lifecycle.batches import BatchOutcome, Origin, Planned, cancel_batch, rerun_batch, submit_batch
 from orchestrator.lifecycle.breaking import attend_breaker, reset_breaker
+from orchestrator.lifecycle.bulk import BulkOutcome, submit_many
 from orchestrator.lifecycle.by_client import Submission, retry, submit
 from orchestrator.lifecycle.by_clock import expire, force_cancel, overdue, time_out
 from orchestrator.lifecycle.by_operator import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
@@ -38,6 +39,7 @@ __all__ = [
     "RESEND",
     "BatchOutcome",
     "Beat",
+    "BulkOutcome",
     "Claimed",
     "Failure",
     "Group",
@@ -93,6 +95,7 @@ __all__ = [
     "set_worker_state",
     "submit",
     "submit_batch",
+    "submit_many",
     "throttle",
     "time_out",
     "unblock",

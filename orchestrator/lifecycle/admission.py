@@ -1,6 +1,7 @@
 """May this job be taken at all: the organization, its plan, its project, the repository."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from leases.limits import Subject
 from leases.models import LimitKind
@@ -29,12 +30,46 @@ class Placement:
     limited_by_address: bool
 
 
+@dataclass(frozen=True)
+class Known:
+    """The tenants and pools of the jobs of one call, looked up at once. `projects` by the slugs of both."""
+
+    organizations: dict[str, Organization]
+    projects: dict[tuple[str, str], Project]
+    pools: dict[str, Pool]
+    default_pool: str
+    emergencies: dict[str, bool] = field(default_factory=dict)  # that were asked for
+
+    def may_skip(self, org_slug: str) -> bool:
+        """Whether the organization has an emergency lane; asked once for each."""
+        if org_slug not in self.emergencies:
+            limit = Subject.of_organization(org_slug).limit(LimitKind.EMERGENCY)
+            self.emergencies[org_slug] = limit is not None
+        return self.emergencies[org_slug]
+
+
+def known_for(projects: Collection[tuple[str, str]], *, default_pool: str) -> Known:
+    """Look up these projects, each by the slugs of its organization and its own."""
+    slugs = {org_slug for org_slug, _ in projects}
+    organizations = Organization.objects.select_related("plan").filter(slug__in=slugs)
+    named = {slug for _, slug in projects}
+    found = Project.objects.select_related("organization").filter(organization__slug__in=slugs, slug__in=named)
+    by_slugs = {(project.organization.slug, project.slug): project for project in found}
+    pools = Pool.objects.filter(slug__in={project.pool or default_pool for project in by_slugs.values()})
+    return Known(
+        organizations={organization.slug: organization for organization in organizations},
+        projects=by_slugs,
+        pools={pool.slug: pool for pool in pools},
+        default_pool=default_pool,
+    )
+
+
 def admit(
     *,
     org_slug: str,
     project_slug: str,
     spec: Spec,
-    default_pool: str,
+    known: Known,
     pool: str | None = None,
     priority: int | None = None,
 ) -> Placement:
@@ -43,41 +78,35 @@ def admit(
     Raises NotFound (organization), FeatureNotEnabled, ProjectNotEnabled (also when there is none: which projects
     exist is no business of a caller that may use none), RepositoryNotAllowed, TimeoutAbovePlan, PoolForbidden (`pool`
     is not the project's: a pool may be another tenant's own), PriorityForbidden."""
-    organization = Organization.objects.select_related("plan").filter(slug=org_slug).first()
+    organization = known.organizations.get(org_slug)
     if organization is None:
         raise NotFound("There is no such organization.")
     if not organization.hosted_runtime_analysis:
         raise FeatureNotEnabled("Hosted runtime analysis is not enabled for this organization.")
-    project = _enabled_project(organization, project_slug)
+    project = known.projects.get((org_slug, project_slug))
+    if project is None or not project.enabled:
+        raise ProjectNotEnabled("This project is not enabled for hosted runtime analysis.")
     if spec.source and not project.allows(*spec.source.repository):
         raise RepositoryNotAllowed("This project may not run that repository.")
     if spec.timeout_seconds > organization.plan.max_timeout_seconds:
         limit = organization.plan.max_timeout_seconds
         raise TimeoutAbovePlan(f"The plan allows at most {limit} seconds.", max_timeout_seconds=limit)
-    place = _placement(organization, project, default_pool)
+    place = _placement(organization, project, known)
     if pool not in {None, place.pool}:
         raise PoolForbidden("Jobs of this project do not go into that pool.")
-    return place if priority is None else replace(place, priority=_allowed(organization, priority))
+    return place if priority is None else replace(place, priority=_allowed(organization, priority, known))
 
 
-def _allowed(organization: Organization, priority: int) -> int:
+def _allowed(organization: Organization, priority: int, known: Known) -> int:
     """Up to the plan's own; and to skip the queue, where an operator has said how many jobs at once may do that."""
-    emergency = Subject.of_organization(organization.slug).limit(LimitKind.EMERGENCY)
-    if priority > organization.plan.priority and not (priority == EMERGENCY and emergency):
+    if priority > organization.plan.priority and not (priority == EMERGENCY and known.may_skip(organization.slug)):
         raise PriorityForbidden("The organization's jobs do not have that priority.")
     return priority
 
 
-def _enabled_project(organization: Organization, slug: str) -> Project:
-    project = organization.projects.filter(slug=slug).first()
-    if project is None or not project.enabled:
-        raise ProjectNotEnabled("This project is not enabled for hosted runtime analysis.")
-    return project
-
-
-def _placement(organization: Organization, project: Project, default_pool: str) -> Placement:
-    slug = project.pool or default_pool
-    pool = Pool.objects.filter(slug=slug).first()
+def _placement(organization: Organization, project: Project, known: Known) -> Placement:
+    slug = project.pool or known.default_pool
+    pool = known.pools.get(slug)
     least = project.least_isolation or (pool.least_isolation if pool else "namespaces")
     return Placement(
         priority=organization.plan.priority,

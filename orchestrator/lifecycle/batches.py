@@ -6,8 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.idempotency import Repeatable
-from orchestrator.lifecycle.by_client import Submission, new_job, queue
+from orchestrator.lifecycle.admission import known_for
+from orchestrator.lifecycle.by_client import Submission, new_job, place, queue
 from orchestrator.lifecycle.cancelling import cancel_locked
+from orchestrator.lifecycle.dependencies import NOTHING
 from orchestrator.lifecycle.transaction import verb, written
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import AlreadyFinal, Invalid, NotFound
@@ -215,11 +217,13 @@ def _made(
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
     batch.created_at = at
     batch.save(force_insert=True)
+    known = known_for([(origin.org_slug, origin.project_slug)], default_pool=default_pool)
     optional = []
     for one in planned:
         submission = _submission(origin, one.spec)
         job = new_job(submission, policy_of(one.spec.job_type))
-        queue(job, submission, default_pool=default_pool, at=at, by=by, batch=batch)
+        job.batch = batch
+        queue(job, submission, place(job, submission, known, NOTHING), at=at, by=by)
         if not one.required:
             optional.append(job.root_job_ulid)
     if optional:

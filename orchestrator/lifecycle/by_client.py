@@ -5,14 +5,15 @@ from datetime import datetime
 
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle import dependencies, moves
-from orchestrator.lifecycle.admission import admit
+from orchestrator.lifecycle.admission import Known, admit, known_for
+from orchestrator.lifecycle.dependencies import Outlook, Standing
 from orchestrator.lifecycle.grouping import Group, drop, make_way
 from orchestrator.lifecycle.outcome import Outcome
 from orchestrator.lifecycle.transaction import verb
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import AlreadyFinal, AlreadyRetried, NotFinal
 from runtime_jobs.events import Actor
-from runtime_jobs.models import Batch, Job
+from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import RetryKind
 from runtime_jobs.policy import Policy
 from runtime_jobs.specs import Spec
@@ -37,6 +38,10 @@ class Submission:
     priority: int | None = None
     group: Group | None = None
 
+    @property
+    def home(self) -> tuple[str, str]:
+        return self.org_slug, self.project_slug
+
 
 @verb
 def submit(
@@ -55,26 +60,28 @@ def submit(
     job = new_job(submission, policy)
     if once and (first := once.settle(job.job_ulid, at=at)) != job.job_ulid:
         return Outcome(Job.objects.get(job_ulid=first), replayed=True)
-    return Outcome(queue(job, submission, default_pool=default_pool, at=at, by=by))
+    known = known_for([submission.home], default_pool=default_pool)
+    standing = place(job, submission, known, dependencies.outlook_on(submission.depends_on))
+    return Outcome(queue(job, submission, standing, at=at, by=by))
 
 
-def queue(
-    job: Job, submission: Submission, *, default_pool: str, at: datetime, by: Actor, batch: Batch | None = None
-) -> Job:
-    """Let a new job in and store it, inside the verb that made it. Raises what `admit` raises, and
-    InvalidDependency."""
-    place = admit(
+def place(job: Job, submission: Submission, known: Known, outlook: Outlook) -> Standing:
+    """Say where a new job goes, and how what it depends on stands. Raises what `admit` does, and InvalidDependency."""
+    found = admit(
         org_slug=submission.org_slug,
         project_slug=submission.project_slug,
         spec=submission.spec,
-        default_pool=default_pool,
+        known=known,
         pool=submission.pool,
         priority=submission.priority,
     )
-    job.priority, job.pool, job.least_isolation = place.priority, place.pool, place.least_isolation
-    job.limited_by_address = place.limited_by_address
-    job.batch = batch
-    standing = dependencies.held_standing_of(dependencies.roots_of(submission.depends_on, org_slug=job.org_slug))
+    job.priority, job.pool, job.least_isolation = found.priority, found.pool, found.least_isolation
+    job.limited_by_address = found.limited_by_address
+    return outlook.standing_for(submission.depends_on, org_slug=job.org_slug)
+
+
+def queue(job: Job, submission: Submission, standing: Standing, *, at: datetime, by: Actor) -> Job:
+    """Let a new job in that has its place, inside the verb that made it."""
     group = submission.group
     dropped = group is not None and make_way(job, group, at=at, by=by)
     told = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}

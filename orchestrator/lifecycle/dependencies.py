@@ -3,7 +3,7 @@
 Dependencies follow the root: what counts is the newest attempt of each job, so a failed row whose automatic retry is
 open has not failed yet."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from runtime_jobs.errors import InvalidDependency
@@ -28,15 +28,46 @@ class Standing:
 FREE = Standing()  # of a job that depends on nothing
 
 
-def roots_of(job_ulids: Sequence[str], *, org_slug: str) -> list[str]:
-    """The first attempts of these jobs of the organization. Raises InvalidDependency for any other id."""
+@dataclass(frozen=True)
+class Outlook:
+    """How the jobs stand that new ones want to wait for, looked up at once for all of them. `roots`: organization and
+    root by the id that was named; `newest`: key and state of a root's newest attempt."""
+
+    roots: Mapping[str, tuple[str, str]]
+    newest: Mapping[str, tuple[int, str]]
+
+    def standing_for(self, job_ulids: Sequence[str], *, org_slug: str) -> Standing:
+        """Of a job of this organization. Raises InvalidDependency for an id that is none of its jobs."""
+        if not job_ulids:
+            return FREE
+        own = {name: root for name, (org, root) in self.roots.items() if org == org_slug}
+        wrong = [f"{name} is no job of this organization." for name in dict.fromkeys(job_ulids) if name not in own]
+        if wrong:
+            raise InvalidDependency({"depends_on": wrong}, "A job can only depend on jobs of its own organization.")
+        return _standing(list(dict.fromkeys(own[name] for name in job_ulids)), self.newest)
+
+
+NOTHING = Outlook({}, {})  # of jobs that depend on nothing
+
+
+def outlook_on(job_ulids: Collection[str]) -> Outlook:
+    """Look at these jobs. What has not ended is locked and marked as awaited: it cannot end before this transaction
+    does, and then finds the job that waits for it. Looked at again after each wait: an attempt may have ended meanwhile
+    and been followed. Comes before anything else in a verb that may end one of them itself."""
     if not job_ulids:
-        return []
-    known = dict(Job.objects.filter(job_ulid__in=job_ulids, org_slug=org_slug).values_list("job_ulid", "root_job_ulid"))
-    wrong = [f"{name} is no job of this organization." for name in dict.fromkeys(job_ulids) if name not in known]
-    if wrong:
-        raise InvalidDependency({"depends_on": wrong}, "A job can only depend on jobs of its own organization.")
-    return list(dict.fromkeys(known[name] for name in job_ulids))
+        return NOTHING
+    rows = Job.objects.filter(job_ulid__in=job_ulids).values_list("job_ulid", "org_slug", "root_job_ulid")
+    roots = {name: (org_slug, root) for name, org_slug, root in rows}
+    return Outlook(roots, _held({root for _, root in roots.values()}))
+
+
+def _held(roots: Collection[str]) -> dict[str, tuple[int, str]]:
+    held: set[int] = set()
+    while not (unfinished := _unfinished(newest := _newest(roots))) <= held:
+        list(Job.objects.locked().filter(pk__in=unfinished).order_by("pk").values_list("pk"))
+        Job.objects.filter(pk__in=unfinished, awaited=False).update(awaited=True)
+        held = unfinished
+    return newest
 
 
 def roots_for(job: Job) -> list[str]:
@@ -47,31 +78,33 @@ def roots_for(job: Job) -> list[str]:
 
 def standing_of(roots: Sequence[str]) -> Standing:
     """As they stand at this moment."""
-    if not roots:
-        return FREE
-    attempts = Job.objects.filter(root_job_ulid__in=roots).order_by("root_job_ulid", "-attempt")
-    newest = list(attempts.distinct("root_job_ulid").values_list("pk", "root_job_ulid", "state"))
-    unfinished = frozenset(pk for pk, _, state in newest if state not in FINAL)
-    failed = [root for _, root, state in newest if state in FINAL and state != JobState.SUCCEEDED]
-    return Standing(tuple(roots), unfinished, min(failed, default=None))
+    return _standing(roots, _newest(roots)) if roots else FREE
 
 
 def held_standing_of(roots: Sequence[str]) -> Standing:
-    """The same, and what has not ended is locked and marked as awaited: it cannot end before this transaction does, and
-    then finds the job that waits for it. Looked at again after each wait: an attempt may have ended meanwhile and been
-    followed. Comes before anything else in a verb that may end one of them itself."""
-    held: frozenset[int] = frozenset()
-    while (standing := standing_of(roots)).failed is None and not standing.unfinished <= held:
-        list(Job.objects.locked().filter(pk__in=standing.unfinished).order_by("pk").values_list("pk"))
-        Job.objects.filter(pk__in=standing.unfinished, awaited=False).update(awaited=True)
-        held = standing.unfinished
-    return standing
+    """The same, with what has not ended locked and marked; see `outlook_on`."""
+    return _standing(roots, _held(roots)) if roots else FREE
 
 
-def bind(job: Job, standing: Standing) -> None:
-    """Write down what a new job depends on, once for all of its attempts."""
-    if job.attempt == 1 and standing.roots:
-        Dependency.objects.bulk_create(Dependency(job_id=job.job_ulid, on_id=root) for root in standing.roots)
+def _newest(roots: Collection[str]) -> dict[str, tuple[int, str]]:
+    attempts = Job.objects.filter(root_job_ulid__in=roots).order_by("root_job_ulid", "-attempt")
+    rows = attempts.distinct("root_job_ulid").values_list("pk", "root_job_ulid", "state")
+    return {root: (pk, state) for pk, root, state in rows}
+
+
+def _unfinished(newest: Mapping[str, tuple[int, str]]) -> set[int]:
+    return {pk for pk, state in newest.values() if state not in FINAL}
+
+
+def _standing(roots: Sequence[str], newest: Mapping[str, tuple[int, str]]) -> Standing:
+    among = {root: newest[root] for root in roots}
+    failed = [root for root, (_, state) in among.items() if state in FINAL and state != JobState.SUCCEEDED]
+    return Standing(tuple(roots), frozenset(_unfinished(among)), min(failed, default=None))
+
+
+def bind(job: Job, standing: Standing) -> list[Dependency]:
+    """What a new job depends on, to be stored once for all of its attempts."""
+    return [Dependency(job_id=job.job_ulid, on_id=root) for root in standing.roots] if job.attempt == 1 else []
 
 
 def note_end(job: Job) -> list[EndedDependency]:

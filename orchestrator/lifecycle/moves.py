@@ -98,7 +98,7 @@ def enter(job: Job, *, at: datetime, by: Actor, standing: Standing = FREE, **pay
     job.created_at = job.phase_at = job.updated_at = at
     job.lane_id = _lane_of(job)
     written().add(job)
-    dependencies.bind(job, standing)
+    written().beside += dependencies.bind(job, standing)
     kind, needs = "job.queued" if standing.is_met else "job.blocked", list(standing.roots) or None
     note(job, kind, at=at, by=by, to_state=job.state, depends_on=needs, **payload)
     if standing.failed:
@@ -210,7 +210,9 @@ def follow(job: Job, kind: RetryKind, *, at: datetime, by: Actor, reason: str, *
     successor.retry_of_job_ulid, successor.retry_kind, successor.attempt = job.job_ulid, kind, job.attempt + 1
     if kind == RetryKind.AUTOMATIC:
         successor.automatic_retries_spent = job.automatic_retries_spent + 1
-    standing = dependencies.held_standing_of(dependencies.roots_for(job))
+    # What has run had to wait for nothing any more; what is retried by hand may never have run.
+    waits = kind != RetryKind.AUTOMATIC
+    standing = dependencies.held_standing_of(dependencies.roots_for(job)) if waits else FREE
     enter(successor, at=at, by=by, standing=standing, attempt=successor.attempt)
     note(successor, "job.retried", at=at, by=by, retry_of=job.job_ulid, retry=str(kind), reason=reason)
     return store(successor, at)

@@ -5,7 +5,9 @@ from datetime import datetime
 
 from django.db import transaction
 
-from orchestrator.lifecycle.by_client import new_job, queue
+from orchestrator.lifecycle.admission import known_for
+from orchestrator.lifecycle.by_client import new_job, place, queue
+from orchestrator.lifecycle.dependencies import NOTHING
 from orchestrator.lifecycle.transaction import verb
 from orchestrator.protocols.github.keeping import Delivery, first_of, keep, keep_repeat
 from orchestrator.protocols.github.models import Outcome, WebhookDelivery
@@ -83,4 +85,6 @@ def _submitted(
 ) -> tuple[Job, Batch]:
     submission = submission_of(project, event, delivery)
     job, batch = new_job(submission, policy), batch_of(submission, event, delivery, at)
-    return queue(job, submission, default_pool=default_pool, at=at, by=GITHUB, batch=batch), batch
+    job.batch = batch
+    standing = place(job, submission, known_for([submission.home], default_pool=default_pool), NOTHING)
+    return queue(job, submission, standing, at=at, by=GITHUB), batch

@@ -6,6 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import QuerySet
 from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,17 +27,18 @@ from orchestrator.feeds import logs
 from orchestrator.lifecycle import Outcome, Submission
 from orchestrator.lifecycle.dependencies import roots_for
 from orchestrator.protocols.native import operations, wire
+from orchestrator.protocols.native.answering import refusal, wrong
 from orchestrator.protocols.native.filters import AnyJobFilters, JobFilters
-from orchestrator.protocols.native.requests import CancelJob, RetryJob, Submit, SubmitAny, SubmitJob
+from orchestrator.protocols.native.requests import CancelJob, ManyJobs, RetryJob, Submit, SubmitAny, SubmitJob
 from orchestrator.reasons.waiting import waiting_of
-from runtime_jobs.errors import NotFound
+from runtime_jobs.errors import LifecycleError, NotFound
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, Job, JobEvent
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import RUNTIME, TYPES
 
 EVENTS_LIMIT = 500
-SCOPES = {"create": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
+SCOPES = {"create": Scope.JOBS_WRITE, "bulk": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
 
 
 class Jobs(StrictQuery, GenericViewSet):
@@ -74,11 +76,7 @@ class Jobs(StrictQuery, GenericViewSet):
 
     def create(self, request: Request) -> Response:
         """Queue a new job. With an Idempotency-Key, the same request again answers the first job."""
-        body = self.submitted(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        if not client_of(request).sees(body.validated_data["org_slug"]):
-            raise NotFound("There is no such organization.")
-        submission = _submission(request, body)
+        submission = self._submission(self.submitted(), body_of(request))
         outcome = lifecycle.submit(
             submission,
             policy=policy_of(submission.spec.job_type),
@@ -87,6 +85,50 @@ class Jobs(StrictQuery, GenericViewSet):
             once=repeatable(request, self.operation, body_of(request)),
         )
         return self._created(outcome)
+
+    @action(detail=False, methods=["post"], pagination_class=None, filterset_class=None)
+    def bulk(self, request: Request) -> Response:
+        """Queue many jobs, each for itself: one that is refused stops no other."""
+        body = ManyJobs(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        reader = self.submitted()
+        outcome = lifecycle.submit_many(
+            [self._entry(reader, entry) for entry in body.validated_data["jobs"]],
+            policy_of=policy_of,
+            default_pool=settings.DEFAULT_POOL,
+            by=client_of(request).actor,
+            once=repeatable(request, f"{self.operation} bulk", body_of(request)),
+        )
+        results = [
+            refusal(one, request) if isinstance(one, Exception) else {"status": 201, "body": self.shown(one)}
+            for one in outcome.results
+        ]
+        return Response({"results": results}, headers={"Idempotency-Replayed": "true"} if outcome.replayed else {})
+
+    def _entry(self, reader: Submit, sent: dict[str, Any]) -> Submission | LifecycleError:
+        try:
+            return self._submission(reader, sent)
+        except LifecycleError as error:
+            return error
+        except ValidationError as error:
+            return wrong(error, self.request)
+
+    def _submission(self, reader: Submit, body: dict[str, Any]) -> Submission:
+        """Read one. Raises ValidationError, and NotFound for an organization that the caller does not see."""
+        sent = reader.run_validation(body)
+        if not client_of(self.request).sees(sent["org_slug"]):
+            raise NotFound("There is no such organization.")
+        return Submission(
+            org_slug=sent["org_slug"],
+            project_slug=sent["project_slug"],
+            spec=reader.wanted(sent),
+            trigger_kind=sent["trigger"]["kind"],
+            trigger_actor=sent["trigger"]["actor"],
+            correlation_id=arrival_of(self.request).correlation_id,
+            source_address=address_of(self.request),
+            pool=sent.get("pool"),
+            depends_on=tuple(sent["depends_on"]),
+        )
 
     def list(self, request: Request) -> Response:
         """The jobs, newest first."""
@@ -176,21 +218,6 @@ class AnyJobViewSet(Jobs):
 
     def shown(self, row: Job) -> dict[str, Any]:
         return wire.any_job(row)
-
-
-def _submission(request: Request, body: Submit) -> Submission:
-    sent = body.validated_data
-    return Submission(
-        org_slug=sent["org_slug"],
-        project_slug=sent["project_slug"],
-        spec=body.wanted(),
-        trigger_kind=sent["trigger"]["kind"],
-        trigger_actor=sent["trigger"]["actor"],
-        correlation_id=arrival_of(request).correlation_id,
-        source_address=address_of(request),
-        pool=sent.get("pool"),
-        depends_on=tuple(sent["depends_on"]),
-    )
 
 
 def _details(row: Job) -> dict[str, Any]:

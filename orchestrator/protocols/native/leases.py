@@ -1,5 +1,6 @@
 """`/v1/runtime/leases`: claim, and what the holder of a lease says about its job (document 000)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -28,13 +29,22 @@ from workers.models import Worker
 from workers.registry.matching import offer_of
 
 
-class LeaseViewSet(StrictQuery, GenericViewSet):
-    """For workers. An unknown lease, another worker's and one that has ended are all answered 409 `stale_lease`."""
+class ForWorkers(StrictQuery, GenericViewSet):
+    """What only workers may call."""
 
     permission_classes = [IsWorker]
     http_method_names = ["post"]
     filter_backends: list[Any] = []
     pagination_class = None
+
+    @property
+    def worker(self) -> Worker:
+        return worker_of(self.request)
+
+
+class LeaseViewSet(ForWorkers):
+    """An unknown lease, another worker's and one that has ended are all answered 409 `stale_lease`."""
+
     lookup_url_kwarg = "lease_id"
     lookup_value_regex = "[^/]+"
 
@@ -44,25 +54,23 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         if "lease_id" in kwargs and not is_id(kwargs["lease_id"], "rtl"):
             raise StaleLease("unknown_lease")
 
-    @property
-    def worker(self) -> Worker:
-        return worker_of(self.request)
-
     @operations.CLAIM
     def create(self, request: Request) -> Response:
         """Claim the next job. With `wait_seconds`, answer as soon as there is one."""
         sent = _parsed(requests.Claim, request)
-        claimed = lifecycle.claim(
+        claims = lifecycle.claim_many(
             worker=self.worker,
             offer=_offer(self.worker, sent),
+            most=sent["max_leases"] or 1,
             acknowledge=sent["acknowledge"],
             session=worker_session(request),
             once=repeatable(request, "claim", body_of(request)),
         )
-        if claimed is None:
+        if not claims:
             return Response(status=204)
-        headers = {"Idempotency-Replayed": "true"} if claimed.replayed else {}
-        return Response(_handed_out(claimed), status=201, headers=headers)
+        headers = {"Idempotency-Replayed": "true"} if claims[0].replayed else {}
+        leases = _handed_out(claims)
+        return Response({"leases": leases} if sent["max_leases"] else leases[0], status=201, headers=headers)
 
     @operations.ACKNOWLEDGE
     @action(detail=True, methods=["post"])
@@ -114,13 +122,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         result = _parsed(requests.Complete, request)["result"]
         if result["ingest_run_id"] and not settings.INGEST_URL:
             require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=self.worker)
-        job = lifecycle.complete(
-            lease_ulid=lease_id,
-            worker=self.worker,
-            ingest_run_id=result["ingest_run_id"],
-            exit_code=result["exit_code"],
-            result=wire.told(result, "counts"),
-        )
+        job = lifecycle.complete(lease_ulid=lease_id, worker=self.worker, **success_of(result))
         return Response(wire.ended(job))
 
     @operations.FAIL
@@ -128,15 +130,7 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
     def fail(self, request: Request, lease_id: str) -> Response:
         """End the job as failed. The same message again is answered the same."""
         result = _parsed(requests.Fail, request)["result"]
-        job = lifecycle.fail(
-            lease_ulid=lease_id,
-            worker=self.worker,
-            reason=FailureReason(result["reason"]),
-            message=result["message"],
-            exit_code=result["exit_code"],
-            result=wire.told(result) or None,
-            unsent_run=result["payload"],
-        )
+        job = lifecycle.fail(lease_ulid=lease_id, worker=self.worker, **failure_of(result))
         return Response(wire.ended(job))
 
     @operations.ACKNOWLEDGE_CANCEL
@@ -156,6 +150,26 @@ class LeaseViewSet(StrictQuery, GenericViewSet):
         return Response(wire.ended(job))
 
 
+def success_of(result: dict[str, Any]) -> dict[str, Any]:
+    """What a complete tells the core; the fields of `lifecycle.Success`."""
+    return {
+        "ingest_run_id": result["ingest_run_id"],
+        "exit_code": result["exit_code"],
+        "result": wire.told(result, "counts"),
+    }
+
+
+def failure_of(result: dict[str, Any]) -> dict[str, Any]:
+    """What a fail tells the core; the fields of `lifecycle.Failure`."""
+    return {
+        "reason": FailureReason(result["reason"]),
+        "message": result["message"],
+        "exit_code": result["exit_code"],
+        "result": wire.told(result) or None,
+        "unsent_run": result["payload"],
+    }
+
+
 def _parsed(serializer: type[Serializer], request: Request) -> dict[str, Any]:
     body = serializer(data=body_of(request))
     body.is_valid(raise_exception=True)
@@ -171,8 +185,20 @@ def _offer(worker: Worker, sent: dict[str, Any]) -> Offer:
     return Offer(worker.worker_id, worker.pool.slug, tuple(sent["job_types"]), offered, isolation)
 
 
-def _handed_out(claimed: Claimed) -> dict[str, Any]:
-    job = claimed.job
-    egress = Organization.objects.values_list("egress", flat=True).get(slug=job.org_slug) if job.allow_network else []
-    unsent = UnsentRun.objects.get(job=job).payload if RESEND in job.requirements else None
-    return wire.claimed(claimed.lease, job, egress=egress, unsent_run=unsent)
+def _handed_out(claims: Sequence[Claimed]) -> list[dict[str, Any]]:
+    connected = {one.job.org_slug for one in claims if one.job.allow_network}
+    organizations = Organization.objects.filter(slug__in=connected) if connected else Organization.objects.none()
+    egress = dict(organizations.values_list("slug", "egress"))
+    resent = [one.job for one in claims if RESEND in one.job.requirements]
+    unsent: dict[Any, Any] = {}
+    if resent:
+        unsent = dict(UnsentRun.objects.filter(job__in=resent).values_list("job_id", "payload"))
+    return [
+        wire.claimed(
+            one.lease,
+            one.job,
+            egress=egress[one.job.org_slug] if one.job.allow_network else [],
+            unsent_run=unsent.get(one.job.job_ulid),
+        )
+        for one in claims
+    ]

@@ -4,12 +4,18 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema_view
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    PolymorphicProxySerializer,
+    extend_schema_view,
+)
 from rest_framework.serializers import Serializer
 
 from orchestrator.access.headers import KEY_PATTERN, SESSION_PATTERN
 from orchestrator.access.schema import described
-from orchestrator.protocols.native import answers, examples, requests
+from orchestrator.protocols.native import answers, examples, examples_of_many, requests
 from runtime_jobs.identifiers import ULID_PATTERN
 
 HEADER: Final = "header"
@@ -34,6 +40,9 @@ LOCATION = OpenApiParameter(
 REPLAYED = OpenApiParameter(
     "Idempotency-Replayed", {"type": "string", "enum": ["true"]}, HEADER, response=[201], description="Not the first."
 )
+REPLAYED_MANY = OpenApiParameter(
+    "Idempotency-Replayed", {"type": "string", "enum": ["true"]}, HEADER, response=[200], description="Not the first."
+)
 
 
 class _Told(NamedTuple):
@@ -43,6 +52,7 @@ class _Told(NamedTuple):
     job: OpenApiExample
     listed: OpenApiExample
     detail: OpenApiExample
+    bulk: list[OpenApiExample]
 
 
 def _of_jobs(
@@ -52,6 +62,7 @@ def _of_jobs(
     shown: type[Serializer],
     listed: type[Serializer],
     detail: type[Serializer],
+    results: type[Serializer],
     told: _Told,
 ) -> Callable[[Any], Any]:
     """Describe the operations of a view of jobs. `noun` makes their ids."""
@@ -66,6 +77,16 @@ def _of_jobs(
                 *("not_found", "feature_not_enabled", "project_not_enabled", "repository_not_allowed"),
                 *("pool_forbidden", "timeout_above_plan", "invalid_dependency", "idempotency_conflict"),
             ),
+        ),
+        bulk=described(
+            f"submit_{noun}s",
+            request=requests.ManyJobs,
+            responses={
+                200: OpenApiResponse(results, description="What became of each: 201 with the job, or a refusal.")
+            },
+            parameters=[KEY, REPLAYED_MANY],
+            examples=told.bulk,
+            codes=("idempotency_conflict",),
         ),
         list=described(f"list_{noun}s", responses=listed(many=True), examples=[told.listed]),
         retrieve=described(f"get_{noun}", responses=detail, examples=[told.detail], codes=("not_found",)),
@@ -109,7 +130,14 @@ of_runtime_jobs = _of_jobs(
     shown=answers.JobShown,
     listed=answers.JobListed,
     detail=answers.JobInDetail,
-    told=_Told([examples.SUBMIT], examples.JOB, examples.JOB_LISTED, examples.JOB_IN_DETAIL),
+    results=answers.JobResults,
+    told=_Told(
+        [examples.SUBMIT],
+        examples.JOB,
+        examples.JOB_LISTED,
+        examples.JOB_IN_DETAIL,
+        [examples_of_many.SUBMIT_MANY, examples_of_many.SUBMITTED_MANY],
+    ),
 )
 of_any_jobs = _of_jobs(
     "job",
@@ -117,20 +145,25 @@ of_any_jobs = _of_jobs(
     shown=answers.AnyJobShown,
     listed=answers.AnyJobListed,
     detail=answers.AnyJobInDetail,
+    results=answers.AnyJobResults,
     told=_Told(
         [examples.SUBMIT_STEPS, examples.SUBMIT_ANY],
         examples.ANY_JOB,
         examples.ANY_JOB_LISTED,
         examples.ANY_JOB_IN_DETAIL,
+        [examples_of_many.SUBMIT_MANY_ANY, examples_of_many.SUBMITTED_MANY_ANY],
     ),
 )
 
+CLAIMED = PolymorphicProxySerializer(
+    "Claimed", [answers.LeaseShown, answers.LeasesShown], resource_type_field_name=None, many=False
+)
 CLAIM = described(
     "claim_runtime_lease",
     request=requests.Claim,
-    responses={201: answers.LeaseShown, 204: OpenApiResponse(description="No work for this worker now.")},
+    responses={201: CLAIMED, 204: OpenApiResponse(description="No work for this worker now.")},
     parameters=[KEY, SESSION, REPLAYED],
-    examples=[examples.CLAIM, examples.LEASE],
+    examples=[examples.CLAIM, examples_of_many.CLAIM_MANY, examples.LEASE, examples_of_many.LEASES],
     codes=("worker_mismatch", "pool_forbidden", "stale_lease", "idempotency_conflict"),
 )
 
@@ -193,3 +226,32 @@ ACKNOWLEDGE_CANCEL = _of_a_lease(
 RELEASE = _of_a_lease(
     "release_runtime_lease", requests.Release, "conflict", "illegal_move", examples=(examples.RELEASED,)
 )
+
+
+def _of_many_leases(
+    operation_id: str, *told: OpenApiExample, answer: type[Serializer] = answers.ToldResults, session: bool = False
+) -> Callable[[Any], Any]:
+    """The same of many. What is wrong with one of them stands in its result."""
+    return described(
+        operation_id,
+        request=requests.ManyLeases,
+        responses={200: OpenApiResponse(answer, description="What became of each: 200, or a refusal.")},
+        parameters=[SESSION] if session else [],
+        examples=list(told),
+    )
+
+
+ACKNOWLEDGE_MANY = _of_many_leases(
+    "acknowledge_runtime_leases", examples_of_many.ACKNOWLEDGE_MANY, examples_of_many.TOLD_MANY, session=True
+)
+HEARTBEAT_MANY = _of_many_leases(
+    "renew_runtime_leases",
+    examples_of_many.HEARTBEAT_MANY,
+    examples_of_many.RENEWED_MANY,
+    answer=answers.RenewedResults,
+    session=True,
+)
+COMPLETE_MANY = _of_many_leases(
+    "complete_runtime_leases", examples_of_many.COMPLETE_MANY, examples_of_many.UPLOADED_MANY
+)
+FAIL_MANY = _of_many_leases("fail_runtime_leases", examples_of_many.FAIL_MANY, examples_of_many.FAILED_MANY)

@@ -4,6 +4,7 @@ import base64
 import binascii
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from orchestrator.access.fields import Decimal, Flag, Message, Moment, Number, StrictSerializer, Text, Word
@@ -36,8 +37,8 @@ class Submit(StrictSerializer):
         help_text="Jobs of the same organization that have to succeed first.",
     )
 
-    def wanted(self) -> Spec:
-        """The spec that was sent, once it is valid."""
+    def wanted(self, sent: dict[str, Any]) -> Spec:
+        """The spec in what was sent and is valid."""
         raise NotImplementedError
 
 
@@ -47,8 +48,8 @@ class SubmitJob(Submit):
     source = SourceSent()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
     execution = ExecutionSent()
 
-    def wanted(self) -> Spec:
-        return runtime_of(self.validated_data)
+    def wanted(self, sent: dict[str, Any]) -> Spec:
+        return runtime_of(sent)
 
 
 class SubmitAny(Submit):
@@ -60,13 +61,13 @@ class SubmitAny(Submit):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         try:
-            self._wanted = spec_of(attrs["job_type"], attrs["spec"])
+            return attrs | {"wanted": spec_of(attrs["job_type"], attrs["spec"])}
         except serializers.ValidationError as error:
             raise serializers.ValidationError({"spec": error.detail}) from None
-        return attrs
 
-    def wanted(self) -> Spec:
-        return self._wanted
+    def wanted(self, sent: dict[str, Any]) -> Spec:
+        found: Spec = sent["wanted"]
+        return found
 
 
 class CancelJob(StrictSerializer):
@@ -89,6 +90,9 @@ class Claim(StrictSerializer):
     )
     wait_seconds = Decimal(required=False, default=0, min_value=0, max_value=60)
     acknowledge = Flag(required=False, default=False)
+    max_leases = Number(
+        required=False, default=None, min_value=1, max_value=64, help_text="With it the answer is a list."
+    )
 
     def validate_capabilities(self, offered: dict[str, bool] | None) -> dict[str, bool] | None:
         if offered is not None and (len(offered) > 64 or any(len(name) > 63 for name in offered)):
@@ -199,3 +203,52 @@ class Release(StrictSerializer):
 
 class Nothing(StrictSerializer):
     """A body without fields."""
+
+
+class Entry(serializers.Field):
+    """One object of a call for many. What is in it is read by the rules of the call for one, and refused for itself."""
+
+    default_error_messages = {"invalid": "An object is needed."}
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            self.fail("invalid")
+        return data
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "properties": {"lease_id": {"type": "string"}},
+        "required": ["lease_id"],
+        "description": "And what the call for one lease has in its body.",
+    }
+)
+class LeaseEntry(Entry):
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        entry = super().to_internal_value(data)
+        if not isinstance(entry.get("lease_id"), str):
+            raise serializers.ValidationError({"lease_id": ["A string is needed."]})
+        return entry
+
+
+@extend_schema_field({"type": "object", "description": "As the body of a call for one job."})
+class JobEntry(Entry):
+    pass
+
+
+class ManyLeases(StrictSerializer):
+    """POST /v1/runtime/leases/heartbeat and its like."""
+
+    leases = serializers.ListField(child=LeaseEntry(), allow_empty=False, max_length=256)
+
+    def validate_leases(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if len({entry["lease_id"] for entry in entries}) < len(entries):
+            raise serializers.ValidationError("A lease is named twice.")
+        return entries
+
+
+class ManyJobs(StrictSerializer):
+    """POST /v1/jobs/bulk."""
+
+    jobs = serializers.ListField(child=JobEntry(), allow_empty=False, max_length=500)

@@ -6,11 +6,13 @@ from rest_framework.routers import SimpleRouter
 from orchestrator.access.waiting import patient
 from orchestrator.protocols.native.jobs import AnyJobViewSet, JobViewSet
 from orchestrator.protocols.native.leases import LeaseViewSet
+from orchestrator.protocols.native.many import ManyLeasesViewSet
 from orchestrator.protocols.native.pools import PoolViewSet
 
 router = SimpleRouter(trailing_slash=False)
 router.register("runtime/jobs", JobViewSet, basename="runtime-job")
 router.register("jobs", AnyJobViewSet, basename="job")
+router.register("runtime/leases", ManyLeasesViewSet, basename="runtime-leases")
 router.register("runtime/leases", LeaseViewSet, basename="runtime-lease")
 router.register("pools", PoolViewSet, basename="pool")
 

@@ -1,0 +1,110 @@
+"""Many jobs submitted in one call: one transaction, a result for each, as many statements for 500 as for one."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from orchestrator.idempotency import Repeatable
+from orchestrator.lifecycle.admission import known_for
+from orchestrator.lifecycle.by_client import Submission, new_job, place, queue
+from orchestrator.lifecycle.dependencies import Standing, outlook_on
+from orchestrator.lifecycle.transaction import verb, written
+from runtime_jobs.clock import database_time
+from runtime_jobs.errors import Invalid, LifecycleError
+from runtime_jobs.events import Actor
+from runtime_jobs.models import Job
+from runtime_jobs.policy import Policy
+
+
+@dataclass(frozen=True)
+class BulkOutcome:
+    """What became of each entry, in their order. `replayed`: an earlier request with the same key made it."""
+
+    results: list[Job | LifecycleError]
+    replayed: bool = False
+
+
+class Repeated(LifecycleError):
+    """A refusal of an earlier request, told once more."""
+
+    def __init__(self, code: str, message: str, facts: dict[str, Any]) -> None:
+        super().__init__(message, **facts)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A job that may come in."""
+
+    job: Job
+    submission: Submission
+    standing: Standing
+
+
+@verb
+def submit_many(
+    entries: Sequence[Submission | LifecycleError],
+    *,
+    policy_of: Callable[[str], Policy],
+    default_pool: str,
+    by: Actor,
+    once: Repeatable | None = None,
+    now: datetime | None = None,
+) -> BulkOutcome:
+    """Queue a job for each entry that may come in; one that is refused stops no other. What the door has refused stands
+    among the entries as its refusal. With `once`, the same request again returns the first results.
+
+    Raises IdempotencyConflict."""
+    if once and (known := once.known()):
+        return _remembered(known)
+    at = now or database_time()
+    placed = _placed(entries, policy_of, default_pool)
+    told = _told(placed) if once else ""
+    if once and (first := once.settle(told, at=at)) != told:
+        return _remembered(first)
+    return BulkOutcome([_queued(one, at, by) if isinstance(one, _Placed) else one for one in placed])
+
+
+def _queued(one: _Placed, at: datetime, by: Actor) -> Job:
+    if one.submission.group:  # its group may have members among those before it, which it must find
+        written().flush()
+    return queue(one.job, one.submission, one.standing, at=at, by=by)
+
+
+def _placed(
+    entries: Sequence[Submission | LifecycleError], policy_of: Callable[[str], Policy], default_pool: str
+) -> list[_Placed | LifecycleError]:
+    submissions = [entry for entry in entries if isinstance(entry, Submission)]
+    known = known_for({one.home for one in submissions}, default_pool=default_pool)
+    outlook = outlook_on({name for one in submissions for name in one.depends_on})
+    policies = {name: policy_of(name) for name in {one.spec.job_type for one in submissions}}
+
+    def tried(entry: Submission | LifecycleError) -> _Placed | LifecycleError:
+        if isinstance(entry, LifecycleError):
+            return entry
+        job = new_job(entry, policies[entry.spec.job_type])
+        try:
+            return _Placed(job, entry, place(job, entry, known, outlook))
+        except LifecycleError as refusal:
+            return refusal
+
+    return [tried(entry) for entry in entries]
+
+
+def _told(placed: Sequence[_Placed | LifecycleError]) -> str:
+    """What is kept under the key: the ids of the jobs, and the refusals."""
+    return json.dumps([one.job.job_ulid if isinstance(one, _Placed) else _refusal(one) for one in placed])
+
+
+def _refusal(error: LifecycleError) -> dict[str, Any]:
+    facts = error.facts | ({"errors": error.errors} if isinstance(error, Invalid) else {})
+    return {"code": error.code, "message": error.message, "facts": facts}
+
+
+def _remembered(told: str) -> BulkOutcome:
+    kept = json.loads(told)
+    named = [one for one in kept if isinstance(one, str)]
+    jobs = {job.job_ulid: job for job in Job.objects.select_related("batch").filter(job_ulid__in=named)}
+    return BulkOutcome([jobs[one] if isinstance(one, str) else Repeated(**one) for one in kept], replayed=True)
