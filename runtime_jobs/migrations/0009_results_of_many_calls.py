@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('runtime_jobs', '0007_scheduling'),
+        ('runtime_jobs', '0008_followed_priority'),
     ]
 
     operations = [
