@@ -46,8 +46,7 @@ class Scene:
 
     def widen(self, lanes: int) -> None:
         """To so many lanes, each of a tenant of its own."""
-        for number in range(self.lanes, lanes):
-            tenants.fill(f"{self.name}-{number}", self.name, 1, trail=False)
+        tenants.one_each([f"{self.name}-{number}" for number in range(self.lanes, lanes)], self.name)
         self.lanes = lanes
 
     def claim(self) -> float:

@@ -9,10 +9,11 @@ from typing import Any
 from django.db import connection
 
 from orchestrator import lifecycle
-from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.models import Job, JobEvent, Organization, Project
 from tests.factories import (
     OPERATOR,
     OrganizationFactory,
+    PlanFactory,
     PoolFactory,
     ProjectFactory,
     WorkerFactory,
@@ -72,6 +73,19 @@ def fill(org: str, pool: str, jobs: int, *, trail: bool = True) -> None:
     first = submitted_steps(project)
     if jobs > 1:
         _copy(first, jobs - 1, trail=trail)
+
+
+def one_each(orgs: list[str], pool: str) -> None:
+    """Let one job of each of these new tenants wait, by the verb."""
+    plan = PlanFactory()
+    made = Organization.objects.bulk_create(
+        Organization(slug=org, name=org, plan=plan, hosted_runtime_analysis=True) for org in orgs
+    )
+    projects = Project.objects.bulk_create(
+        Project(organization=organization, slug="web", enabled=True, pool=pool) for organization in made
+    )
+    for project in projects:
+        submitted_steps(project)
 
 
 def body(org: str) -> dict[str, Any]:
