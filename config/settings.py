@@ -197,6 +197,8 @@ CSRF_FAILURE_VIEW = "orchestrator.access.outside.cross_site"
 # What a GitHub App signs with, for every project; empty: only the secrets of projects count.
 GITHUB_WEBHOOK_SECRET = env.str("GITHUB_WEBHOOK_SECRET", default="")
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # for /metrics; empty: only from this machine
+# Tenants whose numbers /metrics shows apart from the others'; more than 50 would cost the one who stores them dearly.
+METRICS_TENANTS = env.list("METRICS_TENANTS", default=[])[:50]
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
 SECURE_SSL_REDIRECT = HTTPS and env.bool("SSL_REDIRECT", default=True)

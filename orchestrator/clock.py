@@ -11,6 +11,7 @@ from django.db import Error, connection
 from orchestrator.models import ClockBeat
 from orchestrator.scheduling import sweep_scheduling
 from orchestrator.sweeps import forget_old_deliveries, forget_old_keys, sweep
+from orchestrator.tally.counting import Tally
 from runtime_jobs.clock import database_time
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ class Clock:
         self.stopping = threading.Event()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.rounds = 0
+        self.tally = Tally()
 
     def run(self, *, once: bool = False) -> None:
         while not self.stopping.is_set():
@@ -45,6 +47,7 @@ class Clock:
             return False
         changed = sweep()
         sweep_scheduling()
+        self.tally.go_on()
         if changed:
             log.info("clock changed %d jobs", changed)
         if self.rounds % KEYS_EVERY == 0:

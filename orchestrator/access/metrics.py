@@ -1,16 +1,21 @@
 """What Prometheus may ask for: requests by route, and how the queue stands. No label that a caller can invent."""
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 
 from django.db import DatabaseError, InterfaceError, connection, transaction
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from orchestrator.access.job_metrics import of_jobs
 from orchestrator.waking import numbers as waking
 
 COUNTED = 100_000  # beyond so many waiting jobs the exact number helps nobody, and counting costs
+REMEMBERED_SECONDS = 3.0
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 registry = CollectorRegistry()
@@ -47,27 +52,50 @@ def count(method: str, route: str, status: int, seconds: float) -> None:
     _seconds.labels(method, route).observe(seconds)
 
 
-class Queue(Collector):
-    """How things stand in the database, looked up at each scrape. A database that is down is a fact to report."""
+class Database(Collector):
+    """How things stand in the database. One look serves all scrapes of some seconds, so that nobody can make it work
+    hard by asking often. A database that is down is a fact to report."""
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        try:
-            queued, held, leases, oldest, beat = _look()
-        except (DatabaseError, InterfaceError):
-            yield _gauge("orchestrator_database_up", "Whether the database answers.", 0)
-            return
-        yield _gauge("orchestrator_database_up", "Whether the database answers.", 1)
-        jobs = GaugeMetricFamily("orchestrator_jobs", f"Jobs that are not final; {COUNTED} at most.", labels=["state"])
-        for state, number in {"queued": queued, **held}.items():
-            jobs.add_metric([state], number)
-        yield jobs
-        yield _gauge("orchestrator_open_leases", "Leases granted or active.", leases)
-        yield _gauge("orchestrator_oldest_queued_seconds", "How long the oldest waiting job waits.", oldest or 0)
-        if beat is not None:
-            yield _gauge("orchestrator_clock_beat_age_seconds", "Since the clock's last round.", beat)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        self._found: list[Metric] = []
+        self._until = 0.0
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._found = list(_asked())
+                self._until = time.monotonic() + REMEMBERED_SECONDS
+            yield from self._found
 
 
-registry.register(Queue())
+def _asked() -> Iterator[Metric]:
+    try:
+        found = [*_of_queue(*_look()), *of_jobs()]
+    except (DatabaseError, InterfaceError):
+        found = []
+    yield _gauge("orchestrator_database_up", "Whether the database answers.", bool(found))
+    yield from found
+
+
+def _of_queue(
+    queued: int, held: dict[str, int], leases: int, oldest: float | None, beat: float | None
+) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily("orchestrator_jobs", f"Jobs that are not final; {COUNTED} at most.", labels=["state"])
+    for state, number in {"queued": queued, **held}.items():
+        jobs.add_metric([state], number)
+    yield jobs
+    yield _gauge("orchestrator_open_leases", "Leases granted or active.", leases)
+    yield _gauge("orchestrator_oldest_queued_seconds", "How long the oldest waiting job waits.", oldest or 0)
+    if beat is not None:
+        yield _gauge("orchestrator_clock_beat_age_seconds", "Since the clock's last round.", beat)
+
+
+database = Database()
+registry.register(database)
 
 
 def _look() -> tuple[int, dict[str, int], int, float | None, float | None]:

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from leases.models import Lease
-from orchestrator.access import metrics
+from orchestrator.access import job_metrics, metrics
 from orchestrator.models import ClockBeat
 from tests.calling import Caller, problem_of
 from tests.factories import api_token, claimed, submitted
@@ -18,6 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 def scrape(**headers):
+    metrics.database.forget()
     response = Caller().get("/metrics", **headers)
     assert response.status_code == 200
     assert response["Content-Type"].startswith("text/plain; version=")
@@ -52,18 +53,20 @@ def test_an_empty_installation_has_numbers_too(db):
     assert value(text, "orchestrator_clock_beat_age_seconds") is None, "no clock has ever run: there is no age"
 
 
-def test_it_asks_once_with_a_limit_of_time_and_of_rows(organization):
-    with (
-        CaptureQueriesContext(
-            connection,
-        ) as queries,
-        nothing_lost(),
-    ):
+def test_it_asks_twice_with_a_limit_of_time_and_of_rows(organization):
+    with CaptureQueriesContext(connection) as queries, nothing_lost():
         scrape()
     asked = [query["sql"] for query in queries if "string_agg" not in query["sql"]]
-    assert len([sql for sql in asked if "SELECT" in sql]) == 1
-    assert any("statement_timeout" in sql for sql in asked)
+    assert len([sql for sql in asked if "SELECT" in sql]) == 2
+    assert len([sql for sql in asked if "statement_timeout" in sql]) == 2
     assert any(f"LIMIT {metrics.COUNTED}" in sql for sql in asked)
+    assert any(f"LIMIT {job_metrics.IN_ALL}" in sql for sql in asked)
+
+
+def test_who_asks_often_gets_what_was_found_before(organization, django_assert_num_queries):
+    scrape()
+    with django_assert_num_queries(0):
+        assert Caller().get("/metrics").status_code == 200
 
 
 def test_each_look_goes_by_an_index(organization):

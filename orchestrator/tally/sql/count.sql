@@ -1,0 +1,52 @@
+-- Add to the counts what the trail says since the last time, and what else can be seen of leases and limits. The trail
+-- is read below the oldest open transaction: above it a lower key may still be committed, and would be missed.
+WITH place AS (
+    SELECT xid, event_id, beats_until, clock_timestamp() AS now FROM metric_place WHERE id = 1 FOR UPDATE
+), seen AS MATERIALIZED (
+    SELECT e.*
+      FROM place CROSS JOIN LATERAL (
+        SELECT xid, id, job_ulid, event_type, job_type, payload_json ->> 'reason' AS reason, to_state
+          FROM runtime_job_events
+         WHERE (xid, id) > (place.xid, place.event_id) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+         ORDER BY xid, id
+         LIMIT %(most)s) e
+), phases AS (
+    SELECT j.job_type, phase.name, extract(epoch FROM phase.seconds)::float8 AS seconds
+      FROM seen JOIN runtime_jobs j USING (job_ulid)
+     CROSS JOIN LATERAL (VALUES ('queued', coalesce(j.started_at, j.finished_at) - j.created_at),
+                                ('running', j.finished_at - j.started_at),
+                                ('total', j.finished_at - j.created_at)) AS phase(name, seconds)
+     WHERE seen.to_state = ANY (%(final)s) AND phase.seconds IS NOT NULL
+), beats AS (
+    SELECT j.job_type
+      FROM place JOIN runtime_worker_leases l ON l.last_heartbeat_at > place.beats_until AND l.last_heartbeat_at <= place.now
+      JOIN runtime_jobs j ON j.job_ulid = l.job_ulid
+     WHERE l.state IN ('granted', 'active')
+), facts (name, job_type, detail, org_slug, bound, value) AS (
+    SELECT 'job_failures', job_type, coalesce(reason, ''), '', 0, 1 FROM seen WHERE event_type = 'job.failed'
+     UNION ALL
+    SELECT 'job_retry', job_type, '', '', 0, 1 FROM seen WHERE event_type IN ('job.retried', 'job.replayed')
+     UNION ALL
+    SELECT 'job_cancellations', job_type, coalesce(reason, ''), '', 0, 1 FROM seen WHERE event_type = 'job.canceled'
+     UNION ALL
+    SELECT 'job_latency_bucket', job_type, name, '',
+           coalesce((SELECT min(bound) FROM unnest(%(bounds)s::float8[]) bound WHERE seconds <= bound), 'Infinity'), 1
+      FROM phases
+     UNION ALL
+    SELECT 'job_latency_sum', job_type, name, '', 0, seconds FROM phases
+     UNION ALL
+    SELECT 'lease_extensions', job_type, '', '', 0, 1 FROM beats
+     UNION ALL
+    SELECT 'quota_exceeded', '', kind, CASE WHEN org_slug = ANY (%(tenants)s) THEN org_slug ELSE '' END, 0, 1
+      FROM lane_limits WHERE waiting AND id <> ALL (%(known)s)
+), added AS (
+    INSERT INTO metric_counts AS c (name, job_type, detail, org_slug, bound, value)
+    SELECT name, job_type, detail, org_slug, bound, sum(value) FROM facts GROUP BY 1, 2, 3, 4, 5
+        ON CONFLICT (name, job_type, detail, org_slug, bound) DO UPDATE SET value = c.value + excluded.value
+), moved AS (
+    UPDATE metric_place m
+       SET xid = coalesce(last.xid, m.xid), event_id = coalesce(last.id, m.event_id), beats_until = place.now
+      FROM place LEFT JOIN (SELECT xid, id FROM seen ORDER BY xid DESC, id DESC LIMIT 1) last ON true
+     WHERE m.id = 1
+)
+SELECT (SELECT count(*) FROM seen), (SELECT coalesce(array_agg(id), '{}') FROM lane_limits WHERE waiting)
