@@ -78,7 +78,8 @@ def _placed(
 ) -> list[_Placed | LifecycleError]:
     submissions = [entry for entry in entries if isinstance(entry, Submission)]
     known = known_for({one.home for one in submissions}, default_pool=default_pool)
-    outlook = outlook_on({name for one in submissions for name in one.depends_on})
+    named = {name for one in submissions for name in one.depends_on}
+    outlook = outlook_on(named, org_slugs={one.org_slug for one in submissions})
     policies = {name: policy_of(name) for name in {one.spec.job_type for one in submissions}}
 
     def tried(entry: Submission | LifecycleError) -> _Placed | LifecycleError:

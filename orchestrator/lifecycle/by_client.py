@@ -61,7 +61,8 @@ def submit(
     if once and (first := once.settle(job.job_ulid, at=at)) != job.job_ulid:
         return Outcome(Job.objects.get(job_ulid=first), replayed=True)
     known = known_for([submission.home], default_pool=default_pool)
-    standing = place(job, submission, known, dependencies.outlook_on(submission.depends_on))
+    outlook = dependencies.outlook_on(submission.depends_on, org_slugs=[submission.org_slug])
+    standing = place(job, submission, known, outlook)
     return Outcome(queue(job, submission, standing, at=at, by=by))
 
 

@@ -40,7 +40,7 @@ class Outlook:
         """Of a job of this organization. Raises InvalidDependency for an id that is none of its jobs."""
         if not job_ulids:
             return FREE
-        own = {name: root for name, (org, root) in self.roots.items() if org == org_slug}
+        own = {name: root for name in job_ulids for org, root in [self.roots.get(name, ("", ""))] if org == org_slug}
         wrong = [f"{name} is no job of this organization." for name in dict.fromkeys(job_ulids) if name not in own]
         if wrong:
             raise InvalidDependency({"depends_on": wrong}, "A job can only depend on jobs of its own organization.")
@@ -50,13 +50,16 @@ class Outlook:
 NOTHING = Outlook({}, {})  # of jobs that depend on nothing
 
 
-def outlook_on(job_ulids: Collection[str]) -> Outlook:
-    """Look at these jobs. What has not ended is locked and marked as awaited: it cannot end before this transaction
-    does, and then finds the job that waits for it. Looked at again after each wait: an attempt may have ended meanwhile
-    and been followed. Comes before anything else in a verb that may end one of them itself."""
+def outlook_on(job_ulids: Collection[str], *, org_slugs: Collection[str]) -> Outlook:
+    """Look at these jobs, as far as they are these organizations' own: nobody locks another one's.
+
+    What has not ended is locked and marked as awaited: it cannot end before this transaction does, and then finds the
+    job that waits for it. Looked at again after each wait: an attempt may have ended meanwhile and been followed. Comes
+    before anything else in a verb that may end one of them itself."""
     if not job_ulids:
         return NOTHING
-    rows = Job.objects.filter(job_ulid__in=job_ulids).values_list("job_ulid", "org_slug", "root_job_ulid")
+    known = Job.objects.filter(job_ulid__in=job_ulids, org_slug__in=org_slugs)
+    rows = known.values_list("job_ulid", "org_slug", "root_job_ulid")
     roots = {name: (org_slug, root) for name, org_slug, root in rows}
     return Outlook(roots, _held({root for _, root in roots.values()}))
 

@@ -18,11 +18,14 @@ from runtime_jobs.states import CancelReason, FailureReason, JobState
 from tests.factories import (
     ALICE,
     OPERATOR,
+    POLICY,
     OrganizationFactory,
     ProjectFactory,
     WorkerFactory,
     claimed,
     offer,
+    spec,
+    submission,
     submitted,
 )
 from tests.orchestrator.conftest import after
@@ -200,6 +203,14 @@ def test_only_jobs_of_the_same_organization_may_be_named(project, whose):
     with pytest.raises(InvalidDependency) as refused:
         submitted(project, depends_on=(own, stranger))
     assert refused.value.errors == {"depends_on": [f"{stranger.job_ulid} is no job of this organization."]}
+
+
+def test_a_refused_entry_of_many_leaves_no_mark_on_anothers_job(project):
+    stranger = submitted(ProjectFactory(organization=OrganizationFactory()))
+    given = submission(project, spec(), depends_on=(stranger.job_ulid,))
+    done = lifecycle.submit_many([given], policy_of=lambda _: POLICY, default_pool="shared-linux", by=ALICE)
+    assert [error.code for error in done.results] == ["invalid_dependency"]
+    assert not now_of(stranger).awaited
 
 
 def test_the_process_that_ended_the_job_may_die_before_it_looks(project, dead):
