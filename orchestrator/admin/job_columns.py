@@ -1,19 +1,38 @@
 """The columns of the list of jobs."""
 
+from typing import Any
+
+from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
 from orchestrator.admin import shown
-from orchestrator.admin.words import JOB_COLOURS
+from orchestrator.admin.console import InOrder
+from orchestrator.admin.words import JOB_COLOURS, WAITING_COLOURS, brief
+from orchestrator.reasons.waiting import waiting_of
 from runtime_jobs.models import Job
 from runtime_jobs.states import HELD, JobState
 
 COLUMNS = ["shown_state", "job", "tenant", "source", "shown_pool", "age", "waited", "ran"]
 
 
+class Explained(InOrder):
+    """A page of the list, each waiting job with the reason why."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        page: list[Any] = list(self.result_list)  # type: ignore[has-type] # Django's, which says no type
+        waiting = waiting_of(page)
+        for job in page:
+            job.reason = waiting[job.pk].reason
+        self.result_list = page
+
+
 class JobColumns:
-    """Each from the row alone, so that a list costs the same with fifty rows as with one."""
+    """Each from the row, and what `Explained` has looked up for all of them: a list costs the same with fifty rows as
+    with one."""
 
     @display(description="State", label=JOB_COLOURS)
     def shown_state(self, job: Job) -> tuple[str, str]:
@@ -46,8 +65,14 @@ class JobColumns:
         return shown.stamped(shown.span((timezone.now() - job.created_at).total_seconds()), job.created_at)
 
     @display(description="Waited")
-    def waited(self, job: Job) -> str:
-        return shown.between(job.created_at, job.started_at or job.finished_at or timezone.now())
+    def waited(self, job: Job) -> SafeString:
+        """How long; and what for, if it waits still."""
+        long = shown.between(job.created_at, job.started_at or job.finished_at or timezone.now())
+        reason = getattr(job, "reason", None)
+        if reason is None:
+            return shown.two_lines(long, "")
+        facts = (WAITING_COLOURS.get(reason.code, ""), reason.message, brief(reason))
+        return shown.two_lines(long, format_html('<i class="{}" title="{}">{}</i>', *facts))
 
     @display(description="Ran")
     def ran(self, job: Job) -> str:

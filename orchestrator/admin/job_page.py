@@ -10,6 +10,7 @@ from django.utils.safestring import SafeString
 
 from leases.models import Lease
 from orchestrator.admin import job_log, shown, timeline
+from orchestrator.admin.job_dependencies import Neighbours, neighbours_of
 from orchestrator.admin.verdict import Verdict, verdict_of
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Batch, Job
@@ -45,6 +46,7 @@ class Page:
     leases: list[Held]
     moments: list[timeline.Moment]
     log: job_log.Piece
+    neighbours: Neighbours
     facts: list[tuple[str, Any]] = field(default_factory=list)
 
 
@@ -59,6 +61,7 @@ def page(job: Job, *, now: datetime) -> Page:
         leases=held,
         moments=timeline.moments(job, names),
         log=job_log.tail(job),
+        neighbours=neighbours_of(job),
         facts=_facts(job),
     )
 

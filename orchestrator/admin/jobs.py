@@ -17,7 +17,7 @@ from unfold.enums import ActionVariant
 
 from orchestrator.admin import job_log, job_page, job_search
 from orchestrator.admin.console import Uncounted
-from orchestrator.admin.job_columns import COLUMNS, JobColumns
+from orchestrator.admin.job_columns import COLUMNS, Explained, JobColumns
 from orchestrator.admin.job_filters import FILTERS, WORDS
 from orchestrator.admin.job_outcome import left_behind
 from orchestrator.admin.job_verbs import CANCEL, LIMIT, RESEND, RETRY, REVOKE, VERBS, JobVerb, ask_and_do, fitting_verbs
@@ -46,6 +46,9 @@ class JobAdmin(JobColumns, Uncounted):
         return request.user.has_perm("runtime_jobs.operate_job")
 
     # --- the list -----------------------------------------------------------------------------------------------------
+
+    def get_changelist(self, _request: HttpRequest, **_: Any) -> type[Explained]:
+        return Explained
 
     def get_search_results(
         self, _request: HttpRequest, queryset: QuerySet[Job], search_term: str

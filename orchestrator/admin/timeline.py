@@ -59,7 +59,7 @@ def _actor(event: JobEvent, names: dict[str, str]) -> str:
 
 def _facts(event: JobEvent, names: dict[str, str]) -> list[tuple[str, str]]:
     facts = [
-        (key.replace("_", " "), shown.without_lease_ids(value if isinstance(value, str) else str(value)))
+        (key.replace("_", " "), shown.without_lease_ids(", ".join(value) if isinstance(value, list) else str(value)))
         for key, value in event.payload_json.items()
         if value is not None and value is not False
     ]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from orchestrator.reasons.reason import Code
+from orchestrator.reasons.reason import Code, Reason
 from runtime_jobs.states import CancelReason, FailureReason, JobState
 
 
@@ -126,7 +126,7 @@ EVENTS: dict[str, tuple[str, str]] = {
 
 # Colours of badges, by the theme's names for them.
 JOB_COLOURS: dict[str, str] = {
-    JobState.BLOCKED: "warning",
+    JobState.BLOCKED: "info",
     JobState.QUEUED: "info",
     JobState.LEASED: "info",
     JobState.STARTING: "primary",
@@ -145,3 +145,19 @@ WAITING_COLOURS: dict[str, str] = {
     Code.POOL_PAUSED: "warning",
     Code.BREAKER_OPEN: "warning",
 }
+
+# Why a job waits, in a word for a list.
+BRIEF: dict[str, str] = {
+    Code.DEPENDS_ON: "after other jobs",
+    Code.POOL_PAUSED: "paused",
+    Code.BREAKER_OPEN: "breaker open",
+    Code.NO_MATCHING_WORKER: "no worker fits",
+    Code.ORGANIZATION_LIMIT: "limit reached",
+    Code.SOURCE_ADDRESS_LIMIT: "address at its limit",
+    Code.RATE_LIMITED: "rate limited",
+    Code.ALL_WORKERS_BUSY: "workers busy",
+}
+
+
+def brief(reason: Reason) -> str:
+    return BRIEF.get(reason.code) or f"number {reason.facts['position']}"

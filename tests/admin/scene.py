@@ -49,7 +49,8 @@ class Scene:
     def ago(self, minutes: float) -> datetime:
         return self.at - timedelta(minutes=minutes)
 
-    def submit(self, name: str, project: Project, minutes: float, **asked: object) -> Job:
+    def submit(self, name: str, project: Project, minutes: float, after: tuple[str, ...] = (), **asked: object) -> Job:
+        """`after`: the names of the jobs that it depends on."""
         owner, repo = project.repositories[0].split("/")
         asked = {"owner": owner, "repo": repo, "repo_url": f"https://github.com/{owner}/{repo}.git"} | asked
         submission = Submission(
@@ -60,6 +61,7 @@ class Scene:
             trigger_actor="github-app",
             correlation_id="4bf92f3577b34da6a3ce929d0e0e4736",
             source_address="198.51.100.7",
+            depends_on=tuple(self.jobs[one].job_ulid for one in after),
         )
         outcome = lifecycle.submit(
             submission, policy=POLICY, default_pool="shared-linux", by=ALICE, now=self.ago(minutes)
@@ -228,3 +230,5 @@ def _running(scene: Scene, ours: dict[str, Project]) -> None:
 def _waiting(scene: Scene, ours: dict[str, Project]) -> None:
     for number in range(4):
         scene.submit(f"waiting-{number}", ours["api" if number % 2 else "web"], 0.3 - number / 16)
+    scene.submit("deploy", ours["web"], 0.04, after=("good-4", "running", "waiting-0"), command=("make", "deploy"))
+    scene.submit("notify", ours["web"], 0.03, after=("deploy",), command=("make", "notify"))

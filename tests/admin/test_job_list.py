@@ -2,12 +2,13 @@
 
 import pytest
 from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
 from orchestrator.admin import job_search
 from runtime_jobs.models import Job
 from tests.admin.pages import address
 from tests.admin.scene import COMMITS
-from tests.factories import submitted
+from tests.factories import ProjectFactory, submitted
 
 LIST = "/admin/runtime_jobs/job/"
 
@@ -21,6 +22,32 @@ def names(scene, answer) -> set[str]:
 def test_the_newest_come_first(olga, scene):
     rows = olga.get(LIST).context["cl"].result_list
     assert [row.pk for row in rows] == sorted((row.pk for row in rows), reverse=True)
+
+
+def test_the_list_says_why_each_waits(olga, scene):
+    text = olga.get(f"{LIST}?status=queued").content.decode()
+    for words in (">number 2</i>", ">no worker fits</i>", ">after other jobs</i>"):
+        assert words in text, words
+    assert 'class="danger" title="No worker is alive in the pool gpu-linux."' in text
+
+
+def test_a_list_costs_the_same_however_many_wait(olga, db):
+    project = ProjectFactory()
+    submitted(project)
+    few = queries_of(olga)
+    for _ in range(5):
+        submitted(project, depends_on=(submitted(project),))
+    assert queries_of(olga) == few + 2  # what the blocked ones wait for, now that there are some
+    for _ in range(5):
+        submitted(project, depends_on=(submitted(project),))
+    assert queries_of(olga) == few + 2
+
+
+def queries_of(client) -> int:
+    client.get(LIST)
+    with CaptureQueriesContext(connection) as seen:
+        client.get(LIST)
+    return len(seen)
 
 
 # Each address of the list, and what it shows of the scene.

@@ -5,13 +5,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from orchestrator import lifecycle
-from orchestrator.admin import job_log
+from orchestrator.admin import job_dependencies, job_log
 from orchestrator.admin.shown import span
-from orchestrator.admin.words import CANCELS, EVENTS, FAILURES, JOB_COLOURS, PHASES
+from orchestrator.admin.words import BRIEF, CANCELS, EVENTS, FAILURES, JOB_COLOURS, PHASES
+from orchestrator.reasons.reason import Code
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Job, JobEvent, LogChunk
 from runtime_jobs.states import CancelReason, FailureReason, JobState
-from tests.factories import OPERATOR, WorkerFactory, claimed, submitted
+from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, submitted
 
 QUERIES = 20
 
@@ -36,6 +37,7 @@ def test_every_code_has_words():
     assert set(CANCELS) == set(CancelReason)
     assert set(PHASES) == set(JobState)
     assert set(JOB_COLOURS) == {*JobState, "stopping"}
+    assert {*BRIEF, Code.BEHIND} == set(Code)
     for meaning in FAILURES.values():
         assert meaning.happened.endswith(".")
         assert meaning.advice.endswith(".")
@@ -102,6 +104,47 @@ def test_a_canceled_job_says_who_and_why(olga, scene):
     said = verdict(olga, scene.jobs["superseded"])
     assert said.headline == f"Canceled: {CANCELS[CancelReason.REQUESTED]}."
     assert (said.sentences[0], said.message) == ("By operator olga.", "a newer push came")
+
+
+def test_a_blocked_job_leads_to_those_that_it_waits_for_and_they_to_it(olga, scene):
+    deploy, notify = scene.jobs["deploy"], scene.jobs["notify"]
+    needs = [scene.jobs[name].job_ulid for name in ("good-4", "running", "waiting-0")]
+    answer = page_of(olga, deploy)
+    found = answer.context["page"].neighbours
+    assert [(one.job_ulid, one.state, one.colour) for one in found.needs] == [
+        (needs[0], "uploaded", "success"), (needs[1], "executing", "primary"), (needs[2], "queued", "info"),
+    ]  # fmt: skip
+    assert [(one.job_ulid, one.state, one.name) for one in found.dependents] == [
+        (notify.job_ulid, "blocked", "make notify")
+    ]
+    text = answer.content.decode()
+    assert all(f"/admin/runtime_jobs/job/{one}/change/" in text for one in [*needs, notify.job_ulid])
+    assert answer.context["page"].verdict.headline == "Waits for other jobs"
+    assert answer.context["page"].verdict.sentences == [f"It starts after {needs[1]} and {needs[2]}."]
+
+
+def test_a_job_that_stands_alone_has_no_such_tables(olga, scene):
+    assert "Waited for by" not in page_of(olga, scene.jobs["oom"]).content.decode()
+
+
+def test_of_many_that_wait_the_first_are_shown(olga, worker, monkeypatch):
+    monkeypatch.setattr(job_dependencies, "SHOWN", 2)
+    project = ProjectFactory()
+    first = submitted(project)
+    fan = [submitted(project, depends_on=(first,)) for _ in range(3)]
+    found = page_of(olga, first).context["page"].neighbours
+    assert [one.job_ulid for one in found.dependents] == [one.job_ulid for one in fan[:2]]
+    assert found.more
+
+
+def test_the_newest_attempt_of_a_dependency_is_the_one_that_counts(olga, worker):
+    project = ProjectFactory()
+    first = submitted(project)
+    lifecycle.cancel(job_ulid=first.job_ulid, by=OPERATOR, deadline_seconds=30)
+    again = lifecycle.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    waiting = submitted(project, depends_on=(first,))
+    (shown,) = page_of(olga, waiting).context["page"].neighbours.needs
+    assert (shown.job_ulid, shown.attempt) == (again.job_ulid, 2)
 
 
 def test_all_attempts_are_there_and_lead_to_each_other(olga, scene):

@@ -74,6 +74,7 @@ def test_the_pages_look_as_the_readme_shows_them(browser, live_server, scene, pi
         ("admin-first-page", "/admin/", 1000, "Is anything wrong?", (".headline", ".alarm.danger", ".tile", ".bar")),
         ("admin-jobs", "/admin/runtime_jobs/job/", 1000, "job", ("#result_list", "#searchbar", ".tabs")),
         ("admin-job", page_of(scene.jobs["lost"]), 1330, scene.jobs["lost"].job_ulid, (".verdict.danger", ".timeline li", "pre.log")),
+        ("admin-job-waiting", page_of(scene.jobs["deploy"]), 1000, scene.jobs["deploy"].job_ulid, (".verdict.info", ".halves .rows")),
         ("run", run_of(scene.jobs["good-5"]), 1300, "un", ("#findings", "#processes", "#network")),
     ):  # fmt: skip
         browser.show(height=height)
