@@ -107,8 +107,11 @@ def _running(limit: Limit, queues: list[int], lanes: list[int]) -> QuerySet[Job]
 
 
 def _adopt(limit: Limit, running: QuerySet[Job]) -> None:
-    """Give each running job a slot. Those above the limit get one that is not given again."""
-    for n, job_id in enumerate(running.order_by("pk").values_list("pk", flat=True)):
+    """Give each running job a slot. Those above the limit get one that is not given again.
+
+    They are locked: one that is just ending would not know of the slot, and never give it back."""
+    locked = running.select_for_update(no_key=True, of=("self",)).order_by("pk")
+    for n, job_id in enumerate(locked.values_list("pk", flat=True)):
         LimitSlot.objects.update_or_create(
             limit_id=limit.pk, n=n, defaults={"job_id": job_id, "retired": n >= (limit.max_active or 0)}
         )
