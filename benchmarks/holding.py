@@ -20,7 +20,6 @@ from leases.states import OPEN
 
 LIMITS = {f"one-{number}": 1 for number in range(8)} | {f"seven-{number}": 7 for number in range(6)}
 POOL = "limits"
-WITHIN = 1500.0
 EVERY = 0.02
 
 ACTIVE = """SELECT j.org_slug, count(*) FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid)
@@ -106,7 +105,7 @@ def _drained(
             server.address.host,
             server.address.port,
             sizes.limit_clients,
-            seconds=WITHIN,
+            seconds=sizes.limit_seconds,
             workers=crew.workers,
             jobs=jobs,
         )

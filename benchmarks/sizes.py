@@ -19,9 +19,11 @@ class Sizes:
     peer_jobs: int
     limit_claims: int
     limit_clients: int
+    limit_seconds: float  # then it ends, with fewer claims
     crowd: int  # jobs of the tenant that has many
     scale: float  # of the million jobs, ten thousand lanes, hundred thousand blocked ones
     polls: int
+    latencies: int  # jobs that are sent one after the other to those that wait
     samples: int  # claims of which a median is made
 
     @property
@@ -41,26 +43,32 @@ FULL = Sizes(
     peer_jobs=5_000,
     limit_claims=100_000,
     limit_clients=64,
+    limit_seconds=600,
     crowd=100_000,
     scale=1,
     polls=2_000,
+    latencies=400,
     samples=300,
 )
 QUICK = replace(
     FULL,
     name="quick",
-    seconds=6,
+    seconds=5,
     warmup=1,
     rounds=1,
-    peer_jobs=1_500,
+    peer_jobs=1_000,
     limit_claims=5_000,
+    limit_seconds=60,
     crowd=10_000,
     scale=0.05,
     polls=500,
+    latencies=150,
     samples=100,
 )
 # To see whether the harness itself works, within a minute or two. Its figures mean nothing.
-TINY = replace(QUICK, name="tiny", seconds=2, warmup=0.5, peer_jobs=200, limit_claims=400, crowd=500, scale=0.002)
+TINY = replace(
+    QUICK, latencies=40, name="tiny", seconds=2, warmup=0.5, peer_jobs=200, limit_claims=400, crowd=500, scale=0.002
+)
 
 
 def chosen() -> Sizes:

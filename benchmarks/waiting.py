@@ -40,7 +40,9 @@ IDLE_SECONDS = 10.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def measure(*, database_url: str, waiters: int = 2000, jobs: int = 200) -> dict[str, Any]:
+def measure(
+    *, database_url: str, waiters: int = 2000, jobs: int = 200, idle_seconds: float = IDLE_SECONDS
+) -> dict[str, Any]:
     """Memory, connections and processor time of one server process while `waiters` wait and nothing happens; then the
     milliseconds from the moment a job is sent to the moment one of them holds it, one job after the other.
 
@@ -52,7 +54,7 @@ def measure(*, database_url: str, waiters: int = 2000, jobs: int = 200) -> dict[
         address = listener.getsockname()
     clock = _started(["manage.py", "runclock"], database_url)
     try:
-        return asyncio.run(_Scene(address, server.pid, tokens).play(waiters, jobs))
+        return asyncio.run(_Scene(address, server.pid, tokens, idle_seconds).play(waiters, jobs))
     finally:
         for process in (server, clock):
             process.send_signal(signal.SIGTERM)
@@ -80,8 +82,8 @@ def _started(command: list[str], database_url: str, *descriptors: int) -> subpro
 
 
 class _Scene:
-    def __init__(self, address: tuple[str, int], pid: int, tokens: dict[str, Any]) -> None:
-        self.address, self.pid, self.tokens = address, pid, tokens
+    def __init__(self, address: tuple[str, int], pid: int, tokens: dict[str, Any], idle_seconds: float) -> None:
+        self.address, self.pid, self.tokens, self.idle_seconds = address, pid, tokens, idle_seconds
         self.held: asyncio.Queue[float] = asyncio.Queue()
 
     async def play(self, waiters: int, jobs: int) -> dict[str, Any]:
@@ -103,13 +105,13 @@ class _Scene:
 
     async def _idle(self) -> dict[str, Any]:
         spent = _processor_seconds(self.pid)
-        await asyncio.sleep(IDLE_SECONDS)
+        await asyncio.sleep(self.idle_seconds)
         spent = _processor_seconds(self.pid) - spent
         return {
             "rss_mb": _memory(self.pid),
             "threads": _threads(self.pid),
             "connections": await asyncio.to_thread(_connections),
-            "cpu_percent": round(100 * spent / IDLE_SECONDS, 1),
+            "cpu_percent": round(100 * spent / self.idle_seconds, 1),
         }
 
     async def _wait(self, worker: int) -> None:

@@ -10,12 +10,11 @@ from benchmarks.sizes import Sizes
 from benchmarks.stage import Stage
 
 FEW = 16
-JOBS = 200
 
 
 def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
     """`latency_ms` (p50, p99, max) on an idle system; `idle_polls`: what so many cost, and the latency among them."""
-    few = waiting.measure(database_url=stage.url(), waiters=FEW, jobs=JOBS)
+    few = waiting.measure(database_url=stage.url(), waiters=FEW, jobs=sizes.latencies, idle_seconds=1)
     stage.emptied()
-    many = waiting.measure(database_url=stage.url(), waiters=sizes.polls, jobs=JOBS // 2)
+    many = waiting.measure(database_url=stage.url(), waiters=sizes.polls, jobs=sizes.latencies // 4)
     return {"latency_ms": few["latency_ms"], "idle_polls": many}
