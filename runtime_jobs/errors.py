@@ -36,6 +36,17 @@ class InvalidDependency(Invalid):
     code = "invalid_dependency"
 
 
+class Refused(LifecycleError):
+    """A refusal that somebody else has worded: a door, of one entry among many; or an earlier request, to be told once
+    more. Its `code` is theirs."""
+
+    code = "invalid"
+
+    def __init__(self, code: str, message: str, facts: dict[str, Any]) -> None:
+        super().__init__(message, **facts)
+        self.code = code
+
+
 class TimeoutAbovePlan(LifecycleError):
     code = "timeout_above_plan"
 

@@ -12,7 +12,7 @@ from orchestrator.lifecycle.by_client import Submission, new_job, place, queue
 from orchestrator.lifecycle.dependencies import Standing, outlook_on
 from orchestrator.lifecycle.transaction import verb, written
 from runtime_jobs.clock import database_time
-from runtime_jobs.errors import Invalid, LifecycleError
+from runtime_jobs.errors import Invalid, LifecycleError, Refused
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from runtime_jobs.policy import Policy
@@ -24,14 +24,6 @@ class BulkOutcome:
 
     results: list[Job | LifecycleError]
     replayed: bool = False
-
-
-class Repeated(LifecycleError):
-    """A refusal of an earlier request, told once more."""
-
-    def __init__(self, code: str, message: str, facts: dict[str, Any]) -> None:
-        super().__init__(message, **facts)
-        self.code = code
 
 
 @dataclass(frozen=True)
@@ -108,4 +100,4 @@ def _remembered(told: str) -> BulkOutcome:
     kept = json.loads(told)
     named = [one for one in kept if isinstance(one, str)]
     jobs = {job.job_ulid: job for job in Job.objects.select_related("batch").filter(job_ulid__in=named)}
-    return BulkOutcome([jobs[one] if isinstance(one, str) else Repeated(**one) for one in kept], replayed=True)
+    return BulkOutcome([jobs[one] if isinstance(one, str) else Refused(**one) for one in kept], replayed=True)

@@ -6,18 +6,19 @@ Every call here may be repeated: a claim by its Idempotency-Key, a chunk by its 
 from __future__ import annotations
 
 import base64
+import contextlib
 import email.utils
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workers.agent import wire
 from workers.agent.credentials import Token
-from workers.agent.errors import Conflict, Malformed, Refused, StaleLease, Unreachable
+from workers.agent.errors import Answered, Conflict, Malformed, Refused, StaleLease, Unreachable
 from workers.agent.failpoints import failpoint
-from workers.agent.transport import Answer, Patience, Transport
+from workers.agent.transport import ANSWER_BYTES, Answer, Patience, Transport
 from workers.agent.wire import Lease
 from workers.agent.words import one_line
 
@@ -42,8 +43,9 @@ class Offer:
     pool: str
     capabilities: dict[str, bool]
 
-    def body(self, wait_seconds: float) -> dict[str, Any]:
-        return {
+    def body(self, wait_seconds: float, most: int) -> dict[str, Any]:
+        many = {} if most == 1 else {"max_leases": most}
+        return many | {
             "worker_id": self.worker_id,
             "pool": self.pool,
             "capabilities": self.capabilities,
@@ -69,20 +71,39 @@ class Client:
     def close(self) -> None:
         self._transport.close()
 
-    def claim(self, offer: Offer, *, wait_seconds: float, key: str) -> Lease | None:
-        """Ask for one job, waiting for it at the server. None: there is none. Raises Malformed, too."""
+    def claim(self, offer: Offer, *, wait_seconds: float, key: str, most: int = 1) -> list[Lease]:
+        """Ask for up to `most` jobs, waiting at the server until there is one. Raises Malformed, too, where none of
+        those that came can be read."""
         patience = Patience(connect=5, read=wait_seconds + 15, total=wait_seconds + 20)
-        body = self._post(LEASES, offer.body(wait_seconds), patience, {"Idempotency-Key": key}, _claim_sent)
+        asked = offer.body(wait_seconds, most)
+        headers = {"Idempotency-Key": key}
+        body = self._post(LEASES, asked, patience, headers, on_sent=_claim_sent, limit=most * ANSWER_BYTES)
         if body is None:
-            return None
-        try:
-            return wire.lease(body)
-        except Malformed as odd:
-            self._decline(body.get("lease_id"), f"this worker does not understand the job's {odd}")
-            raise
+            return []
+        sent = body.get("leases", [body])
+        if not isinstance(sent, list) or not sent:
+            raise Malformed("leases")
+        return self._readable(sent)
 
-    def _decline(self, lease_id: Any, message: str) -> None:
+    def _readable(self, sent: list[Any]) -> list[Lease]:
+        """What cannot be read costs nobody but itself."""
+        leases, odd = [], []
+        for one in sent:
+            try:
+                leases.append(wire.lease(one))
+            except Malformed as what:
+                odd.append((one, what))
+        for one, why in odd:
+            # Beside jobs that can be run, one that cannot be given back is left to its window.
+            with contextlib.suppress(*(Unreachable, Answered) if leases else ()):
+                self._decline(one, f"this worker does not understand the job's {why}")
+        if odd and not leases:
+            raise odd[0][1]
+        return leases
+
+    def _decline(self, sent: Any, message: str) -> None:
         """Give back what cannot even be read, so that another worker gets it at once."""
+        lease_id = sent.get("lease_id") if isinstance(sent, dict) else None
         if isinstance(lease_id, str) and wire.IDENTIFIER.fullmatch(lease_id):
             self._post(f"{LEASES}/{lease_id}/release", {"message": message, "unable": True}, self._patience)
 
@@ -93,6 +114,17 @@ class Client:
         """Renew the lease, hearing whether to cancel; gives up `within` so many seconds."""
         body = self._speak(lease, "heartbeat", progress, self._patience.within(within))
         return _beat(body)
+
+    def heartbeat_many(
+        self, told: Sequence[tuple[Lease, dict[str, Any]]], *, within: float
+    ) -> list[Beat | StaleLease | Conflict | Refused | Unreachable | Malformed]:
+        """The same for many leases in one call: for each the answer, or what the call for one would have raised."""
+        body = {"leases": [{"lease_id": lease.lease_id, **progress} for lease, progress in told]}
+        answer = self._post(f"{LEASES}/heartbeat", body, self._patience.within(within)) or {}
+        results = answer.get("results")
+        if not isinstance(results, list) or len(results) != len(told):
+            raise Malformed("results")
+        return [_beat_among(result, lease) for result, (lease, _) in zip(results, told, strict=True)]
 
     def report(self, lease: Lease, phase: str) -> None:
         self._speak(lease, "report", {"phase": phase})
@@ -122,9 +154,13 @@ class Client:
         body: dict[str, Any],
         patience: Patience,
         headers: dict[str, str] | None = None,
+        *,
         on_sent: Callable[[], None] | None = None,
+        limit: int = ANSWER_BYTES,
     ) -> dict[str, Any] | None:
-        answer = self._transport.post(path, encoded(body), patience=patience, headers=headers, on_sent=on_sent)
+        answer = self._transport.post(
+            path, encoded(body), patience=patience, headers=headers, on_sent=on_sent, limit=limit
+        )
         if answer.status == 401:
             self._token.refused()
         return _understood(answer)
@@ -176,12 +212,33 @@ def _refusal(answer: Answer) -> StaleLease | Conflict | Refused:
         problem = _document(answer)
     except Unreachable:
         problem = {}
+    return _refused(answer.status, problem)
+
+
+def _refused(status: int, problem: dict[str, Any]) -> StaleLease | Conflict | Refused:
     code, detail = one_line(problem.get("code", "unknown"), 64), one_line(problem.get("detail", ""), 300)
-    if answer.status == 409 and code == "stale_lease":
+    if status == 409 and code == "stale_lease":
         return StaleLease(one_line(problem.get("reason", "unknown"), 64))
-    if answer.status == 409:
+    if status == 409:
         return Conflict(code, detail, problem)
-    return Refused(answer.status, code, detail)
+    return Refused(status, code, detail)
+
+
+def _beat_among(result: Any, lease: Lease) -> Beat | StaleLease | Conflict | Refused | Unreachable | Malformed:
+    """One of the results of a call for many, which must be this lease's."""
+    if not isinstance(result, dict) or result.get("lease_id") != lease.lease_id:
+        return Malformed("lease_id")
+    status, error = result.get("status"), result.get("error")
+    try:
+        if status == 200 and isinstance(result.get("body"), dict):
+            return _beat(result["body"])
+    except Malformed as odd:
+        return odd
+    if type(status) is not int or not isinstance(error, dict):
+        return Malformed("results")
+    if status in BUSY or status >= 500:
+        return Unreachable(f"the server answered {status}")
+    return _refused(status, error)
 
 
 def _beat(body: dict[str, Any]) -> Beat:

@@ -5,19 +5,36 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from workers.agent.backoff import Backoff
 from workers.agent.client import Beat, Client
-from workers.agent.errors import Answered, Conflict, Malformed, StaleLease, Unreachable
+from workers.agent.errors import AgentError, Answered, Conflict, Malformed, StaleLease, Unreachable
 from workers.agent.holding import Held, Holdings, suspended_too
 
 logger = logging.getLogger(__name__)
 
 JITTER = 0.2
 LONGEST_TRY_SECONDS = 10.0
+TOGETHER = 0.25  # of the interval: whose heartbeat is due so soon goes along with another one's
+MOST_TOGETHER = 256  # in one call; the server's own bound
 PHASES = ("starting", "checking_out", "executing", "uploading")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A heartbeat on its way."""
+
+    held: Held
+    sent_at: float
+    phase: str | None
+    progress: dict[str, Any] | None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return _body(self.phase, self.progress)
 
 
 class Heartbeat:
@@ -61,32 +78,51 @@ class Heartbeat:
         self._wake()
 
     def beat_due(self) -> None:
-        """Send every heartbeat whose time has come. A lease that is not trusted any more is the trust window's."""
-        for held in self._holdings.all():
-            if held.due <= self._clock() < held.trust_until:
-                self._beat(held)
+        """Send every heartbeat whose time has come, those of several leases in one call. A lease that is not trusted
+        any more is the trust window's."""
+        now = self._clock()
+        trusted = [held for held in self._holdings.all() if now < held.trust_until]
+        due = [held for held in trusted if held.due <= now]
+        if due:  # those whose time is near go along: so leases that were taken one by one come into step
+            near = [held for held in trusted if held.due - now <= held.lease.heartbeat_interval_seconds * TOGETHER]
+            self._beat([*due, *(held for held in near if held not in due)][:MOST_TOGETHER])
 
-    def _beat(self, held: Held) -> None:
+    def _beat(self, helds: list[Held]) -> None:
+        beats = [self._prepared(held) for held in helds]
+        within = max(min(LONGEST_TRY_SECONDS, *(beat.held.trust_until - beat.sent_at for beat in beats)), 0.05)
+        for beat, answer in zip(beats, self._answers(beats, within), strict=True):
+            self._heard(beat, answer)
+
+    def _prepared(self, held: Held) -> Sent:
         sent_at = self._clock()
-        within = max(min(LONGEST_TRY_SECONDS, held.trust_until - sent_at), 0.05)
         # In this order: whoever announces a phase from here on moves the next heartbeat nearer again.
         held.due = sent_at + _next_interval(held)
         phase, progress = held.phase if held.phase_at <= sent_at else None, held.progress
         if held.phase is not None and phase is None:
             held.due = min(held.due, held.phase_at)
+        return Sent(held, sent_at, phase, progress)
+
+    def _answers(self, beats: list[Sent], within: float) -> Sequence[Beat | AgentError]:
         try:
-            beat = self._client.heartbeat(held.lease, _body(phase, progress), within=within)
-        except StaleLease as stale:
-            self.drop(held)
-            held.holder.lost(stale.reason)
+            if len(beats) == 1:
+                return [self._client.heartbeat(beats[0].held.lease, beats[0].body, within=within)]
+            return self._client.heartbeat_many([(beat.held.lease, beat.body) for beat in beats], within=within)
         except (Unreachable, Answered, Malformed) as trouble:
-            if isinstance(trouble, Conflict) and phase:
-                _forget(held, phase)  # it was overtaken on its way; without it the lease can be renewed
-            self._missed(held, trouble)
+            return [trouble] * len(beats)
+
+    def _heard(self, beat: Sent, answer: Beat | AgentError) -> None:
+        held = beat.held
+        if isinstance(answer, StaleLease):
+            self.drop(held)
+            held.holder.lost(answer.reason)
+        elif isinstance(answer, AgentError):
+            if isinstance(answer, Conflict) and beat.phase:
+                _forget(held, beat.phase)  # it was overtaken on its way; without it the lease can be renewed
+            self._missed(held, answer)
         else:
-            if held.progress is progress:  # unless it went on meanwhile
+            if held.progress is beat.progress:  # unless it went on meanwhile
                 held.progress = None
-            self._accepted(held, phase, sent_at, beat)
+            self._accepted(held, beat.phase, beat.sent_at, answer)
 
     def _accepted(self, held: Held, phase: str | None, sent_at: float, beat: Beat) -> None:
         if held.failures:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 WAIT_SECONDS = 5.0
 WAIT_SECONDS_ONCE = 30.0
 REFUSED_SECONDS = 10.0  # until a worker that the server does not know asks again: its token may be rotated
+MOST_CLAIMED = 64  # in one call; the server's own bound
 FAREWELL_SECONDS = 10.0  # for the last words of jobs that a second signal stops
 
 
@@ -68,7 +69,7 @@ class Loop:
         self._folder = folder
         self._begin = begin
         self._wait_seconds = wait_seconds
-        self._key = str(ULID())
+        self._key, self._asked = str(ULID()), 0  # of a claim, and for how many: 0 while nothing has been asked
         self._backoff = Backoff()
         self.draining = threading.Event()
         self._abandoning = threading.Event()
@@ -107,38 +108,49 @@ class Loop:
         if self._is_full():
             self.draining.wait(5)
             return None
-        slot = self._slots.take(within=1)
-        if slot is None:
+        slots = self._free_slots(once=once)
+        if not slots:
             return None
-        claimed = None
+        claimed: list[Claimed] = []
         try:
-            claimed = self._claim(slot, WAIT_SECONDS_ONCE if once else self._wait_seconds)
+            claimed = self._claim(slots, WAIT_SECONDS_ONCE if once else self._wait_seconds)
         except (Unreachable, Answered, Malformed) as trouble:
             self._hear(trouble, once=once)
             return None
         finally:
-            if claimed is None:
+            for slot in slots[len(claimed) :]:
                 self._slots.give_back(slot)
         self._backoff.reset()
-        self._key = str(ULID())
-        if claimed is None:
-            return False
-        self._launch(claimed)
-        return True
+        self._ask_anew()
+        for one in claimed:
+            self._launch(one)
+        return bool(claimed)
 
-    def _claim(self, slot: int, wait_seconds: float) -> Claimed | None:
-        lease = self._client.claim(self._offer, wait_seconds=wait_seconds, key=self._key)
-        if lease is None:
-            return None
-        failpoint("worker.claimed")
-        return Claimed(lease, slot)
+    def _free_slots(self, *, once: bool) -> list[int]:
+        """All that are free; after trouble on the way as many as then, because a key belongs to one request."""
+        slot = self._slots.take(within=1)
+        if slot is None:
+            return []
+        self._asked = self._asked or (1 if once else MOST_CLAIMED)
+        slots = [slot, *self._slots.take_free(self._asked - 1)]
+        self._asked = len(slots)
+        return slots
+
+    def _ask_anew(self) -> None:
+        self._key, self._asked = str(ULID()), 0
+
+    def _claim(self, slots: list[int], wait_seconds: float) -> list[Claimed]:
+        leases = self._client.claim(self._offer, wait_seconds=wait_seconds, key=self._key, most=len(slots))
+        if leases:
+            failpoint("worker.claimed")
+        return [Claimed(lease, slot) for lease, slot in zip(leases, slots, strict=False)]
 
     def _hear(self, trouble: Exception, *, once: bool) -> None:
         """The same key again after trouble on the way, so that a lease whose answer was lost is handed out again."""
         if isinstance(trouble, StaleLease):
             raise StartRefused("a newer process of this worker has taken over")
         if not isinstance(trouble, Unreachable):
-            self._key = str(ULID())
+            self._ask_anew()
         if once and isinstance(trouble, Refused):
             raise StartRefused(f"the server refuses the claim: {trouble}")
         logger.warning("no claim: %s", trouble)

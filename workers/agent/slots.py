@@ -41,6 +41,12 @@ class Slots:
                 return None
             return self._free.pop(0)
 
+    def take_free(self, most: int) -> list[int]:
+        """Return up to `most` of the slots that are free now."""
+        with self._changed:
+            taken, self._free = self._free[:most], self._free[most:]
+            return taken
+
     def give_back(self, slot: int) -> None:
         with self._changed:
             self._free = sorted({*self._free, slot})

@@ -47,7 +47,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. `oversize`: the body was longer than ANSWER_BYTES and has been left unread from there."""
+    """What came back. `oversize`: the body was longer than allowed and has been left unread from there."""
 
     status: int
     headers: Mapping[str, str]
@@ -89,8 +89,10 @@ class Transport:
         patience: Patience,
         headers: Mapping[str, str] | None = None,
         on_sent: Callable[[], None] | None = None,
+        limit: int = ANSWER_BYTES,
     ) -> Answer:
-        """POST `body` (JSON) and return the answer, whatever its status. Raises Unreachable."""
+        """POST `body` (JSON) and return the answer, whatever its status, if it has `limit` bytes at most. Raises
+        Unreachable."""
         sent = {"Content-Type": "application/json; charset=utf-8", **(headers or {})}
         with Deadline(patience.total, on_sent) as deadline:
             try:
@@ -102,7 +104,7 @@ class Transport:
                     allow_redirects=False,
                     stream=True,
                 )
-                answer = _read(response)
+                answer = _read(response, limit)
             except TROUBLE as error:
                 trouble = f"no answer within {patience.total:g} s" if deadline.passed else type(error).__name__
                 # The cause's own text holds the URL: it must not be chained.
@@ -126,11 +128,11 @@ def trusted_origin(url: str) -> str:
     return url.rstrip("/")
 
 
-def _read(response: Response) -> Answer:
+def _read(response: Response, limit: int) -> Answer:
     body = bytearray()
     with response:
         for piece in response.iter_content(1 << 16):
             body += piece
-            if len(body) > ANSWER_BYTES:
-                return Answer(response.status_code, response.headers, bytes(body[:ANSWER_BYTES]), oversize=True)
+            if len(body) > limit:
+                return Answer(response.status_code, response.headers, bytes(body[:limit]), oversize=True)
     return Answer(response.status_code, response.headers, bytes(body))

@@ -7,21 +7,13 @@ from rest_framework.request import Request
 
 from orchestrator.access.arrivals import arrival_of
 from orchestrator.access.problems import problem, refused
-from runtime_jobs.errors import LifecycleError
+from runtime_jobs.errors import Refused
 
 
-class Wrong(LifecycleError):
-    """What was sent cannot be read. `code`: `invalid` or `unknown_field`."""
-
-    def __init__(self, code: str, message: str, facts: dict[str, Any]) -> None:
-        super().__init__(message, **facts)
-        self.code = code
-
-
-def wrong(error: ValidationError, request: Request) -> Wrong:
+def wrong(error: ValidationError, request: Request) -> Refused:
     """The same refusal as the core has them, to be kept beside its own."""
     found = refused(error, request)
-    return Wrong(found.code, found.detail, found.members)
+    return Refused(found.code, found.detail, found.members)
 
 
 def refusal(error: Exception, request: Request) -> dict[str, Any]:

@@ -21,8 +21,7 @@ def test_a_claim_says_who_asks_what_it_can_do_and_that_it_will_acknowledge(
     client: Client, server: ScriptedServer
 ) -> None:
     server.on("leases", Answer(201, claim_body()))
-    lease = client.claim(OFFER, wait_seconds=5, key="01jkey")
-    assert lease is not None
+    (lease,) = client.claim(OFFER, wait_seconds=5, key="01jkey")
     assert lease.job.job_id == "rtj_01jjob"
     asked = server.asked[0]
     assert asked.path == "/v1/runtime/leases"
@@ -39,7 +38,7 @@ def test_a_claim_says_who_asks_what_it_can_do_and_that_it_will_acknowledge(
 
 
 def test_no_work_is_no_lease(client: Client) -> None:
-    assert client.claim(OFFER, wait_seconds=0, key="k") is None
+    assert client.claim(OFFER, wait_seconds=0, key="k") == []
 
 
 def test_a_job_that_cannot_be_read_is_given_back_to_others(client: Client, server: ScriptedServer) -> None:
@@ -48,6 +47,57 @@ def test_a_job_that_cannot_be_read_is_given_back_to_others(client: Client, serve
         client.claim(OFFER, wait_seconds=0, key="k")
     (given_back,) = server.said("release")
     assert given_back.json["unable"] is True
+
+
+def test_a_claim_for_many_says_how_many_and_may_be_answered_at_length(client: Client, server: ScriptedServer) -> None:
+    long = claim_body(execution__command=["x" * 700_000])
+    server.on("leases", Answer(201, {"leases": [long, long]}))
+    leases = client.claim(OFFER, wait_seconds=0, key="k", most=2)
+    assert [lease.job.job_id for lease in leases] == ["rtj_01jjob"] * 2
+    assert server.asked[0].json["max_leases"] == 2
+
+
+@pytest.mark.parametrize("body", [{"leases": []}, {"leases": {}}, {"leases": [7]}, {"leases": None}])
+def test_a_claim_that_is_answered_with_nothing_of_use_is_malformed(
+    client: Client, server: ScriptedServer, body: dict[str, object]
+) -> None:
+    server.on("leases", Answer(201, body))
+    with pytest.raises(Malformed):
+        client.claim(OFFER, wait_seconds=0, key="k", most=2)
+
+
+def test_heartbeats_for_many_bring_an_answer_for_each(client: Client, server: ScriptedServer, lease: Lease) -> None:
+    def result(status: object, **members: object) -> dict[str, object]:
+        return {"lease_id": LEASE_ID, "status": status, **members}
+
+    server.on("heartbeat", Answer(200, {"results": [
+        result(200, body={"cancel_requested": True, "cancel_reason": "requested"}),
+        result(200, body={"cancel_deadline_seconds": "soon"}),
+        result(409, error={"code": "stale_lease", "reason": "lease_expired"}),
+        result(409, error={"code": "illegal_move"}),
+        result(400, error={"code": "invalid"}),
+        result(503, error={"code": "busy"}),
+        result("200", body={}),
+        result(200, body={}) | {"lease_id": "rtl_other"},
+        [],
+    ]}))  # fmt: skip
+    answers = client.heartbeat_many([(lease, {"phase": "executing"})] * 9, within=5)
+    assert answers[0] == Beat(cancel_requested=True, cancel_reason="requested")
+    assert [type(answer) for answer in answers[1:]] == [
+        Malformed, StaleLease, Conflict, Refused, Unreachable, Malformed, Malformed, Malformed,
+    ]  # fmt: skip
+    assert server.asked[0].path == "/v1/runtime/leases/heartbeat"
+    assert server.asked[0].json["leases"][0] == {"lease_id": LEASE_ID, "phase": "executing"}
+    assert all(LEASE_ID not in str(answer) for answer in answers)
+
+
+@pytest.mark.parametrize("body", [{}, {"results": []}, {"results": {}}])
+def test_fewer_answers_than_heartbeats_are_none(
+    client: Client, server: ScriptedServer, lease: Lease, body: dict[str, object]
+) -> None:
+    server.on("heartbeat", Answer(200, body))
+    with pytest.raises(Malformed):
+        client.heartbeat_many([(lease, {})] * 2, within=5)
 
 
 def test_each_message_has_its_path_and_its_body(client: Client, server: ScriptedServer, lease: Lease) -> None:

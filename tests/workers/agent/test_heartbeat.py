@@ -34,6 +34,7 @@ class Answers:
         self.answers = list(answers)
         self.costs = costs
         self.sent: list[tuple[float, dict[str, Any], float]] = []
+        self.calls: list[int] = []  # for how many leases each call for many was
 
     def heartbeat(self, lease: Lease, progress: dict[str, Any], *, within: float) -> Beat:
         self.sent.append((self._clock.now, progress, within))
@@ -42,6 +43,13 @@ class Answers:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def heartbeat_many(self, told: Any, *, within: float) -> list[Beat | Exception]:
+        self.calls.append(len(told))
+        self.sent += [(self._clock.now, progress, within) for _, progress in told]
+        if self.answers and isinstance(self.answers[0], Unreachable):
+            raise self.answers.pop(0)
+        return [self.answers.pop(0) if self.answers else Beat() for _ in told]
 
 
 class Listener:
@@ -243,3 +251,65 @@ def test_the_threads_do_it_by_themselves() -> None:
     window.close()
     heartbeat._thread.join(5)
     assert not heartbeat._thread.is_alive()
+
+
+def beside(stage: Stage, number: int) -> list[tuple[Held, Listener]]:
+    """So many more leases that are held with the first."""
+    made = [Held(a_lease(), Listener(), trust_until=0.0) for _ in range(number)]
+    for held in made:
+        held.renewed(stage.clock())
+        stage.heartbeat.hold(held)
+    return [(held, held.holder) for held in made]  # type: ignore[misc] # they are Listeners
+
+
+def test_leases_that_are_due_together_are_renewed_by_one_call() -> None:
+    stage = Stage()
+    others = beside(stage, 7)
+    before = [held.trust_until for held, _ in others]
+    stage.pass_time(200)
+    assert sum(number > 1 for number in stage.client.calls) >= len(stage.client.calls) // 2
+    assert len(stage.client.calls) < 40, "eight leases and ten rounds are 80 heartbeats"
+    assert all(held.trust_until > earlier + 100 for (held, _), earlier in zip(others, before, strict=True))
+    assert stage.listener.heard == []
+
+
+def test_each_lease_hears_its_own_answer() -> None:
+    stage = Stage(
+        Beat(),
+        StaleLease("lease_revoked"),
+        Beat(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=12.0),
+        Refused(400, "invalid", ""),
+    )
+    (_, second), (third, canceled), (fourth, _) = beside(stage, 3)
+    helds = [stage.held, *[held for held in stage.holdings.all() if held is not stage.held]]
+    for held in helds:
+        held.due = stage.clock()
+    ordered = [stage.held, next(held for held in helds if held.holder is second), third, fourth]
+    stage.heartbeat._beat(ordered)
+    assert stage.client.calls == [4]
+    assert second.heard == [("lost", "lease_revoked")]
+    assert canceled.heard == [("canceled", "requested", 12.0)]
+    assert [held.failures for held in ordered] == [0, 0, 0, 1]
+    assert len(stage.holdings.all()) == 3
+
+
+def test_a_call_for_many_that_is_not_answered_is_everybodys_trouble() -> None:
+    stage = Stage(Unreachable("away"))
+    others = [held for held, _ in beside(stage, 2)]
+    helds = [stage.held, *others]
+    stage.heartbeat._beat(helds)
+    assert [held.failures for held in helds] == [1, 1, 1]
+    assert all(held.due < stage.clock() + 3 for held in helds), "the next try comes soon"
+
+
+def test_a_phase_and_a_progress_go_along_in_a_call_for_many() -> None:
+    stage = Stage()
+    ((other, _),) = beside(stage, 1)
+    stage.heartbeat.announce(stage.held, "executing")
+    stage.heartbeat.show(other, {"percent": 5})
+    stage.heartbeat.beat_due()
+    assert stage.client.calls == [2]
+    bodies = [body for _, body, _ in stage.client.sent]
+    assert {"progress": {"percent": 5}} in bodies
+    assert [body["phase"] for body in bodies if "phase" in body] == ["executing"]
+    assert (stage.held.phase, other.progress) == (None, None)

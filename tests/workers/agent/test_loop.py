@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -249,3 +250,53 @@ def test_a_job_claimed_just_before_the_end_hears_of_it(stage: Stage, server: Scr
     stage.loop._begin = late
     stage.start()
     wait_until(lambda: stage.attempts and stage.attempts[0].heard == ["abandon"])
+
+
+def many(*numbers: int, **changes: Any) -> Answer:
+    leases = [claim_body(job_id=f"rtj_{number}", **changes) | {"lease_id": f"rtl_{number}"} for number in numbers]
+    return Answer(201, {"leases": leases})
+
+
+def asked_for(server: ScriptedServer) -> list[int | None]:
+    return [asked.json.get("max_leases") for asked in server.said("leases")]
+
+
+def test_one_claim_asks_for_all_free_slots_and_for_the_last_one_alone(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", many(1, 2), NONE)
+    stage.start()
+    wait_until(lambda: len(stage.attempts) == 2)
+    assert {attempt.claimed.lease.job.job_id for attempt in stage.attempts} == {"rtj_1", "rtj_2"}
+    assert {attempt.claimed.slot for attempt in stage.attempts} == set(stage.slots.numbers)
+    assert asked_for(server) == [2]
+    stage.attempts[0].go.set()
+    wait_until(lambda: len(server.said("leases")) > 1)
+    assert asked_for(server)[1] is None
+
+
+def test_slots_for_which_there_was_no_job_are_free_again(stage: Stage, server: ScriptedServer) -> None:
+    server.on("leases", many(1), JOB, NONE)
+    stage.start()
+    wait_until(lambda: len(stage.attempts) == 2)
+    assert asked_for(server)[:2] == [2, None]
+
+
+def test_a_lost_answer_is_asked_for_again_as_it_was(stage: Stage, server: ScriptedServer) -> None:
+    """Another number would be another request under the same key."""
+    server.on("leases", JOB, hang_up, hang_up, many(2))
+    stage.start()
+    wait_until(lambda: len(server.said("leases")) >= 2)
+    stage.attempts[0].go.set()  # a second slot is free now
+    wait_until(lambda: len(stage.attempts) == 2)
+    assert len(set(keys(server)[1:4])) == 1
+    assert asked_for(server)[1:4] == [None] * 3
+
+
+def test_of_many_jobs_one_that_cannot_be_read_costs_nobody_but_itself(stage: Stage, server: ScriptedServer) -> None:
+    odd, fine = many(1, execution__least_isolation="microvm").body, many(2).body
+    server.on("leases", Answer(201, {"leases": [*odd["leases"], *fine["leases"]]}), NONE)
+    server.on("release", hang_up)
+    stage.start()
+    wait_until(lambda: stage.attempts)
+    assert stage.attempts[0].claimed.lease.job.job_id == "rtj_2"
+    assert len(server.said("release")) == 1
+    assert len(set(keys(server)[:2])) == 2, "its trouble is no trouble of the claim"
