@@ -70,6 +70,7 @@ def _claimed(
 ) -> list[Claimed]:
     worker = Worker.objects.locked().get(pk=worker.pk)
     _take_session(worker, session)
+    _note_offer(worker, offer)
     if once and (earlier := _claimed_before(once)):
         return earlier
     room = min(most, worker.capacity - _held(worker)) if worker.may_claim else 0
@@ -93,6 +94,17 @@ def _take_session(worker: Worker, session: str) -> None:
         raise StaleLease("lease_ended")
     Worker.objects.filter(pk=worker.pk).update(session=session)
     worker.session = session
+
+
+def _note_offer(worker: Worker, offer: Offer) -> None:
+    """Written only when it changes: a worker comes with the same again and again."""
+    told = {
+        "offered": sorted(offer.offers),
+        "offered_types": sorted(offer.job_types),
+        "offered_isolation": offer.isolation,
+    }
+    if any(getattr(worker, name) != value for name, value in told.items()):
+        Worker.objects.filter(pk=worker.pk).update(**told)
 
 
 def _held(worker: Worker) -> int:

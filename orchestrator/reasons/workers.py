@@ -26,12 +26,15 @@ class Fit(NamedTuple):
     has_room: bool
     lacks: list[str]
     too_open: bool
+    other_type: bool
 
     @property
     def missing(self) -> list[dict[str, str]]:
         found = [{"kind": "requirement", "name": name} for name in self.lacks]
         if self.too_open:
             found.append({"kind": "isolation", "name": self.least_isolation})
+        if self.other_type:
+            found.append({"kind": "job_type", "name": self.job_type})
         return found
 
     @property
@@ -61,5 +64,8 @@ def _nobody(fit: Fit) -> str:
         return f"No worker is alive in the pool {fit.pool}."
     if not fit.missing:
         return f"Each worker of the pool {fit.pool} that fits has given it back: its machine could not run it."
-    names = [f"isolation {one['name']}" if one["kind"] == "isolation" else one["name"] for one in fit.missing]
+    names = [_KINDS.get(one["kind"], "{}").format(one["name"]) for one in fit.missing]
     return f"No worker of the pool {fit.pool} offers {listing(names)}; {are(fit.alive, 'worker')} alive."
+
+
+_KINDS = {"isolation": "isolation {}", "job_type": "jobs of type {}"}

@@ -138,6 +138,43 @@ def test_no_matching_worker_names_the_isolation(why, project):
     assert "isolation namespaces" in told["message"]
 
 
+def asks(worker, **changes) -> None:
+    """The worker claims, and there is nothing for it."""
+    assert lifecycle.claim(worker=worker, offer=offer(worker, **changes)) is None
+
+
+def test_no_matching_worker_names_the_type_that_nobody_came_for(why, project):
+    worker = alive()
+    asks(worker, job_types=("runtime",))
+    told = why(submitted_steps(project))
+    assert told["missing"] == [{"kind": "job_type", "name": "steps"}]
+    assert told["message"] == "No worker of the pool shared-linux offers jobs of type steps; 1 worker is alive."
+    asks(worker, job_types=("runtime", "image"))
+    submitted(project)
+    claimed(worker, job_types=("runtime", "steps"))
+    assert why(submitted_steps(project))["code"] == "behind"
+
+
+def test_what_a_worker_came_with_counts_and_not_what_is_registered(why, project):
+    worker = alive(labels=["gpu"])
+    asks(worker, offers=frozenset({"linux"}), isolation="restricted")
+    job = submitted(project)
+    demanding(job, requirements=["gpu", "linux"])
+    assert why(job)["missing"] == [
+        {"kind": "requirement", "name": "gpu"},
+        {"kind": "isolation", "name": "namespaces"},
+    ]
+
+
+def test_an_offer_is_written_only_when_it_changes(project):
+    worker = alive()
+    asks(worker)
+    for changes, writes in (({}, 0), ({"isolation": "restricted"}, 1), ({"isolation": "restricted"}, 0)):
+        with CaptureQueriesContext(connection) as seen:
+            asks(worker, **changes)
+        assert sum(query["sql"].startswith("UPDATE") and "offered" in query["sql"] for query in seen) == writes
+
+
 def test_a_worker_that_gave_it_back_as_too_weak_does_not_count(why, project):
     worker = alive()
     job = submitted(project)

@@ -74,6 +74,10 @@ class Worker(models.Model):
     note = models.CharField(max_length=200, blank=True, editable=False)
     session = models.CharField(max_length=26, blank=True, editable=False, help_text="ULID of its newest process.")
     last_seen_at = models.DateTimeField(null=True, editable=False)
+    # What it came with last; null before its first claim. Shown as what is missing where nobody can take a job.
+    offered = ArrayField(models.CharField(max_length=63), null=True, editable=False)
+    offered_types = ArrayField(models.CharField(max_length=50), null=True, editable=False)
+    offered_isolation = models.CharField(max_length=20, null=True, editable=False, choices=ISOLATION_CHOICES)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = WorkerQuerySet.as_manager()

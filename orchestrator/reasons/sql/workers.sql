@@ -11,9 +11,11 @@ WITH wanted AS (
     SELECT worker_id, session, count(*) AS leases
       FROM runtime_worker_leases WHERE state IN ('granted', 'active') GROUP BY worker_id, session
 ), alive AS (
-    SELECT w.worker_id, p.slug AS pool, w.labels || w.capabilities AS offers,
-           CASE WHEN 'namespaces' = ANY (w.capabilities) THEN 'namespaces'
-                WHEN 'restricted' = ANY (w.capabilities) THEN 'restricted' ELSE 'none' END AS isolation,
+    -- As it came last; before its first claim as it is registered.
+    SELECT w.worker_id, p.slug AS pool, coalesce(w.offered, w.labels || w.capabilities) AS offers,
+           w.offered_types AS types,
+           coalesce(w.offered_isolation, CASE WHEN 'namespaces' = ANY (w.capabilities) THEN 'namespaces'
+                WHEN 'restricted' = ANY (w.capabilities) THEN 'restricted' ELSE 'none' END) AS isolation,
            w.capacity > coalesce((SELECT sum(held.leases) FROM held WHERE held.worker_id = w.worker_id
                                      AND held.session IN (w.session, '')), 0) AS has_room
       FROM workers_worker w
@@ -26,17 +28,20 @@ WITH wanted AS (
     SELECT wanted.n, alive.has_room, alive.worker_id = ANY (wanted.excluded_workers) AS refused,
            ARRAY(SELECT unnest(wanted.requirements) EXCEPT SELECT unnest(alive.offers) ORDER BY 1) AS lacks,
            array_position(%(levels)s, wanted.least_isolation::text) > array_position(%(levels)s, alive.isolation)
-               AS too_open
+               AS too_open,
+           alive.types IS NOT NULL AND wanted.job_type <> ALL (alive.types) AS other_type
       FROM wanted JOIN alive USING (pool)
 ), nearest AS (
-    SELECT DISTINCT ON (n) n, refused, lacks, too_open
-      FROM compared ORDER BY n, cardinality(lacks) + too_open::integer, refused
+    SELECT DISTINCT ON (n) n, lacks, too_open, other_type
+      FROM compared ORDER BY n, cardinality(lacks) + too_open::integer + other_type::integer, refused
 )
 SELECT wanted.jobs, wanted.pool, wanted.requirements, wanted.least_isolation, wanted.job_type,
        (SELECT count(*) FROM compared c WHERE c.n = wanted.n) AS alive,
        (SELECT count(*) FROM compared c
-         WHERE c.n = wanted.n AND NOT refused AND c.lacks = '{}' AND NOT c.too_open) AS fitting,
+         WHERE c.n = wanted.n AND c.lacks = '{}' AND NOT (c.refused OR c.too_open OR c.other_type)) AS fitting,
        EXISTS (SELECT FROM compared c
-                WHERE c.n = wanted.n AND NOT refused AND c.lacks = '{}' AND NOT c.too_open AND has_room) AS has_room,
-       coalesce(nearest.lacks, wanted.requirements) AS lacks, coalesce(nearest.too_open, false) AS too_open
+                WHERE c.n = wanted.n AND c.lacks = '{}' AND NOT (c.refused OR c.too_open OR c.other_type)
+                  AND c.has_room) AS has_room,
+       coalesce(nearest.lacks, wanted.requirements) AS lacks, coalesce(nearest.too_open, false) AS too_open,
+       coalesce(nearest.other_type, false) AS other_type
   FROM wanted LEFT JOIN nearest USING (n)
