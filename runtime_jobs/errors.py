@@ -77,6 +77,18 @@ class PriorityForbidden(LifecycleError):
     code = "priority_forbidden"
 
 
+class OperatorOnly(LifecycleError):
+    """An operator set it, or only operators may: a tenant's program does not loosen what holds its tenant."""
+
+    code = "operator_only"
+
+
+class NotSettable(LifecycleError):
+    """The limit follows something else, which another verb changes."""
+
+    code = "not_settable"
+
+
 class VersionConflict(LifecycleError):
     """It was changed since the caller looked; `version` is that of now."""
 

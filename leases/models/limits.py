@@ -2,8 +2,11 @@
 
 A limit of N at once is N rows: whoever holds one may run, so it cannot be exceeded. A rate is a token bucket."""
 
+from datetime import datetime, timedelta
+
 from django.db import models
-from django.db.models import Q
+from django.db.models import Count, OuterRef, Q, Subquery
+from django.db.models.functions import Coalesce
 
 
 class LimitKind(models.TextChoices):
@@ -35,6 +38,13 @@ OF_LANES = (LimitScope.PROJECT, LimitScope.ADDRESS, LimitScope.KEY)
 FOR_A_WHILE = (LimitKind.PAUSE, LimitKind.THROTTLE)
 
 
+class LimitQuerySet(models.QuerySet["Limit"]):
+    def counted(self) -> "LimitQuerySet":
+        """Each with `running`: how many jobs hold a place under it."""
+        taken = LimitSlot.objects.filter(limit_id=OuterRef("pk"), job_id__isnull=False).order_by().values("limit_id")
+        return self.annotate(running=Coalesce(Subquery(taken.annotate(count=Count("*")).values("count")), 0))
+
+
 class Limit(models.Model):
     """Either `max_active` jobs at once, or `per_hour` starts with a `burst`.
 
@@ -59,6 +69,8 @@ class Limit(models.Model):
     set_at = models.DateTimeField(null=True)
     version = models.PositiveIntegerField(default=1, help_text="Rises with every change; the API's ETag.")
 
+    objects = LimitQuerySet.as_manager()
+
     class Meta:
         db_table = "lane_limits"
         constraints = [
@@ -73,6 +85,17 @@ class Limit(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.scope} {self.org_slug} {self.key}"
+
+    @property
+    def is_an_operators(self) -> bool:
+        return self.set_by.startswith("operator:")
+
+    @property
+    def next_start_at(self) -> datetime | None:
+        """When the token bucket has a start again; None where there is no bucket, or it was never used."""
+        if self.per_hour is None or self.burst is None or self.spent_until is None:
+            return None
+        return self.spent_until - (self.burst - 1) * timedelta(hours=1) / self.per_hour
 
 
 class LimitSlot(models.Model):

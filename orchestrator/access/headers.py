@@ -9,6 +9,7 @@ from orchestrator.access.problems import Refusal
 from orchestrator.idempotency import Repeatable, fingerprint_of
 
 KEY_PATTERN = "[ -~]{1,255}"
+VERSION_PATTERN = '"[0-9]{1,9}"'
 SESSION_PATTERN = "[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}"
 
 
@@ -22,6 +23,17 @@ def repeatable(request: Request, operation: str, body: Any) -> Repeatable | None
         raise Refusal(400, "invalid", detail, errors={"Idempotency-Key": [detail]})
     caller: Any = request.user
     return Repeatable(caller.key, operation, key, fingerprint_of(body))
+
+
+def version_seen(request: Request) -> int:
+    """The version that `If-Match` names, as an ETag."""
+    text = request.headers.get("If-Match")
+    if text is None:
+        raise Refusal(428, "precondition_required", "If-Match: the ETag of what you saw.")
+    if not re.fullmatch(VERSION_PATTERN, text):
+        detail = "If-Match: one ETag, as an answer had it."
+        raise Refusal(400, "invalid", detail, errors={"If-Match": [detail]})
+    return int(text.strip('"'))
 
 
 def worker_session(request: Request) -> str:

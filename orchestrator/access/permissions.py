@@ -6,8 +6,9 @@ from rest_framework.exceptions import NotAuthenticated
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from orchestrator.access.principals import Client, WorkerCaller
+from orchestrator.access.principals import INSTALLATION, Client, WorkerCaller
 from orchestrator.access.problems import Refusal
+from runtime_jobs.errors import NotFound, OperatorOnly
 
 
 class Refused(BasePermission):
@@ -22,6 +23,25 @@ class IsWorker(BasePermission):
         if not caller_of(request).is_worker:
             raise Refusal(403, "wrong_principal", "This endpoint is for workers.")
         return True
+
+
+class MayRuleInstallation(BasePermission):
+    """For operators, about what concerns every tenant. For a tenant's program there is no such thing."""
+
+    def has_permission(self, request: Request, _view: Any) -> bool:
+        caller = caller_of(request)
+        if caller.is_worker:
+            raise Refusal(403, "wrong_principal", "This endpoint is not for workers.")
+        require_installation(caller)
+        return True
+
+
+def require_installation(caller: Client | WorkerCaller) -> None:
+    """Raise NotFound for who is no operator, OperatorOnly for one without the permission."""
+    if not (isinstance(caller, Client) and caller.is_operator):
+        raise NotFound("There is no such thing, or you may not see it.")
+    if INSTALLATION not in caller.scopes:
+        raise OperatorOnly("The permission to change pools is needed.")
 
 
 def may(scope: str) -> type[BasePermission]:

@@ -10,6 +10,15 @@ from runtime_jobs.models import ApiToken, Membership
 from runtime_jobs.models.tenants import Scope
 from workers.models import Worker
 
+# What concerns every tenant: pools, and a job type wherever it comes from. No token has it.
+INSTALLATION = "installation"
+# What staff may do in a browser's session, by their permissions: those of the admin's buttons.
+OF_STAFF: dict[str, frozenset[str]] = {
+    "runtime_jobs.operate_job": frozenset({Scope.JOBS_WRITE, Scope.ORCH_OPERATE}),
+    "runtime_jobs.change_organization": frozenset({Scope.ORCH_QUOTA}),
+    "workers.change_pool": frozenset({INSTALLATION}),
+}
+
 
 @dataclass(frozen=True)
 class Client:
@@ -25,6 +34,10 @@ class Client:
 
     def sees(self, org_slug: str) -> bool:
         return self.organizations is None or org_slug in self.organizations
+
+    @property
+    def is_operator(self) -> bool:
+        return self.organizations is None
 
 
 @dataclass(frozen=True)
@@ -47,16 +60,16 @@ def client_of_token(token: ApiToken) -> Client:
         key=f"token:{token.pk}",
         actor=Actor("client", f"token {token.name}"),
         organizations=(token.organization.slug,),
-        scopes=frozenset(token.scopes),
+        scopes=frozenset(token.scopes) - {INSTALLATION},
     )
 
 
 def client_of_person(user: Any) -> Client:
     """Members may read their organizations' jobs; staff see all, and operate where they have the permission."""
     if user.is_staff:
-        operates = {Scope.JOBS_WRITE, Scope.ORCH_OPERATE} if user.has_perm("runtime_jobs.operate_job") else set()
-        scopes = {Scope.JOBS_READ, Scope.ORCH_READ} | operates
-        return Client(f"user:{user.pk}", Actor("operator", user.get_username()), None, frozenset(scopes))
+        granted = (scopes for permission, scopes in OF_STAFF.items() if user.has_perm(permission))
+        scopes = frozenset({Scope.JOBS_READ, Scope.ORCH_READ}).union(*granted)
+        return Client(f"user:{user.pk}", Actor("operator", user.get_username()), None, scopes)
     mine = Membership.objects.filter(user=user).values_list("organization__slug", flat=True)
     return Client(f"user:{user.pk}", Actor("client", user.get_username()), tuple(mine), frozenset({Scope.JOBS_READ}))
 

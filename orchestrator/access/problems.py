@@ -37,6 +37,7 @@ TITLES = {
     413: "Payload too large",
     415: "Unsupported media type",
     422: "Unprocessable",
+    428: "Precondition required",
     429: "Too many requests",
     500: "Internal error",
     503: "Unavailable",

@@ -45,6 +45,7 @@ class Problem(serializers.Serializer):
     expected_seq = serializers.IntegerField(required=False)
     scope = serializers.CharField(required=False)
     limit = serializers.IntegerField(required=False)
+    version = serializers.IntegerField(required=False)
     max_timeout_seconds = serializers.IntegerField(required=False)
     error = serializers.DictField(required=False, help_text="Of ingest: `code`, `message` and `fields` once more.")
 
@@ -87,7 +88,7 @@ class ProblemSchema(AutoSchema):
         """The codes that this operation answers."""
         operation = getattr(self.view, getattr(self.view, "action", None) or self.method.lower(), None)
         special = getattr(operation, "refused_with", ("not_found", "conflict"))
-        bodies = OF_BODIES if self.method == "POST" else ()
+        bodies = OF_BODIES if self.method in {"POST", "PATCH"} else ()
         return {*OF_EVERYBODY, *(() if is_for_workers(self.view) else OF_CLIENTS), *bodies, *special}
 
     def _map_basic_serializer(self, serializer: Any, direction: Literal["request", "response"]) -> dict[str, Any]:

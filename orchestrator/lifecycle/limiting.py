@@ -8,10 +8,11 @@ from leases.limits import ALL_TYPES, Subject, lift, put
 from leases.models import Limit, LimitKind, LimitScope
 from leases.plans import follow_plan
 from leases.shares import share, share_no_more
+from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle.by_operator import record
 from orchestrator.lifecycle.transaction import verb
 from runtime_jobs.clock import database_time
-from runtime_jobs.errors import Invalid, NotFound, VersionConflict
+from runtime_jobs.errors import Invalid, NotFound, OperatorOnly, VersionConflict
 from runtime_jobs.events import CLOCK, Actor
 from workers.models import Pool
 from workers.registry.models import PoolPolicy
@@ -27,16 +28,19 @@ def set_limit(
     reason: str,
     kind: LimitKind = LimitKind.ORGANIZATION,
     if_version: int | None = None,
+    once: Repeatable | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
     """Let at most `max_active` jobs of the organization and type run at once, or any number for None.
 
     `kind` EMERGENCY: of its jobs that skip the queue, whom no other limit holds. What runs above a lowered limit runs
-    on; nothing new starts until there is room. Raises VersionConflict."""
-    terms = None if max_active is None else {"max_active": max_active}
+    on; nothing new starts until there is room. Raises VersionConflict, OperatorOnly."""
+    terms = None if max_active is None else {"max_active": max_active, "note": reason}
     subject = Subject.of_organization(org_slug, job_type)
-    return _set(kind, subject, terms, by=by, reason=reason, if_version=if_version, source=source_address, now=now)
+    return _set(
+        kind, subject, terms, by=by, reason=reason, if_version=if_version, once=once, source=source_address, now=now
+    )
 
 
 @verb
@@ -49,15 +53,24 @@ def set_rate(
     by: Actor,
     reason: str,
     if_version: int | None = None,
+    once: Repeatable | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
     """Let `per_hour` jobs of the organization and type start in an hour, at most `burst` of them at once; None: any
-    number. Those above it wait. Raises VersionConflict."""
-    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst}
+    number. Those above it wait. Raises VersionConflict, OperatorOnly."""
+    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "note": reason}
     subject = Subject.of_organization(org_slug, job_type)
     return _set(
-        LimitKind.RATE, subject, terms, by=by, reason=reason, if_version=if_version, source=source_address, now=now
+        LimitKind.RATE,
+        subject,
+        terms,
+        by=by,
+        reason=reason,
+        if_version=if_version,
+        once=once,
+        source=source_address,
+        now=now,
     )
 
 
@@ -71,10 +84,10 @@ def pause(
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
-    """Start no more of these jobs until `until`, or until somebody resumes. What runs, runs on."""
-    at = now or database_time()
-    if until is not None and until <= at:
-        raise Invalid({"until": ["That is over."]})
+    """Start no more of these jobs until `until`, or until somebody resumes. What runs, runs on.
+
+    Raises OperatorOnly, as the next two."""
+    at = _before(until, now)
     terms = {"max_active": 0, "until": until, "note": reason}
     return _set(LimitKind.PAUSE, subject, terms, by=by, reason=reason, source=source_address, now=at)
 
@@ -104,10 +117,11 @@ def throttle(
     """Let only `per_hour` of these jobs start in an hour for a while, besides their other limits; None: no more of it.
 
     Raises NotFound for an end of what is not throttled."""
+    at = _before(until, now)
     if per_hour is None and subject.limit(LimitKind.THROTTLE) is None:
         raise NotFound("That is not throttled.")
     terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": reason}
-    return _set(LimitKind.THROTTLE, subject, terms, by=by, reason=reason, source=source_address, now=now)
+    return _set(LimitKind.THROTTLE, subject, terms, by=by, reason=reason, source=source_address, now=at)
 
 
 @verb
@@ -156,6 +170,14 @@ def keep_plan(*, org_slug: str, now: datetime | None = None) -> str:  # noqa: AR
     return org_slug
 
 
+def _before(until: datetime | None, now: datetime | None) -> datetime:
+    """The time now. Raises Invalid where the end has passed already."""
+    at = now or database_time()
+    if until is not None and until <= at:
+        raise Invalid({"until": ["That is over."]})
+    return at
+
+
 def _set(
     kind: LimitKind,
     subject: Subject,
@@ -165,11 +187,13 @@ def _set(
     reason: str,
     source: str | None,
     if_version: int | None = None,
+    once: Repeatable | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
     at = now or database_time()
     guard(QUEUES_OF_ORGANIZATION, subject.org_slug)  # of two changes at once the later one sees the earlier
     before = subject.limit(kind)
+    _require_may(kind, before, by)
     if if_version is not None and if_version != (before.version if before else 0):
         raise VersionConflict("It was changed meanwhile.", version=before.version if before else 0)
     limit = None
@@ -177,6 +201,8 @@ def _set(
         lift(kind, subject)
     else:
         limit = put(kind, subject, at=at, by=str(by), **terms)
+        if once:
+            once.settle(str(limit.pk), at=at)
     record(
         "limit.lifted" if limit is None else "limit.set",
         target=str(subject),
@@ -188,6 +214,12 @@ def _set(
         now=at,
     )
     return limit
+
+
+def _require_may(kind: LimitKind, before: Limit | None, by: Actor) -> None:
+    """Not before the guard: an operator may be setting it at this moment."""
+    if by.kind == "client" and (kind == LimitKind.EMERGENCY or (before and before.is_an_operators)):
+        raise OperatorOnly("Operators set this. Ask one.")
 
 
 def _terms(limit: Limit | None) -> dict[str, Any]:

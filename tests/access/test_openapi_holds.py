@@ -49,7 +49,7 @@ for _operation in (one for methods in DOCUMENT["paths"].values() for one in meth
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 SCHEMA.app = get_wsgi_application()
 OPERATIONS = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
-ID_PARAMETERS = ("job_id", "lease_id", "batch_id")
+ID_PARAMETERS = ("job_id", "lease_id", "batch_id", "limit_id")
 # Any text may be a run's id: nothing that is sent is wrong.
 NOT_TO_BE_WRONG = [("GET", "/v1/ingest/runs/{run_id}")]
 OF_ONE = [(method, path) for method, path in OPERATIONS if any(f"{{{name}}}" in path for name in ID_PARAMETERS)]
@@ -76,6 +76,7 @@ def something_there(cast, path):
     submitted(cast.project)
     lease = claimed(cast.worker).lease
     ids = {"job_id": lease.job_id, "lease_id": lease.lease_ulid, "batch_id": a_batch(cast)}
+    ids["limit_id"] = str(lifecycle.set_limit(org_slug="sandtrace", max_active=99, by=ALICE, reason="test").pk)
     return {name: value for name, value in ids.items() if f"{{{name}}}" in path}
 
 

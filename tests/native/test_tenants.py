@@ -10,11 +10,16 @@ import pytest
 from django.test import Client
 from django.urls import get_resolver
 
+from leases.limits import Subject
+from leases.models import Breaker, LimitScope
+from orchestrator import lifecycle
 from orchestrator.access.routes import _template
 from orchestrator.ingest.models import Run
+from orchestrator.models import Incident
 from runtime_jobs.models import Membership
 from tests.calling import Caller, problem_of
 from tests.factories import (
+    ALICE,
     SUBMIT_ANY_BODY,
     SUBMIT_BODY,
     OrganizationFactory,
@@ -48,6 +53,25 @@ OF_ONE = [
     ("GET", "/v1/jobs/<job_id>/logs", None),
     ("GET", "/v1/jobs/<job_id>/logs?follow=1", None),
     ("GET", "/v1/ingest/runs/<run_id>", None),
+    ("GET", "/v1/limits/<limit_id>", None),
+    ("PATCH", "/v1/limits/<limit_id>", {"max_active": 1, "reason": "mine"}),
+    ("DELETE", "/v1/limits/<limit_id>?reason=mine", None),
+]
+# Of an organization that the body names: another's is what one is that is not there. The fields are those of both.
+_SOURCE = {"source": {"kind": "organization", "org_slug": "<org_slug>"}, "reason": "mine"}
+NAMING_ONE = [
+    ("POST", "/v1/limits", {"kind": "rate", "org_slug": "<org_slug>", "per_hour": 1, "reason": "mine"}),
+    ("POST", "/v1/limits/pause", _SOURCE),
+    ("POST", "/v1/limits/resume", _SOURCE),
+    ("POST", "/v1/limits/throttle", _SOURCE | {"per_hour": 1}),
+    ("POST", "/v1/breakers/reset", {"org_slug": "<org_slug>", "job_type": "runtime", "reason": "mine"}),
+]
+# For operators alone: for a tenant's token no pool is there.
+OF_OPERATORS = [
+    ("PATCH", "/v1/pools/<pool>", {"policy": "fair", "reason": "mine"}),
+    ("POST", "/v1/pools/<pool>/pause", {"reason": "mine"}),
+    ("POST", "/v1/pools/<pool>/resume", {"reason": "mine"}),
+    ("POST", "/v1/pools/<pool>/throttle", {"per_hour": 1, "reason": "mine"}),
 ]
 # The same at document 001's door, whose refusals have another form: tests/protocols/delta/test_runs.py.
 OF_RUNS = [
@@ -57,6 +81,7 @@ OF_RUNS = [
     ("POST", "/api/v1/runs/<batch_id>/rerun", {}),
 ]
 LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
+LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents"]
 SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
 PAGES = ["/runs/<run_id>/"]
@@ -86,6 +111,9 @@ NOT_THERE = {
     "job_id": "rtj_01kkygkagq0jk17bx6y1w8c3df",
     "run_id": "run_20260317143329_bd39b25f6f31",
     "lease_id": "rtl_01kkygn4z3fkef0g4tgm6g3b1j",
+    "limit_id": "999999999",
+    "org_slug": "nobody",
+    "pool": "nowhere",
 }
 
 
@@ -110,11 +138,10 @@ def methods_of(view) -> set[str]:
 
 
 def test_no_address_is_forgotten():
-    calls = {
-        (method, path.partition("?")[0]) for method, path, _ in [*OF_ONE, *OF_RUNS, *OF_A_LEASE, *OF_WORKERS, *SIGNED]
-    }
+    named = [*OF_ONE, *OF_RUNS, *OF_A_LEASE, *OF_WORKERS, *SIGNED, *NAMING_ONE, *OF_OPERATORS]
+    calls = {(method, path.partition("?")[0]) for method, path, _ in named}
     calls |= (
-        {("GET", path) for path in LISTS}
+        {("GET", path) for path in [*LISTS, *LISTS_OF_CONTROL]}
         | {("POST", path) for path in OF_RUNNERS}
         | {("POST", path) for path in SUBMITS}
         | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS]}
@@ -143,7 +170,14 @@ def tenants():
         run_id="run_a", job_id=job.job_ulid, org_slug=mine.slug, project_slug="web", worker_id=holder.worker_id,
         payload={}, payload_sha256="0" * 64,
     )  # fmt: skip
-    ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid}
+    limit = lifecycle.set_limit(org_slug=mine.slug, max_active=5, by=ALICE, reason="mine")
+    lifecycle.pause(subject=Subject(LimitScope.PROJECT, mine.slug, "web"), by=ALICE, reason="mine")
+    Breaker.objects.create(org_slug=mine.slug, job_type="runtime", state="open", limit_id=limit.pk)
+    Incident.objects.create(
+        kind="breaker", org_slug=mine.slug, job_type="runtime", summary="mine", opened_at=job.created_at
+    )
+    ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid, "limit_id": str(limit.pk)}
+    ids |= {"org_slug": mine.slug, "pool": job.pool}
     return SimpleNamespace(mine=mine, theirs=theirs, holder=holder, job=job, ids=ids)
 
 
@@ -175,6 +209,38 @@ def test_anothers_thing_is_not_there(tenants, method, path, body):
     owner = Caller(api_token(tenants.mine))
     if "follow" not in path:
         assert owner.call(method, filled(path, tenants.ids), body).status_code != 404
+
+
+@pytest.mark.parametrize(("method", "path", "body"), NAMING_ONE, ids=[p for _, p, _ in NAMING_ONE])
+def test_what_a_body_names_is_ones_own_or_not_there(tenants, method, path, body):
+    def naming(ids):
+        return json.loads(filled(json.dumps(body), ids))
+
+    intruder = Caller(api_token(tenants.theirs))
+    with nothing_lost():
+        found = told(intruder.call(method, path, naming(tenants.ids)))
+        missing = told(intruder.call(method, path, naming(NOT_THERE)))
+    assert found == missing
+    assert found["status"] == 404
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OF_OPERATORS, ids=[p for _, p, _ in OF_OPERATORS])
+def test_a_pool_is_not_there_for_a_tenant(tenants, method, path, body):
+    for organization in (tenants.mine, tenants.theirs):
+        caller = Caller(api_token(organization))
+        with nothing_lost():
+            found = told(caller.call(method, filled(path, tenants.ids), body))
+            missing = told(caller.call(method, filled(path, NOT_THERE), body))
+        assert found == missing
+        assert found["status"] == 404
+
+
+@pytest.mark.parametrize("path", LISTS_OF_CONTROL)
+def test_a_list_of_control_shows_only_ones_own(tenants, path):
+    intruder, owner = Caller(api_token(tenants.theirs)), Caller(api_token(tenants.mine))
+    for query in ("", f"?org_slug={tenants.mine.slug}", "?limit=200"):
+        assert intruder.get(path + query).json()["results"] == []
+        assert {row["org_slug"] for row in owner.get(path + query).json()["results"]} == {tenants.mine.slug}
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -151,6 +151,7 @@ _JOB: dict[str, Any] = {
     **{name: SUBMIT.value[name] for name in ("org_slug", "project_slug", "source", "execution", "trigger")},
     "pool": "shared-linux",
     "priority": 200,
+    "concurrency_key": None,
     "attempt": 1,
     "retry_of": None,
     "root_job_id": "rtj_01kkygkagq0jk17bx6y1w8c3df",

@@ -24,7 +24,7 @@ from orchestrator.access.principals import client_of
 from orchestrator.access.queries import StrictQuery, invalid_query
 from orchestrator.access.rendering import PlainText
 from orchestrator.feeds import logs
-from orchestrator.lifecycle import Outcome, Submission
+from orchestrator.lifecycle import Group, Outcome, Submission, WhenBusy
 from orchestrator.lifecycle.dependencies import roots_for
 from orchestrator.protocols.native import operations, wire
 from orchestrator.protocols.native.answering import refusal, wrong
@@ -35,6 +35,7 @@ from runtime_jobs.errors import LifecycleError, NotFound
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, Job, JobEvent
 from runtime_jobs.models.tenants import Scope
+from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.specs import RUNTIME, TYPES
 
 EVENTS_LIMIT = 500
@@ -128,6 +129,8 @@ class Jobs(StrictQuery, GenericViewSet):
             source_address=address_of(self.request),
             pool=sent.get("pool"),
             depends_on=tuple(sent["depends_on"]),
+            priority=PRIORITIES[sent["priority"]] if sent["priority"] else None,
+            group=_group(sent["concurrency"]),
         )
 
     def list(self, request: Request) -> Response:
@@ -218,6 +221,10 @@ class AnyJobViewSet(Jobs):
 
     def shown(self, row: Job) -> dict[str, Any]:
         return wire.any_job(row)
+
+
+def _group(sent: dict[str, str] | None) -> Group | None:
+    return Group(sent["key"], WhenBusy(sent["when_busy"])) if sent else None
 
 
 def _details(row: Job) -> dict[str, Any]:

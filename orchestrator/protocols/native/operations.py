@@ -75,7 +75,8 @@ def _of_jobs(
             examples=[*told.submits, told.job],
             codes=(
                 *("not_found", "feature_not_enabled", "project_not_enabled", "repository_not_allowed"),
-                *("pool_forbidden", "timeout_above_plan", "invalid_dependency", "idempotency_conflict"),
+                *("pool_forbidden", "timeout_above_plan", "invalid_dependency"),
+                *("priority_forbidden", "idempotency_conflict"),
             ),
         ),
         bulk=described(

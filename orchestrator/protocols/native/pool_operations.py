@@ -50,16 +50,17 @@ _LOAD = {
     "starts_per_minute": 31,
     "at": "2026-03-17T20:03:20Z",
 }
-_NAME = OpenApiParameter(
+NAME = OpenApiParameter(
     "pool", {"type": "string", "pattern": f"^{SLUG}$", "maxLength": 63}, OpenApiParameter.PATH, required=True
 )
+POOL = answered("a shared pool", _POOL)
 
 OF_POOLS = extend_schema_view(
-    list=described("list_pools", responses=PoolShown(many=True), examples=[answered("a shared pool", _POOL)]),
+    list=described("list_pools", responses=PoolShown(many=True), examples=[POOL]),
     load=described(
         "get_pool_load",
         responses=LoadShown,
-        parameters=[_NAME],
+        parameters=[NAME],
         examples=[answered("more to do than workers", _LOAD)],
         codes=("not_found",),
     ),

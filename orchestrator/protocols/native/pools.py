@@ -40,7 +40,7 @@ class PoolViewSet(StrictQuery, GenericViewSet):
     def list(self, request: Request) -> Response:
         """The pools, newest first."""
         page = self.paginate_queryset(self.get_queryset())
-        return self.get_paginated_response([_pool(row) for row in page or []])
+        return self.get_paginated_response([shown(row) for row in page or []])
 
     @action(detail=True, pagination_class=None)
     def load(self, request: Request, pool: str) -> Response:
@@ -48,7 +48,7 @@ class PoolViewSet(StrictQuery, GenericViewSet):
         return Response(_load(pool, load_of(self.get_object().slug)))
 
 
-def _pool(row: Pool) -> dict[str, Any]:
+def shown(row: Pool) -> dict[str, Any]:
     return {
         "pool": row.slug,
         "description": row.description,

@@ -9,6 +9,7 @@ from rest_framework import serializers
 
 from orchestrator.access.fields import Decimal, Flag, Message, Moment, Number, StrictSerializer, Text, Word
 from orchestrator.access.specs import BIGINT, SENT, AnySpec, ExecutionSent, SourceSent, runtime_of, spec_of
+from orchestrator.lifecycle import WhenBusy
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.specs import RUNTIME, Spec
 from runtime_jobs.states import CLIENT_TRIGGERS, REPORTABLE_FAILURES, RUNNING
@@ -16,11 +17,24 @@ from runtime_jobs.states import CLIENT_TRIGGERS, REPORTABLE_FAILURES, RUNNING
 CHUNK_LIMIT = 512 * 1024
 SLUG = "[a-z0-9][a-z0-9-]{0,62}"
 MOST_DEPENDENCIES = 64
+PRIORITY_NAMES = ["low", "normal", "high", "emergency"]  # the others are the plans'
 
 
 class Trigger(StrictSerializer):
     kind = Word(choices=CLIENT_TRIGGERS)
     actor = Text(required=False, allow_null=True, default=None, max_length=200)
+
+
+class Concurrency(StrictSerializer):
+    """Of the organization's jobs that name one key one runs at a time."""
+
+    key = Text(max_length=200)
+    when_busy = Word(
+        choices=[str(word) for word in WhenBusy],
+        required=False,
+        default=str(WhenBusy.QUEUE),
+        help_text="What becomes of the others: this one waits, those before it are canceled, or this one is.",
+    )
 
 
 class Submit(StrictSerializer):
@@ -36,6 +50,14 @@ class Submit(StrictSerializer):
         max_length=MOST_DEPENDENCIES,
         help_text="Jobs of the same organization that have to succeed first.",
     )
+    priority = Word(
+        choices=PRIORITY_NAMES,
+        required=False,
+        default=None,
+        allow_null=True,
+        help_text="Default: the plan's.",
+    )
+    concurrency = Concurrency(required=False, default=None, allow_null=True)
 
     def wanted(self, sent: dict[str, Any]) -> Spec:
         """The spec in what was sent and is valid."""

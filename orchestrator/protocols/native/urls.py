@@ -4,9 +4,12 @@ from django.urls import include, path
 from rest_framework.routers import SimpleRouter
 
 from orchestrator.access.waiting import patient
+from orchestrator.protocols.native.breakers import BreakerViewSet, IncidentViewSet
 from orchestrator.protocols.native.jobs import AnyJobViewSet, JobViewSet
 from orchestrator.protocols.native.leases import LeaseViewSet
+from orchestrator.protocols.native.limits import LimitViewSet
 from orchestrator.protocols.native.many import ManyLeasesViewSet
+from orchestrator.protocols.native.pool_verbs import PoolVerbs
 from orchestrator.protocols.native.pools import PoolViewSet
 
 router = SimpleRouter(trailing_slash=False)
@@ -14,6 +17,10 @@ router.register("runtime/jobs", JobViewSet, basename="runtime-job")
 router.register("jobs", AnyJobViewSet, basename="job")
 router.register("runtime/leases", ManyLeasesViewSet, basename="runtime-leases")
 router.register("runtime/leases", LeaseViewSet, basename="runtime-lease")
+router.register("limits", LimitViewSet, basename="limit")
+router.register("pools", PoolVerbs, basename="pool-verb")
+router.register("breakers", BreakerViewSet, basename="breaker")
+router.register("incidents", IncidentViewSet, basename="incident")
 router.register("pools", PoolViewSet, basename="pool")
 
 urlpatterns = [

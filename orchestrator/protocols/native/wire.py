@@ -43,6 +43,7 @@ def _job(row: Job) -> dict[str, Any]:
         "trigger": {"kind": row.trigger_kind, "actor": row.trigger_actor},
         "pool": row.pool,
         "priority": row.priority,
+        "concurrency_key": row.concurrency_key or None,
         "attempt": row.attempt,
         "retry_of": row.retry_of_job_ulid,
         "root_job_id": row.root_job_ulid,

@@ -1,0 +1,45 @@
+"""Pause, resume and throttle, whatever the address that they come in by."""
+
+from typing import Any
+
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from leases.limits import Subject
+from leases.models import Limit
+from orchestrator import lifecycle
+from orchestrator.access.addresses import address_of
+from orchestrator.access.principals import client_of
+from orchestrator.protocols.native import control_wire
+from runtime_jobs.errors import NotFound
+
+
+def by(request: Request, reason: str) -> dict[str, Any]:
+    """Who, why and from where, as the verbs of operators take it."""
+    return {"by": client_of(request).actor, "reason": reason, "source_address": address_of(request)}
+
+
+def pause(request: Request, subject: Subject, sent: dict[str, Any]) -> Response:
+    return shown(lifecycle.pause(subject=subject, until=sent["until"], **by(request, sent["reason"])))
+
+
+def resume(request: Request, subject: Subject, sent: dict[str, Any]) -> Response:
+    lifecycle.resume(subject=subject, **by(request, sent["reason"]))
+    return Response(status=204)
+
+
+def throttle(request: Request, subject: Subject, sent: dict[str, Any]) -> Response:
+    terms = {name: sent[name] for name in ("per_hour", "burst", "until")}
+    return shown(lifecycle.throttle(subject=subject, **terms, **by(request, sent["reason"])))
+
+
+def shown(limit: Limit | None, *, status: int = 200, **headers: str) -> Response:
+    """The limit as it is now, with its version; nothing for one that was lifted."""
+    if limit is None:
+        return Response(status=204)
+    row = Limit.objects.counted().filter(pk=limit.pk).first()
+    if row is None:
+        raise NotFound("It was lifted meanwhile.")
+    told = control_wire.limit(row, timezone.now())
+    return Response(told, status=status, headers={"ETag": f'"{row.version}"'} | headers)
