@@ -105,8 +105,8 @@ def test_the_type_says_what_the_spec_is(alice, changes):
     assert not Job.objects.exists()
 
 
-def test_a_priority_is_the_plans_and_nobody_asks_for_one(alice):
-    refused(lambda: alice.post(JOBS, SUBMIT_ANY_BODY | {"priority": 1000}), 400, "unknown_field")
+def test_a_priority_is_the_plans_and_numbers_are_not_asked_for(alice):
+    refused(lambda: alice.post(JOBS, SUBMIT_ANY_BODY | {"priority": 1000}), 400, "invalid")
     assert alice.post(JOBS, SUBMIT_ANY_BODY).json()["priority"] == 200
 
 
