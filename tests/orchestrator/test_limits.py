@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection, transaction
 
+from leases.claims import take_next
 from leases.guards import JOBS_OF_ADDRESS, guard
 from leases.lanes import advance
 from leases.limits import Subject, put
@@ -14,7 +15,16 @@ from orchestrator import lifecycle
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import HELD, FailureReason
-from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, offer, submitted
+from tests.factories import (
+    OPERATOR,
+    OrganizationFactory,
+    PlanFactory,
+    ProjectFactory,
+    WorkerFactory,
+    claimed,
+    offer,
+    submitted,
+)
 from tests.orchestrator.test_races import together
 
 pytestmark = pytest.mark.django_db
@@ -248,6 +258,21 @@ def test_a_job_that_is_claimed_while_its_addresss_limit_is_made_is_counted():
             wait_until(somebody_waits)
         coming.result(30)
     assert LimitSlot.objects.filter(job_id__isnull=False, retired=True).count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_addresss_limit_waits_for_the_claims_that_are_under_way():
+    submitted(ProjectFactory(organization=OrganizationFactory(slug=ORG)))
+    worker = WorkerFactory()
+    plan = PlanFactory(name="unclaimed", priority=0, one_per_address=True)
+    unclaimed = ProjectFactory(organization=OrganizationFactory(slug="unclaimed", plan=plan))
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            assert take_next(offer(worker))[0]
+            coming = pool.submit(lambda: [submitted(unclaimed), connection.close()])
+            wait_until(somebody_waits)
+            transaction.set_rollback(True)
+        coming.result(30)
 
 
 def somebody_waits() -> bool:
