@@ -14,6 +14,7 @@ from runtime_jobs.clock import database_time
 from runtime_jobs.errors import Invalid, NotFound, VersionConflict
 from runtime_jobs.models import OperatorEvent
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, offer, submitted
+from tests.orchestrator.test_races import together
 
 pytestmark = pytest.mark.django_db
 
@@ -229,3 +230,17 @@ class TestVersions:
             lifecycle.set_limit(org_slug=ORG, max_active=5, if_version=first.version, **WHY)
         assert refused.value.facts == {"version": 2}
         assert Limit.objects.get().max_active == 4
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_changes_of_one_version_at_once_one_is_refused():
+    ProjectFactory(organization=OrganizationFactory(slug=ORG))
+    version = lifecycle.set_limit(org_slug=ORG, max_active=1, **WHY).version
+    for _ in range(10):
+        changes = [
+            lambda most=most, seen=version: lifecycle.set_limit(org_slug=ORG, max_active=most, if_version=seen, **WHY)
+            for most in (2, 3)
+        ]
+        answers = together(*changes)
+        assert [isinstance(answer, VersionConflict) for answer in answers].count(True) == 1
+        version += 1
