@@ -13,7 +13,15 @@ from orchestrator.scheduling import sweep_scheduling
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import Invalid, NotFound, VersionConflict
 from runtime_jobs.models import OperatorEvent
-from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, offer, submitted
+from tests.factories import (
+    OPERATOR,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    offer,
+    submitted,
+    submitted_steps,
+)
 from tests.orchestrator.test_races import together
 
 pytestmark = pytest.mark.django_db
@@ -176,6 +184,15 @@ class TestPauses:
         assert takes(worker) == 0
         later(hours=1)
         assert takes(worker) == 2
+
+    def test_many_tenants_of_a_paused_type_hold_up_nobody(self, project, worker):
+        for number in range(20):
+            submitted_steps(ProjectFactory(organization=OrganizationFactory(slug=f"org-{number}")))
+        lifecycle.pause(subject=Subject(LimitScope.JOB_TYPE, "", "steps"), **WHY)
+        wanted = submitted(project)
+        claim = lifecycle.claim(worker=worker, offer=offer(worker, job_types=("steps", "runtime")))
+        assert claim is not None
+        assert claim.job.pk == wanted.pk
 
     def test_what_runs_runs_on_and_who_why_until_when_is_kept(self, project, worker):
         submit(project, 2)
