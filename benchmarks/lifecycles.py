@@ -3,10 +3,11 @@ for many in the best of them. The clock runs, as it does beside every server."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from benchmarks import servers, tenants
-from benchmarks.load import Plan, loaded
+from benchmarks import processors, servers, tenants
+from benchmarks.load import Plan, begun
 from benchmarks.peers import environment
 from benchmarks.sizes import Sizes
 from benchmarks.stage import Stage
@@ -28,20 +29,31 @@ def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, An
 
 
 def _played(stage: Stage, sizes: Sizes, crew: tenants.Tenants, layout: str, flow: str) -> dict[str, Any]:
+    """The tally, and `processor_ms`: what a lifecycle takes of a core in the server and in PostgreSQL. Other work on
+    the machine makes a rate lower, and that hardly higher."""
     with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server, servers.clock(stage):
-        return loaded(
-            Plan(
-                flow,
-                server.address.host,
-                server.address.port,
-                sizes.clients if flow == "lifecycles" else sizes.bulk_clients,
-                seconds=sizes.seconds,
-                warmup=sizes.warmup,
-                workers=crew.workers,
-                token=crew.tokens["acme"],
-                bodies=[tenants.body("acme")],
-            )
-        )
+        load = begun(_plan(server, sizes, crew, flow))
+        time.sleep(sizes.warmup + sizes.seconds / 4)  # all connections are open
+        used = processors.Used({"server": server.pids, "PostgreSQL": processors.of_postgres(stage)})
+        time.sleep(sizes.seconds / 2)
+        busy = used.told()
+        told = load.tally()
+    each = {name: round(busy[name] / told["rate"] * 1000, 2) for name in used.kinds} if told["rate"] else None
+    return told | {"processors": busy, "processor_ms": each}
+
+
+def _plan(server: servers.Serving, sizes: Sizes, crew: tenants.Tenants, flow: str) -> Plan:
+    return Plan(
+        flow,
+        server.address.host,
+        server.address.port,
+        sizes.clients if flow == "lifecycles" else sizes.bulk_clients,
+        seconds=sizes.seconds,
+        warmup=sizes.warmup,
+        workers=crew.workers,
+        token=crew.tokens["acme"],
+        bodies=[tenants.body("acme")],
+    )
 
 
 def libraries(stage: Stage, layout: str) -> list[Any]:

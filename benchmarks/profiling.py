@@ -19,7 +19,7 @@ from benchmarks.peers import environment
 from benchmarks.sizes import Sizes
 from benchmarks.stage import OURS, Stage
 
-SHOWN = 20
+SHOWN = 24
 # The first that is found from the inside of a stack out says whose time it is.
 OWNERS = {
     "psycopg": ("psycopg", "psycopg_pool"),
@@ -29,13 +29,17 @@ OWNERS = {
     "the product": ("orchestrator/", "leases/", "runtime_jobs/", "workers/"),
     "the server": ("uvicorn", "granian", "asyncio"),
 }
+MILESTONES = (
+    *("(orchestrator/", "(leases/", "(runtime_jobs/", "(workers/"),
+    *("SQLCompiler.as_sql (", "APIView.dispatch (", "SyncToAsync.__call__ (", "AsyncToSync.__call__ ("),
+)
 FUNCTIONS = """SELECT funcname, calls, round(total_time::numeric, 1)::float
                  FROM pg_stat_user_functions WHERE calls > 0 ORDER BY 3 DESC"""
 
 
 def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
-    """`profile`: processors used by each kind of process, shares of the server's Python by owner, the lines in which it
-    was met most often, milliseconds by SQL function."""
+    """`profile`: processors used by each kind of process, shares of the server's Python by owner and by
+    function, milliseconds by SQL function."""
     program = environment.tools(stage.state) / "bin" / "py-spy"
     crew = tenants.settled("profile", organizations=[], workers=128)
     tenants.fill("profile", "profile", int(sizes.filled * (sizes.seconds + 2)))
@@ -66,18 +70,20 @@ def _record(program: Path, pid: int, seconds: float, raw: Path) -> None:
 
 
 def _read(raw: Path) -> dict[str, Any]:
+    """`owners`: whose the innermost frame is. `within`: in which of our functions, and in which milestones of the
+    libraries, the time was spent, with all that they call; so these overlap."""
     owners: Counter[str] = Counter()
-    lines: Counter[str] = Counter()
+    within: Counter[str] = Counter()
     for row in raw.read_text().splitlines():
         stack, _, number = row.rpartition(" ")
-        frames = stack.split(";")
+        frames = [frame.rpartition(":")[0] for frame in stack.split(";")]
         owners[_owner(frames)] += int(number)
-        lines[frames[-1]] += int(number)
+        within.update({frame: int(number) for frame in frames if any(mark in frame for mark in MILESTONES)})
     samples = sum(owners.values()) or 1
     return {
         "samples": samples,
         "owners": {name: round(number / samples, 3) for name, number in owners.most_common()},
-        "lines": {name: round(number / samples, 3) for name, number in lines.most_common(SHOWN)},
+        "within": {f"{name})": round(number / samples, 3) for name, number in within.most_common(SHOWN)},
     }
 
 

@@ -65,7 +65,7 @@ class Serving:
         """Of its processes that serve: the first one's children that are servers too, else itself."""
         assert self.process is not None
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        serving = [int(pid) for pid in children if b"tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        serving = [int(pid) for pid in children if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
         return serving or [self.process.pid]
 
     def kill(self) -> None:

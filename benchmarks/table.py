@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 MISSING = "-"
-LINES = 8
+LINES = 16
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,11 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
 
 def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:
     for layout, told in (found.get("layouts") or {}).items():
-        yield Row(f"lifecycles/s, single calls, {layout}", number(told["rate"]))
+        each = told.get("processor_ms") or {}
+        spent = (
+            f" ({number(each.get('server'))} ms of a core each in the server, {number(each.get('PostgreSQL'))} in SQL)"
+        )
+        yield Row(f"lifecycles/s, single calls, {layout}", number(told["rate"]) + (spent if each else ""))
     yield Row("lifecycles/s, calls for many", number(found.get("bulk_lifecycles_per_s")))
     yield _aimed(found, "lifecycles_vs_prefect", "single calls ÷ Prefect", "≥ 10", lambda value: value >= 10)
     yield _aimed(found, "bulk_vs_procrastinate", "calls for many ÷ procrastinate", "≥ 3", lambda value: value >= 3)
@@ -150,7 +154,7 @@ def profile(found: dict[str, Any]) -> str:
     shares = [
         *((f"processors in use: {name}", number(value)) for name, value in seen["processors"].items()),
         *((f"server's Python: {name}", f"{value:.0%}") for name, value in seen["owners"].items()),
-        *((f"met most often: `{name}`", f"{value:.0%}") for name, value in list(seen["lines"].items())[:LINES] if name),
+        *((f"… within `{name}`", f"{value:.0%}") for name, value in list(seen["within"].items())[:LINES]),
         *((f"SQL function `{name}`", f"{took['each_ms']} ms a call") for name, took in seen["functions"].items()),
     ]
     head = f"Claims of one job, `{seen['layout']}`, {number(seen['claims_per_s'])}/s while it was looked at:"
