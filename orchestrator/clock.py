@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 LEADER_LOCK = 7_263_001  # the advisory lock that the leader holds; any number that nothing else uses
 KEYS_EVERY = 600  # rounds
+THOROUGH_EVERY = 10
 
 
 class Clock:
@@ -46,7 +47,7 @@ class Clock:
         if not _lead():
             return False
         changed = sweep()
-        sweep_scheduling()
+        sweep_scheduling(thorough=self.rounds % THOROUGH_EVERY == 0)
         self.tally.go_on()
         if changed:
             log.info("clock changed %d jobs", changed)

@@ -22,17 +22,21 @@ MOST = 200
 LATELY = timedelta(seconds=30)
 
 
-def sweep_scheduling(*, now: datetime | None = None) -> None:
-    """One round. Each piece is a transaction of its own, and one that fails does not stop the others."""
+def sweep_scheduling(*, now: datetime | None = None, thorough: bool = True) -> None:
+    """One round. Each piece is a transaction of its own, and one that fails does not stop the others.
+
+    `thorough`: also what looks at every queue and organization, and can wait some seconds."""
     at = now or database_time()
     lanes.advance()
     lanes.due()
-    lanes.age()
     _each(lifecycle.lift_what_is_over, ({"limit_id": pk} for pk in _over(at)), now)
+    _each(lifecycle.attend_breaker, _breakers(at), now)
+    if not thorough:
+        return
+    lanes.age()
     _each(lifecycle.keep_plan, ({"org_slug": slug} for slug in behind_their_plans(most=MOST)), now)
     for organization in with_jobs_to_lift():
         lifecycle.lift_waiting(organization)
-    _each(lifecycle.attend_breaker, _breakers(at), now)
 
 
 def _over(at: datetime) -> Iterable[int]:
