@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ import requests
 RUNTIME, ANY = "/v1/runtime/jobs", "/v1/jobs"
 ANSWER_SECONDS = 15.0
 ABANDONED_SECONDS = 120.0  # without any answer: something is wrong
-CANCELED, REPEATED = 0.08, 0.05
+CANCELED, REPEATED, DEPENDENT = 0.08, 0.05, 0.3
 
 
 class NeverAnswered(Exception):
@@ -50,6 +51,7 @@ class Client:
     room: threading.Event
     over: threading.Event
     chance: Random
+    earlier: deque[str] = field(default_factory=lambda: deque(maxlen=4))
 
     def run(self) -> None:
         number = 0
@@ -63,11 +65,14 @@ class Client:
 
     def submit(self, key: str) -> None:
         body = self.chance.choice(self.bodies)
+        if self.earlier and self.chance.random() < DEPENDENT:
+            body = body | {"depends_on": sorted(set(self.chance.choices(self.earlier, k=2)))}
         answer = self.insist(path_of(body), body, key, {201})
         if answer is None:
             return
         job = answer.json()["job_id"]
         self.ledger.submitted[key] = job
+        self.earlier.append(job)
         if self.chance.random() < REPEATED:
             self.repeat(key, body, job)
         if self.chance.random() < CANCELED:

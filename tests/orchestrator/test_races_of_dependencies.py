@@ -102,8 +102,8 @@ def in_the_middle(monkeypatch, name, act, *, meanwhile):
     waits for a lock; then let both go on."""
     real, passed, go = getattr(dependencies, name), threading.Event(), threading.Event()
 
-    def pausing(*args):
-        found = real(*args)
+    def pausing(*args, **named):
+        found = real(*args, **named)
         passed.set()
         go.wait(10)
         return found
@@ -130,9 +130,7 @@ def test_what_a_new_job_depends_on_cannot_end_unseen_before_its_commit(project, 
     """Without the lock it would: the end finds nobody who waits, and the new job has seen no end."""
     first = submitted(project)
     claim = claimed()
-    in_the_middle(
-        monkeypatch, "held_standing_of", lambda: submitted(project, depends_on=(first,)), meanwhile=success(claim)
-    )
+    in_the_middle(monkeypatch, "outlook_on", lambda: submitted(project, depends_on=(first,)), meanwhile=success(claim))
     assert [job.state for job in Job.objects.exclude(pk=first.pk)] == [JobState.QUEUED]
 
 
