@@ -88,4 +88,4 @@ def _heard(command: list[str]) -> dict[str, Any]:
 
 
 def _load(sizes: Sizes) -> list[str]:
-    return [str(sizes.clients), str(sizes.seconds)]
+    return [str(sizes.clients), str(max(5.0, sizes.seconds))]

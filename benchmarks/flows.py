@@ -45,7 +45,7 @@ async def lifecycles(client: Client) -> None:
 
 
 async def many(client: Client) -> None:
-    """The same in calls for many: eight calls for 256 jobs, as many as a worker may hold."""
+    """The same in calls for many: eight calls for 256 jobs, as many as a worker may hold. What was begun is ended."""
     worker = client.worker
     for body in _until_over(client, cycle(client.bodies)):
         await client.tenant.submit_many([body] * BATCH)

@@ -49,7 +49,7 @@ def _plan(server: servers.Serving, sizes: Sizes, crew: tenants.Tenants, flow: st
         server.address.port,
         sizes.clients if flow == "lifecycles" else sizes.bulk_clients,
         seconds=sizes.seconds,
-        warmup=sizes.warmup,
+        warmup=sizes.warmup if flow == "lifecycles" else 0,
         workers=crew.workers,
         token=crew.tokens["acme"],
         bodies=[tenants.body("acme")],

@@ -84,7 +84,7 @@ def loaded(plan: Plan) -> dict[str, Any]:
 
 
 async def _play(plan: Plan) -> dict[str, Any]:
-    tally = Tally.of(warmup=plan.warmup, seconds=plan.seconds)
+    tally = Tally.of(warmup=plan.warmup, seconds=plan.seconds, finishes=plan.flow == "many")
     if plan.jobs:
         tally.facts |= {"jobs": plan.jobs, "until": plan.until, "held": plan.held, "place": {}, "at": {}}
     await asyncio.gather(*(run(plan.flow, _client(plan, number, tally)) for number in range(plan.clients)))

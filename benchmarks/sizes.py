@@ -67,7 +67,7 @@ QUICK = replace(
 )
 # To see whether the harness itself works, within a minute or two. Its figures mean nothing.
 TINY = replace(
-    QUICK, latencies=40, name="tiny", seconds=2, warmup=0.5, peer_jobs=200, limit_claims=400, crowd=500, scale=0.002
+    QUICK, latencies=40, name="tiny", seconds=4, warmup=0.5, peer_jobs=200, limit_claims=400, crowd=500, scale=0.002
 )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 from urllib.parse import quote
 
 import psycopg
@@ -73,10 +74,10 @@ def opened() -> Stage:
     stage = Stage(places.state_dir())
     embedded_postgres.ensure(stage.state)
     os.environ["DATABASE_URL"] = stage.fresh(OURS)
-    os.environ["DATABASE_ROLE"] = "migrate"  # of this process only: a million rows take longer than a request may
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-    _load_django()
-    del os.environ["DATABASE_ROLE"]
+    # Of this process only: a million rows take longer than a request may, and its own requests need no access log.
+    with patch.dict(os.environ, DATABASE_ROLE="migrate", LOG_LEVEL="WARNING"):
+        _load_django()
     return stage
 
 

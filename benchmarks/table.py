@@ -83,6 +83,9 @@ def _scheduling(found: dict[str, Any]) -> Iterator[Row]:
     limits, fairness, killed = (found.get(name) or {} for name in ("limits", "fairness", "killed"))
     claims = f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims"
     yield _aimed(found, "limits_exceeded", claims, "0", lambda value: value == 0)
+    asked, unused = (limits.get("calls") or {}).get("claim") or {}, limits.get("room_unused") or {}
+    answered = f"a tenant with room and jobs went without a claim, p99, ms (answers took {number(asked.get('p99'))})"
+    yield Row(answered, number(unused.get("p99")))
     yield from _fairness(fairness)
     yield _aimed(killed, "lost", "lost jobs after kill -9 of the server under load", "0", lambda value: value == 0)
     yield _aimed(found, "deadlocks", "deadlocks in all of it", "0", lambda value: value == 0)

@@ -11,10 +11,12 @@ from typing import Any
 
 @dataclass
 class Tally:
-    """Counts between `begins` and `ends` (of time.monotonic). `done` and `counts` are what the load makes of it."""
+    """Counts between `begins` and `ends` (of time.monotonic). `done` and `counts` are what the load makes of it.
+    `finishes`: what was begun before the end counts too, with the time that it took: for few and large steps."""
 
     begins: float
     ends: float
+    finishes: bool = False
     done: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -22,16 +24,16 @@ class Tally:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, *, warmup: float, seconds: float) -> Tally:
+    def of(cls, *, warmup: float, seconds: float, finishes: bool = False) -> Tally:
         begins = time.monotonic() + warmup
-        return cls(begins, begins + seconds)
+        return cls(begins, begins + seconds, finishes)
 
     @property
     def is_over(self) -> bool:
         return time.monotonic() >= self.ends
 
     def add(self, number: int = 1) -> None:
-        if self.begins <= time.monotonic() < self.ends:
+        if self.begins <= time.monotonic() < self.ends or self.finishes:
             self.done += number
 
     def called(self, name: str, began: float) -> None:
@@ -40,7 +42,8 @@ class Tally:
 
     def told(self) -> dict[str, Any]:
         """As JSON: `rate` a second, milliseconds by call, surprises with an example each."""
-        elapsed = min(time.monotonic(), self.ends) - self.begins
+        now = time.monotonic()
+        elapsed = (now if self.finishes else min(now, self.ends)) - self.begins
         return {
             "done": self.done,
             "seconds": round(elapsed, 3),
