@@ -26,15 +26,14 @@ class Look:
     until: float
     kind: Kind | None = None
     line: Line | None = None
-    is_first: bool = True
     goes_on: bool = False
     messages: list[Any] = field(default_factory=list)
 
     def weigh(self, request: HttpRequest, status: int) -> bool:
-        """Decide whether the call goes on waiting after this answer. While it waits the database may be away."""
+        """Decide whether the call goes on waiting after this answer. Once it does, the database may be away."""
         self.line = self.line or line_of(request)
-        waits = status == NO_WORK or (status == UNAVAILABLE and not self.is_first)
-        self.goes_on = waits and self.kind is not None and time.monotonic() < self.until
+        waits = status in {NO_WORK, UNAVAILABLE} and self.kind is not None
+        self.goes_on = waits and time.monotonic() < self.until
         return self.goes_on
 
     def nothing_for(self, request: HttpRequest) -> None:

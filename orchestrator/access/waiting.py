@@ -147,7 +147,6 @@ class _Visit:
             self.calls = self.room.calls
             self.status, self.look.goes_on, self.look.messages = GONE, False, []
             await self.inner({**self.scope, LOOK: self.look}, replay(self.body, self._disconnected), self._kept(send))
-        self.look.is_first = False
         await self._hand_on(wake)
 
     def _left_in_line(self, wake: Wake) -> None:

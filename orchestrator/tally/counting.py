@@ -13,7 +13,8 @@ from runtime_jobs.states import FINAL
 
 log = logging.getLogger(__name__)
 
-MOST = 5000  # events in one round; after an outage of the clock it catches up
+MOST = 5000  # events that one transaction counts: 50 ms on a busy machine
+PIECES = 4  # in one round; after an outage of the clock it catches up
 BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)  # seconds
 
 
@@ -26,7 +27,9 @@ class Tally:
     def go_on(self) -> None:
         """Count what is new. Nothing that the clock has to do waits for a number."""
         try:
-            self.advance()
+            for _ in range(PIECES):
+                if self.advance() < MOST:
+                    return
         except Error:
             log.exception("the metrics were not counted; the next round tries again")
 

@@ -68,6 +68,18 @@ def test_each_event_counts_once_in_as_many_rounds_as_it_takes(tally, organizatio
     assert Count.objects.get(name="job_failures").value == 3
 
 
+def test_a_round_counts_some_pieces_and_no_more(tally, organization, monkeypatch):
+    monkeypatch.setattr(counting, "MOST", 1)
+    for _ in range(3):
+        failed(organization.projects.get())
+    tally.go_on()
+    assert tally.advance() == 1, "there is more to read"
+    for _ in range(5):
+        tally.go_on()
+    assert Count.objects.get(name="job_failures").value == 3
+    assert tally.advance() == 0
+
+
 def test_what_an_open_transaction_has_written_is_not_passed_over(tally, organization):
     """A lower key may be committed later than a higher one."""
     project = organization.projects.get()

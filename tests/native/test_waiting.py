@@ -116,6 +116,22 @@ def test_of_two_that_wait_each_gets_the_job_that_comes_after_the_others(server, 
     assert looks(server, "polled", "work") == polled
 
 
+def test_work_is_handed_out_by_all_processes(server, project, database_url, tmp_path):
+    """Both hear of the first job, and one gets it. The other has looked, so the lane is known to be empty and calls."""
+    with serving(tmp_path, DATABASE_URL=database_url) as other, ThreadPoolExecutor() as threads:
+        servers = (server, other)
+        waiting = [threads.submit(claim, one, WorkerFactory(), 30) for one in servers]
+        for one in servers:
+            waiting_at(one, 1)
+            eventually(lambda one=one: number(one, "orchestrator_listener_up"))
+        polled = sum(looks(one, "polled", "work") for one in servers)
+        for left in (1, 0):
+            submitted(project)
+            eventually(lambda left=left: sum(number(one, "orchestrator_waiting_claims") for one in servers) == left)
+        assert {waits.result().status_code for waits in waiting} == {201}
+        assert sum(looks(one, "polled", "work") for one in servers) == polled
+
+
 def test_a_call_that_is_lost_costs_a_wait_and_no_job(server, project):
     with ThreadPoolExecutor() as threads, unheard("lanes_show"):
         waiting = threads.submit(claim, server, WorkerFactory(), 30)
