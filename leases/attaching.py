@@ -1,6 +1,6 @@
 """Which queues and lanes a limit holds, and the jobs that run from them when it comes."""
 
-from collections.abc import Iterator
+from typing import Any
 
 from django.db.models import Q, QuerySet
 
@@ -40,33 +40,32 @@ def limits_of_lane(*, org_slug: str, project_slug: str, source_address: str, con
 
 def attach(limit: Limit) -> None:
     """Let a new limit hold what is there already, and count the jobs that run."""
-    queues, lanes = _queues(limit), _lanes(limit)
-    for queue in _guarded(queues):
-        queue.limits = [*queue.limits, limit.pk]
-        queue.save(update_fields=["limits"])
-    for _ in _guarded(sorted({queue for queue, _ in lanes})):
-        pass  # no claim looks at the lanes of a guarded queue
-    for lane in Lane.objects.filter(pk__in=[lane for _, lane in lanes]).order_by("pk"):
-        lane.limits = [*lane.limits, limit.pk]
-        lane.save(update_fields=["limits"])
+    queues, lanes = _guarded(limit)
     if limit.max_active is not None and limit.kind not in NOT_COUNTING:
-        _adopt(limit, _running(limit, queues, [lane for _, lane in lanes]))
+        _adopt(limit, _running(limit, queues, lanes))
+    for row in _rows(Lane, lanes) + _rows(LaneQueue, queues):
+        row.limits = [*row.limits, limit.pk]
+        row.save(update_fields=["limits"])
 
 
 def detach(limit: Limit) -> None:
-    for queue in _guarded(_queues(limit)):
-        queue.limits = [other for other in queue.limits if other != limit.pk]
-        queue.save(update_fields=["limits"])
-    for lane in Lane.objects.filter(pk__in=[lane for _, lane in _lanes(limit)]).order_by("pk"):
-        lane.limits = [other for other in lane.limits if other != limit.pk]
-        lane.save(update_fields=["limits"])
+    queues, lanes = _guarded(limit)
+    for row in _rows(Lane, lanes) + _rows(LaneQueue, queues):
+        row.limits = [other for other in row.limits if other != limit.pk]
+        row.save(update_fields=["limits"])
 
 
-def _guarded(queues: list[int]) -> Iterator[LaneQueue]:
-    """Each as it is once no claim looks at it."""
-    for queue_id in queues:
+def _guarded(limit: Limit) -> tuple[list[int], list[int]]:
+    """The queues and the lanes in whose lists it stands, once no claim looks at them: all guards first, as claims and
+    ends have their rows before they ask for more."""
+    queues, lanes = _queues(limit), _lanes(limit)
+    for queue_id in sorted({*queues, *(queue for queue, _ in lanes)}):
         guard(LIMITS_OF_QUEUE, queue_id)
-        yield LaneQueue.objects.get(pk=queue_id)
+    return queues, [lane for _, lane in lanes]
+
+
+def _rows(model: type[Lane] | type[LaneQueue], keys: list[int]) -> list[Any]:
+    return list(model.objects.select_for_update(no_key=True).filter(pk__in=keys).order_by("pk"))
 
 
 def _queues(limit: Limit) -> list[int]:

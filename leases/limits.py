@@ -54,7 +54,8 @@ def put(kind: LimitKind, subject: Subject, *, at: datetime, by: str = "", **term
         changed["spent_until"] = database_time() + owed / terms["per_hour"]  # as many starts, made good at the new pace
     Limit.objects.filter(pk=limit.pk).update(**changed)
     limit.refresh_from_db()
-    _let_go_on(limit)
+    if not made:
+        _let_go_on(limit)  # nobody waits for a new one
     return limit
 
 
@@ -65,8 +66,8 @@ def lift(kind: LimitKind, subject: Subject) -> bool:
     if limit is None:
         return False
     guard(LIMIT_FULL, limit.pk)
-    detach(limit)
     _let_go_on(limit)
+    detach(limit)
     LimitSlot.objects.filter(limit_id=limit.pk).delete()
     limit.delete()
     return True
