@@ -7,7 +7,7 @@ from django.conf import settings
 from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
 from rest_framework import serializers
 
-from orchestrator.access.fields import Flag, Number, StrictSerializer, Text, Word
+from orchestrator.access.fields import Flag, Number, StrictSerializer, Text, Word, read
 from runtime_jobs import sources
 from runtime_jobs.specs import RUNTIME, STEPS, Cache, Pattern, RuntimeSpec, Source, Spec, StepsSpec
 from runtime_jobs.specs import steps as of_steps
@@ -140,9 +140,7 @@ SENT = {RUNTIME: Sent(RuntimeSpecSent, runtime_of), STEPS: Sent(StepsSpecSent, s
 def spec_of(job_type: str, data: Any) -> Spec:
     """Read the spec of a job of this type. Raises ValidationError."""
     shape, made = SENT[job_type]
-    found = shape(data=data)
-    found.is_valid(raise_exception=True)
-    return made(found.validated_data)
+    return made(read(shape, data))
 
 
 @extend_schema_field(

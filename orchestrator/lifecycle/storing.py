@@ -14,24 +14,32 @@ from django.db.models import NOT_PROVIDED, Model
 
 
 @dataclass(frozen=True)
+class New:
+    """Rows to be, with the attributes of a model. They get their keys as `pk`."""
+
+    model: type[Model]
+    rows: Sequence[Any]
+
+
+@dataclass(frozen=True)
 class Change:
     """Rows of one table, and the columns of theirs that are written."""
 
+    model: type[Model]
     rows: Sequence[Model]
     columns: tuple[str, ...]
 
 
-def store(*, new: Sequence[Sequence[Model]], changed: Sequence[Change]) -> None:
-    """Insert the new rows, each list of one model, giving them their keys, and update the changed ones.
+def store(new: Sequence[New], changed: Sequence[Change]) -> None:
+    """Insert the new rows and update the changed ones.
 
     Raises DatabaseError when a changed row is not there: whoever changes it holds its lock."""
-    new, changed = [rows for rows in new if rows], [change for change in changed if change.rows]
-    parts = [_inserted(type(rows[0])) for rows in new]
-    parts += [_updated(type(change.rows[0]), change.columns) for change in changed]
+    new, changed = [one for one in new if one.rows], [one for one in changed if one.rows]
+    parts = [_inserted(one.model) for one in new] + [_updated(one.model, one.columns) for one in changed]
     if not parts:
         return
-    values = [_as_json(rows, _new_columns(type(rows[0]))) for rows in new]
-    values += [_as_json(change.rows, ("id", *change.columns)) for change in changed]
+    values = [_as_json(one.model, one.rows, _new_columns(one.model)) for one in new]
+    values += [_as_json(one.model, one.rows, ("id", *one.columns)) for one in changed]
     _received(new, changed, _executed(tuple(parts), values))
 
 
@@ -41,14 +49,16 @@ def _executed(parts: tuple[str, ...], values: list[str]) -> list[tuple[int, int]
         return cursor.fetchall()
 
 
-def _received(new: Sequence[Sequence[Model]], changed: Sequence[Change], told: list[tuple[int, int]]) -> None:
+def _received(new: Sequence[New], changed: Sequence[Change], told: list[tuple[int, int]]) -> None:
     """`told`: the number of the part and a key, for each row."""
     keys: dict[int, list[int]] = {}
     for part, key in told:
         keys.setdefault(part, []).append(key)
-    for place, rows in enumerate(new):
-        for row, key in zip(rows, sorted(keys[place]), strict=True):  # keys are given in the order of the rows
-            row.pk, row._state.adding, row._state.db = key, False, connection.alias  # noqa: SLF001 as Model.save does
+    for place, one in enumerate(new):
+        for row, key in zip(one.rows, sorted(keys[place]), strict=True):  # keys are given in the order of the rows
+            row.pk = key
+            if isinstance(row, Model):
+                row._state.adding, row._state.db = False, connection.alias  # noqa: SLF001 as Model.save does
     for place, change in enumerate(changed, start=len(new)):
         if len(keys.get(place, ())) != len(change.rows):
             raise DatabaseError("A row that should be changed is not there.")
@@ -104,9 +114,9 @@ def _fields(model: type[Model]) -> dict[str, Any]:
     return {field.attname: field for field in model._meta.concrete_fields}  # noqa: SLF001 likewise
 
 
-def _as_json(rows: Sequence[Model], attributes: tuple[str, ...]) -> str:
+def _as_json(model: type[Model], rows: Sequence[Any], attributes: tuple[str, ...]) -> str:
     """What is None is left out: PostgreSQL makes it NULL."""
-    fields = _fields(type(rows[0]))
+    fields = _fields(model)
     names = [(name, fields[name].column) for name in attributes]
     values = map(vars, rows)
     return _encoded([{column: row[name] for name, column in names if row[name] is not None} for row in values])

@@ -13,8 +13,9 @@ from django.db.models import Model
 from leases.fencing import Holding
 from leases.lanes import Ending
 from leases.models import Lease
-from orchestrator.lifecycle.storing import Change, store
+from orchestrator.lifecycle.storing import Change, New, store
 from runtime_jobs.errors import LifecycleError
+from runtime_jobs.events import NewEvent
 from runtime_jobs.models import EndedDependency, FailureExplanation, Job, JobEvent
 from runtime_jobs.states import JobState
 
@@ -47,7 +48,7 @@ class Written:
     def __init__(self) -> None:
         self.ending = VerbEnding()
         self.lanes: dict[tuple[str, ...], int] = {}  # that were looked up
-        self.events: list[JobEvent] = []
+        self.events: list[NewEvent] = []
         self.beside: list[Model] = []  # new rows of other tables
         self.guesses: list[FailureExplanation] = []
         self._new: dict[str, Job | Lease] = {}
@@ -91,8 +92,8 @@ class Written:
         with_run = any(job.ingest_run_id is not None for job in jobs)
         added, granted = _apart(new)
         store(
-            new=[added, granted, events],
-            changed=[Change(jobs, WITH_RUN if with_run else STORED), Change(leases, STORED_OF_LEASE)],
+            [New(Job, added), New(Lease, granted), New(JobEvent, events)],
+            [Change(Job, jobs, WITH_RUN if with_run else STORED), Change(Lease, leases, STORED_OF_LEASE)],
         )
         for job in added:
             if job.state == JobState.QUEUED and job.lane_id is not None:

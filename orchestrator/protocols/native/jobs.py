@@ -15,6 +15,7 @@ from rest_framework.viewsets import GenericViewSet
 from orchestrator import lifecycle
 from orchestrator.access.addresses import address_of
 from orchestrator.access.arrivals import arrival_of
+from orchestrator.access.fields import read
 from orchestrator.access.filtering import OF_EVERY_LIST
 from orchestrator.access.headers import repeatable
 from orchestrator.access.parsing import body_of
@@ -77,7 +78,7 @@ class Jobs(StrictQuery, GenericViewSet):
 
     def create(self, request: Request) -> Response:
         """Queue a new job. With an Idempotency-Key, the same request again answers the first job."""
-        submission = self._submission(self.submitted(), body_of(request))
+        submission = self._submission(body_of(request))
         outcome = lifecycle.submit(
             submission,
             policy=policy_of(submission.spec.job_type),
@@ -90,11 +91,8 @@ class Jobs(StrictQuery, GenericViewSet):
     @action(detail=False, methods=["post"], pagination_class=None, filterset_class=None)
     def bulk(self, request: Request) -> Response:
         """Queue many jobs, each for itself: one that is refused stops no other."""
-        body = ManyJobs(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        reader = self.submitted()
         outcome = lifecycle.submit_many(
-            [self._entry(reader, entry) for entry in body.validated_data["jobs"]],
+            [self._entry(entry) for entry in read(ManyJobs, body_of(request))["jobs"]],
             policy_of=policy_of,
             default_pool=settings.DEFAULT_POOL,
             by=client_of(request).actor,
@@ -106,23 +104,23 @@ class Jobs(StrictQuery, GenericViewSet):
         ]
         return Response({"results": results}, headers={"Idempotency-Replayed": "true"} if outcome.replayed else {})
 
-    def _entry(self, reader: Submit, sent: dict[str, Any]) -> Submission | LifecycleError:
+    def _entry(self, sent: dict[str, Any]) -> Submission | LifecycleError:
         try:
-            return self._submission(reader, sent)
+            return self._submission(sent)
         except LifecycleError as error:
             return error
         except ValidationError as error:
             return wrong(error, self.request)
 
-    def _submission(self, reader: Submit, body: dict[str, Any]) -> Submission:
+    def _submission(self, body: dict[str, Any]) -> Submission:
         """Read one. Raises ValidationError, and NotFound for an organization that the caller does not see."""
-        sent = reader.run_validation(body)
+        sent = read(self.submitted, body)
         if not client_of(self.request).sees(sent["org_slug"]):
             raise NotFound("There is no such organization.")
         return Submission(
             org_slug=sent["org_slug"],
             project_slug=sent["project_slug"],
-            spec=reader.wanted(sent),
+            spec=self.submitted.wanted(sent),
             trigger_kind=sent["trigger"]["kind"],
             trigger_actor=sent["trigger"]["actor"],
             correlation_id=arrival_of(self.request).correlation_id,
@@ -147,26 +145,24 @@ class Jobs(StrictQuery, GenericViewSet):
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a job that waits (200), or ask the worker of one that runs (202). Repeats change nothing."""
-        body = CancelJob(data=body_of(request))
-        body.is_valid(raise_exception=True)
+        sent = read(CancelJob, body_of(request))
         outcome = lifecycle.cancel(
             job_ulid=self.get_object().job_ulid,
             by=client_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
-            message=body.validated_data["reason"],
+            message=sent["reason"],
         )
         return Response(self.shown(outcome.job), status=202 if outcome.accepted else 200)
 
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, job_id: str) -> Response:
         """Queue a new attempt of a job that failed or was canceled: a new job that points back."""
-        body = RetryJob(data=body_of(request))
-        body.is_valid(raise_exception=True)
+        sent = read(RetryJob, body_of(request))
         found = self.get_object().job_ulid
         outcome = lifecycle.retry(
             job_ulid=found,
             by=client_of(request).actor,
-            reason=body.validated_data["reason"],
+            reason=sent["reason"],
             once=repeatable(request, f"retry {found}", body_of(request)),
         )
         return self._created(outcome)

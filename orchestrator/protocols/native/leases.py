@@ -7,12 +7,12 @@ from django.conf import settings
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.serializers import Serializer
 from rest_framework.viewsets import GenericViewSet
 
 from leases.claims import Offer
 from leases.errors import StaleLease, WorkerMismatch
 from orchestrator import lifecycle
+from orchestrator.access.fields import read
 from orchestrator.access.headers import repeatable, worker_session
 from orchestrator.access.parsing import body_of
 from orchestrator.access.permissions import IsWorker
@@ -57,7 +57,7 @@ class LeaseViewSet(ForWorkers):
     @operations.CLAIM
     def create(self, request: Request) -> Response:
         """Claim the next job. With `wait_seconds`, answer as soon as there is one."""
-        sent = _parsed(requests.Claim, request)
+        sent = read(requests.Claim, body_of(request))
         claims = lifecycle.claim_many(
             worker=self.worker,
             offer=_offer(self.worker, sent),
@@ -76,7 +76,7 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"])
     def acknowledge(self, request: Request, lease_id: str) -> Response:
         """Take up a lease that was granted; again changes nothing."""
-        _parsed(requests.Nothing, request)
+        read(requests.Nothing, body_of(request))
         job = lifecycle.acknowledge(lease_ulid=lease_id, worker=self.worker, session=worker_session(request))
         return Response(wire.ended(job))
 
@@ -84,7 +84,7 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"])
     def heartbeat(self, request: Request, lease_id: str) -> Response:
         """Renew the lease, and hear whether the job shall be canceled."""
-        sent = _parsed(requests.Heartbeat, request)
+        sent = read(requests.Heartbeat, body_of(request))
         renewed = lifecycle.renew(
             lease_ulid=lease_id,
             worker=self.worker,
@@ -98,7 +98,7 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"])
     def report(self, request: Request, lease_id: str) -> Response:
         """Move the job forward to a phase; the same phase again changes nothing."""
-        sent = _parsed(requests.Report, request)
+        sent = read(requests.Report, body_of(request))
         job = lifecycle.report(
             lease_ulid=lease_id, worker=self.worker, phase=sent["phase"], session=worker_session(request)
         )
@@ -108,7 +108,7 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"])
     def logs(self, request: Request, lease_id: str) -> Response:
         """Append the next chunk of the job's output; the same chunk again changes nothing."""
-        sent = _parsed(requests.LogChunk, request)
+        sent = read(requests.LogChunk, body_of(request))
         taken = lifecycle.append_log(
             lease_ulid=lease_id, worker=self.worker, step=sent["step"], seq=sent["seq"], chunk=sent["chunk"]
         )
@@ -119,7 +119,7 @@ class LeaseViewSet(ForWorkers):
     def complete(self, request: Request, lease_id: str) -> Response:
         """End the job as uploaded, or as succeeded where its type has no run. The same message again is answered the
         same."""
-        result = _parsed(requests.Complete, request)["result"]
+        result = read(requests.Complete, body_of(request))["result"]
         if result["ingest_run_id"] and not settings.INGEST_URL:
             require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=self.worker)
         job = lifecycle.complete(lease_ulid=lease_id, worker=self.worker, **success_of(result))
@@ -129,7 +129,7 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"])
     def fail(self, request: Request, lease_id: str) -> Response:
         """End the job as failed. The same message again is answered the same."""
-        result = _parsed(requests.Fail, request)["result"]
+        result = read(requests.Fail, body_of(request))["result"]
         job = lifecycle.fail(lease_ulid=lease_id, worker=self.worker, **failure_of(result))
         return Response(wire.ended(job))
 
@@ -137,7 +137,7 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"], url_path="acknowledge-cancel")
     def acknowledge_cancel(self, request: Request, lease_id: str) -> Response:
         """End the job as canceled, as was asked."""
-        sent = _parsed(requests.AcknowledgeCancel, request)
+        sent = read(requests.AcknowledgeCancel, body_of(request))
         job = lifecycle.acknowledge_cancel(lease_ulid=lease_id, worker=self.worker, message=sent["message"])
         return Response(wire.ended(job))
 
@@ -145,7 +145,7 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"])
     def release(self, request: Request, lease_id: str) -> Response:
         """Give the job back unexecuted."""
-        sent = _parsed(requests.Release, request)
+        sent = read(requests.Release, body_of(request))
         job = lifecycle.release(lease_ulid=lease_id, worker=self.worker, message=sent["message"], unable=sent["unable"])
         return Response(wire.ended(job))
 
@@ -168,12 +168,6 @@ def failure_of(result: dict[str, Any]) -> dict[str, Any]:
         "result": wire.told(result) or None,
         "unsent_run": result["payload"],
     }
-
-
-def _parsed(serializer: type[Serializer], request: Request) -> dict[str, Any]:
-    body = serializer(data=body_of(request))
-    body.is_valid(raise_exception=True)
-    return body.validated_data
 
 
 def _offer(worker: Worker, sent: dict[str, Any]) -> Offer:

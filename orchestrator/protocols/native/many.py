@@ -9,10 +9,10 @@ from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.serializers import Serializer
 
 from leases.errors import StaleLease
 from orchestrator import lifecycle
+from orchestrator.access.fields import StrictSerializer, read
 from orchestrator.access.headers import worker_session
 from orchestrator.access.parsing import body_of
 from orchestrator.ingest.lookup import missing_runs, no_such_run
@@ -97,22 +97,21 @@ class Sent:
         return {"lease_id": name, "status": 200, "body": shown(answer)}
 
 
-def _sent(shape: type[Serializer], request: Request) -> Sent:
+def _sent(shape: type[StrictSerializer], request: Request) -> Sent:
     """Read the entries. Raises ValidationError for what is wrong with the list itself."""
-    body = requests.ManyLeases(data=body_of(request))
-    body.is_valid(raise_exception=True)
-    sent, reader = Sent(request, [], {}, {}), shape()
-    for entry in body.validated_data["leases"]:
+    sent = Sent(request, [], {}, {})
+    for entry in read(requests.ManyLeases, body_of(request))["leases"]:
         name = entry["lease_id"]
         sent.order.append(name)
         try:
-            sent.words[name] = _read(reader, entry)
+            sent.words[name] = _read(shape, entry)
         except (ValidationError, StaleLease) as error:
             sent.refusals[name] = error
     return sent
 
 
-def _read(reader: Serializer, entry: dict[str, Any]) -> dict[str, Any]:
+def _read(shape: type[StrictSerializer], entry: dict[str, Any]) -> dict[str, Any]:
     if not is_id(entry["lease_id"], "rtl"):
         raise StaleLease("unknown_lease")
-    return reader.run_validation({name: value for name, value in entry.items() if name != "lease_id"})
+    told: dict[str, Any] = read(shape, {name: value for name, value in entry.items() if name != "lease_id"})
+    return told

@@ -59,7 +59,8 @@ class Submit(StrictSerializer):
     )
     concurrency = Concurrency(required=False, default=None, allow_null=True)
 
-    def wanted(self, sent: dict[str, Any]) -> Spec:
+    @staticmethod
+    def wanted(sent: dict[str, Any]) -> Spec:
         """The spec in what was sent and is valid."""
         raise NotImplementedError
 
@@ -70,7 +71,8 @@ class SubmitJob(Submit):
     source = SourceSent()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
     execution = ExecutionSent()
 
-    def wanted(self, sent: dict[str, Any]) -> Spec:
+    @staticmethod
+    def wanted(sent: dict[str, Any]) -> Spec:
         return runtime_of(sent)
 
 
@@ -87,7 +89,8 @@ class SubmitAny(Submit):
         except serializers.ValidationError as error:
             raise serializers.ValidationError({"spec": error.detail}) from None
 
-    def wanted(self, sent: dict[str, Any]) -> Spec:
+    @staticmethod
+    def wanted(sent: dict[str, Any]) -> Spec:
         found: Spec = sent["wanted"]
         return found
 
