@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
-from django.core.validators import RegexValidator
+from django.core.exceptions import ValidationError as DjangoValidationError
+from django.core.validators import ProhibitNullCharactersValidator, RegexValidator
 from rest_framework import serializers
-from rest_framework.fields import empty
+from rest_framework.fields import SkipField, empty, get_error_detail
+from rest_framework.validators import ProhibitSurrogateCharactersValidator
 
 from orchestrator.access.logs import redacted
 from orchestrator.access.moments import WRONG, moment_of
@@ -23,8 +25,17 @@ class Text(serializers.CharField):
         kwargs.setdefault("trim_whitespace", False)
         super().__init__(**kwargs)
         self.check = check
+        self.letters = [rule for rule in self.validators if isinstance(rule, _LETTERS)]
+        self.validators = [rule for rule in self.validators if rule not in self.letters]
         if pattern:
             self.validators.append(RegexValidator(rf"^{pattern}\Z", f"It must match {pattern}"))
+
+    def run_validators(self, value: Any) -> None:
+        """The rules that look at each letter are asked only where they could find something."""
+        if not value.isascii() or "\0" in value:
+            for rule in self.letters:
+                _asked(rule, value)
+        super().run_validators(value)
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
@@ -32,6 +43,16 @@ class Text(serializers.CharField):
         if self.check and (wrong := self.check(data)):
             raise serializers.ValidationError(wrong)
         return str(super().to_internal_value(data))
+
+
+_LETTERS = (ProhibitNullCharactersValidator, ProhibitSurrogateCharactersValidator)
+
+
+def _asked(rule: Callable[[str], None], value: str) -> None:
+    try:
+        rule(value)
+    except DjangoValidationError as error:
+        raise serializers.ValidationError(get_error_detail(error)) from None
 
 
 class Message(Text):
@@ -96,12 +117,34 @@ class Moment(serializers.DateTimeField):
 
 
 class StrictSerializer(serializers.Serializer):
-    """Refuses fields that it does not know, with the field named."""
+    """Refuses fields that it does not know, with the field named. A field here is read from the member of its name."""
+
+    @cached_property
+    def _plan(self) -> dict[str, tuple[serializers.Field, Callable[[Any], Any] | None]]:
+        """Each field, and what this serializer checks of it besides."""
+        return {name: (field, getattr(self, f"validate_{name}", None)) for name, field in self.fields.items()}
 
     def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
+        """As the framework's own, which asks at every reading what never changes."""
+        if not isinstance(data, dict):
+            return super().to_internal_value(data)
+        if unknown := sorted(data.keys() - self._plan.keys()):
             raise serializers.ValidationError({name: ["Unknown field."] for name in unknown}, code="unknown_field")
-        return super().to_internal_value(data)
+        found: dict[str, Any] = {}
+        errors: dict[str, Any] = {}
+        for name, (field, check) in self._plan.items():
+            try:
+                value = field.run_validation(data.get(name, empty))
+                found[name] = value if check is None else check(value)
+            except serializers.ValidationError as error:
+                errors[name] = error.detail
+            except DjangoValidationError as error:
+                errors[name] = get_error_detail(error)
+            except SkipField:
+                pass
+        if errors:
+            raise serializers.ValidationError(errors)
+        return found
 
 
 @cache

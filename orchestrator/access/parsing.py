@@ -71,7 +71,7 @@ def loads(raw: bytes) -> dict[str, Any]:
         raise refuse(f"The body is not JSON: {error.msg} at character {error.pos}.") from None
     if not isinstance(value, dict):
         raise refuse("The body must be a JSON object.")
-    _check(value, DEPTH_LIMIT)
+    _check(value, DEPTH_LIMIT, texts="\\u" in text)  # JSON writes neither NUL nor half a pair without that escape
     return value
 
 
@@ -99,18 +99,18 @@ def _bounded(text: str) -> int:
     return int(text)
 
 
-def _check(value: Any, depth: int) -> None:
-    if depth == 0:
-        raise refuse("The body is nested too deeply.")
+def _check(value: Any, depth: int, *, texts: bool) -> None:
     if isinstance(value, str):
         _check_text(value)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
+        return
+    if depth == 0 or (depth == 1 and value):
+        raise refuse("The body is nested too deeply.")
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list) or (texts and isinstance(inner, str)):
+            _check(inner, depth - 1, texts=texts)
+    if texts and isinstance(value, dict):
+        for key in value:
             _check_text(key)
-            _check(inner, depth - 1)
-    elif isinstance(value, list):
-        for inner in value:
-            _check(inner, depth - 1)
 
 
 def _check_text(text: str) -> None:

@@ -1,6 +1,6 @@
 """What clients and operators may do to a job: submit, retry. To cancel one is in `cancelling`."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 
 from orchestrator.idempotency import Repeatable
@@ -100,7 +100,7 @@ def new_job(submission: Submission, policy: Policy) -> Job:
         source_address=submission.source_address,
         concurrency_key=submission.group.key if submission.group else "",
         **submission.spec.columns(),
-        **asdict(policy),
+        **vars(policy),
     )
     job.root_job_ulid = job.job_ulid
     return job

@@ -69,11 +69,13 @@ def fail_many(words: Words[Failure], *, worker: Worker, now: datetime | None = N
     def say(holding: Holding, word: Failure) -> Job:
         return holding.job if was_told(holding, word.digest) else give_up(holding, worker, word)
 
-    return _each(words, worker, now, say)
+    return _each(words, worker, now, say, whole=True)  # a retry asks for the same again
 
 
-def _each(words: Words[W], worker: Worker, now: datetime | None, say: Callable[[Holding, W], R]) -> Answers[R]:
-    holdings = lock_holdings(lease_ulids=words.keys(), worker=worker, now=now)
+def _each(
+    words: Words[W], worker: Worker, now: datetime | None, say: Callable[[Holding, W], R], *, whole: bool = False
+) -> Answers[R]:
+    holdings = lock_holdings(lease_ulids=words.keys(), worker=worker, now=now, whole=whole)
     return {name: _answer(holdings.get(name), word, say) for name, word in words.items()}
 
 

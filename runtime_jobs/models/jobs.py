@@ -32,6 +32,14 @@ class RetryKind(models.TextChoices):
     MANUAL = "manual"
 
 
+# What was asked for. Who speaks of many jobs at once reads them without it.
+REQUEST = (
+    *("source_kind", "repo_url", "repo_owner", "repo_name", "git_ref", "git_commit", "pull_request_number"),
+    *("trigger_kind", "trigger_actor", "working_directory", "command_json", "allow_network", "allow_exec", "spec"),
+    *("requirements", "payload_digest", "source_address", "least_isolation", "project_slug", "priority", "pool"),
+)
+
+
 class JobQuerySet(models.QuerySet["Job"]):
     """Adjectives; they chain."""
 

@@ -1,6 +1,6 @@
 """Type `runtime`: one repository, one commit, one command, a traced run for ingest (document 000)."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from runtime_jobs.models.jobs import Job
@@ -40,7 +40,7 @@ class RuntimeSpec:
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical execution request."""
-        return digest_of(asdict(self))
+        return digest_of(vars(self))
 
     def columns(self) -> dict[str, Any]:
         return {

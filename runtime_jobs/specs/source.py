@@ -56,6 +56,6 @@ def source_of(job: Job) -> dict[str, Any]:
 
 
 def digest_of(request: dict[str, Any]) -> str:
-    """SHA-256 of a canonical execution request."""
-    canonical = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """SHA-256 of a canonical execution request; values in it that are dataclasses count by their fields."""
+    canonical = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=vars)
     return hashlib.sha256(canonical.encode()).hexdigest()

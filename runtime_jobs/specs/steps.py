@@ -66,7 +66,7 @@ class StepsSpec:
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical execution request."""
-        return digest_of(asdict(self))
+        return digest_of(vars(self))
 
     def columns(self) -> dict[str, Any]:
         return {
