@@ -84,7 +84,8 @@ class Limit(models.Model):
         indexes = [models.Index(fields=["until"], name="limits_for_a_while", condition=Q(until__isnull=False))]
 
     def __str__(self) -> str:
-        return f"{self.kind} of {self.scope} {self.org_slug} {self.key}"
+        whose = "/".join(part for part in (self.org_slug, self.key) if part not in {"", "*"})
+        return f"{self.kind} of {self.scope} {whose}".replace("_", " ")
 
     @property
     def is_an_operators(self) -> bool:

@@ -2,10 +2,13 @@
 
 from orchestrator.admin import (
     batches,
+    breakers,
     deliveries,
+    incidents,
     job_events,
     jobs,
     leases,
+    limits,
     memberships,
     operator_events,
     organizations,
@@ -20,10 +23,13 @@ from orchestrator.admin import (
 
 __all__ = [
     "batches",
+    "breakers",
     "deliveries",
+    "incidents",
     "job_events",
     "jobs",
     "leases",
+    "limits",
     "memberships",
     "operator_events",
     "organizations",

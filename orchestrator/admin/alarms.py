@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from leases.models import Lease
-from orchestrator.admin import health, shown
+from orchestrator.admin import health, held_back, shown
 from orchestrator.admin.health import Crew, Failures, Queue
+from orchestrator.admin.held_back import HeldBack
 from orchestrator.models import ClockBeat
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureClass
@@ -38,6 +39,7 @@ class State:
     overdue_leases: int
     never_acknowledged: int
     overdue_cancels: int
+    held_back: HeldBack
 
 
 def look(now: datetime) -> State:
@@ -51,6 +53,7 @@ def look(now: datetime) -> State:
         overdue_leases=health.overdue_leases(now),
         never_acknowledged=health.never_acknowledged(now),
         overdue_cancels=health.overdue_cancels(now),
+        held_back=held_back.look(now),
     )
 
 
@@ -77,6 +80,8 @@ def _warnings(state: State, alive: dict[str, int]) -> Iterator[Problem]:
     if silent := sum(crew.silent for crew in state.crews):
         text = f"{some(silent, 'active worker has', 'active workers have')} been silent for more than a minute."
         yield Problem("warning", text, shown.list_of(Worker, health="silent"))
+    for text, link in held_back.sentences(state.held_back, state.now):
+        yield Problem("warning", text, link)
     for queue in state.queues:
         if alive.get(queue.pool) and state.now - queue.oldest > LONG_WAIT:
             text = f"The oldest job in {queue.pool} has waited for {shown.between(queue.oldest, state.now)}."

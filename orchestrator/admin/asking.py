@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
+from orchestrator.access.logs import redacted
 from orchestrator.admin.console import Console
 
 
@@ -19,6 +20,10 @@ class Reason(forms.Form):
         widget=UnfoldAdminTextInputWidget(attrs={"autofocus": True, "placeholder": "Why? It is kept in the trail."}),
         error_messages={"required": "Say why: it is kept in the trail."},
     )
+
+    def clean_reason(self) -> str:
+        """The trail keeps it for ever, and everybody who may look reads it: no place for a key."""
+        return redacted(self.cleaned_data["reason"])
 
 
 class Note(Reason):

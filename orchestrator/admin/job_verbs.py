@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import BadRequest
 from django.db import Error
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from unfold.widgets import UnfoldAdminSelectWidget
 
 from orchestrator import lifecycle
 from orchestrator.admin import shown
@@ -19,21 +21,36 @@ from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Job, UnsentRun
+from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.states import CancelReason, JobState
 
 LIMIT = 100  # jobs at a time: a page of the list, twice
 SAID_ONE_BY_ONE = 5
 
 
+class Priority(Reason):
+    """A reason, and the new priority by its name."""
+
+    priority = forms.ChoiceField(
+        choices=[(name, f"{name} ({number})") for name, number in PRIORITIES.items()],
+        initial="normal",
+        widget=UnfoldAdminSelectWidget,
+    )
+    field_order = ("priority", "reason")
+
+
 @dataclass(frozen=True)
 class JobVerb:
-    """`act` does it to one job and says what came of it; it raises LifecycleError where it is refused."""
+    """`act` does it to one job, with what `form` asks for, and says what came of it; where it is refused it raises
+    LifecycleError."""
 
     name: str
     title: str
     lead: str
-    act: Callable[[str, Actor, str], str]
+    act: Callable[..., str]
     danger: bool = False
+    form: type[Reason] = Reason
+    joint: str = " "  # between the title and the job's id
 
 
 def _cancel(job_ulid: str, by: Actor, reason: str) -> str:
@@ -53,6 +70,13 @@ def _retry(job_ulid: str, by: Actor, reason: str) -> str:
 
 def _resend(job_ulid: str, by: Actor, reason: str) -> str:
     return f"its run goes out again as {lifecycle.resend(job_ulid=job_ulid, by=by, reason=reason).job.job_ulid}"
+
+
+def _prioritize(job_ulid: str, by: Actor, reason: str, priority: str) -> str:
+    job = lifecycle.prioritize(job_ulid=job_ulid, priority=PRIORITIES[priority], by=by, reason=reason)
+    if job is None:
+        raise LifecycleError(f"It waits no more, or with priority {priority} already.")
+    return f"waits with priority {priority}"
 
 
 def _revoke(job_ulid: str, by: Actor, reason: str) -> str:
@@ -84,7 +108,15 @@ REVOKE = JobVerb(
     _revoke,
     danger=True,
 )
-VERBS = {verb.name: verb for verb in (CANCEL, RETRY, RESEND, REVOKE)}
+PRIORITIZE = JobVerb(
+    "prioritize",
+    "Change priority",
+    "A waiting job waits with another priority, at the place that its age gives it there. What runs, runs on.",
+    _prioritize,
+    form=Priority,
+    joint=" of ",
+)
+VERBS = {verb.name: verb for verb in (CANCEL, RETRY, RESEND, REVOKE, PRIORITIZE)}
 
 
 def fitting_verbs(job: Job | None) -> set[str]:
@@ -96,20 +128,22 @@ def fitting_verbs(job: Job | None) -> set[str]:
         if followed or job.state == JobState.SUCCEEDED:
             return set()
         return {RETRY.name, RESEND.name} if UnsentRun.objects.filter(job=job).exists() else {RETRY.name}
-    return {CANCEL.name, REVOKE.name} if job.is_held else {CANCEL.name}
+    if job.is_held:
+        return {CANCEL.name, REVOKE.name}
+    return {CANCEL.name, PRIORITIZE.name} if job.state == JobState.QUEUED else {CANCEL.name}
 
 
 def ask_and_do(model_admin: Console, request: HttpRequest, verb: JobVerb, job_ulids: list[str]) -> HttpResponse:
     """GET asks why, POST does it. The caller has checked the permission."""
     if not 1 <= len(job_ulids) <= LIMIT or not all(is_id(job_ulid, "rtj") for job_ulid in job_ulids):
         raise BadRequest(f"Name 1 to {LIMIT} jobs.")
-    form = Reason(request.POST or None)
+    form = verb.form(request.POST or None)
     if request.method == "POST" and form.is_valid():
-        said = {name: _do(verb, name, actor_of(request), form.cleaned_data["reason"]) for name in job_ulids}
+        said = {name: _do(verb, name, actor_of(request), form.cleaned_data) for name in job_ulids}
         _say(request, verb, said)
         return HttpResponseRedirect(_next(request, job_ulids))
     question = Question(
-        title=f"{verb.title} {_count(job_ulids)}",
+        title=f"{verb.title}{verb.joint}{_count(job_ulids)}",
         lead=verb.lead,
         button=verb.title,
         back=_next(request, job_ulids),
@@ -118,10 +152,10 @@ def ask_and_do(model_admin: Console, request: HttpRequest, verb: JobVerb, job_ul
     return ask(model_admin, request, question, form, jobs=_listed(job_ulids))
 
 
-def _do(verb: JobVerb, job_ulid: str, by: Actor, reason: str) -> tuple[bool, str]:
+def _do(verb: JobVerb, job_ulid: str, by: Actor, asked: dict[str, Any]) -> tuple[bool, str]:
     """Whether it was done, and what there is to say."""
     try:
-        return True, verb.act(job_ulid, by, reason)
+        return True, verb.act(job_ulid, by, **asked)
     except LifecycleError as refusal:
         return False, refusal.message
     except Error:

@@ -20,7 +20,18 @@ from orchestrator.admin.console import Uncounted
 from orchestrator.admin.job_columns import COLUMNS, Explained, JobColumns
 from orchestrator.admin.job_filters import FILTERS, WORDS
 from orchestrator.admin.job_outcome import left_behind
-from orchestrator.admin.job_verbs import CANCEL, LIMIT, RESEND, RETRY, REVOKE, VERBS, JobVerb, ask_and_do, fitting_verbs
+from orchestrator.admin.job_verbs import (
+    CANCEL,
+    LIMIT,
+    PRIORITIZE,
+    RESEND,
+    RETRY,
+    REVOKE,
+    VERBS,
+    JobVerb,
+    ask_and_do,
+    fitting_verbs,
+)
 from orchestrator.admin.words import JOB_COLOURS
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Job
@@ -37,8 +48,8 @@ class JobAdmin(JobColumns, Uncounted):
     search_help_text = job_search.HELP
     ordering = ["-id"]
     change_form_template = "admin/job.html"
-    actions = ["cancel_selected", "retry_selected", "resend_selected", "revoke_selected"]
-    actions_detail = ["cancel", "retry", "resend", "revoke"]
+    actions = ["cancel_selected", "retry_selected", "resend_selected", "revoke_selected", "prioritize_selected"]
+    actions_detail = ["cancel", "retry", "resend", "revoke", "prioritize"]
 
     # --- who may ------------------------------------------------------------------------------------------------------
 
@@ -126,6 +137,10 @@ class JobAdmin(JobColumns, Uncounted):
     def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return ask_and_do(self, request, REVOKE, [self._found(request, object_id).job_ulid])
 
+    @action(description="Change priority", url_path="prioritize", permissions=["operate"], icon="swap_vert")
+    def prioritize(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return ask_and_do(self, request, PRIORITIZE, [self._found(request, object_id).job_ulid])
+
     @admin.action(description="Cancel", permissions=["operate"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
         return self._ask_for_many(request, CANCEL, queryset)
@@ -141,6 +156,10 @@ class JobAdmin(JobColumns, Uncounted):
     @admin.action(description="Revoke lease", permissions=["operate"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
         return self._ask_for_many(request, REVOKE, queryset)
+
+    @admin.action(description="Change priority", permissions=["operate"])
+    def prioritize_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        return self._ask_for_many(request, PRIORITIZE, queryset)
 
     def _ask_for_many(self, request: HttpRequest, verb: JobVerb, queryset: QuerySet[Job]) -> HttpResponse | None:
         """On to a page of its own: the list's filters must not drop a job that has moved on meanwhile unsaid."""

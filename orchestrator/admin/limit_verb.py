@@ -1,4 +1,4 @@
-"""The button that limits how many jobs of an organization run at once, and what its page says of its limits."""
+"""The button that limits an organization, and what its page says of its limits."""
 
 from typing import Any
 
@@ -9,32 +9,59 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget
 
 from leases.limits import ALL_TYPES
-from leases.models import Limit, LimitSlot
-from leases.models.limits import LimitKind
+from leases.models import Limit, LimitKind, LimitScope
+from leases.models.limits import FOR_A_WHILE
 from orchestrator import lifecycle
-from orchestrator.access.addresses import address_of
-from orchestrator.admin import shown
+from orchestrator.admin import limit_words, shown
 from orchestrator.admin.asking import Question, Reason, ask
-from orchestrator.admin.console import Console, actor_of
+from orchestrator.admin.console import Console
+from orchestrator.admin.holding import SET_LIMITS, asked_by
 from runtime_jobs.models import Organization
 from runtime_jobs.specs import TYPES
 
-LEAD = "Jobs above it wait; nothing is refused. What runs above a lowered limit runs on. Empty: no limit."
+LEAD = (
+    "Jobs above a limit wait; nothing is refused. What runs above a lowered limit runs on. Without a number: no limit."
+)
+KINDS = [
+    (str(LimitKind.ORGANIZATION), "so many jobs at once"),
+    (str(LimitKind.RATE), "so many starts an hour"),
+    (str(LimitKind.EMERGENCY), "so many emergencies at once, which skip the queue"),
+]
+
+
+def _number(label: str, **kwargs: Any) -> forms.IntegerField:
+    return forms.IntegerField(required=False, label=label, widget=UnfoldAdminIntegerFieldWidget, **kwargs)
 
 
 class NewLimit(Reason):
-    """Which jobs, and how many of them at once."""
+    """Which jobs, and how many of them."""
 
-    job_type = forms.ChoiceField(widget=UnfoldAdminSelectWidget, label="Jobs of type")
-    max_active = forms.IntegerField(
-        min_value=0, max_value=10_000, required=False, widget=UnfoldAdminIntegerFieldWidget, label="At most"
+    kind = forms.ChoiceField(
+        choices=KINDS, required=False, initial=LimitKind.ORGANIZATION, widget=UnfoldAdminSelectWidget, label="Limit"
     )
-    field_order = ("job_type", "max_active", "reason")
+    job_type = forms.ChoiceField(widget=UnfoldAdminSelectWidget, label="Jobs of type")
+    max_active = _number("At once", min_value=0, max_value=10_000)
+    per_hour = _number("Starts an hour", min_value=1, max_value=1_000_000, help_text="Only for starts an hour.")
+    burst = _number(
+        "Burst", min_value=1, max_value=10_000, help_text="So many may start at once after a calm time; else 1."
+    )
+    field_order = ("kind", "job_type", "max_active", "per_hour", "burst", "reason")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         choices = [(ALL_TYPES, "all types together"), *((name, name) for name in sorted(TYPES))]
         self.fields["job_type"].choices = choices  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        asked: dict[str, Any] = super().clean() or self.cleaned_data
+        asked["kind"] = LimitKind(asked.get("kind") or LimitKind.ORGANIZATION)
+        is_rate = asked["kind"] == LimitKind.RATE
+        for name in ("max_active",) if is_rate else ("per_hour", "burst"):
+            if asked.get(name) is not None:
+                self.add_error(name, "Not with this limit.")
+        if asked["kind"] == LimitKind.EMERGENCY and asked.get("job_type") != ALL_TYPES:
+            self.add_error("job_type", "Emergencies are limited for all types together.")
+        return asked
 
 
 class LimitVerb(Console):
@@ -43,9 +70,9 @@ class LimitVerb(Console):
     actions_detail = ["limit"]
 
     def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("runtime_jobs.change_organization")
+        return request.user.has_perm(SET_LIMITS)
 
-    @display(description="Running jobs")
+    @display(description="Limits")
     def limits(self, organization: Organization) -> str:
         return "; ".join(_sentences(organization)) or "no limit"
 
@@ -63,23 +90,22 @@ class LimitVerb(Console):
 
 
 def _set(request: HttpRequest, organization: Organization, form: NewLimit) -> None:
-    lifecycle.set_limit(
-        org_slug=organization.slug,
-        **form.cleaned_data,
-        by=actor_of(request),
-        source_address=address_of(request),
-    )
+    asked = form.cleaned_data
+    common = {"org_slug": organization.slug, "job_type": asked["job_type"], **asked_by(request, form)}
+    if asked["kind"] == LimitKind.RATE:
+        lifecycle.set_rate(per_hour=asked["per_hour"], burst=asked["burst"] or 1, **common)
+    else:
+        lifecycle.set_limit(kind=asked["kind"], max_active=asked["max_active"], **common)
     messages.success(request, f"{organization.slug}: {'; '.join(_sentences(organization)) or 'no limit'}.")
 
 
 def _sentences(organization: Organization) -> list[str]:
-    limits = Limit.objects.filter(kind=LimitKind.ORGANIZATION, org_slug=organization.slug).order_by("key")
-    return [f"{_what(limit)}: {_running(limit)} of {limit.max_active}" for limit in limits]
+    limits = Limit.objects.counted().filter(scope=LimitScope.ORGANIZATION, org_slug=organization.slug)
+    return [_sentence(limit) for limit in limits.exclude(kind__in=FOR_A_WHILE).order_by("kind", "key")]
 
 
-def _what(limit: Limit) -> str:
-    return "all types" if limit.key == ALL_TYPES else limit.key
-
-
-def _running(limit: Limit) -> int:
-    return LimitSlot.objects.filter(limit_id=limit.pk, job_id__isnull=False).count()
+def _sentence(limit: Limit) -> str:
+    """`all types: 0 of 3`, `steps, rate: 60 an hour, 5 at once`."""
+    what = "all types" if limit.key == ALL_TYPES else limit.key
+    kind = "" if limit.kind == LimitKind.ORGANIZATION else f", {limit_words.KINDS[limit.kind]}"
+    return f"{what}{kind}: {limit_words.used(limit) if limit.per_hour is None else limit_words.allows(limit)}"

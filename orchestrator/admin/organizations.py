@@ -4,15 +4,17 @@ from django.contrib import admin
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
+from leases.limits import Subject
 from orchestrator.admin import shown
 from orchestrator.admin.filters import exactly, one_of
+from orchestrator.admin.holding import Held
 from orchestrator.admin.limit_verb import LimitVerb
 from orchestrator.admin.recording import Recorded
 from runtime_jobs.models import Job, Organization, Project
 
 
 @admin.register(Organization)
-class OrganizationAdmin(LimitVerb, Recorded):
+class OrganizationAdmin(Held, LimitVerb, Recorded):
     noun = "organization"
     fixed = ("slug",)
     list_display = ["slug", "name", "plan", "hosted_runtime_analysis", "projects", "jobs"]
@@ -25,7 +27,11 @@ class OrganizationAdmin(LimitVerb, Recorded):
     search_fields = ["slug__startswith", "name__istartswith"]
     search_help_text = "the beginning of its slug or name"
     ordering = ["slug"]
-    readonly_fields = ["limits"]
+    readonly_fields = ["limits", "held"]
+    actions_detail = ["limit", "pause", "resume", "throttle"]
+
+    def subject_of(self, row: Organization) -> Subject:
+        return Subject.of_organization(row.slug)
 
     @display(description="Projects")
     def projects(self, organization: Organization) -> SafeString:

@@ -10,12 +10,15 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
+from leases.limits import Subject
+from leases.models import LimitScope
 from orchestrator import lifecycle
 from orchestrator.access.addresses import address_of
 from orchestrator.admin import shown
 from orchestrator.admin.asking import Question, Reason, ask
 from orchestrator.admin.console import actor_of
 from orchestrator.admin.filters import exactly, one_of
+from orchestrator.admin.holding import Held
 from orchestrator.admin.once import show_token
 from orchestrator.admin.recording import Recorded
 from orchestrator.models import WebhookDelivery
@@ -56,7 +59,7 @@ class ProjectForm(forms.ModelForm):
 
 
 @admin.register(Project)
-class ProjectAdmin(Recorded):
+class ProjectAdmin(Held, Recorded):
     noun = "project"
     fixed = ("organization", "slug")
     form = ProjectForm
@@ -71,9 +74,9 @@ class ProjectAdmin(Recorded):
     search_fields = ["slug__startswith", "organization__slug__startswith"]
     search_help_text = "the beginning of its slug or of its organization's"
     ordering = ["organization__slug", "slug"]
-    readonly_fields = ["webhook"]
+    readonly_fields = ["webhook", "held"]
     fieldsets = [
-        (None, {"fields": ["organization", "slug", "enabled", "repositories", "pool", "least_isolation"]}),
+        (None, {"fields": ["organization", "slug", "enabled", "repositories", "pool", "least_isolation", "held"]}),
         (
             "What a webhook runs",
             {
@@ -84,7 +87,10 @@ class ProjectAdmin(Recorded):
             },
         ),
     ]
-    actions_detail = ["rotate"]
+    actions_detail = ["pause", "resume", "throttle", "rotate"]
+
+    def subject_of(self, row: Project) -> Subject:
+        return Subject(LimitScope.PROJECT, row.organization.slug, row.slug)
 
     def has_rotate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm("runtime_jobs.change_project")

@@ -35,6 +35,13 @@ def ago(then: datetime | None, now: datetime) -> str:
     return f"{span((now - then).total_seconds())} ago" if then else "never"
 
 
+def ahead(then: datetime | None, now: datetime) -> str:
+    """Also of what is over by a moment: somebody is about to see to it."""
+    if then is None:
+        return "-"
+    return f"in {span((then - now).total_seconds())}" if then > now else "now"
+
+
 def stamped(text: str, at: datetime | None) -> SafeString:
     """A relative time with the exact one behind it."""
     return format_html('<span class="nowrap" title="{}">{}</span>', exact(at), text)

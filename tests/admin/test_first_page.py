@@ -20,7 +20,7 @@ from tests.admin.pages import FIRST
 from tests.factories import OPERATOR, WorkerFactory, claimed, submitted
 from workers.models import Worker
 
-QUERIES = 14
+QUERIES = 17
 
 
 @pytest.fixture
