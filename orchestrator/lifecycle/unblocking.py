@@ -1,46 +1,56 @@
 """What becomes of those that wait for a job that has ended: they are queued, or canceled, or wait on.
 
 The end of a job only writes down that there are such jobs (`EndedDependency`, in its own transaction). After the commit
-its process looks at a few of them, each in a transaction of its own; the clock at the rest, and at all of them where
-that process died. So no verb grows with the number of dependents, and none waits for a lock of theirs."""
+its process looks at a few of them in another one; the clock at the rest, page by page, and at all of them where that
+process died. So no verb grows with the number of dependents, and none waits for a lock of theirs."""
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import datetime
 
 from django.db import Error
 
 from orchestrator.lifecycle import dependencies, moves
+from orchestrator.lifecycle.dependencies import Standing
 from orchestrator.lifecycle.transaction import after_commit, verb
 from orchestrator.lifecycle.writing import VerbEnding
+from runtime_jobs.clock import database_time
 from runtime_jobs.models import EndedDependency, Job
 from runtime_jobs.states import JobState
 
 log = logging.getLogger(__name__)
 
 FEW = 8  # looked at before the caller has its answer; the clock does the rest
+PAGE = 50  # that the clock looks at in one transaction
 
 _line: ContextVar[deque[EndedDependency] | None] = ContextVar("line", default=None)
 
 
 @verb
-def unblock(*, job_ulid: str, now: datetime | None = None) -> Job | None:
-    """Queue a blocked job when all that it depends on has succeeded; cancel it when one of those has finally failed.
+def unblock(*, job_ulids: Sequence[str], now: datetime | None = None) -> list[Job]:
+    """Queue those of these blocked jobs whose dependencies have all succeeded; cancel those of which one has finally
+    failed. Returns the ones that moved: the others wait on, or wait no more.
 
-    None, and nothing has changed, where it waits on or waits no more. How the others stand is read under this job's
-    lock: of two that end at the same moment, the one that is looked after later sees both."""
-    job, at = moves.lock_job(job_ulid, now=now)
-    if job.state != JobState.BLOCKED:
-        return None
-    standing = dependencies.standing_of(dependencies.roots_for(job))
+    How the others stand is read under these jobs' locks: of two that end at the same moment, the one that is looked
+    after later sees both."""
+    blocked = Job.objects.locked().filter(job_ulid__in=job_ulids, state=JobState.BLOCKED)
+    jobs = list(blocked.order_by("pk"))
+    at = now or database_time()
+    standings = dependencies.standings_of(jobs)
+    return [job for job in jobs if _gone_on(job, standings[job.pk], at)]
+
+
+def _gone_on(job: Job, standing: Standing, at: datetime) -> bool:
     if standing.failed is not None:
         moves.abandon(job, standing.failed, at=at)
     elif standing.is_met:
         moves.unblock(job, at=at)
     else:
-        return None
-    return moves.store(job, at)
+        return False
+    moves.store(job, at)
+    return True
 
 
 @after_commit
@@ -68,7 +78,7 @@ def follow_up(ended: EndedDependency, *, most: int) -> int:
     gets a line of its own."""
     found = dependencies.dependents(ended, most=most + 1)
     looked = found[:most]
-    if trouble := [pk for pk, job_ulid in looked if not _looked_at(job_ulid)]:
+    if trouble := _look_at(looked):
         EndedDependency.objects.create(root_job_ulid=ended.root_job_ulid, looked_to=min(trouble) - 1)
     rows = EndedDependency.objects.filter(pk=ended.pk)
     if len(found) > most:
@@ -78,13 +88,18 @@ def follow_up(ended: EndedDependency, *, most: int) -> int:
     return len(looked)
 
 
-def _looked_at(job_ulid: str) -> bool:
+def _look_at(jobs: Sequence[tuple[int, str]]) -> list[int]:
+    """Returns the keys of those with which there was trouble. A whole page at once, for a transaction each would keep
+    the clock from everything else; one by one where that fails."""
     try:
-        unblock(job_ulid=job_ulid)
+        if jobs:
+            unblock(job_ulids=[job_ulid for _, job_ulid in jobs])
     except Error:
-        log.exception("unblock of %s failed; the next round tries again", job_ulid)
-        return False
-    return True
+        if len(jobs) > 1:
+            return [pk for job in jobs for pk in _look_at([job])]
+        log.exception("unblock of %s failed; the next round tries again", jobs[0][1])
+        return [jobs[0][0]]
+    return []
 
 
 def follow_ends(*, most: int) -> int:
@@ -93,7 +108,7 @@ def follow_ends(*, most: int) -> int:
     while done < most and (left := list(EndedDependency.objects.order_by("pk")[: most - done])):
         before = done
         for ended in left:
-            done += follow_up(ended, most=most - done) if done < most else 0
+            done += follow_up(ended, most=min(PAGE, most - done)) if done < most else 0
         if done == before:
             break
     return done

@@ -237,6 +237,20 @@ def test_of_many_a_few_are_looked_at_at_once_and_the_rest_by_the_clock(project, 
     assert not EndedDependency.objects.exists()
 
 
+def test_the_clock_goes_page_by_page(project, monkeypatch, dead):
+    monkeypatch.setattr(unblocking, "PAGE", 2)
+    pages, unblock = [], unblocking.unblock
+    monkeypatch.setattr(
+        unblocking, "unblock", lambda *, job_ulids: pages.append(job_ulids) or unblock(job_ulids=job_ulids)
+    )
+    first = submitted(project)
+    fan = [submitted(project, depends_on=(first,)) for _ in range(5)]
+    succeed(first)
+    assert lifecycle.follow_ends(most=100) == 5
+    assert pages == [[job.job_ulid for job in fan[:2]], [job.job_ulid for job in fan[2:4]], [fan[4].job_ulid]]
+    assert states(*fan) == ["queued"] * 5
+
+
 def test_those_that_wait_on_do_not_stand_before_the_others(project, monkeypatch):
     """They stay blocked when they are looked at: whoever looked from the front again would see no others."""
     monkeypatch.setattr(unblocking, "FEW", 1)
@@ -264,10 +278,10 @@ def test_trouble_with_one_does_not_keep_the_others(project, monkeypatch):
     fan = [submitted(project, depends_on=(first,)) for _ in range(3)]
     unblock = unblocking.unblock
 
-    def busy(*, job_ulid):
-        if job_ulid == fan[0].job_ulid:
+    def busy(*, job_ulids):
+        if fan[0].job_ulid in job_ulids:
             raise OperationalError("lock timeout")
-        return unblock(job_ulid=job_ulid)
+        return unblock(job_ulids=job_ulids)
 
     monkeypatch.setattr(unblocking, "unblock", busy)
     succeed(first)
