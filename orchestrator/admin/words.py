@@ -113,6 +113,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "job.leased": ("Handed to a worker", "pan_tool"),
     "job.started": ("Taken up", "play_arrow"),
     "job.progress": ("Went on", "arrow_forward"),
+    "job.prioritized": ("Waits with another priority", "swap_vert"),
     "job.requeued": ("Back in the queue", "undo"),
     "job.cancel_requested": ("Cancel asked for", "front_hand"),
     "job.canceled": ("Canceled", "block"),

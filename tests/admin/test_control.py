@@ -10,7 +10,9 @@ from leases.limits import Subject
 from leases.models import Breaker, Limit, LimitKind, LimitScope
 from orchestrator import lifecycle
 from orchestrator.admin.alarms import look, problems
+from orchestrator.admin.words import EVENTS
 from orchestrator.models import ClockBeat, Incident
+from orchestrator.protocols.native.answers import EVENT_TYPES
 from runtime_jobs.clock import database_time
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, JobEvent, OperatorEvent, Organization, Plan, Project
@@ -162,7 +164,7 @@ class TestLimits:
         worker = WorkerFactory()
         lifecycle.set_limit(org_slug="sandtrace", max_active=3, by=OPERATOR, reason="noisy")
         lifecycle.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=2, by=OPERATOR, reason="dear")
-        until = database_time() + timedelta(minutes=12, seconds=30)
+        until = database_time() + timedelta(hours=12, minutes=30)
         by = Actor("client", "token ci")
         lifecycle.pause(subject=SUBJECTS["project"], until=until, by=by, reason="deploy")
         lifecycle.pause(subject=SUBJECTS["pool"], by=OPERATOR, reason="disks")
@@ -174,10 +176,11 @@ class TestLimits:
         lifecycle.pause(subject=SUBJECTS["pool"], by=OPERATOR, reason="disks")
         page = text_of(olga.get(address(Limit, "changelist")))
         for words in (
-            "1 of 3", "runtime jobs of sandtrace", "2 an hour, 1 at once", "in 29 min", "sandtrace/web", "pool shared-linux",
-            "in 12 min", "token ci", "olga", "noisy", "dear", "deploy", "disks",
+            "1 of 3", "runtime jobs of sandtrace", "2 an hour, 1 at once", "sandtrace/web", "pool shared-linux",
+            "in 12 h", "token ci", "olga", "noisy", "dear", "deploy", "disks",
         ):  # fmt: skip
             assert words in page, words
+        assert re.search(r">in \d+ min", page), "when the rate lets the next one start"
         narrowed = text_of(olga.get(f"{address(Limit, 'changelist')}?kind=pause&scope=pool"))
         assert "disks" in narrowed
         assert "noisy" not in narrowed
@@ -327,15 +330,15 @@ class TestFirstPage:
         return {problem.text: problem.link for problem in problems(look(now))}
 
     def test_what_is_paused_or_throttled_is_said_with_its_rows(self, olga, project, pool, now):
-        until = now + timedelta(minutes=12, seconds=30)
+        until = now + timedelta(hours=12, minutes=30)
         lifecycle.throttle(subject=SUBJECTS["organization"], per_hour=6, by=OPERATOR, reason="noisy")
         lifecycle.pause(subject=SUBJECTS["pool"], until=until, by=OPERATOR, reason="disks")
         (first, link), (second, _) = self.said(now).items()
-        assert first.startswith(f"Pool shared-linux: paused by olga until {until:%Y-%m-%d %H:%M} UTC (in 12 min")
+        assert first.startswith(f"Pool shared-linux: paused by olga until {until:%Y-%m-%d %H:%M} UTC (in 12 h")
         assert first.endswith("): disks")
         assert second == "sandtrace: throttled to 6 an hour, 1 at once by olga: noisy"
         assert [limit.kind for limit in olga.get(link).context["cl"].result_list] == ["pause"]
-        assert not [text for text in self.said(now + timedelta(hours=1)) if text.startswith("Pool")]
+        assert not [text for text in self.said(now + timedelta(hours=13)) if text.startswith("Pool")]
 
     def test_many_are_said_in_one(self, olga, now, project):
         for number in range(8):
@@ -368,3 +371,7 @@ def test_a_projects_other_button_is_still_there(olga, project):
     page = text_of(olga.get(address(Project, "change", project.pk)))
     for name in ("pause", "throttle", "webhook-secret"):
         assert button(project, name) in page
+
+
+def test_every_event_of_a_job_has_words_in_its_timeline():
+    assert set(EVENT_TYPES) == set(EVENTS)

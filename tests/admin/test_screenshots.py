@@ -4,18 +4,24 @@ With SCREENSHOTS=docs/images in the environment the pictures go there."""
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.test import Client
 
+from leases.limits import Subject
+from leases.models import Breaker, Limit, LimitScope
 from orchestrator import lifecycle
 from orchestrator.ingest.runs import store
+from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from tests.admin.chromium import Chromium
 from tests.admin.conftest import NAME, client_of, person
 from tests.admin.scene import Scene, busy
+from tests.factories import OPERATOR
 from tests.orchestrator.ingest.conftest import payload_for
+from workers.models import Pool
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -53,6 +59,22 @@ def pictures(tmp_path) -> Path:
     return Path(os.environ.get("SCREENSHOTS") or tmp_path / "pictures")
 
 
+def hold_back(scene: Scene) -> None:
+    """What a night may bring: a pool that rests, a noisy tenant, one that holds itself back, a breaker."""
+    pool, cli = Subject(LimitScope.POOL, "", "gpu-linux"), Subject(LimitScope.PROJECT, "sandtrace", "cli")
+    until = scene.at + timedelta(minutes=43)
+    by, ci = {"by": OPERATOR}, {"by": Actor("client", "token ci")}
+    lifecycle.set_limit(org_slug="acme-labs", max_active=2, reason="as agreed by mail", **by)
+    lifecycle.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=120, burst=10, reason="a slow registry", **ci)
+    lifecycle.pause(subject=cli, reason="the release goes out", **ci)
+    noisy = Subject.of_organization("northwind")
+    lifecycle.throttle(subject=noisy, per_hour=60, burst=5, reason="a loop in their CI", until=until, **by)
+    lifecycle.pause(subject=pool, until=until, reason="new disks in gpu-01", **by)
+    Breaker.objects.create(
+        org_slug="acme-labs", job_type="steps", state="open", opened_at=scene.ago(1), cool_until=until
+    )
+
+
 def is_visible(browser: Chromium, *selectors: str) -> None:
     for selector in selectors:
         box = f"document.querySelector('{selector}')?.getBoundingClientRect()"
@@ -83,6 +105,37 @@ def test_the_pages_look_as_the_readme_shows_them(browser, live_server, scene, pi
         is_visible(browser, *selectors)
         browser.picture(pictures / f"{name}.png")
         assert (pictures / f"{name}.png").stat().st_size > 30_000
+    assert browser.errors == []
+
+
+def test_what_holds_jobs_back_is_on_one_page(browser, live_server, scene, pictures):
+    hold_back(scene)
+    browser.show(height=620)
+    browser.open(f"{live_server.url}/admin/leases/limit/")
+    is_visible(browser, "#result_list")
+    shown = browser.evaluate("document.querySelector('#result_list').textContent")
+    assert all(
+        words in shown for words in ("pool gpu-linux", "sandtrace/cli", "60 an hour, 5 at once", "a loop in their CI")
+    )
+    browser.picture(pictures / "admin-limits.png")
+    for path in ("/admin/", "/admin/leases/breaker/", "/admin/orchestrator/incident/", "/admin/workers/pool/"):
+        browser.open(live_server.url + path)
+    assert browser.errors == []
+
+
+def test_a_pool_is_paused_and_resumed_by_its_buttons(browser, live_server, scene):
+    pool = Pool.objects.get(slug="shared-linux")
+    browser.open(f"{live_server.url}/admin/workers/pool/{pool.pk}/change/")
+    press(browser, 'a[href$="/pause/"]')
+    browser.evaluate("document.querySelector('#id_until').value = '2099-01-01T00:00'")
+    browser.evaluate("document.querySelector('#id_reason').value = 'new disks'")
+    press(browser, 'form.card button[type="submit"]')
+    browser.until("document.body.textContent.includes('paused by olga until 2099-01-01 00:00 UTC')")
+    press(browser, 'a[href$="/resume/"]')
+    browser.evaluate("document.querySelector('#id_reason').value = 'they are in'")
+    press(browser, 'form.card button[type="submit"]')
+    browser.until("document.body.textContent.includes('not held back any more')")
+    assert not Limit.objects.exists()
     assert browser.errors == []
 
 
