@@ -36,6 +36,7 @@ _seconds = Histogram(
 # One statement, bounded: what is final is not counted, what waits up to COUNTED, each look by its partial index.
 _QUESTION = """
 SELECT (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'queued' LIMIT %(most)s) waiting),
+       (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'blocked' LIMIT %(most)s) blocked),
        (SELECT coalesce(jsonb_object_agg(state, number), '{}') FROM
            (SELECT state, count(*) AS number FROM runtime_jobs
              WHERE state IN ('leased', 'starting', 'checking_out', 'executing', 'uploading') GROUP BY state) held),
@@ -82,10 +83,10 @@ def _asked() -> Iterator[Metric]:
 
 
 def _of_queue(
-    queued: int, held: dict[str, int], leases: int, oldest: float | None, beat: float | None
+    waiting: dict[str, int], held: dict[str, int], leases: int, oldest: float | None, beat: float | None
 ) -> Iterator[Metric]:
     jobs = GaugeMetricFamily("orchestrator_jobs", f"Jobs that are not final; {COUNTED} at most.", labels=["state"])
-    for state, number in {"queued": queued, **held}.items():
+    for state, number in (waiting | held).items():
         jobs.add_metric([state], number)
     yield jobs
     yield _gauge("orchestrator_open_leases", "Leases granted or active.", leases)
@@ -98,12 +99,12 @@ database = Database()
 registry.register(database)
 
 
-def _look() -> tuple[int, dict[str, int], int, float | None, float | None]:
+def _look() -> tuple[dict[str, int], dict[str, int], int, float | None, float | None]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = '2s'")
         cursor.execute(_QUESTION, {"most": COUNTED})
-        queued, held, leases, oldest, beat = cursor.fetchone()
-        return queued, json.loads(held), leases, oldest, beat
+        queued, blocked, held, leases, oldest, beat = cursor.fetchone()
+        return {"queued": queued, "blocked": blocked}, json.loads(held), leases, oldest, beat
 
 
 def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:

@@ -34,11 +34,12 @@ def test_it_says_how_the_queue_stands(organization):
     for _ in range(3):
         submitted(organization.projects.get())
     claimed()
-    claimed(acknowledge=True)
+    submitted(organization.projects.get(), depends_on=(claimed(acknowledge=True).job,))
     ClockBeat.objects.create(leader="test", beat_at=timezone.now())
     text = scrape()
     assert value(text, "orchestrator_database_up") == 1
     assert value(text, 'orchestrator_jobs{state="queued"}') == 1
+    assert value(text, 'orchestrator_jobs{state="blocked"}') == 1
     assert value(text, 'orchestrator_jobs{state="starting"}') == 1
     assert value(text, 'orchestrator_jobs{state="leased"}') == 1
     assert value(text, "orchestrator_open_leases") == Lease.objects.count() == 2
