@@ -165,6 +165,16 @@ def test_a_refusal_takes_back_the_acknowledgement_that_it_implied(project, worke
     assert kinds(granted) == ["job.queued", "job.leased"]
 
 
+def test_of_two_leases_on_one_job_neither_sees_what_was_taken_back(project, worker):
+    (old,) = held(worker, project, 1)
+    lifecycle.release(lease_ulid=old, worker=worker)
+    (new,) = [one.lease.lease_ulid for one in claim_many(worker, 1)]
+    answers = lifecycle.complete_many({new: Success(None), old: Success("run_1")}, worker=worker)
+    assert isinstance(answers[new], Invalid)
+    assert isinstance(answers[old], Conflict)
+    assert answers[old].facts["job_status"] == "queued", "not running: the acknowledgement was taken back"
+
+
 def test_at_its_expiry_a_lease_is_dead_for_this_call_too(project, worker):
     leases = held(worker, project, 2, acknowledge=False)
     ends = Lease.objects.get(lease_ulid=leases[0]).expires_at
