@@ -13,5 +13,8 @@ BEGIN
      WHERE lane_id = p_lane AND state = 'queued' AND id >= bound ORDER BY id LIMIT 1;
     UPDATE lanes SET head_id = next_id, head_at = next_at, scan_from = coalesce(next_id, 9223372036854775807)
      WHERE id = p_lane AND head_id IS DISTINCT FROM next_id;
+    IF next_id IS NOT NULL THEN  -- perhaps it came while the head was being taken: then nobody was called
+        PERFORM pg_notify('lanes', q.pool) FROM lanes l JOIN lane_queues q ON q.id = l.queue_id WHERE l.id = p_lane;
+    END IF;
     PERFORM lanes_rank(ARRAY[(SELECT queue_id FROM lanes WHERE id = p_lane)]);
 END $$;

@@ -51,6 +51,11 @@ BEGIN
          WHERE l.id = one.id AND (l.head_id IS NULL OR l.head_id > one.job OR l.scan_from > one.job);
         IF FOUND THEN
             changed := changed || one.id;
+        ELSE
+            -- It waits behind a head that was taken: the lane is in the choice, but nobody was called to it.
+            PERFORM pg_notify('lanes', q.pool)
+               FROM lanes l JOIN lane_queues q ON q.id = l.queue_id JOIN runtime_jobs head ON head.id = l.head_id
+              WHERE l.id = one.id AND l.blocked_by IS NULL AND q.blocked_by IS NULL AND head.state <> 'queued';
         END IF;
     END LOOP;
     SELECT coalesce(array_agg(DISTINCT queue_id), '{}') INTO touched

@@ -1,0 +1,105 @@
+"""Who waits is called when a lane becomes servable, and not for a job that joins others."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from django.db import connection
+
+from leases.lanes import advance
+from leases.limits import Subject
+from orchestrator import lifecycle
+from runtime_jobs.states import FailureReason
+from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, offer, submitted
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+POOL = "shared-linux"
+WHY = {"by": OPERATOR, "reason": "test"}
+
+
+@contextmanager
+def calls(database_url) -> Iterator[list[str]]:
+    """The pools that were called meanwhile, in order."""
+    heard: list[str] = []
+    with psycopg.connect(database_url, autocommit=True) as listening:
+        listening.execute("LISTEN lanes")
+        yield heard
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify('lanes', 'the end')")
+        for notice in listening.notifies(timeout=30):
+            if notice.payload == "the end":
+                return
+            heard.append(notice.payload)
+
+
+@pytest.fixture
+def project(db):
+    return ProjectFactory()
+
+
+def test_the_first_job_calls_and_the_next_ones_do_not(project, database_url):
+    with calls(database_url) as heard:
+        for _ in range(3):
+            submitted(project)
+    assert heard == [POOL]
+
+
+def test_a_job_behind_a_head_that_was_taken_calls(project, database_url):
+    submitted(project)
+    claimed(WorkerFactory())
+    with calls(database_url) as heard:
+        submitted(project)
+    assert heard == [POOL]
+
+
+def test_the_clock_calls_where_a_job_came_while_the_head_was_being_taken(project, database_url):
+    submitted(project), submitted(project)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE lanes SET scan_from = 0")
+        cursor.execute("SELECT head_id FROM lanes")
+        head = cursor.fetchone()[0]
+    worker = WorkerFactory()
+    assert claimed(worker).job.pk == head
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE lanes SET head_id = %s", [head])
+    with calls(database_url) as heard:
+        advance()
+    assert heard == [POOL]
+
+
+def test_a_job_that_goes_back_calls_and_one_that_ends_does_not(project, database_url):
+    submitted(project)
+    worker = WorkerFactory()
+    first = claimed(worker)
+    assert lifecycle.claim(worker=worker, offer=offer(worker)) is None
+    with calls(database_url) as heard:
+        lifecycle.release(lease_ulid=first.lease.lease_ulid, worker=worker)
+    assert heard == [POOL]
+    again = claimed(worker)
+    with calls(database_url) as heard:
+        lifecycle.fail(lease_ulid=again.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+    assert heard == []
+
+
+def test_a_place_that_becomes_free_calls_where_somebody_waits_for_it(project, database_url):
+    lifecycle.set_limit(org_slug=project.organization.slug, max_active=1, **WHY)
+    submitted(project), submitted(project)
+    worker = WorkerFactory()
+    first = claimed(worker)
+    assert lifecycle.claim(worker=worker, offer=offer(worker)) is None
+    with calls(database_url) as heard:
+        lifecycle.fail(lease_ulid=first.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+    assert heard == [POOL]
+
+
+def test_what_is_resumed_calls(project, database_url):
+    subject = Subject.of_organization(project.organization.slug)
+    lifecycle.pause(subject=subject, **WHY)
+    submitted(project)
+    worker = WorkerFactory()
+    assert lifecycle.claim(worker=worker, offer=offer(worker)) is None
+    with calls(database_url) as heard:
+        lifecycle.resume(subject=subject, **WHY)
+    assert heard == [POOL]
