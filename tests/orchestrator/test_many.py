@@ -154,7 +154,7 @@ def test_one_that_is_refused_spoils_no_other_and_leaves_nothing(project, worker)
 
 
 def test_a_refusal_takes_back_the_acknowledgement_that_it_implied(project, worker):
-    """A complete without the run that its job needs is refused after the lease was heard."""
+    """A phase that does not exist is refused after the lease was heard."""
     granted, fine = held(worker, project, 2)
     answers = lifecycle.complete_many({granted: Success(None), fine: Success("run_1")}, worker=worker)
     assert isinstance(answers[granted], Invalid)
@@ -166,11 +166,12 @@ def test_a_refusal_takes_back_the_acknowledgement_that_it_implied(project, worke
 
 
 def test_of_two_leases_on_one_job_neither_sees_what_was_taken_back(project, worker):
-    (old,) = held(worker, project, 1)
+    done, old = held(worker, project, 2)
+    lifecycle.complete(lease_ulid=done, worker=worker, ingest_run_id="run_0")
     lifecycle.release(lease_ulid=old, worker=worker)
     (new,) = [one.lease.lease_ulid for one in claim_many(worker, 1)]
-    answers = lifecycle.complete_many({new: Success(None), old: Success("run_1")}, worker=worker)
-    assert isinstance(answers[new], Invalid)
+    answers = lifecycle.complete_many({new: Success("run_0"), old: Success("run_1")}, worker=worker)
+    assert isinstance(answers[new], Conflict), "the run is another job's, which is seen after the lease was heard"
     assert isinstance(answers[old], Conflict)
     assert answers[old].facts["job_status"] == "queued", "not running: the acknowledgement was taken back"
 
