@@ -15,7 +15,7 @@ from rest_framework.serializers import Serializer
 
 from orchestrator.access.headers import KEY_PATTERN, SESSION_PATTERN
 from orchestrator.access.schema import described
-from orchestrator.protocols.native import answers, examples, examples_of_many, requests
+from orchestrator.protocols.native import answers, answers_of_many, examples, examples_of_many, requests
 from runtime_jobs.identifiers import ULID_PATTERN
 
 HEADER: Final = "header"
@@ -131,7 +131,7 @@ of_runtime_jobs = _of_jobs(
     shown=answers.JobShown,
     listed=answers.JobListed,
     detail=answers.JobInDetail,
-    results=answers.JobResults,
+    results=answers_of_many.JobResults,
     told=_Told(
         [examples.SUBMIT],
         examples.JOB,
@@ -146,7 +146,7 @@ of_any_jobs = _of_jobs(
     shown=answers.AnyJobShown,
     listed=answers.AnyJobListed,
     detail=answers.AnyJobInDetail,
-    results=answers.AnyJobResults,
+    results=answers_of_many.AnyJobResults,
     told=_Told(
         [examples.SUBMIT_STEPS, examples.SUBMIT_ANY],
         examples.ANY_JOB,
@@ -230,7 +230,10 @@ RELEASE = _of_a_lease(
 
 
 def _of_many_leases(
-    operation_id: str, *told: OpenApiExample, answer: type[Serializer] = answers.ToldResults, session: bool = False
+    operation_id: str,
+    *told: OpenApiExample,
+    answer: type[Serializer] = answers_of_many.ToldResults,
+    session: bool = False,
 ) -> Callable[[Any], Any]:
     """The same of many. What is wrong with one of them stands in its result."""
     return described(
@@ -249,7 +252,7 @@ HEARTBEAT_MANY = _of_many_leases(
     "renew_runtime_leases",
     examples_of_many.HEARTBEAT_MANY,
     examples_of_many.RENEWED_MANY,
-    answer=answers.RenewedResults,
+    answer=answers_of_many.RenewedResults,
     session=True,
 )
 COMPLETE_MANY = _of_many_leases(
