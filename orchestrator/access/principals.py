@@ -60,7 +60,7 @@ def client_of_token(token: ApiToken) -> Client:
         key=f"token:{token.pk}",
         actor=Actor("client", f"token {token.name}"),
         organizations=(token.organization.slug,),
-        scopes=frozenset(token.scopes) - {INSTALLATION},
+        scopes=frozenset(token.scopes),
     )
 
 

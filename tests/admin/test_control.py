@@ -344,7 +344,8 @@ class TestFirstPage:
         for number in range(8):
             subject = Subject(LimitScope.PROJECT, "sandtrace", f"web-{number}")
             lifecycle.pause(subject=subject, by=OPERATOR, reason="x")
-        *_, (text, link) = self.said(now).items()
+        *one_by_one, (text, link) = self.said(now).items()
+        assert len(one_by_one) == 5
         assert text == "3 more pauses or throttles."
         assert len(olga.get(link).context["cl"].result_list) == 8
 

@@ -9,6 +9,7 @@ from django.test import Client
 from leases.limits import Subject
 from leases.models import Breaker, Limit, LimitKind, LimitScope
 from orchestrator import lifecycle
+from orchestrator.access.principals import INSTALLATION
 from orchestrator.models import Incident
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import NotFound, OperatorOnly
@@ -444,6 +445,12 @@ class TestPools:
             path = f"/v1/pools/{slug}/{verb}".rstrip("/")
             refused(lambda path=path: alice.call(method, path, terms | WHY), 404, "not_found")
             refused(lambda path=path: vera.call(method, path, terms | WHY), 403, "operator_only")
+
+    @pytest.mark.parametrize(("method", "verb", "terms"), PATHS, ids=str)
+    def test_a_scope_in_a_tokens_row_makes_nobody_an_operator(self, organization, pool, method, verb, terms):
+        path = f"/v1/pools/shared-linux/{verb}".rstrip("/")
+        token = with_scopes(organization, INSTALLATION, *Scope.values)
+        refused(lambda: token.call(method, path, terms | WHY), 404, "not_found")
 
     @pytest.mark.parametrize(("method", "verb", "terms"), PATHS, ids=str)
     def test_what_is_not_there_is_not_there(self, olga, method, verb, terms):
