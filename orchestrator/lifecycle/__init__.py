@@ -14,18 +14,10 @@ from orchestrator.lifecycle.for_many import acknowledge_many, complete_many, fai
 from orchestrator.lifecycle.grouping import Group, WhenBusy
 from orchestrator.lifecycle.left_behind import Reference
 from orchestrator.lifecycle.lifting import lift_waiting, prioritize
-from orchestrator.lifecycle.limiting import (
-    keep_plan,
-    lift_what_is_over,
-    pause,
-    resume,
-    set_limit,
-    set_pool_policy,
-    set_rate,
-    throttle,
-)
+from orchestrator.lifecycle.limiting import keep_plan, set_limit, set_pool_policy, set_rate
 from orchestrator.lifecycle.outcome import Outcome
 from orchestrator.lifecycle.output import append_log
+from orchestrator.lifecycle.pausing import lift_what_is_over, pause, resume, throttle
 from orchestrator.lifecycle.registering import (
     create_api_token,
     register_worker,

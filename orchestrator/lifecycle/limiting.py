@@ -5,15 +5,15 @@ from typing import Any
 
 from leases.guards import QUEUES_OF_ORGANIZATION, guard
 from leases.limits import ALL_TYPES, Subject, lift, put
-from leases.models import Limit, LimitKind, LimitScope
+from leases.models import Limit, LimitKind
 from leases.plans import follow_plan
 from leases.shares import share, share_no_more
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle.by_operator import record
 from orchestrator.lifecycle.transaction import verb
 from runtime_jobs.clock import database_time
-from runtime_jobs.errors import Invalid, NotFound, OperatorOnly, VersionConflict
-from runtime_jobs.events import CLOCK, Actor
+from runtime_jobs.errors import OperatorOnly, VersionConflict
+from runtime_jobs.events import Actor
 from workers.models import Pool
 from workers.registry.models import PoolPolicy
 
@@ -38,7 +38,7 @@ def set_limit(
     on; nothing new starts until there is room. Raises VersionConflict, OperatorOnly."""
     terms = None if max_active is None else {"max_active": max_active, "note": reason}
     subject = Subject.of_organization(org_slug, job_type)
-    return _set(
+    return change(
         kind, subject, terms, by=by, reason=reason, if_version=if_version, once=once, source=source_address, now=now
     )
 
@@ -61,7 +61,7 @@ def set_rate(
     number. Those above it wait. Raises VersionConflict, OperatorOnly."""
     terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "note": reason}
     subject = Subject.of_organization(org_slug, job_type)
-    return _set(
+    return change(
         LimitKind.RATE,
         subject,
         terms,
@@ -72,56 +72,6 @@ def set_rate(
         source=source_address,
         now=now,
     )
-
-
-@verb
-def pause(
-    *,
-    subject: Subject,
-    by: Actor,
-    reason: str,
-    until: datetime | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
-) -> Limit | None:
-    """Start no more of these jobs until `until`, or until somebody resumes. What runs, runs on.
-
-    Raises OperatorOnly, as the next two."""
-    at = _before(until, now)
-    terms = {"max_active": 0, "until": until, "note": reason}
-    return _set(LimitKind.PAUSE, subject, terms, by=by, reason=reason, source=source_address, now=at)
-
-
-@verb
-def resume(
-    *, subject: Subject, by: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
-) -> None:
-    """Let paused jobs start again. Raises NotFound where nothing is paused."""
-    if subject.limit(LimitKind.PAUSE) is None:
-        raise NotFound("That is not paused.")
-    _set(LimitKind.PAUSE, subject, None, by=by, reason=reason, source=source_address, now=now)
-
-
-@verb
-def throttle(
-    *,
-    subject: Subject,
-    per_hour: int | None,
-    by: Actor,
-    reason: str,
-    burst: int = 1,
-    until: datetime | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
-) -> Limit | None:
-    """Let only `per_hour` of these jobs start in an hour for a while, besides their other limits; None: no more of it.
-
-    Raises NotFound for an end of what is not throttled."""
-    at = _before(until, now)
-    if per_hour is None and subject.limit(LimitKind.THROTTLE) is None:
-        raise NotFound("That is not throttled.")
-    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": reason}
-    return _set(LimitKind.THROTTLE, subject, terms, by=by, reason=reason, source=source_address, now=at)
 
 
 @verb
@@ -152,33 +102,13 @@ def set_pool_policy(
 
 
 @verb
-def lift_what_is_over(*, limit_id: int, now: datetime | None = None) -> Limit | None:
-    """Remove a pause or a throttle whose time has passed, if it is still so."""
-    at = now or database_time()
-    limit = Limit.objects.filter(pk=limit_id, until__lte=at).first()
-    if limit is None:
-        return None
-    subject = Subject(LimitScope(limit.scope), limit.org_slug, limit.key)
-    _set(LimitKind(limit.kind), subject, None, by=CLOCK, reason="Its time has come.", source=None, now=at)
-    return limit
-
-
-@verb
 def keep_plan(*, org_slug: str, now: datetime | None = None) -> str:  # noqa: ARG001 as every verb of the clock
     """Bring what holds an organization in line with its plan."""
     follow_plan(org_slug)
     return org_slug
 
 
-def _before(until: datetime | None, now: datetime | None) -> datetime:
-    """The time now. Raises Invalid where the end has passed already."""
-    at = now or database_time()
-    if until is not None and until <= at:
-        raise Invalid({"until": ["That is over."]})
-    return at
-
-
-def _set(
+def change(
     kind: LimitKind,
     subject: Subject,
     terms: dict[str, Any] | None,
@@ -190,6 +120,7 @@ def _set(
     once: Repeatable | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
+    """Put a limit on these terms, or lift it for None, and keep who did it: part of the verbs here and in `pausing`."""
     at = now or database_time()
     guard(QUEUES_OF_ORGANIZATION, subject.org_slug)  # of two changes at once the later one sees the earlier
     before = subject.limit(kind)
