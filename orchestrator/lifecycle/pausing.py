@@ -1,0 +1,81 @@
+"""Sources of jobs are paused, resumed and throttled: an operator's or a tenant's word, for a while."""
+
+from datetime import datetime
+
+from leases.limits import Subject
+from leases.models import Limit, LimitKind, LimitScope
+from orchestrator.lifecycle.limiting import change
+from orchestrator.lifecycle.transaction import verb
+from runtime_jobs.clock import database_time
+from runtime_jobs.errors import Invalid, NotFound
+from runtime_jobs.events import CLOCK, Actor
+
+
+@verb
+def pause(
+    *,
+    subject: Subject,
+    by: Actor,
+    reason: str,
+    until: datetime | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    """Start no more of these jobs until `until`, or until somebody resumes. What runs, runs on.
+
+    Raises OperatorOnly, as the next two."""
+    at = _before(until, now)
+    terms = {"max_active": 0, "until": until, "note": reason}
+    return change(LimitKind.PAUSE, subject, terms, by=by, reason=reason, source=source_address, now=at)
+
+
+@verb
+def resume(
+    *, subject: Subject, by: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+) -> None:
+    """Let paused jobs start again. Raises NotFound where nothing is paused."""
+    if subject.limit(LimitKind.PAUSE) is None:
+        raise NotFound("That is not paused.")
+    change(LimitKind.PAUSE, subject, None, by=by, reason=reason, source=source_address, now=now)
+
+
+@verb
+def throttle(
+    *,
+    subject: Subject,
+    per_hour: int | None,
+    by: Actor,
+    reason: str,
+    burst: int = 1,
+    until: datetime | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    """Let only `per_hour` of these jobs start in an hour for a while, besides their other limits; None: no more of it.
+
+    Raises NotFound for an end of what is not throttled."""
+    at = _before(until, now)
+    if per_hour is None and subject.limit(LimitKind.THROTTLE) is None:
+        raise NotFound("That is not throttled.")
+    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": reason}
+    return change(LimitKind.THROTTLE, subject, terms, by=by, reason=reason, source=source_address, now=at)
+
+
+@verb
+def lift_what_is_over(*, limit_id: int, now: datetime | None = None) -> Limit | None:
+    """Remove a pause or a throttle whose time has passed, if it is still so."""
+    at = now or database_time()
+    limit = Limit.objects.filter(pk=limit_id, until__lte=at).first()
+    if limit is None:
+        return None
+    subject = Subject(LimitScope(limit.scope), limit.org_slug, limit.key)
+    change(LimitKind(limit.kind), subject, None, by=CLOCK, reason="Its time has come.", source=None, now=at)
+    return limit
+
+
+def _before(until: datetime | None, now: datetime | None) -> datetime:
+    """The time now. Raises Invalid where the end has passed already."""
+    at = now or database_time()
+    if until is not None and until <= at:
+        raise Invalid({"until": ["That is over."]})
+    return at
