@@ -167,7 +167,7 @@ def test_a_value_is_of_its_type_and_not_made_so(alice, path, wrong):
 @pytest.mark.parametrize(
     "path",
     [
-        ("status",), ("fence",), ("org_id",), ("ingest_run_id",), ("retry_of_job_ulid",), ("priority",), ("created_at",),
+        ("status",), ("fence",), ("org_id",), ("ingest_run_id",), ("retry_of_job_ulid",), ("weight",), ("created_at",),
         ("is_admin",), ("env",), ("pool",), ("__class__",), ("",), ("ORG_SLUG",), ("source", "token"),
         ("source", "installation_id"), ("execution", "env"), ("execution", "image"), ("trigger", "id"),
     ],

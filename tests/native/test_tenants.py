@@ -99,8 +99,12 @@ OF_A_LEASE = [
     ("POST", f"{LEASE}/acknowledge-cancel", {}),
     ("POST", f"{LEASE}/release", {}),
 ]
+# The same for many leases, which the body names.
+OF_LEASES = {"acknowledge": {}, "heartbeat": {"phase": "executing"}, "complete": DONE, "fail": FAILED}
+MANY = [("POST", f"/v1/runtime/leases/{verb}", {"leases": []}) for verb in OF_LEASES]
+BULK = {f"{path}/bulk": body for path, body in SUBMITS.items()}
 # For workers, and clients get nowhere.
-OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {})]
+OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {}), *MANY]
 
 # For document 001's runners, who name the lease in the message: tests/protocols/delta/test_callers.py.
 OF_RUNNERS = [f"/api/v1/internal/{verb}" for verb in ("lease", "ack-lease", "heartbeat", "complete", "cancel-ack")]
@@ -143,7 +147,7 @@ def test_no_address_is_forgotten():
     calls |= (
         {("GET", path) for path in [*LISTS, *LISTS_OF_CONTROL]}
         | {("POST", path) for path in OF_RUNNERS}
-        | {("POST", path) for path in SUBMITS}
+        | {("POST", path) for path in [*SUBMITS, *BULK]}
         | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS]}
     )
     there = {
@@ -288,6 +292,16 @@ def test_nobody_submits_for_another(tenants, path):
     assert found["status"] == 404
 
 
+@pytest.mark.parametrize("path", BULK)
+def test_nobody_submits_many_for_another(tenants, path):
+    intruder = Caller(api_token(tenants.theirs))
+    wanted = [BULK[path], BULK[path] | {"org_slug": "nobody"}]
+    with nothing_lost():
+        results = intruder.post(path, {"jobs": wanted}).json()["results"]
+    assert [one["status"] for one in results] == [404, 404]
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("path", SUBMITS)
 def test_an_idempotency_key_belongs_to_one_token(tenants, path):
     bodies = {name: SUBMITS[path] | {"org_slug": getattr(tenants, name).slug} for name in ("mine", "theirs")}
@@ -309,6 +323,18 @@ def test_anothers_lease_is_an_unknown_one(tenants, method, path, body):
     assert found["status"] == 409
     assert json.loads(found["body"])["reason"] == "unknown_lease"
     assert missing == [found] * len(UNKNOWN)
+
+
+@pytest.mark.parametrize("verb", OF_LEASES)
+def test_anothers_lease_is_an_unknown_one_among_many(tenants, verb):
+    stranger = Caller(WorkerFactory().token)
+    names = [filled("<lease_id>", tenants.ids), NOT_THERE["lease_id"], "x"]
+    body = {"leases": [{"lease_id": name} | OF_LEASES[verb] for name in names]}
+    with nothing_lost():
+        results = stranger.post(f"/v1/runtime/leases/{verb}", body).json()["results"]
+    assert [one.pop("lease_id") for one in results] == names
+    assert results == [results[0]] * 3
+    assert (results[0]["status"], results[0]["error"]["reason"]) == (409, "unknown_lease")
 
 
 UNKNOWN = [
