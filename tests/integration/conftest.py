@@ -36,9 +36,9 @@ class Installation:
         self.environment = environment
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def installation(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """One server and one clock for all tests: what a test changes is in the database, which it leaves empty."""
+    """One server and one clock for all tests here: what a test changes is in the database, which it leaves empty."""
     state = tmp_path_factory.mktemp("installation")
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
