@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from leases import lanes
-from leases.models import LaneProfile
 from runtime_jobs.models import Job
+from runtime_jobs.reading import Reading
 
 LEVELS = ("none", "restricted", "namespaces")  # weakest first
 
@@ -25,28 +25,21 @@ class Offer:
         """The least isolation that a job may ask for and still be served."""
         return list(LEVELS[: LEVELS.index(self.isolation) + 1])
 
-    @property
-    def profiles(self) -> list[int]:
-        """What this worker is good enough for."""
-        fitting = LaneProfile.objects.filter(
-            job_type__in=self.job_types,
-            least_isolation__in=self.isolations,
-            requirements__contained_by=sorted(self.offers),
-        )
-        return list(fitting.values_list("pk", flat=True))
+
+_TAKEN = Reading(Job, "WHERE t.id = ANY (%s)", computed={"at": "clock_timestamp()"})
 
 
 def take_next(offer: Offer, *, most: int = 1) -> tuple[list[Job], lanes.Taken]:
     """Move up to `most` of the next jobs for this offer to `leased` under new fences, and return them.
 
     Each row comes with `at`, the database's clock after its lock. What was taken has to be settled last."""
-    taken = lanes.take(pool=offer.pool, profiles=offer.profiles, worker_id=offer.worker_id, most=most)
+    fitting = lanes.Fitting(list(offer.job_types), offer.isolations, sorted(offer.offers))
+    taken = lanes.take(pool=offer.pool, fitting=fitting, worker_id=offer.worker_id, most=most)
     return _rows(taken.jobs), taken
 
 
 def _rows(ids: list[int]) -> list[Job]:
     if not ids:
         return []
-    found = Job.objects.raw("SELECT *, clock_timestamp() AS at FROM runtime_jobs WHERE id = ANY(%s)", [ids])
     place = {key: number for number, key in enumerate(ids)}
-    return sorted(found, key=lambda job: place[job.pk])
+    return sorted(_TAKEN.all(ids), key=lambda job: place[job.pk])

@@ -3,17 +3,26 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-
-from django.db.models import QuerySet
 
 from leases.errors import StaleLease
 from leases.models import Lease
 from leases.states import STALE_REASONS
-from runtime_jobs.columns import ClockTimestamp
 from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import REQUEST
+from runtime_jobs.reading import Reading
 from workers.models import Worker
+
+# A lease's job never changes, so that it may be looked up in the statement that locks the job.
+_OF = "WHERE t.job_ulid = (SELECT job_ulid FROM runtime_worker_leases WHERE lease_ulid = %s AND worker_id = %s)"
+_MINE = "WHERE lease_ulid = ANY (%s) AND worker_id = %s"
+_OF_MANY = f"WHERE t.job_ulid IN (SELECT job_ulid FROM runtime_worker_leases {_MINE}) ORDER BY t.id"  # noqa: S608 our own names
+_LOCKED = "FOR NO KEY UPDATE OF t"
+_AT = {"at": "clock_timestamp()"}
+_JOB_OF = Reading(Job, f"{_OF} {_LOCKED}")
+_JOBS_OF = Reading(Job, f"{_OF_MANY} {_LOCKED}")
+_JOBS_OF_UNASKED = Reading(Job, f"{_OF_MANY} {_LOCKED}", without=REQUEST)
+_LEASE = Reading(Lease, "WHERE t.lease_ulid = %s", computed=_AT)
+_LEASES = Reading(Lease, _MINE, computed=_AT)
 
 
 @dataclass(frozen=True)
@@ -29,11 +38,10 @@ def lock_holding(*, lease_ulid: str, worker: Worker, now: datetime | None = None
     """Lock the job of this worker's lease. Says nothing yet about whether the lease still counts.
 
     Raises StaleLease `unknown_lease` for a lease that does not exist or is another worker's."""
-    mine = Lease.objects.filter(lease_ulid=lease_ulid, worker_id=worker.worker_id)
-    job_ulid = mine.values_list("job_id", flat=True).first()
-    if job_ulid is None:
+    job = _JOB_OF.first(lease_ulid, worker.worker_id)
+    if job is None:
         raise StaleLease("unknown_lease")
-    return _after_the_wait(Job.objects.locked().get(job_ulid=job_ulid), mine, now)
+    return _after_the_wait(job, lease_ulid, now)
 
 
 def lock_holdings(
@@ -44,9 +52,8 @@ def lock_holdings(
     The jobs are locked by one statement in the order of their keys, so that two such calls never wait for each other
     in a ring; the leases are read after it, as above. Unless `whole`, the jobs come without what was asked of them."""
     names = [list(lease_ulids), worker.worker_id]
-    found = Job.objects.raw(_locked_jobs(whole=whole), names)
-    jobs = {job.job_ulid: job for job in found}
-    leases = [lease for lease in Lease.objects.raw(_LEASES, names) if lease.job_id in jobs]
+    jobs = {job.job_ulid: job for job in (_JOBS_OF if whole else _JOBS_OF_UNASKED).all(*names)}
+    leases = [lease for lease in _LEASES.all(*names) if lease.job_id in jobs]
     if not leases:
         return {}
     at = now or max(vars(lease)["at"] for lease in leases)
@@ -55,33 +62,22 @@ def lock_holdings(
     return {lease.lease_ulid: Holding(lease.job, lease, at) for lease in leases}
 
 
-_MINE = "FROM runtime_worker_leases WHERE lease_ulid = ANY (%s) AND worker_id = %s"
-_LEASES = f"SELECT *, clock_timestamp() AS at {_MINE}"
-
-
-@cache
-def _locked_jobs(*, whole: bool) -> str:
-    """Written out: with hundreds of names the framework takes longer over such a question than the database."""
-    fields = [field for field in Job._meta.concrete_fields if whole or field.attname not in REQUEST]  # noqa: SLF001
-    columns = ", ".join(f'"{field.column}"' for field in fields)
-    of_mine = f"job_ulid IN (SELECT job_ulid {_MINE})"
-    return f"SELECT {columns} FROM runtime_jobs WHERE {of_mine} ORDER BY id FOR NO KEY UPDATE OF runtime_jobs"  # noqa: S608
-
-
 def lock_open_lease(*, job_ulid: str, now: datetime | None = None) -> Holding | None:
     """Lock a job and return it with its open lease, for those who act without holding it; None if there is none."""
     job = Job.objects.locked().filter(job_ulid=job_ulid).first()
     if job is None or not job.is_held:
         return None
-    return _after_the_wait(job, Lease.objects.open().filter(job=job), now)
+    lease_ulid = Lease.objects.open().values_list("lease_ulid", flat=True).get(job=job)
+    return _after_the_wait(job, lease_ulid, now)
 
 
-def _after_the_wait(job: Job, lease: QuerySet[Lease], now: datetime | None) -> Holding:
+def _after_the_wait(job: Job, lease_ulid: str, now: datetime | None) -> Holding:
     """A second statement, on purpose: one statement that locks and joins returns the fresh job with the lease as it
     was before the wait, and a stale worker gets through. Its clock is read after the lock for the same reason."""
-    found = lease.annotate(at=ClockTimestamp()).get()
-    found.job = job
-    return Holding(job=job, lease=found, at=now or found.at)
+    lease = _LEASE.first(lease_ulid)
+    assert lease is not None  # noqa: S101 it names the job, and leases stay
+    lease.job = job
+    return Holding(job=job, lease=lease, at=now or vars(lease)["at"])
 
 
 def require_live(holding: Holding, *, session: str | None = None) -> None:

@@ -151,10 +151,27 @@ def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
     return [first for first, _ in rows], [second for _, second in rows]
 
 
-def take(*, pool: str, profiles: list[int], worker_id: str, most: int) -> Taken:
+@dataclass(frozen=True)
+class Fitting:
+    """Which profiles a worker is good enough for: those of these job types that ask for one of these isolations, and
+    for nothing beyond what it offers."""
+
+    job_types: list[str]
+    isolations: list[str]
+    offers: list[str]
+
+
+_TAKE = """SELECT * FROM lanes_take(
+    %s,
+    ARRAY(SELECT id::integer FROM lane_profiles WHERE job_type = ANY (%s::text[]) AND least_isolation = ANY (%s::text[])
+             AND requirements <@ %s::varchar[]),
+    %s, %s)"""
+
+
+def take(*, pool: str, fitting: Fitting, worker_id: str, most: int) -> Taken:
     """Move up to `most` of the next jobs to `leased`, each under a new fence."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT * FROM lanes_take(%s, %s::integer[], %s, %s)", [pool, profiles, worker_id, most])
+        cursor.execute(_TAKE, [pool, fitting.job_types, fitting.isolations, fitting.offers, worker_id, most])
         rows = cursor.fetchall()
     return Taken([key for what, key, _ in rows if what == "job"], rows)
 

@@ -13,12 +13,25 @@ from orchestrator.access.addresses import neighbourhood_of
 from orchestrator.access.floods import Refusals
 from orchestrator.access.principals import Client, WorkerCaller, client_of_person, client_of_token
 from runtime_jobs.columns import ClockTimestamp
-from runtime_jobs.models import ApiToken
-from workers.models import Worker
+from runtime_jobs.models import ApiToken, Organization
+from runtime_jobs.reading import Reading
+from workers.models import Pool, Worker
 from workers.registry.models import WorkerState
 from workers.registry.tokens import API_PREFIX, digest_of, has_token_shape
 
 SEEN_EVERY = timedelta(seconds=5)
+_WORKER = Reading(
+    Worker,
+    "JOIN workers_pool pool ON pool.id = t.pool_id WHERE t.digest = %s",
+    joined={"pool": Pool},
+    computed={"at": "clock_timestamp()"},
+)
+_TOKEN = Reading(
+    ApiToken,
+    "JOIN runtime_jobs_organization organization ON organization.id = t.organization_id WHERE t.digest = %s"
+    " AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())",
+    joined={"organization": Organization},
+)
 refusals = Refusals()
 
 
@@ -46,16 +59,12 @@ class BearerToken(BaseAuthentication):
 
 def _principal_of(token: str) -> Client | WorkerCaller | None:
     if token.startswith(API_PREFIX):
-        live = Q(expires_at__isnull=True) | Q(expires_at__gt=ClockTimestamp())
-        found = ApiToken.objects.select_related("organization").filter(
-            live, digest=digest_of(token), revoked_at__isnull=True
-        )
-        return next((client_of_token(row) for row in found), None)
-    known = Worker.objects.select_related("pool").annotate(at=ClockTimestamp())
-    worker = known.filter(digest=digest_of(token)).first()
+        found = _TOKEN.first(digest_of(token))
+        return None if found is None else client_of_token(found)
+    worker = _WORKER.first(digest_of(token))
     if worker is None or worker.state == WorkerState.REVOKED:
         return None
-    if worker.last_seen_at is None or worker.last_seen_at < worker.at - SEEN_EVERY:  # most calls need not even ask
+    if worker.last_seen_at is None or worker.last_seen_at < vars(worker)["at"] - SEEN_EVERY:  # most need not even ask
         see(worker)
     return WorkerCaller(worker)
 

@@ -14,10 +14,21 @@ from runtime_jobs.errors import (
     RepositoryNotAllowed,
     TimeoutAbovePlan,
 )
-from runtime_jobs.models import Organization, Project
+from runtime_jobs.models import Organization, Plan, Project
 from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.reading import Reading
 from runtime_jobs.specs import Spec
 from workers.models import Pool
+
+# Each organization with those of its projects that were named; or without one, once.
+_ORGANIZATIONS = Reading(
+    Organization,
+    "JOIN runtime_jobs_plan plan ON plan.id = t.plan_id"
+    " LEFT JOIN runtime_jobs_project project ON project.organization_id = t.id AND project.slug = ANY (%s)"
+    " LEFT JOIN workers_pool pool ON pool.slug = coalesce(nullif(project.pool, ''), %s)"
+    " WHERE t.slug = ANY (%s)",
+    joined={"plan": Plan, "project": Project, "pool": Pool},
+)
 
 
 @dataclass(frozen=True)
@@ -50,18 +61,16 @@ class Known:
 
 def known_for(projects: Collection[tuple[str, str]], *, default_pool: str) -> Known:
     """Look up these projects, each by the slugs of its organization and its own."""
-    slugs = {org_slug for org_slug, _ in projects}
-    organizations = Organization.objects.select_related("plan").filter(slug__in=slugs)
-    named = {slug for _, slug in projects}
-    found = Project.objects.select_related("organization").filter(organization__slug__in=slugs, slug__in=named)
-    by_slugs = {(project.organization.slug, project.slug): project for project in found}
-    pools = Pool.objects.filter(slug__in={project.pool or default_pool for project in by_slugs.values()})
-    return Known(
-        organizations={organization.slug: organization for organization in organizations},
-        projects=by_slugs,
-        pools={pool.slug: pool for pool in pools},
-        default_pool=default_pool,
-    )
+    organizations, names = (list({pair[place] for pair in projects}) for place in (0, 1))
+    known = Known({}, {}, {}, default_pool)
+    for row in _ORGANIZATIONS.all(names, default_pool, organizations):
+        known.organizations[row.slug] = row
+        project, pool = vars(row)["project"], vars(row)["pool"]
+        if project is not None:
+            known.projects[row.slug, project.slug] = project
+        if pool is not None:
+            known.pools[pool.slug] = pool
+    return known
 
 
 def admit(

@@ -3,16 +3,18 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from django.db import connection
+
 from leases.claims import Offer, take_next
 from leases.errors import StaleLease
 from leases.models import Lease
-from leases.states import LeaseState
+from leases.states import OPEN, LeaseState
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle import moves
 from orchestrator.lifecycle.transaction import ending, verb, written
-from runtime_jobs.clock import database_time
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
+from runtime_jobs.reading import Reading
 from workers.models import Worker
 
 
@@ -68,7 +70,7 @@ def _claimed(
     once: Repeatable | None,
     now: datetime | None,
 ) -> list[Claimed]:
-    worker = Worker.objects.locked().get(pk=worker.pk)
+    worker = _locked(worker)
     _take_session(worker, session)
     _note_offer(worker, offer)
     if once and (earlier := _claimed_before(once)):
@@ -79,11 +81,23 @@ def _claimed(
     jobs, ending().taken = take_next(replace(offer, worker_id=worker.worker_id), most=room)
     if not jobs:
         return []
-    at = now or database_time()
+    at = now or max(vars(job)["at"] for job in jobs)
     leases = [_grant(job, worker, at=at, acknowledge=acknowledge, session=session) for job in jobs]
     if once:
         once.settle(" ".join(lease.lease_ulid for lease in leases), at=at)
     return [Claimed(lease.job, lease) for lease in leases]
+
+
+_WORKER = Reading(Worker, "WHERE t.id = %s FOR NO KEY UPDATE OF t")
+# The states are written out, so that the index of open leases serves also a plan without values.
+_HELD = f"""SELECT count(*) FROM runtime_worker_leases
+    WHERE worker_id = %s AND state IN ({", ".join(f"'{state}'" for state in OPEN)}) AND session IN (%s, '')"""  # noqa: S608 our own names
+
+
+def _locked(worker: Worker) -> Worker:
+    found = _WORKER.first(worker.pk)
+    assert found is not None  # noqa: S101 a worker is never deleted
+    return found
 
 
 def _take_session(worker: Worker, session: str) -> None:
@@ -110,7 +124,9 @@ def _note_offer(worker: Worker, offer: Offer) -> None:
 def _held(worker: Worker) -> int:
     """Open leases of its present process. Those of a dead one hold nothing: no process of theirs lives. Those that name
     no process may be anybody's, so they count: else a worker that stops naming its process has no limit."""
-    return Lease.objects.open().filter(worker=worker, session__in={worker.session, ""}).count()
+    with connection.cursor() as cursor:
+        cursor.execute(_HELD, [worker.worker_id, worker.session])
+        return int(cursor.fetchone()[0])
 
 
 def _claimed_before(once: Repeatable) -> list[Claimed]:

@@ -65,8 +65,8 @@ MUTANTS = (
            "moves.acknowledge(holding.job, holding.lease, at=holding.at, by=actor_of(worker), runner_id=runner)", "pass"),
     # Ours.
     Mutant("alive at the last moment", Lease.is_live, "self.expires_at > at", "self.expires_at >= at"),
-    Mutant("anybody's lease", fencing.lock_holding, "lease_ulid=lease_ulid, worker_id=worker.worker_id",
-           "lease_ulid=lease_ulid"),
+    Mutant("anybody's lease", fencing.lock_holding, "_JOB_OF.first(lease_ulid, worker.worker_id)",
+           "Job.objects.locked().filter(job_ulid__in=Lease.objects.filter(lease_ulid=lease_ulid).values('job')).first()"),
     Mutant("another last word", finals.was_told, "if told == digest:", "if True:"),
     Mutant("nothing is told twice", finals.was_told, "if told is not None:", "if False:"),
     Mutant("forced at once", by_clock.force_cancel, "or holding.job.cancel_deadline_at > holding.at", ""),
