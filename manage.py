@@ -6,7 +6,7 @@ import sys
 
 # Workers run on machines without a database; the others only read code or print.
 WITHOUT_DATABASE = {"runworker", "help", "version", "check", "spectacular", "collectstatic", "diffsettings"}
-# Whose timeouts a command's statements get (settings.TIMEOUTS); all others are bound like a request.
+# Whose timeouts a command's statements get (config.databases); all others are bound like a request.
 DATABASE_ROLES = dict.fromkeys(["migrate", "seed", "up", "demo"], "migrate") | {"runclock": "clock", "audit": "clock"}
 
 

@@ -5,10 +5,10 @@ Any variable may also be given as NAME_FILE: the path of a file that holds the v
 
 from pathlib import Path
 
-from django.templatetags.static import static
-
-from config.embedded_postgres import django_database
+from config.console import CONSOLE
+from config.databases import database
 from config.env import Env
+from config.logs import lines
 from config.places import home, state_dir, work_dir
 from config.secrets import kept_secret
 
@@ -63,7 +63,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "csp.middleware.CSPMiddleware",
+    "orchestrator.access.content_policy.ContentPolicy",
 ]
 TEMPLATES = [
     {
@@ -103,44 +103,7 @@ BREAKER = {
 }
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
-# What one statement may take, by kind of process (reliability: a stuck statement must not take the service with it).
-DATABASE_ROLE = env.str("DATABASE_ROLE", default="api")
-TIMEOUTS = {
-    "api": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
-    "clock": {"statement_timeout": "30s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
-    "migrate": {"statement_timeout": "0", "lock_timeout": "3s", "idle_in_transaction_session_timeout": "60s"},
-}
-DATABASE_URL = env.str("DATABASE_URL", default="")
-DATABASES = {"default": env.db_url("DATABASE_URL") if DATABASE_URL else django_database(STATE_DIR)}
-DATABASES["default"] |= {
-    "ENGINE": "django.db.backends.postgresql",
-    "CONN_MAX_AGE": 0,
-    "CONN_HEALTH_CHECKS": True,  # also makes the pool test a connection before it hands it out
-    "ATOMIC_REQUESTS": False,  # a verb is its own transaction
-    "OPTIONS": {
-        "application_name": f"orchestrator-{DATABASE_ROLE}",
-        "connect_timeout": 3,
-        "keepalives_idle": 30,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 15000,
-        "options": " ".join(
-            f"-c {name}={value}"
-            for name, value in (TIMEOUTS[DATABASE_ROLE] | {"orchestrator.aging_seconds": AGING_SECONDS}).items()
-        ),
-        "pool": {
-            "min_size": env.int("DATABASE_POOL_MIN", default=1),
-            "max_size": env.int("DATABASE_POOL_MAX", default=10),
-            "timeout": 5,
-            # Then a new request starts a new try: the pool's own, at distances that double, would find a database
-            # that was away for five minutes only minutes after it is back.
-            "reconnect_timeout": 2,
-            "max_lifetime": 1800,
-            "max_idle": 300,
-        },
-    }
-    | DATABASES["default"].get("OPTIONS", {}),  # what the URL's query says wins: sslmode, host for a socket's folder
-}
+DATABASES = {"default": database(env, STATE_DIR, {"orchestrator.aging_seconds": AGING_SECONDS})}
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
@@ -178,6 +141,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
 }
 BODY_LIMIT_BYTES = env.int("BODY_LIMIT_BYTES", default=1 << 20)
+REQUEST_THREADS = env.int("REQUEST_THREADS", default=40)  # requests that are answered at once, under ASGI
 BODY_SECONDS = env.float("BODY_SECONDS", default=30.0)  # for the whole body to arrive, under ASGI
 DATA_UPLOAD_MAX_MEMORY_SIZE = BODY_LIMIT_BYTES
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
@@ -226,36 +190,7 @@ CONTENT_SECURITY_POLICY = {
 }
 
 # --- The operators' console (orchestrator.admin) ----------------------------------------------------------------------
-UNFOLD = {
-    "SITE_TITLE": "Runtime Orchestrator",
-    "SITE_HEADER": "Runtime Orchestrator",
-    "SITE_SYMBOL": "conveyor_belt",
-    "SITE_URL": None,
-    "SHOW_HISTORY": False,  # Django's own log of changes; ours are operator events
-    "SHOW_VIEW_ON_SITE": False,
-    "SITE_FAVICONS": [
-        {"rel": "icon", "type": "image/svg+xml", "href": lambda _request: static("orchestrator/favicon.svg")}
-    ],
-    "STYLES": [lambda _request: static("orchestrator/console.css")],
-    "LOGIN": {"form": "orchestrator.access.login.OperatorLogin"},
-    "DASHBOARD_CALLBACK": "orchestrator.admin.first_page.fill",
-    "SIDEBAR": {"show_search": False, "navigation": "orchestrator.admin.navigation.sidebar"},
-    "COLORS": {
-        "primary": {
-            "50": "oklch(97.7% .013 236.62)",
-            "100": "oklch(95.1% .026 236.824)",
-            "200": "oklch(90.1% .058 230.902)",
-            "300": "oklch(82.8% .111 230.318)",
-            "400": "oklch(74.6% .16 232.661)",
-            "500": "oklch(68.5% .169 237.323)",
-            "600": "oklch(58.8% .158 241.966)",
-            "700": "oklch(50% .134 242.749)",
-            "800": "oklch(44.3% .11 240.79)",
-            "900": "oklch(39.1% .09 240.876)",
-            "950": "oklch(29.3% .066 243.157)",
-        },
-    },
-}
+UNFOLD = CONSOLE
 
 # --- The policy of a job: its type reads these at submit, verbs read only the row -------------------------------------
 LEASE_TTL_SECONDS = env.int("LEASE_TTL_SECONDS", default=120)
@@ -286,21 +221,5 @@ ENGINES = {
     "null": {"BACKEND": "workers.engines.null.Null", "OPTIONS": {}},
 }
 
-# --- Logs: one line each, no bodies, no lease ids (the access log carries the route, not the path) --------------------
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "filters": {"redaction": {"()": "orchestrator.access.logs.Redaction"}},
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["redaction"]}},
-    "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},
-    "loggers": {
-        # Our own line (orchestrator.access) tells of every request, by its route. Django's has the path.
-        "django.request": {"level": "ERROR"},
-        "django.server": {"level": "ERROR", "propagate": True},
-        "django.security.DisallowedHost": {"level": "CRITICAL"},  # a traceback for whoever knocks
-        # The server's own handlers know nothing of redaction: its lines go through ours, its access log nowhere.
-        "uvicorn": {"level": "INFO", "propagate": True},
-        "uvicorn.access": {"level": "CRITICAL", "propagate": False},
-    },
-}
+# --- Logs -------------------------------------------------------------------------------------------------------------
+LOGGING = lines(env.str("LOG_LEVEL", default="INFO"))

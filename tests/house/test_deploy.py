@@ -29,7 +29,7 @@ def test_every_command_takes_its_options(where):
 
 
 def test_every_setting_that_the_docs_name_exists():
-    settings = (ROOT / "config" / "settings.py").read_text() + (ROOT / "config" / "places.py").read_text()
+    settings = "".join((ROOT / "config" / name).read_text() for name in ("settings.py", "databases.py", "places.py"))
     table = (ROOT / "docs" / "operations.md").read_text().partition("## Settings")[2].partition("## Every day")[0]
     examples = "".join(path.read_text() for path in (ROOT / "deploy" / "systemd").glob("*.env.example"))
     named = set(re.findall(r"`([A-Z_]+)`", table)) | set(re.findall(r"^([A-Z_]+?)(?:_FILE)?=", examples, re.MULTILINE))
