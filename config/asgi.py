@@ -2,15 +2,16 @@
 
 import os
 
-from django.core.asgi import get_asgi_application
+import django
 
 from config.embedded_postgres import ensure_unless_given
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 ensure_unless_given()
-django_application = get_asgi_application()
+django.setup(set_prefix=False)
 
 from orchestrator.access.bodies import MeasuredBodies  # noqa: E402 - needs the settings
+from orchestrator.access.handler import ThreadedHandler  # noqa: E402 - likewise
 from orchestrator.access.waiting import WaitingRoom  # noqa: E402 - likewise
 
-application = MeasuredBodies(WaitingRoom(django_application))
+application = MeasuredBodies(WaitingRoom(ThreadedHandler()))

@@ -16,7 +16,12 @@ handler403 = "orchestrator.access.outside.forbidden"
 handler404 = "orchestrator.access.outside.not_found"
 handler500 = "orchestrator.access.outside.crashed"
 
+# Tried one after the other: what programs call comes first.
 urlpatterns = [
+    path("v1/", include("orchestrator.protocols.native.urls")),
+    path("api/v1/", include("orchestrator.protocols.delta.urls")),
+    path("v1/schema", ContractView.as_view(), name="schema"),
+    path("v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("favicon.ico", RedirectView.as_view(url=static("orchestrator/favicon.svg"))),
     path("admin/", admin.site.urls),
@@ -25,10 +30,6 @@ urlpatterns = [
     path("healthz", health.alive),
     path("readyz", health.ready),
     path("metrics", health.metrics),
-    path("v1/schema", ContractView.as_view(), name="schema"),
-    path("v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
-    path("v1/", include("orchestrator.protocols.native.urls")),
-    path("api/v1/", include("orchestrator.protocols.delta.urls")),
     path("", include("orchestrator.protocols.github.urls")),
     path("", include("orchestrator.ingest.urls")),
 ]

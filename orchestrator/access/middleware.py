@@ -1,29 +1,23 @@
 """What every request gets before a view sees it, and what is told of it afterwards: an id, limits, a line of log."""
 
 import re
-from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import cast
+from collections.abc import Callable
 from urllib.parse import unquote
 
-from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.utils.decorators import sync_and_async_middleware
 
 from orchestrator.access import bodies
 from orchestrator.access.arrivals import arrival_of, note
+from orchestrator.access.handler import has_gone
 from orchestrator.access.looking import look_of
 from orchestrator.access.problems import Refusal, as_response
 from orchestrator.access.telling import GONE, line_of
 
 _TOKEN = re.compile(r"rto_(api|worker)_")
 
-Synchronous = Callable[[HttpRequest], HttpResponseBase]
-Asynchronous = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
-Next = Synchronous | Asynchronous
+Next = Callable[[HttpRequest], HttpResponseBase]
 PROGRAMS = ("/v1/", "/api/")  # where programs call, with tokens
 
 
@@ -70,39 +64,14 @@ def _leave(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase
     response["X-Request-Id"] = arrival_of(request).request_id
     look = look_of(request)
     if not (look and look.weigh(request, response.status_code)):
-        line_of(request).tell(response.status_code)
+        line_of(request).tell(GONE if has_gone(request) else response.status_code)
     return response
 
 
-@sync_and_async_middleware
 def arrival(get_response: Next) -> Next:
     """First of all middleware, so that every answer carries the id and every request is told."""
-    if iscoroutinefunction(get_response):
-        return _asynchronous(get_response)
-    return _synchronous(cast("Synchronous", get_response))
 
-
-def _synchronous(get_response: Synchronous) -> Synchronous:
     def answered(request: HttpRequest) -> HttpResponseBase:
-        with _told_if_gone(request):
-            return _leave(request, _arrive(request) or get_response(request))
+        return _leave(request, _arrive(request) or get_response(request))
 
     return answered
-
-
-def _asynchronous(get_response: Asynchronous) -> Asynchronous:
-    async def answered(request: HttpRequest) -> HttpResponseBase:
-        with _told_if_gone(request):
-            return _leave(request, _arrive(request) or await get_response(request))
-
-    return answered
-
-
-@contextmanager
-def _told_if_gone(request: HttpRequest) -> Iterator[None]:
-    """An ASGI server cancels what nobody waits for any more, also where a synchronous middleware stands between."""
-    try:
-        yield
-    except CancelledError:
-        line_of(request).tell(GONE)
-        raise
