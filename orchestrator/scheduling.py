@@ -14,6 +14,7 @@ from orchestrator import lifecycle
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
+from runtime_jobs.trouble import go_past
 
 log = logging.getLogger(__name__)
 
@@ -55,5 +56,5 @@ def _each(act: Callable[..., Any], subjects: Iterable[dict[str, Any]], now: date
     for subject in subjects:
         try:
             act(**subject, now=now)
-        except Error:
-            log.exception("%s of %s failed; the next round tries again", act.__name__, subject)
+        except Error as error:
+            go_past(error, log, "%s of %s failed; the next round tries again", act.__name__, subject)

@@ -14,6 +14,7 @@ from orchestrator.models import WebhookDelivery
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import IdempotencyKey, Job
 from runtime_jobs.states import HELD, JobState
+from runtime_jobs.trouble import go_past
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ def _each(act: Callable[..., Job | None], job_ulids: Iterable[str], now: datetim
     for job_ulid in job_ulids:
         try:
             changed += act(job_ulid=job_ulid, now=now) is not None
-        except Error:
-            log.exception("%s of %s failed; the next round tries again", act.__name__, job_ulid)
+        except Error as error:
+            go_past(error, log, "%s of %s failed; the next round tries again", act.__name__, job_ulid)
     return changed
 
 

@@ -18,6 +18,7 @@ from rest_framework.response import Response
 from orchestrator.access.arrivals import arrival_of
 from orchestrator.access.codes import CODES
 from runtime_jobs.errors import Invalid, LifecycleError
+from runtime_jobs.trouble import is_away
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +44,6 @@ TITLES = {
     503: "Unavailable",
 }
 
-# SQLSTATEs of statements that were given up, not wrong, and of a server that is full: the same request may succeed in
-# a moment.
-_BUSY = {"55P03", "57014", "40P01", "40001", "25P03", "53300"}
 _UNIQUE_VIOLATION = "23505"
 
 
@@ -195,7 +193,7 @@ _PLAIN_DETAILS = {401: "A valid token is needed.", 404: "There is no such thing,
 def _of_database(error: Exception) -> Refusal | None:
     state = getattr(error.__cause__, "sqlstate", None)
     match error:
-        case OperationalError() | InterfaceError() if state in _BUSY:
+        case OperationalError() | InterfaceError() if not is_away(error):
             return Refusal(503, "busy", "Try again in a moment.", headers={"Retry-After": "1"})
         case OperationalError() | InterfaceError():
             log.warning("database unavailable: %s", type(error.__cause__).__name__)

@@ -19,6 +19,7 @@ from orchestrator.lifecycle.writing import VerbEnding
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import EndedDependency, Job
 from runtime_jobs.states import JobState
+from runtime_jobs.trouble import go_past, is_away
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,11 @@ def go_on(done: VerbEnding) -> None:
     try:
         while line and room > 0:
             room -= follow_up(line.popleft(), most=room)
-    except Error:
-        log.exception("looking at dependents failed; the clock tries again")
+    except Error as error:
+        if is_away(error):
+            log.warning("dependents are left to the clock: %s", type(error).__name__)
+        else:
+            log.exception("looking at dependents failed; the clock tries again")
     finally:
         _line.reset(before)
 
@@ -94,10 +98,10 @@ def _look_at(jobs: Sequence[tuple[int, str]]) -> list[int]:
     try:
         if jobs:
             unblock(job_ulids=[job_ulid for _, job_ulid in jobs])
-    except Error:
-        if len(jobs) > 1:
+    except Error as error:
+        if len(jobs) > 1 and not is_away(error):
             return [pk for job in jobs for pk in _look_at([job])]
-        log.exception("unblock of %s failed; the next round tries again", jobs[0][1])
+        go_past(error, log, "unblock of %s failed; the next round tries again", jobs[0][1])
         return [jobs[0][0]]
     return []
 

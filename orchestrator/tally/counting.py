@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import Error, connection, transaction
 
 from runtime_jobs.states import FINAL
+from runtime_jobs.trouble import go_past
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,8 @@ class Tally:
             for _ in range(PIECES):
                 if self.advance() < MOST:
                     return
-        except Error:
-            log.exception("the metrics were not counted; the next round tries again")
+        except Error as error:
+            go_past(error, log, "the metrics were not counted; the next round tries again")
 
     def advance(self) -> int:
         """Count what is new. Returns how many events were read."""

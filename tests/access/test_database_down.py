@@ -105,7 +105,7 @@ def test_it_is_ready_when_database_migrations_and_clock_are(servers, cluster):
 def test_a_connection_that_was_cut_is_not_used_again(servers, cluster):
     get_all(servers, *[JOBS] * 4)
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    cluster.tell(f"SELECT pg_terminate_backend(pid) {others}")
+    cluster.tell(f"SELECT pg_terminate_backend(pid, 10000) {others}")
     for answers in get_all(servers, *[JOBS] * 4):
         assert [answer.status_code for answer in answers] == [401] * 4
 

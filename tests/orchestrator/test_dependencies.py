@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 from django.db import OperationalError, transaction
+from psycopg.errors import LockNotAvailable
 
 from leases.models import Lane
 from orchestrator import lifecycle
@@ -280,7 +281,7 @@ def test_trouble_with_one_does_not_keep_the_others(project, monkeypatch):
 
     def busy(*, job_ulids):
         if fan[0].job_ulid in job_ulids:
-            raise OperationalError("lock timeout")
+            raise OperationalError("lock timeout") from LockNotAvailable()
         return unblock(job_ulids=job_ulids)
 
     monkeypatch.setattr(unblocking, "unblock", busy)
@@ -290,6 +291,27 @@ def test_trouble_with_one_does_not_keep_the_others(project, monkeypatch):
     sweep()
     assert states(*fan) == ["queued"] * 3
     assert not EndedDependency.objects.exists()
+
+
+def test_where_the_database_is_away_nobody_waits_for_it_once_more(project, monkeypatch, caplog):
+    """The end is committed and its caller hears so; the others are the clock's."""
+    first = submitted(project)
+    fan = [submitted(project, depends_on=(first,)) for _ in range(3)]
+    unblock, tried = unblocking.unblock, []
+
+    def away(*, job_ulids):
+        tried.append(job_ulids)
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(unblocking, "unblock", away)
+    succeed(first)
+    assert len(tried) == 1
+    assert [record.exc_info for record in caplog.records if "left to the clock" in record.message] == [None]
+    with pytest.raises(OperationalError):
+        sweep()
+    monkeypatch.setattr(unblocking, "unblock", unblock)
+    sweep()
+    assert states(*fan) == ["queued"] * 3
 
 
 def test_a_retry_may_be_the_first_to_wait_for_another_retry(project):

@@ -1,0 +1,73 @@
+"""A round of the clock in which something fails: one job's trouble is its own, a database that is away ends the round."""
+
+import pytest
+from django.db import InterfaceError, OperationalError
+from psycopg.errors import AdminShutdown, DeadlockDetected
+
+from orchestrator import sweeps
+from orchestrator.clock import Clock
+from orchestrator.tally.counting import Tally
+from runtime_jobs.trouble import is_away
+
+pytestmark = pytest.mark.django_db
+NAMES = ["rtj_a", "rtj_b", "rtj_c"]
+
+
+def failing(error, cause=None):
+    """An act that fails at the first job."""
+    tried = []
+
+    def act(*, job_ulid, now):
+        tried.append(job_ulid)
+        if len(tried) == 1:
+            raise error from cause
+        return job_ulid
+
+    return act, tried
+
+
+def test_one_job_s_trouble_is_told_and_the_others_have_their_turn(caplog):
+    act, tried = failing(OperationalError("deadlock"), DeadlockDetected())
+    assert sweeps._each(act, NAMES, None) == 2
+    assert tried == NAMES
+    assert "act of rtj_a failed" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"), [(OperationalError("gone"), AdminShutdown()), (InterfaceError("closed"), None)]
+)
+def test_a_database_that_is_away_ends_the_round(error, cause, caplog):
+    act, tried = failing(error, cause)
+    with pytest.raises(type(error)):
+        sweeps._each(act, NAMES, None)
+    assert tried == NAMES[:1]
+    assert caplog.text == ""
+
+
+def test_numbers_that_cannot_be_counted_end_no_round_but_a_lost_connection_does(monkeypatch, caplog):
+    def advance(_self):
+        raise OperationalError("statement timeout") from cause
+
+    monkeypatch.setattr(Tally, "advance", advance)
+    cause: Exception = DeadlockDetected()
+    Tally().go_on()
+    assert "the metrics were not counted" in caplog.text
+    cause = AdminShutdown()
+    with pytest.raises(OperationalError):
+        Tally().go_on()
+
+
+def test_the_clock_outlives_a_round_that_failed(monkeypatch, caplog):
+    def round_(_self):
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(Clock, "round", round_)
+    monkeypatch.setattr("orchestrator.clock.connection.close", lambda: None)
+    Clock(period=0.01).run(once=True)
+    assert "clock round failed: OperationalError" in caplog.text
+
+
+def test_what_is_no_trouble_with_the_connection_is_not_away():
+    assert not is_away(ValueError())
+    assert is_away(OperationalError())
