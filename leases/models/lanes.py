@@ -122,12 +122,13 @@ class Lane(models.Model):
 
 class LaneShare(models.Model):
     """What an organization has had of a pool that shares: the jobs taken so far over its weight (start-time fair
-    queueing). Pools that serve by age have none."""
+    queueing), and how far it goes ahead of that, in turns. Pools that serve by age have none."""
 
     pool = models.CharField(max_length=63)
     org_slug = models.CharField(max_length=63)
     weight = models.PositiveIntegerField(default=1)
     served = models.FloatField(default=0)
+    lead = models.FloatField(db_default=0)
 
     class Meta:
         db_table = "lane_shares"

@@ -26,6 +26,6 @@ BEGIN
          OR id IN (SELECT queue_id FROM lanes WHERE id = ANY (p_lanes))
          OR id IN (SELECT q.id FROM lane_queues q JOIN lane_shares s USING (pool, org_slug) WHERE s.id = ANY (charged))
       ORDER BY id FOR NO KEY UPDATE;
-    UPDATE lane_queues q SET rank = s.served FROM lane_shares s
+    UPDATE lane_queues q SET rank = s.served - s.lead FROM lane_shares s
      WHERE s.id = ANY (charged) AND q.pool = s.pool AND q.org_slug = s.org_slug AND q.head_id IS NOT NULL;
 END $$;

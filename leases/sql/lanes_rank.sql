@@ -2,7 +2,7 @@
 -- organization has had.
 CREATE OR REPLACE FUNCTION lanes_rank_of(p_pool text, p_org text, p_head_at timestamptz) RETURNS float
 LANGUAGE sql STABLE AS $$
-    SELECT coalesce((SELECT served FROM lane_shares WHERE pool = p_pool AND org_slug = p_org),
+    SELECT coalesce((SELECT served - lead FROM lane_shares WHERE pool = p_pool AND org_slug = p_org),
                     extract(epoch FROM p_head_at))
 $$;
 

@@ -2,6 +2,8 @@
 -- no more; p_due: take those out, too, whose time has come.
 --
 -- A tenant that comes back begins where the one stands that was served least: it has no claim to what it did not use.
+-- But its first three turns come first, so that who has little to do does not wait for who always has: each is as far
+-- ahead as any other that came, and who comes again has used up what it was ahead, or still is and gets no more.
 CREATE OR REPLACE FUNCTION lanes_show(p_queues integer[], p_awaited integer[], p_due boolean) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
@@ -45,6 +47,7 @@ CREATE OR REPLACE FUNCTION lanes_floor(p_queues integer[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     one record;
+    least float;
 BEGIN
     FOR one IN
         SELECT DISTINCT s.id, s.pool FROM lane_queues q JOIN lane_shares s USING (pool, org_slug)
@@ -53,8 +56,8 @@ BEGIN
                AND other.head_id IS NOT NULL AND other.blocked_by IS NULL)
          ORDER BY s.id
     LOOP
-        UPDATE lane_shares SET served = greatest(served, coalesce((
-            SELECT rank FROM lane_queues WHERE pool = one.pool AND head_id IS NOT NULL AND blocked_by IS NULL
-             ORDER BY rank LIMIT 1), served)) WHERE id = one.id;
+        SELECT s.served INTO least FROM lane_queues q JOIN lane_shares s USING (pool, org_slug)
+         WHERE q.pool = one.pool AND q.head_id IS NOT NULL AND q.blocked_by IS NULL ORDER BY q.rank LIMIT 1;
+        UPDATE lane_shares SET served = least, lead = 3 WHERE id = one.id AND served < least;
     END LOOP;
 END $$;

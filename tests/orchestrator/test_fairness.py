@@ -113,13 +113,43 @@ class TestPolicies:
         submit(project("b"), 5)
         assert Counter(served(worker, 7)) == {"a": 5, "b": 1, None: 1}
 
-    def test_who_was_away_has_saved_nothing_up(self, worker):
+    def test_nine_with_ten_jobs_end_within_a_tenth_of_their_time_alone(self, worker):
+        share()
+        submit(project("crowd"), 60)
+        served(worker, 20)
+        for number in range(9):
+            submit(project(f"small-{number}"), 10)
+        places = [place for place, org in enumerate(served(worker, 99), start=1) if org != "crowd"]
+        assert len(places) == 90
+        assert max(places) <= 1.1 * 90
+
+    def test_who_comes_has_three_turns_ahead_and_saved_up_no_more(self, worker):
         share()
         submit(project("steady"), 60)
         submit(project("away"), 1)
         served(worker, 21)
         submit(project("away"), 20)
+        assert served(worker, 3) == ["away"] * 3
         assert Counter(served(worker, 20)) == {"steady": 10, "away": 10}
+
+    def test_who_comes_again_and_again_gets_no_more_than_its_share(self, worker):
+        share()
+        submit(project("steady"), 60)
+        served(worker, 5)
+        had = Counter()
+        for _ in range(8):
+            submit(project("often"), 3)
+            had += Counter(served(worker, 6))
+        assert had["often"] - had["steady"] <= 3
+
+    def test_who_comes_later_is_not_ahead_of_who_just_came(self, worker):
+        share()
+        submit(project("steady"), 60)
+        served(worker, 5)
+        for org in ("one", "two", "three"):
+            submit(project(org), 10)
+        assert Counter(served(worker, 9)) == {"one": 3, "two": 3, "three": 3}
+        assert Counter(served(worker, 20)) == {"one": 5, "two": 5, "three": 5, "steady": 5}
 
     def test_priority_goes_before_shares(self, worker):
         share()
