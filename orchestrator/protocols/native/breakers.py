@@ -110,7 +110,8 @@ class IncidentViewSet(_OfOrganizations):
     pagination_class = OpenFirst
 
     def get_queryset(self) -> QuerySet[Incident]:
-        open_ones = When(resolved_at=None, then=F("id") + Value(AHEAD))
+        ahead = Value(AHEAD, output_field=BigIntegerField())  # a plain one is sent with 32 bits
+        open_ones = When(resolved_at=None, then=F("id") + ahead)
         place = Case(open_ones, default=F("id"), output_field=BigIntegerField())
         return super().get_queryset().annotate(place=place)
 

@@ -9,7 +9,7 @@ from orchestrator.access.schema import described
 from orchestrator.protocols.native import control_answers as answers
 from orchestrator.protocols.native import control_examples as examples
 from orchestrator.protocols.native import control_requests as requests
-from orchestrator.protocols.native.operations import HEADER, KEY, PATH, QUERY, REPLAYED
+from orchestrator.protocols.native.parameters import HEADER, KEY, PATH, QUERY, REPLAYED
 from orchestrator.protocols.native.pool_operations import NAME as POOL
 from orchestrator.protocols.native.pool_operations import POOL as A_POOL
 from orchestrator.protocols.native.pool_operations import PoolShown

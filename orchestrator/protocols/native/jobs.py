@@ -27,7 +27,8 @@ from orchestrator.access.rendering import PlainText
 from orchestrator.feeds import logs
 from orchestrator.lifecycle import Group, Outcome, Submission, WhenBusy
 from orchestrator.lifecycle.dependencies import roots_for
-from orchestrator.protocols.native import operations, wire
+from orchestrator.protocols.native import job_operations as operations
+from orchestrator.protocols.native import wire
 from orchestrator.protocols.native.answering import refusal, wrong
 from orchestrator.protocols.native.filters import AnyJobFilters, JobFilters
 from orchestrator.protocols.native.requests import CancelJob, ManyJobs, RetryJob, Submit, SubmitAny, SubmitJob

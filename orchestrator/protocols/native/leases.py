@@ -20,7 +20,8 @@ from orchestrator.access.principals import worker_of
 from orchestrator.access.queries import StrictQuery
 from orchestrator.ingest.lookup import require_run
 from orchestrator.lifecycle import RESEND, Claimed
-from orchestrator.protocols.native import operations, requests, wire
+from orchestrator.protocols.native import lease_operations as operations
+from orchestrator.protocols.native import requests, wire
 from runtime_jobs.errors import PoolForbidden
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Organization, UnsentRun

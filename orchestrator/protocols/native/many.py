@@ -17,7 +17,8 @@ from orchestrator.access.headers import worker_session
 from orchestrator.access.parsing import body_of
 from orchestrator.ingest.lookup import missing_runs, no_such_run
 from orchestrator.lifecycle import Beat, Failure, Renewed, Success
-from orchestrator.protocols.native import operations, requests, wire
+from orchestrator.protocols.native import lease_operations as operations
+from orchestrator.protocols.native import requests, wire
 from orchestrator.protocols.native.answering import refusal
 from orchestrator.protocols.native.leases import ForWorkers, failure_of, success_of
 from runtime_jobs.errors import LifecycleError

@@ -13,10 +13,10 @@ from orchestrator.protocols.native.pool_verbs import PoolVerbs
 from orchestrator.protocols.native.pools import PoolViewSet
 
 router = SimpleRouter(trailing_slash=False)
-router.register("runtime/jobs", JobViewSet, basename="runtime-job")
-router.register("jobs", AnyJobViewSet, basename="job")
 router.register("runtime/leases", ManyLeasesViewSet, basename="runtime-leases")
 router.register("runtime/leases", LeaseViewSet, basename="runtime-lease")
+router.register("jobs", AnyJobViewSet, basename="job")
+router.register("runtime/jobs", JobViewSet, basename="runtime-job")
 router.register("limits", LimitViewSet, basename="limit")
 router.register("pools", PoolVerbs, basename="pool-verb")
 router.register("breakers", BreakerViewSet, basename="breaker")
