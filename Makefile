@@ -21,7 +21,7 @@ up: setup ## serve until interrupted (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_D
 	@$(MANAGE) up
 
 test: setup chromium ## the whole test suite (ARGS="-k name" for a part of it)
-	@$(RUN) -m pytest --numprocesses auto --dist loadgroup $(ARGS)
+	@$(RUN) -m pytest --numprocesses auto $(ARGS)
 
 proof: setup ## the lease protocol at length: 200 random stories of 40 steps, the mutants, 500 races of each pair of verbs
 	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 $(RUN) -m pytest -o timeout=3600 tests/proof tests/orchestrator/test_races.py \
@@ -30,7 +30,7 @@ proof: setup ## the lease protocol at length: 200 random stories of 40 steps, th
 chaos: setup ## kill server, clock, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
 
-bench: setup ## measure all of it beside its peers, about 20 minutes (QUICK=1 for five; ONLY="claims limits" for a part)
+bench: setup ## measure all of it beside its peers, about 25 minutes (QUICK=1 for five; ONLY="claims limits" for a part)
 	@STATE_DIR=$(STATE_DIR)/bench QUICK=$(QUICK) ONLY="$(ONLY)" $(RUN) -m benchmarks
 
 check: setup ## lint, format, types, migrations, OpenAPI, deployment settings, fast tests
@@ -41,7 +41,7 @@ check: setup ## lint, format, types, migrations, OpenAPI, deployment settings, f
 	@$(MANAGE) spectacular --validate --fail-on-warn | diff --brief - docs/openapi.yaml >/dev/null \
 		|| { echo "docs/openapi.yaml is out of date: run $(MANAGE) spectacular --file docs/openapi.yaml"; exit 1; }
 	@PUBLIC_URL=https://orchestrator.example $(MANAGE) check --deploy --fail-level WARNING
-	@$(RUN) -m pytest --numprocesses auto --dist loadgroup --quiet -m "not slow"
+	@$(RUN) -m pytest --numprocesses auto --quiet -m "not slow"
 
 lock: .venv/.installed ## write requirements.txt anew from pyproject.toml
 	@$(RUN) -m pip install --quiet uv

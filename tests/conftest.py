@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,6 +24,7 @@ STATE_DIR.joinpath("throwaway").touch()
 import django  # noqa: E402 - after the environment it reads
 
 from config import embedded_postgres  # noqa: E402 - likewise
+from tests import distribution  # noqa: E402 - likewise
 
 # Here and not later: the conftest of a folder that was named on the command line imports models.
 django.setup()
@@ -50,29 +52,33 @@ SLOW = (
 )
 
 
-# Tests that share what a machine has once: slots, accounts, control groups, a server's processes. With several test
-# processes (`make test`) one of these runs at a time; of the others, one file at a time.
-ONE_AT_A_TIME = (
-    *("config/test_embedded_postgres", "chaos/", "house/", "integration/", "workers/agent/", "workers/engines/"),
-)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
     """Let each test process load this file before the settings, as this one did: they inherit the environment."""
     del os.environ["DJANGO_SETTINGS_MODULE"]
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plugin that reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow and what runs alone; skip what needs root, by that name, for an ordinary user."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return distribution.processes()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution.Distribution:
+    return distribution.Distribution(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is slow; skip what needs root, by that name, for an ordinary user; say what several processes begin
+    with."""
     for item in items:
         file = str(item.path.relative_to(Path(__file__).parent))
         if file.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
-        item.add_marker(pytest.mark.xdist_group("machine" if file.startswith(ONE_AT_A_TIME) else file))
         if os.geteuid() != 0 and item.get_closest_marker("root"):
             item.add_marker(pytest.mark.skip(reason="needs root: cgroups, accounts of their own"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: distribution.place_of(item.nodeid))
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,14 @@ class Server:
         return socket.create_connection(self.address, timeout=30)
 
 
-UVICORN = ["-m", "uvicorn", "config.asgi:application", "--no-proxy-headers", "--timeout-graceful-shutdown", "2", "--fd"]
+# Not by its `--fd`, which takes every socket for one of a file: each answer then waits 40 ms for the other side's
+# acknowledgement.
+ASGI = """
+import socket, sys, uvicorn
+
+config = uvicorn.Config("config.asgi:application", proxy_headers=False, timeout_graceful_shutdown=2)
+uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+"""
 # The other kind of server, one thread a request.
 WSGI = """
 import socket, socketserver, sys
@@ -76,7 +83,7 @@ def serving(folder: Path, *, kind: str = "asgi", **environment: str) -> Iterator
     with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "server.log").open("ab") as log:
         descriptor = listener.fileno()
         process = subprocess.Popen(
-            [sys.executable, *(UVICORN if kind == "asgi" else ["-c", WSGI]), str(descriptor)],
+            [sys.executable, "-c", ASGI if kind == "asgi" else WSGI, str(descriptor)],
             cwd=BASE_DIR,
             env={**os.environ, "STATE_DIR": str(folder / "state"), **environment},
             pass_fds=[descriptor],

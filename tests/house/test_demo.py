@@ -19,12 +19,7 @@ def test_the_demo_uploads_its_run_and_finds_what_was_planted(installation):
     assert set(result["suspicious"]) >= PLANTED
     assert result["counts"]["suspicious_activity"] >= len(PLANTED)
     assert not installation.processes()
-
-
-def test_without_a_terminal_it_writes_plain_lines(installation):
-    told = installation.manage("demo")
-    assert told.wait() == 0, told.everything()
-    assert "\x1b" not in told.everything()
+    assert "\x1b" not in told.everything(), "there is no terminal"
     assert max(map(len, told.lines[:-1])) <= 100
 
 

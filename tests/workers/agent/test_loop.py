@@ -299,4 +299,5 @@ def test_of_many_jobs_one_that_cannot_be_read_costs_nobody_but_itself(stage: Sta
     wait_until(lambda: stage.attempts)
     assert stage.attempts[0].claimed.lease.job.job_id == "rtj_2"
     assert len(server.said("release")) == 1
+    wait_until(lambda: len(keys(server)) > 1)
     assert len(set(keys(server)[:2])) == 2, "its trouble is no trouble of the claim"
