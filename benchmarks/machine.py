@@ -31,7 +31,7 @@ def described(stage: Stage) -> dict[str, Any]:
         "postgresql": f"{version // 10000}.{version % 10000}",
         "settings": settings,
         "commit_ms": _commit(stage),
-        "load_before": os.getloadavg()[0],
+        "load_before": round(os.getloadavg()[0], 1),
     }
 
 

@@ -28,7 +28,7 @@ class Used:
         return {name: round(share, 2) for name, share in (used | {"machine": (_busy() - self.all) / took}).items()}
 
     def _seconds(self) -> dict[str, float]:
-        return {name: sum(_spent(pid) for pid in pids) for name, pids in self.kinds.items()}
+        return {name: sum(map(spent, pids)) for name, pids in self.kinds.items()}
 
 
 def of_postgres(stage: Stage) -> list[int]:
@@ -38,7 +38,7 @@ def of_postgres(stage: Stage) -> list[int]:
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
-def _spent(pid: int) -> float:
+def spent(pid: int) -> float:
     """Seconds of a process that lives; of one that has ended nothing is known."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,6 +1,6 @@
-"""Where the time of a claim goes: which processes have the processor, what the server's Python does while it runs
-(py-spy: who holds the interpreter's lock), and what PostgreSQL's functions take by its own count. Shares, not speeds:
-the profiler costs something too."""
+"""Where the time goes, of claims, of lifecycles and of lifecycles in calls for many: which processes have the
+processor, what the server's Python does while it runs (py-spy: who holds the interpreter's lock), and what PostgreSQL's
+functions take by its own count. Shares, not speeds: the profiler costs something too."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from benchmarks.peers import environment
 from benchmarks.sizes import Sizes
 from benchmarks.stage import OURS, Stage
 
-SHOWN = 24
+FLOWS = ("claims", "lifecycles", "many")
+SHOWN = 40
 # The first that is found from the inside of a stack out says whose time it is.
 OWNERS = {
     "psycopg": ("psycopg", "psycopg_pool"),
@@ -38,18 +40,25 @@ FUNCTIONS = """SELECT funcname, calls, round(total_time::numeric, 1)::float
 
 
 def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
-    """`profile`: processors used by each kind of process, shares of the server's Python by owner and by
+    """`profiles`, by flow: processors used by each kind of process, shares of the server's Python by owner and by
     function, milliseconds by SQL function."""
-    program = environment.tools(stage.state) / "bin" / "py-spy"
-    crew = tenants.settled("profile", organizations=[], workers=128)
-    tenants.fill("profile", "profile", int(sizes.filled * (sizes.seconds + 2)))
     with stage.superuser() as connection:
         connection.execute(f"ALTER DATABASE {OURS} SET track_functions = 'all'")
-    raw = stage.logs / "profile.txt"
-    layout = before.get("layout", "asgi-1")
-    with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server:
-        host, port = server.address.host, server.address.port
-        load = begun(Plan("claims", host, port, sizes.clients, seconds=sizes.seconds + 1, workers=crew.workers))
+    try:
+        return {"profiles": {flow: _seen(stage, sizes, before.get("layout", "asgi-1"), flow) for flow in FLOWS}}
+    finally:
+        with stage.superuser() as connection:
+            connection.execute(f"ALTER DATABASE {OURS} RESET track_functions")
+
+
+def _seen(stage: Stage, sizes: Sizes, layout: str, flow: str) -> dict[str, Any]:
+    program = environment.tools(stage.state) / "bin" / "py-spy"
+    raw = stage.logs / f"profile-{flow}.txt"
+    plan = _plan(sizes, flow)
+    with stage.superuser() as connection:
+        connection.execute("SELECT pg_stat_reset()")
+    with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server, servers.clock(stage):
+        load = begun(replace(plan, host=server.address.host, port=server.address.port))
         time.sleep(1)
         kinds = {"server": server.pids, "clients": [load.process.pid], "PostgreSQL": processors.of_postgres(stage)}
         used = processors.Used(kinds)
@@ -57,8 +66,28 @@ def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any
         busy = used.told()
         _record(program, server.pids[0], sizes.seconds / 2, raw)
         told = load.tally()
-    seen = {"layout": layout, "claims_per_s": told["rate"], "processors": busy, "functions": _functions(stage)}
-    return {"profile": seen | _read(raw)}
+    seen = {"layout": layout, "per_s": told["rate"], "processors": busy, "functions": _functions(stage)}
+    return seen | _read(raw)
+
+
+def _plan(sizes: Sizes, flow: str) -> Plan:
+    """By workers and tenants of its own. For claims enough waits; else the clients submit."""
+    only_claims = flow == "claims"
+    crew = tenants.settled(
+        f"profile-{flow}", organizations=[] if only_claims else [flow], workers=128 if only_claims else sizes.clients
+    )
+    if only_claims:
+        tenants.fill(flow, crew.pool, int(sizes.filled * (sizes.seconds + 2)))
+    return Plan(
+        flow,
+        "",
+        0,
+        sizes.bulk_clients if flow == "many" else sizes.clients,
+        seconds=sizes.seconds + 1,
+        workers=crew.workers,
+        token=crew.tokens.get(flow, ""),
+        bodies=[tenants.body(flow)],
+    )
 
 
 def _record(program: Path, pid: int, seconds: float, raw: Path) -> None:
@@ -98,7 +127,6 @@ def _owner(frames: list[str]) -> str:
 def _functions(stage: Stage) -> dict[str, dict[str, float]]:
     with stage.superuser() as connection:
         rows = connection.execute(FUNCTIONS).fetchall()
-        connection.execute(f"ALTER DATABASE {OURS} RESET track_functions")
     return {
         name: {"calls": calls, "total_ms": total, "each_ms": round(total / calls, 3)} for name, calls, total in rows
     }

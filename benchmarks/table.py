@@ -1,5 +1,5 @@
 """The figures as a table: ours, the peers' from the same run, and the aim. `python -m benchmarks.table results.json`
-prints it as markdown, and below it where the time of a claim went."""
+prints it as markdown, and below it where the time went."""
 
 from __future__ import annotations
 
@@ -149,21 +149,34 @@ def markdown(found: dict[str, Any]) -> str:
     return "\n".join([*head, *(f"| {row.figure} | {row.value} | {row.aim} | {verdict(row)} |" for row in rows(found))])
 
 
+FLOWS = {"claims": "claims of one job", "lifecycles": "lifecycles", "many": "lifecycles, calls for many"}
+
+
 def profile(found: dict[str, Any]) -> str:
-    """Where the time of a claim goes, as markdown; nothing if nobody looked."""
-    seen = found.get("profile")
+    """Where the time goes, as markdown, a column for each flow; nothing if nobody looked."""
+    seen = found.get("profiles")
     if not seen:
         return ""
-    shares = [
-        *((f"processors in use: {name}", number(value)) for name, value in seen["processors"].items()),
-        *((f"server's Python: {name}", f"{value:.0%}") for name, value in seen["owners"].items()),
-        *((f"… within `{name}`", f"{value:.0%}") for name, value in list(seen["within"].items())[:LINES]),
-        *((f"SQL function `{name}`", f"{took['each_ms']} ms a call") for name, took in seen["functions"].items()),
-    ]
-    head = f"Claims of one job, `{seen['layout']}`, {number(seen['claims_per_s'])}/s while it was looked at:"
-    return "\n".join(
-        ["", head, "", "| where | share |", "| --- | ---: |", *(f"| {name} | {it} |" for name, it in shares)]
-    )
+    columns = [dict(_shares(told)) for told in seen.values()]
+    names = sorted({name: None for column in columns for name in column}, key=_kind)
+    head = ["where", *(f"{FLOWS[flow]}, {number(told['per_s'])}/s" for flow, told in seen.items())]
+    lines = [["---", *("---:" for _ in columns)], *([name, *(it.get(name, "") for it in columns)] for name in names)]
+    return "\n".join(["", *(f"| {' | '.join(line)} |" for line in [head, *lines])])
+
+
+def _shares(seen: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in seen["processors"].items():
+        yield f"processors in use: {name}", number(value)
+    for name, value in seen["owners"].items():
+        yield f"server's Python: {name}", f"{value:.0%}"
+    for name, value in list(seen["within"].items())[:LINES]:
+        yield f"… within `{name}`", f"{value:.0%}"
+    for name, took in seen["functions"].items():
+        yield f"SQL function `{name}`, ms a call", str(took["each_ms"])
+
+
+def _kind(name: str) -> int:
+    return next(place for place, kind in enumerate(("processors", "server's", "…", "SQL")) if name.startswith(kind))
 
 
 if __name__ == "__main__":

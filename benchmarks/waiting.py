@@ -9,11 +9,11 @@ import json
 import os
 import resource
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,12 +29,12 @@ django.setup()
 from django.conf import settings  # noqa: E402 the settings come first
 from django.db import connection  # noqa: E402
 
+from orchestrator import installation  # noqa: E402
 from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, WorkerFactory, api_token  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVER = ("-m", "uvicorn", "config.asgi:application", "--no-access-log", "--no-proxy-headers", "--fd")
 NAME = "waiting"
-PER_WORKER = 100  # long polls
+PER_WORKER = 100  # long polls, or jobs: a worker has at most 256 at once
 WAIT_SECONDS = 60
 IDLE_SECONDS = 10.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -48,13 +48,12 @@ def measure(
 
     `database_url` is Django's own database, with the tables in it; what is made there stays."""
     _allow_sockets(2 * waiters + 500)
-    tokens = _cast(waiters)
-    with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
-        server = _started([*SERVER, str(listener.fileno())], database_url, listener.fileno())
-        address = listener.getsockname()
-    clock = _started(["manage.py", "runclock"], database_url)
+    tokens = _cast(max(waiters, jobs))
+    address = installation.free_address("127.0.0.1", 0)
+    server = _started(installation.server(address).command, database_url)
+    clock = _started([sys.executable, "manage.py", "runclock"], database_url)
     try:
-        return asyncio.run(_Scene(address, server.pid, tokens, idle_seconds).play(waiters, jobs))
+        return asyncio.run(_Scene((address.host, address.port), server.pid, tokens, idle_seconds).play(waiters, jobs))
     finally:
         for process in (server, clock):
             process.send_signal(signal.SIGTERM)
@@ -68,17 +67,17 @@ def _allow_sockets(number: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, hard), hard))
 
 
-def _cast(waiters: int) -> dict[str, Any]:
+def _cast(most: int) -> dict[str, Any]:
     organization = OrganizationFactory(slug="sandtrace")
     ProjectFactory(organization=organization)
-    workers = [WorkerFactory(capacity=256) for _ in range(-(-waiters // PER_WORKER))]
+    workers = [WorkerFactory(capacity=256) for _ in range(-(-most // PER_WORKER))]
     return {"client": api_token(organization), "workers": [(worker.worker_id, worker.token) for worker in workers]}
 
 
-def _started(command: list[str], database_url: str, *descriptors: int) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], database_url: str) -> subprocess.Popen[bytes]:
     url = f"{database_url}{'&' if '?' in database_url else '?'}application_name={NAME}"
     environment = os.environ | {"DATABASE_URL": url, "LOG_LEVEL": "WARNING"}
-    return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, pass_fds=descriptors)
+    return subprocess.Popen(command, cwd=ROOT, env=environment)
 
 
 class _Scene:
@@ -89,7 +88,7 @@ class _Scene:
     async def play(self, waiters: int, jobs: int) -> dict[str, Any]:
         before = await self._until(lambda number: number is not None)
         alone = _memory(self.pid)
-        waiting = [asyncio.create_task(self._wait(number // PER_WORKER)) for number in range(waiters)]
+        waiting = [asyncio.create_task(self._wait(number)) for number in range(waiters)]
         begun = time.monotonic()
         await self._until(lambda number: number == waiters)
         arrived = time.monotonic() - begun
@@ -114,9 +113,9 @@ class _Scene:
             "cpu_percent": round(100 * spent / self.idle_seconds, 1),
         }
 
-    async def _wait(self, worker: int) -> None:
+    async def _wait(self, number: int) -> None:
         """Wait for a job again and again, on one connection."""
-        worker_id, token = self.tokens["workers"][worker]
+        worker_id, token = self.tokens["workers"][number % len(self.tokens["workers"])]
         body = {"worker_id": worker_id, "wait_seconds": WAIT_SECONDS}
         reader, writer = await asyncio.open_connection(*self.address)
         try:

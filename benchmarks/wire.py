@@ -41,7 +41,7 @@ class Connection:
         return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
     async def _asked(self, request: bytes) -> tuple[int, Any]:
-        if self._reader is None or self._writer is None:
+        if self._reader is None or self._writer is None or self._reader.at_eof():  # idle for too long
             self._reader, self._writer = await asyncio.open_connection(self.host, self.port, limit=1 << 22)
         self._writer.write(request)
         head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
