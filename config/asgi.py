@@ -5,6 +5,7 @@ import os
 import django
 
 from config.embedded_postgres import ensure_unless_given
+from config.memory import freeze
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 ensure_unless_given()
@@ -15,3 +16,4 @@ from orchestrator.access.handler import ThreadedHandler  # noqa: E402 - likewise
 from orchestrator.access.waiting import WaitingRoom  # noqa: E402 - likewise
 
 application = MeasuredBodies(WaitingRoom(ThreadedHandler()))
+freeze()
