@@ -13,6 +13,15 @@ class ClockTimestamp(models.Func):
     output_field = models.DateTimeField()
 
 
+class Unseen(models.Func):
+    """A value that the planner does not see. Of a tenant who has most of all jobs it knows that nearly every row will
+    do, takes the newest of all for the first page, and walks past each one that is another's."""
+
+    template = "(SELECT %(expressions)s)"
+    arity = 1
+    output_field = models.TextField()
+
+
 class CurrentTransaction(models.Func):
     function = "pg_current_xact_id"
 

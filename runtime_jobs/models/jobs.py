@@ -9,6 +9,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
+from runtime_jobs.columns import Unseen
 from runtime_jobs.identifiers import ID_LENGTH, new_job_id
 from runtime_jobs.models.batches import Batch
 from runtime_jobs.states import (
@@ -44,6 +45,8 @@ class JobQuerySet(models.QuerySet["Job"]):
     """Adjectives; they chain."""
 
     def of_organizations(self, slugs: list[str]) -> JobQuerySet:
+        if len(slugs) == 1:
+            return self.filter(org_slug=Unseen(Value(slugs[0])))
         return self.filter(org_slug__in=slugs)
 
     def of_types(self, job_types: Sequence[str]) -> JobQuerySet:

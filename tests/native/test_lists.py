@@ -5,6 +5,7 @@ from django.core import signing
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from benchmarks.tenants import fill
 from orchestrator import lifecycle
 from runtime_jobs.models import Job
 from tests.calling import refused
@@ -82,6 +83,19 @@ def test_a_filter_filters(alice, organization, project, query, shown):
     other = submitted(ProjectFactory(organization=organization, slug="api"))
     lifecycle.cancel(job_ulid=other.job_ulid, by=ALICE, deadline_seconds=30)
     assert len(ids(alice.get(f"{JOBS}?{query}"))) == shown
+
+
+@pytest.mark.parametrize("query", ["", "&org_slug={org}"])
+def test_a_page_of_who_has_most_jobs_walks_past_nobody_elses(alice, organization, query):
+    """Though nearly every row is of that tenant, and the newest ones are not."""
+    for org, jobs in ((organization.slug, 3000), ("other", 200), ("another", 200)):
+        fill(org, "shared-linux", jobs)
+    with CaptureQueriesContext(connection) as queries:
+        alice.get(f"/v1/jobs?limit=2{query.format(org=organization.slug)}")
+    [page] = [query["sql"] for query in queries if 'FROM "runtime_jobs"' in query["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {page}")
+        assert "jobs_of_organization" in str(cursor.fetchall())
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import django_filters
 
 from orchestrator.access.moments import MomentFilter
 from runtime_jobs.models import Job
+from runtime_jobs.models.jobs import JobQuerySet
 from runtime_jobs.specs import TYPES
 from runtime_jobs.states import STATUS, STATUS_WITHOUT_INGEST, TRIGGER_KINDS
 
@@ -15,7 +16,7 @@ def _choices(words: Iterable[str]) -> list[tuple[str, str]]:
 
 
 class JobFilters(django_filters.FilterSet):
-    org_slug = django_filters.CharFilter()
+    org_slug = django_filters.CharFilter(method="of_organization")
     project_slug = django_filters.CharFilter()
     status = django_filters.ChoiceFilter(choices=_choices(STATUS.values()))
     trigger_kind = django_filters.ChoiceFilter(choices=_choices(TRIGGER_KINDS))
@@ -26,6 +27,9 @@ class JobFilters(django_filters.FilterSet):
     class Meta:
         model = Job
         fields: list[str] = []
+
+    def of_organization(self, jobs: JobQuerySet, _name: str, slug: str) -> JobQuerySet:
+        return jobs.of_organizations([slug])
 
 
 class AnyJobFilters(JobFilters):
