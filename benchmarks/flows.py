@@ -79,21 +79,25 @@ async def claims_many(client: Client) -> None:
 
 async def drain(client: Client) -> None:
     """Claim and complete until enough has ended. Notes of each tenant's last job the place in the order of claims and
-    the second in which it ended."""
+    the second in which it ended; of each claim that found nothing, and of each end, when it was."""
+    counts, facts = client.tally.counts, client.tally.facts
+    facts.setdefault("began", time.time())
     while not _drained(client.tally):
+        asked = time.time()
         lease = await client.worker.claim()
         if lease is None:
-            client.tally.counts["empty"] += 1
+            facts["empties"].append((asked, time.time()))
             await asyncio.sleep(IDLE)
             continue
         org = lease["job"]["org_slug"]
-        client.tally.counts["claimed"] += 1
-        client.tally.facts["place"][org] = client.tally.counts["claimed"]
-        await asyncio.sleep(client.tally.facts["held"])
+        counts["claimed"] += 1
+        facts["place"][org] = counts["claimed"]
+        await asyncio.sleep(facts["held"])
         await client.worker.say("complete", lease["lease_id"], COMPLETED)
-        client.tally.counts[org] += 1
+        facts["ends"][lease["job"]["job_id"]] = time.time()
+        counts[org] += 1
         client.tally.add()
-        client.tally.facts["at"][org] = round(time.monotonic() - client.tally.begins, 3)
+        facts["at"][org] = round(time.monotonic() - client.tally.begins, 3)
 
 
 def _drained(tally: Tally) -> bool:

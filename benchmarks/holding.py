@@ -1,11 +1,12 @@
 """Do limits hold? Sixty-four workers claim from tenants that may run 1 or 7 jobs at once, more than there are places,
-while a sampler counts. Afterwards the leases of all jobs are laid over each other: what no sampler could miss."""
+while a sampler counts. Afterwards the leases of all jobs are laid over each other, and the claims that found nothing
+beside them: what no sampler could miss."""
 
 from __future__ import annotations
 
+import math
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 from benchmarks import servers, tenants
 from benchmarks.lifecycles import libraries
 from benchmarks.load import Plan, loaded
+from benchmarks.room import Span, unused
 from benchmarks.sizes import Sizes
 from benchmarks.stage import Stage
-from benchmarks.tally import spread
 from leases.states import OPEN
 
 LIMITS = {f"one-{number}": 1 for number in range(8)} | {f"seven-{number}": 7 for number in range(6)}
@@ -24,9 +25,6 @@ EVERY = 0.02
 
 ACTIVE = """SELECT j.org_slug, count(*) FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid)
              WHERE l.state = ANY (%s) GROUP BY 1"""
-WAITING = """SELECT q.org_slug FROM lane_queues q JOIN lanes l ON l.queue_id = q.id
-              WHERE EXISTS (SELECT FROM runtime_jobs j
-                             WHERE j.lane_id = l.id AND j.state = 'queued' AND j.id >= l.scan_from)"""
 # How many leases of a tenant lived at once: one more at each beginning, one less at each end.
 AT_ONCE = """SELECT org_slug, max(at_once) FROM (
     SELECT org_slug, sum(change) OVER (PARTITION BY org_slug ORDER BY at, change) AS at_once FROM (
@@ -35,36 +33,26 @@ AT_ONCE = """SELECT org_slug, max(at_once) FROM (
          UNION ALL
         SELECT j.org_slug, l.completed_at, -1 FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid)
          WHERE l.completed_at IS NOT NULL) moments) counted GROUP BY 1"""
+LEASES = """SELECT j.org_slug, l.job_ulid,
+                   extract(epoch FROM l.leased_at)::float, extract(epoch FROM l.completed_at)::float
+              FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid) ORDER BY l.id"""
 
 
 @dataclass
 class Sampler:
-    """`exceeded`: looks in which a tenant had more than it may. `waits`: how long each tenant that had room and jobs
-    went without a claim, in seconds."""
+    """`exceeded`: looks in which a tenant had more than it may."""
 
     stage: Stage
     looks: int = 0
     exceeded: int = 0
-    waits: list[float] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        since: dict[str, tuple[float, int]] = {}
         with self.stage.superuser() as connection:
             while not self.over.wait(EVERY):
-                active = dict(connection.execute(ACTIVE, [list(OPEN)]).fetchall())
-                waiting = {row[0] for row in connection.execute(WAITING).fetchall()}
+                active = connection.execute(ACTIVE, [list(OPEN)]).fetchall()
                 self.looks += 1
-                self.exceeded += sum(1 for org, number in active.items() if number > LIMITS[org])
-                self._time({org: active.get(org, 0) for org in waiting if active.get(org, 0) < LIMITS[org]}, since)
-
-    def _time(self, servable: dict[str, int], since: dict[str, tuple[float, int]]) -> None:
-        """A wait ends when the tenant is at its limit, has nothing left, or runs more than before."""
-        now = time.monotonic()
-        for org in [org for org, (_, had) in since.items() if org not in servable or servable[org] != had]:
-            self.waits.append(now - since.pop(org)[0])
-        for org, had in servable.items():
-            since.setdefault(org, (now, had))
+                self.exceeded += sum(1 for org, number in active if number > LIMITS[org])
 
 
 def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
@@ -84,8 +72,7 @@ def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any
             "rate": told["rate"],
             "looks": sampler.looks,
             "highest": highest,
-            "empty_answers": told["counts"].get("empty", 0),
-            "room_unused": spread(sampler.waits) if sampler.waits else None,
+            "room": unused(LIMITS, _leases(stage, told["facts"]["ends"]), told["facts"]),
             "calls": told["calls"],
             "surprises": told["surprises"],
         },
@@ -127,3 +114,12 @@ def _sampled(stage: Stage) -> Iterator[Sampler]:
 def _highest(stage: Stage) -> dict[str, int]:
     with stage.superuser() as connection:
         return {org: int(most) for org, most in connection.execute(AT_ONCE).fetchall()}
+
+
+def _leases(stage: Stage, ends: Mapping[str, float]) -> dict[str, list[Span]]:
+    """Of each tenant; a lease is over when its holder heard so, and for good if it never did."""
+    found: dict[str, list[Span]] = {}
+    with stage.superuser() as connection:
+        for org, job, leased_at, completed_at in connection.execute(LEASES).fetchall():
+            found.setdefault(org, []).append((leased_at, ends.get(job, completed_at or math.inf)))
+    return found

@@ -83,9 +83,11 @@ def _scheduling(found: dict[str, Any]) -> Iterator[Row]:
     limits, fairness, killed = (found.get(name) or {} for name in ("limits", "fairness", "killed"))
     claims = f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims"
     yield _aimed(found, "limits_exceeded", claims, "0", lambda value: value == 0)
-    asked, unused = (limits.get("calls") or {}).get("claim") or {}, limits.get("room_unused") or {}
+    asked, room = (limits.get("calls") or {}).get("claim") or {}, limits.get("room") or {}
     answered = f"a tenant with room and jobs went without a claim, p99, ms (answers took {number(asked.get('p99'))})"
-    yield Row(answered, number(unused.get("p99")))
+    yield Row(answered, number((room.get("waits") or {}).get("p99")))
+    empty = f"of {room.get('empty', 0):,} claims that found nothing, those with a job to be had all the while"
+    yield _aimed(room, "missed", empty, "0", lambda value: value == 0)
     yield from _fairness(fairness)
     yield _aimed(killed, "lost", "lost jobs after kill -9 of the server under load", "0", lambda value: value == 0)
     yield _aimed(found, "deadlocks", "deadlocks in all of it", "0", lambda value: value == 0)

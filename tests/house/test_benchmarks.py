@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import __main__ as bench
 from benchmarks import pgbench, plot, table
+from benchmarks.room import room_of, unused
 from benchmarks.tally import Tally, spread
 
 
@@ -67,3 +68,24 @@ def test_a_chart_is_a_picture_of_all_its_points(sizes):
     points = [SimpleNamespace(size=size, large=3.1, small=2.9) for size in sizes]
     drawn = ET.fromstring(plot.Chart("A claim's cost & more", "jobs", points).drawn())
     assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 2 * len(sizes)
+
+
+TWO = [(10, 30), (20, 40), (35, 50)]  # leases of a tenant that may have two at once: one waits from 30 to 35
+
+
+def test_room_is_what_a_tenant_had_while_jobs_were_left():
+    room = room_of(2, TWO, begins=5)
+    assert room.free == [(5, 20), (30, 35)]
+    assert room.waits == [5, 10, 5], "from when there was room, or from the claim before"
+
+
+def test_a_lease_whose_end_nobody_heard_keeps_its_place():
+    assert room_of(1, [(10, 30), (20, 40)], begins=10).free == [(10, 10)]
+
+
+@pytest.mark.parametrize(
+    ("empty", "missed"), [((31, 34), 1), ((29, 34), 0), ((31, 36), 0), ((6, 9), 1), ((21, 29), 0), ((36, 90), 0)]
+)
+def test_a_claim_that_found_nothing_is_held_against_what_was_there_all_the_while(empty, missed):
+    told = {"began": 5, "empties": [empty]}
+    assert unused({"a": 2}, {"a": TWO}, told)["missed"] == missed
