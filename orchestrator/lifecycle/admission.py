@@ -2,9 +2,11 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from leases.limits import Subject
 from leases.models import LimitKind
+from runtime_jobs.clock import database_time
 from runtime_jobs.errors import (
     FeatureNotEnabled,
     NotFound,
@@ -28,6 +30,7 @@ _ORGANIZATIONS = Reading(
     " LEFT JOIN workers_pool pool ON pool.slug = coalesce(nullif(project.pool, ''), %s)"
     " WHERE t.slug = ANY (%s)",
     joined={"plan": Plan, "project": Project, "pool": Pool},
+    computed={"at": "clock_timestamp()"},
 )
 
 
@@ -43,7 +46,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class Known:
-    """The tenants and pools of the jobs of one call, looked up at once. `projects` by the slugs of both."""
+    """The tenants and pools of the jobs of one call, looked up at once. `projects` by the slugs of both; `at`: when, by
+    the database's clock."""
+
+    at: datetime
 
     organizations: dict[str, Organization]
     projects: dict[tuple[str, str], Project]
@@ -62,8 +68,9 @@ class Known:
 def known_for(projects: Collection[tuple[str, str]], *, default_pool: str) -> Known:
     """Look up these projects, each by the slugs of its organization and its own."""
     organizations, names = (list({pair[place] for pair in projects}) for place in (0, 1))
-    known = Known({}, {}, {}, default_pool)
-    for row in _ORGANIZATIONS.all(names, default_pool, organizations):
+    found = _ORGANIZATIONS.all(names, default_pool, organizations)
+    known = Known(vars(found[0])["at"] if found else database_time(), {}, {}, {}, default_pool)
+    for row in found:
         known.organizations[row.slug] = row
         project, pool = vars(row)["project"], vars(row)["pool"]
         if project is not None:

@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.idempotency import Repeatable
-from orchestrator.lifecycle.admission import known_for
+from orchestrator.lifecycle.admission import Known, known_for
 from orchestrator.lifecycle.by_client import Submission, new_job, place, queue
 from orchestrator.lifecycle.dependencies import Standing, outlook_on
 from orchestrator.lifecycle.transaction import verb, written
-from runtime_jobs.clock import database_time
 from runtime_jobs.errors import Invalid, LifecycleError, Refused
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
@@ -49,10 +48,12 @@ def submit_many(
     among the entries as its refusal. With `once`, the same request again returns the first results.
 
     Raises IdempotencyConflict."""
-    if once and (known := once.known()):
-        return _remembered(known)
-    at = now or database_time()
-    placed = _placed(entries, policy_of, default_pool)
+    if once and (told := once.known()):
+        return _remembered(told)
+    submissions = [entry for entry in entries if isinstance(entry, Submission)]
+    known = known_for({one.home for one in submissions}, default_pool=default_pool)
+    at = now or known.at
+    placed = _placed(entries, submissions, policy_of, known)
     told = _told(placed) if once else ""
     if once and (first := once.settle(told, at=at)) != told:
         return _remembered(first)
@@ -66,10 +67,11 @@ def _queued(one: _Placed, at: datetime, by: Actor) -> Job:
 
 
 def _placed(
-    entries: Sequence[Submission | LifecycleError], policy_of: Callable[[str], Policy], default_pool: str
+    entries: Sequence[Submission | LifecycleError],
+    submissions: Sequence[Submission],
+    policy_of: Callable[[str], Policy],
+    known: Known,
 ) -> list[_Placed | LifecycleError]:
-    submissions = [entry for entry in entries if isinstance(entry, Submission)]
-    known = known_for({one.home for one in submissions}, default_pool=default_pool)
     named = {name for one in submissions for name in one.depends_on}
     outlook = outlook_on(named, org_slugs={one.org_slug for one in submissions})
     policies = {name: policy_of(name) for name in {one.spec.job_type for one in submissions}}

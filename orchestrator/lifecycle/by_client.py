@@ -10,7 +10,6 @@ from orchestrator.lifecycle.dependencies import Outlook, Standing
 from orchestrator.lifecycle.grouping import Group, drop, make_way
 from orchestrator.lifecycle.outcome import Outcome
 from orchestrator.lifecycle.transaction import verb
-from runtime_jobs.clock import database_time
 from runtime_jobs.errors import AlreadyFinal, AlreadyRetried, NotFinal
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
@@ -56,11 +55,11 @@ def submit(
     """Queue a new job. With `once`, the same request again returns the first job.
 
     Raises what `admit` raises, InvalidDependency, and IdempotencyConflict."""
-    at = now or database_time()
+    known = known_for([submission.home], default_pool=default_pool)
+    at = now or known.at
     job = new_job(submission, policy)
     if once and (first := once.settle(job.job_ulid, at=at)) != job.job_ulid:
         return Outcome(Job.objects.get(job_ulid=first), replayed=True)
-    known = known_for([submission.home], default_pool=default_pool)
     outlook = dependencies.outlook_on(submission.depends_on, org_slugs=[submission.org_slug])
     standing = place(job, submission, known, outlook)
     return Outcome(queue(job, submission, standing, at=at, by=by))

@@ -25,6 +25,7 @@ from orchestrator.protocols.native import requests, wire
 from runtime_jobs.errors import PoolForbidden
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Organization, UnsentRun
+from runtime_jobs.reading import Reading
 from runtime_jobs.states import FailureReason
 from workers.models import Worker
 from workers.registry.matching import offer_of
@@ -171,6 +172,9 @@ def failure_of(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_ORGANIZATIONS = Reading(Organization, "WHERE t.slug = ANY (%s)")
+
+
 def _offer(worker: Worker, sent: dict[str, Any]) -> Offer:
     if sent["worker_id"] != worker.worker_id:
         raise WorkerMismatch("This token is another worker's.")
@@ -182,8 +186,7 @@ def _offer(worker: Worker, sent: dict[str, Any]) -> Offer:
 
 def _handed_out(claims: Sequence[Claimed]) -> list[dict[str, Any]]:
     connected = {one.job.org_slug for one in claims if one.job.allow_network}
-    organizations = Organization.objects.filter(slug__in=connected) if connected else Organization.objects.none()
-    egress = dict(organizations.values_list("slug", "egress"))
+    egress = {row.slug: row.egress for row in _ORGANIZATIONS.all(list(connected))} if connected else {}
     resent = [one.job for one in claims if RESEND in one.job.requirements]
     unsent: dict[Any, Any] = {}
     if resent:
