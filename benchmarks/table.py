@@ -111,6 +111,8 @@ def _waiting(found: dict[str, Any]) -> Iterator[Row]:
     latency = found.get("latency_ms") or {}
     yield _aimed(latency, "p50", "submit → lease held by a waiting worker, p50, ms", "< 10", lambda value: value < 10)
     yield _aimed(latency, "p99", "submit → lease held by a waiting worker, p99, ms", "< 30", lambda value: value < 30)
+    submit = found.get("submit_ms") or {}
+    yield Row("the submit's own answer in that, p50, ms", number(submit.get("p50")))
     idle = found.get("idle_polls") or {}
     polls = f"{idle.get('waiters', 0):,} idle long polls on one process"
     yield Row(f"{polls}, MB (alone {number(idle.get('rss_mb_alone'))})", number(idle.get("rss_mb")))
