@@ -66,8 +66,8 @@ def lift(kind: LimitKind, subject: Subject) -> bool:
     if limit is None:
         return False
     guard(LIMIT_FULL, limit.pk)
+    detach(limit)  # first: it waits for claims, which wait for the rows of queues
     _let_go_on(limit)
-    detach(limit)
     LimitSlot.objects.filter(limit_id=limit.pk).delete()
     limit.delete()
     return True

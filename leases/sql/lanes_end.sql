@@ -52,10 +52,12 @@ BEGIN
         IF FOUND THEN
             changed := changed || one.id;
         ELSE
-            -- It waits behind a head that was taken: the lane is in the choice, but nobody was called to it.
+            -- It waits behind a head that was taken or that not everybody may take, or is that head, given back: the
+            -- lane is in the choice, but nobody was called to it.
             PERFORM pg_notify('lanes', q.pool)
                FROM lanes l JOIN lane_queues q ON q.id = l.queue_id JOIN runtime_jobs head ON head.id = l.head_id
-              WHERE l.id = one.id AND l.blocked_by IS NULL AND q.blocked_by IS NULL AND head.state <> 'queued';
+              WHERE l.id = one.id AND l.blocked_by IS NULL AND q.blocked_by IS NULL
+                AND (head.state <> 'queued' OR head.id = one.job OR head.excluded_workers <> '{}');
         END IF;
     END LOOP;
     SELECT coalesce(array_agg(DISTINCT queue_id), '{}') INTO touched

@@ -29,12 +29,18 @@ BEGIN
     FOR one IN SELECT DISTINCT id FROM unnest(p_queues) AS id ORDER BY id LOOP
         UPDATE lane_queues q
            SET head_id = head.head_id, head_at = head.head_at,
-               rank = lanes_rank_of(q.pool, q.org_slug, head.head_at), tier = lanes_tier_of(q.priority, head.head_at)
+               rank = lanes_rank_of(q.pool, q.org_slug, head.head_at),
+               tier = lanes_tier_of(q.priority, head.head_at, q.served_at)
           FROM (SELECT head_id, head_at FROM lanes
                  WHERE queue_id = one.id AND head_id IS NOT NULL AND blocked_by IS NULL
                  ORDER BY head_at, head_id LIMIT 1) head
          WHERE q.id = one.id AND (q.head_id IS NULL OR q.head_id > head.head_id)
         RETURNING CASE WHEN q.blocked_by IS NULL THEN q.pool END INTO pool_name;
+        IF NOT FOUND THEN
+            -- It has an older head: one that was taken, or that not everybody may take, calls nobody to the others.
+            SELECT q.pool INTO pool_name FROM lane_queues q JOIN runtime_jobs head ON head.id = q.head_id
+             WHERE q.id = one.id AND q.blocked_by IS NULL AND (head.state <> 'queued' OR head.excluded_workers <> '{}');
+        END IF;
         IF pool_name IS NOT NULL THEN
             woken := woken || pool_name;
         END IF;

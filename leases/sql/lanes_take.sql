@@ -94,7 +94,9 @@ BEGIN
                     exhausted := false;
                     EXIT queues;
                 ELSIF the_limit = ANY (of_type) THEN
-                    closed := closed || the_queue.profile_id;
+                    closed := closed || ARRAY(
+                        SELECT other.id FROM lane_profiles p JOIN lane_profiles other USING (job_type)
+                         WHERE p.id = the_queue.profile_id);
                     EXIT lanes;
                 ELSIF the_limit = ANY (the_queue.limits) THEN
                     RETURN QUERY SELECT 'queue_full', the_queue.id::bigint, the_limit;

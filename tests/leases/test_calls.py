@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg
 import pytest
 from django.db import connection
+from django.db.models import F
 
-from leases.lanes import advance
+from leases.lanes import advance, behind, call_throttled
 from leases.limits import Subject
+from leases.models import Limit, LimitScope
 from orchestrator import lifecycle
+from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, offer, submitted
 
@@ -54,6 +58,48 @@ def test_a_job_behind_a_head_that_was_taken_calls(project, database_url):
     assert heard == [POOL]
 
 
+def test_a_job_behind_a_head_that_not_everybody_may_take_calls(project, database_url):
+    refused = submitted(project)
+    Job.objects.filter(pk=refused.pk).update(excluded_workers=["wrk_weak"])
+    with calls(database_url) as heard:
+        submitted(project)
+        submitted(ProjectFactory(organization=project.organization, slug="another-lane"))
+    assert heard == [POOL] * 2
+
+
+def test_a_head_that_goes_back_before_anybody_saw_it_gone_calls(project, database_url):
+    submitted(project)
+    worker = WorkerFactory()
+    first = claimed(worker)
+    with calls(database_url) as heard:
+        lifecycle.release(lease_ulid=first.lease.lease_ulid, worker=worker)
+    assert heard == [POOL]
+
+
+def test_a_job_of_another_lane_behind_a_head_that_was_taken_calls(project, database_url):
+    submitted(project)
+    claimed(WorkerFactory())
+    other = ProjectFactory(organization=project.organization, slug="another-lane")
+    with calls(database_url) as heard:
+        submitted(other)
+    assert heard == [POOL]
+
+
+@pytest.mark.parametrize(
+    "subject", [Subject(LimitScope.POOL, "", POOL), Subject(LimitScope.JOB_TYPE, "", "runtime")], ids=str
+)
+def test_a_throttle_calls_when_the_next_one_may_start_and_not_before(project, database_url, subject):
+    lifecycle.throttle(subject=subject, per_hour=1, burst=1, **WHY)
+    submitted(project), submitted(project)
+    claimed(WorkerFactory())
+    with calls(database_url) as heard:
+        call_throttled()
+        Limit.objects.update(spent_until=F("spent_until") - timedelta(hours=1))
+        assert heard == []
+        call_throttled()
+    assert heard == [POOL]
+
+
 def test_the_clock_calls_where_a_job_came_while_the_head_was_being_taken(project, database_url):
     submitted(project), submitted(project)
     with connection.cursor() as cursor:
@@ -64,8 +110,9 @@ def test_the_clock_calls_where_a_job_came_while_the_head_was_being_taken(project
     assert claimed(worker).job.pk == head
     with connection.cursor() as cursor:
         cursor.execute("UPDATE lanes SET head_id = %s", [head])
+    [lane] = behind()
     with calls(database_url) as heard:
-        advance()
+        advance(lane)
     assert heard == [POOL]
 
 

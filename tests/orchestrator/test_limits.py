@@ -2,15 +2,16 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from django.db import connection, transaction
 
 from leases.claims import take_next
 from leases.guards import JOBS_OF_ADDRESS, guard
-from leases.lanes import advance
+from leases.lanes import advance, behind
 from leases.limits import Subject, put
-from leases.models import Lane, LaneQueue, Lease, Limit, LimitKind, LimitScope, LimitSlot
+from leases.models import Lane, LaneProfile, LaneQueue, Lease, Limit, LimitKind, LimitScope, LimitSlot
 from orchestrator import lifecycle
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job, OperatorEvent
@@ -24,6 +25,7 @@ from tests.factories import (
     claimed,
     offer,
     submitted,
+    submitted_steps,
 )
 from tests.orchestrator.test_races import together
 
@@ -225,9 +227,10 @@ def test_the_clock_moves_a_bound_that_stayed_behind(project, worker):
     later = submitted(project)
     claimed(worker)
     Lane.objects.update(head_id=Job.objects.earliest("pk").pk, scan_from=0)
-    assert advance() == 1
+    [lane] = behind()
+    advance(lane)
     assert Lane.objects.get().scan_from == later.pk
-    assert advance() == 0
+    assert behind() == []
 
 
 @pytest.mark.django_db(transaction=True)
@@ -275,11 +278,76 @@ def test_an_addresss_limit_waits_for_the_claims_that_are_under_way():
         coming.result(30)
 
 
-def somebody_waits() -> bool:
+@pytest.mark.django_db(transaction=True)
+def test_a_place_that_a_claim_has_in_its_hands_is_not_given_to_another_job():
+    """Nobody sees that it was taken before the claim commits, and nobody waits for that."""
+    limit = put(LimitKind.ORGANIZATION, Subject.of_organization(ORG), at=database_time(), max_active=1)
+    LimitSlot.objects.create(limit_id=limit.pk, n=-8, job_id=8, retired=True)
+
+    def hand_on():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT lanes_hand_on(%s)", [limit.pk])
+        connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            LimitSlot.objects.filter(n=0).update(job_id=7)
+            pool.submit(hand_on).result(30)
+        assert dict(LimitSlot.objects.values_list("n", "job_id")) == {0: 7, -8: 8}
+        LimitSlot.objects.filter(n=0).update(job_id=None)
+        pool.submit(hand_on).result(30)
+    assert dict(LimitSlot.objects.values_list("n", "job_id")) == {0: 8}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_waits():
+    project = ProjectFactory(organization=OrganizationFactory(slug=ORG))
+    other = ProjectFactory(organization=project.organization, slug="other")
+    for where in (project, other, other, other):
+        submitted(where)
+    paused = Subject(LimitScope.PROJECT, ORG, project.slug)
+    lifecycle.pause(subject=paused, by=OPERATOR, reason="test")
+    worker = WorkerFactory()
+    take(worker)
+    assert Lane.objects.filter(blocked_by__isnull=False).exists()
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(), connection.cursor() as cursor:
+            [job], taken = take_next(offer(worker))
+            resuming = pool.submit(
+                lambda: [lifecycle.resume(subject=paused, by=OPERATOR, reason="test"), connection.close()]
+            )
+            wait_until(somebody_waits)
+            cursor.execute("SET LOCAL lock_timeout = '500ms'")
+            taken.settle()
+        resuming.result(30)
+    assert job.project_slug == "other"
+    assert take(worker).job.project_slug == project.slug
+
+
+def test_a_type_that_is_held_does_not_hide_the_others_however_many_its_profiles(project, worker):
+    """More of them than a claim looks at queues."""
+    first = submitted(project)
+    behind_them = submitted_steps(project)
+    for number in range(20):
+        queue = LaneQueue.objects.get(pk=Lane.objects.get(pk=first.lane_id).queue_id)
+        profile = LaneProfile.objects.get(pk=queue.profile_id)
+        profile.pk, profile.requirements = None, [*profile.requirements, f"z{number:02}"]
+        profile.save(force_insert=True)
+        queue.pk, queue.profile_id = None, profile.pk
+        queue.save(force_insert=True)
+    lifecycle.pause(subject=Subject(LimitScope.JOB_TYPE, "", "runtime"), by=OPERATOR, reason="test")
+    wide = offer(worker, job_types=("runtime", "steps"))
+    wide = replace(wide, offers=wide.offers | {f"z{number:02}" for number in range(20)})
+    assert lifecycle.claim(worker=worker, offer=wide).job.pk == behind_them.pk
+
+
+def somebody_waits(what: str = "advisory") -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE %s IN (wait_event, wait_event_type) AND datname = current_database()",
+            [what],
         )
         return cursor.fetchone()[0] > 0
 
