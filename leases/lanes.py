@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from django.db import connection
+from django.db import connection, transaction
 
 from leases.attaching import limits_of_lane, limits_of_queue
 from leases.guards import JOBS_OF_ADDRESS, QUEUES_OF_ORGANIZATION, guard
@@ -35,7 +35,7 @@ def sql(name: str) -> str:
 
 def install() -> None:
     """Create or replace the functions; called after every migrate, so that they are those of this code."""
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:  # all or none: they call each other
         for name in FUNCTIONS:
             cursor.execute(sql(name))
 
@@ -56,6 +56,7 @@ def _address(job: Job) -> str:
 
 def _new_lane(job: Job) -> int:
     guard(QUEUES_OF_ORGANIZATION, job.org_slug)  # who puts a limit on the organization finds this lane, or waits
+    share_in(job.pool, job.org_slug)
     follow_plan(job.org_slug)
     queue = _queue_of(job)
     narrower = {"source_address": _address(job), "concurrency_key": job.concurrency_key}
@@ -74,7 +75,6 @@ def _queue_of(job: Job) -> LaneQueue:
     alike = {"pool": job.pool, "profile_id": profile.pk, "org_slug": job.org_slug, "priority": job.priority}
     limits = limits_of_queue(org_slug=job.org_slug, job_type=job.job_type, priority=job.priority)
     queue, _ = LaneQueue.objects.get_or_create(**alike, defaults={"tier": job.priority, "limits": limits})
-    share_in(job.pool, job.org_slug)
     return queue
 
 
@@ -190,12 +190,21 @@ def age(*, most: int = 500) -> int:
         return int(cursor.fetchone()[0])
 
 
-def advance(*, most: int = 50) -> int:
-    """Let the bounds of lanes catch up that claims had no time to move. Returns how many were looked at."""
+def behind(*, most: int = 50) -> list[int]:
+    """Lanes whose bounds claims had no time to move."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT lanes_behind(%s)", [most])
-        behind = [row[0] for row in cursor.fetchall()]
-    for lane in behind:
-        with connection.cursor() as cursor:  # a transaction each: it waits for the guard
-            cursor.execute("SELECT lanes_advance(%s)", [lane])
-    return len(behind)
+        return [row[0] for row in cursor.fetchall()]
+
+
+def advance(lane: int) -> None:
+    """Let its bound catch up: a transaction of its own, since it waits for the guard."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT lanes_advance(%s)", [lane])
+
+
+def call_throttled() -> None:
+    """Call those who wait in pools where one may start now under the rate of a pool or a job type. The rates of
+    organizations and projects say at their queues and lanes when that is."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql("throttled"))

@@ -4,16 +4,22 @@ from django.db import connection
 
 from leases.models import LaneQueue, LaneShare
 from runtime_jobs.models import Plan
-from workers.models import Pool
 from workers.registry.models import PoolPolicy
 
 
 def share_in(pool: str, org_slug: str) -> None:
     """Give an organization its share of a pool that shares, when its first job comes there. Elsewhere nothing."""
-    if not Pool.objects.filter(slug=pool, policy=PoolPolicy.FAIR).exists():
+    if not _is_shared(pool):
         return
     weight = Plan.objects.filter(organizations__slug=org_slug).values_list("weight", flat=True).first() or 1
     LaneShare.objects.get_or_create(pool=pool, org_slug=org_slug, defaults={"weight": weight})
+
+
+def _is_shared(pool: str) -> bool:
+    """Who is changing that at the moment is waited for: it does not see the queue that is just being made."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT policy FROM workers_pool WHERE slug = %s FOR SHARE", [pool])
+        return cursor.fetchall() == [(PoolPolicy.FAIR,)]
 
 
 def share(pool: str) -> None:
@@ -32,7 +38,9 @@ def share_no_more(pool: str) -> None:
 def _rank_anew(pool: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            """UPDATE lane_queues q SET rank = lanes_rank_of(q.pool, q.org_slug, q.head_at)
+            """UPDATE lane_queues q
+                  SET served_at = NULL, rank = lanes_rank_of(q.pool, q.org_slug, q.head_at),
+                      tier = lanes_tier_of(q.priority, q.head_at, NULL)
                 FROM (SELECT id FROM lane_queues WHERE pool = %s ORDER BY id FOR NO KEY UPDATE) mine
                WHERE q.id = mine.id AND q.head_id IS NOT NULL""",
             [pool],

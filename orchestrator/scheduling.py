@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 MOST = 200
 # Somewhat more than a round and a verb may take: who failed longer ago was looked at then.
 LATELY = timedelta(seconds=30)
+ONCE: tuple[dict[str, Any], ...] = ({},)
 
 
 def sweep_scheduling(*, now: datetime | None = None, thorough: bool = True) -> None:
@@ -28,23 +29,23 @@ def sweep_scheduling(*, now: datetime | None = None, thorough: bool = True) -> N
 
     `thorough`: also what looks at every queue and organization, and can wait some seconds."""
     at = now or database_time()
-    lanes.advance()
-    lanes.due()
-    _each(lifecycle.lift_what_is_over, ({"limit_id": pk} for pk in _over(at)), now)
-    _each(lifecycle.attend_breaker, _breakers(at), now)
+    _each(lanes.advance, ({"lane": pk} for pk in lanes.behind()))
+    _each(lanes.due, ONCE)
+    _each(lanes.call_throttled, ONCE)
+    _each(lifecycle.lift_what_is_over, ({"limit_id": pk, "now": now} for pk in _over(at)))
+    _each(lifecycle.attend_breaker, (about | {"now": now} for about in _breakers(at)))
     if not thorough:
         return
-    lanes.age()
-    _each(lifecycle.keep_plan, ({"org_slug": slug} for slug in behind_their_plans(most=MOST)), now)
-    for organization in with_jobs_to_lift():
-        lifecycle.lift_waiting(organization)
+    _each(lanes.age, ONCE)
+    _each(lifecycle.keep_plan, ({"org_slug": slug, "now": now} for slug in behind_their_plans(most=MOST)))
+    _each(lifecycle.lift_waiting, ({"organization": row} for row in with_jobs_to_lift()))
 
 
 def _over(at: datetime) -> Iterable[int]:
     return list(Limit.objects.filter(until__lte=at).values_list("pk", flat=True)[:MOST])
 
 
-def _breakers(at: datetime) -> Iterable[dict[str, str]]:
+def _breakers(at: datetime) -> Iterable[dict[str, Any]]:
     """Those that are not closed, and those whose jobs failed lately."""
     attended = Breaker.objects.exclude(state=BreakerState.CLOSED).values("org_slug", "job_type")
     failed = Job.objects.filter(state=JobState.FAILED, finished_at__gt=at - LATELY).values("org_slug", "job_type")
@@ -52,9 +53,9 @@ def _breakers(at: datetime) -> Iterable[dict[str, str]]:
     return [{"org_slug": row["org_slug"], "job_type": row["job_type"]} for row in both]
 
 
-def _each(act: Callable[..., Any], subjects: Iterable[dict[str, Any]], now: datetime | None) -> None:
+def _each(act: Callable[..., Any], subjects: Iterable[dict[str, Any]]) -> None:
     for subject in subjects:
         try:
-            act(**subject, now=now)
+            act(**subject)
         except Error as error:
             go_past(error, log, "%s of %s failed; the next round tries again", act.__name__, subject)

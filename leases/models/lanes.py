@@ -33,7 +33,7 @@ class LaneQueue(models.Model):
 
     `head_*`: its oldest job that may be served, a hint for the order; none: nothing to serve.
     Served by `tier`, the priority and what waiting adds to it, and within it by `rank`: the age of the head or, in a
-    pool that shares, what its organization has had.
+    pool that shares, what its organization has had. `served_at`: its last turn there; it has waited since.
     `blocked_by`: the limit that is full; `eligible_at`: when that changes by itself."""
 
     pool = models.CharField(max_length=63)
@@ -45,6 +45,7 @@ class LaneQueue(models.Model):
     head_at = models.DateTimeField(null=True)
     tier = models.IntegerField()
     rank = models.FloatField(default=0)
+    served_at = models.DateTimeField(null=True)
     blocked_by = models.IntegerField(null=True)
     eligible_at = models.DateTimeField(null=True)
 

@@ -23,9 +23,9 @@ LANGUAGE plpgsql AS $$
 DECLARE
     lifted integer;
 BEGIN
-    UPDATE lane_queues q SET tier = lanes_tier_of(q.priority, q.head_at)
+    UPDATE lane_queues q SET tier = lanes_tier_of(q.priority, q.head_at, q.served_at)
       FROM (SELECT id FROM lane_queues
-             WHERE head_id IS NOT NULL AND blocked_by IS NULL AND tier < lanes_tier_of(priority, head_at)
+             WHERE head_id IS NOT NULL AND blocked_by IS NULL AND tier < lanes_tier_of(priority, head_at, served_at)
              ORDER BY id LIMIT p_most FOR NO KEY UPDATE SKIP LOCKED) old
      WHERE q.id = old.id;
     GET DIAGNOSTICS lifted = ROW_COUNT;

@@ -6,12 +6,15 @@ LANGUAGE sql STABLE AS $$
                     extract(epoch FROM p_head_at))
 $$;
 
+DROP FUNCTION IF EXISTS lanes_tier_of(integer, timestamptz);  -- of an older form of this
 -- The priority and what waiting adds to it, in steps of ten points: so that nothing waits for ever. Nothing grows into
--- the emergency lane. Without the setting nothing is added.
-CREATE OR REPLACE FUNCTION lanes_tier_of(p_priority integer, p_head_at timestamptz) RETURNS integer
+-- the emergency lane. Without the setting nothing is added. Where organizations take turns (p_served_at) it is the wait
+-- since the last turn: by its age alone a large backlog would be before all that came later.
+CREATE OR REPLACE FUNCTION lanes_tier_of(p_priority integer, p_head_at timestamptz, p_served_at timestamptz)
+RETURNS integer
 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN p_priority >= 399 THEN p_priority ELSE least(399, p_priority + coalesce(10 * floor(
-        greatest(0, extract(epoch FROM clock_timestamp() - p_head_at))
+        greatest(0, extract(epoch FROM clock_timestamp() - greatest(p_head_at, p_served_at)))
         / nullif(10 * nullif(current_setting('orchestrator.aging_seconds', true), '')::float, 0)), 0))::integer END
 $$;
 
@@ -30,7 +33,7 @@ BEGIN
             UPDATE lane_queues q
                SET head_id = head.head_id, head_at = head.head_at,
                    rank = lanes_rank_of(q.pool, q.org_slug, head.head_at),
-                   tier = lanes_tier_of(q.priority, head.head_at)
+                   tier = lanes_tier_of(q.priority, head.head_at, q.served_at)
              WHERE q.id = one.id AND q.head_id IS NOT NULL AND q.head_id IS DISTINCT FROM head.head_id;
         ELSIF pg_try_advisory_xact_lock(6, one.id) THEN
             UPDATE lane_queues q SET head_id = NULL, head_at = NULL

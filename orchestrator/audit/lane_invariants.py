@@ -75,4 +75,10 @@ LANE_INVARIANTS = (
               AND CASE WHEN q.priority >= 400 THEN m.kind NOT IN ('organization', 'plan', 'rate')
                        ELSE m.kind <> 'emergency' END""",
     ),
+    Invariant(
+        "L10",
+        "Where organizations take turns, each that has a queue has its share.",
+        """SELECT q.id::text FROM lane_queues q JOIN workers_pool p ON p.slug = q.pool AND p.policy = 'fair'
+            WHERE NOT EXISTS (SELECT FROM lane_shares s WHERE s.pool = q.pool AND s.org_slug = q.org_slug)""",
+    ),
 )

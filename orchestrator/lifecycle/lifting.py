@@ -3,24 +3,32 @@
 from datetime import datetime
 
 from leases.lanes import lane_of
+from leases.limits import Subject
+from leases.models import LimitKind
 from orchestrator.lifecycle import moves
 from orchestrator.lifecycle.transaction import ending, verb
+from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.events import CORE, Actor
 from runtime_jobs.models import Job, Organization
-from runtime_jobs.states import JobState
+from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.states import WAITING, JobState
 
 
 @verb
 def prioritize(*, job_ulid: str, priority: int, by: Actor, reason: str, now: datetime | None = None) -> Job | None:
     """Let a waiting job wait with another priority, at the place that its age gives it there. None: it waits no more.
 
-    Raises NotFound."""
+    Raises NotFound, and PriorityForbidden for the emergency lane of an organization that has none: no other limit holds
+    what is in there."""
     job, at = moves.lock_job(job_ulid, now=now)
-    if job.state != JobState.QUEUED or job.priority == priority:
+    if job.state not in WAITING or job.priority == priority:
         return None
+    if priority >= EMERGENCY and Subject.of_organization(job.org_slug).limit(LimitKind.EMERGENCY) is None:
+        raise PriorityForbidden("The organization has no emergency lane: set its limit first.")
     before, job.priority = job.priority, priority
     job.lane_id = lane_of(job)
-    ending().entered.append((job.pk, job.lane_id, job.created_at))
+    if job.state == JobState.QUEUED:
+        ending().entered.append((job.pk, job.lane_id, job.created_at))
     moves.note(job, "job.prioritized", at=at, by=by, before=before, priority=priority, reason=reason)
     job.save(update_fields=["priority", "lane_id", "limited_by_address"])
     return moves.store(job, at)
@@ -30,7 +38,7 @@ def lift_waiting(organization: Organization, *, most: int = 100) -> bool:
     """Bring `most` of the jobs that wait up to a plan that has become better, one transaction each: those that have the
     priority of the plan as it was. A worse plan changes nothing for them. Returns whether all is done."""
     before, now = organization.followed_priority or 0, organization.plan.priority
-    waiting = Job.objects.queued().filter(org_slug=organization.slug, priority=before)
+    waiting = Job.objects.filter(state__in=WAITING, org_slug=organization.slug, priority=before)
     lifted = list(waiting.order_by("pk").values_list("job_ulid", flat=True)[:most]) if now > before else []
     for job_ulid in lifted:
         prioritize(job_ulid=job_ulid, priority=now, by=CORE, reason=f"The plan is {organization.plan} now.")

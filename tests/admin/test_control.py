@@ -297,6 +297,10 @@ class TestPriorities:
         assert claimed(WorkerFactory()).job.pk == running.pk
         names = "&".join(f"job={job.job_ulid}" for job in (running, *waiting))
         page = f"{address(Job, 'changelist')}many/prioritize/?{names}"
+        nowhere = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
+        assert "no emergency lane" in text_of(nowhere)
+        lane = {"org_slug": running.org_slug, "kind": LimitKind.EMERGENCY, "max_active": 2}
+        lifecycle.set_limit(**lane, by=OPERATOR, reason="test")
         answer = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
         assert "It waits no more" in text_of(answer)
         assert list(Job.objects.order_by("pk").values_list("priority", flat=True)) == [200, 400, 400]

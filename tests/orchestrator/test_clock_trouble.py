@@ -1,13 +1,21 @@
 """A round of the clock in which something fails: one job's trouble is its own, a database that is away ends the round."""
 
+from datetime import timedelta
+
 import pytest
 from django.db import InterfaceError, OperationalError
-from psycopg.errors import AdminShutdown, DeadlockDetected
+from psycopg.errors import AdminShutdown, DeadlockDetected, LockNotAvailable
 
-from orchestrator import sweeps
+from leases import lanes
+from leases.limits import Subject
+from leases.models import Limit, LimitScope
+from orchestrator import lifecycle, sweeps
 from orchestrator.clock import Clock
+from orchestrator.scheduling import sweep_scheduling
 from orchestrator.tally.counting import Tally
+from runtime_jobs.clock import database_time
 from runtime_jobs.trouble import is_away
+from tests.factories import OPERATOR
 
 pytestmark = pytest.mark.django_db
 NAMES = ["rtj_a", "rtj_b", "rtj_c"]
@@ -71,3 +79,17 @@ def test_the_clock_outlives_a_round_that_failed(monkeypatch, caplog):
 def test_what_is_no_trouble_with_the_connection_is_not_away():
     assert not is_away(ValueError())
     assert is_away(OperationalError())
+
+
+def test_a_piece_that_cannot_be_done_keeps_no_other_from_its_turn(monkeypatch, caplog):
+    subject = Subject(LimitScope.POOL, "", "shared-linux")
+    lifecycle.pause(subject=subject, until=database_time() + timedelta(hours=1), by=OPERATOR, reason="test")
+    Limit.objects.update(until=database_time())
+
+    def locked():
+        raise OperationalError("lock timeout") from LockNotAvailable()
+
+    monkeypatch.setattr(lanes, "due", locked)
+    sweep_scheduling()
+    assert not Limit.objects.exists()
+    assert "locked of {} failed" in caplog.text

@@ -1,18 +1,22 @@
 """In a pool that shares organizations take turns by weight; elsewhere the older job goes first. Waiting lifts a job."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
+from leases import lanes
 from leases.limits import Subject
-from leases.models import LaneQueue, LaneShare
+from leases.models import Lane, LaneQueue, LaneShare
+from leases.shares import share as begin_to_share
 from orchestrator import lifecycle
+from orchestrator.audit.inspection import inspect
 from orchestrator.scheduling import sweep_scheduling
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import PriorityForbidden
-from runtime_jobs.models import Plan
+from runtime_jobs.models import Job, Organization, Plan
 from tests.factories import (
     ALICE,
     OPERATOR,
@@ -27,6 +31,8 @@ from tests.factories import (
     submission,
     submitted,
 )
+from tests.orchestrator.test_limits import somebody_waits, wait_until
+from workers.models import Pool
 
 pytestmark = pytest.mark.django_db
 
@@ -113,15 +119,34 @@ class TestPolicies:
         submit(project("b"), 5)
         assert Counter(served(worker, 7)) == {"a": 5, "b": 1, None: 1}
 
-    def test_nine_with_ten_jobs_end_within_a_tenth_of_their_time_alone(self, worker):
+    @pytest.mark.parametrize("hours", [0, 3])
+    def test_nine_with_ten_jobs_end_within_a_tenth_of_their_time_alone(self, worker, hours):
+        """Also where what the crowd has waits for hours: it has its turn all the time."""
         share()
-        submit(project("crowd"), 60)
+        submit(project("crowd"), 60, now=database_time() - timedelta(hours=hours))
         served(worker, 20)
+        lanes.age()
         for number in range(9):
             submit(project(f"small-{number}"), 10)
         places = [place for place, org in enumerate(served(worker, 99), start=1) if org != "crowd"]
         assert len(places) == 90
         assert max(places) <= 1.1 * 90
+
+    def test_what_has_had_no_turn_for_hours_goes_first_also_where_turns_are_taken(self, worker):
+        share()
+        now = database_time()
+        submit(project("low", priority=50), 1, now=now - timedelta(hours=3.5))
+        submit(project("team"), 2, now=now)
+        lanes.age()
+        assert served(worker, 2) == ["low", "team"]
+
+    def test_by_age_again_a_turn_that_was_had_counts_no_more(self, worker):
+        share()
+        submit(project("old"), 3, now=database_time() - timedelta(hours=3))
+        assert take(worker) == "old"
+        submit(project("rich", priority=210), 1)
+        lifecycle.set_pool_policy(pool=POOL, policy="fifo", **WHY)
+        assert served(worker, 3) == ["old", "old", "rich"]
 
     def test_who_comes_has_three_turns_ahead_and_saved_up_no_more(self, worker):
         share()
@@ -163,6 +188,22 @@ class TestPolicies:
         first, second = submitted(where), submitted(ProjectFactory(organization=where.organization, slug="api"))
         claims = [lifecycle.claim(worker=worker, offer=offer(worker)) for _ in range(2)]
         assert [claim.job.pk for claim in claims] == [first.pk, second.pk]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_comes_while_a_pool_begins_to_share_has_a_share():
+    PoolFactory()
+    where = project("late")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Pool.objects.filter(slug=POOL).update(policy="fair")
+            begin_to_share(POOL)
+            coming = pool.submit(lambda: [submit(where, 1), connection.close()])
+            wait_until(lambda: somebody_waits("Lock"))
+        coming.result(30)
+    assert inspect() == []
+    LaneShare.objects.get(org_slug="late").delete()
+    assert {finding.code for finding in inspect()} == {"L10"}
 
 
 class TestAging:
@@ -226,6 +267,20 @@ class TestAging:
         assert round_ == 12, "150 points are three hours, and a tie goes to the older"
 
 
+def test_a_better_plan_lifts_what_waits_and_what_is_blocked(worker):
+    where = project("free", priority=100)
+    first = submitted(where)
+    blocked = submitted(where, depends_on=(first,))
+    sweep_scheduling()
+    Organization.objects.update(plan=project("team", priority=200).organization.plan)
+    sweep_scheduling()
+    assert set(Job.objects.values_list("priority", flat=True)) == {200}
+    lanes = dict(Lane.objects.values_list("pk", "queue_id"))
+    queues = dict(LaneQueue.objects.values_list("pk", "priority"))
+    assert {queues[lanes[job.lane_id]] for job in Job.objects.filter(pk__in=[first.pk, blocked.pk])} == {200}
+    assert inspect() == []
+
+
 class TestEmergencies:
     @pytest.fixture
     def urgent(self, db):
@@ -251,6 +306,12 @@ class TestEmergencies:
         self.hurry(urgent)
         lifecycle.pause(subject=Subject.of_organization("urgent"), **WHY)
         assert served(worker, 1) == [None]
+
+    def test_without_a_limit_for_them_nobody_lifts_a_job_there(self, urgent):
+        submit(urgent, 1)
+        with pytest.raises(PriorityForbidden):
+            lifecycle.prioritize(job_ulid=Job.objects.get().job_ulid, priority=400, **WHY)
+        assert Job.objects.get().priority == 200
 
     def test_without_a_limit_for_them_there_are_none(self, urgent):
         with pytest.raises(PriorityForbidden):
