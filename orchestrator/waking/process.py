@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -14,6 +15,8 @@ from orchestrator.waking.stopping import when_told_to_stop
 
 log = logging.getLogger(__name__)
 
+CALL_EVERY = 0.1  # seconds at least between two calls of one pool to other processes
+
 
 class Waking:
     """Started by the first that waits, in the event loop in which all of them wait."""
@@ -24,6 +27,8 @@ class Waking:
         # Half of the connections: a wake of many leaves the others to short requests.
         self.looks = asyncio.Semaphore(max(1, settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"] // 2))
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calling: set[str] = set()  # pools whose call waits for its time
+        self._called: dict[str, float] = {}
 
     async def start(self) -> None:
         if self._tasks:
@@ -33,8 +38,23 @@ class Waking:
         self._keep(self.room.keep_polling())
 
     def call_elsewhere(self, pool: str) -> None:
-        """Where work was found may be more, and nobody here is left to look: perhaps in another process."""
-        self._keep(_call(pool))
+        """Where work was found may be more, and nobody here is left to look: perhaps in another process. A call takes a
+        connection, and a lock of the whole cluster: those of a busy pool wait for each other."""
+        if pool in self._calling:
+            return
+        self._calling.add(pool)
+        self._keep(self._call(pool))
+
+    async def _call(self, pool: str) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._called.get(pool, 0.0) + CALL_EVERY - time.monotonic()))
+        finally:
+            self._calling.discard(pool)
+        self._called[pool] = time.monotonic()
+        try:
+            await call(CHANNEL, pool)
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("could not call other processes: %s", type(error).__name__)
 
     def _heard(self, alive: bool) -> None:
         self.room.patience = HEARING if alive else DEAF
@@ -45,10 +65,3 @@ class Waking:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _call(pool: str) -> None:
-    try:
-        await call(CHANNEL, pool)
-    except (DatabaseError, InterfaceError) as error:
-        log.warning("could not call other processes: %s", type(error).__name__)

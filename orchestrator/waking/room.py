@@ -1,9 +1,9 @@
 """Who waits for work, and who of them looks next. Knows nothing of HTTP or of the database; lives in one event loop.
 
-A call that work has come to a pool wakes one waiter of each kind that waits there, not all of them. Who then finds
-work wakes two more, who finds none the next one, a few times: so a hundred jobs are soon handed out, and one job does
-not make a thousand look. Calls get lost and kinds are guesses, so everybody looks again now and then: that makes it
-right.
+A call that work has come to a pool wakes one waiter of each kind that waits there, not all of them; of very many kinds
+some at once and the others soon. Who then finds work wakes two more, who finds none the next one, a few times: so a
+hundred jobs are soon handed out, and one job does not make a thousand look. Calls get lost and kinds are guesses, so
+everybody looks again now and then: that makes it right.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ Line = OrderedDict["Waiter", None]  # who looked longest ago comes first
 
 MISSES = 2  # empty looks of a kind in a row that one call may cost, after the first
 FAN_OUT = 2  # whom a waiter that found work wakes
-KINDS_AT_ONCE = 16  # woken by one call, in turns
+KINDS_AT_ONCE = 16  # woken by one call at once
+KINDS_A_TICK = 4  # and of the others, one after the other
 TICK = 0.1
 REMEMBERED = 10_000  # kinds
 
@@ -68,6 +69,7 @@ class Room:
         self._last_heard: dict[Kind, int] = {}
         self._kinds: dict[str, OrderedDict[Kind, Line]] = {}
         self._everybody: Line = OrderedDict()
+        self._untold: OrderedDict[Kind, None] = OrderedDict()  # kinds that a call has not reached yet
 
     def __len__(self) -> int:
         return len(self._everybody)
@@ -93,13 +95,27 @@ class Room:
         """Work has come to the pool."""
         self.calls += 1
         self._last_call[pool] = self.calls
-        kinds = self._kinds.get(pool, OrderedDict())
         if len(self._last_heard) > REMEMBERED:
             self._last_heard.clear()  # costs a look too many
-        for kind in list(islice(kinds, KINDS_AT_ONCE)):
-            kinds.move_to_end(kind)
-            self._last_heard[kind] = self.calls
-            self.wake(kind, Wake("notified", MISSES))
+        for place, kind in enumerate(list(self._kinds.get(pool, ()))):
+            if place < KINDS_AT_ONCE:
+                self._tell(kind)
+            else:
+                self._untold.setdefault(kind)
+
+    def tell_others(self) -> None:
+        """Of very many kinds the one that can take the job may be the last."""
+        for kind in list(islice(self._untold, KINDS_A_TICK)):
+            self._tell(kind)
+
+    def _tell(self, kind: Kind) -> None:
+        self._untold.pop(kind, None)
+        kinds = self._kinds.get(kind[0], OrderedDict())
+        if kind not in kinds:  # all of them look; who finds nothing will learn that it was called meanwhile
+            return
+        kinds.move_to_end(kind)
+        self._last_heard[kind] = self.calls
+        self.wake(kind, Wake("notified", MISSES))
 
     def _was_missed(self, kind: Kind, calls: int) -> bool:
         """Whether a call came during a look that began at `calls`, and nobody of the kind was there to hear it."""
@@ -143,6 +159,7 @@ class Room:
     async def keep_polling(self) -> None:
         while True:
             await asyncio.sleep(TICK)
+            self.tell_others()
             self.wake_overdue(time.monotonic())
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from orchestrator.waking import process
 from orchestrator.waking.process import Waking
 from orchestrator.waking.room import DEAF, HEARING
 
@@ -29,5 +30,32 @@ def test_who_hears_again_looks_for_what_was_called_meanwhile():
         await asyncio.sleep(0)
         waking.listener.tell(HEARS)
         assert [(await task).cause for task in tasks] == ["notified"] * 2
+
+    asyncio.run(story())
+
+
+def test_of_many_finds_at_once_other_processes_are_called_once(monkeypatch):
+    called = []
+
+    async def call(_channel, pool):
+        called.append(pool)
+
+    monkeypatch.setattr(process, "call", call)
+    monkeypatch.setattr(process, "CALL_EVERY", 0)
+
+    async def found(waking):
+        waking.call_elsewhere("a"), waking.call_elsewhere("a"), waking.call_elsewhere("b")
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def story():
+        waking = Waking()
+        await found(waking)
+        assert called == ["a", "b"]
+        await found(waking)
+        assert called == ["a", "b"] * 2
+        monkeypatch.setattr(process, "CALL_EVERY", 3600)
+        await found(waking)
+        assert called == ["a", "b"] * 2, "their time has not come"
 
     asyncio.run(story())

@@ -75,6 +75,23 @@ def test_of_very_many_kinds_a_call_wakes_some_in_turns(monkeypatch):
     played(story)
 
 
+def test_of_very_many_kinds_each_hears_of_one_call_before_long(monkeypatch):
+    monkeypatch.setattr(rooms, "KINDS_AT_ONCE", 2)
+    monkeypatch.setattr(rooms, "KINDS_A_TICK", 1)
+
+    async def story(scene):
+        await scene.enter(*[("pool", kind) for kind in range(5)])
+        scene.room.call("pool")
+        await scene.settled()
+        heard = []
+        for _ in range(4):
+            scene.room.tell_others()
+            heard += [kind for kind, _ in await scene.settled()]
+        assert heard == [("pool", 2), ("pool", 3), ("pool", 4)]
+
+    played(story)
+
+
 def test_who_found_work_wakes_two_more_of_his_kind():
     async def story(scene):
         await scene.enter(*[LINUX] * 3, GPU)
