@@ -14,9 +14,10 @@ def address_of(request: HttpRequest | Request) -> str | None:
     if settings.BEHIND_PROXY:
         text = request.META.get("HTTP_X_FORWARDED_FOR", text).rpartition(",")[2].strip()
     try:
-        return str(ip_address(text))
+        found = ip_address(text)
     except ValueError:
         return None
+    return str(getattr(found, "ipv4_mapped", None) or found)  # one address, however the listener writes it
 
 
 def neighbourhood_of(request: HttpRequest | Request) -> str:
@@ -25,7 +26,7 @@ def neighbourhood_of(request: HttpRequest | Request) -> str:
     if address is None:
         return "unknown"
     found = ip_address(address)
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
+    if isinstance(found, IPv6Address):
         return found.exploded[:19]
     return address
 

@@ -73,12 +73,14 @@ class ThreadedHandler(ASGIHandler):
 
     async def _stream(self, response: HttpResponseBase, send: Any, left: "asyncio.Future[Any]") -> None:
         """Until the end, or until the caller goes."""
-        async with ThreadSensitiveContext():
-            sending: asyncio.Future[Any] = asyncio.ensure_future(self.send_response(response, send))
-            try:
-                await asyncio.wait({sending, left}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                sending.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await sending
-        await self._in_thread(response.close)
+        try:
+            async with ThreadSensitiveContext():
+                sending: asyncio.Future[Any] = asyncio.ensure_future(self.send_response(response, send))
+                try:
+                    await asyncio.wait({sending, left}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    sending.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await sending
+        finally:
+            await self._in_thread(response.close)

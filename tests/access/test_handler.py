@@ -135,6 +135,24 @@ def test_a_stream_ends_when_its_caller_goes(handler, monkeypatch):
     assert ended == ["the source", "the response"]
 
 
+def test_a_stream_that_breaks_is_closed_too(handler, monkeypatch):
+    ended = []
+
+    async def breaks():
+        yield b"drop"
+        raise RuntimeError
+
+    def view(_request):
+        response = StreamingHttpResponse(breaks())
+        response._resource_closers.append(lambda: ended.append("the response"))
+        return response
+
+    answering(handler, monkeypatch, view)
+    with pytest.raises(RuntimeError):
+        asyncio.run(Caller().call(handler))
+    assert ended == ["the response"]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_what_streams_has_given_its_connection_back_before_it_begins(handler, monkeypatch):
     held = []

@@ -8,6 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from orchestrator import lifecycle
+from orchestrator.access.addresses import address_of, neighbourhood_of
 from orchestrator.access.authentication import refusals
 from orchestrator.access.floods import Refusals
 from runtime_jobs.models import ApiToken, Membership
@@ -134,6 +135,12 @@ def test_a_flood_is_counted_by_the_true_address(settings):
     stranger = Caller("rto_api_" + "x" * 43)
     told = [stranger.get(JOBS, **{"X-Forwarded-For": f"10.0.0.{n}"}).status_code for n in range(5)]
     assert told == [401] * 3 + [429] * 2
+
+
+@pytest.mark.parametrize("written", ["192.0.2.1", "::ffff:192.0.2.1", "::FFFF:c000:201"])
+def test_one_address_is_one_however_the_listener_writes_it(rf, written):
+    request = rf.get("/", REMOTE_ADDR=written)
+    assert address_of(request) == neighbourhood_of(request) == "192.0.2.1"
 
 
 def test_a_flood_ends_with_its_minute():
