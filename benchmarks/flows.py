@@ -79,7 +79,7 @@ async def claims_many(client: Client) -> None:
 
 async def drain(client: Client) -> None:
     """Claim and complete until enough has ended. Notes of each tenant's last job the place in the order of claims and
-    the second in which it ended; of each claim that found nothing, and of each end, when it was."""
+    the second in which it ended; when each claim was sent, and when its end was answered or nothing was found."""
     counts, facts = client.tally.counts, client.tally.facts
     facts.setdefault("began", time.time())
     while not _drained(client.tally):
@@ -89,12 +89,13 @@ async def drain(client: Client) -> None:
             facts["empties"].append((asked, time.time()))
             await asyncio.sleep(IDLE)
             continue
-        org = lease["job"]["org_slug"]
+        org, job = lease["job"]["org_slug"], lease["job"]["job_id"]
+        facts["asked"][job] = asked
         counts["claimed"] += 1
         facts["place"][org] = counts["claimed"]
         await asyncio.sleep(facts["held"])
         await client.worker.say("complete", lease["lease_id"], COMPLETED)
-        facts["ends"][lease["job"]["job_id"]] = time.time()
+        facts["ends"][job] = time.time()
         counts[org] += 1
         client.tally.add()
         facts["at"][org] = round(time.monotonic() - client.tally.begins, 3)

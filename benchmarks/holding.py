@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import servers, tenants
 from benchmarks.lifecycles import libraries
 from benchmarks.load import Plan, loaded
-from benchmarks.room import Span, unused
+from benchmarks.room import Held, unused
 from benchmarks.sizes import Sizes
 from benchmarks.stage import Stage
 from leases.states import OPEN
@@ -72,7 +72,7 @@ def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any
             "rate": told["rate"],
             "looks": sampler.looks,
             "highest": highest,
-            "room": unused(LIMITS, _leases(stage, told["facts"]["ends"]), told["facts"]),
+            "room": unused(LIMITS, _leases(stage, told["facts"]), told["facts"]),
             "calls": told["calls"],
             "surprises": told["surprises"],
         },
@@ -116,10 +116,12 @@ def _highest(stage: Stage) -> dict[str, int]:
         return {org: int(most) for org, most in connection.execute(AT_ONCE).fetchall()}
 
 
-def _leases(stage: Stage, ends: Mapping[str, float]) -> dict[str, list[Span]]:
-    """Of each tenant; a lease is over when its holder heard so, and for good if it never did."""
-    found: dict[str, list[Span]] = {}
+def _leases(stage: Stage, facts: dict[str, Any]) -> dict[str, list[Held]]:
+    """Of each tenant; a lease is over when its holder heard so, and never if it did not."""
+    asked, ends = facts["asked"], facts["ends"]
+    found: dict[str, list[Held]] = {}
     with stage.superuser() as connection:
         for org, job, leased_at, completed_at in connection.execute(LEASES).fetchall():
-            found.setdefault(org, []).append((leased_at, ends.get(job, completed_at or math.inf)))
+            held = Held(asked.get(job, leased_at), leased_at, ends.get(job, completed_at or math.inf))
+            found.setdefault(org, []).append(held)
     return found

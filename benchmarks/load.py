@@ -87,7 +87,7 @@ async def _play(plan: Plan) -> dict[str, Any]:
     tally = Tally.of(warmup=plan.warmup, seconds=plan.seconds, finishes=plan.flow == "many")
     if plan.jobs:
         tally.facts |= {"jobs": plan.jobs, "until": plan.until, "held": plan.held}
-        tally.facts |= {"place": {}, "at": {}, "ends": {}, "empties": []}
+        tally.facts |= {"place": {}, "at": {}, "asked": {}, "ends": {}, "empties": []}
     await asyncio.gather(*(run(plan.flow, _client(plan, number, tally)) for number in range(plan.clients)))
     return tally.told()
 

@@ -13,36 +13,47 @@ from benchmarks.tally import spread
 Span = tuple[float, float]
 
 
+@dataclass(frozen=True)
+class Held:
+    """A lease: when the claim that got it was sent, when it began, and when its holder had heard that it is over."""
+
+    asked: float
+    begin: float
+    end: float
+
+
 @dataclass
 class Room:
-    """Of one tenant. `free`: when it had room and jobs without a break. `waits`: from when there was room, or from the
-    claim before, to the next claim, in seconds."""
+    """Of one tenant. `free`: when it had room and jobs without a break, and nobody was on the way to them. `waits`:
+    seconds from when there was room, or from the claim before, to the next claim; all workers may have had others' jobs
+    meanwhile."""
 
     free: list[Span] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
 
 
-def room_of(most: int, leases: Sequence[Span], begins: float) -> Room:
-    """`leases`: the moment of each claim, and when its end had been answered. All but the last had jobs behind them."""
+def room_of(most: int, leases: Sequence[Held], begins: float) -> Room:
+    """All but the last had jobs behind them."""
     room, held, free_from, claimed = Room(), 0, begins, begins
-    for at, change in sorted([(begin, 1) for begin, _ in leases] + [(end, -1) for _, end in leases]):
+    for at, change, asked in sorted([(o.begin, 1, o.asked) for o in leases] + [(o.end, -1, o.end) for o in leases]):
         if change == 1 and held < most:
             room.waits.append(at - max(free_from, claimed))
         if held == most and change == -1:
             free_from = at
         elif held == most - 1 and change == 1:
-            room.free.append((free_from, at))
+            room.free.append((free_from, max(free_from, asked)))
         claimed = at if change == 1 else claimed
         held += change
-    if free_from < claimed and held < most:  # after its last claim a tenant has no jobs
-        room.free.append((free_from, claimed))
+    last = max(leases, key=lambda lease: lease.begin)
+    if free_from < last.asked and held < most:  # after its last claim a tenant has no jobs
+        room.free.append((free_from, last.asked))
     return room
 
 
-def unused(limits: Mapping[str, int], leases: Mapping[str, Sequence[Span]], told: dict[str, Any]) -> dict[str, Any]:
+def unused(limits: Mapping[str, int], leases: Mapping[str, Sequence[Held]], told: dict[str, Any]) -> dict[str, Any]:
     """`waits`: of all tenants, spread. `missed`: claims that were sent and answered with nothing while one and the same
     tenant had room and jobs from before until after. `told`: what the load noted."""
-    rooms = [room_of(limits[org], spans, told["began"]) for org, spans in leases.items()]
+    rooms = [room_of(limits[org], held, told["began"]) for org, held in leases.items()]
     missed = sum(1 for empty in told["empties"] if any(_covers(room.free, empty) for room in rooms))
     return {"waits": spread(list(_all(rooms))), "empty": len(told["empties"]), "missed": missed}
 

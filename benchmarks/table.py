@@ -86,7 +86,7 @@ def _scheduling(found: dict[str, Any]) -> Iterator[Row]:
     asked, room = (limits.get("calls") or {}).get("claim") or {}, limits.get("room") or {}
     answered = f"a tenant with room and jobs went without a claim, p99, ms (answers took {number(asked.get('p99'))})"
     yield Row(answered, number((room.get("waits") or {}).get("p99")))
-    empty = f"of {room.get('empty', 0):,} claims that found nothing, those with a job to be had all the while"
+    empty = f"of {room.get('empty', 0):,} claims that found nothing, those with a job there and nobody on the way to it"
     yield _aimed(room, "missed", empty, "0", lambda value: value == 0)
     yield from _fairness(fairness)
     yield _aimed(killed, "lost", "lost jobs after kill -9 of the server under load", "0", lambda value: value == 0)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import __main__ as bench
 from benchmarks import pgbench, plot, table
-from benchmarks.room import room_of, unused
+from benchmarks.room import Held, room_of, unused
 from benchmarks.tally import Tally, spread
 
 
@@ -70,7 +70,8 @@ def test_a_chart_is_a_picture_of_all_its_points(sizes):
     assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 2 * len(sizes)
 
 
-TWO = [(10, 30), (20, 40), (35, 50)]  # leases of a tenant that may have two at once: one waits from 30 to 35
+# Leases of a tenant that may have two at once: one waits from 30 to 35.
+TWO = [Held(8, 10, 30), Held(20, 20, 40), Held(35, 35, 50)]
 
 
 def test_room_is_what_a_tenant_had_while_jobs_were_left():
@@ -80,7 +81,12 @@ def test_room_is_what_a_tenant_had_while_jobs_were_left():
 
 
 def test_a_lease_whose_end_nobody_heard_keeps_its_place():
-    assert room_of(1, [(10, 30), (20, 40)], begins=10).free == [(10, 10)]
+    assert room_of(1, [Held(10, 10, 30), Held(20, 20, 40)], begins=10).free == [(10, 10)]
+
+
+def test_a_job_to_which_somebody_is_on_the_way_waits_for_nobody():
+    assert room_of(2, [*TWO[:2], Held(31, 35, 50)], begins=5).free == [(5, 20), (30, 31)]
+    assert room_of(2, [*TWO[:2], Held(29, 35, 50)], begins=5).free == [(5, 20), (30, 30)]
 
 
 @pytest.mark.parametrize(
