@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.db import connection
 from django.db.models import Q, QuerySet
 
 from leases.guards import LIMITS_OF_QUEUE, guard
@@ -46,6 +47,7 @@ def attach(limit: Limit) -> None:
     for row in _rows(Lane, lanes) + _rows(LaneQueue, queues):
         row.limits = [*row.limits, limit.pk]
         row.save(update_fields=["limits"])
+    _call_who_was_kept_out(queues, lanes)
 
 
 def detach(limit: Limit) -> None:
@@ -53,6 +55,7 @@ def detach(limit: Limit) -> None:
     for row in _rows(Lane, lanes) + _rows(LaneQueue, queues):
         row.limits = [other for other in row.limits if other != limit.pk]
         row.save(update_fields=["limits"])
+    _call_who_was_kept_out(queues, lanes)
 
 
 def _guarded(limit: Limit) -> tuple[list[int], list[int]]:
@@ -62,6 +65,16 @@ def _guarded(limit: Limit) -> tuple[list[int], list[int]]:
     for queue_id in sorted({*queues, *(queue for queue, _ in lanes)}):
         guard(LIMITS_OF_QUEUE, queue_id)
     return queues, [lane for _, lane in lanes]
+
+
+def _call_who_was_kept_out(queues: list[int], lanes: list[int]) -> None:
+    """Claims pass by queues whose guard is held: who found nothing for that looks again after the commit."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """SELECT pg_notify('lanes', pool) FROM (SELECT DISTINCT pool FROM lane_queues WHERE head_id IS NOT NULL
+                  AND (id = ANY (%s) OR id IN (SELECT queue_id FROM lanes WHERE id = ANY (%s)))) q""",
+            [queues, lanes],
+        )
 
 
 def _rows(model: type[Lane] | type[LaneQueue], keys: list[int]) -> list[Any]:

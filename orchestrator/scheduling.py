@@ -12,6 +12,7 @@ from leases.models import Breaker, BreakerState, Limit
 from leases.plans import behind_their_plans, with_jobs_to_lift
 from orchestrator import lifecycle
 from runtime_jobs.clock import database_time
+from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
 from runtime_jobs.trouble import go_past
@@ -57,5 +58,5 @@ def _each(act: Callable[..., Any], subjects: Iterable[dict[str, Any]]) -> None:
     for subject in subjects:
         try:
             act(**subject)
-        except Error as error:
+        except (Error, LifecycleError) as error:
             go_past(error, log, "%s of %s failed; the next round tries again", act.__name__, subject)

@@ -2,7 +2,7 @@
 
 import logging
 
-from django.db import Error, InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError
 
 # The next one may have more luck: a lock or a statement took too long, a deadlock, a serialization failure, an idle
 # transaction was ended, no connection was free.
@@ -16,7 +16,7 @@ def is_away(error: Exception) -> bool:
     return getattr(error.__cause__, "sqlstate", None) not in BUSY
 
 
-def go_past(error: Error, log: logging.Logger, told: str, *values: object) -> None:
+def go_past(error: Exception, log: logging.Logger, told: str, *values: object) -> None:
     """One of many failed: tell of it, so that the others have their turn.
 
     Raises the error where nobody answers: the others would wait in vain, one after the other, and a clock that has lost

@@ -31,7 +31,8 @@ BEGIN
       FROM unnest(p_lanes, p_found) AS looked(lane, jobs) JOIN lanes l ON l.id = looked.lane WHERE looked.jobs > 0;
     UPDATE lane_queues q
        SET rank = s.served - s.lead,
-           served_at = CASE WHEN q.id = ANY (turned) THEN clock_timestamp() ELSE q.served_at END
+           served_at = CASE WHEN q.id = ANY (turned) THEN clock_timestamp() ELSE q.served_at END,
+           tier = CASE WHEN q.id = ANY (turned) THEN q.priority ELSE q.tier END
       FROM lane_shares s
      WHERE s.id = ANY (charged) AND q.pool = s.pool AND q.org_slug = s.org_slug AND q.head_id IS NOT NULL;
 END $$;

@@ -130,7 +130,7 @@ def fitting_verbs(job: Job | None) -> set[str]:
         return {RETRY.name, RESEND.name} if UnsentRun.objects.filter(job=job).exists() else {RETRY.name}
     if job.is_held:
         return {CANCEL.name, REVOKE.name}
-    return {CANCEL.name, PRIORITIZE.name} if job.state == JobState.QUEUED else {CANCEL.name}
+    return {CANCEL.name, PRIORITIZE.name}
 
 
 def ask_and_do(model_admin: Console, request: HttpRequest, verb: JobVerb, job_ulids: list[str]) -> HttpResponse:

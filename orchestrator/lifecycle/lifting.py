@@ -38,11 +38,16 @@ def lift_waiting(organization: Organization, *, most: int = 100) -> bool:
     """Bring `most` of the jobs that wait up to a plan that has become better, one transaction each: those that have the
     priority of the plan as it was. A worse plan changes nothing for them. Returns whether all is done."""
     before, now = organization.followed_priority or 0, organization.plan.priority
-    waiting = Job.objects.filter(state__in=WAITING, org_slug=organization.slug, priority=before)
-    lifted = list(waiting.order_by("pk").values_list("job_ulid", flat=True)[:most]) if now > before else []
+    lifted = _waiting(organization.slug, before, most) if now > before else []
     for job_ulid in lifted:
         prioritize(job_ulid=job_ulid, priority=now, by=CORE, reason=f"The plan is {organization.plan} now.")
     if len(lifted) == most:
         return False
     Organization.objects.filter(pk=organization.pk, followed_priority=before).update(followed_priority=now)
     return True
+
+
+def _waiting(org_slug: str, priority: int, most: int) -> list[str]:
+    """State by state: each has an index of its own, both together have none."""
+    jobs = Job.objects.filter(org_slug=org_slug, priority=priority).order_by("pk").values_list("job_ulid", flat=True)
+    return [job_ulid for state in WAITING for job_ulid in jobs.filter(state=state)[:most]][:most]

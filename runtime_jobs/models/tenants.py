@@ -2,9 +2,11 @@
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models.functions import Now
+
+from runtime_jobs.priorities import EMERGENCY
 
 slug = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,62}\Z", "Lower-case letters, digits and hyphens, at most 63.")
 ISOLATION_CHOICES = [("none", "none"), ("restricted", "restricted"), ("namespaces", "namespaces")]
@@ -22,7 +24,11 @@ class Plan(models.Model):
     """What an organization has paid for. `max_timeout_seconds` bounds every job's timeout."""
 
     name = models.CharField(max_length=63, unique=True, validators=[slug])
-    priority = models.IntegerField(default=150, help_text="Of its jobs; higher goes first (free 100, team 200 …).")
+    priority = models.IntegerField(
+        default=150,
+        validators=[MaxValueValidator(EMERGENCY - 1)],
+        help_text="Of its jobs; higher goes first (free 100, team 200 …).",
+    )
     max_timeout_seconds = models.PositiveIntegerField(default=900, validators=[MinValueValidator(1)])
     max_active = models.PositiveIntegerField(
         null=True,

@@ -292,6 +292,13 @@ class TestPriorities:
         event = JobEvent.objects.get(event_type="job.prioritized")
         assert (event.actor_id, event.payload_json["reason"]) == ("olga", "new disks")
 
+    def test_a_blocked_job_gets_another_too(self, olga, project):
+        job = submitted(project, depends_on=(submitted(project),))
+        assert button(job, "prioritize") in text_of(olga.get(address(Job, "change", job.pk)))
+        olga.post(button(job, "prioritize"), {"priority": "high", **WHY}, follow=True)
+        job.refresh_from_db()
+        assert (job.state, job.priority) == ("blocked", 250)
+
     def test_many_do_and_those_that_run_say_so(self, olga, project):
         running, *waiting = (submitted(project) for _ in range(3))
         assert claimed(WorkerFactory()).job.pk == running.pk

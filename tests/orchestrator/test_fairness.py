@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 
 from leases import lanes
 from leases.limits import Subject
-from leases.models import Lane, LaneQueue, LaneShare
+from leases.models import Lane, LaneQueue, LaneShare, LimitScope
 from leases.shares import share as begin_to_share
 from orchestrator import lifecycle
 from orchestrator.audit.inspection import inspect
@@ -140,6 +141,26 @@ class TestPolicies:
         lanes.age()
         assert served(worker, 2) == ["low", "team"]
 
+    def test_a_turn_that_was_had_counts_also_behind_a_head_that_is_not_for_all(self, worker):
+        share()
+        submit(project("old"), 3, now=database_time() - timedelta(hours=3))
+        Job.objects.filter(pk=Job.objects.earliest("pk").pk).update(excluded_workers=[worker.worker_id])
+        lanes.age()
+        assert take(worker) == "old"
+        submit(project("new"), 1)
+        assert take(worker) == "new"
+
+    def test_by_age_again_no_turn_counts_of_who_has_nothing_to_serve_now_either(self, worker):
+        share()
+        where = project("old")
+        submit(where, 2)
+        take(worker)
+        lifecycle.pause(subject=Subject(LimitScope.PROJECT, "old", where.slug), **WHY)
+        assert served(worker, 2) == [None] * 2
+        assert LaneQueue.objects.get().head_id is None
+        lifecycle.set_pool_policy(pool=POOL, policy="fifo", **WHY)
+        assert not LaneQueue.objects.filter(served_at__isnull=False).exists()
+
     def test_by_age_again_a_turn_that_was_had_counts_no_more(self, worker):
         share()
         submit(project("old"), 3, now=database_time() - timedelta(hours=3))
@@ -265,6 +286,19 @@ class TestAging:
             if take(worker) == "low":
                 break
         assert round_ == 12, "150 points are three hours, and a tie goes to the older"
+
+
+def test_a_plan_in_the_emergency_lane_ends_no_round_of_the_clock(worker, caplog):
+    """The admin refuses such a plan."""
+    where = project("eager")
+    submitted(where)
+    sweep_scheduling()
+    Plan.objects.update(priority=500)
+    with pytest.raises(ValidationError):
+        Plan.objects.get().full_clean()
+    sweep_scheduling()
+    assert Job.objects.get().priority == 200
+    assert "lift_waiting" in caplog.text
 
 
 def test_a_better_plan_lifts_what_waits_and_what_is_blocked(worker):

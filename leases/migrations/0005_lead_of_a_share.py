@@ -15,9 +15,4 @@ class Migration(migrations.Migration):
             name='lead',
             field=models.FloatField(db_default=0),
         ),
-        migrations.AddField(
-            model_name='lanequeue',
-            name='served_at',
-            field=models.DateTimeField(null=True),
-        ),
     ]
