@@ -30,7 +30,7 @@ proof: setup ## the lease protocol at length: 200 random stories of 40 steps, th
 chaos: setup ## kill server, clock, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
 
-bench: setup ## measure all of it beside its peers, about 25 minutes (QUICK=1 for five; ONLY="claims limits" for a part)
+bench: setup ## measure all of it beside its peers, 20 to 30 minutes (QUICK=1 for five; ONLY="claims limits" for a part)
 	@STATE_DIR=$(STATE_DIR)/bench QUICK=$(QUICK) ONLY="$(ONLY)" $(RUN) -m benchmarks
 
 check: setup ## lint, format, types, migrations, OpenAPI, deployment settings, fast tests
