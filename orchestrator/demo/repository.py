@@ -1,9 +1,11 @@
 """The demo's git repository: one small package with a nosy install script, the same commit on every machine."""
 
+import fcntl
 import os
-import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +36,25 @@ class DemoRepository:
 
 
 def build(path: Path) -> DemoRepository:
-    """Make the repository at `path`, or bring the one there up to date, and return it. Needs git; two may build it."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="demo-") as folder:
+    """Make the repository at `path`, or bring the one there up to date, and return it. Needs git; who comes while
+    another builds it waits."""
+    with _alone(path.parent), tempfile.TemporaryDirectory(dir=path.parent, prefix="demo-") as folder:
         draft = Path(folder, "demo.git")
         commit = _commit(draft)
         if not _has(path, commit):
             _publish(draft, path)
     return DemoRepository(path, commit)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Directories cannot replace each other in one step: two that try take away what the other has just put there."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _commit(draft: Path) -> str:
@@ -60,15 +74,12 @@ def _has(path: Path, commit: str) -> bool:
 
 
 def _publish(draft: Path, path: Path) -> None:
-    """Put the draft in its place. Directories cannot replace each other in one step; a checkout would try again."""
+    """Put the draft in its place. A checkout that comes in between would try again."""
     for item in (draft, *draft.rglob("*")):
         item.chmod(0o755 if item.is_dir() else 0o644)
     if path.exists():
         path.rename(draft.with_name("before.git"))
-    try:
-        draft.rename(path)
-    except OSError:  # another process was faster; the same content
-        shutil.rmtree(draft)
+    draft.rename(path)
 
 
 def _git(repository: Path, *arguments: str) -> str:

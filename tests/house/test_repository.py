@@ -3,8 +3,11 @@
 import os
 import stat
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from orchestrator.demo import repository
 
@@ -53,6 +56,18 @@ def test_two_may_build_it_at_once(tmp_path):
     assert len(set(built)) == 1
     assert _head(tmp_path / "demo.git") == built[0].commit
     assert [item.name for item in tmp_path.iterdir()] == ["demo.git"]
+
+
+def test_one_builds_it_at_a_time(tmp_path, monkeypatch):
+    meeting = threading.Barrier(2)
+
+    def published(_draft, _path):
+        with pytest.raises(threading.BrokenBarrierError):
+            meeting.wait(0.3)
+
+    monkeypatch.setattr(repository, "_publish", published)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(repository.build, [tmp_path / "demo.git"] * 2))
 
 
 def _head(path: Path) -> str:
