@@ -34,6 +34,11 @@ _ORGANIZATIONS = Reading(
 )
 
 
+def has_emergency_lane(org_slug: str) -> bool:
+    """Whether an operator has said how many of its jobs may skip the queue: no other limit holds those."""
+    return Subject.of_organization(org_slug).limit(LimitKind.EMERGENCY) is not None
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where an admitted job goes."""
@@ -60,8 +65,7 @@ class Known:
     def may_skip(self, org_slug: str) -> bool:
         """Whether the organization has an emergency lane; asked once for each."""
         if org_slug not in self.emergencies:
-            limit = Subject.of_organization(org_slug).limit(LimitKind.EMERGENCY)
-            self.emergencies[org_slug] = limit is not None
+            self.emergencies[org_slug] = has_emergency_lane(org_slug)
         return self.emergencies[org_slug]
 
 

@@ -3,9 +3,8 @@
 from datetime import datetime
 
 from leases.lanes import lane_of
-from leases.limits import Subject
-from leases.models import LimitKind
 from orchestrator.lifecycle import moves
+from orchestrator.lifecycle.admission import has_emergency_lane
 from orchestrator.lifecycle.transaction import ending, verb
 from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.events import CORE, Actor
@@ -18,12 +17,11 @@ from runtime_jobs.states import WAITING, JobState
 def prioritize(*, job_ulid: str, priority: int, by: Actor, reason: str, now: datetime | None = None) -> Job | None:
     """Let a waiting job wait with another priority, at the place that its age gives it there. None: it waits no more.
 
-    Raises NotFound, and PriorityForbidden for the emergency lane of an organization that has none: no other limit holds
-    what is in there."""
+    Raises NotFound, and PriorityForbidden for the emergency lane of an organization that has none."""
     job, at = moves.lock_job(job_ulid, now=now)
     if job.state not in WAITING or job.priority == priority:
         return None
-    if priority >= EMERGENCY and Subject.of_organization(job.org_slug).limit(LimitKind.EMERGENCY) is None:
+    if priority >= EMERGENCY and not has_emergency_lane(job.org_slug):
         raise PriorityForbidden("The organization has no emergency lane: set its limit first.")
     before, job.priority = job.priority, priority
     job.lane_id = lane_of(job)
