@@ -72,7 +72,7 @@ python = $(shell for name in python3 python3.11 python3.12 python3.13 python3.14
 	@touch $@
 
 system:
-	@deploy/need git=git bwrap=bubblewrap strace=strace setpriv=util-linux prlimit=util-linux taskset=util-linux
+	@deploy/need git=git bwrap=bubblewrap strace=strace setpriv=util-linux prlimit=util-linux taskset=util-linux mkfs.ext4=e2fsprogs
 
 chromium: # for the tests that take pictures of the pages
 	@deploy/need chromium=chromium

@@ -215,9 +215,16 @@ DEMO_REPOSITORY_URL = "https://github.com/runtime-orchestrator/demo.git"
 _demo = {DEMO_REPOSITORY_URL: str(DEMO_REPOSITORY)} if DEMO_REPOSITORY.is_dir() else {}
 GIT_MIRRORS = _demo | env.json("GIT_MIRRORS", default={})  # URL prefix -> mirror, as git's insteadOf
 WORKER_DIR = Path(env.str("WORKER_DIR", default="") or work_dir(STATE_DIR))
+_disk = {
+    # A file system per slot, where the worker is root and the kernel has loop devices; else the disk limit is measured.
+    "use_volumes": env.bool("WORKER_DISK_VOLUMES", default=True),
+    # Of the work directory's file system. Below it running jobs are stopped, the largest first.
+    "reserve_bytes": env.int("WORKER_RESERVE_BYTES", default=1 << 30),
+    "reserve_inodes": env.int("WORKER_RESERVE_INODES", default=10_000),
+}
 ENGINES = {
-    "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.Bubblewrap", "OPTIONS": {}},
-    "restricted": {"BACKEND": "workers.engines.restricted.Restricted", "OPTIONS": {}},
+    "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.Bubblewrap", "OPTIONS": _disk},
+    "restricted": {"BACKEND": "workers.engines.restricted.Restricted", "OPTIONS": _disk},
     "null": {"BACKEND": "workers.engines.null.Null", "OPTIONS": {}},
 }
 

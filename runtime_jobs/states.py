@@ -84,6 +84,7 @@ class FailureReason(TextChoices):
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"
+    WORKER_DISK_FULL = "worker_disk_full"
     TOO_MANY_PROCESSES = "too_many_processes"
     TRACE_INCOMPLETE = "trace_incomplete"
     UPLOAD_FAILED = "upload_failed"
@@ -104,6 +105,7 @@ FAILURE_CLASSES: dict[str, FailureClass] = {
     FailureReason.TIMED_OUT: FailureClass.POLICY,
     FailureReason.OUT_OF_MEMORY: FailureClass.POLICY,
     FailureReason.DISK_FULL: FailureClass.POLICY,
+    FailureReason.WORKER_DISK_FULL: FailureClass.INFRASTRUCTURE,
     FailureReason.TOO_MANY_PROCESSES: FailureClass.POLICY,
     FailureReason.TRACE_INCOMPLETE: FailureClass.WORKER,
     FailureReason.UPLOAD_FAILED: FailureClass.INFRASTRUCTURE,

@@ -45,6 +45,10 @@ FAILURES: dict[str, Meaning] = {
     FailureReason.DISK_FULL: Meaning(
         "It wrote more than the workspace holds.", "A retry will end the same way unless the command writes less."
     ),
+    FailureReason.WORKER_DISK_FULL: Meaning(
+        "The worker's file system ran low, whatever the job itself used.",
+        "Free space or inodes below the worker's work directory, or lower its capacity, then retry.",
+    ),
     FailureReason.TOO_MANY_PROCESSES: Meaning(
         "It started more processes than the sandbox allows.",
         "Often a fork loop; look at the log before a retry.",

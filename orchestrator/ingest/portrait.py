@@ -86,6 +86,7 @@ class Portrait:
             "trace_incomplete": "The trace ends before the command did",
         }
         causes = {"out_of_memory": "ran out of memory", "disk_full": "filled its disk", "stopped": "was stopped"}
+        causes["worker_disk_full"] = "the worker's disk ran low"
         causes["too_many_processes"] = "started too many processes"
         cause = causes.get(outcome.get("cause") or "")
         return f"{sentences[outcome['kind']]}, {cause}" if cause else sentences[outcome["kind"]]

@@ -30,7 +30,7 @@ from workers.agent.transport import Transport
 from workers.agent.trust import TrustWindow
 from workers.agent.upload import Ingest, ingest_origin
 from workers.agent.workspace import WorkFolder
-from workers.engines.base import Capabilities, Engine, Isolation, Limits
+from workers.engines.base import Capabilities, Engine, EngineUnavailable, Isolation, Limits
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class Agent:
             folder = stack.enter_context(contextlib.closing(WorkFolder(self._options.work_dir)))
             slots = stack.enter_context(contextlib.closing(Slots(self._options.capacity)))
             found = self._make_sure(folder, slots)
+            stack.callback(self._engine.clean, slots.numbers)
             delivery = self._delivery(folder, stack)
             bench = self._bench(folder, found, delivery, stack)
             loop = Loop(
@@ -102,7 +103,18 @@ class Agent:
             folder.admit_others()
         self._engine.clean(slots.numbers)
         folder.wipe_all()
+        self._make_directories(folder, slots)
         return found
+
+    def _make_directories(self, folder: WorkFolder, slots: Slots) -> None:
+        """Make the volumes of all slots now: no job waits for its own, and a work directory that cannot hold them is
+        refused here."""
+        try:
+            for slot in slots.numbers:
+                self._engine.directory(slot, folder.jobs, self._options.limits)
+        except EngineUnavailable as lack:
+            self._engine.clean(slots.numbers)
+            raise StartRefused(f"{lack}: use another --work-dir, or set WORKER_DISK_VOLUMES=false") from None
 
     def _delivery(self, folder: WorkFolder, stack: contextlib.ExitStack) -> Delivery:
         origin = ingest_origin(self._client.server, self._options.ingest_url)

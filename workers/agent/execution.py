@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,6 +44,7 @@ class JobRun:
         self._lease = lease
         self._job = lease.job
         self._slot = slot
+        self._workspace: Path | None = None
         self._voice = Voice(bench.client, lease)
         self._stop = Stop()
         self._cancel_heard = False
@@ -92,7 +94,7 @@ class JobRun:
             logger.exception("job %s: its end could not be told", self._job.job_id)
         finally:
             self._bench.heartbeat.drop(self._held)
-            self._bench.folder.wipe(self._bench.folder.jobs / self._job.job_id)
+            self._remove_workspace()
 
     def _work(self) -> None:
         """Follow the story; what breaks it off is told in one last word."""
@@ -153,7 +155,7 @@ class JobRun:
 
     def _check_out(self) -> Path:
         source, owner = self._job.source, self._bench.engine.owner(self._slot)
-        workspace = self._bench.folder.make(self._job.job_id, owner)
+        workspace = self._workspace = self._make_workspace(owner)
         failpoint("worker.checkout")
         try:
             if source is not None:
@@ -165,7 +167,32 @@ class JobRun:
             raise JobFailed("checkout_failed", str(failure)) from None
         except CheckoutStopped:
             raise Stopped from None
+        except OSError as error:
+            self._refuse_large(error, workspace)
+            raise
         return workspace
+
+    def _refuse_large(self, error: OSError, workspace: Path) -> None:
+        """Raise JobFailed if the repository has filled the slot's volume, and not the worker's own disk."""
+        folder, limit = self._bench.folder, self._bench.limits.disk_bytes
+        in_volume = workspace.parent != folder.jobs and not folder.is_nearly_full()
+        if in_volume and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            message = f"The repository is too large: it does not fit into the job's disk of {limit:,} bytes."
+            raise JobFailed("checkout_failed", message) from None
+
+    def _make_workspace(self, owner: int | None) -> Path:
+        bench = self._bench
+        try:
+            within = bench.engine.directory(self._slot, bench.folder.jobs, bench.limits)
+        except EngineUnavailable as lack:
+            raise GivenBack(one_line(lack), unable=True, otherwise="sandbox_unavailable") from None
+        return bench.folder.make(self._job.job_id, owner, within)
+
+    def _remove_workspace(self) -> None:
+        """Leave the slot to the next job."""
+        if self._workspace is not None:
+            self._bench.folder.wipe(self._workspace)
+            self._bench.engine.reset(self._slot)
 
     def _execute(self, order: Order) -> tuple[Recording, Ended]:
         failpoint("worker.exec.before")

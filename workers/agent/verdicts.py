@@ -14,7 +14,8 @@ FAILURES = {
     "timeout": ("timed_out", "The command ran longer than {timeout:g} s and was stopped."),
     "out_of_memory": ("out_of_memory", "The command needed more than {memory:,} bytes of memory."),
     "too_many_processes": ("too_many_processes", "The command had more than {processes} processes at a time."),
-    "disk_full": ("disk_full", "The command wrote more than {disk:,} bytes."),
+    "disk_full": ("disk_full", "The command used more than {disk:,} bytes or {inodes:,} files of disk."),
+    "worker_disk_full": ("worker_disk_full", "The worker's disk ran low, so the command was stopped."),
 }
 
 
@@ -53,6 +54,7 @@ def judge(ended: Ended, order: Order) -> None:
             memory=order.limits.memory_bytes,
             processes=order.limits.processes,
             disk=order.limits.disk_bytes,
+            inodes=order.limits.max_inodes,
         )
         raise JobFailed(reason, one_line(said), ended.exit_code)
 
@@ -60,5 +62,5 @@ def judge(ended: Ended, order: Order) -> None:
 def of_error(error: Exception) -> JobFailed:
     """Name a failure of this worker without the error's own text, which may hold anything."""
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return JobFailed("disk_full", "The worker's disk is full.")
+        return JobFailed("worker_disk_full", "The worker's disk is full.")
     return JobFailed("worker_error", f"The worker failed: {type(error).__name__}.")

@@ -50,9 +50,11 @@ class WorkFolder:
         usage = shutil.disk_usage(self.path)
         return usage.free < usage.total * LEAST_FREE
 
-    def make(self, job_id: str, owner: int | None) -> Path:
-        """Return an empty directory for this job, of mode 0700, that belongs to `owner` (None: to us)."""
-        place = self.jobs / job_id
+    def make(self, job_id: str, owner: int | None, within: Path | None = None) -> Path:
+        """Return an empty directory for this job, of mode 0700, that belongs to `owner` (None: to us).
+
+        `within`: the directory of the job's slot, if that is not `jobs` itself."""
+        place = (within or self.jobs) / job_id
         self.wipe(place)
         place.mkdir(mode=0o700)
         if owner is not None:

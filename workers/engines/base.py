@@ -2,16 +2,18 @@
 
 A stranger can write an engine from this file alone.
 
-Order of calls. `check()` once, at the worker's start, in the worker's own process: it tries what this machine can
-enforce. `clean()` next, for what an earlier life left. `run()` once per job, from a thread that lives as long as the
+Order of calls. `check()` once, at the worker's start, in the worker's own process and in the thread that later starts
+the jobs' threads: it tries what this machine can enforce, and may move them into a mount namespace. `clean()` next, for
+what an earlier life left. `directory()` before each job, for its workspace; `reset()` after its workspace was removed.
+`run()` once per job, from a thread that lives as long as the
 job; several may run at the same time in different slots. `Stop.ask()` may come from any thread, at any moment, also
 before `run` began and after it ended.
 
-The workspace. The caller makes it, gives it to `owner(slot)` (nothing to do where that is None), and sees to it that
-this uid can reach it: every directory above it lets others pass (mode 0711 is enough) and belongs to the worker. The
-engine makes a second directory beside it, `<workspace>.private` (home, /tmp, the trace), and removes it at the end,
-unless the order says that more of the same job are to come; a worker that was killed leaves it behind, so whoever wipes
-the workspace wipes that too.
+The workspace. The caller makes it in `directory(slot, ...)`, which may be a file system of its own, gives it to
+`owner(slot)` (nothing to do where that is None), and sees to it that this uid can reach it: every directory above it
+lets others pass (mode 0711 is enough) and belongs to the worker. The engine makes a second directory beside it,
+`<workspace>.private` (home, /tmp, the trace), and removes it at the end, unless the order says that more of the same
+job are to come; a worker that was killed leaves it behind, so whoever wipes the workspace wipes that too.
 
 Promises. `run` returns only when no process of the job lives. It never runs the command with less isolation than
 `Engine.isolation` says, nor with fewer limits than `check` found: what cannot be enforced raises `EngineUnavailable`
@@ -28,6 +30,8 @@ from pathlib import Path
 from typing import Protocol
 
 Sink = Callable[[bytes], None]
+
+SPARE = range(160, 184)  # slots of the checks at a worker's start; uid 61184 and above are systemd's
 
 
 class Isolation(enum.StrEnum):
@@ -63,6 +67,12 @@ class Limits:
     disk_bytes: int = 4 << 30
     output_bytes: int = 16 << 20
     trace_bytes: int = 256 << 20
+    inodes: int = 1 << 20  # files, directories and links of the checkout, the home and /tmp together
+
+    @property
+    def max_inodes(self) -> int:
+        """Of a small disk, one inode per 4 KiB: an empty file counts as one block."""
+        return max(min(self.inodes, self.disk_bytes // 4096), 256)
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,8 @@ class Ended:
     """How it ended: data, not an opinion.
 
     `kind`: `exited` (`exit_code` set), `signaled` (`signal` set, such as "SIGKILL"), `timeout`, `stopped` (by `Stop`),
-    `not_found` (the command does not exist), `out_of_memory`, `too_many_processes`, `disk_full`.
+    `not_found` (the command does not exist), `out_of_memory`, `too_many_processes`, `disk_full` (of bytes or inodes),
+    `worker_disk_full` (the file system of the worker ran low, whatever the job's limit is).
     `exit_code` is set whenever the command returned one, whatever `kind` says.
     """
 
@@ -185,6 +196,16 @@ class Engine(Protocol):
 
     def owner(self, slot: int) -> int | None:
         """The uid, and gid, that the workspace of this slot must belong to. None: the worker's own, nothing to do."""
+        ...
+
+    def directory(self, slot: int, folder: Path, limits: Limits) -> Path:
+        """Returns where the workspaces of this slot are made: the root of its volume in `folder`, or `folder` itself
+        where the kernel has no volumes. Raises EngineUnavailable.
+        """
+        ...
+
+    def reset(self, slot: int) -> None:
+        """Prepare the slot's directory for the next job, once the workspace was removed."""
         ...
 
     def places(self, order: Order) -> Places:

@@ -11,14 +11,17 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
-from workers.engines import bwrap, cgroups, checks, launch
-from workers.engines.base import Capabilities, Ended, Isolation, Order, Places, Sink, Stop
+from workers.engines import bwrap, cgroups, checks, launch, volumes
+from workers.engines.base import Capabilities, Ended, Isolation, Limits, Order, Places, Sink, Stop
 from workers.engines.bwrap import BwrapBox
 from workers.engines.egress import WayOut
+from workers.engines.meter import Reserve
 from workers.engines.sandbox import Sandbox
 from workers.engines.site import Site
-from workers.engines.slots import FIRST_UID, Slots, clean, group_name, soft_limits
+from workers.engines.slots import FIRST_UID, Slots, clean, group_name, require_volume, soft_limits
+from workers.engines.volumes import Volumes
 
 _OWN_PROCESSES = 3  # strace, bwrap outside, and pid 1 inside
 
@@ -30,8 +33,17 @@ class Bubblewrap:
     isolation = Isolation.NAMESPACES
 
     def __init__(
-        self, *, first_uid: int = FIRST_UID, read_only: Sequence[str] = (), way_out: WayOut | None = None
+        self,
+        *,
+        first_uid: int = FIRST_UID,
+        read_only: Sequence[str] = (),
+        way_out: WayOut | None = None,
+        use_volumes: bool = True,
+        reserve_bytes: int = Reserve.bytes,
+        reserve_inodes: int = Reserve.inodes,
     ) -> None:
+        self.volumes: Volumes | None = None  # until `check` has found that this machine has them
+        self.use_volumes, self.reserve = use_volumes, Reserve(reserve_bytes, reserve_inodes)
         self.slots = Slots(first_uid)
         self.read_only = tuple(read_only)
         self.way_out = way_out or WayOut()
@@ -40,20 +52,36 @@ class Bubblewrap:
     def owner(self, slot: int) -> int | None:
         return self.slots.uid(slot)
 
+    def directory(self, slot: int, folder: Path, limits: Limits) -> Path:
+        return self.volumes.directory(slot, folder, limits) if self.volumes else folder
+
+    def reset(self, slot: int) -> None:
+        if self.volumes:
+            self.volumes.reset(slot)
+
     def places(self, order: Order) -> Places:  # noqa: ARG002  # the same for all
         return Places(bwrap.WORKSPACE, bwrap.HOME)
 
     def check(self) -> Capabilities:
+        why_not = self._find_volumes()
         with self.slots.spare() as slot:
-            subject = checks.Subject(self._run, self.owner, slot)
+            subject = checks.Subject(self._run, self.owner, slot, self.directory, self.reset)
             missing = checks.all_of(
                 self.requirements,
                 lambda: checks.attack(subject),
                 lambda: checks.overdraw(subject),
+                lambda: checks.fill_disk(subject),
                 lambda: self._survive(slot),
             )
         offered = frozenset({"linux", "ptrace", "namespaces", "egress", "exec_control"})
-        return Capabilities(offered, soft_limits(self.hierarchy), missing)
+        return Capabilities(offered, soft_limits(self.hierarchy, why_not), missing)
+
+    def _find_volumes(self) -> str:
+        """Returns why there are none, in words for an operator."""
+        if self.volumes:
+            return ""
+        self.volumes, why_not = volumes.find() if self.use_volumes else (None, "switched off")
+        return why_not
 
     def requirements(self) -> list[str]:
         """What is not installed or not this machine's way."""
@@ -64,6 +92,7 @@ class Bubblewrap:
         return found
 
     def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
+        require_volume(self.volumes, order)
         with self.slots.taken(order.slot):
             return self._run(order, output, trace, stop)
 
@@ -74,7 +103,7 @@ class Bubblewrap:
     def _site(self, order: Order) -> Site:
         uid = self.owner(order.slot)
         group = self.hierarchy.group(group_name(uid), extra=_OWN_PROCESSES) if self.hierarchy else None
-        return Site(order, uid, group, self.way_out)
+        return Site(order, uid, group, self.way_out, self.volumes, self.reserve.of(order.slot))
 
     def _box(self, site: Site) -> BwrapBox:
         version = launch.versions("bwrap")
@@ -88,6 +117,8 @@ class Bubblewrap:
 
     def clean(self, slots: Sequence[int]) -> None:
         clean(self.slots, slots, self.hierarchy)
+        if self.volumes:
+            self.volumes.close(slots)
 
 
 def _help() -> str:

@@ -23,7 +23,9 @@ from workers.engines.site import Site
 
 _SELFTEST = Path(__file__).with_name("selftest.pl").read_text("utf-8")
 _GREEDY = Path(__file__).with_name("greedy.pl").read_text("utf-8")
+_DISK = Path(__file__).with_name("greedy_disk.pl").read_text("utf-8")
 _SECONDS = 10.0
+_DISK_BYTES = 16 << 20
 _STALE_SECONDS = 60  # the moment between making a directory and locking it is far shorter
 
 Run = Callable[[Order, Sink, Sink, Stop], Ended]
@@ -48,6 +50,8 @@ class Subject:
     run: Run
     owner: Callable[[int], int | None]
     slot: int
+    directory: Callable[[int, Path, Limits], Path]
+    reset: Callable[[int], None]
 
 
 _PREFIX = "runtime-orchestrator-check-"
@@ -128,6 +132,27 @@ def overdraw(subject: Subject) -> list[str]:
         f"the limit of memory does not hold ({ended.kind})": "memory\n" in output and "memory taken" not in output,
     }
     return [words for words, holds in checks.items() if not holds]
+
+
+def fill_disk(subject: Subject) -> list[str]:
+    """Whether a job can keep more disk than its limit in files that have no name, or more files than its limit."""
+    limits = replace(Limits(), disk_bytes=_DISK_BYTES)
+    found = []
+    for what in ("bytes", "files"):
+        said = bytearray()
+        with workspace(None) as place:
+            folder = place.parent
+            folder.chmod(0o711)
+            job = subject.directory(subject.slot, folder, limits) / "disk"
+            job.mkdir(mode=0o700)
+            if (owner := subject.owner(subject.slot)) is not None:
+                os.chown(job, owner, owner)
+            order = Order((PERL, "-e", _DISK, what, str(_DISK_BYTES)), job, subject.slot, _SECONDS, limits=limits)
+            ended = subject.run(order, said.extend, lambda _: None, Stop())
+            disk.erase(job)
+        if ended.kind != "disk_full":
+            found.append(f"the limit of disk {what} does not hold ({ended.kind}: {said[-200:]!r})")
+    return found
 
 
 def _run(subject: Subject, argv: tuple[str, ...], **details: object) -> tuple[Ended, str, bytes]:

@@ -27,6 +27,7 @@ from workers.engines.base import (
     Ended,
     EngineUnavailable,
     Isolation,
+    Limits,
     NetworkRecord,
     Order,
     Places,
@@ -144,6 +145,12 @@ class Null:
 
     def owner(self, slot: int) -> int | None:  # noqa: ARG002  # nobody else
         return None
+
+    def directory(self, slot: int, folder: Path, limits: Limits) -> Path:  # noqa: ARG002  # it holds no limits
+        return folder
+
+    def reset(self, slot: int) -> None:
+        pass
 
     def places(self, order: Order) -> Places:
         return Places(workspace=str(order.workspace))

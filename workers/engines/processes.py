@@ -23,6 +23,12 @@ class Process:
     parent: int
     born: int
     state: str
+    threads: int = 1
+
+    @property
+    def is_alive(self) -> bool:
+        """A process whose first thread has ended looks like a zombie, and lives while another thread does."""
+        return self.state not in "ZX" or self.threads > 1
 
 
 def read(pid: int) -> Process | None:
@@ -32,7 +38,7 @@ def read(pid: int) -> Process | None:
         return None
     # The name between the parentheses may hold anything, parentheses too.
     fields = text[text.rindex(")") + 2 :].split()
-    return Process(pid=pid, parent=int(fields[1]), born=int(fields[19]), state=fields[0])
+    return Process(pid=pid, parent=int(fields[1]), born=int(fields[19]), state=fields[0], threads=int(fields[17]))
 
 
 def has_ended(child: int, *, within: float = 0.0) -> bool:
@@ -58,7 +64,7 @@ def cpu_seconds(pid: int) -> float | None:
 def everyone() -> list[Process]:
     """All processes but zombies."""
     found = (read(int(path.name)) for path in PROC.iterdir() if path.name.isdigit())
-    return [process for process in found if process and process.state not in "ZX"]
+    return [process for process in found if process and process.is_alive]
 
 
 def descendants(root: int) -> list[Process]:

@@ -16,17 +16,19 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.engines import cgroups, checks, landlock, launch, processes, seccomp
-from workers.engines.base import Capabilities, Ended, EngineUnavailable, Isolation, Order, Places, Sink, Stop
+from workers.engines import cgroups, checks, landlock, launch, processes, seccomp, volumes
+from workers.engines.base import Capabilities, Ended, EngineUnavailable, Isolation, Limits, Order, Places, Sink, Stop
 from workers.engines.dummies import Dummies
 from workers.engines.egress import EgressProxy, WayOut
 from workers.engines.inside import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, Orders
 from workers.engines.keeper import Keeper
+from workers.engines.meter import Reserve
 from workers.engines.notices import Answer
 from workers.engines.processes import Process
 from workers.engines.sandbox import Sandbox
 from workers.engines.site import Site
-from workers.engines.slots import FIRST_UID, Slots, clean, group_name, soft_limits
+from workers.engines.slots import FIRST_UID, Slots, clean, group_name, require_volume, soft_limits
+from workers.engines.volumes import Volumes
 
 _OWN_PROCESSES = 1  # strace; the keeper stands outside of the limits
 _OWN_TASKS = 8  # keeper, strace, and the threads that serve a run: they come after the count
@@ -116,8 +118,17 @@ class Restricted:
     isolation = Isolation.RESTRICTED
 
     def __init__(
-        self, *, first_uid: int = FIRST_UID, read_only: Sequence[str] = (), way_out: WayOut | None = None
+        self,
+        *,
+        first_uid: int = FIRST_UID,
+        read_only: Sequence[str] = (),
+        way_out: WayOut | None = None,
+        use_volumes: bool = True,
+        reserve_bytes: int = Reserve.bytes,
+        reserve_inodes: int = Reserve.inodes,
     ) -> None:
+        self.volumes: Volumes | None = None  # until `check` has found that this machine has them
+        self.use_volumes, self.reserve = use_volumes, Reserve(reserve_bytes, reserve_inodes)
         self.slots = Slots(first_uid)
         self.read_only = tuple(read_only)
         self.way_out = way_out or WayOut()
@@ -127,21 +138,37 @@ class Restricted:
     def owner(self, slot: int) -> int | None:
         return self.slots.uid(slot)
 
+    def directory(self, slot: int, folder: Path, limits: Limits) -> Path:
+        return self.volumes.directory(slot, folder, limits) if self.volumes else folder
+
+    def reset(self, slot: int) -> None:
+        if self.volumes:
+            self.volumes.reset(slot)
+
     def places(self, order: Order) -> Places:
         site = Site(order, None, None)
         shared = Places().temporary
         return Places(str(order.workspace), str(site.home), (str(site.temporary), *shared))
 
     def check(self) -> Capabilities:
+        why_not = self._find_volumes()
         with self.slots.spare() as slot:
-            subject = checks.Subject(self._run, self.owner, slot)
+            subject = checks.Subject(self._run, self.owner, slot, self.directory, self.reset)
             missing = checks.all_of(
                 self.requirements,
                 lambda: checks.attack(subject),
                 lambda: checks.overdraw(subject),
+                lambda: checks.fill_disk(subject),
             )
         offered = frozenset({"linux", "ptrace", "egress", "exec_control"})
-        return Capabilities(offered, soft_limits(self.hierarchy), missing)
+        return Capabilities(offered, soft_limits(self.hierarchy, why_not), missing)
+
+    def _find_volumes(self) -> str:
+        """Returns why there are none, in words for an operator."""
+        if self.volumes:
+            return ""
+        self.volumes, why_not = volumes.find() if self.use_volumes else (None, "switched off")
+        return why_not
 
     def requirements(self) -> list[str]:
         """What is not installed or not this machine's way."""
@@ -157,15 +184,18 @@ class Restricted:
     def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
         if lacking := self.requirements():
             raise EngineUnavailable("; ".join(lacking))
+        require_volume(self.volumes, order)
         with self.slots.taken(order.slot):
             return self._run(order, output, trace, stop)
 
     def _run(self, order: Order, output: Sink, trace: Sink, stop: Stop) -> Ended:
         uid = self.owner(order.slot)
         group = self.hierarchy.group(group_name(uid), extra=_OWN_PROCESSES) if self.hierarchy else None
-        with Site(order, uid, group, self.way_out) as site:
+        with Site(order, uid, group, self.way_out, self.volumes, self.reserve.of(order.slot)) as site:
             box = RestrictedBox(site, version=launch.versions(), abi=self.abi, read_only=self.read_only)
             return Sandbox(site, box, output, trace).run(stop)
 
     def clean(self, slots: Sequence[int]) -> None:
         clean(self.slots, slots, self.hierarchy)
+        if self.volumes:
+            self.volumes.close(slots)

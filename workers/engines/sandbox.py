@@ -17,7 +17,7 @@ from workers.engines.cgroups import Usage
 from workers.engines.drain import Pump, TracePump, trace_fifo
 from workers.engines.egress import EgressProxy
 from workers.engines.inside import Launcher, Orders
-from workers.engines.meter import Meter
+from workers.engines.meter import Meter, VolumeGauge
 from workers.engines.notices import Answer, Notices, Question, Reply
 from workers.engines.processes import Process
 from workers.engines.site import Site
@@ -77,7 +77,8 @@ class Sandbox:
         self.output = Pump("output", ours, output, limits.output_bytes)
         ours, self.complaints = os.pipe()
         self.words = Pump("words", ours, lambda _: None, 0)
-        self.meter = Meter(limits, site.spaces, box.members, counts_all=site.group is None)
+        self.gauge = site.gauge(box.members)
+        self.meter = Meter(limits, self.gauge, box.members, counts_all=site.group is None, reserve=site.reserve)
         self.notices: Notices | None = None
         self.reason: str | None = None
         self.cpu_seconds: float | None = None
@@ -97,7 +98,7 @@ class Sandbox:
         return self._tell(seen, started_at)
 
     def _failed_sinks(self) -> list[Exception]:
-        return [pump.error for pump in (self.output, self.lines) if pump.error]
+        return [part.error for part in (self.output, self.lines, self.meter) if part.error]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         command, passed = self.box.command(self.launcher, self.fifo)
@@ -180,7 +181,7 @@ class Sandbox:
         if code is None and name is None and status is not None:
             code, name = (None, _signal_name(status - 128)) if status > 128 else (status, None)
         usage = self.site.group.usage() if self.site.group else Usage()
-        return Seen(self.reason, code, name, self.launcher.last_word(), usage)
+        return Seen(self.reason or self.meter.exceeded, code, name, self.launcher.last_word(), usage)
 
     def _last_words(self) -> str:
         """What the programs of the sandbox said, without control characters and paths of this machine."""
@@ -200,7 +201,7 @@ class Sandbox:
             output_truncated=self.output.truncated,
             trace_bytes=self.lines.total,
             trace_truncated=self.lines.truncated,
-            enforced_layers=self.box.layers,
+            enforced_layers=self.box.layers + (("disk_volume",) if isinstance(self.gauge, VolumeGauge) else ()),
             tool_version=self.box.version,
             resources=Resources(
                 memory_bytes=usage.memory_peak or meter.memory_peak or None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -11,6 +12,9 @@ from workers.engines import disk
 from workers.engines.base import Order
 from workers.engines.cgroups import Group
 from workers.engines.egress import PORT, WayOut
+from workers.engines.meter import Gauge, Reserve, TreeGauge, VolumeGauge
+from workers.engines.processes import Process
+from workers.engines.volumes import Volumes
 
 BASIC_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "CI": "true", "TERM": "dumb", "USER": "job",
@@ -29,6 +33,8 @@ class Site:
     uid: int | None  # None: the worker's own
     group: Group | None  # None: limits are soft
     way_out: WayOut = field(default_factory=WayOut)
+    volumes: Volumes | None = None  # None: the disk limit is measured, the kernel does not enforce it
+    reserve: Reserve = field(default_factory=Reserve)
 
     @property
     def private(self) -> Path:
@@ -50,6 +56,13 @@ class Site:
     def spaces(self) -> list[Path]:
         """Where the job may write: what its disk limit is measured over."""
         return [self.order.workspace, self.home, self.temporary]
+
+    def gauge(self, members: Callable[[], list[Process]]) -> Gauge:
+        """Returns what measures the disk of this run, whose processes are `members`."""
+        volume = self.volumes.of(self.order.workspace) if self.volumes else None
+        if volume and self.volumes:
+            return VolumeGauge(self.order.limits, volume, self.volumes)
+        return TreeGauge(self.order.limits, self.spaces, members)
 
     @property
     def directory(self) -> str:

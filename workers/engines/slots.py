@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from workers.engines import processes
-from workers.engines.base import EngineUnavailable
+from workers.engines.base import SPARE, EngineUnavailable, Order
 from workers.engines.cgroups import Hierarchy
+from workers.engines.volumes import Volumes
 
 FIRST_UID = 61000
-SPARE = range(160, 184)  # uid 61184 and above are systemd's
 
 
 class Slots:
@@ -95,13 +95,26 @@ def clean(slots: Slots, numbers: Sequence[int], hierarchy: Hierarchy | None) -> 
                 group.remove()
 
 
-def soft_limits(hierarchy: Hierarchy | None) -> tuple[str, ...]:
-    """Which limits only somebody who looks now and then holds, in words for an operator."""
-    disk = "disk: single files by the kernel, the whole job by measuring it about twice a second"
+def require_volume(volumes: Volumes | None, order: Order) -> None:
+    """Raise EngineUnavailable for a workspace outside of the volumes that `check` has promised."""
+    if volumes and volumes.of(order.workspace) is None:
+        raise EngineUnavailable(f"{order.workspace.name} lies in no volume: make it in the slot's `directory`")
+
+
+def soft_limits(hierarchy: Hierarchy | None, no_volumes: str) -> tuple[str, ...]:
+    """Returns the limits that only measurements at intervals hold, in words for an operator.
+
+    `no_volumes`: why this machine has none; empty when the kernel enforces the disk limit.
+    """
+    disk = (
+        "disk: single files by the kernel, the whole job by measuring it about once a second, so that a job may pass "
+        f"its limit for the time of a measurement (no volumes: {no_volumes})"
+    )
+    disk_limit = (disk,) if no_volumes else ()
     if hierarchy:
-        return (disk,)
+        return disk_limit
     return (
-        disk,
+        *disk_limit,
         "memory: single processes by the kernel, the whole job by looking ten times a second",
         "processes: by the kernel, but a job that hits the limit is not told from one that fails",
         "cpu: not limited",

@@ -8,7 +8,7 @@ from workers.engines.base import Ended
 from workers.report.processes import Process
 
 # What an engine may say beyond the words of the contract; kept beside them as the cause.
-_CAUSES = frozenset({"stopped", "out_of_memory", "too_many_processes", "disk_full"})
+_CAUSES = frozenset({"stopped", "out_of_memory", "too_many_processes", "disk_full", "worker_disk_full"})
 
 
 def outcome_of(ended: Ended, root: Process | None) -> dict[str, Any]:

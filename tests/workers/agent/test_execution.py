@@ -110,6 +110,7 @@ def test_output_is_sent_while_the_command_runs(bench: Bench, server: ScriptedSer
         (["kind=out_of_memory"], "out_of_memory"),
         (["kind=too_many_processes"], "too_many_processes"),
         (["kind=disk_full"], "disk_full"),
+        (["kind=worker_disk_full"], "worker_disk_full"),
         (["sleep=30"], "timed_out"),
         (["sandbox-failed"], "sandbox_apply_failed"),
         (["nonsense"], "worker_error"),
@@ -396,7 +397,27 @@ def test_a_full_disk_is_named_and_not_the_job_s_fault(
     monkeypatch.setattr(bench.spool, "put", full)
     a_run(bench, commit, "exit=0").run()
     ((_, body),) = finals(server)
-    assert body["result"] == {"status": "failed", "reason": "disk_full", "message": "The worker's disk is full."}
+    assert body["result"] == {"status": "failed", "reason": "worker_disk_full", "message": "The worker's disk is full."}
+
+
+@pytest.mark.parametrize(
+    ("in_volume", "reason"), [(True, "checkout_failed"), (False, "worker_disk_full")], ids=["volume", "machine"]
+)
+def test_a_repository_that_fills_the_slot_s_volume_is_too_large(
+    bench: Bench, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch, in_volume: bool, reason: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    volume = bench.folder.jobs / "slot-0"
+    volume.mkdir()
+    monkeypatch.setattr(bench.engine, "directory", lambda *_: volume if in_volume else bench.folder.jobs)
+    monkeypatch.setattr(Checkout, "fetch", full)
+    monkeypatch.setattr(type(bench.folder), "is_nearly_full", lambda _: False)
+    a_run(bench, commit, "exit=0").run()
+    ((_, body),) = finals(server)
+    assert body["result"]["reason"] == reason
+    assert list(volume.iterdir()) == []
 
 
 def test_a_failure_of_the_worker_tells_its_kind_and_not_its_text(

@@ -1,5 +1,6 @@
 """Engines as they are on this machine, and places for jobs that the slot's uid can reach."""
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -45,8 +46,8 @@ class Bench:
         self.engine, self.base = engine, base
         self.counter = itertools.count()
 
-    def place(self, slot=0, files=None):
-        workspace = self.base / f"job-{next(self.counter)}"
+    def place(self, slot=0, files=None, limits=SMALL):
+        workspace = self.engine.directory(slot, self.base, limits) / f"job-{next(self.counter)}"
         workspace.mkdir()
         for name, text in (files or {}).items():
             path = workspace / name
@@ -61,7 +62,13 @@ class Bench:
 
     def order(self, *argv, slot=0, files=None, **details):
         details = {"timeout_seconds": 20.0, "grace_seconds": 0.3, "limits": SMALL} | details
-        return Order(argv=argv, workspace=self.place(slot, files), slot=slot, **details)
+        workspace = self.place(slot, files, details["limits"])
+        return Order(argv=argv, workspace=workspace, slot=slot, **details)
+
+    def close(self):
+        """Remove the volumes, so that the directory around them can go."""
+        if getattr(self.engine, "volumes", None):
+            self.engine.volumes.close()
 
     def run(self, *argv, stop=None, **details):
         order = self.order(*argv, **details)
@@ -96,17 +103,20 @@ def base():
 
 @pytest.fixture(params=REAL)
 def bench(request, engines, base):
-    return Bench(engines[request.param], base)
+    with contextlib.closing(Bench(engines[request.param], base)) as made:
+        yield made
 
 
 @pytest.fixture
 def bwrap(engines, base):
-    return Bench(engines["bubblewrap"], base)
+    with contextlib.closing(Bench(engines["bubblewrap"], base)) as made:
+        yield made
 
 
 @pytest.fixture
 def restricted(engines, base):
-    return Bench(engines["restricted"], base)
+    with contextlib.closing(Bench(engines["restricted"], base)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -126,15 +136,20 @@ def host_state():
     sysctls, spaces = ("core_pattern", "hostname", "domainname"), ("mnt", "net", "pid", "user", "ipc", "uts")
     return {
         "sysctls": {name: (kernel / name).read_text() for name in sysctls},
-        "mounts": Path("/proc/self/mountinfo").read_text(),
+        "mounts": [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if not _is_volume(line)],
         "namespaces": {name: str(Path(f"/proc/self/ns/{name}").readlink()) for name in spaces},
         "interfaces": sorted(name for _, name in socket.if_nameindex()),
         "system": {path: Path(path).stat().st_mtime_ns for path in ("/usr", "/usr/bin", "/etc/passwd")},
     }
 
 
+def _is_volume(line):
+    """The worker's own mount, in its own namespace."""
+    return "/engine-test-" in line and "/slot-" in line
+
+
 @pytest.fixture
-def unchanged_machine():
+def unchanged_machine(engines):  # their check enters a mount namespace, once
     """What a job attacks is the same afterwards."""
     before = host_state()
     yield

@@ -144,7 +144,7 @@ def test_a_slot_holds_one_job(told):
 def test_nothing_is_left_beside_the_workspace(told):
     bench, word = told
     run = bench.run(*word("say"))
-    assert [path.name for path in bench.base.iterdir()] == [run.workspace.name]
+    assert [path.name for path in run.workspace.parent.iterdir()] == [run.workspace.name]
 
 
 def test_cleaning_empty_slots_changes_nothing(told):

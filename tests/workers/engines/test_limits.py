@@ -10,7 +10,7 @@ import pytest
 from workers.engines import disk
 from workers.engines.base import EngineUnavailable, Stop
 from workers.engines.cgroups import Hierarchy
-from workers.engines.meter import Meter
+from workers.engines.meter import TreeGauge
 
 MIB = 1 << 20
 # Touches every page: memory that is only promised costs nothing.
@@ -128,7 +128,8 @@ def test_empty_files_beyond_reason_are_a_full_disk(bench, limits):
     assert bench.perl(script, limits=replace(limits, disk_bytes=4 * MIB)).kind == "disk_full"
 
 
-def test_nothing_hides_below_the_longest_path(bench, limits):
+def test_nothing_hides_below_the_longest_path(bench, limits, monkeypatch):
+    monkeypatch.setattr(bench.engine, "volumes", None)  # where there are some, the kernel counts
     script = "for (1 .. 30) { mkdir 'd' x 200 or die; chdir 'd' x 200 } open my $f, '>', 'deep'; sleep 20"
     run = bench.perl(script, limits=limits)
     assert run.kind == "disk_full"
@@ -175,22 +176,29 @@ def test_the_meter_looks_once_however_short_the_run(bench):
     assert bench.sh("echo data > file").ended.resources.disk_bytes >= 4096
 
 
-def test_the_meter_takes_at_most_a_tenth_of_the_time(tmp_path, limits, monkeypatch):
-    monkeypatch.setattr(disk, "used", lambda *_: time.sleep(0.05) or 0)
-    meter = Meter(limits, [tmp_path], list, counts_all=False)
-    meter.look()
-    assert meter._disk_due - time.monotonic() > 0.4
+def test_a_quick_walk_takes_at_most_a_tenth_of_the_time(tmp_path, limits, monkeypatch):
+    monkeypatch.setattr(disk, "tree_use", lambda *_: time.sleep(0.05) or disk.DiskUse())
+    gauge = TreeGauge(limits, [tmp_path], list)
+    gauge.measure(None, lambda: False)
+    assert gauge._due - time.monotonic() > 0.4
 
 
 def test_soft_limits_are_named(bench, monkeypatch):
     monkeypatch.setattr(bench.engine, "hierarchy", None)
+    monkeypatch.setattr(bench.engine, "volumes", None)
+    monkeypatch.setattr(bench.engine, "use_volumes", False)
     words = " ".join(bench.engine.check().soft)
     assert all(name in words for name in ("disk:", "memory:", "processes:", "cpu:"))
 
 
 @pytest.mark.root
-def test_only_the_disk_is_soft_for_root(bench):
-    assert [words.split(":")[0] for words in bench.engine.check().soft] == ["disk"]
+def test_no_limit_is_soft_for_root_and_the_disk_without_volumes(bench, monkeypatch):
+    assert bench.engine.check().soft == ()
+    monkeypatch.setattr(bench.engine, "volumes", None)
+    monkeypatch.setattr(bench.engine, "use_volumes", False)
+    (words,) = bench.engine.check().soft
+    assert words.startswith("disk: ")
+    assert words.endswith("(no volumes: switched off)")
 
 
 def test_a_hierarchy_that_refuses_a_limit_refuses_the_job(bench, monkeypatch, tmp_path):

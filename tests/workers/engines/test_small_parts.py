@@ -49,11 +49,11 @@ def test_disk_counts_blocks_once_and_everything_a_little(tmp_path):
         sparse.truncate(1 << 30)
     (tmp_path / "link").symlink_to("/usr")
     (tmp_path / "folder").mkdir()
-    assert 100_000 + 3 * 4096 <= disk.used([tmp_path]) < 100_000 + 5 * 4096
+    assert 100_000 + 3 * 4096 <= disk.tree_use([tmp_path], 100).bytes < 100_000 + 5 * 4096
 
 
 def test_disk_does_not_fail_on_what_goes_away(tmp_path):
-    assert disk.used([tmp_path / "gone"]) == 0
+    assert disk.tree_use([tmp_path / "gone"], 100) == disk.DiskUse()
 
 
 def test_erase_removes_any_depth_and_mode_and_follows_no_link(tmp_path):
@@ -204,5 +204,5 @@ def test_measuring_ends_when_the_job_has(tmp_path):
     for name in "abc":
         (tmp_path / name).mkdir()
     asked = []
-    disk.used([tmp_path], lambda: asked.append(1) or len(asked) > 2)
+    disk.tree_use([tmp_path], 100, lambda: asked.append(1) or len(asked) > 2)
     assert len(asked) == 3

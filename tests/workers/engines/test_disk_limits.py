@@ -1,0 +1,366 @@
+"""The disk limit of a job: files without a name, many names, the time between two measurements, inodes, the machine."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.workers.engines.conftest import SMALL
+from workers.engines import checks, disk, volumes
+from workers.engines.base import EngineUnavailable, Stop
+from workers.engines.disk import deleted_use, tree_use
+from workers.engines.meter import Meter, Reserve, TreeGauge
+
+MIB = 1 << 20
+
+# take(name, bytes): a file of so many bytes without writing them. The file, or undef.
+TAKE = """
+use strict; use warnings; $| = 1;
+sub take { my ($name, $bytes) = @_; open my $file, '+>', $name or return;
+    syscall(285, fileno $file, 0, 0, $bytes + 0) == 0 ? $file : undef }
+"""
+MAP = "my $address = syscall 9, 0, 4096, 3, 1, fileno $file, 0; die if $address == -1;"
+HOLD_MAPPED = (
+    TAKE + f"for (1 .. 12) {{ my $file = take('held', {16 * MIB}) or last; {MAP} unlink 'held'; print 'x' }} sleep 4"
+)
+# Each goes into a socket of our own, is closed here, and is received by nobody.
+HOLD_IN_FLIGHT = (
+    TAKE
+    + f"""
+socketpair(my $one, my $other, 1, 1, 0) or die;
+for (1 .. 12) {{
+    my $file = take('held', {16 * MIB}) or last;
+    my $byte = 'x'; my $vector = pack 'P Q', $byte, 1;
+    my $control = pack 'Q i i i x4', 20, 1, 1, fileno $file;
+    my $message = pack 'Q L x4 P Q P Q i x4', 0, 0, $vector, 1, $control, 24, 0;
+    syscall(46, fileno $one, $message, 0) == 1 or die "sendmsg: $!";
+    unlink 'held'; close $file; print 'x';
+}}
+sleep 4
+"""
+)
+
+
+@pytest.fixture(params=["volume", "measured"])
+def limited(request, bench, monkeypatch):
+    """The bench of both engines, with the kernel's limit and without."""
+    if request.param == "measured":
+        monkeypatch.setattr(bench.engine, "volumes", None, raising=False)
+    elif os.geteuid() != 0:
+        pytest.skip("needs root: volumes")
+    return bench
+
+
+@pytest.fixture
+def measured(bench, monkeypatch):
+    monkeypatch.setattr(bench.engine, "volumes", None, raising=False)
+    return bench
+
+
+@pytest.fixture
+def in_volume(bench):
+    assert bench.engine.volumes, "this machine has volumes for root"
+    return bench
+
+
+def test_files_that_are_only_mapped_count(limited, limits):
+    """192 MiB, a page of each mapped, no name, no descriptor."""
+    run = limited.perl(HOLD_MAPPED, limits=limits)
+    assert run.kind == "disk_full", run.output
+
+
+def test_files_in_flight_over_a_socket_count(limited, limits):
+    run = limited.perl(HOLD_IN_FLIGHT, limits=limits)
+    assert run.kind == "disk_full", run.output
+
+
+def test_what_is_written_between_two_measurements_and_stays_counts(limited, limits):
+    """The command ends successfully, too quickly for a measurement at intervals."""
+    script = TAKE + f'sleep 1; take("big$_", {48 * MIB}) for 1 .. 4; exit 0'
+    run = limited.perl(script, limits=limits)
+    assert run.kind == "disk_full", run.ended
+
+
+def test_the_disk_is_measured_once_more_after_the_command_has_ended(limited, limits, monkeypatch):
+    monkeypatch.setattr("workers.engines.meter._TICK", 1000.0)  # no measurement while it runs
+    run = limited.perl(TAKE + f'take("big$_", {48 * MIB}) for 1 .. 4; exit 0', limits=limits)
+    assert (run.kind, run.ended.exit_code) == ("disk_full", 0), run.ended
+
+
+def test_many_names_do_not_buy_time(limited, limits):
+    """Further names of one file need no block; each makes the measurement longer."""
+    names = "open my $f, '>', 'n' or die; for my $d (1 .. 4) { mkdir $d; link 'n', \"$d/$_\" or die for 1 .. 5000 }"
+    script = TAKE + names + f"sleep 1; take(\"big$_\", {48 * MIB}) for 1 .. 4; unlink glob 'big*'; exit 0"
+    run = limited.perl(script, limits=limits, timeout_seconds=120)
+    if limited.engine.volumes:
+        assert run.ended.resources.disk_bytes <= limits.disk_bytes + 20 * MIB
+    else:
+        assert run.kind == "disk_full", run.ended
+
+
+def test_more_files_than_inodes_are_a_full_disk(limited, limits):
+    script = "mkdir 'd'; for (1 .. 3000) { open my $f, '>', \"d/$_\" or last } sleep 20"
+    assert limited.perl(script, limits=replace(limits, inodes=1000)).kind == "disk_full"
+
+
+def test_a_job_within_its_limits_is_left_alone(limited, limits):
+    script = TAKE + f"take('big', {48 * MIB}) or die; for (1 .. 500) {{ open my $f, '>', \"f$_\" or die }} sleep 1"
+    run = limited.perl(script, limits=limits)
+    assert (run.kind, run.ended.exit_code) == ("exited", 0), run.output
+    assert 48 * MIB <= run.ended.resources.disk_bytes <= 52 * MIB
+
+
+def test_a_machine_that_runs_low_stops_the_job_without_blame(limited, limits, monkeypatch):
+    monkeypatch.setattr(limited.engine, "reserve", Reserve(bytes=1 << 60))
+    assert limited.sh("sleep 20", limits=limits).kind == "worker_disk_full"
+
+
+def test_a_machine_without_inodes_stops_the_job_without_blame(limited, limits, monkeypatch):
+    monkeypatch.setattr(limited.engine, "reserve", Reserve(inodes=1 << 60))
+    assert limited.sh("sleep 20", limits=limits).kind == "worker_disk_full"
+
+
+# --- volumes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("hold", [HOLD_MAPPED, HOLD_IN_FLIGHT], ids=["mapped", "in_flight"])
+def test_the_kernel_never_gives_more_than_the_limit(in_volume, limits, hold):
+    """Four of twelve files of 16 MiB; the kernel refuses the fifth."""
+    run = in_volume.perl(hold, limits=limits)
+    assert len(run.output) <= 4
+    assert run.ended.resources.disk_bytes <= limits.disk_bytes + 8 * MIB
+
+
+@pytest.mark.root
+def test_the_layer_is_named(in_volume):
+    assert "disk_volume" in in_volume.sh("true").ended.enforced_layers
+
+
+@pytest.mark.root
+def test_a_job_in_no_volume_is_refused(in_volume):
+    place = in_volume.base / "elsewhere"
+    place.mkdir()
+    os.chown(place, in_volume.engine.owner(0), in_volume.engine.owner(0))
+    order = replace(in_volume.order("true"), workspace=place)
+    with pytest.raises(EngineUnavailable, match="volume"):
+        in_volume.engine.run(order, output=bytes, trace=bytes, stop=Stop())
+
+
+@pytest.mark.root
+def test_a_volume_is_reused_when_it_is_clean_and_replaced_when_not(in_volume, limits):
+    engine = in_volume.engine
+    where = engine.directory(3, in_volume.base, limits)
+    first = engine.volumes.of(where)
+    engine.reset(3)
+    assert engine.volumes.of(engine.directory(3, in_volume.base, limits)) is first
+    (where / "left").write_bytes(b"x" * 2 * MIB)
+    engine.reset(3)
+    second = engine.volumes.of(engine.directory(3, in_volume.base, limits))
+    assert second is not first
+    assert list(where.iterdir()) == []
+
+
+@pytest.mark.root
+def test_other_limits_get_another_volume(in_volume, limits):
+    engine = in_volume.engine
+    first = engine.volumes.of(engine.directory(3, in_volume.base, limits))
+    second = engine.volumes.of(engine.directory(3, in_volume.base, replace(limits, disk_bytes=32 * MIB)))
+    assert first is not second
+
+
+@pytest.mark.root
+def test_space_of_deleted_files_returns_to_the_machine(in_volume, limits):
+    limits = replace(limits, disk_bytes=512 * MIB)
+    engine = in_volume.engine
+    where = engine.directory(3, in_volume.base, limits)
+    volume = engine.volumes.of(where)
+    (where / "big").write_bytes(b"x" * 200 * MIB)
+    os.sync()
+    assert volume._allocated_bytes > 190 * MIB
+    (where / "big").unlink()
+    engine.reset(3)
+    assert volume._allocated_bytes < 80 * MIB
+
+
+@pytest.mark.root
+def test_what_is_not_on_disk_yet_is_taken_from_the_machine_s_free_space(in_volume, limits):
+    limits = replace(limits, disk_bytes=512 * MIB)
+    engine = in_volume.engine
+    where = engine.directory(3, in_volume.base, limits)
+    volume = engine.volumes.of(where)
+    before = volume.unwritten_bytes + volume._allocated_bytes
+    (where / "big").write_bytes(b"x" * 100 * MIB)
+    assert volume.unwritten_bytes + volume._allocated_bytes - before > 95 * MIB
+
+
+@pytest.mark.root
+def test_a_killed_worker_leaves_no_mount_and_no_loop_device(base):
+    script = """
+import sys, time
+from pathlib import Path
+from workers.engines import volumes
+from workers.engines.base import Limits
+found, why = volumes.find()
+assert found, why
+print(found.directory(0, Path(sys.argv[1]), Limits(disk_bytes=8 << 20)), flush=True)
+time.sleep(60)
+"""
+    before = Path("/proc/self/mountinfo").read_text()
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(base)], cwd=root, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        place = worker.stdout.readline().strip()
+        inside = Path(f"/proc/{worker.pid}/mountinfo").read_text()
+        (device,) = [line.split()[-2] for line in inside.splitlines() if f" {place} " in line]
+        assert Path("/proc/self/mountinfo").read_text() == before, "nobody else sees the mount"
+        worker.kill()
+    backing = Path(f"/sys/block/{Path(device).name}/loop/backing_file")
+    until = time.monotonic() + 10
+    while backing.exists() and str(base) in backing.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    Path(place).rmdir()
+    assert list(base.iterdir()) == [], "the image has no name"
+
+
+def test_without_its_tool_a_machine_measures_and_says_so(bench, monkeypatch):
+    monkeypatch.setattr(bench.engine, "volumes", None)
+    monkeypatch.setattr(volumes.launch, "tool", lambda name: (_ for _ in ()).throw(EngineUnavailable(f"{name}: none")))
+    found, why = volumes.find()
+    assert found is None
+    assert why
+
+
+@pytest.mark.root
+def test_a_volume_that_cannot_be_made_refuses_the_job(in_volume, limits, monkeypatch):
+    monkeypatch.setattr(volumes, "_mount", lambda *_: (_ for _ in ()).throw(volumes.VolumeError("mount: refused")))
+    with pytest.raises(EngineUnavailable, match="slot 5: mount: refused"):
+        in_volume.engine.directory(5, in_volume.base, limits)
+    assert list(in_volume.base.iterdir()) == []
+
+
+# --- the self-test --------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_whose_disk_limit_does_not_hold_does_not_start(bench, monkeypatch):
+    monkeypatch.setattr(bench.engine, "volumes", None)
+    monkeypatch.setattr(bench.engine, "use_volumes", False)
+    monkeypatch.setattr(checks, "_SECONDS", 2.0)
+    monkeypatch.setattr(TreeGauge, "exceeds", lambda *_: False)
+    missing = bench.engine.check().missing
+    assert any("limit of disk bytes" in words for words in missing), missing
+    assert any("limit of disk files" in words for words in missing), missing
+
+
+@pytest.mark.root
+def test_a_volume_that_is_larger_than_the_limit_does_not_pass_the_self_test(bench, monkeypatch):
+    real = volumes._image
+    monkeypatch.setattr(
+        volumes, "_image", lambda folder, wanted: real(folder, replace(wanted, disk_bytes=wanted.disk_bytes * 64))
+    )
+    monkeypatch.setattr(checks, "_SECONDS", 2.0)
+    monkeypatch.setattr("workers.engines.meter.VolumeGauge.exceeds", lambda *_: False)
+    assert any("limit of disk bytes" in words for words in bench.engine.check().missing)
+
+
+# --- measuring without a volume -------------------------------------------------------------------------------------------
+
+
+def test_the_pause_between_two_walks_is_at_most_a_second(tmp_path, limits, monkeypatch):
+    monkeypatch.setattr(disk, "tree_use", lambda *_: time.sleep(0.5) or disk.DiskUse())
+    gauge = TreeGauge(limits, [tmp_path], list)
+    gauge.measure(None, lambda: False)
+    assert gauge._due - time.monotonic() <= 1
+
+
+def test_growth_of_the_file_system_asks_for_a_walk_at_once(tmp_path, limits):
+    gauge = TreeGauge(limits, [tmp_path], list)
+    gauge.measure(None, lambda: False)
+    assert not gauge.is_due()
+    gauge._used_at_walk -= limits.disk_bytes + 1
+    assert gauge.is_due()
+
+
+def test_a_walk_ends_at_the_first_entry_too_many(tmp_path):
+    for number in range(30):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "file").touch()
+    assert tree_use([tmp_path], 1000).entries == 60
+    assert tree_use([tmp_path], 10).entries == 11
+
+
+def test_every_name_of_a_file_is_an_entry_and_its_blocks_count_once(tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * MIB)
+    for number in range(9):
+        os.link(tmp_path / "file", tmp_path / str(number))
+    use = tree_use([tmp_path], 1000)
+    assert (use.entries, use.bytes) == (10, MIB)
+
+
+@pytest.mark.root
+def test_a_deleted_file_in_the_table_of_a_thread_is_found(tmp_path):
+    """Its descriptors are not those of the process."""
+    script = """
+import ctypes, os, sys, threading
+def own():
+    assert ctypes.CDLL(None).unshare(0x400) == 0
+    file = open(sys.argv[1], "wb"); file.write(b"x" * (1 << 20)); file.flush(); os.unlink(sys.argv[1])
+    print("held", flush=True)
+    threading.Event().wait(60)
+threading.Thread(target=own, daemon=True).start()
+threading.Event().wait(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "f")], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        use = deleted_use([holder.pid], tmp_path.stat().st_dev)
+        holder.kill()
+    assert use.bytes == MIB
+
+
+def test_a_meter_that_fails_ends_the_job(measured, limits, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no measurement")
+
+    monkeypatch.setattr(TreeGauge, "free", fail)
+    with pytest.raises(RuntimeError, match="no measurement"):
+        measured.sh("sleep 20", limits=limits)
+
+
+def test_the_largest_job_is_stopped_first(tmp_path):
+    class Fixed:
+        def __init__(self, taken, free):
+            self.taken, self.left = taken, free
+
+        def is_due(self):
+            return True
+
+        def measure(self, *_):
+            return disk.DiskUse(self.taken)
+
+        def exceeds(self, _):
+            return False
+
+        def free(self):
+            return self.left, None
+
+    def meter(taken, free):
+        return Meter(SMALL, Fixed(taken, free), list, counts_all=False, reserve=Reserve(bytes=100))
+
+    small, large = meter(10, 80), meter(20, 80)
+    for one in (large, small):
+        one._active.add(one)
+        one.look()
+    try:
+        assert (small.exceeded, large.exceeded) == (None, "worker_disk_full")
+        small.gauge.left = 40
+        small.look()
+        assert small.exceeded == "worker_disk_full"
+    finally:
+        for one in (large, small):
+            one.stop()
