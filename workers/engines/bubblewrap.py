@@ -12,7 +12,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from workers.engines import bwrap, cgroups, checks, launch
+from workers.engines import bwrap, cgroups, checks, landlock, launch
 from workers.engines.base import Capabilities, Ended, Isolation, Order, Places, Sink, Stop
 from workers.engines.bwrap import BwrapBox
 from workers.engines.egress import WayOut
@@ -36,6 +36,7 @@ class Bubblewrap:
         self.read_only = tuple(read_only)
         self.way_out = way_out or WayOut()
         self.hierarchy = cgroups.find() if os.geteuid() == 0 else None
+        self.abi = landlock.version()
 
     def owner(self, slot: int) -> int | None:
         return self.slots.uid(slot)
@@ -78,7 +79,7 @@ class Bubblewrap:
 
     def _box(self, site: Site) -> BwrapBox:
         version = launch.versions("bwrap")
-        return BwrapBox(site, version=version, read_only=self.read_only, cpu=_processor(site.order))
+        return BwrapBox(site, version=version, abi=self.abi, read_only=self.read_only, cpu=_processor(site.order))
 
     def _survive(self, slot: int) -> list[str]:
         with checks.workspace(self.owner(slot)) as place:
