@@ -46,7 +46,8 @@ class Bubblewrap:
 
     def check(self) -> Capabilities:
         with self.slots.spare() as slot:
-            subject = checks.Subject(self._run, self.owner, slot)
+            scoped = self.abi >= landlock.SCOPES_SINCE
+            subject = checks.Subject(self._run, self.owner, slot, has_init=True, scopes_signals=scoped)
             missing = checks.all_of(
                 self.requirements,
                 lambda: checks.attack(subject),

@@ -63,7 +63,7 @@ class BwrapBox:
             argv=order.argv,
             directory=f"{WORKSPACE}/{self.site.directory}",
             environment=self.site.environment(HOME, TEMPORARY),
-            filter=seccomp.program([*one_program, *seccomp.common_rules()]),
+            filter=seccomp.program([*one_program, *seccomp.init_control_rules(), *seccomp.common_rules()]),
             port=PORT if order.egress else None,
             one_program=not order.allow_exec,
             own_session=True,

@@ -24,6 +24,7 @@ from workers.engines.site import Site
 _SELFTEST = Path(__file__).with_name("selftest.pl").read_text("utf-8")
 _GREEDY = Path(__file__).with_name("greedy.pl").read_text("utf-8")
 _SECONDS = 10.0
+_EPERM = str(errno.EPERM)
 _STALE_SECONDS = 60  # the moment between making a directory and locking it is far shorter
 
 Run = Callable[[Order, Sink, Sink, Stop], Ended]
@@ -38,7 +39,12 @@ _WANTED: dict[str, tuple[set[str], str]] = {
     "system": (_NO, "a job can write into the system"),
     "root": (_NO, "a job can write beside its workspace"),
     "exec": ({"EPERM"}, "a job that may not start programs can"),
+    "above_state": (_NO, "a job can read the registers of the process above it"),
+    "above_memory": (_NO, "a job can write into the memory of the process above it"),
+    "above_write": (_NO, "a job can write into another process"),
+    "above_limits": (_NO, "a job can set limits of the process above it"),
 }
+_FILTERS_OF_INIT = 2  # the tracer's, which every process inherits, and its own
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Subject:
     run: Run
     owner: Callable[[int], int | None]
     slot: int
+    has_init: bool  # jobs have a pid 1 of their own
+    scopes_signals: bool  # Landlock keeps them from signalling processes outside of the job
 
 
 _PREFIX = "runtime-orchestrator-check-"
@@ -108,7 +116,13 @@ def attack(subject: Subject) -> list[str]:
         "calls of another architecture are not killed": said.get("foreign_call") == "31",
         f"the way out does not answer: {said.get('way_out')}": said.get("way_out") == "405",
         "the tracer saw nothing": b"execveat(" in trace and b"unshare(" in trace,
+        "a job can signal the process above it": not subject.scopes_signals or said.get("above_signal") == _EPERM,
     }
+    if subject.has_init:
+        checks |= {
+            "pid 1 of a sandbox is not filtered": int(said.get("above_filters", 0)) >= _FILTERS_OF_INIT,
+            "pid 1 of a sandbox is dumpable": said.get("above_owner") not in (uid, None),
+        }
     return found + [words for words, holds in checks.items() if not holds]
 
 

@@ -71,18 +71,24 @@ sub enter_landlock {
 
 # Pid 1 runs under the job's own uid, so the job must not be able to make it do anything: its memory, registers and
 # descriptors are closed (not dumpable), and a filter kills the namespace at any call but the few of this loop. It calls
-# the kernel directly, because perl's own functions may allocate memory or set signals on their way.
+# the kernel directly, because perl's own functions may allocate memory or set signals on their way. The end of all its
+# descriptors is what the child waits for before it starts the command.
 sub be_init {
     my ($main, $filter) = @_;
     my $program = pack 'S x6 P', length($filter) / 8, $filter;
     my $status = pack 'l', 0;
     my $pid = 0;
     must("not dumpable", syscall 157, 4, 0, 0, 0, 0);
-    must("close all", syscall 436, 0, 0xFFFFFFFF, 0);
-    syscall(317, 1, 0, $program) == 0 or syscall 231, 125;
+    must("filter of pid 1", syscall 317, 1, 0, $program);
+    syscall 436, 0, 0xFFFFFFFF, 0;
     $pid = syscall 61, -1, $status, 0, 0 while $pid != $main && ($pid != -1 || $! == 4);
     my $word = unpack 'l', $status;
     syscall 231, $pid == -1 ? 125 : $word & 127 ? 128 + ($word & 127) : $word >> 8 & 255;
+}
+
+sub wait_for_init {
+    my ($gate) = @_;
+    sysread($gate, my $nothing, 1) // fail("waiting for pid 1: $!");
 }
 
 # WAIT_KILLABLE (32) keeps a storm of signals from asking the worker the same question again and again; Linux 5.19.
@@ -168,7 +174,9 @@ my ($one, $many) = read_orders();
 must("close on exec", syscall 436, 3, 0xFFFFFFFF, 4);
 must("no new privileges", syscall 157, 38, 1, 0, 0, 0);
 must("die with parent", syscall 157, 1, 9, 0, 0, 0);
+my $gate;
 if ($one->{i}) {
+    pipe $gate, my $open or fail("pipe: $!");
     my $main = fork // fail("fork: $!");
     be_init($main, $one->{i}) if $main;
 }
@@ -184,6 +192,7 @@ if ($one->{x}) {
     pin($path, split / /, $one->{x}) or cannot("run '$argv[0]'");
 }
 enter_landlock($one->{l}, @{ $many->{p} // [] }) if $one->{l};
+wait_for_init($gate) if $gate;
 enter_seccomp($one->{f});
 say_to_worker("ready");
 my $answer = '';

@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.engines import cgroups, checks, landlock, launch, processes, seccomp
+from workers.engines import cgroups, checks, landlock, launch, notices, processes, seccomp
 from workers.engines.base import Capabilities, Ended, EngineUnavailable, Isolation, Order, Places, Sink, Stop
 from workers.engines.dummies import Dummies
 from workers.engines.egress import EgressProxy, WayOut
@@ -51,7 +51,8 @@ class RestrictedBox:
     def orders(self) -> Orders:
         site, order = self.site, self.site.order
         rules = seccomp.one_program_rules(PROGRAM_FD) if not order.allow_exec else []
-        rules += [*seccomp.no_network_rules(), *seccomp.no_shared_objects_rules(), *seccomp.common_rules()]
+        rules += [*seccomp.no_network_rules(), *seccomp.no_shared_objects_rules()]
+        rules += [*seccomp.process_control_rules(), *seccomp.common_rules()]
         return Orders(
             argv=order.argv,
             directory=str(order.workspace / site.directory),
@@ -73,7 +74,7 @@ class RestrictedBox:
 
     def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:
         self.dummies = Dummies(proxy)
-        return self.dummies.answers()
+        return self.dummies.answers() | dict.fromkeys(seccomp.CONTROLS, notices.control_own_process)
 
     def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
         site, passed = self.site, list[int]()
@@ -134,7 +135,8 @@ class Restricted:
 
     def check(self) -> Capabilities:
         with self.slots.spare() as slot:
-            subject = checks.Subject(self._run, self.owner, slot)
+            scoped = self.abi >= landlock.SCOPES_SINCE
+            subject = checks.Subject(self._run, self.owner, slot, has_init=False, scopes_signals=scoped)
             missing = checks.all_of(
                 self.requirements,
                 lambda: checks.attack(subject),

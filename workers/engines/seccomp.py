@@ -30,6 +30,9 @@ CALLS = {
     # reach into other processes
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "pidfd_getfd": 438,
     "process_madvise": 440,
+    # set how other processes run
+    "prlimit64": 302, "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
+    "setpriority": 141, "ioprio_set": 251,
     # change what is mounted, or leave the namespaces
     "mount": 165, "umount2": 166, "pivot_root": 155, "open_tree": 428, "move_mount": 429, "fsopen": 430,
     "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442, "unshare": 272, "setns": 308, "chroot": 161,
@@ -50,8 +53,15 @@ CALLS = {
     "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241,
 }  # fmt: skip
 
+# By the place of the argument that is the process; what stands before it says whether it is one at all.
+CONTROLS = {
+    "prlimit64": 0, "sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0,
+    "setpriority": 1, "ioprio_set": 1,
+}  # fmt: skip
+ONE_PROCESS = {"setpriority": 0, "ioprio_set": 1}  # PRIO_PROCESS, IOPRIO_WHO_PROCESS: and no group, and no user
 _DENIED_IN_PART = {
     "ioctl", "socket", "connect", "bind", "socketpair", "setsockopt", "clone", "execve", "execveat", "clone3",
+    *CONTROLS,
 }  # fmt: skip
 SHARED_OBJECTS = tuple(name for name in CALLS if name.startswith(("shm", "sem", "msg", "mq_")))
 DENIED = tuple(name for name in CALLS if name not in {*_DENIED_IN_PART, *SHARED_OBJECTS})
@@ -134,8 +144,9 @@ def program(rules: Iterable[Rule]) -> bytes:
     return b"".join(struct.pack("HBBI", *step) for step in code)
 
 
-# All that pid 1 of a sandbox does once it has forked: wait for children, and end. The last two are the kernel's own.
-INIT_CALLS = {"wait4": 61, "exit_group": 231, "rt_sigreturn": 15, "restart_syscall": 219}
+# All that pid 1 of a sandbox does once it has this filter: close what it holds, wait for children, and end. The last
+# two are the kernel's own.
+INIT_CALLS = {"wait4": 61, "close_range": 436, "exit_group": 231, "rt_sigreturn": 15, "restart_syscall": 219}
 
 
 def init_program() -> bytes:
@@ -180,6 +191,23 @@ def one_program_rules(program_fd: int) -> list[Rule]:
 def no_shared_objects_rules() -> list[Rule]:
     """For jobs without an IPC namespace: what System V and POSIX queues keep belongs to the machine."""
     return [Rule(name, ASK_WORKER) for name in SHARED_OBJECTS]
+
+
+def init_control_rules() -> list[Rule]:
+    """Build the rules for jobs in a pid namespace: the only process there that is not theirs is pid 1."""
+    return [Rule(name, ASK_WORKER, (Test(place, "among", (1,)),)) for name, place in CONTROLS.items()]
+
+
+def process_control_rules() -> list[Rule]:
+    """Build the rules for jobs without a pid namespace: the worker answers for each process that is named.
+
+    The kernel compares uids and nothing else. Where the worker is an ordinary user, a job could end it with a limit of
+    zero seconds.
+    """
+    return [
+        *(Rule(name, ASK_WORKER, (Test(0, "not_among", (value,)),)) for name, value in ONE_PROCESS.items()),
+        *(Rule(name, ASK_WORKER, (Test(place, "not_among", (0,)),)) for name, place in CONTROLS.items()),
+    ]
 
 
 _TYPE = 0xF  # socket types without SOCK_CLOEXEC and SOCK_NONBLOCK
