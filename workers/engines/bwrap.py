@@ -69,6 +69,7 @@ class BwrapBox:
             own_session=True,
             limits=[] if self.site.group else self._soft_limits(),
             init_filter=seccomp.init_program(),
+            hides_mounts=True,
             landlock=domain,
             paths=paths,
         )
@@ -113,6 +114,8 @@ class BwrapBox:
             *[f"--unshare-{name}" for name in NAMESPACES],
             # Its own pid 1 would be an unfiltered process of the job's uid, whose memory the job can write.
             "--as-pid-1",
+            # For the launcher's `hide_mounts`, which drops them.
+            *["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_SETPCAP"],
             *["--disable-userns", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"],
             *[word for name in ("/etc", "/home", "/var") for word in ("--perms", "0755", "--dir", name)],
             *self._system(),

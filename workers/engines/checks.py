@@ -111,6 +111,8 @@ def attack(subject: Subject) -> list[str]:
     checks = {
         f"the command did not run to its end: {ended.kind}, {output[-300:]!r}": ended.exit_code == 0,
         f"the command runs as {said.get('uid')}": said.get("uid") == f"{uid} {uid}",
+        f"a job has capabilities: {said.get('capabilities')}": said.get("capabilities") == "none",
+        f"a job can read the table of mounts: {said.get('mounts')}": said.get("mounts") == "0",
         "the environment of pid 1 is readable": said.get("environment") == "0",
         f"descriptors leak into the job: {said.get('descriptors')}": said.get("descriptors", "0,1,2") == "0,1,2",
         "calls of another architecture are not killed": said.get("foreign_call") == "31",

@@ -9,6 +9,11 @@ if (opendir my $open, '/dev/fd') {
     my $own = fileno $open;
     print 'descriptors ', join(',', sort grep { /^\d+$/ && $_ != $own } readdir $open), "\n";
 }
+my ($header, $held) = (pack('L l', 0x20080522, 0), "\0" x 24);
+print 'capabilities ', (syscall(125, $header, $held) == 0 && $held eq "\0" x 24 ? 'none' : unpack 'H*', $held), "\n";
+my $mounts = 0;
+if (open my $file, '<', '/proc/self/mountinfo') { $mounts++ while <$file> }
+print "mounts $mounts\n";
 attempt('user_namespace', sub { syscall 272, 0x10000000 });
 attempt('vsock', sub { syscall 41, 40, 1, 0 });
 attempt('internet', sub {

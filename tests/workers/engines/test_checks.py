@@ -155,6 +155,15 @@ def test_a_tracer_that_can_be_written_is_found(restricted, monkeypatch):
     assert "a job can set limits of the process above it" in found
 
 
+def test_a_readable_mount_table_is_missed(bubblewrap, monkeypatch):
+    hide = b"$one->{m} ? hide_mounts() : undef"
+    assert hide in inside.SCRIPT
+    monkeypatch.setattr(inside, "SCRIPT", inside.SCRIPT.replace(hide, b"undef"))
+    found = missing(bubblewrap)
+    assert "a job can read the table of mounts" in found
+    assert "a job has capabilities" in found
+
+
 def test_a_descriptor_that_leaks_is_found(bubblewrap, monkeypatch):
     monkeypatch.setattr(inside, "SCRIPT", inside.SCRIPT.replace(b"syscall 436, 3, 0xFFFFFFFF, 4", b"0"))
     assert "descriptors leak into the job" in missing(bubblewrap)
