@@ -90,7 +90,9 @@ def control_own_process(question: Question) -> Reply:
 
 
 def refuse(question: Question) -> Reply:
-    return Reply(error=errno.EAFNOSUPPORT if question.call == "socket" else errno.EPERM)
+    if question.call != "socket":
+        return Reply(error=errno.EPERM)
+    return Reply(error=errno.EPROTONOSUPPORT if question.word(0) in seccomp.FAMILIES else errno.EAFNOSUPPORT)
 
 
 class Notices(threading.Thread):

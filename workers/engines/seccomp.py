@@ -26,7 +26,7 @@ PRETEND_SUCCESS = ERRNO  # errno 0: the call returns 0 and does nothing
 
 CALLS = {
     "ioctl": 16, "socket": 41, "connect": 42, "bind": 49, "socketpair": 53, "setsockopt": 54, "clone": 56, "execve": 59,
-    "execveat": 322, "clone3": 435,
+    "execveat": 322, "clone3": 435, "sendto": 44, "sendmsg": 46, "sendmmsg": 307,
     # reach into other processes
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "pidfd_getfd": 438,
     "process_madvise": 440,
@@ -61,7 +61,7 @@ CONTROLS = {
 ONE_PROCESS = {"setpriority": 0, "ioprio_set": 1}  # PRIO_PROCESS, IOPRIO_WHO_PROCESS: and no group, and no user
 _DENIED_IN_PART = {
     "ioctl", "socket", "connect", "bind", "socketpair", "setsockopt", "clone", "execve", "execveat", "clone3",
-    *CONTROLS,
+    "sendto", "sendmsg", "sendmmsg", *CONTROLS,
 }  # fmt: skip
 SHARED_OBJECTS = tuple(name for name in CALLS if name.startswith(("shm", "sem", "msg", "mq_")))
 DENIED = tuple(name for name in CALLS if name not in {*_DENIED_IN_PART, *SHARED_OBJECTS})
@@ -71,6 +71,15 @@ CLONE_UNTRACED = 0x00800000  # would be invisible to strace -f
 AT_EMPTY_PATH = 0x1000
 AF_NETLINK = 16
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, AF_NETLINK)
+# Every other protocol loads a module of the kernel for whoever asks (SCTP, DCCP, MPTCP, SMC, L2TP): parts that few use
+# and many found holes in. Of netlink, routing is what resolvers and runtimes ask.
+PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6)
+NETLINK_ROUTE = 0
+TCP_ULP = 31  # puts TLS into the kernel
+
+_TYPE = 0xF  # socket types without SOCK_CLOEXEC and SOCK_NONBLOCK
+_INTERNET_TYPES = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW)
+_SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # the argument that holds them
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
@@ -169,6 +178,8 @@ def init_program() -> bytes:
 def common_rules() -> list[Rule]:
     """What no job may do, in whatever engine."""
     ask = ASK_WORKER
+    internet = Test(0, "among", (socket.AF_INET, socket.AF_INET6))
+    ulp = Test(2, "among", (TCP_ULP,))
     return [
         # glibc falls back to clone, whose flags a filter can read.
         Rule("clone3", ERRNO | errno.ENOSYS),
@@ -176,6 +187,12 @@ def common_rules() -> list[Rule]:
         # Only 32 bits are compared because the kernel ignores the rest, and an attacker sets them.
         Rule("ioctl", ask, (Test(1, "among", (termios.TIOCSTI, termios.TIOCLINUX)),)),
         Rule("socket", ask, (Test(0, "not_among", FAMILIES),)),
+        Rule("socket", ask, (Test(0, "among", (AF_NETLINK,)), Test(2, "not_among", (NETLINK_ROUTE,)))),
+        Rule("socket", ask, (internet, Test(1, "not_among", _INTERNET_TYPES, _TYPE))),
+        Rule("socket", ask, (internet, Test(2, "not_among", PROTOCOLS))),
+        Rule("setsockopt", ERRNO | errno.ENOPROTOOPT, (Test(1, "among", (socket.IPPROTO_TCP,)), ulp)),
+        # Urgent data: nothing needs it, and on unix sockets it was a way into the kernel (CVE-2025-38236).
+        *(Rule(name, ask, (Test(place, "any_bit", (socket.MSG_OOB,)),)) for name, place in _SEND_FLAGS.items()),
         *(Rule(name, ask) for name in DENIED),
     ]
 
@@ -210,7 +227,6 @@ def process_control_rules() -> list[Rule]:
     ]
 
 
-_TYPE = 0xF  # socket types without SOCK_CLOEXEC and SOCK_NONBLOCK
 _CONNECTED_TYPES = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
 _PROTOCOL_LEVELS: Sequence[int] = (socket.IPPROTO_IP, socket.IPPROTO_IPV6, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 

@@ -84,6 +84,12 @@ def test_older_landlocks_do_for_root(restricted, monkeypatch, abi):
     assert restricted.check().missing == ()
 
 
+@pytest.mark.parametrize("abi", [0, 1, 2, 5])
+def test_older_landlocks_do_for_bubblewrap(bubblewrap, monkeypatch, abi):
+    monkeypatch.setattr(bubblewrap, "abi", abi)
+    assert bubblewrap.check().missing == ()
+
+
 def test_the_filter_is_missed(engine, monkeypatch):
     monkeypatch.setattr(seccomp, "common_rules", list)
     words = {"bubblewrap": "open a socket to the hypervisor", "restricted": "make a user namespace"}

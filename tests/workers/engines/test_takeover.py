@@ -135,3 +135,21 @@ def test_a_process_sets_how_it_runs_itself(bench):
 def test_a_stop_of_every_process_that_can_be_reached_ends_at_the_deadline(bench):
     run = bench.perl("kill 'STOP', 1, getppid; kill 'STOP', -1; sleep 100", timeout_seconds=1.0)
     assert run.kind == "timeout"
+
+
+@pytest.mark.parametrize("abi", [2, 5, 6])
+def test_a_domain_without_rights_on_files_forbids_none(bwrap, monkeypatch, abi):
+    monkeypatch.setattr(bwrap.engine, "abi", abi)
+    run = bwrap.sh("mkdir a b; echo x > a/f; mv a/f b/g; ln b/g a/h; mv a b; mv b ~/c; cat ~/c/g ~/c/a/h; kill -0 $$")
+    assert run.output == "x\nx\n"
+    assert run.ended.exit_code == 0
+    assert "landlock" in run.ended.enforced_layers
+
+
+def test_a_stopped_pid_1_holds_nothing_up(bwrap, monkeypatch):
+    """A kernel before Linux 6.12 lets a job stop pid 1: the end is seen in the trace."""
+    monkeypatch.setattr(bwrap.engine, "abi", 0)
+    run = bwrap.sh("kill -STOP 1 && echo stopped; (sleep 0.01 &); exit 3", timeout_seconds=30)
+    assert run.output == "stopped\n"
+    assert (run.kind, run.ended.exit_code) == ("exited", 3)
+    assert run.seen("kill(1, SIGSTOP) = 0")
