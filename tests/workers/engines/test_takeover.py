@@ -1,6 +1,7 @@
 """No job takes over a process of its own uid: not pid 1 of its sandbox, not its tracer. Each protection holds alone."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -153,3 +154,30 @@ def test_a_stopped_pid_1_holds_nothing_up(bwrap, monkeypatch):
     assert run.output == "stopped\n"
     assert (run.kind, run.ended.exit_code) == ("exited", 3)
     assert run.seen("kill(1, SIGSTOP) = 0")
+
+
+@pytest.mark.root
+def test_a_process_of_the_same_uid_outside_of_the_job_is_out_of_reach(bench):
+    """Where the worker is an ordinary user, it and the jobs of its other slots have the job's uid."""
+    uid = bench.engine.owner(0)
+    order = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", "/usr/bin/perl", "-e"]
+    with subprocess.Popen([*order, '$| = 1; print "ready\\n"; sleep 60'], stdout=subprocess.PIPE, env={}) as bystander:
+        assert bystander.stdout.readline() == b"ready\n"
+        run = bench.perl(
+            TRY
+            + f"my $pid = {bystander.pid};"
+            + r"""
+            my $part = pack('P Q', my $room = "\0" x 16, 8); my $limit = pack('Q Q', 0, 0);
+            calls(limit => [302, $pid, 0, $limit, 0], affinity => [203, $pid, 16, $room], nice => [141, 0, $pid, 19],
+                policy => [144, $pid, 5, $room], io => [251, 1, $pid, 3 << 13], probe => [62, $pid, 0], stop => [62, $pid, 19],
+                all => [62, -1, 19], nice_user => [141, 2, 0, 0], readv => [310, $pid, $part, 1, $part, 1, 0]);
+            for my $name (qw(mem environ maps fd)) { my ($path, $flags) = ("/proc/$pid/$name", 0);
+                try($name => sub { syscall 2, $path, $flags, 0 }) }
+            """
+        )
+        bystander.kill()
+    found = results(run)
+    found.pop("all")  # reaches no one, or the job's own
+    if bench.engine.name == "bubblewrap":
+        assert found.pop("nice_user") == "done"  # of the processes in its own namespace
+    assert set(found.values()) <= {"EPERM", "EACCES", "ESRCH", "ENOENT"}, found
