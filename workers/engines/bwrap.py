@@ -10,7 +10,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from workers.engines import landlock, launch, processes, seccomp
+from workers.engines import landlock, launch, notices, processes, seccomp
 from workers.engines.egress import PORT, EgressProxy
 from workers.engines.inside import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, Orders, memory_file
 from workers.engines.keeper import Keeper
@@ -81,7 +81,7 @@ class BwrapBox:
         return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
 
     def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:  # noqa: ARG002  # the port leads there
-        return {}
+        return {"prctl": notices.accept}
 
     # -- the row of programs
 

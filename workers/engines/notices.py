@@ -89,6 +89,11 @@ def control_own_process(question: Question) -> Reply:
     return Reply(error=errno.EPERM)
 
 
+def accept(_: Question) -> Reply:
+    """Answer that the call succeeded, and change nothing: programs that hide keys in their memory go on."""
+    return Reply()
+
+
 def refuse(question: Question) -> Reply:
     if question.call != "socket":
         return Reply(error=errno.EPERM)

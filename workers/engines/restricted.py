@@ -74,7 +74,8 @@ class RestrictedBox:
 
     def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:
         self.dummies = Dummies(proxy)
-        return self.dummies.answers() | dict.fromkeys(seccomp.CONTROLS, notices.control_own_process)
+        controls = dict.fromkeys(seccomp.CONTROLS, notices.control_own_process)
+        return {"prctl": notices.accept} | controls | self.dummies.answers()
 
     def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
         site, passed = self.site, list[int]()

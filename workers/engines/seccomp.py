@@ -27,6 +27,7 @@ PRETEND_SUCCESS = ERRNO  # errno 0: the call returns 0 and does nothing
 CALLS = {
     "ioctl": 16, "socket": 41, "connect": 42, "bind": 49, "socketpair": 53, "setsockopt": 54, "clone": 56, "execve": 59,
     "execveat": 322, "clone3": 435, "sendto": 44, "sendmsg": 46, "sendmmsg": 307,
+    "prctl": 157,
     # reach into other processes
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "pidfd_getfd": 438,
     "process_madvise": 440,
@@ -36,6 +37,7 @@ CALLS = {
     # change what is mounted, or leave the namespaces
     "mount": 165, "umount2": 166, "pivot_root": 155, "open_tree": 428, "move_mount": 429, "fsopen": 430,
     "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442, "unshare": 272, "setns": 308, "chroot": 161,
+    "statmount": 457, "listmount": 458,  # the table of mounts by other means
     # do files and network past the tracer, or trap the kernel half way
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "userfaultfd": 323,
     "open_by_handle_at": 304, "name_to_handle_at": 303, "fanotify_init": 300,
@@ -61,7 +63,7 @@ CONTROLS = {
 ONE_PROCESS = {"setpriority": 0, "ioprio_set": 1}  # PRIO_PROCESS, IOPRIO_WHO_PROCESS: and no group, and no user
 _DENIED_IN_PART = {
     "ioctl", "socket", "connect", "bind", "socketpair", "setsockopt", "clone", "execve", "execveat", "clone3",
-    "sendto", "sendmsg", "sendmmsg", *CONTROLS,
+    "sendto", "sendmsg", "sendmmsg", "prctl", *CONTROLS,
 }  # fmt: skip
 SHARED_OBJECTS = tuple(name for name in CALLS if name.startswith(("shm", "sem", "msg", "mq_")))
 DENIED = tuple(name for name in CALLS if name not in {*_DENIED_IN_PART, *SHARED_OBJECTS})
@@ -75,6 +77,7 @@ FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, AF_NETLINK)
 # and many found holes in. Of netlink, routing is what resolvers and runtimes ask.
 PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6)
 NETLINK_ROUTE = 0
+PR_SET_DUMPABLE = 4
 TCP_ULP = 31  # puts TLS into the kernel
 
 _TYPE = 0xF  # socket types without SOCK_CLOEXEC and SOCK_NONBLOCK
@@ -191,6 +194,8 @@ def common_rules() -> list[Rule]:
         Rule("socket", ask, (internet, Test(1, "not_among", _INTERNET_TYPES, _TYPE))),
         Rule("socket", ask, (internet, Test(2, "not_among", PROTOCOLS))),
         Rule("setsockopt", ERRNO | errno.ENOPROTOOPT, (Test(1, "among", (socket.IPPROTO_TCP,)), ulp)),
+        # The tracer cannot read the memory and descriptors of a process that is not dumpable: names would be missing.
+        Rule("prctl", ask, (Test(0, "among", (PR_SET_DUMPABLE,)),)),
         # Urgent data: nothing needs it, and on unix sockets it was a way into the kernel (CVE-2025-38236).
         *(Rule(name, ask, (Test(place, "any_bit", (socket.MSG_OOB,)),)) for name, place in _SEND_FLAGS.items()),
         *(Rule(name, ask) for name in DENIED),

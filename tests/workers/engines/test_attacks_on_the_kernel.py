@@ -27,11 +27,12 @@ def test_117_nothing_can_be_mounted_and_no_namespace_entered(bench):
     run = bench.perl(
         TRY
         + r"""
-        my ($a, $b) = ("none", "/tmp");
+        my ($a, $b, $room) = ("none", "/tmp", "\0" x 64);
         calls(mount => [165, $a, $b, my $t = "tmpfs", 0, 0], umount => [166, my $p = "/proc", 0], chroot => [161, $b],
             pivot_root => [155, $b, my $c = "/tmp"], fsopen => [430, my $f = "tmpfs", 0], open_tree => [428, -100, $b, 1],
             unshare_user => [272, 0x10000000], unshare_mount => [272, 0x20000], setns => [308, 0, 0],
-            move_mount => [429, -1, $a, -1, $b, 0]);
+            move_mount => [429, -1, $a, -1, $b, 0],
+            statmount => [457, $room, $room, 64, 0], listmount => [458, $room, $room, 8, 0]);
         """
     )
     assert set(results(run).values()) == {"EPERM"}

@@ -181,6 +181,22 @@ def test_126_the_tracer_cannot_be_found_or_killed(bench):
     assert run.seen('"/etc/hosts"')
 
 
+def test_126_the_tracer_cannot_be_blinded(bench):
+    """A process that is not dumpable hides its memory, and so every name, from a tracer without capabilities."""
+    run = bench.perl(
+        TRY
+        + r"""
+        try(hide => sub { syscall 157, 4, 0, 0, 0, 0 }); try(high => sub { syscall 157, 4 | 1 << 32, 0, 0, 0, 0 });
+        print 'dumpable ', syscall(157, 3, 0, 0, 0, 0), "\n";
+        open my $f, '<', '/etc/a-hidden-name'; open my $g, '<', '/etc/hosts';
+        """
+    )
+    assert results(run) == {"hide": "done", "high": "done", "dumpable": "1"}
+    assert run.seen('"/etc/a-hidden-name"')
+    assert run.seen('"/etc/hosts"', "</etc/hosts>")
+    assert run.seen("prctl(0x4")
+
+
 def test_126_no_other_process_can_be_signalled(bench):
     bystander = bench.perl(
         TRY
