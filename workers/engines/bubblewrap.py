@@ -3,7 +3,10 @@
 bwrap never runs as root: started as root, the worker gives each slot a uid of its own first. The command sees a
 read-only system, its checkout at /job, and a home (/home/job) and /tmp of its own, which lie on disk beside the
 checkout. The home is not the checkout, so that what a command looks for under ~ is told from what it brought along;
-it is empty, and every look is in the trace. Nothing else of the machine is there.
+it is empty, and every look is in the trace. Nothing else of the machine is there, and no mount is listed.
+
+Pid 1 inside is the launcher: it has the job's uid, and three protections of which each is enough. It is not dumpable,
+it is outside of the Landlock domain of the command, and its own filter kills the sandbox at any call but a few.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ network but the egress proxy; no call of the common list; no process of another 
 process outlives the job. What it does not: the job sees the machine's own paths, users and host name; the names and
 attributes (not the contents) of files anywhere can be asked for and, as an ordinary user, changed where the user may.
 Its processes cannot speak with each other but through pipes and socket pairs: no loopback, no named socket, no shared
-memory with a name. Before Linux 6.12 a job can kill its own tracer, and ends with it. It is for repositories that one
-trusts; a pool or job has to ask for it by name.
+memory with a name. Before Linux 6.12 a job can kill its own tracer, and ends with it. A program that its owner may not
+read (mode 0111) is traced without its names: the tracer has no capability here. The checkout's own path is the
+machine's, and cannot be hidden. It is for repositories that one trusts; a pool or job has to ask for it by name.
 """
 
 from __future__ import annotations

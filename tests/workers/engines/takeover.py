@@ -73,7 +73,7 @@ if (!$failed) {
 print defined $failed ? "refused: $failed\n" : "written\n";
 if (!fork) { exit if fork; select undef, undef, undef, 0.05; exit }    # an orphan, whose death wakes pid 1
 wait;
-for (1 .. 100) { last if -s $file; select undef, undef, undef, $failed ? 0.002 : 0.02 }
+for (1 .. ($failed ? 100 : 700)) { last if -s $file; select undef, undef, undef, $failed ? 0.002 : 0.02 }
 print "taken\n" if -s $file;
 """
 
