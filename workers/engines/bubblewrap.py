@@ -3,7 +3,10 @@
 bwrap never runs as root: started as root, the worker gives each slot a uid of its own first. The command sees a
 read-only system, its checkout at /job, and a home (/home/job) and /tmp of its own, which lie on disk beside the
 checkout. The home is not the checkout, so that what a command looks for under ~ is told from what it brought along;
-it is empty, and every look is in the trace. Nothing else of the machine is there.
+it is empty, and every look is in the trace. Nothing else of the machine is there, and no mount is listed.
+
+Pid 1 inside is the launcher: it has the job's uid, and three protections of which each is enough. It is not dumpable,
+it is outside of the Landlock domain of the command, and its own filter kills the sandbox at any call but a few.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.engines import bwrap, cgroups, checks, launch, volumes
+from workers.engines import bwrap, cgroups, checks, landlock, launch, volumes
 from workers.engines.base import Capabilities, Ended, Isolation, Limits, Order, Places, Sink, Stop
 from workers.engines.bwrap import BwrapBox
 from workers.engines.egress import WayOut
@@ -48,6 +51,7 @@ class Bubblewrap:
         self.read_only = tuple(read_only)
         self.way_out = way_out or WayOut()
         self.hierarchy = cgroups.find() if os.geteuid() == 0 else None
+        self.abi = landlock.version()
 
     def owner(self, slot: int) -> int | None:
         return self.slots.uid(slot)
@@ -65,7 +69,15 @@ class Bubblewrap:
     def check(self) -> Capabilities:
         why_not = self._find_volumes()
         with self.slots.spare() as slot:
-            subject = checks.Subject(self._run, self.owner, slot, self.directory, self.reset)
+            subject = checks.Subject(
+                self._run,
+                self.owner,
+                slot,
+                self.directory,
+                self.reset,
+                has_init=True,
+                scopes_signals=self.abi >= landlock.SCOPES_SINCE,
+            )
             missing = checks.all_of(
                 self.requirements,
                 lambda: checks.attack(subject),
@@ -107,7 +119,7 @@ class Bubblewrap:
 
     def _box(self, site: Site) -> BwrapBox:
         version = launch.versions("bwrap")
-        return BwrapBox(site, version=version, read_only=self.read_only, cpu=_processor(site.order))
+        return BwrapBox(site, version=version, abi=self.abi, read_only=self.read_only, cpu=_processor(site.order))
 
     def _survive(self, slot: int) -> list[str]:
         with checks.workspace(self.owner(slot)) as place:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from workers.engines import launch, processes, seccomp
+from workers.engines import landlock, launch, notices, processes, seccomp
 from workers.engines.egress import PORT, EgressProxy
 from workers.engines.inside import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, Orders, memory_file
 from workers.engines.keeper import Keeper
@@ -20,7 +20,7 @@ from workers.engines.site import Site
 
 HOME, WORKSPACE, TEMPORARY = "/home/job", "/job", "/tmp"  # noqa: S108  # names inside
 SHARED_MEMORY_BYTES = 64 << 20
-_OWN_PROCESSES_INSIDE = 2  # pid 1, and the launcher that becomes the command
+_OWN_PROCESSES_INSIDE = 2  # the launcher as pid 1, and its child that becomes the command
 
 NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup")
 _SYSTEM_FILES = (
@@ -38,13 +38,16 @@ class BwrapBox:
         "seccomp", "tracer_outside",
     )  # fmt: skip
 
-    def __init__(self, site: Site, *, version: str, read_only: tuple[str, ...] = (), cpu: int | None = None) -> None:
-        self.site, self.version, self.read_only, self.cpu = site, version, read_only, cpu
+    def __init__(
+        self, site: Site, *, version: str, abi: int, read_only: tuple[str, ...] = (), cpu: int | None = None
+    ) -> None:
+        self.site, self.version, self.abi, self.read_only, self.cpu = site, version, abi, read_only, cpu
         self.status_reader, self.status_writer = os.pipe()
         os.set_blocking(self.status_reader, False)
         self.status: dict[str, int] = {}
         self.keeper = Keeper(site.uid)
         self.init: int | None = None  # a pidfd of pid 1 of the namespace
+        self.layers += ("landlock",) if landlock.domain(abi)[0] else ()
         self.layers += ("control_group",) if site.group else ("resource_limits",)
         self.layers += ("uid_of_its_own",) if site.uid is not None else ()
         self.layers += ("egress_proxy",) if site.order.egress else ("no_network",)
@@ -55,14 +58,20 @@ class BwrapBox:
     def orders(self) -> Orders:
         order = self.site.order
         one_program = seccomp.one_program_rules(PROGRAM_FD) if not order.allow_exec else []
+        domain, paths = landlock.domain(self.abi)
         return Orders(
             argv=order.argv,
             directory=f"{WORKSPACE}/{self.site.directory}",
             environment=self.site.environment(HOME, TEMPORARY),
-            filter=seccomp.program([*one_program, *seccomp.common_rules()]),
+            filter=seccomp.program([*one_program, *seccomp.init_control_rules(), *seccomp.common_rules()]),
             port=PORT if order.egress else None,
             one_program=not order.allow_exec,
+            own_session=True,
             limits=[] if self.site.group else self._soft_limits(),
+            init_filter=seccomp.init_program(),
+            hides_mounts=True,
+            landlock=domain,
+            paths=paths,
         )
 
     def _soft_limits(self) -> list[tuple[int, int, int]]:
@@ -72,7 +81,7 @@ class BwrapBox:
         return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
 
     def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:  # noqa: ARG002  # the port leads there
-        return {}
+        return {"prctl": notices.accept}
 
     # -- the row of programs
 
@@ -103,6 +112,10 @@ class BwrapBox:
         gid = os.getegid() if site.uid is None else site.uid
         return [
             *[f"--unshare-{name}" for name in NAMESPACES],
+            # Its own pid 1 would be an unfiltered process of the job's uid, whose memory the job can write.
+            "--as-pid-1",
+            # For the launcher's `hide_mounts`, which drops them.
+            *["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_SETPCAP"],
             *["--disable-userns", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"],
             *[word for name in ("/etc", "/home", "/var") for word in ("--perms", "0755", "--dir", name)],
             *self._system(),

@@ -26,6 +26,7 @@ _GREEDY = Path(__file__).with_name("greedy.pl").read_text("utf-8")
 _DISK = Path(__file__).with_name("greedy_disk.pl").read_text("utf-8")
 _SECONDS = 10.0
 _DISK_BYTES = 16 << 20
+_EPERM = str(errno.EPERM)
 _STALE_SECONDS = 60  # the moment between making a directory and locking it is far shorter
 
 Run = Callable[[Order, Sink, Sink, Stop], Ended]
@@ -40,7 +41,12 @@ _WANTED: dict[str, tuple[set[str], str]] = {
     "system": (_NO, "a job can write into the system"),
     "root": (_NO, "a job can write beside its workspace"),
     "exec": ({"EPERM"}, "a job that may not start programs can"),
+    "above_state": (_NO, "a job can read the registers of the process above it"),
+    "above_memory": (_NO, "a job can write into the memory of the process above it"),
+    "above_write": (_NO, "a job can write into another process"),
+    "above_limits": (_NO, "a job can set limits of the process above it"),
 }
+_FILTERS_OF_INIT = 2  # the tracer's, which every process inherits, and its own
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Subject:
     slot: int
     directory: Callable[[int, Path, Limits], Path]
     reset: Callable[[int], None]
+    has_init: bool  # jobs have a pid 1 of their own
+    scopes_signals: bool  # Landlock keeps them from signalling processes outside of the job
 
 
 _PREFIX = "runtime-orchestrator-check-"
@@ -107,12 +115,20 @@ def attack(subject: Subject) -> list[str]:
     checks = {
         f"the command did not run to its end: {ended.kind}, {output[-300:]!r}": ended.exit_code == 0,
         f"the command runs as {said.get('uid')}": said.get("uid") == f"{uid} {uid}",
+        f"a job has capabilities: {said.get('capabilities')}": said.get("capabilities") == "none",
+        f"a job can read the table of mounts: {said.get('mounts')}": said.get("mounts") == "0",
         "the environment of pid 1 is readable": said.get("environment") == "0",
         f"descriptors leak into the job: {said.get('descriptors')}": said.get("descriptors", "0,1,2") == "0,1,2",
         "calls of another architecture are not killed": said.get("foreign_call") == "31",
         f"the way out does not answer: {said.get('way_out')}": said.get("way_out") == "405",
         "the tracer saw nothing": b"execveat(" in trace and b"unshare(" in trace,
+        "a job can signal the process above it": not subject.scopes_signals or said.get("above_signal") == _EPERM,
     }
+    if subject.has_init:
+        checks |= {
+            "pid 1 of a sandbox is not filtered": int(said.get("above_filters", 0)) >= _FILTERS_OF_INIT,
+            "pid 1 of a sandbox is dumpable": said.get("above_owner") not in (uid, None),
+        }
     return found + [words for words, holds in checks.items() if not holds]
 
 

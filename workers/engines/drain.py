@@ -72,14 +72,17 @@ class Pump(threading.Thread):
 
 
 class TracePump(Pump):
-    """Hands on whole lines, from the command's own `execve` on, without those of the sandbox's own processes.
+    """Hands on whole lines, from the command's own `execve` on.
 
     `own_execs`: how many programs the sandbox starts before the command. Up to then no foreign code has run, so the
-    lines can be trusted; strings in later ones are escaped by strace, so no command can forge a line.
+    lines can be trusted; strings in later ones are escaped by strace, so no command can forge a line. From then on two
+    kinds of lines are left out: those of the sandbox's first process, which is outside of the namespaces and so out of
+    the command's reach, and the expected ends of its other ones. Whatever else pid 1 of the sandbox does is evidence.
     """
 
     _EXEC = re.compile(rb"(\d+) +[\d.]+ execve(?:at)?\(")
     _CALL = re.compile(rb"(\d+) +[\d.]+ (\w+)\(")
+    _EXPECTED_END = re.compile(rb"\d+ +[\d.]+ \+\+\+ (?:exited with \d+|killed by SIGKILL) \+\+\+$")
     _ENDED = re.compile(rb" *[\d.]+ \+\+\+ (?:exited with (\d+)|killed by (SIG\w+))")
 
     def __init__(self, descriptor: int, sink: Sink, cap: int, *, own_execs: int) -> None:
@@ -87,8 +90,9 @@ class TracePump(Pump):
         with contextlib.suppress(OSError):  # room means fewer switches between tracer and worker
             fcntl.fcntl(descriptor, _F_SETPIPE_SZ, _CHUNK)
         self.own_execs = own_execs
-        self.own_pids: set[bytes] = set()
-        self.own_prefixes: tuple[bytes, ...] = ()
+        self.own_pids: dict[bytes, None] = {}  # in the order of their first lines
+        self.outer_prefix = b" "  # no line begins with it
+        self.inner_prefixes: tuple[bytes, ...] = ()
         self.command: bytes | None = None  # the pid of the command, once it was started
         self.exit_code: int | None = None
         self.killed_by: str | None = None
@@ -114,7 +118,7 @@ class TracePump(Pump):
             self._rest, self.truncated = b"", True
         if self.command is None:
             lines = self._after_start(lines)
-        self._add([line for line in lines if not line.startswith(self.own_prefixes)])
+        self._add([line for line in lines if not self._is_own(line)])
 
     def idle(self) -> None:
         """Strace has written down all that happened so far."""
@@ -184,12 +188,18 @@ class TracePump(Pump):
             match = self._EXEC.match(line)
             if match and self.own_execs == 0:
                 self.command = match[1]
-                self.own_pids.discard(match[1])
-                self.own_prefixes = tuple(pid + b" " for pid in sorted(self.own_pids))
+                self.own_pids.pop(match[1], None)
+                prefixes = [pid + b" " for pid in self.own_pids]
+                self.outer_prefix, self.inner_prefixes = (prefixes or [b" "])[0], tuple(prefixes[1:])
                 return lines[index:]
             self.own_execs -= bool(match)
-            self.own_pids.add(line.split(b" ", 1)[0])
+            self.own_pids[line.split(b" ", 1)[0]] = None
         return []
+
+    def _is_own(self, line: bytes) -> bool:
+        if line.startswith(self.outer_prefix):
+            return True
+        return line.startswith(self.inner_prefixes) and bool(self._EXPECTED_END.match(line))
 
     def _notice_the_end(self, lines: list[bytes]) -> None:
         if self.command is None:

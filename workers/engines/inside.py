@@ -44,6 +44,8 @@ class Orders:
     one_program: bool = False
     own_session: bool = False
     limits: list[tuple[int, int, int]] = field(default_factory=list)
+    init_filter: bytes = b""  # not empty: it is pid 1, and stays so with this filter while its child does the rest
+    hides_mounts: bool = False  # needs CAP_SYS_ADMIN and CAP_SYS_CHROOT, and drops them
     landlock: tuple[int, int, int, int] | None = None  # size of the attributes, files, network, scopes
     paths: list[PathRule] = field(default_factory=list)
 
@@ -56,10 +58,12 @@ class Orders:
             (b"c", self.directory),
             (b"n", str(self.port or "")),
             (b"s", "1" if self.own_session else ""),
+            (b"m", "1" if self.hides_mounts else ""),
             (b"x", f"{PROGRAM_FD} {OPEN_FILES[0]} {OPEN_FILES[1]}" if self.one_program else ""),
             (b"l", " ".join(map(str, self.landlock)) if self.landlock else ""),
         ]
-        return b"".join(_record(tag, os.fsencode(value)) for tag, value in records) + _record(b"f", self.filter)
+        filters = _record(b"f", self.filter) + _record(b"i", self.init_filter)
+        return b"".join(_record(tag, os.fsencode(value)) for tag, value in records) + filters
 
 
 def _record(tag: bytes, value: bytes) -> bytes:

@@ -50,6 +50,23 @@ def shape(abi: int) -> tuple[int, int, int, int]:
     return size, handled(abi), _TCP_BIND_AND_CONNECT, _ABSTRACT_SOCKETS_AND_SIGNALS
 
 
+def domain(abi: int) -> tuple[tuple[int, int, int, int] | None, list[PathRule]]:
+    """Build the smallest domain: it closes no file, and no process in it reaches a process outside of it.
+
+    The kernel refuses ptrace, and so `/proc/PID/mem` and its like, to whoever is in a domain that the other is not in;
+    from `SCOPES_SINCE` on signals too. A domain without rights on files costs nothing at an `open`. Older kernels want
+    one: the right to link and rename between directories, which version 1 forbids to everybody in a domain.
+
+    Returns:
+        The shape as `shape` gives it, or None where the kernel has no such domain; and the rules.
+    """
+    if abi >= SCOPES_SINCE:
+        return (24, 0, 0, _ABSTRACT_SOCKETS_AND_SIGNALS), []
+    if abi >= 2:
+        return (8, _REFER, 0, 0), [PathRule(_REFER, 0, "/")]
+    return None, []
+
+
 def rules(abi: int, *, writable: list[Path], readable: tuple[str, ...]) -> list[PathRule]:
     known = handled(abi)
     read = _EXECUTE | _READ_FILE | _READ_DIRECTORY

@@ -10,7 +10,8 @@ the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`:
 - `+++ exited with N +++` and `+++ killed by SIGX +++` stand for every process and thread; `--- SIGX {...} ---` for
   every signal but those of `UNREMARKABLE_SIGNALS`. A call cut by another process is `call(... <unfinished ...>` and
   later `<... call resumed>...) = result`.
-- The engine drops what comes before the command's first `execve`, and all lines of the sandbox's own two processes.
+- The engine drops what comes before the command's first `execve`, all lines of bwrap outside of the sandbox, and the
+  end of the sandbox's pid 1. Any other line of pid 1 is handed on: its filter lets it do nothing that is traced.
   So the first line is that `execve` (or `execveat(FD</path>, "", ..., AT_EMPTY_PATH)` when `allow_exec` is false).
 - Calls that the sandbox refuses by its own seccomp filter never reach strace, but those that `notices.py` answers: they
   come as lines of the same form, made by the worker.

@@ -2,6 +2,8 @@
 # can make any system call; nothing but its core is loaded. It reads its orders (records: tag, length, bytes) from one
 # descriptor and speaks with the worker over another: "port" and "notices" carry a descriptor, "ready" waits for "go",
 # "failed ERRNO" is its last word when the command cannot be started. If the worker is gone it ends without a trace.
+# Where it is pid 1 of a namespace it hides the mount table and forks first: the child becomes the command, the parent
+# stays as init.
 use strict;
 use warnings;
 
@@ -66,6 +68,49 @@ sub enter_landlock {
         syscall 3, $fd;
     }
     must("landlock", syscall 446, $ruleset, 0);
+}
+
+# The mount table names the place of each mount on its file system, and so directories of the machine. The kernel lists
+# only mounts of a process's own namespace below its root: with a root in the namespace that bwrap made, and in a copy
+# of that namespace, nothing is listed, and all paths lead where they did. A descriptor keeps the first one alive. The
+# capabilities that this takes are all there are, and go at once.
+sub hide_mounts {
+    my ($root, $self) = ('/', '/proc/self/ns/mnt');
+    my $top = must("root", syscall 2, $root, 010000000 | 0200000 | 02000000, 0);    # O_PATH, O_DIRECTORY, O_CLOEXEC
+    my $first = must("mount namespace", syscall 2, $self, 02000000, 0);
+    must("mount namespace", syscall 272, 0x20000);
+    must("root", syscall 81, $top);
+    my $here = '.';
+    must("root", syscall 161, $here);
+    must("close", syscall 3, $top);
+    must("ambient capabilities", syscall 157, 47, 4, 0, 0, 0);
+    must("bounding capability $_", syscall 157, 24, $_, 0, 0, 0) for 18, 21, 8;    # SYS_CHROOT, SYS_ADMIN, SETPCAP
+    my ($header, $none) = (pack('L l', 0x20080522, 0), pack('L6', (0) x 6));
+    must("capabilities", syscall 126, $header, $none);
+    return $first;
+}
+
+# Pid 1 runs under the job's own uid, so the job must not be able to make it do anything: its memory, registers and
+# descriptors are closed (not dumpable), and a filter kills the namespace at any call but the few of this loop. It calls
+# the kernel directly, because perl's own functions may allocate memory or set signals on their way. The end of all its
+# descriptors is what the child waits for before it starts the command.
+sub be_init {
+    my ($main, $filter, $kept) = @_;
+    my $program = pack 'S x6 P', length($filter) / 8, $filter;
+    my $status = pack 'l', 0;
+    my $pid = 0;
+    must("not dumpable", syscall 157, 4, 0, 0, 0, 0);
+    must("filter of pid 1", syscall 317, 1, 0, $program);
+    syscall 436, 0, $kept - 1, 0 if $kept;
+    syscall 436, $kept ? $kept + 1 : 0, 0xFFFFFFFF, 0;
+    $pid = syscall 61, -1, $status, 0, 0 while $pid != $main && ($pid != -1 || $! == 4);
+    my $word = unpack 'l', $status;
+    syscall 231, $pid == -1 ? 125 : $word & 127 ? 128 + ($word & 127) : $word >> 8 & 255;
+}
+
+sub wait_for_init {
+    my ($gate) = @_;
+    sysread($gate, my $nothing, 1) // fail("waiting for pid 1: $!");
 }
 
 # WAIT_KILLABLE (32) keeps a storm of signals from asking the worker the same question again and again; Linux 5.19.
@@ -151,6 +196,13 @@ my ($one, $many) = read_orders();
 must("close on exec", syscall 436, 3, 0xFFFFFFFF, 4);
 must("no new privileges", syscall 157, 38, 1, 0, 0, 0);
 must("die with parent", syscall 157, 1, 9, 0, 0, 0);
+my $gate;
+my $kept = $one->{m} ? hide_mounts() : undef;
+if ($one->{i}) {
+    pipe $gate, my $open or fail("pipe: $!");
+    my $main = fork // fail("fork: $!");
+    be_init($main, $one->{i}, $kept) if $main;
+}
 must("session", syscall 112) if $one->{s};
 limit(split / /) for @{ $many->{r} // [] };
 open_port($one->{n}) if $one->{n};
@@ -163,6 +215,7 @@ if ($one->{x}) {
     pin($path, split / /, $one->{x}) or cannot("run '$argv[0]'");
 }
 enter_landlock($one->{l}, @{ $many->{p} // [] }) if $one->{l};
+wait_for_init($gate) if $gate;
 enter_seccomp($one->{f});
 say_to_worker("ready");
 my $answer = '';

@@ -5,8 +5,9 @@ network but the egress proxy; no call of the common list; no process of another 
 process outlives the job. What it does not: the job sees the machine's own paths, users and host name; the names and
 attributes (not the contents) of files anywhere can be asked for and, as an ordinary user, changed where the user may.
 Its processes cannot speak with each other but through pipes and socket pairs: no loopback, no named socket, no shared
-memory with a name. Before Linux 6.12 a job can kill its own tracer, and ends with it. It is for repositories that one
-trusts; a pool or job has to ask for it by name.
+memory with a name. Before Linux 6.12 a job can kill its own tracer, and ends with it. A program that its owner may not
+read (mode 0111) is traced without its names: the tracer has no capability here. The checkout's own path is the
+machine's, and cannot be hidden. It is for repositories that one trusts; a pool or job has to ask for it by name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.engines import cgroups, checks, landlock, launch, processes, seccomp, volumes
+from workers.engines import cgroups, checks, landlock, launch, notices, processes, seccomp, volumes
 from workers.engines.base import Capabilities, Ended, EngineUnavailable, Isolation, Limits, Order, Places, Sink, Stop
 from workers.engines.dummies import Dummies
 from workers.engines.egress import EgressProxy, WayOut
@@ -53,7 +54,8 @@ class RestrictedBox:
     def orders(self) -> Orders:
         site, order = self.site, self.site.order
         rules = seccomp.one_program_rules(PROGRAM_FD) if not order.allow_exec else []
-        rules += [*seccomp.no_network_rules(), *seccomp.no_shared_objects_rules(), *seccomp.common_rules()]
+        rules += [*seccomp.no_network_rules(), *seccomp.no_shared_objects_rules()]
+        rules += [*seccomp.process_control_rules(), *seccomp.common_rules()]
         return Orders(
             argv=order.argv,
             directory=str(order.workspace / site.directory),
@@ -75,7 +77,8 @@ class RestrictedBox:
 
     def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:
         self.dummies = Dummies(proxy)
-        return self.dummies.answers()
+        controls = dict.fromkeys(seccomp.CONTROLS, notices.control_own_process)
+        return {"prctl": notices.accept} | controls | self.dummies.answers()
 
     def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
         site, passed = self.site, list[int]()
@@ -153,7 +156,15 @@ class Restricted:
     def check(self) -> Capabilities:
         why_not = self._find_volumes()
         with self.slots.spare() as slot:
-            subject = checks.Subject(self._run, self.owner, slot, self.directory, self.reset)
+            subject = checks.Subject(
+                self._run,
+                self.owner,
+                slot,
+                self.directory,
+                self.reset,
+                has_init=False,
+                scopes_signals=self.abi >= landlock.SCOPES_SINCE,
+            )
             missing = checks.all_of(
                 self.requirements,
                 lambda: checks.attack(subject),

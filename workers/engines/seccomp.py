@@ -26,13 +26,18 @@ PRETEND_SUCCESS = ERRNO  # errno 0: the call returns 0 and does nothing
 
 CALLS = {
     "ioctl": 16, "socket": 41, "connect": 42, "bind": 49, "socketpair": 53, "setsockopt": 54, "clone": 56, "execve": 59,
-    "execveat": 322, "clone3": 435,
+    "execveat": 322, "clone3": 435, "sendto": 44, "sendmsg": 46, "sendmmsg": 307,
+    "prctl": 157,
     # reach into other processes
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "pidfd_getfd": 438,
     "process_madvise": 440,
+    # set how other processes run
+    "prlimit64": 302, "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
+    "setpriority": 141, "ioprio_set": 251,
     # change what is mounted, or leave the namespaces
     "mount": 165, "umount2": 166, "pivot_root": 155, "open_tree": 428, "move_mount": 429, "fsopen": 430,
     "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442, "unshare": 272, "setns": 308, "chroot": 161,
+    "statmount": 457, "listmount": 458,  # the table of mounts by other means
     # do files and network past the tracer, or trap the kernel half way
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "userfaultfd": 323,
     "open_by_handle_at": 304, "name_to_handle_at": 303, "fanotify_init": 300,
@@ -50,8 +55,15 @@ CALLS = {
     "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241,
 }  # fmt: skip
 
+# By the place of the argument that is the process; what stands before it says whether it is one at all.
+CONTROLS = {
+    "prlimit64": 0, "sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0,
+    "setpriority": 1, "ioprio_set": 1,
+}  # fmt: skip
+ONE_PROCESS = {"setpriority": 0, "ioprio_set": 1}  # PRIO_PROCESS, IOPRIO_WHO_PROCESS: and no group, and no user
 _DENIED_IN_PART = {
     "ioctl", "socket", "connect", "bind", "socketpair", "setsockopt", "clone", "execve", "execveat", "clone3",
+    "sendto", "sendmsg", "sendmmsg", "prctl", *CONTROLS,
 }  # fmt: skip
 SHARED_OBJECTS = tuple(name for name in CALLS if name.startswith(("shm", "sem", "msg", "mq_")))
 DENIED = tuple(name for name in CALLS if name not in {*_DENIED_IN_PART, *SHARED_OBJECTS})
@@ -61,6 +73,16 @@ CLONE_UNTRACED = 0x00800000  # would be invisible to strace -f
 AT_EMPTY_PATH = 0x1000
 AF_NETLINK = 16
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, AF_NETLINK)
+# Every other protocol loads a module of the kernel for whoever asks (SCTP, DCCP, MPTCP, SMC, L2TP): parts that few use
+# and many found holes in. Of netlink, routing is what resolvers and runtimes ask.
+PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6)
+NETLINK_ROUTE = 0
+PR_SET_DUMPABLE = 4
+TCP_ULP = 31  # puts TLS into the kernel
+
+_TYPE = 0xF  # socket types without SOCK_CLOEXEC and SOCK_NONBLOCK
+_INTERNET_TYPES = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW)
+_SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # the argument that holds them
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
@@ -134,9 +156,33 @@ def program(rules: Iterable[Rule]) -> bytes:
     return b"".join(struct.pack("HBBI", *step) for step in code)
 
 
+# All that pid 1 of a sandbox does once it has this filter: close what it holds, wait for children, and end. The last
+# two are the kernel's own.
+INIT_CALLS = {"wait4": 61, "close_range": 436, "exit_group": 231, "rt_sigreturn": 15, "restart_syscall": 219}
+
+
+def init_program() -> bytes:
+    """Build the filter of a sandbox's pid 1: any call that is not in `INIT_CALLS` kills it, and so the namespace.
+
+    An allow-list and no copy of the job's filter: a job that got hold of pid 1 could do nothing with it.
+    """
+    code: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCH_AT),
+        (_EQUAL, 1, 0, _AUDIT_ARCH_X86_64),
+        (_RETURN, 0, 0, KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+    ]
+    for number in INIT_CALLS.values():
+        code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, ALLOW)]
+    code.append((_RETURN, 0, 0, KILL))
+    return b"".join(struct.pack("HBBI", *step) for step in code)
+
+
 def common_rules() -> list[Rule]:
     """What no job may do, in whatever engine."""
     ask = ASK_WORKER
+    internet = Test(0, "among", (socket.AF_INET, socket.AF_INET6))
+    ulp = Test(2, "among", (TCP_ULP,))
     return [
         # glibc falls back to clone, whose flags a filter can read.
         Rule("clone3", ERRNO | errno.ENOSYS),
@@ -144,6 +190,14 @@ def common_rules() -> list[Rule]:
         # Only 32 bits are compared because the kernel ignores the rest, and an attacker sets them.
         Rule("ioctl", ask, (Test(1, "among", (termios.TIOCSTI, termios.TIOCLINUX)),)),
         Rule("socket", ask, (Test(0, "not_among", FAMILIES),)),
+        Rule("socket", ask, (Test(0, "among", (AF_NETLINK,)), Test(2, "not_among", (NETLINK_ROUTE,)))),
+        Rule("socket", ask, (internet, Test(1, "not_among", _INTERNET_TYPES, _TYPE))),
+        Rule("socket", ask, (internet, Test(2, "not_among", PROTOCOLS))),
+        Rule("setsockopt", ERRNO | errno.ENOPROTOOPT, (Test(1, "among", (socket.IPPROTO_TCP,)), ulp)),
+        # The tracer cannot read the memory and descriptors of a process that is not dumpable: names would be missing.
+        Rule("prctl", ask, (Test(0, "among", (PR_SET_DUMPABLE,)),)),
+        # Urgent data: nothing needs it, and on unix sockets it was a way into the kernel (CVE-2025-38236).
+        *(Rule(name, ask, (Test(place, "any_bit", (socket.MSG_OOB,)),)) for name, place in _SEND_FLAGS.items()),
         *(Rule(name, ask) for name in DENIED),
     ]
 
@@ -161,7 +215,23 @@ def no_shared_objects_rules() -> list[Rule]:
     return [Rule(name, ASK_WORKER) for name in SHARED_OBJECTS]
 
 
-_TYPE = 0xF  # socket types without SOCK_CLOEXEC and SOCK_NONBLOCK
+def init_control_rules() -> list[Rule]:
+    """Build the rules for jobs in a pid namespace: the only process there that is not theirs is pid 1."""
+    return [Rule(name, ASK_WORKER, (Test(place, "among", (1,)),)) for name, place in CONTROLS.items()]
+
+
+def process_control_rules() -> list[Rule]:
+    """Build the rules for jobs without a pid namespace: the worker answers for each process that is named.
+
+    The kernel compares uids and nothing else. Where the worker is an ordinary user, a job could end it with a limit of
+    zero seconds.
+    """
+    return [
+        *(Rule(name, ASK_WORKER, (Test(0, "not_among", (value,)),)) for name, value in ONE_PROCESS.items()),
+        *(Rule(name, ASK_WORKER, (Test(place, "not_among", (0,)),)) for name, place in CONTROLS.items()),
+    ]
+
+
 _CONNECTED_TYPES = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
 _PROTOCOL_LEVELS: Sequence[int] = (socket.IPPROTO_IP, socket.IPPROTO_IPV6, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 

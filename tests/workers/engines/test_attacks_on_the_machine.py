@@ -22,10 +22,10 @@ SECRET = "the-worker-keeps-this"
 
 def test_125_pid_1_has_no_secrets(bwrap, monkeypatch):
     monkeypatch.setenv("WORKER_SECRET", SECRET)
-    run = bwrap.sh("wc -c < /proc/1/environ; tr '\\0' ' ' < /proc/1/cmdline", environment={"JOB_SECRET": SECRET})
-    size, command = run.output.splitlines()
-    assert size.strip() == "0"
-    assert command.startswith("/usr/bin/bwrap --args ")
+    script = "cat /proc/1/environ 2>&1; tr '\\0' ' ' < /proc/1/cmdline"
+    refusal, command = bwrap.sh(script, environment={"JOB_SECRET": SECRET}).output.splitlines()
+    assert refusal == "cat: /proc/1/environ: Permission denied"
+    assert command.startswith("/usr/bin/perl /proc/self/fd/")
     assert SECRET not in command
 
 
@@ -43,6 +43,51 @@ def test_125_files_of_the_machine_cannot_be_read(bench):
     assert SECRET not in run.output
     assert "root:" not in run.output
     assert run.seen(str(secret), "-1 E")
+
+
+def test_125_no_path_of_the_machine_is_in_proc(bwrap):
+    files = "mountinfo mounts mountstats maps smaps environ cmdline cgroup stat status limits"
+    run = bwrap.sh(
+        f"""for at in self 1 thread-self; do for name in {files}; do cat /proc/$at/$name 2>/dev/null; done; done
+        ls -l /proc/self/fd /proc/self/cwd /proc/self/root /proc/self/map_files 2>&1; pwd -P; echo end"""
+    )
+    assert run.output.endswith("/job\nend\n")
+    assert str(bwrap.base) not in run.output
+    assert ".private" not in run.output
+
+
+def test_125_the_mount_table_cannot_be_read(bench):
+    run = bench.sh(
+        "cat /proc/self/mountinfo /proc/mounts /proc/1/mountinfo /proc/$PPID/mountinfo 2>/dev/null; echo end"
+    )
+    assert run.output == "end\n"
+
+
+def test_117_files_move_and_mounts_stay_where_no_mount_is_listed(bwrap):
+    run = bwrap.sh(
+        """mkdir a b && echo x > a/f && mv a/f b/f && ln b/f a/g && cp b/f /tmp/f && mv /tmp/f ~/f && cat ~/f a/g
+        cd /; ls -d .. job usr/bin/perl; ls /../etc/hosts; touch /usr/x /x /etc/x 2>&1 | grep -c 'Read-only'"""
+    )
+    assert run.output.split() == ["x", "x", "..", "job", "usr/bin/perl", "/../etc/hosts", "3"]
+
+
+def test_128_no_capability_is_left(bench):
+    run = bench.perl(
+        TRY
+        + r"""
+        my ($header, $held) = (pack('L l', 0x20080522, 0), "\0" x 24);
+        syscall 125, $header, $held; print 'held ', unpack('H*', $held), "\n";
+        for my $number (0 .. 40) {
+            try("bounding$number" => sub { syscall(157, 23, $number, 0, 0, 0) ? 0 : -1 });
+            try("ambient$number" => sub { syscall(157, 47, 1, $number, 0, 0) ? 0 : -1 });
+            try("raise$number" => sub { syscall 157, 47, 2, $number, 0, 0 });
+        }
+        """
+    )
+    found = results(run)
+    assert set(found.pop("held")) == {"0"}
+    bounding = {name: value for name, value in found.items() if name.startswith("bounding")}
+    assert {name for name in found if found[name] == "done"} <= (set() if os.geteuid() == 0 else set(bounding))
 
 
 @contextlib.contextmanager
@@ -134,6 +179,22 @@ def test_126_the_tracer_cannot_be_found_or_killed(bench):
     assert "alive" in run.output
     assert not any(line.isdigit() for line in run.output.splitlines())
     assert run.seen('"/etc/hosts"')
+
+
+def test_126_the_tracer_cannot_be_blinded(bench):
+    """A process that is not dumpable hides its memory, and so every name, from a tracer without capabilities."""
+    run = bench.perl(
+        TRY
+        + r"""
+        try(hide => sub { syscall 157, 4, 0, 0, 0, 0 }); try(high => sub { syscall 157, 4 | 1 << 32, 0, 0, 0, 0 });
+        print 'dumpable ', syscall(157, 3, 0, 0, 0, 0), "\n";
+        open my $f, '<', '/etc/a-hidden-name'; open my $g, '<', '/etc/hosts';
+        """
+    )
+    assert results(run) == {"hide": "done", "high": "done", "dumpable": "1"}
+    assert run.seen('"/etc/a-hidden-name"')
+    assert run.seen('"/etc/hosts"', "</etc/hosts>")
+    assert run.seen("prctl(0x4")
 
 
 def test_126_no_other_process_can_be_signalled(bench):

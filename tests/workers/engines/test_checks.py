@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.workers.engines.conftest import FIRST_UID, REAL
+from tests.workers.engines.takeover import unprotect_init
 from workers.engines import checks, engine_named, inside, keeper, landlock, launch, processes, seccomp
 from workers.engines.base import EngineUnavailable, SandboxFailed, Stop
 from workers.engines.bwrap import BwrapBox
@@ -83,6 +84,12 @@ def test_older_landlocks_do_for_root(restricted, monkeypatch, abi):
     assert restricted.check().missing == ()
 
 
+@pytest.mark.parametrize("abi", [0, 1, 2, 5])
+def test_older_landlocks_do_for_bubblewrap(bubblewrap, monkeypatch, abi):
+    monkeypatch.setattr(bubblewrap, "abi", abi)
+    assert bubblewrap.check().missing == ()
+
+
 def test_the_filter_is_missed(engine, monkeypatch):
     monkeypatch.setattr(seccomp, "common_rules", list)
     words = {"bubblewrap": "open a socket to the hypervisor", "restricted": "make a user namespace"}
@@ -111,9 +118,56 @@ def test_the_read_only_root_is_missed(bubblewrap, monkeypatch):
 
 
 def test_the_empty_environment_is_missed(bubblewrap, monkeypatch):
+    unprotect_init(monkeypatch, "dumpable", "landlock")
     traced = launch.traced
     monkeypatch.setattr(launch, "traced", lambda fifo: ["/usr/bin/env", "SECRET=x", *traced(fifo)])
     assert "the environment of pid 1 is readable" in missing(bubblewrap)
+
+
+def test_a_takeover_of_pid_1_keeps_the_worker_from_starting(bubblewrap, monkeypatch):
+    unprotect_init(monkeypatch, "dumpable", "landlock", "filter")
+    found = missing(bubblewrap)
+    for words in ("read the registers of", "write into the memory of", "signal"):
+        assert f"a job can {words} the process above it" in found
+    assert "pid 1 of a sandbox is not filtered" in found
+    assert "pid 1 of a sandbox is dumpable" in found
+
+
+@pytest.mark.parametrize(
+    ("protection", "words"),
+    [
+        ("dumpable", "pid 1 of a sandbox is dumpable"),
+        ("filter", "pid 1 of a sandbox is not filtered"),
+        pytest.param(
+            "landlock",
+            "a job can signal the process above it",
+            marks=pytest.mark.skipif(landlock.version() < landlock.SCOPES_SINCE, reason="needs Linux 6.12"),
+        ),
+    ],
+)
+def test_each_protection_of_pid_1_is_missed(bubblewrap, monkeypatch, protection, words):
+    unprotect_init(monkeypatch, protection)
+    assert words in missing(bubblewrap)
+
+
+def test_a_tracer_that_can_be_written_is_found(restricted, monkeypatch):
+    rules = [rule for rule in seccomp.common_rules() if rule.call != "process_vm_writev"]
+    monkeypatch.setattr(landlock, "shape", lambda _: None)
+    monkeypatch.setattr(seccomp, "common_rules", lambda: rules)
+    monkeypatch.setattr(seccomp, "process_control_rules", list)
+    found = missing(restricted)
+    assert "a job can write into the memory of the process above it" in found
+    assert "a job can write into another process" in found
+    assert "a job can set limits of the process above it" in found
+
+
+def test_a_readable_mount_table_is_missed(bubblewrap, monkeypatch):
+    hide = b"$one->{m} ? hide_mounts() : undef"
+    assert hide in inside.SCRIPT
+    monkeypatch.setattr(inside, "SCRIPT", inside.SCRIPT.replace(hide, b"undef"))
+    found = missing(bubblewrap)
+    assert "a job can read the table of mounts" in found
+    assert "a job has capabilities" in found
 
 
 def test_a_descriptor_that_leaks_is_found(bubblewrap, monkeypatch):

@@ -22,7 +22,7 @@ COMMAND = b"""\
 7020  1795000000.000009 openat(AT_FDCWD, "/etc/group", O_RDONLY) = 3
 """
 AFTER = b"""\
-701   1795000000.000010 openat(AT_FDCWD, "/own", O_RDONLY) = 3
+700   1795000000.000010 openat(AT_FDCWD, "/own", O_RDONLY) = 3
 702   1795000000.000011 +++ exited with 3 +++
 701   1795000000.000012 +++ exited with 3 +++
 700   1795000000.000013 +++ exited with 3 +++
@@ -84,6 +84,21 @@ def test_the_trace_begins_with_the_command_and_has_its_lines_only(size):
     source.send(*(data[at : at + size] for at in range(0, len(data), size)))
     assert source.end() == COMMAND + b"702   1795000000.000011 +++ exited with 3 +++\n"
     assert (source.pump.exit_code, source.pump.killed_by, source.pump.has_ended) == (3, None, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'701   1795000000.000010 openat(AT_FDCWD, "/taken", O_RDONLY) = 3\n',
+        b"701   1795000000.000010 --- SIGSTOP {si_signo=SIGSTOP} ---\n",
+        b"701   1795000000.000010 +++ killed by SIGSYS +++\n",
+        b'701   1795000000.000010 <... connect resumed>, {sa_family=AF_UNIX, sun_path="+++ exited with 0 +++"}, 9) = 0\n',
+    ],
+)
+def test_what_pid_1_does_after_the_start_is_in_the_trace(line):
+    source = tracing()
+    source.send(SETUP, COMMAND, line, AFTER)
+    assert line in source.end()
 
 
 def test_a_death_by_signal_is_noticed():

@@ -122,6 +122,24 @@ def test_a_name_is_resolved_once_and_that_answer_is_used(proxy_for, upstream):
     assert asked == [NAME]
 
 
+@pytest.mark.parametrize("second", ["127.0.0.2", "169.254.169.254", "10.0.0.1", "::1", "fd00::1", "64:ff9b::7f00:1"])
+def test_a_name_that_leads_elsewhere_the_second_time_is_refused(proxy_for, upstream, second):
+    answers = iter([["127.0.0.1"], [second], ["127.0.0.1", second]])
+
+    def is_public(address):
+        return address == "127.0.0.1" or addresses.is_public(address)
+
+    proxy = proxy_for(way_out=WayOut(lambda *_: next(answers), is_public))
+    first = connect(proxy, f"{NAME}:{upstream.port}")
+    read_until(first, b"hello\n")
+    for _ in range(2):
+        assert "403" in answer(connect(proxy, f"{NAME}:{upstream.port}"))
+    first.close()
+    found = sorted((record.verdict, record.reason) for record in finished(proxy))
+    assert found == [("allowed", None), ("refused", "private_address"), ("refused", "private_address")]
+    assert len(upstream.came) == 1
+
+
 def test_a_name_that_does_not_exist_is_unreachable(proxy_for):
     proxy = proxy_for("gone.example")
     assert "502" in answer(connect(proxy, "gone.example:443"))

@@ -93,7 +93,8 @@ def test_only_the_bits_that_the_kernel_reads_are_compared(high):
     assert run(COMMON, "ioctl", 0, high | 0x541C) == ASK_WORKER
     assert run(COMMON, "ioctl", 0, high | 0x5413) == ALLOW
     assert run(COMMON, "socket", high | 40) == ASK_WORKER
-    assert run(COMMON, "socket", high | 2) == ALLOW
+    assert run(COMMON, "socket", high | 2, high | 1) == ALLOW
+    assert run(COMMON, "socket", high | 2, high | 1, high | 132) == ASK_WORKER
 
 
 @pytest.mark.parametrize("family", [1, 2, 10, 16])
