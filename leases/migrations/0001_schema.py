@@ -1,0 +1,193 @@
+"""The schema of 0.1.0. A database that ran commit 8637103 has all of it: `replaces` lists the migrations it applied."""
+
+import django.contrib.postgres.fields
+import django.db.models.deletion
+import runtime_jobs.identifiers
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    initial = True
+
+    replaces = [
+        ('leases', '0001_initial'),
+        ('leases', '0002_room'),
+        ('leases', '0003_lanes'),
+        ('leases', '0004_scheduling'),
+        ('leases', '0005_lead_of_a_share'),
+        ('leases', '0006_turns'),
+    ]
+
+    dependencies = [
+        ('runtime_jobs', '0001_schema'),
+        ('workers', '0001_schema'),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name='Breaker',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('org_slug', models.CharField(max_length=63)),
+                ('job_type', models.CharField(max_length=50)),
+                ('state', models.CharField(choices=[('closed', 'Closed'), ('open', 'Open'), ('half_open', 'Half Open')], default='closed', max_length=10)),
+                ('opened_at', models.DateTimeField(null=True)),
+                ('cool_until', models.DateTimeField(null=True)),
+                ('seen_from', models.DateTimeField(null=True)),
+                ('limit_id', models.IntegerField(null=True)),
+            ],
+            options={
+                'db_table': 'lane_breakers',
+                'constraints': [models.UniqueConstraint(fields=('org_slug', 'job_type'), name='one_breaker')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Lane',
+            fields=[
+                ('id', models.AutoField(primary_key=True, serialize=False)),
+                ('queue_id', models.IntegerField()),
+                ('project_slug', models.CharField(max_length=63)),
+                ('source_address', models.CharField(blank=True, help_text='Where its jobs are limited by it.', max_length=45)),
+                ('concurrency_key', models.CharField(blank=True, max_length=200)),
+                ('limits', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), default=list, size=None)),
+                ('head_id', models.BigIntegerField(null=True)),
+                ('head_at', models.DateTimeField(null=True)),
+                ('scan_from', models.BigIntegerField(default=9223372036854775807)),
+                ('blocked_by', models.IntegerField(null=True)),
+                ('eligible_at', models.DateTimeField(null=True)),
+            ],
+            options={
+                'db_table': 'lanes',
+                'indexes': [models.Index(condition=models.Q(('blocked_by__isnull', True), ('head_id__isnull', False)), fields=['queue_id', 'head_at', 'head_id'], name='lanes_to_serve'), models.Index(condition=models.Q(('blocked_by__isnull', False)), fields=['blocked_by'], name='lanes_blocked'), models.Index(condition=models.Q(('eligible_at__isnull', False)), fields=['eligible_at'], name='lanes_due')],
+                'constraints': [models.UniqueConstraint(fields=('queue_id', 'project_slug', 'source_address', 'concurrency_key'), name='one_lane')],
+            },
+        ),
+        migrations.CreateModel(
+            name='LaneProfile',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('job_type', models.CharField(max_length=50)),
+                ('requirements', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=63), default=list, help_text='Sorted.', size=None)),
+                ('least_isolation', models.CharField(choices=[('none', 'none'), ('restricted', 'restricted'), ('namespaces', 'namespaces')], max_length=20)),
+            ],
+            options={
+                'db_table': 'lane_profiles',
+                'constraints': [models.UniqueConstraint(fields=('job_type', 'least_isolation', 'requirements'), name='one_lane_profile')],
+            },
+        ),
+        migrations.CreateModel(
+            name='LaneQueue',
+            fields=[
+                ('pool', models.CharField(max_length=63)),
+                ('profile_id', models.IntegerField()),
+                ('org_slug', models.CharField(max_length=63)),
+                ('priority', models.IntegerField()),
+                ('limits', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), default=list, size=None)),
+                ('head_id', models.BigIntegerField(null=True)),
+                ('head_at', models.DateTimeField(null=True)),
+                ('tier', models.IntegerField()),
+                ('rank', models.FloatField(default=0)),
+                ('served_at', models.DateTimeField(null=True)),
+                ('blocked_by', models.IntegerField(null=True)),
+                ('eligible_at', models.DateTimeField(null=True)),
+                ('id', models.AutoField(primary_key=True, serialize=False)),
+            ],
+            options={
+                'db_table': 'lane_queues',
+                'indexes': [models.Index(models.F('pool'), models.F('profile_id'), models.OrderBy(models.F('tier'), descending=True), models.F('rank'), models.F('head_id'), condition=models.Q(('blocked_by__isnull', True), ('head_id__isnull', False)), name='lane_queues_to_serve'), models.Index(condition=models.Q(('blocked_by__isnull', True), ('head_id__isnull', False)), fields=['pool', 'rank'], name='lane_queues_by_rank'), models.Index(fields=['org_slug', 'pool'], name='lane_queues_of_organization'), models.Index(condition=models.Q(('eligible_at__isnull', False)), fields=['eligible_at'], name='lane_queues_due'), models.Index(condition=models.Q(('blocked_by__isnull', False)), fields=['blocked_by'], name='lane_queues_blocked')],
+                'constraints': [models.UniqueConstraint(fields=('pool', 'profile_id', 'org_slug', 'priority'), name='one_lane_queue')],
+            },
+        ),
+        migrations.CreateModel(
+            name='LaneShare',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('pool', models.CharField(max_length=63)),
+                ('org_slug', models.CharField(max_length=63)),
+                ('weight', models.PositiveIntegerField(default=1)),
+                ('served', models.FloatField(default=0)),
+                ('lead', models.FloatField(db_default=0)),
+            ],
+            options={
+                'db_table': 'lane_shares',
+                'constraints': [models.UniqueConstraint(fields=('pool', 'org_slug'), name='one_lane_share')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Limit',
+            fields=[
+                ('id', models.AutoField(primary_key=True, serialize=False)),
+                ('kind', models.CharField(choices=[('organization', 'Organization'), ('plan', 'Plan'), ('emergency', 'Emergency'), ('source_address', 'Source Address'), ('concurrency', 'Concurrency'), ('rate', 'Rate'), ('pause', 'Pause'), ('throttle', 'Throttle'), ('breaker', 'Breaker')], max_length=20)),
+                ('scope', models.CharField(choices=[('organization', 'Organization'), ('project', 'Project'), ('address', 'Address'), ('key', 'Key'), ('pool', 'Pool'), ('job_type', 'Job Type')], default='organization', max_length=20)),
+                ('org_slug', models.CharField(blank=True, max_length=63)),
+                ('key', models.CharField(max_length=200)),
+                ('max_active', models.PositiveIntegerField(null=True)),
+                ('per_hour', models.PositiveIntegerField(null=True)),
+                ('burst', models.PositiveIntegerField(null=True)),
+                ('spent_until', models.DateTimeField(null=True)),
+                ('binds_below', models.IntegerField(null=True)),
+                ('one_shot', models.BooleanField(default=False)),
+                ('until', models.DateTimeField(help_text='From then on it holds nobody.', null=True)),
+                ('waiting', models.BooleanField(default=False)),
+                ('note', models.CharField(blank=True, max_length=1000)),
+                ('set_by', models.CharField(blank=True, max_length=200)),
+                ('set_at', models.DateTimeField(null=True)),
+                ('version', models.PositiveIntegerField(default=1, help_text="Rises with every change; the API's ETag.")),
+            ],
+            options={
+                'db_table': 'lane_limits',
+                'indexes': [models.Index(condition=models.Q(('until__isnull', False)), fields=['until'], name='limits_for_a_while')],
+                'constraints': [models.UniqueConstraint(fields=('scope', 'org_slug', 'key', 'kind'), name='one_limit'), models.CheckConstraint(condition=models.Q(models.Q(('max_active__isnull', False), ('per_hour__isnull', True)), models.Q(('burst__gt', 0), ('max_active__isnull', True), ('per_hour__gt', 0)), _connector='OR'), name='limit_of_one_sort')],
+            },
+        ),
+        migrations.CreateModel(
+            name='LimitSlot',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('limit_id', models.IntegerField()),
+                ('n', models.BigIntegerField()),
+                ('job_id', models.BigIntegerField(null=True)),
+                ('retired', models.BooleanField(default=False)),
+            ],
+            options={
+                'db_table': 'lane_limit_slots',
+                'indexes': [models.Index(condition=models.Q(('job_id__isnull', True), ('retired', False)), fields=['limit_id', 'n'], name='limit_slots_free'), models.Index(condition=models.Q(('job_id__isnull', False)), fields=['job_id'], name='limit_slots_of_job'), models.Index(condition=models.Q(('retired', True)), fields=['limit_id'], name='limit_slots_retired')],
+                'constraints': [models.UniqueConstraint(fields=('limit_id', 'n'), name='one_limit_slot')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Lease',
+            fields=[
+                ('id', models.BigAutoField(primary_key=True, serialize=False)),
+                ('lease_ulid', models.CharField(default=runtime_jobs.identifiers.new_lease_id, editable=False, max_length=30, unique=True)),
+                ('pool', models.CharField(max_length=63)),
+                ('state', models.CharField(choices=[('granted', 'Granted'), ('active', 'Active'), ('completed', 'Completed'), ('canceled', 'Canceled'), ('released', 'Released'), ('expired', 'Expired'), ('revoked', 'Revoked')], editable=False, max_length=20)),
+                ('status', models.GeneratedField(db_persist=True, expression=models.Case(models.When(state__in=('granted', 'active'), then=models.Value('open')), default='state'), output_field=models.CharField(max_length=20))),
+                ('fence', models.BigIntegerField()),
+                ('session', models.CharField(blank=True, max_length=26)),
+                ('ttl_seconds', models.PositiveIntegerField()),
+                ('heartbeat_interval_seconds', models.PositiveIntegerField()),
+                ('acknowledge_within_seconds', models.PositiveIntegerField()),
+                ('leased_at', models.DateTimeField()),
+                ('acknowledged_at', models.DateTimeField(null=True)),
+                ('last_heartbeat_at', models.DateTimeField(null=True)),
+                ('expires_at', models.DateTimeField()),
+                ('completed_at', models.DateTimeField(null=True)),
+                ('ended_reason', models.CharField(max_length=40, null=True)),
+                ('final_digest', models.CharField(max_length=64, null=True)),
+                ('job', models.ForeignKey(db_column='job_ulid', db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='runtime_jobs.job', to_field='job_ulid')),
+                ('worker', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='workers.worker', to_field='worker_id')),
+            ],
+            options={
+                'db_table': 'runtime_worker_leases',
+                'indexes': [models.Index(fields=['job', 'status'], name='leases_of_job'), models.Index(fields=['worker', 'status'], name='leases_of_worker'), models.Index(condition=models.Q(('state__in', ('granted', 'active'))), fields=['state'], name='open_leases')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('granted', 'active'))), fields=('job',), name='one_open_lease_per_job'), models.UniqueConstraint(fields=('job', 'fence'), name='one_lease_per_fence'), models.CheckConstraint(condition=models.Q(models.Q(('state__in', ('granted', 'active')), ('completed_at__isnull', True)), models.Q(models.Q(('state__in', ('granted', 'active')), _negated=True), ('completed_at__isnull', False)), _connector='OR'), name='lease_open_or_completed'), models.CheckConstraint(condition=models.Q(('state__in', ['granted', 'active', 'completed', 'canceled', 'released', 'expired', 'revoked'])), name='lease_state_known'), models.CheckConstraint(condition=models.Q(models.Q(('state', 'active'), _negated=True), ('acknowledged_at__isnull', False), _connector='OR'), name='lease_active_is_acknowledged')],
+            },
+        ),
+        # Renewals are the most frequent write: they find room on their own page (HOT).
+        migrations.RunSQL(
+            "ALTER TABLE runtime_worker_leases SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01)",
+            "ALTER TABLE runtime_worker_leases RESET (fillfactor, autovacuum_vacuum_scale_factor)",
+        ),
+    ]
