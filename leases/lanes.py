@@ -10,6 +10,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from leases.attaching import limits_of_lane, limits_of_queue
+from leases import quotas
 from leases.guards import JOBS_OF_ADDRESS, QUEUES_OF_ORGANIZATION, guard
 from leases.limits import Subject, put
 from leases.models import Lane, LaneProfile, LaneQueue, LimitKind, LimitScope
@@ -23,7 +24,7 @@ BELOW = {LimitKind.SOURCE_ADDRESS: 100, LimitKind.CONCURRENCY: None}
 SQL = Path(__file__).parent / "sql"
 # In the order in which one calls another.
 FUNCTIONS = (
-    *("lanes_tokens", "lanes_room", "lanes_full", "lanes_hold", "lanes_take", "lanes_rank", "lanes_charge"),
+    *("lanes_tokens", "submit_quota_waiting", "submit_quota", "lanes_room", "lanes_full", "lanes_hold", "lanes_take", "lanes_rank", "lanes_charge"),
     *("lanes_hand_on", "lanes_settle", "lanes_show", "lanes_end", "lanes_due", "lanes_behind", "lanes_advance"),
 )
 
@@ -95,6 +96,15 @@ class Ending:
     entered: list[tuple[int, int, datetime]] = field(default_factory=list)  # job, lane, created_at
     freed: list[int] = field(default_factory=list)
     taken: "Taken | None" = None
+    arrivals: dict[str, quotas.Arrivals] = field(default_factory=dict)  # new waiting jobs, by organization
+
+    def arrived(self, org_slug: str) -> None:
+        """Count one more waiting job of the organization."""
+        self.arrivals.setdefault(org_slug, quotas.Arrivals()).jobs += 1
+
+    def enforce(self, org_slug: str, terms: quotas.QuotaTerms) -> None:
+        """Refuse the new waiting jobs of the organization if its quota is short when the transaction ends."""
+        self.arrivals.setdefault(org_slug, quotas.Arrivals()).terms = terms
 
     @property
     def again(self) -> bool:
@@ -103,14 +113,22 @@ class Ending:
     def tell(self) -> None:
         if self.taken:
             self.taken.settle()
-        if not self.entered and not self.freed:
+        arrived = sorted((org_slug, arrivals) for org_slug, arrivals in self.arrivals.items() if arrivals.jobs)
+        parts = [quotas.take(org_slug, arrivals) for org_slug, arrivals in arrived]  # evaluated from left to right
+        if self.entered or self.freed:
+            jobs, lanes, ats = [list(column) for column in zip(*self.entered, strict=True)] or [[], [], []]
+            values: list[object] = [self.freed, jobs, lanes, ats]
+            parts.append(("lanes_end(%s::bigint[], %s::bigint[], %s::integer[], %s::timestamptz[])", values))
+        if not parts:
             return
-        jobs, lanes, ats = [list(column) for column in zip(*self.entered, strict=True)] or [[], [], []]
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT lanes_end(%s::bigint[], %s::bigint[], %s::integer[], %s::timestamptz[])",
-                [self.freed, jobs, lanes, ats],
+                f"SELECT {', '.join(call for call, _ in parts)}", [value for _, values in parts for value in values]
             )
+            told = cursor.fetchone()
+        for (org_slug, _), was_taken in zip(arrived, told, strict=False):
+            if not was_taken:
+                raise quotas.QuotaChanged(org_slug)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from orchestrator.lifecycle.admission import Known, known_for
 from orchestrator.lifecycle.by_client import Submission, new_job, place, queue
 from orchestrator.lifecycle.dependencies import Standing, outlook_on
 from orchestrator.lifecycle.transaction import verb, written
-from runtime_jobs.errors import Invalid, LifecycleError, Refused
+from runtime_jobs.errors import Invalid, LifecycleError, QuotaExceeded, Refused
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from runtime_jobs.policy import Policy
@@ -47,13 +47,15 @@ def submit_many(
     """Queue a job for each entry that may come in; one that is refused stops no other. What the door has refused stands
     among the entries as its refusal. With `once`, the same request again returns the first results.
 
-    Raises IdempotencyConflict."""
+    Raises IdempotencyConflict; and, if no entry may come in and a submit quota is why, QueueFull or
+    SubmitRateExceeded: nothing is kept under the key then, so the same request may succeed later."""
     if once and (told := once.known()):
         return _remembered(told)
     submissions = [entry for entry in entries if isinstance(entry, Submission)]
     known = known_for({one.home for one in submissions}, default_pool=default_pool)
     at = now or known.at
     placed = _placed(entries, submissions, policy_of, known)
+    _require_some(placed)
     told = _told(placed) if once else ""
     if once and (first := once.settle(told, at=at)) != told:
         return _remembered(first)
@@ -86,6 +88,14 @@ def _placed(
             return refusal
 
     return [tried(entry) for entry in entries]
+
+
+def _require_some(placed: Sequence[_Placed | LifecycleError]) -> None:
+    if any(isinstance(one, _Placed) for one in placed):
+        return
+    for one in placed:
+        if isinstance(one, QuotaExceeded):
+            raise one
 
 
 def _told(placed: Sequence[_Placed | LifecycleError]) -> str:

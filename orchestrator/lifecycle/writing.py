@@ -1,5 +1,6 @@
 """What a verb has decided, kept until it ends: then all of it is written by one statement, however much there is."""
 
+import copy
 import itertools
 import logging
 from collections.abc import Iterator
@@ -45,8 +46,9 @@ class VerbEnding(Ending):
 class Written:
     """The rows that one verb has made or changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, recounted: frozenset[str] = frozenset()) -> None:
         self.ending = VerbEnding()
+        self.recounted = recounted  # organizations whose quota was recounted for this call
         self.lanes: dict[tuple[str, ...], int] = {}  # that were looked up
         self.events: list[NewEvent] = []
         self.beside: list[Model] = []  # new rows of other tables
@@ -70,7 +72,7 @@ class Written:
         """Take back whatever was decided of this job inside, if it ends in a refusal."""
         rows = [(row, dict(vars(row))) for row in (holding.job, holding.lease)]
         lists = [(kept, len(kept)) for kept in self._lists]
-        new, changed = dict(self._new), dict(self._changed)
+        new, changed, arrivals = dict(self._new), dict(self._changed), copy.deepcopy(self.ending.arrivals)
         try:
             yield
         except LifecycleError:
@@ -79,7 +81,7 @@ class Written:
                 vars(row).update(before)
             for kept, length in lists:
                 del kept[length:]
-            self._new, self._changed = new, changed
+            self._new, self._changed, self.ending.arrivals = new, changed, arrivals
             raise
 
     def flush(self) -> None:
