@@ -32,9 +32,7 @@ BEGIN
             awaited := awaited || one.id;
         END IF;
     END LOOP;
-    FOR one IN SELECT DISTINCT lane AS id FROM unnest(p_lanes) AS lane ORDER BY 1 LOOP
-        PERFORM pg_advisory_xact_lock_shared(7, one.id);
-    END LOOP;
+    PERFORM lanes_keep(p_lanes);
     IF awaited <> '{}' THEN
         SELECT coalesce(array_agg(id), '{}') INTO changed FROM lanes WHERE blocked_by = ANY (awaited);
         PERFORM FROM lanes WHERE id = ANY (changed || p_lanes) ORDER BY id FOR NO KEY UPDATE;
@@ -47,7 +45,7 @@ BEGIN
     LOOP
         UPDATE lanes l
            SET scan_from = least(l.scan_from, one.job), head_id = least(l.head_id, one.job),
-               head_at = least(l.head_at, one.at)
+               head_at = least(l.head_at, one.at), idle_since = NULL
          WHERE l.id = one.id AND (l.head_id IS NULL OR l.head_id > one.job OR l.scan_from > one.job);
         IF FOUND THEN
             changed := changed || one.id;

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from leases.limits import KeyRoom
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle.admission import Known, known_for
 from orchestrator.lifecycle.by_client import Submission, new_job, place, queue
@@ -76,6 +77,8 @@ def _placed(
 ) -> list[_Placed | LifecycleError]:
     named = {name for one in submissions for name in one.depends_on}
     outlook = outlook_on(named, org_slugs={one.org_slug for one in submissions})
+    keyed = {(one.org_slug, one.group.key) for one in submissions if one.group}
+    keys = KeyRoom(keyed) if keyed else None
     policies = {name: policy_of(name) for name in {one.spec.job_type for one in submissions}}
 
     def tried(entry: Submission | LifecycleError) -> _Placed | LifecycleError:
@@ -83,6 +86,8 @@ def _placed(
             return entry
         job = new_job(entry, policies[entry.spec.job_type])
         try:
+            if keys and entry.group:
+                keys.take(entry.org_slug, entry.group.key)
             return _Placed(job, entry, place(job, entry, known, outlook))
         except LifecycleError as refusal:
             return refusal

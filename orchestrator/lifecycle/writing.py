@@ -58,7 +58,7 @@ class Written:
 
     @property
     def _lists(self) -> list[list[Any]]:
-        return [self.events, self.beside, self.guesses, self.ending.entered, self.ending.freed, self.ending.ended]
+        return [self.events, self.beside, self.guesses, self.ending.entered, self.ending.freed, self.ending.ended, self.ending.kept]
 
     def add(self, row: Job | Lease) -> None:
         self._new[_name(row)] = row
@@ -98,8 +98,12 @@ class Written:
             [Change(Job, jobs, WITH_RUN if with_run else STORED), Change(Lease, leases, STORED_OF_LEASE)],
         )
         for job in added:
-            if job.state == JobState.QUEUED and job.lane_id is not None:
+            if job.lane_id is None:
+                continue
+            if job.state == JobState.QUEUED:
                 self.ending.entered.append((job.pk, job.lane_id, job.created_at))
+            elif job.state == JobState.BLOCKED:
+                self.ending.kept.append(job.lane_id)
         self._flush_beside()
 
     def _flush_beside(self) -> None:
