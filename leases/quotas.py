@@ -76,11 +76,13 @@ class Room:
         self.taken += jobs
 
     def refusal(self, jobs: int = 1) -> LifecycleError | None:
-        """Why `jobs` jobs would be refused now, without a recount. None if they would not be."""
+        """Why `jobs` jobs would be refused now. None if they would not be, or if a recount would decide."""
         try:
-            Room(self.org_slug, self.terms, self.row, self.read_at, recounted=True).take(jobs)
+            Room(self.org_slug, self.terms, self.row, self.read_at).take(jobs)
         except LifecycleError as error:
             return error
+        except QuotaChanged:
+            return None
         return None
 
     def _require_room(self, wanted: int) -> None:
