@@ -9,8 +9,8 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from leases.attaching import limits_of_lane, limits_of_queue
 from leases import quotas
+from leases.attaching import limits_of_lane, limits_of_queue
 from leases.guards import JOBS_OF_ADDRESS, QUEUES_OF_ORGANIZATION, guard
 from leases.limits import KeyRoom, Subject, put
 from leases.models import Lane, LaneProfile, LaneQueue, LimitKind, LimitScope
@@ -24,8 +24,10 @@ BELOW = {LimitKind.SOURCE_ADDRESS: 100, LimitKind.CONCURRENCY: None}
 SQL = Path(__file__).parent / "sql"
 # In the order in which one calls another.
 FUNCTIONS = (
-    *("lanes_tokens", "submit_quota_waiting", "submit_quota", "lanes_room", "lanes_full", "lanes_hold", "lanes_take", "lanes_rank", "lanes_charge"),
-    *("lanes_hand_on", "lanes_settle", "lanes_show", "lanes_keep", "lanes_end", "lanes_prune", "lanes_due", "lanes_behind", "lanes_advance"),
+    *("lanes_tokens", "submit_quota_waiting", "submit_quota"),
+    *("lanes_room", "lanes_full", "lanes_hold", "lanes_take", "lanes_rank", "lanes_charge", "lanes_hand_on"),
+    *("lanes_settle", "lanes_show", "lanes_keep", "lanes_end", "lanes_prune", "lanes_due", "lanes_behind"),
+    "lanes_advance",
 )
 
 
@@ -42,8 +44,8 @@ def install() -> None:
 
 
 def lane_of(job: Job) -> int:
-    """Return the lane that jobs like this one share; it is made when the first of them comes, and pruned when it has been
-    empty for a while. So a transaction that puts a job into it ends with `lanes_end` or `lanes_keep`."""
+    """Return the lane that jobs like this one share; it is made when the first of them comes, and pruned when it has
+    been empty for a while. So a transaction that puts a job into it ends with `lanes_end` or `lanes_keep`."""
     alike: list[Any] = [job.pool, job.priority, job.org_slug, job.project_slug, _address(job), job.concurrency_key]
     with connection.cursor() as cursor:
         cursor.execute(sql("lane_of"), [*alike, job.job_type, job.least_isolation, sorted(job.requirements)])
@@ -121,7 +123,7 @@ class Ending:
         parts = [quotas.take(org_slug, arrivals) for org_slug, arrivals in arrived]  # evaluated from left to right
         if self.entered or self.freed:
             jobs, lanes, ats = [list(column) for column in zip(*self.entered, strict=True)] or [[], [], []]
-            values: list[object] = [self.freed, jobs, lanes, ats]
+            values: list[Any] = [self.freed, jobs, lanes, ats]
             parts.append(("lanes_end(%s::bigint[], %s::bigint[], %s::integer[], %s::timestamptz[])", values))
         if self.kept:
             parts.append(("lanes_keep(%s::integer[])", [self.kept]))
@@ -131,7 +133,7 @@ class Ending:
             cursor.execute(
                 f"SELECT {', '.join(call for call, _ in parts)}", [value for _, values in parts for value in values]
             )
-            told = cursor.fetchone()
+            told = cursor.fetchone() or ()
         for (org_slug, _), was_taken in zip(arrived, told, strict=False):
             if not was_taken:
                 raise quotas.QuotaChanged(org_slug)

@@ -1,6 +1,7 @@
 """Retention of what jobs leave in the scheduler's tables: lanes, queues, and limits of keys and addresses."""
 
 from datetime import timedelta
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -34,9 +35,9 @@ def prune_unused_limits(*, batch_size: int = BATCH_SIZE, after: int = 0) -> tupl
     return _pruned("lane_limits_prune(%s, %s)", [after, batch_size])
 
 
-def _pruned(call: str, values: list[object]) -> tuple[int | None, int]:
+def _pruned(call: str, values: list[Any]) -> tuple[int | None, int]:
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {call}", values)
+        cursor.execute(f"SELECT * FROM {call}", values)  # noqa: S608 our own calls
         looked_to, pruned = cursor.fetchone()
     return looked_to, pruned
 
@@ -55,7 +56,7 @@ class IdlePruner:
         for _ in range(batches):
             prune = self.STEPS[self.step]
             more = {"idle_for": idle_for} if prune is prune_idle_lanes else {}
-            after, count = prune(batch_size=batch_size, after=self.after, **more)  # type: ignore[operator]
+            after, count = prune(batch_size=batch_size, after=self.after, **more)
             deleted += count
             self.after = after or 0
             if after is None:

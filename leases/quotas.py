@@ -1,16 +1,14 @@
 """Submit quotas: how many jobs of an organization may wait, and how many it may submit in a minute."""
 
 import math
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection, transaction
 
-from leases.models import SubmitQuota
 from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
 from runtime_jobs.models import Organization, Plan
 
-_MINUTE = timedelta(minutes=1)
 _ROUNDING = 0.000001  # as in lanes_tokens
 
 
@@ -53,14 +51,18 @@ class Arrivals:
 class Room:
     """What is left of an organization's quota, as one transaction read it without a lock.
 
-    The row decides at the end of the transaction (`submit_quota_take`); this spares a refused submit all writes."""
+    The row decides at the end of the transaction (`submit_quota_take`); this spares a refused submit all writes.
+    `counted_for`, `room`: as in the row, None without one. `recount_in`, `full_in`: seconds until the next recount may
+    be made and until the bucket of the rate is full again, negative in the past."""
 
     org_slug: str
     terms: QuotaTerms
-    row: SubmitQuota | None
-    read_at: datetime
+    counted_for: int | None
+    room: int | None
+    recount_in: float | None
+    full_in: float | None
     recounted: bool = False
-    taken: int = field(default=0, init=False)
+    taken: int = 0
 
     def take(self, jobs: int = 1) -> None:
         """Reserve room for `jobs` more jobs.
@@ -69,16 +71,17 @@ class Room:
             QuotaChanged: The row is missing, out of date, or due to be recounted.
             QueueFull: The organization has as many waiting jobs as its plan allows.
             SubmitRateExceeded: The organization submits faster than its plan allows."""
+        wanted = self.taken + jobs
+        if self.terms.per_minute is not None:
+            self._require_rate(wanted, self.terms.per_minute)
         if self.terms.is_limited:
-            wanted = self.taken + jobs
-            self._require_rate(wanted)
             self._require_room(wanted)
-        self.taken += jobs
+        self.taken = wanted
 
-    def refusal(self, jobs: int = 1) -> LifecycleError | None:
-        """Why `jobs` jobs would be refused now. None if they would not be, or if a recount would decide."""
+    def refusal(self) -> LifecycleError | None:
+        """Why another job would be refused now. None if it would not be, or if a recount would decide."""
         try:
-            Room(self.org_slug, self.terms, self.row, self.read_at).take(jobs)
+            self.take()
         except LifecycleError as error:
             return error
         except QuotaChanged:
@@ -86,28 +89,26 @@ class Room:
         return None
 
     def _require_room(self, wanted: int) -> None:
-        limit, row = self.terms.max_queued, self.row
-        if row is None or row.max_queued != limit:
+        limit = self.terms.max_queued
+        if self.room is None or self.counted_for != limit:
             if not self.recounted:
                 raise QuotaChanged(self.org_slug)
             return  # changed once more: the end of the transaction decides
-        if limit is None or row.room >= wanted:
+        if limit is None or self.room >= wanted:
             return
-        if not self.recounted and (row.recount_at is None or row.recount_at <= self.read_at):
+        pause = self.recount_in or 0
+        if not self.recounted and pause <= 0:
             raise QuotaChanged(self.org_slug)
         raise QueueFull(
             f"The plan allows at most {limit} waiting jobs. Submit more when some have started or ended.",
             limit=limit,
-            current=limit - row.room + self.taken,
-            retry_after=_seconds(row.recount_at - self.read_at if row.recount_at else timedelta()),
+            current=limit - self.room + self.taken,
+            retry_after=_seconds(pause),
         )
 
-    def _require_rate(self, wanted: int) -> None:
-        per_minute, burst = self.terms.per_minute, self.terms.burst
-        if per_minute is None:
-            return
-        owed = max(timedelta(), self.row.spent_until - self.read_at) if self.row and self.row.spent_until else timedelta()
-        spent = owed / _MINUTE * per_minute
+    def _require_rate(self, wanted: int, per_minute: int) -> None:
+        burst = self.terms.burst
+        spent = max(0, self.full_in or 0) * per_minute / 60
         if wanted <= burst - spent + _ROUNDING:
             return
         raise SubmitRateExceeded(
@@ -115,15 +116,33 @@ class Room:
             limit=per_minute,
             burst=burst,
             current=min(burst, math.ceil(spent - _ROUNDING) + self.taken),
-            retry_after=_seconds((spent + wanted - burst) / per_minute * _MINUTE),
+            retry_after=_seconds((spent + wanted - burst) / per_minute * 60),
         )
 
 
-def take(org_slug: str, arrivals: Arrivals) -> tuple[str, list[object]]:
-    """The SQL expression that takes these jobs from the organization's quota, and its values."""
+# What a Room is made of, in SQL, where the row is `quota`: numbers, which are read faster than times.
+COLUMNS = {
+    "quota_counted_for": "quota.max_queued",
+    "quota_room": "quota.room",
+    "quota_recount_in": "extract(epoch FROM quota.recount_at - clock_timestamp())::float8",
+    "quota_full_in": "extract(epoch FROM quota.spent_until - clock_timestamp())::float8",
+}
+
+
+def room_in(organization: Organization, *, recounted: bool = False) -> Room:
+    """The room of an organization that was read with COLUMNS."""
+    row = vars(organization)
+    return Room(row["slug"], QuotaTerms.of(organization.plan), *(row[name] for name in COLUMNS), recounted=recounted)
+
+
+def take(org_slug: str, arrivals: Arrivals) -> tuple[str, list[Any]]:
+    """The SQL expression that takes these jobs from the organization's quota, and its values.
+
+    The terms stand in the text: there are as many as plans, and each value that is bound costs more than they do."""
     terms = arrivals.terms or QuotaTerms(None, None, 0)
-    values = [org_slug, arrivals.jobs, arrivals.terms is not None, terms.max_queued, terms.per_minute, terms.burst]
-    return "submit_quota_take(%s, %s::integer, %s, %s::integer, %s::integer, %s::integer)", values
+    numbers = ("NULL" if n is None else str(int(n)) for n in (terms.max_queued, terms.per_minute, terms.burst))
+    enforced = "false" if arrivals.terms is None else "true"
+    return f"submit_quota_take(%s, %s::integer, {enforced}, {', '.join(numbers)})", [org_slug, arrivals.jobs]
 
 
 def recount(org_slug: str) -> None:
@@ -138,10 +157,15 @@ def recount(org_slug: str) -> None:
         )
 
 
-def room_of(organization: Organization, at: datetime) -> Room:
+def room_of(organization: Organization) -> Room:
     """The quota of an organization as it is now, to be shown."""
-    row = SubmitQuota.objects.filter(org_slug=organization.slug).first()
-    return Room(organization.slug, QuotaTerms.of(organization.plan), row, at)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {', '.join(COLUMNS.values())}"  # noqa: S608 our own columns
+            " FROM (SELECT) nothing LEFT JOIN submit_quotas quota ON quota.org_slug = %s",
+            [organization.slug],
+        )
+        return Room(organization.slug, QuotaTerms.of(organization.plan), *cursor.fetchone())
 
 
 def waiting_jobs(org_slug: str) -> int:
@@ -151,5 +175,5 @@ def waiting_jobs(org_slug: str) -> int:
         return int(cursor.fetchone()[0])
 
 
-def _seconds(span: timedelta) -> int:
-    return max(1, math.ceil(span.total_seconds()))
+def _seconds(span: float) -> int:
+    return max(1, math.ceil(span))

@@ -89,7 +89,7 @@ class QueueFull(QuotaExceeded):
 
 
 class SubmitRateExceeded(QuotaExceeded):
-    """The organization submits faster than its plan allows. `limit` is that of a minute; `burst`: at most so many at once."""
+    """The organization submits faster than its plan allows: `limit` jobs a minute, `burst` of them at once."""
 
     code = "submit_rate_exceeded"
 

@@ -11,7 +11,6 @@ from orchestrator.admin.filters import exactly, one_of
 from orchestrator.admin.holding import Held
 from orchestrator.admin.limit_verb import LimitVerb
 from orchestrator.admin.recording import Recorded
-from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job, Organization, Project
 
 
@@ -40,7 +39,7 @@ class OrganizationAdmin(Held, LimitVerb, Recorded):
         """`42 of 10000 queued jobs; 6000 submits a minute, burst 2000`."""
         if organization.pk is None:
             return "-"
-        room = room_of(organization, database_time())
+        room = room_of(organization)
         queued, terms, refusal = waiting_jobs(organization.slug), room.terms, room.refusal()
         limit = "" if terms.max_queued is None else f" of {terms.max_queued}"
         rate = "any rate" if terms.per_minute is None else f"{terms.per_minute} submits a minute, burst {terms.burst}"

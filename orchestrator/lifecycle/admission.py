@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from leases.limits import Subject
-from leases.models import LimitKind, SubmitQuota
-from leases.quotas import QuotaTerms, Room
+from leases.models import LimitKind
+from leases.quotas import COLUMNS, Room, room_in
 from orchestrator.lifecycle.transaction import ending, written
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import (
@@ -32,8 +32,8 @@ _ORGANIZATIONS = Reading(
     " LEFT JOIN workers_pool pool ON pool.slug = coalesce(nullif(project.pool, ''), %s)"
     " LEFT JOIN submit_quotas quota ON quota.org_slug = t.slug"
     " WHERE t.slug = ANY (%s)",
-    joined={"plan": Plan, "project": Project, "pool": Pool, "quota": SubmitQuota},
-    computed={"at": "clock_timestamp()"},
+    joined={"plan": Plan, "project": Project, "pool": Pool},
+    computed={"at": "clock_timestamp()", **COLUMNS},
 )
 
 
@@ -72,7 +72,6 @@ class Known:
             self.emergencies[org_slug] = has_emergency_lane(org_slug)
         return self.emergencies[org_slug]
 
-
     def take_room(self, org_slug: str) -> None:
         """Reserve room for one more waiting job within the submit quota of its organization.
 
@@ -90,8 +89,7 @@ def known_for(projects: Collection[tuple[str, str]], *, default_pool: str) -> Kn
     for row in found:
         known.organizations[row.slug] = row
         if row.slug not in known.rooms:
-            terms, recounted = QuotaTerms.of(row.plan), row.slug in written().recounted
-            known.rooms[row.slug] = Room(row.slug, terms, vars(row)["quota"], known.at, recounted)
+            known.rooms[row.slug] = room_in(row, recounted=row.slug in written().recounted)
         project, pool = vars(row)["project"], vars(row)["pool"]
         if project is not None:
             known.projects[row.slug, project.slug] = project

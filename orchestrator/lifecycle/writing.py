@@ -1,11 +1,10 @@
 """What a verb has decided, kept until it ends: then all of it is written by one statement, however much there is."""
 
-import copy
 import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db import DatabaseError, transaction
@@ -58,7 +57,15 @@ class Written:
 
     @property
     def _lists(self) -> list[list[Any]]:
-        return [self.events, self.beside, self.guesses, self.ending.entered, self.ending.freed, self.ending.ended, self.ending.kept]
+        return [
+            self.events,
+            self.beside,
+            self.guesses,
+            self.ending.entered,
+            self.ending.freed,
+            self.ending.ended,
+            self.ending.kept,
+        ]
 
     def add(self, row: Job | Lease) -> None:
         self._new[_name(row)] = row
@@ -72,7 +79,8 @@ class Written:
         """Take back whatever was decided of this job inside, if it ends in a refusal."""
         rows = [(row, dict(vars(row))) for row in (holding.job, holding.lease)]
         lists = [(kept, len(kept)) for kept in self._lists]
-        new, changed, arrivals = dict(self._new), dict(self._changed), copy.deepcopy(self.ending.arrivals)
+        new, changed = dict(self._new), dict(self._changed)
+        arrivals = {name: replace(one) for name, one in self.ending.arrivals.items()}
         try:
             yield
         except LifecycleError:

@@ -260,7 +260,9 @@ def test_an_organization_has_a_bounded_number_of_concurrency_keys(worker, monkey
 def test_one_key_too_many_stops_no_other_job_of_a_bulk(monkeypatch):
     monkeypatch.setattr(limits, "MAX_CONCURRENCY_KEYS", 2)
     project = ProjectFactory()
-    entries = [submission(project, spec(), group=Group(key)) for key in ("a", "b", "c", "a")] + [submission(project, spec())]
+    entries = [submission(project, spec(), group=Group(key)) for key in ("a", "b", "c", "a")] + [
+        submission(project, spec())
+    ]
     outcome = lifecycle.submit_many(entries, policy_of=lambda _: POLICY, default_pool="shared-linux", by=ALICE)
     codes = [getattr(one, "code", "ok") for one in outcome.results]
     assert codes == ["ok", "ok", "too_many_concurrency_keys", "ok", "ok"]

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='pool',
             name='policy',
-            field=models.CharField(choices=[('fifo', 'Fifo'), ('fair', 'Fair')], default='fair', editable=False, help_text="Order among jobs of one priority. fair: organizations take turns by their plans' weights, so a backlog of one delays no other. fifo: the older job first, whoever's it is.", max_length=10),
+            field=models.CharField(choices=[('fifo', 'Fifo'), ('fair', 'Fair')], default='fair', editable=False, help_text="Order among jobs of one priority. fair: organizations take turns by weight, so a backlog of one delays no other. fifo: the older job first, whoever's it is.", max_length=10),
         ),
     ]

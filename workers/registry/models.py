@@ -36,8 +36,8 @@ class Pool(models.Model):
         choices=PoolPolicy.choices,
         default=PoolPolicy.FAIR,
         editable=False,
-        help_text="Order among jobs of one priority. fair: organizations take turns by their plans' weights, so a backlog "
-        "of one delays no other. fifo: the older job first, whoever's it is.",
+        help_text="Order among jobs of one priority. fair: organizations take turns by weight, so a backlog of one "
+        "delays no other. fifo: the older job first, whoever's it is.",
     )
     trusts_lease_ids = models.BooleanField(
         default=False,

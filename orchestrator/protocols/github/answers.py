@@ -1,7 +1,6 @@
 """What GitHub, and whoever reads its list of deliveries, is told."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework import serializers

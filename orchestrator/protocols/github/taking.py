@@ -25,7 +25,7 @@ REASON_LIMIT = 500
 
 @dataclass(frozen=True)
 class Taken:
-    """What came of it. `first` is the row of the run that the delivery stands for; `refusal` says why it was refused."""
+    """What came of it. `first` is the row of the run that the delivery stands for; `refusal`: why there is none."""
 
     outcome: Outcome
     first: WebhookDelivery | None = None

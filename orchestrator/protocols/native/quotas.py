@@ -15,7 +15,6 @@ from orchestrator.access.principals import client_of
 from orchestrator.access.queries import StrictQuery
 from orchestrator.access.schema import described
 from orchestrator.protocols.native.examples import answered
-from runtime_jobs.clock import database_time
 from runtime_jobs.models import Organization
 from runtime_jobs.models.tenants import Scope
 
@@ -75,7 +74,7 @@ class QuotaViewSet(StrictQuery, GenericViewSet):
 
 
 def shown(organization: Organization) -> dict[str, Any]:
-    room = room_of(organization, database_time())
+    room = room_of(organization)
     refusal = room.refusal()
     return {
         "org_slug": organization.slug,
