@@ -132,7 +132,15 @@ COLUMNS = {
 def room_in(organization: Organization, *, recounted: bool = False) -> Room:
     """The room of an organization that was read with COLUMNS."""
     row = vars(organization)
-    return Room(row["slug"], QuotaTerms.of(organization.plan), *(row[name] for name in COLUMNS), recounted=recounted)
+    return Room(
+        organization.slug,
+        QuotaTerms.of(organization.plan),
+        counted_for=row["quota_counted_for"],
+        room=row["quota_room"],
+        recount_in=row["quota_recount_in"],
+        full_in=row["quota_full_in"],
+        recounted=recounted,
+    )
 
 
 def take(org_slug: str, arrivals: Arrivals) -> tuple[str, list[Any]]:
