@@ -5,12 +5,14 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import F
 
 from leases import limits
 from leases.models import Lane, LaneQueue, Limit, LimitSlot
-from leases.pruning import IdlePruner, prune_idle_lanes
+from leases.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
 from orchestrator import lifecycle
 from orchestrator.audit.inspection import inspect
+from orchestrator.clock import THOROUGH_EVERY, Clock
 from orchestrator.lifecycle import Group
 from runtime_jobs.errors import TooManyConcurrencyKeys
 from runtime_jobs.models import Job
@@ -118,6 +120,20 @@ def test_a_lane_with_a_job_that_may_still_move_stays(worker, state):
     )
     prune()
     assert Lane.objects.filter(pk=kept).exists()
+
+
+def test_the_scheduler_process_prunes(worker):
+    submitted()
+    drain(worker)
+    clock = Clock(period=1)
+    try:
+        assert clock.round()
+        Lane.objects.update(idle_since=F("idle_since") - IDLE_FOR)
+        clock.rounds = THOROUGH_EVERY
+        assert clock.round()
+    finally:
+        connection.close()  # with it goes the leader's lock
+    assert tables() == (0, 0, 0, 0)
 
 
 def test_batches_are_bounded_and_go_on_where_the_last_one_ended(worker):

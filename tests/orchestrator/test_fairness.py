@@ -227,6 +227,8 @@ def test_who_comes_while_a_pool_begins_to_share_has_a_share():
     assert inspect() == []
     LaneShare.objects.get(org_slug="late").delete()
     assert {finding.code for finding in inspect()} == {"L10"}
+    sweep_scheduling()
+    assert inspect() == []
 
 
 class TestAging:
