@@ -1,14 +1,17 @@
 """Submit quotas: how many jobs of an organization may wait, and how many it may submit in a minute."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
 from runtime_jobs.models import Organization, Plan
 
+_SHORT = "QT001"  # the SQLSTATE of submit_quota_take
 _ROUNDING = 0.000001  # as in lanes_tokens
 
 
@@ -151,6 +154,17 @@ def take(org_slug: str, arrivals: Arrivals) -> tuple[str, list[Any]]:
     numbers = ("NULL" if n is None else str(int(n)) for n in (terms.max_queued, terms.per_minute, terms.burst))
     enforced = "false" if arrivals.terms is None else "true"
     return f"submit_quota_take(%s, %s::integer, {enforced}, {', '.join(numbers)})", [org_slug, arrivals.jobs]
+
+
+@contextmanager
+def short_quotas() -> Iterator[None]:
+    """Raise QuotaChanged for a quota that `submit_quota_take` finds short inside."""
+    try:
+        yield
+    except DatabaseError as error:
+        if getattr(error.__cause__, "sqlstate", None) == _SHORT:
+            raise QuotaChanged(str(error.__cause__.diag.message_primary)) from error  # type: ignore[union-attr]
+        raise
 
 
 def recount(org_slug: str) -> None:

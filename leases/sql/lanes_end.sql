@@ -32,7 +32,13 @@ BEGIN
             awaited := awaited || one.id;
         END IF;
     END LOOP;
-    PERFORM lanes_keep(p_lanes);
+    FOR one IN SELECT DISTINCT lane AS id FROM unnest(p_lanes) AS lane ORDER BY 1 LOOP
+        PERFORM pg_advisory_xact_lock_shared(7, one.id);
+        PERFORM FROM lanes WHERE id = one.id;
+        IF NOT FOUND THEN  -- as in `lanes_keep`
+            RAISE EXCEPTION 'Lane % was pruned.', one.id USING ERRCODE = 'serialization_failure';
+        END IF;
+    END LOOP;
     IF awaited <> '{}' THEN
         SELECT coalesce(array_agg(id), '{}') INTO changed FROM lanes WHERE blocked_by = ANY (awaited);
         PERFORM FROM lanes WHERE id = ANY (changed || p_lanes) ORDER BY id FOR NO KEY UPDATE;

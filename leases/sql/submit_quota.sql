@@ -6,12 +6,12 @@
 -- shared, until commit; a recount holds it alone, so no job that it cannot see is on its way.
 -- Order of locks: guard 12 and this row come before the guards 8, 7, 6 of `lanes_end`.
 
--- Take p_jobs from the organization's quota at the end of a transaction. Returns false if the quota is short; the
--- transaction must then be rolled back. Not p_enforced (requeues, automatic retries, operators): the jobs count, and are
--- never refused. Null terms are no limit.
+-- Take p_jobs from the organization's quota at the end of a transaction. Raises QT001 with the organization as its message
+-- if the quota is short: an error costs the others, which are not refused, no row to be read. Not p_enforced (requeues,
+-- automatic retries, operators): the jobs count, and are never refused. Null terms are no limit.
 CREATE OR REPLACE FUNCTION submit_quota_take(
     p_org text, p_jobs integer, p_enforced boolean, p_max_queued integer, p_per_minute integer, p_burst integer
-) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
+) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(12, hashtext(p_org));
     UPDATE submit_quotas q
@@ -22,7 +22,9 @@ BEGIN
        AND (NOT p_enforced
             OR ((p_max_queued IS NULL OR (q.max_queued = p_max_queued AND q.room >= p_jobs))
                 AND (p_per_minute IS NULL OR lanes_tokens(60 * p_per_minute, p_burst, q.spent_until) >= p_jobs)));
-    RETURN FOUND OR NOT p_enforced OR (p_max_queued IS NULL AND p_per_minute IS NULL);
+    IF NOT FOUND AND p_enforced AND (p_max_queued IS NOT NULL OR p_per_minute IS NOT NULL) THEN
+        RAISE EXCEPTION '%', p_org USING ERRCODE = 'QT001';
+    END IF;
 END $$;
 
 -- Count the jobs of the organization that wait and set the room under p_max_queued. Does nothing before the time of the
