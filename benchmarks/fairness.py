@@ -27,7 +27,7 @@ def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any
     layout = before.get("layout", "asgi-1")
     alone = _scene(stage, layout, "alone", policy="fair", crowd=0)
     fair = _scene(stage, layout, "fair", policy="fair", crowd=sizes.crowd)
-    fifo = _scene(stage, layout, "fifo", policy=None, crowd=sizes.crowd)
+    fifo = _scene(stage, layout, "fifo", policy="fifo", crowd=sizes.crowd)
     return {
         "fairness": {
             "crowd": sizes.crowd,
@@ -45,7 +45,7 @@ def _times(one: float | None, other: float | None) -> float | None:
     return round(one / other, 2) if one and other else None
 
 
-def _scene(stage: Stage, layout: str, pool: str, *, policy: str | None, crowd: int) -> dict[str, Any]:
+def _scene(stage: Stage, layout: str, pool: str, *, policy: str, crowd: int) -> dict[str, Any]:
     stage.emptied()
     crew = tenants.settled(pool, organizations=[], workers=WORKERS, policy=policy)
     tenants.fill("crowd", pool, crowd)

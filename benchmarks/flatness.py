@@ -35,7 +35,7 @@ class Scene:
     name: str
 
     def __post_init__(self) -> None:
-        PoolFactory(slug=self.name)
+        PoolFactory(slug=self.name, policy="fifo")
         self.worker: Worker = WorkerFactory(slug=self.name, pool__slug=self.name, capacity=tenants.MOST_HELD)
         self.lanes = self.jobs = 0
 

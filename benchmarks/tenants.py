@@ -38,15 +38,20 @@ class Tenants:
     workers: list[tuple[str, str]]
 
 
-def settled(pool: str, *, organizations: list[str], workers: int, policy: str | None = None) -> Tenants:
-    """`policy`: by which the pool serves its tenants, where there is a choice."""
-    row = PoolFactory(slug=pool)
-    if policy is not None:
-        row.policy = policy
-        row.save(update_fields=["policy"])
-    tokens = {org: api_token(ProjectFactory(organization__slug=org, pool=pool).organization) for org in organizations}
+def settled(pool: str, *, organizations: list[str], workers: int, policy: str = "fifo") -> Tenants:
+    """`policy`: by which the pool serves its tenants. The plan has no submit quota: the load is the benchmark's."""
+    row = PoolFactory(slug=pool, policy=policy)
+    tokens = {org: api_token(_project(org, pool).organization) for org in organizations}
     hired = [_hired(row, number) for number in range(workers)]
     return Tenants(pool, tokens, [(worker.worker_id, worker.token) for worker in hired])
+
+
+def _project(org: str, pool: str) -> Any:
+    return ProjectFactory(organization=OrganizationFactory(slug=org, plan=_plan()), pool=pool)
+
+
+def _plan() -> Any:
+    return PlanFactory(max_queued=None, submits_per_minute=None)
 
 
 def _hired(pool: Any, number: int) -> Any:
@@ -65,7 +70,7 @@ def fill(org: str, pool: str, jobs: int, *, trail: bool = True) -> None:
     without those, where there are a million and no audit follows."""
     if jobs < 1:
         return
-    project = ProjectFactory(organization=OrganizationFactory(slug=org), pool=pool)
+    project = _project(org, pool)
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT setval('runtime_jobs_id_seq', greatest(last_value, %s)) FROM runtime_jobs_id_seq", [FIRST_JOB]
@@ -77,7 +82,7 @@ def fill(org: str, pool: str, jobs: int, *, trail: bool = True) -> None:
 
 def one_each(orgs: list[str], pool: str) -> None:
     """Let one job of each of these new tenants wait, by the verb."""
-    plan = PlanFactory()
+    plan = _plan()
     made = Organization.objects.bulk_create(
         Organization(slug=org, name=org, plan=plan, hosted_runtime_analysis=True) for org in orgs
     )

@@ -1,5 +1,5 @@
 from django.apps import AppConfig
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, post_save
 
 
 class LeasesConfig(AppConfig):
@@ -7,6 +7,7 @@ class LeasesConfig(AppConfig):
     verbose_name = "Leases"
 
     def ready(self) -> None:
-        from leases import checks, lanes  # noqa: F401, PLC0415 registers itself, once the settings are there
+        from leases import checks, lanes, shares  # noqa: F401, PLC0415 registers itself, once the settings are there
 
         post_migrate.connect(lambda **_: lanes.install(), sender=self, weak=False)
+        post_save.connect(shares.share_new_pool, sender="workers.Pool")

@@ -7,6 +7,7 @@ LIMITS_OF_QUEUE = 5
 LIMIT_FULL = 8
 JOBS_OF_ADDRESS = 10
 JOBS_OF_KEY = 11
+SUBMIT_QUOTA = 12
 
 
 def guard(number: int, key: int | str, *, shared: bool = False) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from leases import quotas
 from leases.attaching import limits_of_lane, limits_of_queue
 from leases.guards import JOBS_OF_ADDRESS, QUEUES_OF_ORGANIZATION, guard
-from leases.limits import Subject, put
+from leases.limits import KeyRoom, Subject, put
 from leases.models import Lane, LaneProfile, LaneQueue, LimitKind, LimitScope
 from leases.plans import follow_plan
 from leases.shares import share_in
@@ -23,8 +24,10 @@ BELOW = {LimitKind.SOURCE_ADDRESS: 100, LimitKind.CONCURRENCY: None}
 SQL = Path(__file__).parent / "sql"
 # In the order in which one calls another.
 FUNCTIONS = (
-    *("lanes_tokens", "lanes_room", "lanes_full", "lanes_hold", "lanes_take", "lanes_rank", "lanes_charge"),
-    *("lanes_hand_on", "lanes_settle", "lanes_show", "lanes_end", "lanes_due", "lanes_behind", "lanes_advance"),
+    *("lanes_tokens", "submit_quota_waiting", "submit_quota"),
+    *("lanes_room", "lanes_full", "lanes_hold", "lanes_take", "lanes_rank", "lanes_charge", "lanes_hand_on"),
+    *("lanes_settle", "lanes_show", "lanes_keep", "lanes_end", "lanes_prune", "lanes_due", "lanes_behind"),
+    "lanes_advance",
 )
 
 
@@ -41,7 +44,8 @@ def install() -> None:
 
 
 def lane_of(job: Job) -> int:
-    """Return the lane that jobs like this one share; it is made when the first of them comes, and never deleted."""
+    """Return the lane that jobs like this one share; it is made when the first of them comes, and pruned when it has
+    been empty for a while. So a transaction that puts a job into it ends with `lanes_end` or `lanes_keep`."""
     alike: list[Any] = [job.pool, job.priority, job.org_slug, job.project_slug, _address(job), job.concurrency_key]
     with connection.cursor() as cursor:
         cursor.execute(sql("lane_of"), [*alike, job.job_type, job.least_isolation, sorted(job.requirements)])
@@ -85,6 +89,8 @@ def _limit_once(subject: Subject, kind: LimitKind) -> None:
     if subject.scope == LimitScope.ADDRESS:
         guard(JOBS_OF_ADDRESS, subject.key)  # no claim takes a job from there that this limit would not know of
     if subject.limit(kind) is None:
+        if subject.scope == LimitScope.KEY:
+            KeyRoom([(subject.org_slug, subject.key)]).take(subject.org_slug, subject.key)
         put(kind, subject, at=database_time(), max_active=1, binds_below=BELOW[kind])
 
 
@@ -95,6 +101,16 @@ class Ending:
     entered: list[tuple[int, int, datetime]] = field(default_factory=list)  # job, lane, created_at
     freed: list[int] = field(default_factory=list)
     taken: "Taken | None" = None
+    kept: list[int] = field(default_factory=list)  # lanes of jobs that do not wait there yet
+    arrivals: dict[str, quotas.Arrivals] = field(default_factory=dict)  # new waiting jobs, by organization
+
+    def arrived(self, org_slug: str) -> None:
+        """Count one more waiting job of the organization."""
+        self.arrivals.setdefault(org_slug, quotas.Arrivals()).jobs += 1
+
+    def enforce(self, org_slug: str, terms: quotas.QuotaTerms) -> None:
+        """Refuse the new waiting jobs of the organization if its quota is short when the transaction ends."""
+        self.arrivals.setdefault(org_slug, quotas.Arrivals()).terms = terms
 
     @property
     def again(self) -> bool:
@@ -103,13 +119,19 @@ class Ending:
     def tell(self) -> None:
         if self.taken:
             self.taken.settle()
-        if not self.entered and not self.freed:
+        arrived = sorted((org_slug, arrivals) for org_slug, arrivals in self.arrivals.items() if arrivals.jobs)
+        parts = [quotas.take(org_slug, arrivals) for org_slug, arrivals in arrived]  # evaluated from left to right
+        if self.entered or self.freed:
+            jobs, lanes, ats = [list(column) for column in zip(*self.entered, strict=True)] or [[], [], []]
+            values: list[Any] = [self.freed, jobs, lanes, ats]
+            parts.append(("lanes_end(%s::bigint[], %s::bigint[], %s::integer[], %s::timestamptz[])", values))
+        if self.kept:
+            parts.append(("lanes_keep(%s::integer[])", [self.kept]))
+        if not parts:
             return
-        jobs, lanes, ats = [list(column) for column in zip(*self.entered, strict=True)] or [[], [], []]
-        with connection.cursor() as cursor:
+        with quotas.short_quotas(), connection.cursor() as cursor:
             cursor.execute(
-                "SELECT lanes_end(%s::bigint[], %s::bigint[], %s::integer[], %s::timestamptz[])",
-                [self.freed, jobs, lanes, ats],
+                f"SELECT {', '.join(call for call, _ in parts)}", [value for _, values in parts for value in values]
             )
 
 

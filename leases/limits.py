@@ -1,17 +1,22 @@
 """Limits: made, raised, lowered, lifted. Each function is part of a verb's transaction."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
+from django.db.models import Count
 
 from leases.attaching import ALL_TYPES, attach, detach
 from leases.guards import LIMIT_FULL, QUEUES_OF_ORGANIZATION, guard
 from leases.models import Limit, LimitKind, LimitScope, LimitSlot
 from runtime_jobs.clock import database_time
+from runtime_jobs.errors import TooManyConcurrencyKeys
 
-__all__ = ["ALL_TYPES", "Subject", "lift", "put"]
+__all__ = ["ALL_TYPES", "KeyRoom", "Subject", "lift", "put"]
+
+MAX_CONCURRENCY_KEYS = 5_000  # of an organization at a time
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,37 @@ class Subject:
 
     def __str__(self) -> str:
         return f"{self.scope}:{'/'.join(part for part in (self.org_slug, self.key) if part not in {'', ALL_TYPES})}"
+
+
+class KeyRoom:
+    """How many more concurrency keys organizations may have, for the jobs of one call: each key costs a limit, a slot
+    and a lane."""
+
+    def __init__(self, named: Collection[tuple[str, str]]) -> None:
+        """Look up the keys that are `named`, each with its organization's slug."""
+        of_keys = Limit.objects.filter(kind=LimitKind.CONCURRENCY, scope=LimitScope.KEY)
+        organizations = {org_slug for org_slug, _ in named}
+        mine = of_keys.filter(org_slug__in=organizations)
+        found = mine.filter(key__in={key for _, key in named}) if named else mine.none()
+        self.known = set(found.values_list("org_slug", "key"))
+        counts = mine.values("org_slug").annotate(keys=Count("pk")).order_by() if named else []
+        self.keys = {row["org_slug"]: row["keys"] for row in counts}
+
+    def take(self, org_slug: str, key: str) -> None:
+        """Count the key if it is new. Raises TooManyConcurrencyKeys."""
+        if (org_slug, key) in self.known:
+            return
+        current = self.keys.get(org_slug, 0)
+        if current >= MAX_CONCURRENCY_KEYS:
+            raise TooManyConcurrencyKeys(
+                f"An organization has at most {MAX_CONCURRENCY_KEYS} concurrency keys. One that no job has used for an "
+                "hour is forgotten; name fewer keys.",
+                limit=MAX_CONCURRENCY_KEYS,
+                current=current,
+                retry_after=60,
+            )
+        self.known.add((org_slug, key))
+        self.keys[org_slug] = current + 1
 
 
 def put(kind: LimitKind, subject: Subject, *, at: datetime, by: str = "", **terms: Any) -> Limit:

@@ -4,7 +4,7 @@ from django.db import connection
 
 from leases.models import LaneQueue, LaneShare
 from runtime_jobs.models import Plan
-from workers.registry.models import PoolPolicy
+from workers.registry.models import Pool, PoolPolicy
 
 
 def share_in(pool: str, org_slug: str) -> None:
@@ -27,6 +27,26 @@ def share(pool: str) -> None:
     for org_slug in set(LaneQueue.objects.filter(pool=pool).values_list("org_slug", flat=True)):
         share_in(pool, org_slug)
     _rank_anew(pool)
+
+
+def share_new_pool(*, instance: Pool, created: bool, **_: object) -> None:
+    """Give their shares to the organizations whose jobs were waiting for a pool before it was made."""
+    if created and instance.policy == PoolPolicy.FAIR:
+        share(instance.slug)
+
+
+def pools_without_a_share(*, most: int = 50) -> list[str]:
+    """Pools that share and have a queue of an organization without a share: its first job came while the pool was
+    being made. Without a share it would be served last."""
+    pools = Pool.objects.raw(
+        """SELECT p.id, p.slug FROM workers_pool p
+            WHERE p.policy = 'fair' AND EXISTS (
+                SELECT FROM lane_queues q WHERE q.pool = p.slug AND NOT EXISTS (
+                    SELECT FROM lane_shares s WHERE s.pool = q.pool AND s.org_slug = q.org_slug))
+            ORDER BY p.id LIMIT %s""",
+        [most],
+    )
+    return [pool.slug for pool in pools]
 
 
 def share_no_more(pool: str) -> None:

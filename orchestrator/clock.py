@@ -8,6 +8,7 @@ import threading
 
 from django.db import Error, connection
 
+from leases.pruning import IdlePruner
 from orchestrator.models import ClockBeat
 from orchestrator.scheduling import sweep_scheduling
 from orchestrator.sweeps import forget_old_deliveries, forget_old_keys, sweep
@@ -30,6 +31,7 @@ class Clock:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.rounds = 0
         self.tally = Tally()
+        self.pruner = IdlePruner()
 
     def run(self, *, once: bool = False) -> None:
         while not self.stopping.is_set():
@@ -51,6 +53,8 @@ class Clock:
         self.tally.go_on()
         if changed:
             log.info("clock changed %d jobs", changed)
+        if self.rounds % THOROUGH_EVERY == 0:
+            self.pruner.advance()
         if self.rounds % KEYS_EVERY == 0:
             forget_old_keys()
             forget_old_deliveries()

@@ -10,6 +10,7 @@ from django.db import Error
 from leases import lanes
 from leases.models import Breaker, BreakerState, Limit
 from leases.plans import behind_their_plans, with_jobs_to_lift
+from leases.shares import pools_without_a_share
 from orchestrator import lifecycle
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import LifecycleError
@@ -39,6 +40,7 @@ def sweep_scheduling(*, now: datetime | None = None, thorough: bool = True) -> N
         return
     _each(lanes.age, ONCE)
     _each(lifecycle.keep_plan, ({"org_slug": slug, "now": now} for slug in behind_their_plans(most=MOST)))
+    _each(lifecycle.keep_shares, ({"pool": slug} for slug in pools_without_a_share(most=MOST)))
     _each(lifecycle.lift_waiting, ({"organization": row} for row in with_jobs_to_lift()))
 
 

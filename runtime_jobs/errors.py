@@ -77,6 +77,35 @@ class PriorityForbidden(LifecycleError):
     code = "priority_forbidden"
 
 
+class QuotaExceeded(LifecycleError):
+    """The organization has used up what it may submit or hold for now. Facts: `limit`, `current` and `retry_after` in
+    seconds."""
+
+
+class QueueFull(QuotaExceeded):
+    """The organization has as many waiting jobs as its plan allows."""
+
+    code = "queue_full"
+
+
+class SubmitRateExceeded(QuotaExceeded):
+    """The organization submits faster than its plan allows: `limit` jobs a minute, `burst` of them at once."""
+
+    code = "submit_rate_exceeded"
+
+
+class QuotaContended(LifecycleError):
+    """Other submits took the organization's room again and again while this one tried. `retry_after` in seconds."""
+
+    code = "busy"
+
+
+class TooManyConcurrencyKeys(QuotaExceeded):
+    """The organization has as many concurrency keys as it may have."""
+
+    code = "too_many_concurrency_keys"
+
+
 class OperatorOnly(LifecycleError):
     """An operator set it, or only operators may: a tenant's program does not loosen what holds its tenant."""
 

@@ -2,6 +2,7 @@ from leases.models.breakers import Breaker, BreakerState
 from leases.models.lanes import Lane, LaneProfile, LaneQueue, LaneShare
 from leases.models.lease import Lease
 from leases.models.limits import Limit, LimitKind, LimitScope, LimitSlot
+from leases.models.quotas import SubmitQuota
 
 __all__ = [
     "Breaker",
@@ -15,4 +16,5 @@ __all__ = [
     "LimitKind",
     "LimitScope",
     "LimitSlot",
+    "SubmitQuota",
 ]

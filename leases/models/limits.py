@@ -81,7 +81,11 @@ class Limit(models.Model):
                 | Q(max_active__isnull=True, per_hour__gt=0, burst__gt=0),
             ),
         ]
-        indexes = [models.Index(fields=["until"], name="limits_for_a_while", condition=Q(until__isnull=False))]
+        indexes = [
+            models.Index(fields=["until"], name="limits_for_a_while", condition=Q(until__isnull=False)),
+            # For the metrics, each second: the limits that block somebody.
+            models.Index(fields=["id"], name="limits_waited_for", condition=Q(waiting=True)),
+        ]
 
     def __str__(self) -> str:
         whose = "/".join(part for part in (self.org_slug, self.key) if part not in {"", "*"})

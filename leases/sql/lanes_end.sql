@@ -34,6 +34,10 @@ BEGIN
     END LOOP;
     FOR one IN SELECT DISTINCT lane AS id FROM unnest(p_lanes) AS lane ORDER BY 1 LOOP
         PERFORM pg_advisory_xact_lock_shared(7, one.id);
+        PERFORM FROM lanes WHERE id = one.id;
+        IF NOT FOUND THEN  -- as in `lanes_keep`
+            RAISE EXCEPTION 'Lane % was pruned.', one.id USING ERRCODE = 'serialization_failure';
+        END IF;
     END LOOP;
     IF awaited <> '{}' THEN
         SELECT coalesce(array_agg(id), '{}') INTO changed FROM lanes WHERE blocked_by = ANY (awaited);
@@ -47,7 +51,7 @@ BEGIN
     LOOP
         UPDATE lanes l
            SET scan_from = least(l.scan_from, one.job), head_id = least(l.head_id, one.job),
-               head_at = least(l.head_at, one.at)
+               head_at = least(l.head_at, one.at), idle_since = NULL
          WHERE l.id = one.id AND (l.head_id IS NULL OR l.head_id > one.job OR l.scan_from > one.job);
         IF FOUND THEN
             changed := changed || one.id;

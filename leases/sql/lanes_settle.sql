@@ -4,8 +4,8 @@
 -- its guard without waiting and then looks afresh; whoever makes such a fact false holds the same guard shared until
 -- commit (`lanes_end`). Who does not get it writes nothing: the lane stays in the choice, which is never wrong.
 -- Guards: 4 queues of an organization, 5 limits of a queue, 8 limit full, 7 lane empty, 6 queue without anything to
--- serve, 10 jobs of a source address, 11 jobs of a concurrency key; 9 only keeps two from the same work.
--- Order of locks, here and in `lanes_end`: guard 8, limits, guard 7, lanes, guard 6, shares, queues.
+-- serve, 10 jobs of a source address, 11 jobs of a concurrency key, 12 submit quota; 9 only keeps two from the same work.
+-- Order of locks, here and in `lanes_end`: guard 12, submit quota, guard 8, limits, guard 7, lanes, guard 6, shares, queues.
 CREATE OR REPLACE FUNCTION lanes_settle(
     p_lanes integer[], p_found integer[],
     p_full_lanes integer[], p_lane_limits integer[], p_full_queues integer[], p_queue_limits integer[]

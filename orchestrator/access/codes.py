@@ -52,6 +52,15 @@ CODES: dict[str, Code] = {
     "validation_failed": Code(422, "Ingest only: the body is JSON, but no run; `errors` names the fields."),
     "precondition_required": Code(428, "Say in `If-Match` which version you saw: that of the answer's `ETag`."),
     "rate_limited": Code(429, "Too many refused tokens from this address; wait `Retry-After` seconds."),
+    "queue_full": Code(
+        429, "The plan allows `limit` waiting jobs, `current` wait. Nothing was queued; wait `Retry-After` seconds."
+    ),
+    "submit_rate_exceeded": Code(
+        429, "The plan allows `limit` submitted jobs a minute, `burst` at once; wait `Retry-After` seconds."
+    ),
+    "too_many_concurrency_keys": Code(
+        429, "The organization has `limit` concurrency keys already; those that are not used any more are forgotten."
+    ),
     "internal_error": Code(500, "A bug of ours. The log has it under the `request_id`."),
     "webhook_not_configured": Code(503, "Neither the installation nor any project has a secret for this webhook yet."),
     "busy": Code(503, "Somebody else holds what is needed; the same request may succeed after `Retry-After` seconds."),

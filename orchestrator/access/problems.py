@@ -138,7 +138,9 @@ _MEANINGS: dict[type[Exception], tuple[int, str, str]] = {
 
 def _of_core(error: LifecycleError) -> Refusal:
     facts = {"errors": error.errors} if isinstance(error, Invalid) else error.facts
-    return Refusal(CODES[error.code].status, error.code, error.message, **facts)
+    after = facts.get("retry_after")
+    headers = {} if after is None else {"Retry-After": str(after)}
+    return Refusal(CODES[error.code].status, error.code, error.message, headers=headers, **facts)
 
 
 def _invalid(error: exceptions.ValidationError) -> Refusal:

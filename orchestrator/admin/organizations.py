@@ -5,6 +5,7 @@ from django.utils.safestring import SafeString
 from unfold.decorators import display
 
 from leases.limits import Subject
+from leases.quotas import room_of, waiting_jobs
 from orchestrator.admin import shown
 from orchestrator.admin.filters import exactly, one_of
 from orchestrator.admin.holding import Held
@@ -27,11 +28,22 @@ class OrganizationAdmin(Held, LimitVerb, Recorded):
     search_fields = ["slug__startswith", "name__istartswith"]
     search_help_text = "the beginning of its slug or name"
     ordering = ["slug"]
-    readonly_fields = ["limits", "held"]
+    readonly_fields = ["limits", "submit_quota", "held"]
     actions_detail = ["limit", "pause", "resume", "throttle"]
 
     def subject_of(self, row: Organization) -> Subject:
         return Subject.of_organization(row.slug)
+
+    @display(description="Submit quota")
+    def submit_quota(self, organization: Organization) -> str:
+        """`42 of 10000 queued jobs; 6000 submits a minute, burst 2000`."""
+        if organization.pk is None:
+            return "-"
+        room = room_of(organization)
+        queued, terms, refusal = waiting_jobs(organization.slug), room.terms, room.refusal()
+        limit = "" if terms.max_queued is None else f" of {terms.max_queued}"
+        rate = "any rate" if terms.per_minute is None else f"{terms.per_minute} submits a minute, burst {terms.burst}"
+        return f"{queued}{limit} queued jobs; {rate}" + (f"; submits are refused: {refusal.code}" if refusal else "")
 
     @display(description="Projects")
     def projects(self, organization: Organization) -> SafeString:

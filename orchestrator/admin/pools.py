@@ -21,7 +21,11 @@ from runtime_jobs.models import Job
 from workers.models import Pool, Worker
 from workers.registry.models import PoolPolicy, WorkerState
 
-LEAD = "Who goes first among jobs of one priority. What runs, runs on."
+LEAD = (
+    "Order among jobs of one priority. By turns: each organization gets its share by the weight of its plan, so a "
+    "backlog of one delays no other. The oldest first: strictly by age, so a backlog is served before what comes after "
+    "it. Running jobs continue."
+)
 WORDS: dict[str, str] = {PoolPolicy.FIFO: "the oldest first", PoolPolicy.FAIR: "organizations by turns"}
 
 

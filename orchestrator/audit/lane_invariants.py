@@ -5,6 +5,14 @@ from runtime_jobs.states import HELD
 
 LANE_INVARIANTS = (
     Invariant(
+        "Q1",
+        "The room that is left of a submit quota and the jobs that wait are no more than its plan allowed.",
+        """SELECT q.org_slug FROM submit_quotas q
+            WHERE q.max_queued IS NOT NULL AND q.max_queued < q.room +
+              (SELECT count(*) FROM runtime_jobs j
+                WHERE j.org_slug = q.org_slug AND j.state IN ('queued', 'blocked'))""",
+    ),
+    Invariant(
         "L1",
         "A job that waits is within the reach of its lane.",
         """SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN lanes l ON l.id = j.lane_id

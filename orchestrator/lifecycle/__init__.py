@@ -14,7 +14,7 @@ from orchestrator.lifecycle.for_many import acknowledge_many, complete_many, fai
 from orchestrator.lifecycle.grouping import Group, WhenBusy
 from orchestrator.lifecycle.left_behind import Reference
 from orchestrator.lifecycle.lifting import lift_waiting, prioritize
-from orchestrator.lifecycle.limiting import keep_plan, set_limit, set_pool_policy, set_rate
+from orchestrator.lifecycle.limiting import keep_plan, keep_shares, set_limit, set_pool_policy, set_rate
 from orchestrator.lifecycle.outcome import Outcome
 from orchestrator.lifecycle.output import append_log
 from orchestrator.lifecycle.pausing import lift_what_is_over, pause, resume, throttle
@@ -61,6 +61,7 @@ __all__ = [
     "follow_ends",
     "force_cancel",
     "keep_plan",
+    "keep_shares",
     "lift_waiting",
     "lift_what_is_over",
     "overdue",

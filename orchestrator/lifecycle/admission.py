@@ -6,6 +6,8 @@ from datetime import datetime
 
 from leases.limits import Subject
 from leases.models import LimitKind
+from leases.quotas import COLUMNS, Room, room_in
+from orchestrator.lifecycle.transaction import ending, written
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import (
     FeatureNotEnabled,
@@ -28,9 +30,10 @@ _ORGANIZATIONS = Reading(
     "JOIN runtime_jobs_plan plan ON plan.id = t.plan_id"
     " LEFT JOIN runtime_jobs_project project ON project.organization_id = t.id AND project.slug = ANY (%s)"
     " LEFT JOIN workers_pool pool ON pool.slug = coalesce(nullif(project.pool, ''), %s)"
+    " LEFT JOIN submit_quotas quota ON quota.org_slug = t.slug"
     " WHERE t.slug = ANY (%s)",
     joined={"plan": Plan, "project": Project, "pool": Pool},
-    computed={"at": "clock_timestamp()"},
+    computed={"at": "clock_timestamp()", **COLUMNS},
 )
 
 
@@ -61,12 +64,21 @@ class Known:
     pools: dict[str, Pool]
     default_pool: str
     emergencies: dict[str, bool] = field(default_factory=dict)  # that were asked for
+    rooms: dict[str, Room] = field(default_factory=dict)  # what is left of the organizations' submit quotas
 
     def may_skip(self, org_slug: str) -> bool:
         """Whether the organization has an emergency lane; asked once for each."""
         if org_slug not in self.emergencies:
             self.emergencies[org_slug] = has_emergency_lane(org_slug)
         return self.emergencies[org_slug]
+
+    def take_room(self, org_slug: str) -> None:
+        """Reserve room for one more waiting job within the submit quota of its organization.
+
+        Raises QueueFull, SubmitRateExceeded."""
+        room = self.rooms[org_slug]
+        room.take()
+        ending().enforce(org_slug, room.terms)
 
 
 def known_for(projects: Collection[tuple[str, str]], *, default_pool: str) -> Known:
@@ -76,6 +88,8 @@ def known_for(projects: Collection[tuple[str, str]], *, default_pool: str) -> Kn
     known = Known(vars(found[0])["at"] if found else database_time(), {}, {}, {}, default_pool)
     for row in found:
         known.organizations[row.slug] = row
+        if row.slug not in known.rooms:
+            known.rooms[row.slug] = room_in(row, recounted=row.slug in written().recounted)
         project, pool = vars(row)["project"], vars(row)["pool"]
         if project is not None:
             known.projects[row.slug, project.slug] = project

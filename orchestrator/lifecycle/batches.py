@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle.admission import known_for
-from orchestrator.lifecycle.by_client import Submission, new_job, place, queue
+from orchestrator.lifecycle.by_client import Submission, is_limited, new_job, place, queue
 from orchestrator.lifecycle.cancelling import cancel_locked
 from orchestrator.lifecycle.dependencies import NOTHING
 from orchestrator.lifecycle.transaction import verb, written
@@ -69,7 +69,7 @@ def submit_batch(
 ) -> BatchOutcome:
     """Queue all jobs or none. With `once`, the same request again returns the first batch.
 
-    Raises what `admit` raises, Invalid, IdempotencyConflict."""
+    Raises what `place` raises, Invalid, IdempotencyConflict."""
     at = now or database_time()
     if once and (first := once.known()):
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
@@ -92,7 +92,7 @@ def rerun_batch(
     """The same jobs again as a new batch, admitted by today's rules; the old one stays as it is, whatever its state.
     `reason` takes the place of the old one's in its details.
 
-    Raises NotFound, what `admit` raises, IdempotencyConflict."""
+    Raises NotFound, what `place` raises, IdempotencyConflict."""
     at = now or database_time()
     old = _found(batch_ulid)
     if once and (first := once.known()):
@@ -223,7 +223,7 @@ def _made(
         submission = _submission(origin, one.spec)
         job = new_job(submission, policy_of(one.spec.job_type))
         job.batch = batch
-        queue(job, submission, place(job, submission, known, NOTHING), at=at, by=by)
+        queue(job, submission, place(job, submission, known, NOTHING, limited=is_limited(by)), at=at, by=by)
         if not one.required:
             optional.append(job.root_job_ulid)
     if optional:

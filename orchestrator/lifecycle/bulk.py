@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from leases.limits import KeyRoom
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle.admission import Known, known_for
 from orchestrator.lifecycle.by_client import Submission, new_job, place, queue
 from orchestrator.lifecycle.dependencies import Standing, outlook_on
 from orchestrator.lifecycle.transaction import verb, written
-from runtime_jobs.errors import Invalid, LifecycleError, Refused
+from runtime_jobs.errors import Invalid, LifecycleError, QuotaExceeded, Refused
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from runtime_jobs.policy import Policy
@@ -47,13 +48,15 @@ def submit_many(
     """Queue a job for each entry that may come in; one that is refused stops no other. What the door has refused stands
     among the entries as its refusal. With `once`, the same request again returns the first results.
 
-    Raises IdempotencyConflict."""
+    Raises IdempotencyConflict; and, if no entry may come in and a submit quota is why, QueueFull or
+    SubmitRateExceeded: nothing is kept under the key then, so the same request may succeed later."""
     if once and (told := once.known()):
         return _remembered(told)
     submissions = [entry for entry in entries if isinstance(entry, Submission)]
     known = known_for({one.home for one in submissions}, default_pool=default_pool)
     at = now or known.at
     placed = _placed(entries, submissions, policy_of, known)
+    _require_some(placed)
     told = _told(placed) if once else ""
     if once and (first := once.settle(told, at=at)) != told:
         return _remembered(first)
@@ -74,6 +77,8 @@ def _placed(
 ) -> list[_Placed | LifecycleError]:
     named = {name for one in submissions for name in one.depends_on}
     outlook = outlook_on(named, org_slugs={one.org_slug for one in submissions})
+    keyed = {(one.org_slug, one.group.key) for one in submissions if one.group}
+    keys = KeyRoom(keyed) if keyed else None
     policies = {name: policy_of(name) for name in {one.spec.job_type for one in submissions}}
 
     def tried(entry: Submission | LifecycleError) -> _Placed | LifecycleError:
@@ -81,11 +86,21 @@ def _placed(
             return entry
         job = new_job(entry, policies[entry.spec.job_type])
         try:
+            if keys and entry.group:
+                keys.take(entry.org_slug, entry.group.key)
             return _Placed(job, entry, place(job, entry, known, outlook))
         except LifecycleError as refusal:
             return refusal
 
     return [tried(entry) for entry in entries]
+
+
+def _require_some(placed: Sequence[_Placed | LifecycleError]) -> None:
+    if any(isinstance(one, _Placed) for one in placed):
+        return
+    for one in placed:
+        if isinstance(one, QuotaExceeded):
+            raise one
 
 
 def _told(placed: Sequence[_Placed | LifecycleError]) -> str:

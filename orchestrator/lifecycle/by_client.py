@@ -54,7 +54,7 @@ def submit(
 ) -> Outcome:
     """Queue a new job. With `once`, the same request again returns the first job.
 
-    Raises what `admit` raises, InvalidDependency, and IdempotencyConflict."""
+    Raises what `place` raises, and IdempotencyConflict."""
     known = known_for([submission.home], default_pool=default_pool)
     at = now or known.at
     job = new_job(submission, policy)
@@ -65,8 +65,11 @@ def submit(
     return Outcome(queue(job, submission, standing, at=at, by=by))
 
 
-def place(job: Job, submission: Submission, known: Known, outlook: Outlook) -> Standing:
-    """Say where a new job goes, and how what it depends on stands. Raises what `admit` does, and InvalidDependency."""
+def place(job: Job, submission: Submission, known: Known, outlook: Outlook, *, limited: bool = True) -> Standing:
+    """Say where a new job goes, and how what it depends on stands. Unless `limited`, its organization's submit quota
+    counts the job and does not refuse it.
+
+    Raises what `admit` does, InvalidDependency, QueueFull and SubmitRateExceeded."""
     found = admit(
         org_slug=submission.org_slug,
         project_slug=submission.project_slug,
@@ -77,7 +80,10 @@ def place(job: Job, submission: Submission, known: Known, outlook: Outlook) -> S
     )
     job.priority, job.pool, job.least_isolation = found.priority, found.pool, found.least_isolation
     job.limited_by_address = found.limited_by_address
-    return outlook.standing_for(submission.depends_on, org_slug=job.org_slug)
+    standing = outlook.standing_for(submission.depends_on, org_slug=job.org_slug)
+    if limited:  # last: a job that is refused for another reason takes no room
+        known.take_room(job.org_slug)
+    return standing
 
 
 def queue(job: Job, submission: Submission, standing: Standing, *, at: datetime, by: Actor) -> Job:
@@ -111,15 +117,23 @@ def retry(
 ) -> Outcome:
     """Queue a new attempt of a job that failed or was canceled, with the whole count of automatic retries again.
 
-    Raises NotFound, NotFinal, AlreadyFinal (it succeeded: a success is not retried), AlreadyRetried."""
+    A client's retry counts as a submit; an operator's is not refused. Raises NotFound, NotFinal, AlreadyFinal (it
+    succeeded: a success is not retried), AlreadyRetried, QueueFull, SubmitRateExceeded."""
     job, at = moves.lock_job(job_ulid, now=now)
     if once and (first := once.known()):
         return Outcome(Job.objects.get(job_ulid=first), replayed=True)
     require_retryable(job)
+    if is_limited(by):
+        known_for([(job.org_slug, job.project_slug)], default_pool="").take_room(job.org_slug)
     successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason)
     if once:
         once.settle(successor.job_ulid, at=at)
     return Outcome(successor)
+
+
+def is_limited(by: Actor) -> bool:
+    """Whether submit quotas may refuse what this actor asks for: an operator's own acts are never refused."""
+    return by.kind == "client"
 
 
 def require_retryable(job: Job) -> None:

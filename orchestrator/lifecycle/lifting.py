@@ -27,6 +27,8 @@ def prioritize(*, job_ulid: str, priority: int, by: Actor, reason: str, now: dat
     job.lane_id = lane_of(job)
     if job.state == JobState.QUEUED:
         ending().entered.append((job.pk, job.lane_id, job.created_at))
+    else:
+        ending().kept.append(job.lane_id)
     moves.note(job, "job.prioritized", at=at, by=by, before=before, priority=priority, reason=reason)
     job.save(update_fields=["priority", "lane_id", "limited_by_address"])
     return moves.store(job, at)

@@ -108,6 +108,14 @@ def keep_plan(*, org_slug: str, now: datetime | None = None) -> str:  # noqa: AR
     return org_slug
 
 
+@verb
+def keep_shares(*, pool: str) -> None:
+    """Give each organization with a queue in a pool that shares its share of it."""
+    row = Pool.objects.select_for_update(no_key=True).filter(slug=pool, policy=PoolPolicy.FAIR).first()
+    if row is not None:
+        share(pool)
+
+
 def change(
     kind: LimitKind,
     subject: Subject,

@@ -97,6 +97,7 @@ def enter(job: Job, *, at: datetime, by: Actor, standing: Standing = FREE, **pay
     job.state = JobState.QUEUED if standing.is_met else JobState.BLOCKED
     job.created_at = job.phase_at = job.updated_at = at
     job.lane_id = _lane_of(job)
+    ending().arrived(job.org_slug)
     written().add(job)
     written().beside += dependencies.bind(job, standing)
     kind, needs = "job.queued" if standing.is_met else "job.blocked", list(standing.roots) or None
@@ -167,6 +168,7 @@ def close(lease: Lease, state: LeaseState, *, reason: str, at: datetime, digest:
 def requeue(job: Job, *, kind: str, at: datetime, by: Actor, worker_id: str, reason: str) -> None:
     """Back to the queue, as if it had not been claimed."""
     job.progress = None
+    ending().arrived(job.org_slug)
     _into_lane(job)
     move(job, JobState.QUEUED, kind=kind, at=at, by=by, worker_id=worker_id, reason=reason)
 

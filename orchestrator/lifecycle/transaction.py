@@ -9,7 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from django.db import OperationalError, transaction
 
+from leases import quotas
+from leases.quotas import QuotaChanged
 from orchestrator.lifecycle.writing import VerbEnding, Written
+from runtime_jobs.errors import QuotaContended
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,17 +41,25 @@ def ending() -> VerbEnding:
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
-    """Run in a transaction of its own (durable: never inside another) and repeat it when PostgreSQL gave it up, or
-    when it is a claim that could not tell whether there is nothing."""
+    """Run in a transaction of its own (durable: never inside another) and repeat it when PostgreSQL gave it up, when
+    it is a claim that could not tell whether there is nothing, or when a submit quota has to be recounted first."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        recounted: frozenset[str] = frozenset()
         for tried in range(1, TRIES + 1):
             try:
                 with transaction.atomic(durable=True):
-                    result, done = _ended(function, args, kwargs)
+                    result, done = _ended(function, args, kwargs, recounted)
                 if not done.again or tried == TRIES:
                     break
+            except QuotaChanged as changed:
+                if tried == TRIES:
+                    raise QuotaContended(
+                        "Other requests took the room that was left. Try again.", retry_after=1
+                    ) from changed
+                quotas.recount(changed.org_slug)
+                recounted |= {changed.org_slug}
             except OperationalError as error:
                 if getattr(error.__cause__, "sqlstate", None) not in _TRY_AGAIN or tried == TRIES:
                     raise
@@ -60,8 +71,10 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def _ended(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[R, VerbEnding]:
-    before = _written.set(Written())
+def _ended(
+    function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], recounted: frozenset[str]
+) -> tuple[R, VerbEnding]:
+    before = _written.set(Written(recounted))
     try:
         result = function(*args, **kwargs)
         written().flush()

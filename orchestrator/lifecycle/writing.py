@@ -4,7 +4,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db import DatabaseError, transaction
@@ -45,8 +45,9 @@ class VerbEnding(Ending):
 class Written:
     """The rows that one verb has made or changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, recounted: frozenset[str] = frozenset()) -> None:
         self.ending = VerbEnding()
+        self.recounted = recounted  # organizations whose quota was recounted for this call
         self.lanes: dict[tuple[str, ...], int] = {}  # that were looked up
         self.events: list[NewEvent] = []
         self.beside: list[Model] = []  # new rows of other tables
@@ -56,7 +57,15 @@ class Written:
 
     @property
     def _lists(self) -> list[list[Any]]:
-        return [self.events, self.beside, self.guesses, self.ending.entered, self.ending.freed, self.ending.ended]
+        return [
+            self.events,
+            self.beside,
+            self.guesses,
+            self.ending.entered,
+            self.ending.freed,
+            self.ending.ended,
+            self.ending.kept,
+        ]
 
     def add(self, row: Job | Lease) -> None:
         self._new[_name(row)] = row
@@ -71,6 +80,7 @@ class Written:
         rows = [(row, dict(vars(row))) for row in (holding.job, holding.lease)]
         lists = [(kept, len(kept)) for kept in self._lists]
         new, changed = dict(self._new), dict(self._changed)
+        arrivals = {name: replace(one) for name, one in self.ending.arrivals.items()}
         try:
             yield
         except LifecycleError:
@@ -79,7 +89,7 @@ class Written:
                 vars(row).update(before)
             for kept, length in lists:
                 del kept[length:]
-            self._new, self._changed = new, changed
+            self._new, self._changed, self.ending.arrivals = new, changed, arrivals
             raise
 
     def flush(self) -> None:
@@ -96,8 +106,12 @@ class Written:
             [Change(Job, jobs, WITH_RUN if with_run else STORED), Change(Lease, leases, STORED_OF_LEASE)],
         )
         for job in added:
-            if job.state == JobState.QUEUED and job.lane_id is not None:
+            if job.lane_id is None:
+                continue
+            if job.state == JobState.QUEUED:
                 self.ending.entered.append((job.pk, job.lane_id, job.created_at))
+            elif job.state == JobState.BLOCKED:
+                self.ending.kept.append(job.lane_id)
         self._flush_beside()
 
     def _flush_beside(self) -> None:

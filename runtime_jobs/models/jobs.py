@@ -215,8 +215,8 @@ class Job(models.Model):
             ),
             # The claim: the oldest of a lane.
             models.Index(fields=["lane_id", "id"], name="jobs_of_lane", condition=Q(state=JobState.QUEUED)),
-            # How many are blocked, and the audit of them.
-            models.Index(fields=["id"], name="jobs_blocked", condition=Q(state=JobState.BLOCKED)),
+            # How many are blocked, of one organization and in all, and the audit of them.
+            models.Index(fields=["org_slug", "id"], name="jobs_blocked", condition=Q(state=JobState.BLOCKED)),
             # The clock: overdue cancels and hard timeouts look only at jobs that are held.
             models.Index(
                 fields=["state"],

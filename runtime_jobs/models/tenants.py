@@ -12,6 +12,14 @@ slug = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,62}\Z", "Lower-case letters, digits
 ISOLATION_CHOICES = [("none", "none"), ("restricted", "restricted"), ("namespaces", "namespaces")]
 
 
+# What a new plan allows, and each plan that was made before there were these limits.
+MAX_QUEUED = 10_000
+SUBMITS_PER_MINUTE = 6_000
+SUBMIT_BURST = 2_000
+MAX_BATCH_JOBS = 64  # less could never take the largest batch
+MAX_SUBMITS_PER_MINUTE = 10_000_000  # keeps the arithmetic of lanes_tokens within 32 bits
+
+
 class Scope(models.TextChoices):
     JOBS_READ = "jobs:read"
     JOBS_WRITE = "jobs:write"
@@ -34,6 +42,26 @@ class Plan(models.Model):
         null=True,
         blank=True,
         help_text="Jobs of an organization at once. Those of priority 200 and more count, but are not held.",
+    )
+    max_queued = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        default=MAX_QUEUED,
+        validators=[MinValueValidator(MAX_BATCH_JOBS)],
+        help_text="Waiting jobs of an organization; further submits are refused (429). Empty: any number.",
+    )
+    submits_per_minute = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        default=SUBMITS_PER_MINUTE,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_SUBMITS_PER_MINUTE)],
+        help_text="Jobs that an organization may submit in a minute; more are refused (429). Empty: any number.",
+    )
+    submit_burst = models.PositiveIntegerField(
+        default=SUBMIT_BURST,
+        db_default=SUBMIT_BURST,
+        validators=[MinValueValidator(MAX_BATCH_JOBS)],
+        help_text="So many jobs may be submitted at once after a pause, if submits per minute are limited.",
     )
     one_per_address = models.BooleanField(
         default=False,

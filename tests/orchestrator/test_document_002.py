@@ -41,7 +41,8 @@ def submit(where, address: str = "192.0.2.1", now=None):
 
 @pytest.fixture
 def worker(db):
-    return WorkerFactory(capacity=200)
+    """In a pool that serves the older job first: the document knows no turns."""
+    return WorkerFactory(capacity=200, pool__policy="fifo")
 
 
 def take(worker):

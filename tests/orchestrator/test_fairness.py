@@ -85,9 +85,11 @@ class TestPolicies:
         assert max(places_of_the_small(worker)) <= 4 * 3
 
     def test_by_age_they_wait_for_the_whole_of_it(self, worker):
+        share("fifo")
         assert min(places_of_the_small(worker)) == 61
 
     def test_the_policy_can_change_while_jobs_wait(self, worker):
+        share("fifo")
         submit(project("big"), 30)
         submit(project("x"), 3)
         assert served(worker, 3) == ["big"] * 3
@@ -225,10 +227,16 @@ def test_who_comes_while_a_pool_begins_to_share_has_a_share():
     assert inspect() == []
     LaneShare.objects.get(org_slug="late").delete()
     assert {finding.code for finding in inspect()} == {"L10"}
+    sweep_scheduling()
+    assert inspect() == []
 
 
 class TestAging:
     """The default: one point of priority in 72 seconds, in steps of ten."""
+
+    @pytest.fixture(autouse=True)
+    def by_age(self, worker):
+        share("fifo")
 
     def test_what_waited_long_goes_before_what_is_worth_more(self, worker):
         now = database_time()

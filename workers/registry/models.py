@@ -34,9 +34,10 @@ class Pool(models.Model):
     policy = models.CharField(
         max_length=10,
         choices=PoolPolicy.choices,
-        default=PoolPolicy.FIFO,
+        default=PoolPolicy.FAIR,
         editable=False,
-        help_text="Among jobs of one priority: strictly by age, or organizations by turns.",
+        help_text="Order among jobs of one priority. fair: organizations take turns by weight, so a backlog of one "
+        "delays no other. fifo: the older job first, whoever's it is.",
     )
     trusts_lease_ids = models.BooleanField(
         default=False,

@@ -1,14 +1,15 @@
 """What GitHub, and whoever reads its list of deliveries, is told."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework import serializers
+from rest_framework.response import Response
 
 from orchestrator.access.schema import described
 from orchestrator.protocols.github.models import Outcome
 from orchestrator.protocols.github.taking import Taken
+from runtime_jobs.errors import QuotaExceeded
 from runtime_jobs.models import Job
 from runtime_jobs.states import WAITING, FailureReason, JobState
 
@@ -16,6 +17,16 @@ from runtime_jobs.states import WAITING, FailureReason, JobState
 ENDED = {JobState.SUCCEEDED: "SUCCESS", JobState.FAILED: "FAILED", JobState.CANCELED: "CANCELED"}
 STATES = ["QUEUED", "RUNNING", "CANCEL_REQUESTED", "TIMEOUT", *ENDED.values()]
 RANK = (Outcome.CREATED, Outcome.DUPLICATE, Outcome.REFUSED, Outcome.IGNORED)
+
+
+class RunRefused(serializers.Serializer):
+    """`refused`: the code of the submit quota that is used up, with its numbers."""
+
+    refused = serializers.CharField()
+    limit = serializers.IntegerField()
+    current = serializers.IntegerField()
+    burst = serializers.IntegerField(required=False)
+    retry_after = serializers.IntegerField(help_text="Seconds; as in `Retry-After`.")
 
 
 class RunTakenUp(serializers.Serializer):
@@ -26,13 +37,20 @@ class RunTakenUp(serializers.Serializer):
     refused = serializers.CharField(required=False)
 
 
-def answer(taken: Sequence[Taken]) -> tuple[dict[str, Any] | None, int]:
-    """Body and status. Of several projects' outcomes the one that says most: each is in the admin."""
+def answer(taken: Sequence[Taken]) -> Response:
+    """Of several projects' outcomes the one that says most: each is in the admin.
+
+    A refusal that passes by itself (a submit quota) is a 429, so that GitHub lists the delivery as failed and it can be
+    redelivered: the same delivery is then taken afresh. Any other refusal is a 202: sending again would not help."""
     best = min(taken, key=lambda one: RANK.index(one.outcome))
     if best.first is not None:
         body = {"run_id": best.first.batch_ulid, "state": _state(best.first.batch_ulid)}
-        return body, 201 if best.outcome == Outcome.CREATED else 202
-    return ({"refused": best.code} if best.code else None), 202
+        return Response(body, status=201 if best.outcome == Outcome.CREATED else 202)
+    exceeded = next((one.refusal for one in taken if isinstance(one.refusal, QuotaExceeded)), None)
+    if exceeded is not None:
+        headers = {"Retry-After": str(exceeded.facts["retry_after"])}
+        return Response({"refused": exceeded.code, **exceeded.facts}, status=429, headers=headers)
+    return Response({"refused": best.refusal.code} if best.refusal else None, status=202)
 
 
 def _state(batch_ulid: str | None) -> str:
@@ -62,6 +80,9 @@ RECEIVE = described(
         201: OpenApiResponse(RunTakenUp, description="A new run."),
         202: OpenApiResponse(
             RunTakenUp, description="A run that was there, or `refused`; without a body where there is nothing to do."
+        ),
+        429: OpenApiResponse(
+            RunRefused, description="The organization's submit quota is used up. The delivery is kept; redeliver it."
         ),
     },
     examples=[OpenApiExample("run", _RUN, response_only=True)],

@@ -25,11 +25,11 @@ REASON_LIMIT = 500
 
 @dataclass(frozen=True)
 class Taken:
-    """What came of it. `first` is the row of the run that the delivery stands for; `code` says why it was refused."""
+    """What came of it. `first` is the row of the run that the delivery stands for; `refusal`: why there is none."""
 
     outcome: Outcome
     first: WebhookDelivery | None = None
-    code: str = ""
+    refusal: LifecycleError | None = None
 
 
 @verb
@@ -75,7 +75,7 @@ def _run(
     except LifecycleError as refusal:
         reason = f"{refusal.code}: {refusal.message}"[:REASON_LIMIT]
         keep(project, event, delivery, at, outcome=Outcome.REFUSED, reason=reason)
-        return Taken(Outcome.REFUSED, code=refusal.code)
+        return Taken(Outcome.REFUSED, refusal=refusal)
     made = {"event_key": event.key, "job_ulid": job.job_ulid, "batch_ulid": batch.batch_ulid}
     return Taken(Outcome.CREATED, keep(project, event, delivery, at, outcome=Outcome.CREATED, reason="", **made))
 

@@ -55,8 +55,7 @@ class GithubWebhookView(StrictQuery, APIView):
             correlation_id=arrival_of(request).correlation_id,
             source_address=address_of(request),
         )
-        body, status = answers.answer(_taken(event, delivery, signer))
-        return Response(body, status=status)
+        return answers.answer(_taken(event, delivery, signer))
 
 
 def _taken(event: wire.Event | wire.Ignored, delivery: Delivery, signer: Signer) -> list[Taken]:

@@ -37,7 +37,7 @@ class LoadShown(serializers.Serializer):
     at = serializers.DateTimeField(help_text="The database's clock.")
 
 
-_POOL = {"pool": "shared-linux", "description": "For everybody", "policy": "fifo", "least_isolation": "namespaces"}
+_POOL = {"pool": "shared-linux", "description": "For everybody", "policy": "fair", "least_isolation": "namespaces"}
 _LOAD = {
     "pool": "shared-linux",
     "queued": 42,

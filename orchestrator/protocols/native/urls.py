@@ -11,6 +11,7 @@ from orchestrator.protocols.native.limits import LimitViewSet
 from orchestrator.protocols.native.many import ManyLeasesViewSet
 from orchestrator.protocols.native.pool_verbs import PoolVerbs
 from orchestrator.protocols.native.pools import PoolViewSet
+from orchestrator.protocols.native.quotas import QuotaViewSet
 
 router = SimpleRouter(trailing_slash=False)
 router.register("runtime/leases", ManyLeasesViewSet, basename="runtime-leases")
@@ -19,6 +20,7 @@ router.register("jobs", AnyJobViewSet, basename="job")
 router.register("runtime/jobs", JobViewSet, basename="runtime-job")
 router.register("limits", LimitViewSet, basename="limit")
 router.register("pools", PoolVerbs, basename="pool-verb")
+router.register("quotas", QuotaViewSet, basename="quota")
 router.register("breakers", BreakerViewSet, basename="breaker")
 router.register("incidents", IncidentViewSet, basename="incident")
 router.register("pools", PoolViewSet, basename="pool")

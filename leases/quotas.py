@@ -1,0 +1,201 @@
+"""Submit quotas: how many jobs of an organization may wait, and how many it may submit in a minute."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import DatabaseError, connection, transaction
+
+from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
+from runtime_jobs.models import Organization, Plan
+
+_SHORT = "QT001"  # the SQLSTATE of submit_quota_take
+_ROUNDING = 0.000001  # as in lanes_tokens
+
+
+class QuotaChanged(Exception):
+    """A transaction needs more of a quota than its row has. It is rolled back, the quota is recounted, and the
+    transaction is tried again."""
+
+    def __init__(self, org_slug: str) -> None:
+        super().__init__(org_slug)
+        self.org_slug = org_slug
+
+
+@dataclass(frozen=True)
+class QuotaTerms:
+    """What a plan allows. None is no limit."""
+
+    max_queued: int | None
+    per_minute: int | None
+    burst: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> "QuotaTerms":
+        return cls(plan.max_queued, plan.submits_per_minute, plan.submit_burst)
+
+    @property
+    def is_limited(self) -> bool:
+        return self.max_queued is not None or self.per_minute is not None
+
+
+@dataclass
+class Arrivals:
+    """Jobs of one organization that a transaction adds to those that wait. `terms` None: they count, and are never
+    refused."""
+
+    jobs: int = 0
+    terms: QuotaTerms | None = None
+
+
+@dataclass
+class Room:
+    """What is left of an organization's quota, as one transaction read it without a lock.
+
+    The row decides at the end of the transaction (`submit_quota_take`); this spares a refused submit all writes.
+    `counted_for`, `room`: as in the row, None without one. `recount_in`, `full_in`: seconds until the next recount may
+    be made and until the bucket of the rate is full again, negative in the past."""
+
+    org_slug: str
+    terms: QuotaTerms
+    counted_for: int | None
+    room: int | None
+    recount_in: float | None
+    full_in: float | None
+    recounted: bool = False
+    taken: int = 0
+
+    def take(self, jobs: int = 1) -> None:
+        """Reserve room for `jobs` more jobs.
+
+        Raises:
+            QuotaChanged: The row is missing, out of date, or due to be recounted.
+            QueueFull: The organization has as many waiting jobs as its plan allows.
+            SubmitRateExceeded: The organization submits faster than its plan allows."""
+        wanted = self.taken + jobs
+        if self.terms.per_minute is not None:
+            self._require_rate(wanted, self.terms.per_minute)
+        if self.terms.is_limited:
+            self._require_room(wanted)
+        self.taken = wanted
+
+    def refusal(self) -> LifecycleError | None:
+        """Why another job would be refused now. None if it would not be, or if a recount would decide."""
+        try:
+            self.take()
+        except LifecycleError as error:
+            return error
+        except QuotaChanged:
+            return None
+        return None
+
+    def _require_room(self, wanted: int) -> None:
+        limit = self.terms.max_queued
+        if self.room is None or self.counted_for != limit:
+            if not self.recounted:
+                raise QuotaChanged(self.org_slug)
+            return  # changed once more: the end of the transaction decides
+        if limit is None or self.room >= wanted:
+            return
+        pause = self.recount_in or 0
+        if not self.recounted and pause <= 0:
+            raise QuotaChanged(self.org_slug)
+        raise QueueFull(
+            f"The plan allows at most {limit} waiting jobs. Submit more when some have started or ended.",
+            limit=limit,
+            current=limit - self.room + self.taken,
+            retry_after=_seconds(pause),
+        )
+
+    def _require_rate(self, wanted: int, per_minute: int) -> None:
+        burst = self.terms.burst
+        spent = max(0, self.full_in or 0) * per_minute / 60
+        if wanted <= burst - spent + _ROUNDING:
+            return
+        raise SubmitRateExceeded(
+            f"The plan allows {per_minute} submitted jobs a minute, at most {burst} at once. Submit more slowly.",
+            limit=per_minute,
+            burst=burst,
+            current=min(burst, math.ceil(spent - _ROUNDING) + self.taken),
+            retry_after=_seconds((spent + wanted - burst) / per_minute * 60),
+        )
+
+
+# What a Room is made of, in SQL, where the row is `quota`: numbers, which are read faster than times.
+COLUMNS = {
+    "quota_counted_for": "quota.max_queued",
+    "quota_room": "quota.room",
+    "quota_recount_in": "extract(epoch FROM quota.recount_at - clock_timestamp())::float8",
+    "quota_full_in": "extract(epoch FROM quota.spent_until - clock_timestamp())::float8",
+}
+
+
+def room_in(organization: Organization, *, recounted: bool = False) -> Room:
+    """The room of an organization that was read with COLUMNS."""
+    row = vars(organization)
+    return Room(
+        organization.slug,
+        QuotaTerms.of(organization.plan),
+        counted_for=row["quota_counted_for"],
+        room=row["quota_room"],
+        recount_in=row["quota_recount_in"],
+        full_in=row["quota_full_in"],
+        recounted=recounted,
+    )
+
+
+def take(org_slug: str, arrivals: Arrivals) -> tuple[str, list[Any]]:
+    """The SQL expression that takes these jobs from the organization's quota, and its values.
+
+    The terms stand in the text: there are as many as plans, and each value that is bound costs more than they do."""
+    terms = arrivals.terms or QuotaTerms(None, None, 0)
+    numbers = ("NULL" if n is None else str(int(n)) for n in (terms.max_queued, terms.per_minute, terms.burst))
+    enforced = "false" if arrivals.terms is None else "true"
+    return f"submit_quota_take(%s, %s::integer, {enforced}, {', '.join(numbers)})", [org_slug, arrivals.jobs]
+
+
+@contextmanager
+def short_quotas() -> Iterator[None]:
+    """Raise QuotaChanged for a quota that `submit_quota_take` finds short inside."""
+    try:
+        yield
+    except DatabaseError as error:
+        if getattr(error.__cause__, "sqlstate", None) == _SHORT:
+            raise QuotaChanged(str(error.__cause__.diag.message_primary)) from error  # type: ignore[union-attr]
+        raise
+
+
+def recount(org_slug: str) -> None:
+    """Set the organization's room to what its plan leaves beside the jobs that wait, in a transaction of its own.
+
+    Waits for submits of the organization that are about to commit. Does nothing before the time of the next recount."""
+    with transaction.atomic(durable=True), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT submit_quota_recount(o.slug, p.max_queued)"
+            "  FROM runtime_jobs_organization o JOIN runtime_jobs_plan p ON p.id = o.plan_id WHERE o.slug = %s",
+            [org_slug],
+        )
+
+
+def room_of(organization: Organization) -> Room:
+    """The quota of an organization as it is now, to be shown."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {', '.join(COLUMNS.values())}"  # noqa: S608 our own columns
+            " FROM (SELECT) nothing LEFT JOIN submit_quotas quota ON quota.org_slug = %s",
+            [organization.slug],
+        )
+        return Room(organization.slug, QuotaTerms.of(organization.plan), *cursor.fetchone())
+
+
+def waiting_jobs(org_slug: str) -> int:
+    """Count the jobs of the organization that wait. Reads each of them."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT submit_quota_waiting(%s)", [org_slug])
+        return int(cursor.fetchone()[0])
+
+
+def _seconds(span: float) -> int:
+    return max(1, math.ceil(span))
