@@ -15,7 +15,6 @@ from leases.limits import Subject, put
 from leases.models import Lane, LaneProfile, LaneQueue, LimitKind, LimitScope
 from leases.plans import follow_plan
 from leases.shares import share_in
-from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job
 
 # Jobs of that priority and more are counted by the limit, not held (document 002).
@@ -85,7 +84,7 @@ def _limit_once(subject: Subject, kind: LimitKind) -> None:
     if subject.scope == LimitScope.ADDRESS:
         guard(JOBS_OF_ADDRESS, subject.key)  # no claim takes a job from there that this limit would not know of
     if subject.limit(kind) is None:
-        put(kind, subject, at=database_time(), max_active=1, binds_below=BELOW[kind])
+        put(kind, subject, max_active=1, binds_below=BELOW[kind])
 
 
 @dataclass

@@ -41,11 +41,11 @@ class CrashHandler:
         """Run the body of a critical thread; handle whatever it raises as the failure of the whole process."""
         try:
             target()
-        except BaseException:  # a thread has no caller that could handle it
-            self._crash(threading.current_thread().name)
+        except BaseException as error:  # noqa: BLE001 a thread has no caller that could handle it
+            self._crash(threading.current_thread().name, error)
 
-    def _crash(self, thread_name: str) -> None:
-        logger.critical("thread %s failed: the worker stops its jobs and exits", thread_name, exc_info=True)
+    def _crash(self, thread_name: str, error: BaseException) -> None:
+        logger.critical("thread %s failed: the worker stops its jobs and exits", thread_name, exc_info=error)
         with self._lock:
             if self.thread_name is not None:
                 return
