@@ -203,6 +203,8 @@ DEFAULT_POOL = env.str("DEFAULT_POOL", default="shared-linux")
 
 # --- The clock --------------------------------------------------------------------------------------------------------
 CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)
+# After how many seconds without a beat of the leader a stand-by takes over; less than CLOCK_SILENT_AFTER_SECONDS.
+CLOCK_TAKEOVER_SECONDS = env.float("CLOCK_TAKEOVER_SECONDS", default=6.0)
 CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.0)
 
 # --- The worker (manage.py runworker reads these; it never opens the database) ----------------------------------------

@@ -19,6 +19,16 @@ def certificates(**_: Any) -> list[CheckMessage]:
     ]
 
 
+@register()
+def scheduler_takeover(**_: Any) -> list[CheckMessage]:
+    """Refuse a takeover so late that `/readyz` fails before it."""
+    takeover, silent = settings.CLOCK_TAKEOVER_SECONDS, settings.CLOCK_SILENT_AFTER_SECONDS
+    if 2 <= takeover < silent:
+        return []
+    text = f"CLOCK_TAKEOVER_SECONDS is {takeover:g}; it must be at least 2 and less than CLOCK_SILENT_AFTER_SECONDS."
+    return [Error(text, hint=f"CLOCK_SILENT_AFTER_SECONDS is {silent:g}.", id="orchestrator.E003")]
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text)
