@@ -29,6 +29,26 @@ def scheduler_takeover(**_: Any) -> list[CheckMessage]:
     return [Error(text, hint=f"CLOCK_SILENT_AFTER_SECONDS is {silent:g}.", id="orchestrator.E003")]
 
 
+@register()
+def retention(**_: Any) -> list[CheckMessage]:
+    """Refuse negative periods, and records of requests that are kept longer than the jobs that they name."""
+    days = settings.RETENTION_DAYS
+    wrong = [
+        Error(f"RETENTION_{name.upper()}_DAYS is {number}; it must be 0 (keep) or more.", id="orchestrator.E004")
+        for name, number in days.items()
+        if number < 0
+    ]
+    return wrong + [
+        Error(
+            f"RETENTION_{name.upper()}_DAYS is {days[name] or 'unlimited'}, but jobs are kept for {days['jobs']} days.",
+            hint="A request that is repeated later would be answered with a job that was deleted.",
+            id="orchestrator.E005",
+        )
+        for name in ("idempotency_keys", "webhook_deliveries")
+        if days["jobs"] > 0 and not 0 < days[name] <= days["jobs"]
+    ]
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text)

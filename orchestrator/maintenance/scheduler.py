@@ -16,6 +16,7 @@ from django.db import connection
 from orchestrator import scheduling, sweeps
 from orchestrator.maintenance import counters
 from orchestrator.maintenance.leadership import Leadership, LeadershipLost
+from orchestrator.maintenance.retention import Retention
 from orchestrator.maintenance.rows import RowRunner
 from orchestrator.tally.counting import Tally
 from runtime_jobs.trouble import is_connection_lost
@@ -61,8 +62,12 @@ class Scheduler:
         self.rounds = 0
         self.leadership = Leadership(self.name, takeover_seconds=settings.CLOCK_TAKEOVER_SECONDS)
         self._counts = counters.PendingCounts()
-        tally = Tally()
-        own = (Task("count_metrics", lambda _: tally.go_on()), Task("write_counters", lambda _: self._counts.write()))
+        tally, retention = Tally(), Retention()
+        own = (
+            Task("delete_old_rows", lambda _: retention.delete_some(report=self._deleted), every=SLOW_EVERY),
+            Task("count_metrics", lambda _: tally.go_on()),
+            Task("write_counters", lambda _: self._counts.write()),
+        )
         self.tasks = (*tasks, *own)
         self._rows = {task.name: RowRunner(task.name, before_each=self._beat_if_due) for task in self.tasks}
         self._failed_runs = dict.fromkeys(self._rows, 0)
@@ -133,6 +138,10 @@ class Scheduler:
         self._failed_runs_to_yield = min(self._failed_runs_to_yield * 2, MAX_FAILED_RUNS_TO_YIELD)
         self.leadership.release()
         self._may_lead_from = time.monotonic() + YIELD_SECONDS
+
+    def _deleted(self, table: str, rows: int) -> None:
+        self._counts.add(counters.RETENTION_DELETED, table, rows)
+        self._beat_if_due()
 
     def _beat_if_due(self) -> None:
         if time.monotonic() >= self._beat_due:
