@@ -207,7 +207,7 @@ CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)
 CLOCK_TAKEOVER_SECONDS = env.float("CLOCK_TAKEOVER_SECONDS", default=6.0)
 CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.0)
 
-# --- Retention: after how many days rows are deleted; 0: never (manage.py prune --dry-run counts them) -----------------
+# --- Retention: after how many days rows are deleted; 0: never (manage.py prune --dry-run counts them) ----------------
 RETENTION_DAYS = {
     # Since the job has ended; with it its events, leases, artifacts and what is left of its log.
     "jobs": env.int("RETENTION_JOBS_DAYS", default=365),

@@ -33,12 +33,12 @@ def scheduler_takeover(**_: Any) -> list[CheckMessage]:
 def retention(**_: Any) -> list[CheckMessage]:
     """Refuse negative periods, and records of requests that are kept longer than the jobs that they name."""
     days = settings.RETENTION_DAYS
-    wrong = [
+    wrong: list[CheckMessage] = [
         Error(f"RETENTION_{name.upper()}_DAYS is {number}; it must be 0 (keep) or more.", id="orchestrator.E004")
         for name, number in days.items()
         if number < 0
     ]
-    return wrong + [
+    wrong += [
         Error(
             f"RETENTION_{name.upper()}_DAYS is {days[name] or 'unlimited'}, but jobs are kept for {days['jobs']} days.",
             hint="A request that is repeated later would be answered with a job that was deleted.",
@@ -47,6 +47,7 @@ def retention(**_: Any) -> list[CheckMessage]:
         for name in ("idempotency_keys", "webhook_deliveries")
         if days["jobs"] > 0 and not 0 < days[name] <= days["jobs"]
     ]
+    return wrong
 
 
 def _is_network(text: str) -> bool:
