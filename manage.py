@@ -7,7 +7,11 @@ import sys
 # Workers run on machines without a database; the others only read code or print.
 WITHOUT_DATABASE = {"runworker", "help", "version", "check", "spectacular", "collectstatic", "diffsettings"}
 # Whose timeouts a command's statements get (config.databases); all others are bound like a request.
-DATABASE_ROLES = dict.fromkeys(["migrate", "seed", "up", "demo"], "migrate") | {"runclock": "clock", "audit": "clock"}
+DATABASE_ROLES = dict.fromkeys(["migrate", "seed", "up", "demo"], "migrate") | {
+    "runclock": "clock",
+    "audit": "clock",
+    "prune": "clock",
+}
 
 
 def needs_database(arguments: list[str]) -> bool:

@@ -9,7 +9,8 @@ from config.env import Env
 # By kind of process: a statement that is stuck must not take the service with it (reliability, section 2).
 TIMEOUTS: Final = {
     "api": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
-    "clock": {"statement_timeout": "30s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
+    # Shorter than CLOCK_TAKEOVER_SECONDS: a leader whose statement hangs writes its next beat in time.
+    "clock": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
     "migrate": {"statement_timeout": "0", "lock_timeout": "3s", "idle_in_transaction_session_timeout": "60s"},
 }
 
@@ -35,6 +36,14 @@ def _session(env: Env, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _link(env: Env) -> dict[str, Any]:
+    if env.str("DATABASE_ROLE", default="api") == "clock":
+        # One thread, one session that is really closed when it is given up, and noticed soon when its network is cut.
+        soon = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3, "tcp_user_timeout": 5000}
+        return {name: value for name, value in (_pooled_link(env) | soon).items() if name != "pool"}
+    return _pooled_link(env)
+
+
+def _pooled_link(env: Env) -> dict[str, Any]:
     prepared = env.bool("DATABASE_PREPARED", default=True)
     return {
         "connect_timeout": 3,

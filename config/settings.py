@@ -203,7 +203,20 @@ DEFAULT_POOL = env.str("DEFAULT_POOL", default="shared-linux")
 
 # --- The clock --------------------------------------------------------------------------------------------------------
 CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)
+# After how many seconds without a beat of the leader a stand-by takes over; less than CLOCK_SILENT_AFTER_SECONDS.
+CLOCK_TAKEOVER_SECONDS = env.float("CLOCK_TAKEOVER_SECONDS", default=6.0)
 CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.0)
+
+# --- Retention: after how many days rows are deleted; 0: never (manage.py prune --dry-run counts them) ----------------
+RETENTION_DAYS = {
+    # Since the job has ended; with it its events, leases, artifacts and what is left of its log.
+    "jobs": env.int("RETENTION_JOBS_DAYS", default=365),
+    "logs": env.int("RETENTION_LOGS_DAYS", default=90),
+    "runs": env.int("RETENTION_RUNS_DAYS", default=365),  # of the reference ingest
+    "idempotency_keys": env.int("RETENTION_IDEMPOTENCY_KEYS_DAYS", default=2),
+    "webhook_deliveries": env.int("RETENTION_WEBHOOK_DELIVERIES_DAYS", default=30),  # GitHub sends again for 3 days
+    "incidents": env.int("RETENTION_INCIDENTS_DAYS", default=365),  # since they were resolved
+}
 
 # --- The worker (manage.py runworker reads these; it never opens the database) ----------------------------------------
 INGEST_URL = env.str("INGEST_URL", default="")  # empty: the reference ingest of the server

@@ -16,7 +16,6 @@ from leases.limits import KeyRoom, Subject, put
 from leases.models import Lane, LaneProfile, LaneQueue, LimitKind, LimitScope
 from leases.plans import follow_plan
 from leases.shares import share_in
-from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job
 
 # Jobs of that priority and more are counted by the limit, not held (document 002).
@@ -91,7 +90,7 @@ def _limit_once(subject: Subject, kind: LimitKind) -> None:
     if subject.limit(kind) is None:
         if subject.scope == LimitScope.KEY:
             KeyRoom([(subject.org_slug, subject.key)]).take(subject.org_slug, subject.key)
-        put(kind, subject, at=database_time(), max_active=1, binds_below=BELOW[kind])
+        put(kind, subject, max_active=1, binds_below=BELOW[kind])
 
 
 @dataclass

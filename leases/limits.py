@@ -73,10 +73,12 @@ class KeyRoom:
         self.keys[org_slug] = current + 1
 
 
-def put(kind: LimitKind, subject: Subject, *, at: datetime, by: str = "", **terms: Any) -> Limit:
+def put(kind: LimitKind, subject: Subject, *, at: datetime | None = None, by: str = "", **terms: Any) -> Limit:
     """Set a limit on these terms (`max_active`, or `per_hour` and `burst`; `until`, `note`, `binds_below`, `one_shot`).
 
-    What runs above a lowered limit runs on; nothing new starts until there is room."""
+    What runs above a lowered limit runs on; nothing new starts until there is room. Without `at`, it counts as set at
+    the database's time after the last lock. A time read before the locks lies before claims that this call waited for,
+    and the audit would count their starts against the new limit."""
     guard(QUEUES_OF_ORGANIZATION, subject.org_slug)
     limit, made = Limit.objects.get_or_create(kind=kind, **subject.columns, defaults=terms)
     guard(LIMIT_FULL, limit.pk)
@@ -84,10 +86,13 @@ def put(kind: LimitKind, subject: Subject, *, at: datetime, by: str = "", **term
         _fit_slots(limit, terms["max_active"])
     if made:
         attach(limit)
-    changed = terms | {"set_by": by, "set_at": at, "version": limit.version + (not made)}
+    # A claim that spends tokens holds the row until its commit: the bucket is read after that, or its starts are lost.
+    limit = Limit.objects.select_for_update(no_key=True).get(pk=limit.pk)
+    now = database_time()
+    changed = terms | {"set_by": by, "set_at": at or now, "version": limit.version + (not made)}
     if limit.spent_until and limit.per_hour and terms.get("per_hour"):
-        owed = max(timedelta(), limit.spent_until - database_time()) * limit.per_hour
-        changed["spent_until"] = database_time() + owed / terms["per_hour"]  # as many starts, made good at the new pace
+        owed = max(timedelta(), limit.spent_until - now) * limit.per_hour
+        changed["spent_until"] = now + owed / terms["per_hour"]  # as many starts, made good at the new pace
     Limit.objects.filter(pk=limit.pk).update(**changed)
     limit.refresh_from_db()
     if not made:

@@ -4,7 +4,6 @@ from django.db.models import F
 
 from leases.limits import Subject, lift, put
 from leases.models import LaneShare, LimitKind
-from runtime_jobs.clock import database_time
 from runtime_jobs.models import Organization, Plan
 
 # Jobs of that priority and more are counted by a plan's limit, not held (document 002).
@@ -20,7 +19,7 @@ def follow_plan(org_slug: str) -> None:
     if wanted is None and limit is not None:
         lift(LimitKind.PLAN, subject)
     elif wanted is not None and (limit is None or limit.max_active != wanted):
-        put(LimitKind.PLAN, subject, at=database_time(), max_active=wanted, binds_below=BINDS_BELOW)
+        put(LimitKind.PLAN, subject, max_active=wanted, binds_below=BINDS_BELOW)
     if plan:
         Organization.objects.filter(slug=org_slug, followed_priority=None).update(followed_priority=plan.priority)
         LaneShare.objects.filter(org_slug=org_slug).exclude(weight=plan.weight).update(weight=plan.weight)

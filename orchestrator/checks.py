@@ -19,6 +19,37 @@ def certificates(**_: Any) -> list[CheckMessage]:
     ]
 
 
+@register()
+def scheduler_takeover(**_: Any) -> list[CheckMessage]:
+    """Refuse a takeover so late that `/readyz` fails before it."""
+    takeover, silent = settings.CLOCK_TAKEOVER_SECONDS, settings.CLOCK_SILENT_AFTER_SECONDS
+    if 2 <= takeover < silent:
+        return []
+    text = f"CLOCK_TAKEOVER_SECONDS is {takeover:g}; it must be at least 2 and less than CLOCK_SILENT_AFTER_SECONDS."
+    return [Error(text, hint=f"CLOCK_SILENT_AFTER_SECONDS is {silent:g}.", id="orchestrator.E003")]
+
+
+@register()
+def retention(**_: Any) -> list[CheckMessage]:
+    """Refuse negative periods, and records of requests that are kept longer than the jobs that they name."""
+    days = settings.RETENTION_DAYS
+    wrong: list[CheckMessage] = [
+        Error(f"RETENTION_{name.upper()}_DAYS is {number}; it must be 0 (keep) or more.", id="orchestrator.E004")
+        for name, number in days.items()
+        if number < 0
+    ]
+    wrong += [
+        Error(
+            f"RETENTION_{name.upper()}_DAYS is {days[name] or 'unlimited'}, but jobs are kept for {days['jobs']} days.",
+            hint="A request that is repeated later would be answered with a job that was deleted.",
+            id="orchestrator.E005",
+        )
+        for name in ("idempotency_keys", "webhook_deliveries")
+        if days["jobs"] > 0 and not 0 < days[name] <= days["jobs"]
+    ]
+    return wrong
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text)

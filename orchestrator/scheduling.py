@@ -1,24 +1,19 @@
 """The clock's part in who runs what next: what is over is lifted, what waits grows older, breakers are attended."""
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
-
-from django.db import Error
 
 from leases import lanes
 from leases.models import Breaker, BreakerState, Limit
 from leases.plans import behind_their_plans, with_jobs_to_lift
 from leases.shares import pools_without_a_share
 from orchestrator import lifecycle
+from orchestrator.maintenance.rows import RowRunner
 from runtime_jobs.clock import database_time
-from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
-from runtime_jobs.trouble import go_past
-
-log = logging.getLogger(__name__)
 
 MOST = 200
 # Somewhat more than a round and a verb may take: who failed longer ago was looked at then.
@@ -27,25 +22,63 @@ ONCE: tuple[dict[str, Any], ...] = ({},)
 
 
 def sweep_scheduling(*, now: datetime | None = None, thorough: bool = True) -> None:
-    """One round. Each piece is a transaction of its own, and one that fails does not stop the others.
+    """Do everything that is due, once. Each piece is a transaction of its own, and one that fails stops no other.
 
     `thorough`: also what looks at every queue and organization, and can wait some seconds."""
-    at = now or database_time()
-    _each(lanes.advance, ({"lane": pk} for pk in lanes.behind()))
-    _each(lanes.due, ONCE)
-    _each(lanes.call_throttled, ONCE)
-    _each(lifecycle.lift_what_is_over, ({"limit_id": pk, "now": now} for pk in _over(at)))
-    _each(lifecycle.attend_breaker, (about | {"now": now} for about in _breakers(at)))
-    if not thorough:
-        return
-    _each(lanes.age, ONCE)
-    _each(lifecycle.keep_plan, ({"org_slug": slug, "now": now} for slug in behind_their_plans(most=MOST)))
-    _each(lifecycle.keep_shares, ({"pool": slug} for slug in pools_without_a_share(most=MOST)))
-    _each(lifecycle.lift_waiting, ({"organization": row} for row in with_jobs_to_lift()))
+    tasks = RowRunner()
+    for task in (*EVERY_ROUND, *(SLOW if thorough else ())):
+        tasks.each(partial(task, RowRunner()), ONCE, now=now)
 
 
-def _over(at: datetime) -> Iterable[int]:
-    return list(Limit.objects.filter(until__lte=at).values_list("pk", flat=True)[:MOST])
+def advance_lanes(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Move the bounds of lanes that claims had no time to move."""
+    return rows.each(lanes.advance, ({"lane": pk} for pk in lanes.behind()))
+
+
+def activate_due_queues(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Serve again what was held until a time that has come."""
+    return lanes.due()
+
+
+def notify_throttled_pools(rows: RowRunner, *, now: datetime | None = None) -> None:  # noqa: ARG001 as every task
+    """Wake the workers of pools in which a rate lets a job start again."""
+    lanes.call_throttled()
+
+
+def remove_expired_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Remove pauses and throttles whose time has passed."""
+    over = Limit.objects.filter(until__lte=now or database_time()).exclude(pk__in=rows.suspended("limit_id"))
+    keys = list(over.values_list("pk", flat=True)[:MOST])
+    return rows.each(lifecycle.lift_what_is_over, ({"limit_id": pk} for pk in keys), now=now)
+
+
+def evaluate_breakers(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Open, try or close the circuit breakers for which that is due."""
+    return rows.each(lifecycle.attend_breaker, _breakers(now or database_time()), now=now)
+
+
+def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Raise the priority of what has waited long."""
+    return lanes.age()
+
+
+def sync_plan_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Bring the limits of organizations in line with their plans."""
+    return rows.each(lifecycle.keep_plan, ({"org_slug": slug} for slug in behind_their_plans(most=MOST)), now=now)
+
+
+def sync_shares(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Give the organizations of fair pools the shares that they lack."""
+    return rows.each(lifecycle.keep_shares, ({"pool": slug} for slug in pools_without_a_share(most=MOST)))
+
+
+def raise_plan_priorities(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Raise the priority of waiting jobs whose organization has got a better plan."""
+    return rows.each(lifecycle.lift_waiting, ({"organization": row} for row in with_jobs_to_lift()))
+
+
+EVERY_ROUND = (advance_lanes, activate_due_queues, notify_throttled_pools, remove_expired_limits, evaluate_breakers)
+SLOW = (apply_aging, sync_plan_limits, sync_shares, raise_plan_priorities)
 
 
 def _breakers(at: datetime) -> Iterable[dict[str, Any]]:
@@ -54,11 +87,3 @@ def _breakers(at: datetime) -> Iterable[dict[str, Any]]:
     failed = Job.objects.filter(state=JobState.FAILED, finished_at__gt=at - LATELY).values("org_slug", "job_type")
     both = attended.union(failed.distinct())[:MOST]
     return [{"org_slug": row["org_slug"], "job_type": row["job_type"]} for row in both]
-
-
-def _each(act: Callable[..., Any], subjects: Iterable[dict[str, Any]]) -> None:
-    for subject in subjects:
-        try:
-            act(**subject)
-        except (Error, LifecycleError) as error:
-            go_past(error, log, "%s of %s failed; the next round tries again", act.__name__, subject)

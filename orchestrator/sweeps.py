@@ -1,79 +1,74 @@
-"""One round of the clock: find what time has caused, and call the verb for each job. Finding takes no lock."""
+"""Finds the jobs whose time has come, and calls the operation for each. Finding takes no lock."""
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from django.db import Error
-from django.db.models import Q, QuerySet
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value
+from django.db.models.functions import Coalesce
+from django.db.models.lookups import LessThan
 
 from leases.models import Lease
 from orchestrator import lifecycle
 from orchestrator.lifecycle.by_clock import PREPARING_SECONDS, TIMEOUT_GRACE_SECONDS, UPLOADING_SECONDS
-from orchestrator.models import WebhookDelivery
+from orchestrator.maintenance.rows import RowRunner
 from runtime_jobs.clock import database_time
-from runtime_jobs.models import IdempotencyKey, Job
+from runtime_jobs.models import Job
 from runtime_jobs.states import HELD, JobState
-from runtime_jobs.trouble import go_past
-
-log = logging.getLogger(__name__)
 
 BATCH = 200
-KEYS_KEPT = timedelta(days=2)
-DELIVERIES_KEPT = timedelta(days=30)  # GitHub sends one again for three days at most
 
 
 def sweep(*, now: datetime | None = None) -> int:
-    """Do everything that is due. Returns how many jobs were changed; one job's trouble does not stop the others."""
-    at = now or database_time()
+    """Do everything that is due. Returns how many jobs were changed; one job's failure does not stop the others."""
+    rows = RowRunner()
     return (
-        _each(lifecycle.force_cancel, _overdue_cancels(at), now)
-        + _each(lifecycle.expire, _dead_leases(at), now)
-        + _each(lifecycle.time_out, _overdue_phases(at), now)
-        + lifecycle.follow_ends(most=BATCH)
+        force_cancels(rows, now=now)
+        + expire_leases(rows, now=now)
+        + time_out_phases(rows, now=now)
+        + follow_ended_dependencies(rows)
     )
 
 
-def _dead_leases(at: datetime) -> Iterable[str]:
-    return list(Lease.objects.open().filter(expires_at__lte=at).values_list("job__job_ulid", flat=True)[:BATCH])
+def force_cancels(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Cancel the jobs whose workers did not obey in time. Returns how many."""
+    due = _held(rows).filter(cancel_deadline_at__lte=now or database_time())
+    return rows.each(lifecycle.force_cancel, _named(due), now=now)
 
 
-def _overdue_cancels(at: datetime) -> Iterable[str]:
-    return list(_held().filter(cancel_deadline_at__lte=at).values_list("job_ulid", flat=True)[:BATCH])
+def expire_leases(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """End the leases whose time is up. Returns how many."""
+    due = Lease.objects.open().filter(expires_at__lte=now or database_time())
+    due = due.exclude(job__job_ulid__in=rows.suspended("job_ulid"))
+    names = due.values_list("job__job_ulid", flat=True)[:BATCH]
+    return rows.each(lifecycle.expire, [{"job_ulid": name} for name in names], now=now)
 
 
-def _overdue_phases(at: datetime) -> Iterable[str]:
-    """A rough net; the verb looks closely, under the lock."""
+def time_out_phases(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Fail the jobs of which a phase lasts too long. Returns how many. The operation checks again under the lock."""
+    at = now or database_time()
     preparing = Q(
         state__in=[JobState.STARTING, JobState.CHECKING_OUT], started_at__lt=at - timedelta(seconds=PREPARING_SECONDS)
     )
-    executing = Q(state=JobState.EXECUTING, executing_at__lt=at - timedelta(seconds=TIMEOUT_GRACE_SECONDS))
     uploading = Q(state=JobState.UPLOADING, phase_at__lt=at - timedelta(seconds=UPLOADING_SECONDS))
-    suspects = _held().filter(preparing | executing | uploading)
-    return [job.job_ulid for job in suspects.iterator() if lifecycle.overdue(job, at) is not None]
+    due = _held(rows).filter(preparing | uploading | (Q(state=JobState.EXECUTING) & Q(_is_over(at))))
+    return rows.each(lifecycle.time_out, _named(due), now=now)
 
 
-def _held() -> QuerySet[Job]:
-    return Job.objects.filter(state__in=HELD)
+def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the operation isolates its rows itself
+    """Queue or cancel the jobs that waited for one that has ended. Returns how many were looked at."""
+    return lifecycle.follow_ends(most=BATCH)
 
 
-def _each(act: Callable[..., Job | None], job_ulids: Iterable[str], now: datetime | None) -> int:
-    changed = 0
-    for job_ulid in job_ulids:
-        try:
-            changed += act(job_ulid=job_ulid, now=now) is not None
-        except Error as error:
-            go_past(error, log, "%s of %s failed; the next round tries again", act.__name__, job_ulid)
-    return changed
+def _is_over(at: datetime) -> LessThan:
+    """Whether the time limit of an executing job has passed: in SQL, since there are many and few of them are due."""
+    allowed = (Coalesce(F("timeout_seconds"), 0) + TIMEOUT_GRACE_SECONDS) * Value(timedelta(seconds=1))
+    deadline = F("executing_at") + ExpressionWrapper(allowed, DurationField())
+    return LessThan(ExpressionWrapper(deadline, DateTimeField()), Value(at, DateTimeField()))
 
 
-def forget_old_keys(*, now: datetime | None = None) -> int:
-    """Drop idempotency keys that nobody repeats any more."""
-    old = IdempotencyKey.objects.filter(created_at__lt=(now or database_time()) - KEYS_KEPT)
-    return old.delete()[0]
+def _held(rows: RowRunner) -> QuerySet[Job]:
+    return Job.objects.filter(state__in=HELD).exclude(job_ulid__in=rows.suspended("job_ulid"))
 
 
-def forget_old_deliveries(*, now: datetime | None = None) -> int:
-    """Drop what came through webhooks long ago. The same event would make a run again."""
-    old = WebhookDelivery.objects.filter(received_at__lt=(now or database_time()) - DELIVERIES_KEPT)
-    return old.delete()[0]
+def _named(due: QuerySet[Job]) -> Iterable[dict[str, str]]:
+    return [{"job_ulid": name} for name in due.values_list("job_ulid", flat=True)[:BATCH]]

@@ -2,9 +2,13 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from django.db import connection
+from django.db.transaction import TransactionManagementError
 
 from runtime_jobs.identifiers import new_event_id
 from runtime_jobs.models import Job, JobEvent
@@ -117,3 +121,30 @@ def first_broken(job_ulid: str) -> int | None:
             return event.seq
         before = event.hash
     return None
+
+
+def delete_events(job_ulids: Sequence[str]) -> int:
+    """Delete the whole event history of these jobs, for retention: the one way past the append-only trigger.
+
+    The trigger lets a DELETE through while `orchestrator.maintenance` says so. The setting is local to the transaction
+    and is taken back at once, so that no other statement profits. The caller deletes the jobs in the same transaction:
+    a job without its history would be a finding of the audit.
+
+    Args:
+        job_ulids: Jobs that have ended, locked by the caller's transaction.
+
+    Returns:
+        How many events were deleted.
+
+    Raises:
+        TransactionManagementError: There is no transaction."""
+    if not connection.in_atomic_block:
+        raise TransactionManagementError("delete_events needs the transaction that deletes the jobs.")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('orchestrator.maintenance', true)")
+        (before,) = cursor.fetchone()
+        cursor.execute("SELECT set_config('orchestrator.maintenance', 'delete', true)")
+        cursor.execute("DELETE FROM runtime_job_events WHERE job_ulid = ANY (%s)", [list(job_ulids)])
+        deleted = int(cursor.rowcount)
+        cursor.execute("SELECT set_config('orchestrator.maintenance', %s, true)", [before or ""])
+    return deleted

@@ -1,12 +1,13 @@
 """Trouble with the database: whether one question failed, or nobody answers at all."""
 
-import logging
-
 from django.db import InterfaceError, OperationalError
 
 # The next one may have more luck: a lock or a statement took too long, a deadlock, a serialization failure, an idle
 # transaction was ended, no connection was free.
 BUSY = frozenset({"55P03", "57014", "40P01", "40001", "25P03", "53300"})
+
+# The server ended or refused the session: admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout.
+SESSION_ENDED = frozenset({"57P01", "57P02", "57P03", "57P05"})
 
 
 def is_away(error: Exception) -> bool:
@@ -16,11 +17,11 @@ def is_away(error: Exception) -> bool:
     return getattr(error.__cause__, "sqlstate", None) not in BUSY
 
 
-def go_past(error: Exception, log: logging.Logger, told: str, *values: object) -> None:
-    """One of many failed: tell of it, so that the others have their turn.
+def is_connection_lost(error: BaseException) -> bool:
+    """Return whether this error says that the session has ended, not only that one statement failed.
 
-    Raises the error where nobody answers: the others would wait in vain, one after the other, and a clock that has lost
-    its connection leads no more."""
-    if is_away(error):
-        raise error
-    log.error(told, *values, exc_info=error)
+    Stricter than `is_away`: a full disk or a statement that is too complex leaves the session as it is."""
+    if not isinstance(error, OperationalError | InterfaceError):
+        return False
+    sqlstate = getattr(error.__cause__, "sqlstate", None)
+    return sqlstate is None or sqlstate in SESSION_ENDED or sqlstate.startswith("08")

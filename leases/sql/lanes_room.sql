@@ -21,7 +21,9 @@ BEGIN
     END IF;
     rate := m.per_hour IS NOT NULL;
     IF rate THEN
-        SELECT spent_until INTO bucket FROM lane_limits WHERE id = p_limit FOR NO KEY UPDATE SKIP LOCKED;
+        -- All terms again under the lock: they may have been changed since, and old ones would start too many.
+        SELECT per_hour, burst, spent_until INTO m.per_hour, m.burst, bucket
+          FROM lane_limits WHERE id = p_limit FOR NO KEY UPDATE SKIP LOCKED;
         again := NOT FOUND;
         room := CASE WHEN again THEN 0 ELSE least(p_most, lanes_tokens(m.per_hour, m.burst, bucket)) END;
         RETURN;

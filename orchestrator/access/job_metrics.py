@@ -24,6 +24,10 @@ COUNTERS = {
     "job_cancellations": ("Jobs that were canceled.", ("job_type", "reason")),
     "lease_extensions": ("Heartbeats that extended a lease, seen once a second.", ("job_type",)),
     "quota_exceeded": ("How often jobs began to wait for a limit, seen once a second.", ("kind", "tenant")),
+    "scheduler_takeovers": ("How often a scheduler process began to lead.", ()),
+    "scheduler_task_failures": ("Runs of a scheduler's task that failed as a whole.", ("task",)),
+    "scheduler_row_failures": ("Rows that a scheduler's task could not process.", ("task",)),
+    "retention_deleted": ("Rows that were deleted because they are older than the retention settings.", ("table",)),
 }
 
 
@@ -36,7 +40,8 @@ class Counted(NamedTuple):
     value: float
 
     def labels(self, wanted: tuple[str, ...]) -> list[str]:
-        told = {"job_type": self.job_type, "reason": self.detail, "kind": self.detail, "tenant": self.org_slug}
+        told = {"job_type": self.job_type, "tenant": self.org_slug}
+        told |= dict.fromkeys(("reason", "kind", "task", "table"), self.detail)
         return [told[name] for name in wanted]
 
 

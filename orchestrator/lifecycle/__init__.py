@@ -18,6 +18,7 @@ from orchestrator.lifecycle.limiting import keep_plan, keep_shares, set_limit, s
 from orchestrator.lifecycle.outcome import Outcome
 from orchestrator.lifecycle.output import append_log
 from orchestrator.lifecycle.pausing import lift_what_is_over, pause, resume, throttle
+from orchestrator.lifecycle.pruning import delete_finished_jobs, delete_log
 from orchestrator.lifecycle.registering import (
     create_api_token,
     register_worker,
@@ -55,6 +56,8 @@ __all__ = [
     "complete",
     "complete_many",
     "create_api_token",
+    "delete_finished_jobs",
+    "delete_log",
     "expire",
     "fail",
     "fail_many",

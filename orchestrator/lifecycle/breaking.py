@@ -25,8 +25,8 @@ ENDED = (JobState.FAILED, JobState.SUCCEEDED)
 @verb
 def attend_breaker(*, org_slug: str, job_type: str, now: datetime | None = None) -> Breaker | None:
     """Open, try or close this breaker, if that is due. Returns it if it changed."""
-    at = now or database_time()
     breaker = _locked(org_slug, job_type)
+    at = now or database_time()  # after the lock: what ended during the wait lies before it
     if breaker.state == BreakerState.CLOSED:
         share = failed_share(breaker, at)
         return _open(breaker, at, f"{share:.0%} of the last {job_type} jobs of {org_slug} failed.") if share else None
@@ -46,8 +46,8 @@ def reset_breaker(
     now: datetime | None = None,
 ) -> Breaker:
     """Close it at once; what failed so far counts no more. Raises NotFound where none is open."""
-    at = now or database_time()
     breaker = _locked(org_slug, job_type)
+    at = now or database_time()  # after the lock: what ended during the wait lies before it
     if breaker.state == BreakerState.CLOSED:
         raise NotFound("That breaker is not open.")
     record(

@@ -24,6 +24,15 @@ def expire(*, job_ulid: str, now: datetime | None = None) -> Job | None:
     holding = lock_open_lease(job_ulid=job_ulid, now=now)
     if holding is None or holding.lease.is_live(holding.at):
         return None
+    return _end_overdue(holding)
+
+
+def _end_overdue(holding: Holding) -> Job:
+    """End a lease that has expired, or whose job has passed a time limit: for the cause that came first. Both are due
+    at once where no scheduler ran for a while, and only a lease that expired may cost an automatic retry."""
+    lease, at = holding.lease, holding.at
+    if (limit := overdue(holding.job, min(at, lease.expires_at))) is not None:
+        return _fail_timed_out(holding, limit)
     return take_back(
         holding,
         by=CLOCK,
@@ -87,8 +96,12 @@ def force_cancel(*, job_ulid: str, now: datetime | None = None) -> Job | None:
 def time_out(*, job_ulid: str, now: datetime | None = None) -> Job | None:
     """Fail a job that a phase of has lasted longer than the server allows, and revoke its lease."""
     holding = lock_open_lease(job_ulid=job_ulid, now=now)
-    if holding is None or (limit := overdue(holding.job, holding.at)) is None:
+    if holding is None or overdue(holding.job, holding.at) is None:
         return None
+    return _end_overdue(holding)
+
+
+def _fail_timed_out(holding: Holding, limit: int) -> Job:
     job, lease, at = holding.job, holding.lease, holding.at
     moves.close(lease, LeaseState.REVOKED, reason="timed_out", at=at)
     _lease_event(holding, by=CLOCK, reason="timed_out")

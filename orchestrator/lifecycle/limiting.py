@@ -129,7 +129,6 @@ def change(
     now: datetime | None = None,
 ) -> Limit | None:
     """Put a limit on these terms, or lift it for None, and keep who did it: part of the verbs here and in `pausing`."""
-    at = now or database_time()
     guard(QUEUES_OF_ORGANIZATION, subject.org_slug)  # of two changes at once the later one sees the earlier
     before = subject.limit(kind)
     _require_may(kind, before, by)
@@ -139,9 +138,9 @@ def change(
     if terms is None:
         lift(kind, subject)
     else:
-        limit = put(kind, subject, at=at, by=str(by), **terms)
+        limit = put(kind, subject, at=now, by=str(by), **terms)
         if once:
-            once.settle(str(limit.pk), at=at)
+            once.settle(str(limit.pk), at=now or database_time())
     record(
         "limit.lifted" if limit is None else "limit.set",
         target=str(subject),
@@ -150,7 +149,7 @@ def change(
         after=_terms(limit),
         reason=reason,
         source_address=source,
-        now=at,
+        now=now,
     )
     return limit
 

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from leases.guards import QUEUES_OF_ORGANIZATION, guard
 from leases.limits import Subject
 from leases.models import Limit, LimitKind, LimitScope
 from orchestrator.lifecycle.limiting import change
@@ -24,9 +25,9 @@ def pause(
     """Start no more of these jobs until `until`, or until somebody resumes. What runs, runs on.
 
     Raises OperatorOnly, as the next two."""
-    at = _before(until, now)
+    _require_future(until, now)
     terms = {"max_active": 0, "until": until, "note": reason}
-    return change(LimitKind.PAUSE, subject, terms, by=by, reason=reason, source=source_address, now=at)
+    return change(LimitKind.PAUSE, subject, terms, by=by, reason=reason, source=source_address, now=now)
 
 
 @verb
@@ -54,28 +55,30 @@ def throttle(
     """Let only `per_hour` of these jobs start in an hour for a while, besides their other limits; None: no more of it.
 
     Raises NotFound for an end of what is not throttled."""
-    at = _before(until, now)
+    _require_future(until, now)
     if per_hour is None and subject.limit(LimitKind.THROTTLE) is None:
         raise NotFound("That is not throttled.")
     terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": reason}
-    return change(LimitKind.THROTTLE, subject, terms, by=by, reason=reason, source=source_address, now=at)
+    return change(LimitKind.THROTTLE, subject, terms, by=by, reason=reason, source=source_address, now=now)
 
 
 @verb
 def lift_what_is_over(*, limit_id: int, now: datetime | None = None) -> Limit | None:
     """Remove a pause or a throttle whose time has passed, if it is still so."""
-    at = now or database_time()
-    limit = Limit.objects.filter(pk=limit_id, until__lte=at).first()
+    limit = Limit.objects.filter(pk=limit_id).first()
+    if limit is None:
+        return None
+    guard(QUEUES_OF_ORGANIZATION, limit.org_slug)
+    # Read again after the lock: an operator may have given it another end meanwhile.
+    limit = Limit.objects.filter(pk=limit_id, until__lte=now or database_time()).first()
     if limit is None:
         return None
     subject = Subject(LimitScope(limit.scope), limit.org_slug, limit.key)
-    change(LimitKind(limit.kind), subject, None, by=CLOCK, reason="Its time has come.", source=None, now=at)
+    change(LimitKind(limit.kind), subject, None, by=CLOCK, reason="Its time has come.", source=None, now=now)
     return limit
 
 
-def _before(until: datetime | None, now: datetime | None) -> datetime:
-    """The time now. Raises Invalid where the end has passed already."""
-    at = now or database_time()
-    if until is not None and until <= at:
+def _require_future(until: datetime | None, now: datetime | None) -> None:
+    """Raises Invalid where the end has passed already."""
+    if until is not None and until <= (now or database_time()):
         raise Invalid({"until": ["That is over."]})
-    return at

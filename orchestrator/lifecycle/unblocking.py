@@ -19,7 +19,7 @@ from orchestrator.lifecycle.writing import VerbEnding
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import EndedDependency, Job
 from runtime_jobs.states import JobState
-from runtime_jobs.trouble import go_past, is_away
+from runtime_jobs.trouble import is_away, is_connection_lost
 
 log = logging.getLogger(__name__)
 
@@ -75,15 +75,17 @@ def go_on(done: VerbEnding) -> None:
         _line.reset(before)
 
 
-def follow_up(ended: EndedDependency, *, most: int) -> int:
+def follow_up(ended: EndedDependency, *, most: int, failed: list[int] | None = None) -> int:
     """Look at up to `most` of those that wait for this job, and forget it after the last one. Returns how many.
 
     May be done twice, or by two at a time: `unblock` looks under the lock. One's trouble does not stop the others; it
-    gets a line of its own."""
+    gets a row of its own, whose key is added to `failed`."""
     found = dependencies.dependents(ended, most=most + 1)
     looked = found[:most]
     if trouble := _look_at(looked):
-        EndedDependency.objects.create(root_job_ulid=ended.root_job_ulid, looked_to=min(trouble) - 1)
+        again = EndedDependency.objects.create(root_job_ulid=ended.root_job_ulid, looked_to=min(trouble) - 1)
+        if failed is not None:
+            failed.append(again.pk)
     rows = EndedDependency.objects.filter(pk=ended.pk)
     if len(found) > most:
         rows.update(looked_to=looked[-1][0])
@@ -98,21 +100,25 @@ def _look_at(jobs: Sequence[tuple[int, str]]) -> list[int]:
     try:
         if jobs:
             unblock(job_ulids=[job_ulid for _, job_ulid in jobs])
-    except Error as error:
-        if len(jobs) > 1 and not is_away(error):
+    except Exception as error:
+        if is_connection_lost(error):
+            raise
+        if len(jobs) > 1:
             return [pk for job in jobs for pk in _look_at([job])]
-        go_past(error, log, "unblock of %s failed; the next round tries again", jobs[0][1])
+        log.exception("unblock of %s failed; the next round tries again", jobs[0][1])
         return [jobs[0][0]]
     return []
 
 
 def follow_ends(*, most: int) -> int:
-    """The clock's part: look at up to `most` jobs that wait for one that has ended. Returns how many."""
-    done = 0
-    while done < most and (left := list(EndedDependency.objects.order_by("pk")[: most - done])):
+    """The clock's part: look at up to `most` jobs that wait for one that has ended. Returns how many.
+
+    A job that fails gets a new row for the next call; in this one it would be tried `most` times."""
+    done, failed = 0, list[int]()
+    while done < most and (left := list(EndedDependency.objects.exclude(pk__in=failed).order_by("pk")[: most - done])):
         before = done
         for ended in left:
-            done += follow_up(ended, most=min(PAGE, most - done)) if done < most else 0
+            done += follow_up(ended, most=min(PAGE, most - done), failed=failed) if done < most else 0
         if done == before:
             break
     return done

@@ -1,18 +1,14 @@
 """The clock's part in the metrics: read on in the trail and count. So they are right with any number of processes, and
 no verb is slower for them."""
 
-import logging
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db import Error, connection, transaction
+from django.db import connection, transaction
 
 from runtime_jobs.states import FINAL
-from runtime_jobs.trouble import go_past
-
-log = logging.getLogger(__name__)
 
 MOST = 5000  # events that one transaction counts: 50 ms on a busy machine
 PIECES = 4  # in one round; after an outage of the clock it catches up
@@ -26,13 +22,10 @@ class Tally:
         self.known: list[int] = []
 
     def go_on(self) -> None:
-        """Count what is new. Nothing that the clock has to do waits for a number."""
-        try:
-            for _ in range(PIECES):
-                if self.advance() < MOST:
-                    return
-        except Error as error:
-            go_past(error, log, "the metrics were not counted; the next round tries again")
+        """Count what is new, at most `PIECES` times `MOST` events."""
+        for _ in range(PIECES):
+            if self.advance() < MOST:
+                return
 
     def advance(self) -> int:
         """Count what is new. Returns how many events were read."""

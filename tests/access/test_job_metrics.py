@@ -8,7 +8,7 @@ from django.db import connection
 from leases.models import Breaker, BreakerState
 from orchestrator import lifecycle
 from orchestrator.access import job_metrics
-from orchestrator.clock import Clock
+from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, Place
 from orchestrator.tally import counting
 from orchestrator.tally.counting import Tally
@@ -196,7 +196,7 @@ def test_the_state_of_breakers_is_the_worst_of_each_type(organization):
 
 
 def test_a_clock_counts_in_each_round_and_outlives_what_it_cannot_count(organization, monkeypatch):
-    clock = Clock(period=1)
+    clock = Scheduler(period=1)
     assert clock.round()
     failed(organization.projects.get())
     assert clock.round()

@@ -114,6 +114,31 @@ def test_each_phase_has_a_limit_of_its_own(leased, phase, limit):
     assert (job.state, job.failure_reason) == (JobState.FAILED, FailureReason.TIMED_OUT)
 
 
+@pytest.mark.parametrize(
+    ("last_heartbeat", "reason", "attempts"),
+    [
+        (100, FailureReason.LEASE_EXPIRED, 2),  # expired at 220
+        (239, FailureReason.LEASE_EXPIRED, 2),  # expired at 359
+        (240, FailureReason.LEASE_EXPIRED, 2),  # both at 360: the limit was reached, not passed
+        (241, FailureReason.TIMED_OUT, 1),  # 361
+        (300, FailureReason.TIMED_OUT, 1),
+    ],
+)
+@pytest.mark.parametrize("order", [(lifecycle.expire, lifecycle.time_out), (lifecycle.time_out, lifecycle.expire)])
+def test_after_a_pause_of_the_scheduler_a_job_fails_for_what_came_first(
+    leased, last_heartbeat, reason, attempts, order
+):
+    """The time limit of 300 s and 60 s of grace, or the end of the lease 120 s after the last heartbeat."""
+    start = leased.lease.leased_at
+    lifecycle.report(**speak(leased, phase="executing", now=start))
+    for beat in [*range(0, last_heartbeat, 100), last_heartbeat]:
+        lifecycle.renew(**speak(leased, now=after(start, beat)))
+    for operation in order:
+        operation(job_ulid=leased.job.job_ulid, now=after(start, 5000))
+    assert row(leased.lease).failure_reason == reason
+    assert Job.objects.count() == attempts
+
+
 def test_a_revoked_lease_fails_its_job_as_lost(leased):
     lifecycle.revoke(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="burning")
     assert row(leased.lease).failure_reason == FailureReason.WORKER_LOST

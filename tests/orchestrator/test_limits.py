@@ -281,7 +281,8 @@ def test_an_addresss_limit_waits_for_the_claims_that_are_under_way():
 @pytest.mark.django_db(transaction=True)
 def test_a_place_that_a_claim_has_in_its_hands_is_not_given_to_another_job():
     """Nobody sees that it was taken before the claim commits, and nobody waits for that."""
-    limit = put(LimitKind.ORGANIZATION, Subject.of_organization(ORG), at=database_time(), max_active=1)
+    with transaction.atomic():
+        limit = put(LimitKind.ORGANIZATION, Subject.of_organization(ORG), at=database_time(), max_active=1)
     LimitSlot.objects.create(limit_id=limit.pk, n=-8, job_id=8, retired=True)
 
     def hand_on():

@@ -17,9 +17,10 @@ from workers.agent import signals
 from workers.agent.bench import Bench
 from workers.agent.checkout import Bounds, Checkout, Mirrors
 from workers.agent.client import Client, Offer
+from workers.agent.crash import CrashHandler
 from workers.agent.credentials import Token
 from workers.agent.delivery import Delivery
-from workers.agent.errors import StartRefused
+from workers.agent.errors import StartRefused, WorkerCrashed
 from workers.agent.execution import JobRun
 from workers.agent.heartbeat import Heartbeat
 from workers.agent.holding import Holdings
@@ -66,9 +67,10 @@ class Agent:
         self._token = Token(options.token_file)
         # Sessions are compared as text: the newest process of a worker is the one that counts.
         self._client = Client(options.server, self._token, str(ULID()).lower())
+        self._crash_handler = CrashHandler()
 
     def run(self, *, once: bool = False) -> None:
-        """Work until the first signal has drained it, or for one claim."""
+        """Work until the first signal has drained it, or for one claim. Raises WorkerCrashed."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._client.close)
             folder = stack.enter_context(contextlib.closing(WorkFolder(self._options.work_dir)))
@@ -85,8 +87,11 @@ class Agent:
                 begin=lambda claimed: JobRun(bench, claimed.lease, claimed.slot),
             )
             with signals.heard(loop.drain, loop.abandon):
+                self._crash_handler.stop_jobs_with(loop.abandon)
                 self._deliver_left(delivery, loop.draining)
                 loop.run(once=once)
+            if self._crash_handler.thread_name is not None:
+                raise WorkerCrashed(f"the worker ended because its thread {self._crash_handler.thread_name} failed")
 
     def _make_sure(self, folder: WorkFolder, slots: Slots) -> Capabilities:
         """Raise StartRefused unless this machine holds jobs as the engine promises; clean up after a past life."""
@@ -127,8 +132,8 @@ class Agent:
 
     def _bench(self, folder: WorkFolder, found: Capabilities, delivery: Delivery, stack: contextlib.ExitStack) -> Bench:
         holdings = Holdings()
-        heartbeat = Heartbeat(self._client, holdings)
-        for thread in (heartbeat, TrustWindow(holdings)):
+        heartbeat = Heartbeat(self._client, holdings, crash_handler=self._crash_handler)
+        for thread in (heartbeat, TrustWindow(holdings, crash_handler=self._crash_handler)):
             thread.start()
             stack.callback(thread.close)
         return Bench(

@@ -11,6 +11,10 @@ class StartRefused(AgentError):
     """This worker may not start or go on claiming; `str()` says in one line why and what would help."""
 
 
+class WorkerCrashed(AgentError):
+    """A critical thread of this worker failed; the process must end with a non-zero exit code."""
+
+
 class Malformed(AgentError):
     """The other side sent something that is not what its contract says."""
 

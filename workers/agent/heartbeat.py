@@ -11,6 +11,7 @@ from typing import Any
 
 from workers.agent.backoff import Backoff
 from workers.agent.client import Beat, Client
+from workers.agent.crash import CrashHandler
 from workers.agent.errors import AgentError, Answered, Conflict, Malformed, StaleLease, Unreachable
 from workers.agent.holding import Held, Holdings, suspended_too
 
@@ -40,13 +41,21 @@ class Sent:
 class Heartbeat:
     """`hold` a lease and it is renewed until `drop`, or until the server or the clock says that it is over."""
 
-    def __init__(self, client: Client, holdings: Holdings, clock: Callable[[], float] = suspended_too) -> None:
+    def __init__(
+        self,
+        client: Client,
+        holdings: Holdings,
+        clock: Callable[[], float] = suspended_too,
+        *,
+        crash_handler: CrashHandler | None = None,
+    ) -> None:
         self._client = client
         self._holdings = holdings
         self._clock = clock
         self._closing = False
         self._woken = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        run = (crash_handler or CrashHandler()).run
+        self._thread = threading.Thread(target=run, args=(self._run,), name="heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

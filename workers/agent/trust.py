@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from workers.agent.crash import CrashHandler
 from workers.agent.holding import Holdings, suspended_too
 
 logger = logging.getLogger(__name__)
@@ -17,11 +18,18 @@ PERIOD_SECONDS = 0.25
 
 
 class TrustWindow:
-    def __init__(self, holdings: Holdings, clock: Callable[[], float] = suspended_too) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        clock: Callable[[], float] = suspended_too,
+        *,
+        crash_handler: CrashHandler | None = None,
+    ) -> None:
         self._holdings = holdings
         self._clock = clock
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trust-window", daemon=True)
+        run = (crash_handler or CrashHandler()).run
+        self._thread = threading.Thread(target=run, args=(self._run,), name="trust-window", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from orchestrator.clock import Clock
+from orchestrator.maintenance.scheduler import Scheduler
 
 
 class Command(BaseCommand):
@@ -19,8 +19,8 @@ class Command(BaseCommand):
         parser.add_argument("--once", action="store_true", help="One round, then end.")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        clock = Clock(period=options["period"])
+        scheduler = Scheduler(period=options["period"])
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: clock.stopping.set())
-        self.stdout.write(f"clock {clock.name} is running")
-        clock.run(once=options["once"])
+            signal.signal(number, lambda *_: scheduler.stopping.set())
+        self.stdout.write(f"clock {scheduler.name} is running")
+        scheduler.run(once=options["once"])

@@ -7,7 +7,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from workers.agent.agent import Agent, Options
-from workers.agent.errors import StartRefused
+from workers.agent.crash import EXIT_CODE
+from workers.agent.errors import StartRefused, WorkerCrashed
 from workers.agent.slots import MOST_SLOTS
 from workers.engines import engine_named
 from workers.engines.base import EngineUnavailable
@@ -47,3 +48,5 @@ class Command(BaseCommand):
             Agent(asked, engine).run(once=options["once"])
         except (StartRefused, EngineUnavailable) as refusal:
             raise CommandError(str(refusal)) from None
+        except WorkerCrashed as crash:
+            raise CommandError(str(crash), returncode=EXIT_CODE) from None

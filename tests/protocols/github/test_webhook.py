@@ -6,7 +6,8 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.test import Client
 
-from orchestrator import lifecycle, sweeps
+from orchestrator import lifecycle
+from orchestrator.maintenance.retention import Retention
 from orchestrator.models import WebhookDelivery
 from orchestrator.protocols.github import taking
 from orchestrator.protocols.github.answers import word_of
@@ -182,7 +183,8 @@ def test_the_database_holds_one_run_for_an_event(github):
 def test_the_clock_forgets_deliveries_and_keeps_their_runs(github, days):
     github("pull_request.opened")
     row = WebhookDelivery.objects.get()
-    assert sweeps.forget_old_deliveries(now=row.received_at + timedelta(days=days)) == (days > 30)
+    deleted = Retention().delete_all(now=row.received_at + timedelta(days=days))
+    assert deleted["webhook_deliveries"] == (days > 30)
     assert Job.objects.count() == 1
 
 

@@ -13,7 +13,7 @@ from tests.workers.agent.benches import STORED
 from tests.workers.agent.conftest import LEASE_ID, TOKEN, claim_body
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang, wait_until
-from tests.workers.agent.worker_process import WorkerProcess
+from tests.workers.agent.worker_process import ROOT, WorkerProcess
 
 FINAL = ("complete", "fail", "release", "acknowledge-cancel")
 
@@ -40,10 +40,11 @@ def start(
         "GIT_MIRRORS": f'{{"https://github.com/": "{open_dir}/mirrors/"}}',
     }
 
-    def begin(*arguments: str, **more: str) -> WorkerProcess:
+    def begin(*arguments: str, program: Path = ROOT / "manage.py", **more: str) -> WorkerProcess:
         given = ["--server", server.url, "--token-file", str(token_file), "--work-dir", str(open_dir / "work")]
         engine = [] if "--engine" in arguments else ["--engine", "null"]
-        worker = WorkerProcess(environment | more, tmp_path / f"log-{len(started)}", *given, *engine, *arguments)
+        log = tmp_path / f"log-{len(started)}"
+        worker = WorkerProcess(environment | more, log, *given, *engine, *arguments, program=program)
         started.append(worker)
         return worker
 
@@ -225,3 +226,34 @@ def test_a_worker_killed_before_that_has_promised_nothing(
     assert again.end() == 0, again.log
     assert list((open_dir / "work" / "jobs").iterdir()) == []
     assert list((open_dir / "work" / "spool").iterdir()) == []
+
+
+FAULTY = Path(__file__).with_name("faulty_worker.py")
+
+
+@pytest.mark.parametrize(("fault", "thread"), [("heartbeat", "heartbeat"), ("watchdog", "trust-window")])
+def test_an_unexpected_error_in_a_critical_thread_ends_the_worker(
+    start: Start, server: ScriptedServer, job: Callable[..., Answer], tmp_path: Path, fault: str, thread: str
+) -> None:
+    job("print=x", "sleep=60")
+    faults = tmp_path / "faults"
+    worker = start("--capacity", "2", program=FAULTY, FAULT_FILE=str(faults))
+    wait_until(lambda: server.said("logs"), 20)
+    faults.write_text(fault)
+    assert worker.end(25) == 70, worker.log
+    assert f"thread {thread} failed: the worker stops its jobs and exits" in worker.log
+    assert f"injected fault: {fault}" in worker.log, "the traceback names the cause"
+    assert f"the worker ended because its thread {thread} failed" in worker.log.splitlines()[-1]
+    assert finals(server) == ["fail"], "the server knows at once; it need not wait for the lease to expire"
+    assert server.said("fail")[0].json["result"]["reason"] == "worker_shutdown"
+
+
+def test_a_worker_that_cannot_drain_after_such_an_error_exits_all_the_same(
+    start: Start, server: ScriptedServer, job: Callable[..., Answer], tmp_path: Path
+) -> None:
+    job("print=x", "sleep=60")
+    faults = tmp_path / "faults"
+    worker = start(program=FAULTY, FAULT_FILE=str(faults), FORCED_EXIT_SECONDS="1")
+    wait_until(lambda: server.said("logs"), 20)
+    faults.write_text("heartbeat drain")
+    assert worker.end(40) == 70, worker.log

@@ -15,9 +15,11 @@ ROOT = Path(__file__).resolve().parents[3]
 class WorkerProcess:
     """One process of the command; what it logs goes to a file."""
 
-    def __init__(self, environment: Mapping[str, str], log: Path, *arguments: str) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], log: Path, *arguments: str, program: Path = ROOT / "manage.py"
+    ) -> None:
         self.log_file = log
-        command = [sys.executable, str(ROOT / "manage.py"), "runworker", *arguments]
+        command = [sys.executable, str(program), "runworker", *arguments]
         given = {"PATH": os.environ["PATH"], "RUNTIME_ORCHESTRATOR_TEST": "1", "ORCH_TEST": "1", **environment}
         with log.open("ab") as file:
             self.process = subprocess.Popen(command, env=given, cwd="/", stdout=file, stderr=file)

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('leases', '0007_submit_quotas'),
+        ('leases', '0002_submit_quotas'),
     ]
 
     operations = [

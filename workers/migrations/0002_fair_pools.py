@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('workers', '0004_offers'),
+        ('workers', '0001_schema'),
     ]
 
     operations = [

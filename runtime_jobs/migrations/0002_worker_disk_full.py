@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('runtime_jobs', '0010_plans_below_emergencies'),
+        ('runtime_jobs', '0001_schema'),
     ]
 
     operations = [

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('leases', '0006_turns'),
+        ('leases', '0001_schema'),
     ]
 
     operations = [

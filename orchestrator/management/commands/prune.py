@@ -1,0 +1,23 @@
+"""`manage.py prune`: delete what is older than the retention settings now, or say how much that is."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from orchestrator.maintenance.retention import PERIODS, Retention, count_old_rows
+
+
+class Command(BaseCommand):
+    help = "Deletes rows older than the retention settings, in small transactions. The scheduler does it by itself."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="Count the rows, delete nothing.")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        dry_run = options["dry_run"]
+        rows = count_old_rows() if dry_run else Retention().delete_all()
+        self.stdout.write(f"{'table':<30} {'kept':<18} {'to delete' if dry_run else 'deleted':>12}")
+        for period in PERIODS:
+            self.stdout.write(f"{period.table:<30} {period!s:<18} {rows.get(period.table, 0):>12,}")
+        total = sum(rows.values())
+        self.stdout.write(f"{total:,} rows would be deleted." if dry_run else f"{total:,} rows deleted.")

@@ -1,0 +1,412 @@
+"""What is old is deleted, whole, and nothing that something younger needs. The audit is empty after each test."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.core.management import call_command
+from django.db import DatabaseError, OperationalError, connection, connections, transaction
+from django.db.transaction import TransactionManagementError
+from psycopg.errors import QueryCanceled
+
+from config.places import BASE_DIR
+from leases.models import Lease
+from orchestrator import lifecycle
+from orchestrator.audit.inspection import inspect
+from orchestrator.checks import retention as retention_check
+from orchestrator.ingest.models import Run
+from orchestrator.lifecycle import Origin, Planned
+from orchestrator.lifecycle.left_behind import Reference
+from orchestrator.maintenance import retention
+from orchestrator.maintenance.retention import Retention, count_old_rows
+from orchestrator.maintenance.scheduler import Scheduler
+from orchestrator.models import Count, Incident
+from runtime_jobs import events
+from runtime_jobs.clock import database_time
+from runtime_jobs.models import Artifact, Batch, Dependency, IdempotencyKey, Job, JobEvent, LogChunk, UnsentRun
+from runtime_jobs.specs import steps_policy
+from runtime_jobs.states import FailureReason
+from tests.factories import (
+    ALICE,
+    OPERATOR,
+    TIMINGS,
+    ProjectFactory,
+    WorkerFactory,
+    claimed,
+    offer,
+    steps_spec,
+    submitted,
+)
+
+pytestmark = pytest.mark.django_db
+OLD = timedelta(days=400)
+
+
+def ended(job: Job, at: datetime, *, reason: FailureReason = FailureReason.WORKER_ERROR, **more: object) -> Job:
+    """Run the waiting job, the only one, until it fails at this time."""
+    claim = claimed(now=at, job_types=("runtime", "steps"))
+    assert claim.job.job_ulid == job.job_ulid
+    end = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker, "now": at + timedelta(seconds=2)}
+    lifecycle.append_log(**(end | {"now": at + timedelta(seconds=1)}), seq=0, chunk=b"x" * 100)
+    lifecycle.fail(**end, reason=reason, artifacts=(Reference("log", f"https://example/{job.pk}"),), **more)
+    return Job.objects.get(pk=job.pk)
+
+
+@pytest.fixture
+def project(db):
+    return ProjectFactory()
+
+
+@pytest.fixture
+def long_ago(db) -> datetime:
+    return database_time() - OLD
+
+
+def kept() -> set[str]:
+    return set(Job.objects.values_list("job_ulid", flat=True))
+
+
+def prune() -> Counter[str]:
+    """Delete what is old; it must be what the estimate says."""
+    estimate = Counter({table: rows for table, rows in count_old_rows().items() if rows})
+    deleted = +Retention().delete_all()
+    assert estimate == deleted
+    return deleted
+
+
+def test_an_old_job_is_deleted_with_all_that_belongs_to_it(project, long_ago):
+    ended(submitted(project, now=long_ago), long_ago)
+    young = ended(submitted(project), database_time())
+    deleted = prune()
+    assert kept() == {young.job_ulid}
+    assert deleted == {
+        "runtime_jobs": 1, "runtime_job_events": 4, "runtime_worker_leases": 1, "runtime_job_log_chunks": 1,
+        "runtime_job_artifacts": 1,
+    }  # fmt: skip
+    for model in (JobEvent, Lease, LogChunk, Artifact):
+        assert set(model.objects.values_list("job_id", flat=True)) == {young.job_ulid}
+
+
+@pytest.mark.parametrize(("days", "remains"), [(364.9, True), (365.1, False)])
+def test_the_age_is_counted_from_the_end_of_the_job(project, long_ago, days, remains):
+    at = database_time() - timedelta(days=days)
+    job = submitted(project, now=long_ago)
+    ended(job, at)
+    prune()
+    assert (kept() == {job.job_ulid}) == remains
+
+
+def test_jobs_that_have_not_ended_stay_whatever_their_age(project, long_ago):
+    jobs = [submitted(project, now=long_ago) for _ in range(2)]
+    claimed()
+    assert +prune() == {}
+    assert kept() == {job.job_ulid for job in jobs}
+
+
+def test_all_attempts_of_a_job_are_deleted_together_or_not_at_all(project, long_ago):
+    first = ended(submitted(project, now=long_ago), long_ago)
+    second = lifecycle.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    assert +prune() == {"runtime_job_log_chunks": 1}, "its log has a period of its own"
+    ended(second, database_time())
+    prune()
+    assert kept() == {first.job_ulid, second.job_ulid}
+    later = database_time() + OLD
+    Retention().delete_all(now=later)
+    assert kept() == set()
+
+
+def test_a_run_that_waits_for_its_upload_keeps_its_job(project, long_ago):
+    failed = ended(
+        submitted(project, now=long_ago), long_ago, reason=FailureReason.UPLOAD_FAILED, unsent_run={"run": "x"}
+    )
+    prune()
+    assert kept() == {failed.job_ulid}
+    again = lifecycle.resend(job_ulid=failed.job_ulid, by=OPERATOR, reason="up again", now=long_ago).job
+    claim = claimed(WorkerFactory(capabilities=["linux", "resend"]), now=long_ago)
+    lifecycle.complete(
+        lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="run_1", now=long_ago
+    )
+    assert UnsentRun.objects.count() == 2
+    assert Job.objects.get(pk=again.pk).ingest_run_id == "run_1"
+    prune()
+    assert kept() == set()
+
+
+def test_what_a_younger_job_depends_on_stays_and_an_old_line_goes_as_a_whole(project, long_ago):
+    old = ended(submitted(project, now=long_ago), long_ago)
+    young = submitted(project, depends_on=(old,))
+    assert Job.objects.get(pk=young.pk).state == "canceled", "what it depends on has failed"
+    line = [ended(submitted(project, now=long_ago), long_ago)]
+    for _ in range(4):
+        line.append(submitted(project, depends_on=(line[-1],), now=long_ago))
+    assert {job.state for job in Job.objects.filter(pk__in=[job.pk for job in line])} <= {"canceled", "failed"}
+    prune()
+    assert kept() == {old.job_ulid, young.job_ulid}
+    assert Dependency.objects.count() == 1
+
+
+def batch_of(project, number: int, at: datetime) -> Batch:
+    origin = Origin(
+        org_slug=project.organization.slug, project_slug=project.slug, trigger_kind="manual", trigger_actor="alice",
+        correlation_id="test", source_address=None, source=None, details={},
+    )  # fmt: skip
+    jobs = [Planned(steps_spec(name=f"job-{place}")) for place in range(number)]
+    policy = steps_policy(**TIMINGS)
+    outcome = lifecycle.submit_batch(
+        origin, jobs, policy_of=lambda _: policy, default_pool="shared-linux", by=ALICE, now=at
+    )
+    return outcome.batch
+
+
+def test_a_batch_is_deleted_with_all_of_its_jobs_or_not_at_all(project, long_ago):
+    batch = batch_of(project, 3, long_ago)
+    jobs = list(Job.objects.filter(batch=batch).order_by("id"))
+    for job in jobs[:2]:
+        ended(job, long_ago)
+    prune()
+    assert kept() == {job.job_ulid for job in jobs}
+    ended(jobs[2], long_ago + timedelta(days=1))
+    assert prune()["runtime_batches"] == 1
+    assert kept() == set()
+
+
+def test_logs_runs_and_records_have_periods_of_their_own(project, settings):
+    settings.RETENTION_DAYS = settings.RETENTION_DAYS | {"logs": 5, "runs": 7}
+    now = database_time()
+    job = ended(submitted(project, now=now - timedelta(days=6)), now - timedelta(days=6))
+    Run.objects.create(
+        run_id="run_1", job_id="rtj_1", org_slug="a", project_slug="b", worker_id="w", payload={}, payload_sha256="",
+        received_at=now - timedelta(days=8),
+    )  # fmt: skip
+    for days in (1, 3):
+        IdempotencyKey.objects.create(
+            principal="p", operation="o", key=str(days), fingerprint="f", result_id="r",
+            created_at=now - timedelta(days=days),
+        )  # fmt: skip
+        Session.objects.create(session_key=str(days), session_data="", expire_date=now + timedelta(days=2 - days))
+    for days in (None, 400):
+        resolved = days and now - timedelta(days=days)
+        Incident.objects.create(
+            kind="breaker", org_slug="a", job_type="b", summary="s", opened_at=now - OLD, resolved_at=resolved
+        )
+    deleted = prune()
+    assert deleted == {
+        "runtime_job_log_chunks": 1, "ingest_runs": 1, "idempotency_keys": 1, "django_session": 1, "incidents": 1,
+    }  # fmt: skip
+    assert kept() == {job.job_ulid}
+    assert Incident.objects.get().resolved_at is None
+
+
+def test_a_period_of_zero_keeps_everything(project, long_ago, settings):
+    settings.RETENTION_DAYS = dict.fromkeys(settings.RETENTION_DAYS, 0)
+    job = ended(submitted(project, now=long_ago), long_ago)
+    assert +prune() == {}
+    assert kept() == {job.job_ulid}
+    assert LogChunk.objects.count() == 1
+
+
+def test_the_command_counts_and_deletes(project, long_ago):
+    ended(submitted(project, now=long_ago), long_ago)
+    told = {}
+    for name, arguments in (("dry", ["--dry-run"]), ("real", []), ("again", [])):
+        out = StringIO()
+        call_command("prune", *arguments, stdout=out)
+        told[name] = out.getvalue()
+        assert Job.objects.count() == (1 if name == "dry" else 0)
+    lines = {line.split()[0]: line.split() for line in told["dry"].splitlines()}
+    assert lines["runtime_jobs"] == ["runtime_jobs", "365", "days", "1"]
+    assert lines["runtime_job_events"] == ["runtime_job_events", "365", "days", "4"]
+    assert lines["runtime_job_log_chunks"] == ["runtime_job_log_chunks", "90", "days", "1"]
+    assert told["dry"].endswith("8 rows would be deleted.\n")
+    assert told["real"].endswith("8 rows deleted.\n")
+    assert told["again"].endswith("0 rows deleted.\n")
+
+
+def test_the_scheduler_deletes_and_counts_what_it_deletes(project, long_ago):
+    ended(submitted(project, now=long_ago), long_ago)
+    scheduler = Scheduler(period=1)
+    assert scheduler.round()
+    assert not Job.objects.exists()
+    counts = dict(Count.objects.filter(name="retention_deleted").values_list("detail", "value"))
+    assert counts["runtime_jobs"] == 1
+    assert counts["runtime_job_events"] == 4
+
+
+def test_the_guard_of_the_events_is_closed_again_after_a_deletion(project):
+    gone, stays = submitted(project), submitted(project)
+    with transaction.atomic():
+        assert events.delete_events([gone.job_ulid]) == 1
+        with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+            JobEvent.objects.filter(job_id=stays.job_ulid).delete()
+        transaction.set_rollback(True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_outside_of_a_transaction_no_event_is_deleted():
+    with pytest.raises(TransactionManagementError):
+        events.delete_events(["rtj_x"])
+
+
+def test_one_function_alone_opens_the_guard_of_the_events():
+    """Besides the trigger itself, which compares the setting."""
+    folders = ("runtime_jobs", "leases", "orchestrator", "workers", "config")
+    files = [path for name in folders for path in Path(BASE_DIR, name).rglob("*.py")]
+    naming = {str(path.relative_to(BASE_DIR)) for path in files if "orchestrator.maintenance'" in path.read_text()}
+    assert naming == {"runtime_jobs/events.py", "runtime_jobs/migrations/0002_guards.py"}
+
+
+def test_a_step_that_takes_too_long_is_tried_again_with_fewer_jobs(project, long_ago, monkeypatch):
+    for _ in range(5):
+        ended(submitted(project, now=long_ago), long_ago)
+    original, sizes = lifecycle.delete_finished_jobs, []
+
+    def limited(*, job_ids, finished_before):
+        sizes.append(len(job_ids))
+        if len(job_ids) > 2:
+            raise OperationalError("statement timeout") from QueryCanceled()
+        return original(job_ids=job_ids, finished_before=finished_before)
+
+    monkeypatch.setattr(lifecycle, "delete_finished_jobs", limited)
+    monkeypatch.setattr(retention, "JOBS", 8)
+    Retention().delete_all()
+    assert not Job.objects.exists()
+    assert sizes[:3] == [5, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("days", "codes"),
+    [
+        ({}, []),
+        ({"logs": -1}, ["orchestrator.E004"]),
+        ({"idempotency_keys": 400}, ["orchestrator.E005"]),
+        ({"webhook_deliveries": 0}, ["orchestrator.E005"]),
+        ({"jobs": 0, "webhook_deliveries": 0}, []),
+    ],
+)
+def test_periods_that_make_no_sense_are_refused(settings, days, codes):
+    settings.RETENTION_DAYS = settings.RETENTION_DAYS | days
+    assert [message.id for message in retention_check()] == codes
+
+
+class Traffic(threading.Thread):
+    """Submits, claims and ends jobs until it is stopped; keeps whatever goes wrong."""
+
+    def __init__(self, project) -> None:
+        super().__init__(daemon=True)
+        self.project, self.worker = project, WorkerFactory()
+        self.over = threading.Event()
+        self.done, self.trouble = 0, list[BaseException]()
+
+    def run(self) -> None:
+        try:
+            while not self.over.is_set():
+                submitted(self.project)
+                lease = lifecycle.claim(worker=self.worker, offer=offer(self.worker)).lease
+                lifecycle.fail(lease_ulid=lease.lease_ulid, worker=self.worker, reason=FailureReason.WORKER_ERROR)
+                self.done += 1
+        except BaseException as error:  # noqa: BLE001 the test's own thread looks at it
+            self.trouble.append(error)
+        finally:
+            connections.close_all()
+
+
+COPY_JOBS = """
+INSERT INTO runtime_jobs ({columns}, job_ulid, root_job_ulid, created_at, started_at, phase_at, finished_at, updated_at)
+SELECT {columns}, 'rtj_old' || n, 'rtj_old' || n, at, at, at, at, at
+  FROM runtime_jobs, generate_series(1, %(jobs)s) n, LATERAL (SELECT %(at)s - n * interval '1 minute' AS at) times
+ WHERE job_ulid = %(template)s"""
+COPY_OTHERS = """
+INSERT INTO {table} ({columns}, job_ulid, {unique})
+SELECT {columns}, 'rtj_old' || n, 'old' || n || '/' || id
+  FROM {table}, generate_series(1, %(jobs)s) n WHERE job_ulid = %(template)s"""
+
+
+def a_years_worth(template: Job, jobs: int) -> None:
+    """Copies of an ended job with its events, leases and log, all of them old."""
+    changed = {"job_ulid", "root_job_ulid", "created_at", "started_at", "phase_at", "finished_at", "updated_at"}
+    values = {"jobs": jobs, "template": template.job_ulid, "at": database_time() - OLD}
+
+    def columns(model, *without: str) -> str:
+        fields = (field for field in model._meta.concrete_fields if not field.generated)
+        return ", ".join(field.column for field in fields if field.column not in {"id", "xid", *without})
+
+    with connection.cursor() as cursor:
+        cursor.execute(COPY_JOBS.format(columns=columns(Job, *changed)), values)
+        for model, unique in ((JobEvent, "event_ulid"), (Lease, "lease_ulid"), (LogChunk, None)):
+            own = columns(model, "job_ulid", unique or "sha256")
+            sql = COPY_OTHERS.format(table=model._meta.db_table, columns=own, unique=unique or "sha256")
+            cursor.execute(sql, values)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.timeout(300)
+def test_a_years_worth_is_deleted_while_claims_go_on_undisturbed():
+    project = ProjectFactory()
+    template = ended(submitted(project), database_time())
+    a_years_worth(template, 3000)
+    Job.objects.filter(pk=template.pk)
+    assert count_old_rows()["runtime_jobs"] == 3000
+    deadlocks = deadlocks_so_far()
+    traffic = [Traffic(project) for _ in range(2)]
+    for one in traffic:
+        one.start()
+    deleted = Retention().delete_all()
+    for one in traffic:
+        one.over.set()
+        one.join(60)
+    assert [repr(error) for one in traffic for error in one.trouble] == []
+    assert all(one.done > 0 for one in traffic)
+    assert (deleted["runtime_jobs"], deleted["runtime_job_events"]) == (3000, 12000)
+    assert deadlocks_so_far() == deadlocks
+    assert Job.objects.count() == 1 + sum(one.done for one in traffic)
+    assert [str(finding) for finding in inspect(chains=True)] == []
+
+
+def deadlocks_so_far() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
+
+
+def elsewhere(operation: Callable[[], object]) -> threading.Thread:
+    """Run it in another session."""
+
+    def run() -> None:
+        try:
+            operation()
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_somebody_has_locked_is_left_for_later_and_not_waited_for():
+    project, at = ProjectFactory(), database_time() - OLD
+    jobs = [ended(submitted(project, now=at), at) for _ in range(2)]
+    has_locked, go_on = threading.Event(), threading.Event()
+
+    def retry() -> None:
+        with transaction.atomic():
+            Job.objects.locked().get(pk=jobs[0].pk)
+            has_locked.set()
+            assert go_on.wait(60)
+
+    thread = elsewhere(retry)
+    assert has_locked.wait(60)
+    try:
+        Retention().delete_all()
+        assert kept() == {jobs[0].job_ulid}
+    finally:
+        go_on.set()
+        thread.join(60)
+    Retention().delete_all()
+    assert kept() == set()

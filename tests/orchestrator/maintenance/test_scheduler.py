@@ -1,0 +1,306 @@
+"""Rounds in which something fails: a row's failure is its own, a task's is its own, and the process goes on."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import InterfaceError, OperationalError
+from psycopg.errors import AdminShutdown, ConnectionFailure, DeadlockDetected, DiskFull, LockNotAvailable
+
+from config.databases import TIMEOUTS
+from leases import lanes
+from leases.limits import Subject
+from leases.models import Lease, Limit, LimitScope
+from leases.states import OPEN
+from orchestrator import lifecycle, scheduling, sweeps
+from orchestrator.checks import scheduler_takeover
+from orchestrator.lifecycle import unblocking
+from orchestrator.maintenance import scheduler as scheduler_module
+from orchestrator.maintenance.leadership import Leadership, LeadershipLost
+from orchestrator.maintenance.rows import RowRunner
+from orchestrator.maintenance.scheduler import FAILED_RUNS_TO_YIELD, Scheduler, Task
+from orchestrator.models import ClockBeat, Count
+from orchestrator.tally import counting
+from runtime_jobs.clock import database_time
+from runtime_jobs.errors import NotFound
+from runtime_jobs.models import EndedDependency, Job
+from runtime_jobs.states import JobState
+from runtime_jobs.trouble import is_away
+from tests.factories import OPERATOR, ProjectFactory, claimed, submitted
+from tests.orchestrator.conftest import after
+
+pytestmark = pytest.mark.django_db
+ROWS = [{"job_ulid": name} for name in ("rtj_a", "rtj_b", "rtj_c")]
+
+
+def failing(error, cause=None, *, names=("rtj_a",)):
+    """An operation that fails for these rows, and the rows for which it was called."""
+    tried = []
+
+    def operation(*, job_ulid, now=None):
+        tried.append(job_ulid)
+        if job_ulid in names:
+            raise error from cause
+        return job_ulid
+
+    return operation, tried
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (OperationalError("deadlock"), DeadlockDetected()),
+        (OperationalError("disk full"), DiskFull()),
+        (NotFound("gone"), None),
+        (Lease.DoesNotExist(), None),
+        (ZeroDivisionError(), None),
+    ],
+)
+def test_a_row_that_fails_is_logged_and_the_others_are_processed(error, cause, caplog):
+    operation, tried = failing(error, cause)
+    rows = RowRunner("test")
+    assert rows.each(operation, ROWS) == 2
+    assert tried == ["rtj_a", "rtj_b", "rtj_c"]
+    assert "operation of {'job_ulid': 'rtj_a'} failed" in caplog.text
+    assert "Traceback" in caplog.text
+    assert rows.failed_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (OperationalError("gone"), AdminShutdown()),
+        (OperationalError("gone"), ConnectionFailure()),
+        (InterfaceError("closed"), None),
+    ],
+)
+def test_a_lost_connection_ends_the_round(error, cause):
+    operation, tried = failing(error, cause)
+    with pytest.raises(type(error)):
+        RowRunner("test").each(operation, ROWS)
+    assert tried == ["rtj_a"]
+
+
+def test_a_row_that_fails_is_left_alone_for_longer_each_time_and_hides_no_other():
+    now = [0.0]
+    operation, tried = failing(ValueError())
+    rows = RowRunner("test", monotonic=lambda: now[0])
+    for seconds in (0, 0.5, 1, 2, 3, 6.9, 7):
+        now[0] = seconds
+        rows.each(operation, ROWS[:1])
+    assert len(tried) == 4, "at 0, 1, 3 and 7"
+    assert rows.suspended("job_ulid") == ["rtj_a"]
+
+
+def test_more_failing_leases_than_a_page_holds_keep_no_other_from_its_end(monkeypatch):
+    """The first page is full of leases whose end fails: the next round takes those behind them."""
+    monkeypatch.setattr(sweeps, "BATCH", 2)
+    project = ProjectFactory()
+    leases = []
+    for _ in range(3):
+        submitted(project)
+        leases.append(claimed(acknowledge=True).lease)
+    broken = {lease.job_id for lease in leases[:2]}
+    original = lifecycle.expire
+
+    def expire(*, job_ulid, now):
+        if job_ulid in broken:
+            raise RuntimeError("a bug")
+        return original(job_ulid=job_ulid, now=now)
+
+    monkeypatch.setattr(lifecycle, "expire", expire)
+    rows = RowRunner("expire_leases")
+    for _ in range(2):
+        sweeps.expire_leases(rows, now=after(leases[2].leased_at, 31))
+    assert Lease.objects.filter(state__in=OPEN).count() == 2
+    assert Job.objects.get(job_ulid=leases[2].job_id).state == JobState.QUEUED
+
+
+def raising(error):
+    def run(_rows):
+        raise error
+
+    return run
+
+
+def test_a_task_that_fails_stops_no_other_and_is_counted(caplog):
+    ran = []
+    tasks = (Task("broken", raising(RuntimeError("a bug"))), Task("whole", lambda _rows: ran.append(1)))
+    scheduler = Scheduler(period=1, tasks=tasks)
+    assert scheduler.round()
+    assert ran == [1]
+    assert "task broken failed" in caplog.text
+    assert Count.objects.get(name="scheduler_task_failures", detail="broken").value == 1
+    assert Count.objects.get(name="scheduler_takeovers").value == 1
+
+
+def test_the_beat_is_written_before_the_first_task():
+    beats = []
+    tasks = (Task("first", lambda _rows: beats.append(ClockBeat.objects.get().leader)),)
+    scheduler = Scheduler(period=1, tasks=tasks)
+    scheduler.round()
+    assert beats == [scheduler.name]
+
+
+def test_a_long_round_writes_beats_between_its_rows(monkeypatch):
+    monkeypatch.setattr(scheduler_module, "BEAT_SECONDS", 0.0)
+    seen = []
+
+    def operation(*, job_ulid):
+        seen.append(ClockBeat.objects.get().beat_at)
+
+    Scheduler(period=1, tasks=(Task("long", lambda rows: rows.each(operation, ROWS)),)).round()
+    assert len(set(seen)) == 3
+
+
+def test_a_leader_whose_task_goes_on_failing_lets_another_one_lead():
+    leader = Scheduler(period=1, tasks=(Task("broken", raising(RuntimeError("a bug"))),))
+    standby = Leadership("standby", takeover_seconds=6)
+    for _ in range(FAILED_RUNS_TO_YIELD):
+        assert leader.round()
+        leads = ClockBeat.objects.get().released_at is None
+        assert leads == (leader.leadership.term is not None)
+        assert not leads or not standby.hold()
+    assert standby.hold(), "the row is released"
+    assert not leader.round()
+    assert ClockBeat.objects.get().leader == "standby"
+
+
+def test_without_a_standby_it_leads_again_and_tolerates_more(monkeypatch):
+    monkeypatch.setattr(scheduler_module, "YIELD_SECONDS", 0.0)
+    ran = []
+    tasks = (Task("broken", raising(RuntimeError("a bug"))), Task("whole", lambda _rows: ran.append(1)))
+    scheduler = Scheduler(period=1, tasks=tasks)
+    led = [scheduler.round() for _ in range(20)]
+    assert all(led)
+    assert len(ran) == 20, "the other tasks run in every round"
+    assert ClockBeat.objects.get().term == 4, "it yielded after 3, 5 more and 11 more failures"
+
+
+def test_a_leader_that_another_one_has_replaced_stops_in_the_middle_of_its_round(caplog):
+    ran = []
+
+    def replaced(_rows):
+        ClockBeat.objects.update(term=99, leader="other")
+
+    scheduler = Scheduler(period=1, tasks=(Task("a", replaced), Task("b", lambda _rows: ran.append(1))))
+    scheduler._beat_due = float("-inf")
+    original = scheduler_module.BEAT_SECONDS
+    scheduler_module.BEAT_SECONDS = 0.0
+    try:
+        with pytest.raises(LeadershipLost):
+            scheduler.round()
+    finally:
+        scheduler_module.BEAT_SECONDS = original
+    assert ran == []
+    assert ClockBeat.objects.get().leader == "other"
+    assert not scheduler.round(), "it stands by"
+
+
+def test_a_beat_of_the_release_before_counts_as_one_of_a_leader():
+    ClockBeat.objects.create(pk=1, leader="old:1", beat_at=database_time())
+    new = Leadership("new", takeover_seconds=6)
+    assert not new.hold()
+    ClockBeat.objects.update(beat_at=database_time() - timedelta(seconds=7))
+    assert new.hold()
+
+
+def test_the_process_outlives_a_round_that_failed(monkeypatch, caplog):
+    def round_(_self):
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(Scheduler, "round", round_)
+    monkeypatch.setattr("orchestrator.maintenance.scheduler.connection.close", lambda: None)
+    Scheduler(period=0.01).run(once=True)
+    assert "the connection to PostgreSQL is lost: gone" in caplog.text
+
+
+def test_numbers_that_cannot_be_counted_end_no_round(monkeypatch, caplog):
+    def advance(_self):
+        raise OperationalError("statement timeout") from DeadlockDetected()
+
+    monkeypatch.setattr(counting.Tally, "advance", advance)
+    assert Scheduler(period=1).round()
+    assert "task count_metrics failed" in caplog.text
+
+
+def test_what_is_no_trouble_with_the_connection_is_not_away():
+    assert not is_away(ValueError())
+    assert is_away(OperationalError())
+
+
+def test_a_piece_that_cannot_be_done_keeps_no_other_from_its_turn(monkeypatch, caplog):
+    subject = Subject(LimitScope.POOL, "", "shared-linux")
+    lifecycle.pause(subject=subject, until=database_time() + timedelta(hours=1), by=OPERATOR, reason="test")
+    Limit.objects.update(until=database_time())
+
+    def locked():
+        raise OperationalError("lock timeout") from LockNotAvailable()
+
+    monkeypatch.setattr(lanes, "due", locked)
+    assert Scheduler(period=1).round()
+    assert not Limit.objects.exists()
+    assert "task activate_due_queues failed" in caplog.text
+
+
+def test_every_task_of_scheduling_runs():
+    names = [task.name for task in scheduler_module.TASKS]
+    assert len(set(names)) == len(names)
+    assert {task.__name__ for task in (*scheduling.EVERY_ROUND, *scheduling.SLOW)} <= set(names)
+
+
+def test_a_dependent_that_fails_is_tried_once_a_round_and_stops_no_other(monkeypatch, caplog):
+    project = ProjectFactory()
+    first = submitted(project)
+    dependents = [submitted(project, depends_on=(first,)) for _ in range(3)]
+    monkeypatch.setattr(unblocking, "FEW", 0)
+    lifecycle.complete(lease_ulid=(claim := claimed()).lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="r")
+    assert EndedDependency.objects.count() == 1
+    tried, original = [], unblocking._gone_on
+
+    def gone_on(job, standing, at):
+        if job.pk == dependents[0].pk:
+            tried.append(job.pk)
+            raise RuntimeError("a bug")
+        return original(job, standing, at)
+
+    monkeypatch.setattr(unblocking, "_gone_on", gone_on)
+    lifecycle.follow_ends(most=200)
+    assert Job.objects.filter(state=JobState.QUEUED).count() == 2
+    assert len(tried) == 2, "once with its page, once alone"
+    monkeypatch.setattr(unblocking, "_gone_on", original)
+    lifecycle.follow_ends(most=200)
+    assert Job.objects.filter(state=JobState.QUEUED).count() == 3
+
+
+def test_running_jobs_that_are_not_due_are_not_loaded(monkeypatch, django_assert_max_num_queries):
+    project = ProjectFactory()
+    now = database_time()
+    for seconds in (300, 360):
+        submitted(project, timeout_seconds=seconds)
+        lease = claimed().lease
+        Job.objects.filter(job_ulid=lease.job_id).update(state=JobState.EXECUTING, executing_at=now)
+    loaded = []
+    original = Job.from_db.__func__
+    monkeypatch.setattr(Job, "from_db", classmethod(lambda cls, *a: loaded.append(1) or original(cls, *a)))
+    due = []
+    monkeypatch.setattr(lifecycle, "time_out", lambda job_ulid, now: due.append(job_ulid))
+    rows = RowRunner()
+    with django_assert_max_num_queries(2):
+        sweeps.time_out_phases(rows, now=after(now, 360))
+    assert (due, loaded) == ([], [])
+    sweeps.time_out_phases(rows, now=after(now, 361))
+    assert (len(due), loaded) == (1, [])
+    sweeps.time_out_phases(RowRunner(), now=after(now, 421))
+    assert len(due) == 3
+    Job.objects.update(state=JobState.STARTING, executing_at=None)  # else the audit after the test finds it
+
+
+@pytest.mark.parametrize(("takeover", "codes"), [(6, []), (15, ["orchestrator.E003"]), (1, ["orchestrator.E003"])])
+def test_a_takeover_that_would_come_too_late_is_refused(settings, takeover, codes):
+    settings.CLOCK_TAKEOVER_SECONDS = takeover
+    assert [message.id for message in scheduler_takeover()] == codes
+
+
+def test_a_statement_that_hangs_ends_before_a_standby_takes_over(settings):
+    seconds = float(TIMEOUTS["clock"]["statement_timeout"].removesuffix("s"))
+    assert seconds < settings.CLOCK_TAKEOVER_SECONDS

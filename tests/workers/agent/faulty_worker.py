@@ -1,0 +1,48 @@
+"""`manage.py` with a worker whose heartbeat, watchdog or loop fails once the file FAULT_FILE names it.
+
+The faults are errors that no code expects: they stand for any bug in those threads."""
+
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+sys.argv[0] = str(ROOT / "manage.py")
+
+from workers.agent.crash import CrashHandler  # noqa: E402 - after the path
+from workers.agent.heartbeat import Heartbeat  # noqa: E402
+from workers.agent.loop import Loop  # noqa: E402
+from workers.agent.trust import TrustWindow  # noqa: E402
+
+FAULTS = Path(os.environ["FAULT_FILE"])
+
+
+def failing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if FAULTS.exists() and name in FAULTS.read_text().split():
+            raise RuntimeError(f"injected fault: {name}")
+        return method(*args, **kwargs)
+
+    return call
+
+
+def hanging(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        while FAULTS.exists() and name in FAULTS.read_text().split():
+            time.sleep(0.1)
+        return method(*args, **kwargs)
+
+    return call
+
+
+Heartbeat.beat_due = failing("heartbeat", Heartbeat.beat_due)  # type: ignore[method-assign]
+TrustWindow.look = failing("watchdog", TrustWindow.look)  # type: ignore[method-assign]
+Loop._see_out = hanging("drain", Loop._see_out)  # type: ignore[method-assign]
+CrashHandler.__init__.__kwdefaults__["forced_exit_seconds"] = float(os.environ.get("FORCED_EXIT_SECONDS", "20"))
+
+runpy.run_path(sys.argv[0], run_name="__main__")
