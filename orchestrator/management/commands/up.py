@@ -16,6 +16,7 @@ from orchestrator import installation
 from orchestrator.crew import Crew, CrewFailed
 from orchestrator.installation import Address, InstallationRefused
 from orchestrator.seed import Seed
+from runtime_jobs.control_characters import escape_controls
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
 
@@ -61,7 +62,7 @@ class Command(BaseCommand):
 
     def say(self, name: str, line: str) -> None:
         colour = self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)]) if name else "bold"
-        self.console.print(Text.assemble((f"{name or 'up':>8} ", colour), ("│ ", "dim"), line))
+        self.console.print(Text.assemble((f"{name or 'up':>8} ", colour), ("│ ", "dim"), escape_controls(line)))
 
     def welcome(self, address: Address, planted: Seed, workers: int) -> None:
         table = Table.grid(padding=(0, 3))
