@@ -3,12 +3,14 @@
 import sys
 from typing import Any
 
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views import csrf, defaults
 
 from orchestrator.access.problems import Refusal, as_response, crash, refusal_of
 
+UNKNOWN_HOST = "The Host header names none of this server's names. Its operator allows them with ALLOWED_HOSTS."
 _FOR_PEOPLE = ("/admin/", "/runs/", "/login/", "/logout/")
 
 
@@ -17,6 +19,8 @@ def _for_people(request: HttpRequest) -> bool:
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if isinstance(exception, DisallowedHost):
+        return as_response(Refusal(400, "invalid", UNKNOWN_HOST), request)
     if _for_people(request):
         return defaults.bad_request(request, exception)
     return as_response(Refusal(400, "invalid", "The request is not valid."), request)
