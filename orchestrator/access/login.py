@@ -96,9 +96,9 @@ class OwnPasswordChange(views.PasswordChangeView):
         return super().get_context_data(**admin.site.each_context(self.request), **kwargs)
 
 
-def change_own_password(request: HttpRequest) -> HttpResponse:
+def change_own_password(request: HttpRequest) -> HttpResponseBase:
     """Serve the page to staff."""
-    request.current_app = admin.site.name  # type: ignore[attr-defined] # the console's templates reverse with it
+    request.current_app = admin.site.name  # the console's templates reverse with it
     return OwnPasswordChange.as_view()(request)
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from django.db import connection
 from django.http import HttpRequest
@@ -132,7 +132,7 @@ class _Counters:
         with connection.cursor() as cursor:
             cursor.execute(_GIVE_BACK, [self.keys])
 
-    def _query(self, sql: str, values: list[object]) -> dict[bytes, tuple[int, float]]:
+    def _query(self, sql: str, values: list[Any]) -> dict[bytes, tuple[int, float]]:
         with connection.cursor() as cursor:
             cursor.execute(sql, values)
             return {bytes(key): (attempts, float(left)) for key, attempts, left in cursor.fetchall()}

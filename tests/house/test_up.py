@@ -162,6 +162,7 @@ def test_a_full_disk_at_the_first_start_is_told_in_one_line(installation, size):
     """Without room for anything, and with room for the secret key alone."""
     state = installation.state / "small"
     state.mkdir()
+    installation.state.chmod(0o755)  # else root's PostgreSQL has its home elsewhere
     mount = f'mount -t tmpfs -o size={size} tmpfs {state} && head -c 4096 /dev/zero >{state}/filler; exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, str(MANAGE), "up", "--workers", "0"]
     told = installation.run(command, STATE_DIR=str(state), PORT="0")
