@@ -17,13 +17,13 @@ from orchestrator.access.outside import too_many_attempts
 from orchestrator.access.password_hashing import HashingBusy
 
 REFUSAL = "That did not work. Check the name and the password; after several failures there is a pause of some minutes."
-RETRY_AFTER = "_login_retry_after"  # on the request, in seconds: the middleware below answers 429
+RETRY_AFTER = "orchestrator.login_retry_after"  # in the request's META, in seconds: the middleware below answers 429
 
 
 def _refuse(request: HttpRequest | None, refusal: TooManyAttempts) -> ValidationError:
     """Return the form's error, which is the same for known and unknown names. The status follows in the middleware."""
     if request is not None:
-        setattr(request, RETRY_AFTER, refusal.retry_after)
+        request.META[RETRY_AFTER] = refusal.retry_after
     return ValidationError(too_many(refusal.retry_after), code="throttled")
 
 
@@ -110,7 +110,7 @@ class LoginThrottleMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         response = self.get_response(request)
-        seconds = getattr(request, RETRY_AFTER, None)
+        seconds = request.META.get(RETRY_AFTER)
         if seconds is not None:
             response.status_code = 429
             response["Retry-After"] = str(seconds)

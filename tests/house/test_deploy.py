@@ -42,7 +42,7 @@ def test_every_setting_that_the_docs_name_exists():
     table = (ROOT / "docs" / "operations.md").read_text().partition("## Settings")[2].partition("## Every day")[0]
     examples = "".join(path.read_text() for path in (ROOT / "deploy" / "systemd").glob("*.env.example"))
     named = set(re.findall(r"`([A-Z_]+)`", table)) | set(re.findall(r"^([A-Z_]+?)(?:_FILE)?=", examples, re.MULTILINE))
-    own = {"NAME_FILE", "SERVER_URL"}  # a pattern, and a variable of the worker's unit alone
+    own = {"NAME_FILE", "SERVER_URL", "HOST", "PORT", "WORKERS"}  # a pattern, of the worker's unit, of `up`
     assert {name for name in named - own if f'"{name}"' not in settings} == set()
 
 
