@@ -1,6 +1,7 @@
 #!/usr/bin/env python
 """Runs a management command, with the embedded PostgreSQL up for those that need a database."""
 
+import errno
 import os
 import sys
 
@@ -35,8 +36,36 @@ def main() -> None:
             ensure_unless_given()
         except (EmbeddedPostgresFailed, PlaceRefused) as error:
             sys.exit(str(error))
+    if os.environ["DATABASE_ROLE"] == "migrate" and needs_database(sys.argv[1:]):
+        require_database()
     execute_from_command_line(sys.argv)
 
 
+def require_database() -> None:
+    """Exit with one line if the database cannot be reached: the pool of connections would log each of its tries."""
+    import psycopg  # noqa: PLC0415 - only where a database is needed
+    from django.db import connections  # noqa: PLC0415 - likewise
+
+    parameters = connections["default"].get_connection_params()
+    known = {name: parameters[name] for name in ("host", "port", "dbname", "user", "password") if parameters.get(name)}
+    try:
+        psycopg.connect(**known, connect_timeout=3).close()
+    except psycopg.Error as error:
+        place = f"{known.get('host') or 'the default socket'}, database {known.get('dbname')}"
+        reason = str(error).strip().splitlines()[0].removeprefix("connection failed: ")
+        sys.exit(f"DATABASE_URL: the database cannot be reached at {place}: {reason}")
+
+
 if __name__ == "__main__":
-    main()
+    try:
+        from django.core.exceptions import ImproperlyConfigured
+    except ImportError:
+        ImproperlyConfigured = ()  # main() says what is missing
+    try:
+        main()
+    except ImproperlyConfigured as error:
+        sys.exit(str(error))
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
+            raise
+        sys.exit(f"cannot write {error.filename or 'a file'}: {error.strerror}; make room, or name another STATE_DIR")

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
 
 from config.embedded_postgres import django_database
 from config.env import Env
 
+SCHEMES: Final = ("postgres", "postgresql", "psql", "pgsql")
 # By kind of process: a statement that is stuck must not take the service with it (reliability, section 2).
 TIMEOUTS: Final = {
     "api": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
@@ -17,7 +21,10 @@ TIMEOUTS: Final = {
 
 def database(env: Env, state_dir: Path, parameters: dict[str, Any]) -> dict[str, Any]:
     """Django's settings of it: that of `DATABASE_URL`, else the embedded one. `parameters` hold for every session."""
-    given = env.db_url("DATABASE_URL") if env.str("DATABASE_URL", default="") else django_database(state_dir)
+    address = env.str("DATABASE_URL", default="")
+    if address and urlsplit(address).scheme not in SCHEMES:
+        raise ImproperlyConfigured("DATABASE_URL: an address such as postgres://user@host:5432/name is needed.")
+    given = env.db_url("DATABASE_URL") if address else django_database(state_dir)
     return given | {
         "ENGINE": "config.postgresql",  # tests a connection before the pool hands it out
         "CONN_MAX_AGE": 0,

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import shutil
 import sys
 import threading
 import time
@@ -27,6 +28,8 @@ from config import places
 NAME = "orchestrator"
 PATIENCE = 60.0  # seconds that a start may take: a crash recovery of a large database is part of it
 KEEPERS_TRIED = 2
+DISK_FULL = "No space left on device"
+LEAST_ROOM = 1 << 20  # with less not even the log may say why
 
 _in_use: dict[Path, int] = {}  # home -> descriptor that holds our share of its lock
 _keepers: dict[Path, int] = {}  # home -> process that this one has started
@@ -199,6 +202,9 @@ def _opened(path: Path) -> Iterator[int]:
 
 def _last_words(home: Path) -> str:
     with contextlib.suppress(OSError):
-        lines = (home / "postgres.log").read_text(errors="replace").splitlines()[-5:]
+        text = (home / "postgres.log").read_text(errors="replace")[-16384:]
+        if DISK_FULL in text or shutil.disk_usage(home).free < LEAST_ROOM:
+            return f"PostgreSQL did not start: {DISK_FULL.lower()}: {home}; make room, or name another STATE_DIR"
+        lines = text.splitlines()[-5:]
         return f"PostgreSQL did not start, see {home / 'postgres.log'}: " + " | ".join(lines)
     return f"PostgreSQL did not start and left no log in {home}"

@@ -9,7 +9,7 @@ from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from orchestrator.access import health
 from orchestrator.access.contract import ContractView
-from orchestrator.access.login import Login
+from orchestrator.access.login import Login, change_own_password
 
 handler400 = "orchestrator.access.outside.bad_request"
 handler403 = "orchestrator.access.outside.forbidden"
@@ -24,6 +24,7 @@ urlpatterns = [
     path("v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("favicon.ico", RedirectView.as_view(url=static("orchestrator/favicon.svg"))),
+    path("admin/password_change/", admin.site.admin_view(change_own_password, cacheable=True)),
     path("admin/", admin.site.urls),
     path("login/", Login.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),

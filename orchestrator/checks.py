@@ -50,6 +50,15 @@ def retention(**_: Any) -> list[CheckMessage]:
     return wrong
 
 
+@register()
+def hsts(**_: Any) -> list[CheckMessage]:
+    """Browsers' preload lists take only domains whose header includes the subdomains."""
+    if settings.SECURE_HSTS_PRELOAD and not settings.SECURE_HSTS_INCLUDE_SUBDOMAINS:
+        hint = "Set HSTS_INCLUDE_SUBDOMAINS too, or neither."
+        return [Error("HSTS_PRELOAD has no effect without HSTS_INCLUDE_SUBDOMAINS.", hint=hint, id="orchestrator.E006")]
+    return []
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text)

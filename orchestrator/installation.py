@@ -1,7 +1,10 @@
 """A whole installation on one machine: server, clock and workers as the members of one crew, for `up` and `demo`."""
 
 import contextlib
+import errno
 import fcntl
+import os
+import re
 import socket
 import sys
 import time
@@ -9,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from django.conf import settings
@@ -38,7 +42,70 @@ class Address:
     def url(self) -> str:
         """Return the address for a client on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+        return self._url_of(host)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Say whether only this machine reaches it."""
+        with contextlib.suppress(ValueError):
+            return ip_address(self.host).is_loopback
+        return self.host == "localhost"
+
+    @property
+    def is_set_by_operator(self) -> bool:
+        """Say whether ALLOWED_HOSTS was given: then nothing is added to it."""
+        return bool(os.environ.get("ALLOWED_HOSTS") or os.environ.get("ALLOWED_HOSTS_FILE"))
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names and addresses by which other machines may call it."""
+        if self.is_set_by_operator:
+            return [name for name in settings.ALLOWED_HOSTS if not name.startswith((".", "*"))]
+        if ip_address_or_none(self.host) in UNSPECIFIED:
+            return local_names(only_v4=":" not in self.host)
+        return [self.host]
+
+    @property
+    def urls(self) -> list[str]:
+        return [self._url_of(name.strip("[]")) for name in self.names]
+
+    @property
+    def allowed_hosts(self) -> str:
+        """Return ALLOWED_HOSTS for the server: the operator's, else its default and the names above."""
+        if self.is_set_by_operator or self.is_loopback:
+            return ",".join(settings.ALLOWED_HOSTS)
+        written = [f"[{name}]" if ":" in name else name for name in self.names]
+        return ",".join(dict.fromkeys([*settings.ALLOWED_HOSTS, *written]))
+
+    def _url_of(self, host: str) -> str:
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+UNSPECIFIED = {ip_address("0.0.0.0"), ip_address("::")}  # noqa: S104 - compared, not bound
+
+
+def ip_address_or_none(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def local_names(*, only_v4: bool) -> list[str]:
+    """Return this machine's name and its addresses, without those that only itself can use."""
+    found = set(re.findall(r"-- ([0-9.]+)\n\s+/32 host LOCAL", _read("/proc/net/fib_trie")))
+    if not only_v4:
+        found |= {line.split()[0] for line in _read("/proc/net/if_inet6").splitlines()}
+    addresses = {ip_address(text if "." in text else ":".join(re.findall("....", text))) for text in found}
+    usable = [one for one in addresses if not one.is_loopback and not one.is_link_local]
+    return [socket.gethostname(), *(str(one) for one in sorted(usable, key=lambda one: (one.version, int(one))))]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def prepare() -> seed.Seed:
@@ -107,8 +174,11 @@ def free_address(host: str, port: int) -> Address:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
             return Address(host, found.getsockname()[1])
     except OSError as error:
+        # A name that nothing resolves has one of the resolver's own codes, which are negative.
+        is_host = (error.errno or 0) < 0 or error.errno == errno.EADDRNOTAVAIL
+        variable, reason = "HOST" if is_host else "PORT", str(error.strerror).partition(" (while")[0]
         raise InstallationRefused(
-            f"cannot listen on {host}, port {port}: {error.strerror}; choose one with PORT="
+            f"cannot listen on {host}, port {port}: {reason}; choose one with {variable}="
         ) from None
 
 
@@ -146,4 +216,5 @@ def _manage(*arguments: str) -> list[str]:
 def _environment(address: Address) -> dict[str, str]:
     own = child_environment(STATE_DIR=str(settings.STATE_DIR))
     own.setdefault("PUBLIC_URL", address.url)
+    own.setdefault("ALLOWED_HOSTS", address.allowed_hosts)
     return own

@@ -3,12 +3,13 @@ own beside it."""
 
 from django.db import models
 
+from orchestrator.access.login_attempts import LoginAttempts
 from orchestrator.ingest.models import Run
 from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.tally.models import Count, Place
 from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 
-__all__ = ["ClockBeat", "Count", "Incident", "Place", "Run", "WebhookDelivery"]
+__all__ = ["ClockBeat", "Count", "Incident", "LoginAttempts", "Place", "Run", "WebhookDelivery"]
 
 
 class ClockBeat(models.Model):

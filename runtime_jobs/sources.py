@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from runtime_jobs.control_characters import wrong_label
+
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 PATH = re.compile(r"/([A-Za-z0-9_.-]+)/([A-Za-z0-9_.-]+?)(?:\.git)?")
@@ -44,7 +46,7 @@ def wrong_commit(commit: str) -> str | None:
 def wrong_ref(ref: str) -> str | None:
     if not ref or len(ref) > 255 or _BAD_IN_REF.search(ref):
         return "This is not a valid name of a git ref."
-    return None
+    return wrong_label(ref)
 
 
 def wrong_directory(directory: str) -> str | None:
@@ -53,7 +55,7 @@ def wrong_directory(directory: str) -> str | None:
         return "A relative path of 1 to 1024 characters is needed."
     if directory.startswith("/") or ".." in directory.split("/"):
         return "It must stay inside the checkout."
-    return None
+    return wrong_label(directory)
 
 
 def wrong_command(command: Sequence[str]) -> str | None:

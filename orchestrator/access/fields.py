@@ -1,6 +1,5 @@
 """Serializer fields that take what they say and nothing like it: "7" is not 7, true is not 1, 5 is not "5"."""
 
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
@@ -14,6 +13,7 @@ from rest_framework.validators import ProhibitSurrogateCharactersValidator
 
 from orchestrator.access.logs import redacted
 from orchestrator.access.moments import WRONG, moment_of
+from runtime_jobs.control_characters import escape_controls
 
 
 class Text(serializers.CharField):
@@ -59,13 +59,11 @@ class Message(Text):
     """Words for people, who read them in a terminal or a page: control characters are spelled out, capabilities are
     shown by their fingerprint."""
 
-    _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
     def run_validation(self, data: Any = empty) -> Any:
         text = super().run_validation(data)
         if not isinstance(text, str):
             return text
-        return self._CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", redacted(text))
+        return escape_controls(redacted(text))
 
 
 class Word(serializers.ChoiceField):

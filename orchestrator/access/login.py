@@ -1,39 +1,53 @@
-"""The ways in, for operators and for members: slow for those who guess, and with one answer, whatever was wrong."""
+"""The pages that check a password: log-in of operators and of members, change of one's own password."""
 
-import hashlib
+from collections.abc import Callable
 from typing import Any
 
+from django.contrib import admin
 from django.contrib.auth import forms, views
-from django.core.cache import cache
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import reverse_lazy
+from unfold.forms import AdminOwnPasswordChangeForm
 from unfold.forms import AuthenticationForm as ConsoleForm
 
-from orchestrator.access.addresses import neighbourhood_of
+from orchestrator.access.login_throttle import TooManyAttempts, counted_attempt
+from orchestrator.access.outside import too_many_attempts
+from orchestrator.access.password_hashing import HashingBusy
 
-WINDOW_SECONDS = 300
-PER_NAME_AND_ADDRESS = 5
-PER_ADDRESS = 30
-PER_NAME = 100  # from anywhere: high, so that a stranger does not lock an operator out in passing
 REFUSAL = "That did not work. Check the name and the password; after several failures there is a pause of some minutes."
+RETRY_AFTER = "orchestrator.login_retry_after"  # in the request's META, in seconds: the middleware below answers 429
+
+
+def _refuse(request: HttpRequest | None, refusal: TooManyAttempts) -> ValidationError:
+    """Return the form's error, which is the same for known and unknown names. The status follows in the middleware."""
+    if request is not None:
+        request.META[RETRY_AFTER] = refusal.retry_after
+    return ValidationError(too_many(refusal.retry_after), code="throttled")
+
+
+def too_many(seconds: int) -> str:
+    when = f"{seconds} seconds" if seconds < 100 else f"{-(-seconds // 60)} minutes"
+    return f"Too many attempts to log in. Try again in {when}."
 
 
 class Throttled(forms.AuthenticationForm):
-    """Counts failures in the cache. While one count is full nothing is asked of the password hasher either."""
+    """Counts each attempt before the password is hashed. A refused attempt costs no hash."""
 
     error_messages = {"invalid_login": REFUSAL, "inactive": REFUSAL}
 
     def clean(self) -> dict[str, Any]:
-        counts = _counts(self.request, self.cleaned_data.get("username", ""))
-        if any(cache.get(key, 0) >= limit for key, limit in counts.items()):
-            raise ValidationError(REFUSAL, code="invalid_login")
-        try:
+        username, password = self.cleaned_data.get("username"), self.cleaned_data.get("password")
+        if username is None or not password:
             return super().clean()
-        except ValidationError:
-            for key in counts:
-                cache.add(key, 0, timeout=WINDOW_SECONDS)
-                cache.incr(key)
-            raise
+        try:
+            with counted_attempt(self.request, username) as attempt:
+                cleaned: dict[str, Any] = super().clean()
+                attempt.succeed()
+        except TooManyAttempts as refusal:
+            raise _refuse(self.request, refusal) from None
+        return cleaned
 
 
 class OperatorLogin(Throttled, ConsoleForm):
@@ -52,16 +66,58 @@ class Login(views.LoginView):
     redirect_authenticated_user = True
 
 
-def _counts(request: HttpRequest | None, username: str) -> dict[str, int]:
-    address = neighbourhood_of(request) if request else ""
-    name = username.casefold()
-    return {
-        _key("both", address, name): PER_NAME_AND_ADDRESS,
-        _key("address", address): PER_ADDRESS,
-        _key("name", name): PER_NAME,
-    }
+class OwnPasswordChangeForm(AdminOwnPasswordChangeForm):
+    """Counts the old password as an attempt to log in: a stolen session is no way to guess it quickly."""
+
+    def __init__(self, *args: Any, request: HttpRequest, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.request = request
+
+    def clean_old_password(self) -> str:
+        try:
+            with counted_attempt(self.request, self.user.get_username()) as attempt:
+                old: str = super().clean_old_password()
+                attempt.succeed()
+        except TooManyAttempts as refusal:
+            raise _refuse(self.request, refusal) from None
+        return old
 
 
-def _key(*parts: str) -> str:
-    """Hashed: a name may hold what a cache's keys may not."""
-    return f"login:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
+class OwnPasswordChange(views.PasswordChangeView):
+    """The console's page, which has no setting for its form. Its address comes before the console's own."""
+
+    form_class = OwnPasswordChangeForm
+    success_url = reverse_lazy("admin:password_change_done")
+
+    def get_form_kwargs(self) -> dict[str, Any]:
+        return super().get_form_kwargs() | {"request": self.request}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(**admin.site.each_context(self.request), **kwargs)
+
+
+def change_own_password(request: HttpRequest) -> HttpResponseBase:
+    """Serve the page to staff."""
+    request.current_app = admin.site.name  # the console's templates reverse with it
+    return OwnPasswordChange.as_view()(request)
+
+
+class LoginThrottleMiddleware:
+    """Answers 429 with Retry-After where a password was not hashed because of a limit."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        seconds = request.META.get(RETRY_AFTER)
+        if seconds is not None:
+            response.status_code = 429
+            response["Retry-After"] = str(seconds)
+        return response
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """Answer pages without a count of their own, such as an operator's change of another's password."""
+        if not isinstance(error, HashingBusy):
+            return None
+        return too_many_attempts(request, error.retry_after)

@@ -62,10 +62,20 @@ def _in_plain_text(request: HttpRequest) -> Refusal | None:
 
 def _leave(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     response["X-Request-Id"] = arrival_of(request).request_id
+    _forbid_storing(request, response)
     look = look_of(request)
     if not (look and look.weigh(request, response.status_code)):
         line_of(request).tell(GONE if has_gone(request) else response.status_code)
     return response
+
+
+def _forbid_storing(request: HttpRequest, response: HttpResponseBase) -> None:
+    """Keep what a session or a token may see out of every cache, a browser's own included. RFC 9111 spares only answers
+    to `Authorization`, and only in shared caches; a page or an answer to a cookie could be stored by any."""
+    if "Cache-Control" in response:
+        return
+    if request.path.startswith(PROGRAMS) or settings.SESSION_COOKIE_NAME in request.COOKIES:
+        response["Cache-Control"] = "no-store"
 
 
 def arrival(get_response: Next) -> Next:

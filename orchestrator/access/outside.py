@@ -3,12 +3,15 @@
 import sys
 from typing import Any
 
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.views import csrf, defaults
 
 from orchestrator.access.problems import Refusal, as_response, crash, refusal_of
 
-_FOR_PEOPLE = ("/admin/", "/runs/")
+UNKNOWN_HOST = "The Host header names none of this server's names. Its operator allows them with ALLOWED_HOSTS."
+_FOR_PEOPLE = ("/admin/", "/runs/", "/login/", "/logout/")
 
 
 def _for_people(request: HttpRequest) -> bool:
@@ -16,6 +19,8 @@ def _for_people(request: HttpRequest) -> bool:
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if isinstance(exception, DisallowedHost):
+        return as_response(Refusal(400, "invalid", UNKNOWN_HOST), request)
     if _for_people(request):
         return defaults.bad_request(request, exception)
     return as_response(Refusal(400, "invalid", "The request is not valid."), request)
@@ -38,6 +43,17 @@ def cross_site(request: HttpRequest, reason: str = "") -> HttpResponse:
     if _for_people(request):
         return csrf.csrf_failure(request, reason)
     return as_response(Refusal(403, "forbidden", "That is not allowed."), request)
+
+
+def too_many_attempts(request: HttpRequest, retry_after: int) -> HttpResponse:
+    """Answer 429: too many passwords are being hashed in this process."""
+    headers = {"Retry-After": str(retry_after)}
+    if _for_people(request):
+        page = render(request, "429.html", {"retry_after": retry_after}, status=429)
+        page["Retry-After"] = headers["Retry-After"]
+        return page
+    detail = f"Too many passwords are being checked. Try again in {retry_after} seconds."
+    return as_response(Refusal(429, "rate_limited", detail, headers=headers), request)
 
 
 def crashed(request: HttpRequest, *_: Any) -> HttpResponse:

@@ -9,6 +9,7 @@ from rest_framework import serializers
 
 from orchestrator.access.fields import Flag, Number, StrictSerializer, Text, Word, read
 from runtime_jobs import sources
+from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.specs import RUNTIME, STEPS, Cache, Pattern, RuntimeSpec, Source, Spec, StepsSpec
 from runtime_jobs.specs import steps as of_steps
 
@@ -74,8 +75,8 @@ class PatternSent(StrictSerializer):
 
 class CacheSent(StrictSerializer):
     type = Text(pattern=of_steps.KIND.pattern)
-    key = Text(max_length=255)
-    paths = serializers.ListField(child=Text(max_length=1024), allow_empty=False, max_length=32)
+    key = Text(max_length=255, check=wrong_label)
+    paths = serializers.ListField(child=Text(max_length=1024, check=wrong_label), allow_empty=False, max_length=32)
     read_only = Flag(required=False, default=False)  # type: ignore[assignment] # a field here, as `source` above
 
 

@@ -15,7 +15,7 @@ CHUNKS = 200  # looked at for the tail
 AT_ONCE = 8  # chunks in one answer to a poll
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _PLACE = re.compile(r"(\d{1,9})\.(\d{1,9})")
 
 

@@ -80,7 +80,7 @@ class Screen:
         for item in items:
             style = SEVERITIES.get(item["severity"], "")
             what = Text.assemble(plain(item["reason"]), "\n", (plain(item["detail"]).plain, "bold"))
-            table.add_row(Text(item["severity"], style), item["rule"], what, str(item["count"]))
+            table.add_row(Text(item["severity"], style), plain(item["rule"]), what, str(item["count"]))
         self.console.print()
         self.console.print(table if items else Text("  Nothing suspicious.", "green"))
 
@@ -135,5 +135,5 @@ def _grow(branch: Tree, children: Mapping[int | None, list[Mapping[str, Any]]], 
         line = plain(item.get("command") or " ".join(item["exec_paths"]) or f"process {item['pid']}")
         line.truncate(60, overflow="ellipsis")
         if item.get("rules"):
-            line.append(f"  {', '.join(item['rules'])}", "red")
+            line.append(f"  {plain(', '.join(item['rules'])).plain}", "red")
         _grow(branch.add(line), children, item["pid"])

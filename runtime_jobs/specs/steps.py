@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.policy import Policy
 from runtime_jobs.specs.source import Source, digest_of, source_of
@@ -168,4 +169,4 @@ def wrong_pattern(pattern: str) -> str | None:
         return "A pattern of 1 to 1024 characters is needed."
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return "It must stay inside the working directory."
-    return None
+    return wrong_label(pattern)

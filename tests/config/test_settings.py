@@ -53,3 +53,40 @@ def test_a_value_that_is_no_number_is_refused_by_name(tmp_path, name):
 def test_settings_start_nothing(tmp_path):
     settings(tmp_path, "DATABASES")
     assert [item.name for item in tmp_path.iterdir()] == ["secret_key"]
+
+
+HSTS = ("SECURE_HSTS_SECONDS", "SECURE_HSTS_INCLUDE_SUBDOMAINS", "SECURE_HSTS_PRELOAD")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, [0, False, False]),
+        ({"HSTS_INCLUDE_SUBDOMAINS": "yes", "HSTS_PRELOAD": "yes"}, [0, False, False]),
+        ({"PUBLIC_URL": "https://o.example"}, [31536000, False, False]),
+        ({"PUBLIC_URL": "https://o.example", "HSTS_INCLUDE_SUBDOMAINS": "yes"}, [31536000, True, False]),
+        (
+            {"PUBLIC_URL": "https://o.example", "HSTS_INCLUDE_SUBDOMAINS": "yes", "HSTS_PRELOAD": "yes"},
+            [31536000, True, True],
+        ),
+    ],
+)
+def test_hsts_binds_this_host_alone_unless_the_operator_says_more(tmp_path, variables, expected):
+    """The domain is the operator's, and so are the other servers below it, which may have no https."""
+    assert list(settings(tmp_path, *HSTS, **variables).values()) == expected
+
+
+def check_deploy(tmp_path, **variables):
+    command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
+    environment = {"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path), "PUBLIC_URL": "https://o.example"}
+    return subprocess.run(
+        command, env=environment | variables, cwd=BASE_DIR, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_check_for_deployment_takes_the_default_and_refuses_half_a_choice(tmp_path):
+    told = check_deploy(tmp_path)
+    assert told.returncode == 0, told.stderr
+    told = check_deploy(tmp_path, HSTS_PRELOAD="yes")
+    assert told.returncode == 1
+    assert "HSTS_PRELOAD has no effect without HSTS_INCLUDE_SUBDOMAINS" in told.stderr

@@ -43,6 +43,7 @@ class Installation:
             "STATE_DIR",
             "PORT",
             "HOST",
+            "ALLOWED_HOSTS",
             "WORKERS",
             "COLUMNS",
             "LOG_LEVEL",
@@ -50,8 +51,11 @@ class Installation:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return kept | {"STATE_DIR": str(self.state)}
 
-    def manage(self, *arguments: str) -> "Told":
-        told = Told([sys.executable, str(MANAGE), *arguments], self.environment)
+    def manage(self, *arguments: str, **variables: str) -> "Told":
+        return self.run([sys.executable, str(MANAGE), *arguments], **variables)
+
+    def run(self, command: list[str], **variables: str) -> "Told":
+        told = Told(command, self.environment | variables)
         self.started.append(told)
         return told
 

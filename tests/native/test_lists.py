@@ -1,5 +1,12 @@
 """Lists: newest first, by cursor, filtered by what is declared and nothing else; what is not understood is refused."""
 
+import base64
+import contextlib
+import hashlib
+import json
+import re
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 from django.core import signing
 from django.db import connection
@@ -205,3 +212,38 @@ def test_a_job_of_another_type_is_not_in_the_runtime_list(alice, project):
     Job.objects.filter(pk=job.pk).update(job_type="steps")
     assert ids(alice.get(JOBS)) == []
     refused(lambda: alice.get(f"{JOBS}/{job.job_ulid}"), 404, "not_found")
+
+
+def cursor_of(answer) -> str:
+    return parse_qs(urlsplit(answer.json()["next"]).query)["cursor"][0]
+
+
+def test_a_cursor_shows_no_number_of_a_row(alice, project):
+    """Two of them, an hour apart, would show how many jobs all tenants have submitted in between."""
+    for _ in range(2):
+        last = submitted(project)
+    cursor = cursor_of(alice.get(f"{JOBS}?limit=1"))
+    readable = [cursor.encode()]
+    for part in re.split("[:.]", cursor):
+        with contextlib.suppress(ValueError):
+            readable.append(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    assert not [text for text in readable if json.dumps(str(last.pk)).encode() in text]
+
+
+def test_a_cursor_of_an_older_release_is_refused_in_words(alice, project):
+    """Its form until 8637103: signed, and readable."""
+    salt = hashlib.sha256(repr((JOBS, [])).encode()).hexdigest()
+    old = signing.dumps([0, False, "5"], salt=salt)
+    problem = refused(lambda: alice.get(f"{JOBS}?cursor={old}"), 400, "invalid_query")
+    assert "made by an older release. Start without a cursor." in problem["errors"]["cursor"][0]
+
+
+def test_a_cursor_outlives_a_change_of_the_secret_key(alice, project, settings):
+    for _ in range(2):
+        submitted(project)
+    cursor = cursor_of(alice.get(f"{JOBS}?limit=1"))
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "another"
+    assert len(ids(alice.get(f"{JOBS}?cursor={cursor}"))) == 1
+    settings.SECRET_KEY_FALLBACKS = []
+    refused(lambda: alice.get(f"{JOBS}?cursor={cursor}"), 400, "invalid_query")

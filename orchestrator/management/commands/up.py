@@ -16,8 +16,28 @@ from orchestrator import installation
 from orchestrator.crew import Crew, CrewFailed
 from orchestrator.installation import Address, InstallationRefused
 from orchestrator.seed import Seed
+from runtime_jobs.control_characters import escape_controls
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
+
+
+MAX_WORKERS = 64
+
+
+def number(name: str, value: object, *, maximum: int) -> int:
+    """Return the number. Raises CommandError, which names the variable."""
+    text = str(value)
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= maximum):
+        raise CommandError(f"{name}={text!r}: a number from 0 to {maximum} is needed")
+    return int(text)
+
+
+def warning(address: Address) -> list[str]:
+    """Return what to know of a server that others reach, which has a login that was made for trying things out."""
+    lines = ["PLAIN HTTP: whoever is on the network can read the password of the login above, and every token."]
+    if not address.is_set_by_operator:
+        lines.append("Other names of this server are answered 400: allow them with ALLOWED_HOSTS=name,name.")
+    return lines
 
 
 class Command(BaseCommand):
@@ -26,15 +46,18 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         environment = os.environ.get
         parser.add_argument("--host", default=environment("HOST") or "127.0.0.1")
-        parser.add_argument("--port", type=int, default=int(environment("PORT") or 8000), help="0: any free one")
-        parser.add_argument("--workers", type=int, default=int(environment("WORKERS") or 1), help="0: none")
+        # Numbers are read in `handle`: argparse would answer a bad one with its usage, or a traceback.
+        parser.add_argument("--port", default=environment("PORT") or "8000", help="0: any free one")
+        parser.add_argument("--workers", default=environment("WORKERS") or "1", help="0: none")
 
     def handle(self, *_: Any, **options: Any) -> None:
         self.console = Console(highlight=False, soft_wrap=True)
         self.colours: dict[str, str] = {}
+        port = number("PORT", options["port"], maximum=65535)
+        workers = number("WORKERS", options["workers"], maximum=MAX_WORKERS)
         try:
             with installation.only_one(settings.STATE_DIR):
-                self.run(installation.free_address(options["host"], options["port"]), options["workers"])
+                self.run(installation.free_address(options["host"], port), workers)
         except (InstallationRefused, CrewFailed) as refusal:
             raise CommandError(str(refusal)) from None
 
@@ -61,10 +84,12 @@ class Command(BaseCommand):
 
     def say(self, name: str, line: str) -> None:
         colour = self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)]) if name else "bold"
-        self.console.print(Text.assemble((f"{name or 'up':>8} ", colour), ("│ ", "dim"), line))
+        self.console.print(Text.assemble((f"{name or 'up':>8} ", colour), ("│ ", "dim"), escape_controls(line)))
 
     def welcome(self, address: Address, planted: Seed, workers: int) -> None:
         table = Table.grid(padding=(0, 3))
+        if not address.is_loopback:
+            table.add_row("reached at", "\n".join(address.urls))
         table.add_row("console", f"{address.url}/admin/")
         table.add_row("login", f"{planted.admin_username} / {planted.admin_password or '(changed by hand)'}")
         table.add_row("API", f"{address.url}/v1/docs")
@@ -72,3 +97,6 @@ class Command(BaseCommand):
         table.add_row("workers", str(workers) if workers else "none; start one with manage.py runworker")
         table.add_row("stop", "Ctrl-C")
         self.console.print(Panel(table, title="Runtime Orchestrator", title_align="left", expand=False, padding=(1, 2)))
+        if not address.is_loopback:
+            for line in warning(address):
+                self.console.print(Text(f" {line} ", "bold black on yellow"))

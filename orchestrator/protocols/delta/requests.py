@@ -11,6 +11,7 @@ from orchestrator.access.logs import redacted
 from orchestrator.access.moments import WRONG, moment_of
 from orchestrator.lifecycle import Reference
 from orchestrator.protocols.delta.words import CANCELED, FAILURES, SUCCEEDED
+from runtime_jobs.control_characters import wrong_label
 
 MOST_ARTIFACTS = 100
 MOST_CACHES = 100
@@ -57,8 +58,8 @@ class ArtifactReference(serializers.Serializer):
 class CacheUse(serializers.Serializer):
     """Advice for people. One without type or key is skipped, as the real orchestrator does."""
 
-    type = Text(required=False, default="", allow_blank=True, max_length=63)
-    key = Text(required=False, default="", allow_blank=True, max_length=1024)
+    type = Message(required=False, default="", allow_blank=True, max_length=63)
+    key = Message(required=False, default="", allow_blank=True, max_length=1024)
     hit = Flag(required=False, default=False)
     read_only = Flag(required=False, default=False)  # type: ignore[assignment] # a field here, not DRF's attribute
 
@@ -104,7 +105,11 @@ class LeaseWanted(serializers.Serializer):
     type = Word(choices=["LeaseRequest"], required=False)
     runner_id = Message(max_length=200)
     capabilities = serializers.ListField(
-        child=Text(max_length=63), required=False, allow_null=True, default=None, max_length=64
+        child=Text(max_length=63, check=wrong_label),
+        required=False,
+        allow_null=True,
+        default=None,
+        max_length=64,
     )
     wait_seconds = Decimal(required=False, default=0, min_value=0, max_value=60)
 

@@ -1,5 +1,6 @@
 """Who signed a delivery: GitHub, for certain projects. What is not signed is told nothing about any of them."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,10 @@ from orchestrator.webhook_secrets import secrets_of
 from runtime_jobs.models import Project
 from workers.registry.tokens import digest_of
 
-refusals = Refusals()
+GOOD_SECONDS = 86400.0  # a hook may deliver once a day, and GitHub does not repeat what was refused
+HOOK = "X-GitHub-Hook-ID"
+_HOOK_FORM = re.compile(r"[0-9]{1,20}")
+refusals = Refusals(good_seconds=GOOD_SECONDS)
 CHALLENGE = {"WWW-Authenticate": 'Hub-Signature-256 realm="runtime-orchestrator"'}
 LATER = {"Retry-After": "3600"}
 DECOY = "nobody's"
@@ -45,19 +49,33 @@ class GithubSignature(BaseAuthentication):
         return CHALLENGE["WWW-Authenticate"]
 
     def authenticate(self, request: Request) -> tuple[Signer, None]:
+        """Return the signer.
+
+        The throttle counts by the caller's network alone, and refuses before the body is parsed and the database is
+        queried: everything in an unsigned body is the sender's choice. GitHub's addresses are shared by all its
+        customers, so a hook that signed correctly from there keeps being admitted, until it sends a wrong signature."""
+        network = neighbourhood_of(request)
+        hook = _hook_of(request, network)
+        wait = refusals.wait(network, hook, limit=settings.BAD_TOKENS_PER_MINUTE)
+        if wait is not None:
+            raise Throttled(wait=wait)
         _require_any_secret()
         raw = bodies.raw_of(request)
         repository = wire.full_name_of(bodies.glance(request, raw))
-        flood = digest_of(f"{neighbourhood_of(request)} {repository}")
-        wait = refusals.wait(flood, flood, limit=settings.BAD_TOKENS_PER_MINUTE)
-        if wait is not None:
-            raise Throttled(wait=wait)
         signer = _signer_of(raw, signatures.digest_in(request.headers.get(signatures.HEADER)), repository)
         if signer is None:
-            refusals.count(flood)
+            refusals.count(network)
+            refusals.withdraw(hook)
             raise Refusal(401, "unauthenticated", "The signature is missing or wrong.", headers=CHALLENGE)
-        refusals.accept(flood)
+        if hook:
+            refusals.accept(hook)
         return signer, None
+
+
+def _hook_of(request: Request, network: str) -> str:
+    """Return the key of GitHub's hook in this network, or an empty string if the delivery does not name one."""
+    hook = request.headers.get(HOOK, "")
+    return digest_of(f"{network} {hook}") if _HOOK_FORM.fullmatch(hook) else ""
 
 
 class IsSigned(BasePermission):

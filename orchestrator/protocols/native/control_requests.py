@@ -10,6 +10,7 @@ from leases.models import LimitKind
 from orchestrator.access.fields import Message, Number, StrictSerializer, Text, Word
 from orchestrator.access.moments import WRONG, moment_of
 from orchestrator.protocols.native.requests import SLUG
+from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.specs import TYPES
 from workers.registry.models import PoolPolicy
 
@@ -88,7 +89,7 @@ class Source(StrictSerializer):
 
     kind = Word(choices=["organization", "project", "job_type", "pool"])
     org_slug = Text(pattern=SLUG, required=False, help_text="Of a job type: none means wherever it comes from.")
-    key = Text(max_length=63, required=False)
+    key = Text(max_length=63, required=False, check=wrong_label)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         kind = attrs["kind"]

@@ -10,6 +10,7 @@ from rest_framework import serializers
 from orchestrator.access.fields import Decimal, Flag, Message, Moment, Number, StrictSerializer, Text, Word
 from orchestrator.access.specs import BIGINT, SENT, AnySpec, ExecutionSent, SourceSent, runtime_of, spec_of
 from orchestrator.lifecycle import WhenBusy
+from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.specs import RUNTIME, Spec
 from runtime_jobs.states import CLIENT_TRIGGERS, REPORTABLE_FAILURES, RUNNING
@@ -22,13 +23,13 @@ PRIORITY_NAMES = ["low", "normal", "high", "emergency"]  # the others are the pl
 
 class Trigger(StrictSerializer):
     kind = Word(choices=CLIENT_TRIGGERS)
-    actor = Text(required=False, allow_null=True, default=None, max_length=200)
+    actor = Text(required=False, allow_null=True, default=None, max_length=200, check=wrong_label)
 
 
 class Concurrency(StrictSerializer):
     """Of the organization's jobs that name one key one runs at a time."""
 
-    key = Text(max_length=200)
+    key = Text(max_length=200, check=wrong_label)
     when_busy = Word(
         choices=[str(word) for word in WhenBusy],
         required=False,
@@ -109,9 +110,15 @@ class Claim(StrictSerializer):
     worker_id = Text(max_length=64)
     pool = Text(pattern=SLUG, required=False, default=None, allow_null=True)
     capabilities = serializers.DictField(child=Flag(), required=False, default=None, allow_null=True)
-    labels = serializers.ListField(child=Text(max_length=63), required=False, default=None, max_length=64)
+    labels = serializers.ListField(
+        child=Text(max_length=63, check=wrong_label), required=False, default=None, max_length=64
+    )
     job_types = serializers.ListField(
-        child=Text(max_length=50), required=False, default=lambda: [RUNTIME], allow_empty=False, max_length=16
+        child=Text(max_length=50, check=wrong_label),
+        required=False,
+        default=lambda: [RUNTIME],
+        allow_empty=False,
+        max_length=16,
     )
     wait_seconds = Decimal(required=False, default=0, min_value=0, max_value=60)
     acknowledge = Flag(required=False, default=False)
@@ -122,6 +129,8 @@ class Claim(StrictSerializer):
     def validate_capabilities(self, offered: dict[str, bool] | None) -> dict[str, bool] | None:
         if offered is not None and (len(offered) > 64 or any(len(name) > 63 for name in offered)):
             raise serializers.ValidationError("At most 64, with names of at most 63 characters.")
+        if wrong := next(filter(None, map(wrong_label, offered or ())), None):
+            raise serializers.ValidationError(wrong)
         return offered
 
 

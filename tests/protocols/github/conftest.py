@@ -44,6 +44,7 @@ def deliver(name, secret, *, body=None, raw=None, form=False, changes=(), **head
     sent = {
         "X-GitHub-Event": name.partition(".")[0],
         "X-GitHub-Delivery": str(uuid.uuid4()),
+        "X-GitHub-Hook-ID": "292430182",
         "X-Hub-Signature-256": signature(secret, raw),
         "User-Agent": "GitHub-Hookshot/8b8a1f2",
     } | dict(changes)
@@ -54,7 +55,7 @@ def deliver(name, secret, *, body=None, raw=None, form=False, changes=(), **head
 
 @pytest.fixture(autouse=True)
 def no_flood(monkeypatch):
-    monkeypatch.setattr(signers, "refusals", Refusals())
+    monkeypatch.setattr(signers, "refusals", Refusals(good_seconds=signers.GOOD_SECONDS))
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,9 @@ import json
 from urllib.parse import urlencode
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from orchestrator.protocols.github import signers
@@ -138,31 +140,69 @@ def test_a_project_that_never_had_a_secret_is_signed_by_nothing(project):
     refused(lambda: deliver("ping", secret_of(project)), 401, "unauthenticated")
 
 
+def stranger(number: int = 0) -> dict:
+    """A ping of a repository that nobody here has, another one for each number."""
+    return payload("ping") | {"repository": {"full_name": f"stranger/web-{number}"}}
+
+
 def test_who_goes_on_with_wrong_signatures_waits(settings, secret):
-    """By address and repository: GitHub's addresses are everybody's, and its payload names the repository truly."""
     settings.BAD_TOKENS_PER_MINUTE = 3
-    strangers = payload("ping")
-    strangers["repository"] = {"full_name": "stranger/web"}
     for _ in range(3):
-        refused(lambda: deliver("ping", "wrong", body=strangers), 401, "unauthenticated")
-    response = refused(lambda: deliver("ping", "wrong", body=strangers), 429, "rate_limited")
+        refused(lambda: deliver("ping", "wrong", body=stranger()), 401, "unauthenticated")
+    response = refused(lambda: deliver("ping", "wrong", body=stranger()), 429, "rate_limited")
     assert 0 < int(response["Retry-After"]) <= 60
-    assert deliver("ping", secret).status_code == 202, "another repository's deliveries come from the same address"
 
 
-def test_a_repository_that_was_heard_lately_goes_on(settings, secret):
+def test_another_repository_each_time_is_no_way_around_the_throttle(settings, secret, monkeypatch):
+    """The name is the sender's choice: each was a search over all projects and an HMAC of up to 1 MiB."""
+    settings.BAD_TOKENS_PER_MINUTE = 3
+    searched = []
+    monkeypatch.setattr(signers, "projects_of", lambda name: searched.append(name) or [])
+    statuses = [
+        deliver("ping", "wrong", body=stranger(number), changes={"X-GitHub-Hook-ID": str(number)}).status_code
+        for number in range(10)
+    ]
+    assert statuses == [401] * 3 + [429] * 7
+    assert len(searched) == 3
+
+
+def test_another_address_is_another_count(settings, secret):
+    settings.BAD_TOKENS_PER_MINUTE = 1
+    settings.BEHIND_PROXY = True
+    for address, status in (("198.51.100.1", 401), ("198.51.100.1", 429), ("198.51.100.2", 401)):
+        response = deliver("ping", "wrong", body=stranger(), changes={"X-Forwarded-For": address})
+        assert response.status_code == status
+    assert deliver("ping", secret, changes={"X-Forwarded-For": "198.51.100.3"}).status_code == 202
+
+
+def test_a_hook_that_signed_correctly_lately_is_admitted_while_its_address_is_throttled(settings, secret):
+    """GitHub's addresses are everybody's: a stranger's hook, made with a wrong secret, floods from them too."""
     settings.BAD_TOKENS_PER_MINUTE = 3
     assert deliver("ping", secret).status_code == 202
-    for _ in range(5):
-        refused(lambda: deliver("ping", "wrong"), 401, "unauthenticated")
+    for _ in range(3):
+        assert deliver("ping", "wrong", body=stranger(), changes={"X-GitHub-Hook-ID": "1"}).status_code == 401
     assert deliver("ping", secret).status_code == 202
+    for hook in ("2", None, "292430182 ", "x"):
+        assert deliver("ping", secret, changes={"X-GitHub-Hook-ID": hook}).status_code == 429
 
 
-def test_a_flood_is_refused_before_the_database_is_asked(settings, secret, monkeypatch):
+def test_a_hook_s_number_is_no_secret_and_admits_one_wrong_signature_only(settings, secret):
+    settings.BAD_TOKENS_PER_MINUTE = 1
+    assert deliver("ping", secret).status_code == 202
+    refused(lambda: deliver("ping", "wrong"), 401, "unauthenticated")
+    for _ in range(3):
+        refused(lambda: deliver("ping", "wrong"), 429, "rate_limited")
+
+
+def test_a_flood_is_refused_before_its_body_is_parsed_and_the_database_is_asked(settings, secret, monkeypatch):
     settings.BAD_TOKENS_PER_MINUTE = 1
     refused(lambda: deliver("ping", "wrong"), 401, "unauthenticated")
-    monkeypatch.setattr(signers, "projects_of", None)
-    refused(lambda: deliver("ping", "wrong"), 429, "rate_limited")
+    for name in ("raw_of", "glance", "payload_of"):
+        monkeypatch.setattr(signers.bodies, name, None)
+    with CaptureQueriesContext(connection) as queries:
+        response = deliver("ping", "wrong")
+    assert (response.status_code, problem_of(response)["code"]) == (429, "rate_limited")
+    assert [query["sql"] for query in queries] == []
 
 
 # --- signed, and wrong all the same -----------------------------------------------------------------------------------
