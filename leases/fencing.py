@@ -23,6 +23,8 @@ _JOBS_OF = Reading(Job, f"{_OF_MANY} {_LOCKED}")
 _JOBS_OF_UNASKED = Reading(Job, f"{_OF_MANY} {_LOCKED}", without=REQUEST)
 _LEASE = Reading(Lease, "WHERE t.lease_ulid = %s", computed=_AT)
 _LEASES = Reading(Lease, _MINE, computed=_AT)
+_OF_JOB = "WHERE t.job_ulid = %s AND t.worker_id = %s AND (%s::bigint IS NULL OR t.fence = %s)"
+_NEWEST = Reading(Lease, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1", computed=_AT)
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,17 @@ def lock_holdings(
     for lease in leases:
         lease.job = jobs[lease.job_id]
     return {lease.lease_ulid: Holding(lease.job, lease, at) for lease in leases}
+
+
+def newest_holding(*, job_ulid: str, worker: Worker, fence: int | None = None) -> Holding | None:
+    """Read a job and this worker's newest lease on it, or its lease with this fence, without a lock.
+
+    Returns None where the worker never had such a lease. Says nothing about whether the lease counts."""
+    lease = _NEWEST.first(job_ulid, worker.worker_id, fence, fence)
+    if lease is None:
+        return None
+    lease.job = Job.objects.get(job_ulid=job_ulid)
+    return Holding(job=lease.job, lease=lease, at=vars(lease)["at"])
 
 
 def lock_open_lease(*, job_ulid: str, now: datetime | None = None) -> Holding | None:

@@ -45,6 +45,7 @@ CODES: dict[str, Code] = {
     "chunk_conflict": Code(409, "A chunk with this number was sent before, with other bytes."),
     "chunk_gap": Code(409, "An earlier chunk is missing; `expected_seq` says which."),
     "run_conflict": Code(409, "Ingest holds another run of this job, about another command."),
+    "run_mismatch": Code(409, "The run was uploaded under another lease of the job; upload it under this one."),
     "length_required": Code(411, "Send the body with a Content-Length."),
     "version_conflict": Code(412, "`If-Match` names another version; `version` is that of now. Look again."),
     "payload_too_large": Code(413, "The body has more than `limit` bytes."),
