@@ -74,7 +74,7 @@ class RunUploadView(APIView):
         examples=[UPLOAD],
     )
     def post(self, request: Any) -> Response:
-        """Store the run of a job under the caller's live lease. The first one counts, a repeat is answered with its id."""
+        """Store the run of a job under the caller's live lease. A repeat returns the stored run's id."""
         worker, payload = _worker(request), request.data
         RunUpload(data=payload).is_valid(raise_exception=True)
         if payload["metadata"]["worker_id"] != worker.worker_id:

@@ -88,13 +88,16 @@ def test_all_workers_busy(why, project):
     }
 
 
-def test_what_a_dead_process_of_a_worker_held_leaves_it_room(why, project):
+def test_what_a_dead_process_of_a_worker_held_leaves_it_room_when_its_lease_ends(why, project):
     worker = alive(capacity=1)
     submitted(project)
     claimed(worker, session="01KKYGKAGQ0JK17BX6Y1W8C3DF")
     waiting = submitted(project)
     assert why(waiting)["code"] == "all_workers_busy"
     Worker.objects.update(session="01KKYGKAGR0JK17BX6Y1W8C3DF")
+    assert why(waiting)["code"] == "all_workers_busy"
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE runtime_worker_leases SET expires_at = clock_timestamp()")
     assert why(waiting)["code"] == "behind"
 
 
