@@ -5,7 +5,7 @@ from datetime import datetime
 
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle import dependencies, moves
-from orchestrator.lifecycle.admission import Known, admit, known_for
+from orchestrator.lifecycle.admission import Known, admit, known_for, readmit
 from orchestrator.lifecycle.dependencies import Outlook, Standing
 from orchestrator.lifecycle.grouping import Group, drop, make_way
 from orchestrator.lifecycle.outcome import Outcome
@@ -111,12 +111,13 @@ def retry(
 ) -> Outcome:
     """Queue a new attempt of a job that failed or was canceled, with the whole count of automatic retries again.
 
-    Raises NotFound, NotFinal, AlreadyFinal (it succeeded: a success is not retried), AlreadyRetried."""
+    Raises NotFound, NotFinal, AlreadyFinal (it succeeded: a success is not retried), AlreadyRetried, and what `admit`
+    raises: the new attempt passes the same rules as a new job."""
     job, at = moves.lock_job(job_ulid, now=now)
     if once and (first := once.known()):
         return Outcome(Job.objects.get(job_ulid=first), replayed=True)
     require_retryable(job)
-    successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason)
+    successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason, **readmit(job))
     if once:
         once.settle(successor.job_ulid, at=at)
     return Outcome(successor)

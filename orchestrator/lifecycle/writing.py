@@ -29,7 +29,8 @@ STORED = (
     *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
     *("failure_message", "exit_code", "result"),
 )
-WITH_RUN = (*STORED, "ingest_run_id")
+OF_RUN = ("ingest_run_id",)
+OF_PLACE = ("priority", "lane_id")
 STORED_OF_LEASE = (
     *("state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason", "final_digest"),
 )
@@ -53,6 +54,7 @@ class Written:
         self.guesses: list[FailureExplanation] = []
         self._new: dict[str, Job | Lease] = {}
         self._changed: dict[str, Job | Lease] = {}
+        self._relocated: set[str] = set()
 
     @property
     def _lists(self) -> list[list[Any]]:
@@ -65,12 +67,16 @@ class Written:
         if _name(row) not in self._new:
             self._changed[_name(row)] = row
 
+    def relocate(self, job: Job) -> None:
+        """Write the job's priority and lane, too, which other changes leave alone."""
+        self._relocated.add(_name(job))
+
     @contextmanager
     def unless_refused(self, holding: Holding) -> Iterator[None]:
         """Take back whatever was decided of this job inside, if it ends in a refusal."""
         rows = [(row, dict(vars(row))) for row in (holding.job, holding.lease)]
         lists = [(kept, len(kept)) for kept in self._lists]
-        new, changed = dict(self._new), dict(self._changed)
+        new, changed, relocated = dict(self._new), dict(self._changed), set(self._relocated)
         try:
             yield
         except LifecycleError:
@@ -79,7 +85,7 @@ class Written:
                 vars(row).update(before)
             for kept, length in lists:
                 del kept[length:]
-            self._new, self._changed = new, changed
+            self._new, self._changed, self._relocated = new, changed, relocated
             raise
 
     def flush(self) -> None:
@@ -89,11 +95,16 @@ class Written:
         self._changed.clear()
         self.events.clear()
         jobs, leases = _apart(changed)
-        with_run = any(job.ingest_run_id is not None for job in jobs)
+        columns = STORED
+        if any(job.ingest_run_id is not None for job in jobs):
+            columns += OF_RUN
+        if not self._relocated.isdisjoint(map(_name, jobs)):
+            columns += OF_PLACE
+        self._relocated.clear()
         added, granted = _apart(new)
         store(
             [New(Job, added), New(Lease, granted), New(JobEvent, events)],
-            [Change(Job, jobs, WITH_RUN if with_run else STORED), Change(Lease, leases, STORED_OF_LEASE)],
+            [Change(Job, jobs, columns), Change(Lease, leases, STORED_OF_LEASE)],
         )
         for job in added:
             if job.state == JobState.QUEUED and job.lane_id is not None:
