@@ -24,9 +24,7 @@ CODES: dict[str, Code] = {
     "pool_forbidden": Code(403, "The worker is not registered in that pool, or the project's jobs do not go there."),
     "priority_forbidden": Code(403, "Above the plan's, or an emergency where the organization may have none."),
     "operator_only": Code(403, "An operator set this, or only operators may: a token neither changes nor lifts it."),
-    "feature_not_enabled": Code(
-        403, "The organization has no hosted runtime analysis; type `runtime` needs it."
-    ),
+    "feature_not_enabled": Code(403, "The organization has no hosted runtime analysis; type `runtime` needs it."),
     "project_not_enabled": Code(403, "There is no such project, or it is not enabled."),
     "repository_not_allowed": Code(403, "The project may not run this repository."),
     "forbidden": Code(403, "A browser's session was used without its CSRF token, or from another site's page."),

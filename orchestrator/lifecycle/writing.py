@@ -2,12 +2,12 @@
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.models import Model
 
 from leases.fencing import Holding
@@ -16,7 +16,7 @@ from leases.models import Lease
 from orchestrator.lifecycle.storing import Change, New, store
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import NewEvent
-from runtime_jobs.models import EndedDependency, FailureExplanation, Job, JobEvent
+from runtime_jobs.models import Artifact, EndedDependency, FailureExplanation, Job, JobEvent
 from runtime_jobs.states import JobState
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class Written:
         self.lanes: dict[tuple[str, ...], int] = {}  # that were looked up
         self.events: list[NewEvent] = []
         self.beside: list[Model] = []  # new rows of other tables
+        self.artifacts: list[Artifact] = []
         self.guesses: list[FailureExplanation] = []
         self._new: dict[str, Job | Lease] = {}
         self._changed: dict[str, Job | Lease] = {}
@@ -58,7 +59,8 @@ class Written:
 
     @property
     def _lists(self) -> list[list[Any]]:
-        return [self.events, self.beside, self.guesses, self.ending.entered, self.ending.freed, self.ending.ended]
+        ending = self.ending
+        return [self.events, self.beside, self.artifacts, self.guesses, ending.entered, ending.freed, ending.ended]
 
     def add(self, row: Job | Lease) -> None:
         self._new[_name(row)] = row
@@ -73,19 +75,43 @@ class Written:
 
     @contextmanager
     def unless_refused(self, holding: Holding) -> Iterator[None]:
-        """Take back whatever was decided of this job inside, if it ends in a refusal."""
-        rows = [(row, dict(vars(row))) for row in (holding.job, holding.lease)]
-        lists = [(kept, len(kept)) for kept in self._lists]
+        """Take back whatever was decided of this job inside, if it ends in a refusal.
+
+        Only what was decided can be taken back here: a savepoint for each job would cost two statements. A refusal
+        after a statement that wrote at once is therefore an error, which undoes the whole transaction."""
+        written_at_once: list[str] = []
+        with self._restored(holding.job, holding.lease):
+            try:
+                with connection.execute_wrapper(_noting_writes(written_at_once)):
+                    yield
+            except LifecycleError as refusal:
+                if written_at_once:
+                    raise RuntimeError(f"Refused after it was written: {written_at_once[0][:80]}") from refusal
+                raise
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Take back everything of the block if it ends in a refusal: what was decided, and what was written at once."""
+        with self._restored(), transaction.atomic():
+            yield
+
+    @contextmanager
+    def _restored(self, *changing: Job | Lease) -> Iterator[None]:
+        """Restore what was decided, and these rows, as they were before a block that raises LifecycleError."""
+        rows = [(row, dict(vars(row))) for row in changing]
+        lists = [(kept, list(kept)) for kept in self._lists]
         new, changed, relocated = dict(self._new), dict(self._changed), set(self._relocated)
+        lanes = dict(self.lanes)
         try:
             yield
         except LifecycleError:
             for row, before in rows:
                 vars(row).clear()
                 vars(row).update(before)
-            for kept, length in lists:
-                del kept[length:]
+            for kept, before_it in lists:
+                kept[:] = before_it
             self._new, self._changed, self._relocated = new, changed, relocated
+            self.lanes = lanes  # one that was made inside is gone
             raise
 
     def flush(self) -> None:
@@ -103,7 +129,7 @@ class Written:
         self._relocated.clear()
         added, granted = _apart(new)
         store(
-            [New(Job, added), New(Lease, granted), New(JobEvent, events)],
+            [New(Job, added, "job_ulid"), New(Lease, granted, "lease_ulid"), New(JobEvent, events, "event_ulid")],
             [Change(Job, jobs, columns), Change(Lease, leases, STORED_OF_LEASE)],
         )
         for job in added:
@@ -116,6 +142,9 @@ class Written:
         for model, rows in itertools.groupby(sorted(self.beside, key=_kind), key=type):
             model.objects.bulk_create(rows)  # type: ignore[attr-defined] # every model has its manager
         self.beside.clear()
+        if self.artifacts:
+            Artifact.objects.bulk_create(self.artifacts, ignore_conflicts=True)  # each address once
+            self.artifacts.clear()
         guesses, self.guesses = self.guesses, []
         if not guesses:
             return
@@ -124,6 +153,15 @@ class Written:
                 FailureExplanation.objects.bulk_create(guesses)
         except DatabaseError:  # a guess that cannot be stored is no reason to lose a result
             log.exception("no explanation of %s", ", ".join(guess.job_id for guess in guesses))
+
+
+def _noting_writes(found: list[str]) -> Callable[..., Any]:
+    def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.lstrip()[:6].upper() in {"INSERT", "UPDATE", "DELETE"}:
+            found.append(sql)
+        return execute(sql, params, many, context)
+
+    return note
 
 
 def _name(row: Job | Lease) -> str:
