@@ -93,7 +93,7 @@ def test_a_savepoint_undoes_what_was_decided_and_what_was_written():
     def attempt():
         at = Job.objects.get(pk=first.pk).created_at
         known = known_for([given.home], default_pool="shared-linux")
-        with pytest.raises(Conflict), transaction.savepoint():
+        with pytest.raises(Conflict), transaction.savepoint():  # noqa: PT012 the block is what is undone
             job = by_client.new_job(given, POLICY)
             standing = by_client.place(job, given, known, NOTHING)
             by_client.queue(job, given, standing, at=at, by=ALICE)
