@@ -22,7 +22,7 @@ def prioritize(*, job_ulid: str, priority: int, by: Actor, reason: str, now: dat
     if job.state not in WAITING or job.priority == priority:
         return None
     if not may_skip:
-        raise PriorityForbidden("The organization has no emergency limit. Set it first.")
+        raise PriorityForbidden("The organization has no emergency lane: set its limit first.")
     return _with_priority(job, priority, at=at, by=by, reason=reason)
 
 

@@ -92,6 +92,7 @@ class JobRun:
             logger.exception("job %s: its end could not be told", self._job.job_id)
         finally:
             self._bench.heartbeat.drop(self._held)
+            self._bench.spool.forget_lease(self._lease)
             self._bench.folder.wipe(self._bench.folder.jobs / self._job.job_id)
 
     def _work(self) -> None:
@@ -142,6 +143,7 @@ class JobRun:
     def _acknowledge(self) -> None:
         asked_at = suspended_too()
         self._voice.acknowledge()
+        self._bench.spool.keep_lease(self._bench.client.server, self._lease)
         self._held.renewed(asked_at)
         self._bench.heartbeat.hold(self._held)
 
