@@ -1,7 +1,6 @@
 """Checks that ingest holds the run that a worker names at a completion, and that it is the run of that very lease."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from leases.models import Lease
 from orchestrator.ingest.models import Run
@@ -36,24 +35,23 @@ def refused_runs(runs: Mapping[str, str], *, worker: Worker) -> dict[str, Lifecy
         worker: The caller. Leases of others, and leases that have ended, are left out.
     """
     mine = Lease.objects.open().filter(lease_ulid__in=runs, worker=worker)
-    leases = mine.values("lease_ulid", "job_id", "worker_id", "fence", "leased_at")
-    columns = ("run_id", "job_id", "worker_id", "fence", "received_at")
-    named = Run.objects.filter(run_id__in=runs.values()).values(*columns) if leases else ()
-    found = {run["run_id"]: run for run in named}
-    refusals = {lease["lease_ulid"]: _refusal(lease, found.get(runs[lease["lease_ulid"]])) for lease in leases}
+    leases = list(mine)
+    named = Run.objects.filter(run_id__in=runs.values()).defer("payload") if leases else ()
+    found = {run.run_id: run for run in named}
+    refusals = {lease.lease_ulid: _refusal(lease, found.get(runs[lease.lease_ulid])) for lease in leases}
     return {lease_ulid: refusal for lease_ulid, refusal in refusals.items() if refusal is not None}
 
 
-def _refusal(lease: dict[str, Any], run: dict[str, Any] | None) -> LifecycleError | None:
-    if run is None or run["job_id"] != lease["job_id"]:
+def _refusal(lease: Lease, run: Run | None) -> LifecycleError | None:
+    if run is None or run.job_id != lease.job_id:
         return Invalid({"result.ingest_run_id": ["Ingest holds no such run of this job."]})
-    if run["worker_id"] == lease["worker_id"] and _is_of_lease(lease, run):
+    if run.worker_id == lease.worker_id and _is_of_lease(lease, run):
         return None
     return RunMismatch("This run was uploaded under another lease of the job. Upload the run under this lease.")
 
 
-def _is_of_lease(lease: dict[str, Any], run: dict[str, Any]) -> bool:
-    """A run without a recorded fence counts for the lease during which its worker uploaded it."""
-    if run["fence"] is None:
-        return bool(run["received_at"] >= lease["leased_at"])
-    return bool(run["fence"] == lease["fence"])
+def _is_of_lease(lease: Lease, run: Run) -> bool:
+    """Report whether the run is of this lease. Without a fence it counts if it was uploaded since the claim."""
+    if run.fence is None:
+        return run.received_at >= lease.leased_at
+    return run.fence == lease.fence

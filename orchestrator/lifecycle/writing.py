@@ -121,7 +121,7 @@ class Written:
         self._changed.clear()
         self.events.clear()
         jobs, leases = _apart(changed)
-        columns = STORED
+        columns: tuple[str, ...] = STORED
         if any(job.ingest_run_id is not None for job in jobs):
             columns += OF_RUN
         if not self._relocated.isdisjoint(map(_name, jobs)):
