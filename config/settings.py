@@ -101,6 +101,8 @@ BREAKER = {
     "least_jobs": env.int("BREAKER_LEAST_JOBS", default=10),  # fewer say nothing
     "window_seconds": env.int("BREAKER_WINDOW_SECONDS", default=600),
     "cool_down_seconds": env.int("BREAKER_COOL_DOWN_SECONDS", default=60),  # then one job is tried
+    # Job types whose own failures count, too: a command that fails, a repository that cannot be checked out.
+    "job_failures": env.list("BREAKER_JOB_FAILURES", default=[]),
 }
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------

@@ -18,20 +18,26 @@ _MINE = "WHERE lease_ulid = ANY (%s) AND worker_id = %s"
 _OF_MANY = f"WHERE t.job_ulid IN (SELECT job_ulid FROM runtime_worker_leases {_MINE}) ORDER BY t.id"  # noqa: S608 our own names
 _LOCKED = "FOR NO KEY UPDATE OF t"
 _AT = {"at": "clock_timestamp()"}
+_NEWEST_SESSION = {"newest_session": "(SELECT w.session FROM workers_worker w WHERE w.worker_id = t.worker_id)"}
 _JOB_OF = Reading(Job, f"{_OF} {_LOCKED}")
 _JOBS_OF = Reading(Job, f"{_OF_MANY} {_LOCKED}")
 _JOBS_OF_UNASKED = Reading(Job, f"{_OF_MANY} {_LOCKED}", without=REQUEST)
-_LEASE = Reading(Lease, "WHERE t.lease_ulid = %s", computed=_AT)
-_LEASES = Reading(Lease, _MINE, computed=_AT)
+_LEASE = Reading(Lease, "WHERE t.lease_ulid = %s", computed=_AT | _NEWEST_SESSION)
+_LEASES = Reading(Lease, _MINE, computed=_AT | _NEWEST_SESSION)
+_OF_JOB = "WHERE t.job_ulid = %s AND t.worker_id = %s AND (%s::bigint IS NULL OR t.fence = %s)"
+_NEWEST = Reading(Lease, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1", computed=_AT)
 
 
 @dataclass(frozen=True)
 class Holding:
-    """A job under its lock, the lease as it is after the wait for that lock, and the database's time after both."""
+    """A job under its lock, the lease as it is after the wait for that lock, and the database's time after both.
+
+    `newest_session` names the worker's newest process, as of the same statement."""
 
     job: Job
     lease: Lease
     at: datetime
+    newest_session: str = ""
 
 
 def lock_holding(*, lease_ulid: str, worker: Worker, now: datetime | None = None) -> Holding:
@@ -59,7 +65,18 @@ def lock_holdings(
     at = now or max(vars(lease)["at"] for lease in leases)
     for lease in leases:
         lease.job = jobs[lease.job_id]
-    return {lease.lease_ulid: Holding(lease.job, lease, at) for lease in leases}
+    return {lease.lease_ulid: Holding(lease.job, lease, at, vars(lease)["newest_session"]) for lease in leases}
+
+
+def newest_holding(*, job_ulid: str, worker: Worker, fence: int | None = None) -> Holding | None:
+    """Read a job and this worker's newest lease on it, or its lease with this fence, without a lock.
+
+    Returns None where the worker never had such a lease. Says nothing about whether the lease counts."""
+    lease = _NEWEST.first(job_ulid, worker.worker_id, fence, fence)
+    if lease is None:
+        return None
+    lease.job = Job.objects.get(job_ulid=job_ulid)
+    return Holding(job=lease.job, lease=lease, at=vars(lease)["at"])
 
 
 def lock_open_lease(*, job_ulid: str, now: datetime | None = None) -> Holding | None:
@@ -77,20 +94,33 @@ def _after_the_wait(job: Job, lease_ulid: str, now: datetime | None) -> Holding:
     lease = _LEASE.first(lease_ulid)
     assert lease is not None  # noqa: S101 it names the job, and leases stay
     lease.job = job
-    return Holding(job=job, lease=lease, at=now or vars(lease)["at"])
+    return Holding(job, lease, now or vars(lease)["at"], vars(lease)["newest_session"])
 
 
-def require_live(holding: Holding, *, session: str | None = None) -> None:
-    """Raise StaleLease unless the lease is open, unexpired, and carries the job's current fence.
-
-    `session` guards the calls that must not come from two processes under one worker id."""
+def require_live(holding: Holding) -> None:
+    """Raise StaleLease unless the lease is open, unexpired, and carries the job's current fence."""
     job, lease = holding.job, holding.lease
     if not lease.is_open:
         raise StaleLease(STALE_REASONS[lease.state], _final_status(job))
     if not lease.is_live(holding.at):
         raise StaleLease("lease_expired", _final_status(job))
-    if lease.fence != job.fence or (session and lease.session and session != lease.session):
+    if lease.fence != job.fence:
         raise StaleLease("lease_ended", _final_status(job))
+
+
+def require_present_session(holding: Holding, session: str | None) -> None:
+    """Raise StaleLease unless the lease belongs to the calling process and to the newest process of its worker.
+
+    Guards what only a process that executes the job sends: acknowledgements, heartbeats, reports. A replaced process
+    must not renew its leases, whatever session it names: a worker would hold its capacity once for each process.
+
+    Args:
+        holding: The lease. One that was claimed without a session belongs to no process and passes.
+        session: The session that the call names; None or empty where it names none.
+    """
+    own = holding.lease.session
+    if own and ((session and session != own) or own < holding.newest_session):
+        raise StaleLease("lease_ended", _final_status(holding.job))
 
 
 def _final_status(job: Job) -> str | None:

@@ -5,11 +5,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from django.conf import settings
+from django.db.models import Q
+
 from leases import lanes
 from leases.models import Breaker, BreakerState, Limit
 from leases.plans import behind_their_plans, with_jobs_to_lift
 from leases.shares import pools_without_a_share
 from orchestrator import lifecycle
+from orchestrator.lifecycle.breaking import COUNTED
 from orchestrator.maintenance.rows import RowRunner
 from runtime_jobs.clock import database_time
 from runtime_jobs.models import Job
@@ -84,6 +88,8 @@ SLOW = (apply_aging, sync_plan_limits, sync_shares, raise_plan_priorities)
 def _breakers(at: datetime) -> Iterable[dict[str, Any]]:
     """Those that are not closed, and those whose jobs failed lately."""
     attended = Breaker.objects.exclude(state=BreakerState.CLOSED).values("org_slug", "job_type")
-    failed = Job.objects.filter(state=JobState.FAILED, finished_at__gt=at - LATELY).values("org_slug", "job_type")
+    counted = Q(failure_class__in=COUNTED) | Q(job_type__in=settings.BREAKER["job_failures"])
+    lately = Job.objects.filter(counted, state=JobState.FAILED, finished_at__gt=at - LATELY)
+    failed = lately.values("org_slug", "job_type")
     both = attended.union(failed.distinct())[:MOST]
     return [{"org_slug": row["org_slug"], "job_type": row["job_type"]} for row in both]

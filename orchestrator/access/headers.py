@@ -8,6 +8,8 @@ from rest_framework.request import Request
 from orchestrator.access.problems import Refusal
 from orchestrator.idempotency import Repeatable, fingerprint_of
 
+LEASE_FENCE = "Lease-Fence"
+FENCE_PATTERN = "[0-9]{1,18}"
 KEY_PATTERN = "[ -~]{1,255}"
 VERSION_PATTERN = '"[0-9]{1,9}"'
 SESSION_PATTERN = "[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}"
@@ -34,6 +36,17 @@ def version_seen(request: Request) -> int:
         detail = "If-Match: one ETag, as an answer had it."
         raise Refusal(400, "invalid", detail, errors={"If-Match": [detail]})
     return int(text.strip('"'))
+
+
+def lease_fence(request: Request) -> int | None:
+    """Return the fence that the header `Lease-Fence` names, or None without the header."""
+    text = request.headers.get(LEASE_FENCE)
+    if text is None:
+        return None
+    if not re.fullmatch(FENCE_PATTERN, text):
+        detail = f"{LEASE_FENCE}: the `fence` of the claim's answer, a whole number of at most 18 digits."
+        raise Refusal(400, "invalid", detail, errors={LEASE_FENCE: [detail]})
+    return int(text)
 
 
 def worker_session(request: Request) -> str:

@@ -145,9 +145,11 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I18",
-        "A run of the reference ingest belongs to one job, and a job's run is its own.",
+        "A job's run was uploaded for this job by the holder of its last lease, under that lease.",
         """SELECT j.job_ulid FROM runtime_jobs j JOIN ingest_runs r ON r.run_id = j.ingest_run_id
-            WHERE r.job_id <> j.job_ulid OR r.org_slug <> j.org_slug""",
+             LEFT JOIN runtime_worker_leases l ON l.job_ulid = j.job_ulid AND l.fence = j.fence
+            WHERE r.job_id <> j.job_ulid OR r.org_slug <> j.org_slug
+               OR r.worker_id IS DISTINCT FROM l.worker_id OR r.fence <> l.fence""",
     ),
     Invariant(
         "I22",

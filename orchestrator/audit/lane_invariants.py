@@ -1,7 +1,8 @@
 """What must always hold of lanes and limits: nothing that waits is out of sight, nothing runs above a limit."""
 
 from orchestrator.audit.invariant import Invariant, listed
-from runtime_jobs.states import HELD
+from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.states import HELD, WAITING
 
 LANE_INVARIANTS = (
     Invariant(
@@ -82,6 +83,14 @@ LANE_INVARIANTS = (
             WHERE NOT m.id = ANY (q.limits)
               AND CASE WHEN q.priority >= 400 THEN m.kind NOT IN ('organization', 'plan', 'rate')
                        ELSE m.kind <> 'emergency' END""",
+    ),
+    Invariant(
+        "L11",
+        "A waiting job that skips the queue is held by an emergency limit.",
+        f"""SELECT j.job_ulid FROM runtime_jobs j
+             WHERE j.state IN ({listed(WAITING)}) AND j.priority >= {EMERGENCY} AND NOT EXISTS
+               (SELECT FROM lane_limits m WHERE m.kind = 'emergency' AND m.scope = 'organization'
+                   AND m.org_slug = j.org_slug AND m.key IN ('*', j.job_type))""",
     ),
     Invariant(
         "L10",

@@ -1,28 +1,57 @@
-"""Does ingest really hold the run that a worker says it uploaded?"""
+"""Checks that ingest holds the run that a worker names at a completion, and that it is the run of that very lease."""
 
 from collections.abc import Mapping
 
 from leases.models import Lease
 from orchestrator.ingest.models import Run
-from runtime_jobs.errors import Invalid
+from runtime_jobs.errors import Invalid, LifecycleError
 from workers.models import Worker
 
 
+class RunMismatch(LifecycleError):
+    """The run was uploaded under another lease of the job, by another worker or under another fence."""
+
+    code = "run_mismatch"
+
+
 def require_run(*, run_id: str, lease_ulid: str, worker: Worker) -> None:
-    """Raise Invalid unless the reference ingest holds this run for the job of this lease.
+    """Raise unless the reference ingest holds this run, uploaded under this lease.
 
-    Asked before the job's transaction. A lease that does not count is left to the fence to refuse."""
-    if missing_runs({lease_ulid: run_id}, worker=worker):
-        raise no_such_run()
+    Runs before the job's transaction: what it compares never changes. A lease that does not count is left to the fence.
+
+    Raises:
+        Invalid: The job has no such run.
+        RunMismatch: The run is the job's, but was uploaded under another lease.
+    """
+    for refusal in refused_runs({lease_ulid: run_id}, worker=worker).values():
+        raise refusal
 
 
-def missing_runs(runs: Mapping[str, str], *, worker: Worker) -> set[str]:
-    """The leases, of these with the run that each names, whose job has no such run in the reference ingest."""
+def refused_runs(runs: Mapping[str, str], *, worker: Worker) -> dict[str, LifecycleError]:
+    """Return a refusal for each of these leases whose run is not its own.
+
+    Args:
+        runs: The run that each lease names, by lease id.
+        worker: The caller. Leases of others, and leases that have ended, are left out.
+    """
     mine = Lease.objects.open().filter(lease_ulid__in=runs, worker=worker)
-    held = dict(mine.values_list("lease_ulid", "job_id"))
-    there = set(Run.objects.filter(run_id__in=runs.values()).values_list("run_id", "job_id")) if held else set()
-    return {lease_ulid for lease_ulid, job in held.items() if (runs[lease_ulid], job) not in there}
+    leases = list(mine)
+    named = Run.objects.filter(run_id__in=runs.values()).defer("payload") if leases else ()
+    found = {run.run_id: run for run in named}
+    refusals = {lease.lease_ulid: _refusal(lease, found.get(runs[lease.lease_ulid])) for lease in leases}
+    return {lease_ulid: refusal for lease_ulid, refusal in refusals.items() if refusal is not None}
 
 
-def no_such_run() -> Invalid:
-    return Invalid({"result.ingest_run_id": ["Ingest holds no such run of this job."]})
+def _refusal(lease: Lease, run: Run | None) -> LifecycleError | None:
+    if run is None or run.job_id != lease.job_id:
+        return Invalid({"result.ingest_run_id": ["Ingest holds no such run of this job."]})
+    if run.worker_id == lease.worker_id and _is_of_lease(lease, run):
+        return None
+    return RunMismatch("This run was uploaded under another lease of the job. Upload the run under this lease.")
+
+
+def _is_of_lease(lease: Lease, run: Run) -> bool:
+    """Report whether the run is of this lease. Without a fence it counts if it was uploaded since the claim."""
+    if run.fence is None:
+        return run.received_at >= lease.leased_at
+    return run.fence == lease.fence

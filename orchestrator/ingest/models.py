@@ -1,4 +1,4 @@
-"""The runs that the reference ingest has taken: one for each job, never overwritten."""
+"""The runs that the reference ingest has stored: one for each lease of a job, never overwritten."""
 
 from django.db import models
 from django.db.models.functions import Now
@@ -7,11 +7,15 @@ from runtime_jobs.identifiers import ID_LENGTH
 
 
 class Run(models.Model):
-    """A traced run as it was uploaded. `payload` is `run.v1`; the identity fields are copies for look-ups."""
+    """A traced run as it was uploaded. `payload` is `run.v1`; the identity fields are copies for look-ups.
+
+    `fence` is that of the lease under which the worker uploaded the run. It is null in rows of releases that did not
+    record it and whose upload fell into no lease of the worker; see `orchestrator.ingest.lookup`."""
 
     id = models.BigAutoField(primary_key=True)
     run_id = models.CharField(max_length=64, unique=True)
-    job_id = models.CharField(max_length=ID_LENGTH, unique=True)
+    job_id = models.CharField(max_length=ID_LENGTH)
+    fence = models.BigIntegerField(null=True)
     org_slug = models.CharField(max_length=63)
     project_slug = models.CharField(max_length=63)
     worker_id = models.CharField(max_length=ID_LENGTH)
@@ -22,6 +26,10 @@ class Run(models.Model):
     class Meta:
         app_label = "orchestrator"
         db_table = "ingest_runs"
+        # Nulls are not distinct: a process of the release before stores no fence, and a repeat must still find its row.
+        constraints = [
+            models.UniqueConstraint(fields=["job_id", "fence"], name="one_run_per_lease", nulls_distinct=False)
+        ]
         # The runs of a project, newest first.
         indexes = [models.Index(fields=["org_slug", "project_slug", "-id"], name="runs_of_project")]
 

@@ -1,4 +1,4 @@
-"""Takes a run: one for each job, the first one counts, nothing is ever overwritten."""
+"""Stores runs: one for each lease of a job, the first one counts, nothing is ever overwritten."""
 
 import hashlib
 import json
@@ -6,16 +6,18 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from leases.models import Lease
+from django.db.models import Q, QuerySet
+
+from leases.errors import StaleLease
+from leases.fencing import Holding, newest_holding, require_live
 from orchestrator.ingest.models import Run
-from runtime_jobs.columns import ClockTimestamp
 from runtime_jobs.errors import Invalid, LifecycleError, NotFound
 from runtime_jobs.models import Job
 from workers.models import Worker
 
 
 class RunConflict(LifecycleError):
-    """The job has a run already, and this one is not about the same command. Which run it is, is not said."""
+    """The lease has a run already, and this one is not about the same command. Which run it is, is not said."""
 
     code = "run_conflict"
 
@@ -36,26 +38,49 @@ def digest_of(payload: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def store(payload: dict[str, Any], *, worker: Worker) -> Stored:
-    """Keep the run of a job that this worker holds or held. Again, also at the same time: the same run comes back.
+def store(payload: dict[str, Any], *, worker: Worker, fence: int | None = None) -> Stored:
+    """Store the run of a job under the live lease that this worker has on it.
 
-    Raises NotFound for a job that this worker never had, RunConflict, Invalid."""
+    A worker without a live lease stores nothing: else it could plant the result of whoever executes the job after it.
+    A repeat returns the stored run, also at the same time, and also after the lease has ended if it has the same bytes.
+
+    Args:
+        payload: A valid `run.v1`.
+        worker: The caller.
+        fence: The lease that the caller means. None means its newest lease on the job.
+
+    Raises:
+        NotFound: The worker never had a lease of this job, or none with this fence.
+        StaleLease: The lease is not live, and no run with these bytes was stored under it.
+        RunConflict: The lease has a run already, and this payload is about another command.
+        Invalid: The payload is not about this job, or its digest is wrong.
+    """
     metadata, digest = payload["metadata"], digest_of(payload)
-    job = _job_of(metadata["job_id"], worker)
-    wrong = _differences(metadata, job)
-    if wrong and Run.objects.filter(job_id=job.job_ulid).exists():
-        raise RunConflict("Another run of this job was stored, for another command.")
+    holding = newest_holding(job_ulid=metadata["job_id"], worker=worker, fence=fence)
+    if holding is None:
+        raise NotFound("There is no such job for this worker.")
+    wrong = _differences(metadata, holding.job)
+    if wrong and _of_lease(holding).exists():
+        raise RunConflict("Ingest holds another run of this job, about another command.")
     if wrong:
         raise Invalid({f"metadata.{name}": ["It is not the job's."] for name in wrong})
     if payload.get("payload_sha256", digest) != digest:
         raise Invalid({"payload_sha256": ["It is not the digest of this payload."]})
-    return _insert_or_fetch(payload, digest, job, worker)
+    try:
+        require_live(holding)
+    except StaleLease:
+        stored = _of_lease(holding).filter(payload_sha256=digest).first()
+        if stored is None:
+            raise
+        return Stored(stored, created=False, matches=True)
+    return _insert_or_fetch(payload, digest, holding)
 
 
-def _job_of(job_id: str, worker: Worker) -> Job:
-    if not Lease.objects.filter(job_id=job_id, worker=worker).exists():
-        raise NotFound("There is no such job for this worker.")
-    return Job.objects.get(job_ulid=job_id)
+def _of_lease(holding: Holding) -> QuerySet[Run]:
+    """Select the run of this lease. A run without a fence counts if its worker uploaded it during the lease."""
+    job, lease = holding.job, holding.lease
+    unrecorded = Q(fence=None, received_at__gte=lease.leased_at)
+    return Run.objects.filter(Q(fence=lease.fence) | unrecorded, job_id=job.job_ulid, worker_id=lease.worker_id)
 
 
 def _differences(metadata: dict[str, Any], job: Job) -> list[str]:
@@ -71,19 +96,25 @@ def _differences(metadata: dict[str, Any], job: Job) -> list[str]:
     return [name for name, value in identity.items() if metadata[name] != value]
 
 
-def _insert_or_fetch(payload: dict[str, Any], digest: str, job: Job, worker: Worker) -> Stored:
-    """One statement decides among posts at the same time: the unique key on the job."""
-    at = Job.objects.values_list(ClockTimestamp()).get(pk=job.pk)[0]
+def _insert_or_fetch(payload: dict[str, Any], digest: str, holding: Holding) -> Stored:
+    """Let one statement decide among uploads at the same time: the unique key on job and fence.
+
+    The lease is not locked. If it ends between the check and this insert, the run stays under its own fence, where the
+    completion of another lease does not accept it."""
+    job, lease, at = holding.job, holding.lease, holding.at
+    if earlier := _of_lease(holding).filter(fence=None).first():
+        return Stored(earlier, created=False, matches=earlier.payload_sha256 == digest)
     row = Run(
         run_id=f"run_{at:%Y%m%d%H%M%S}_{secrets.token_hex(6)}",
         job_id=job.job_ulid,
+        fence=lease.fence,
         org_slug=job.org_slug,
         project_slug=job.project_slug,
-        worker_id=worker.worker_id,
+        worker_id=lease.worker_id,
         payload=payload,
         payload_sha256=digest,
         received_at=at,
     )
     Run.objects.bulk_create([row], ignore_conflicts=True)
-    stored = Run.objects.get(job_id=job.job_ulid)
+    stored = Run.objects.get(job_id=job.job_ulid, fence=lease.fence)
     return Stored(stored, created=stored.run_id == row.run_id, matches=stored.payload_sha256 == digest)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.db.models import QuerySet
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 from rest_framework.generics import GenericAPIView
@@ -10,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from orchestrator.access.headers import LEASE_FENCE, lease_fence
 from orchestrator.access.permissions import IsWorker, may
 from orchestrator.access.problems import MEDIA_TYPE, Refusal
 from orchestrator.access.schema import Problem
@@ -56,23 +58,30 @@ class RunUploadView(APIView):
         request=RunUpload,
         responses={
             201: RunTaken,
-            200: OpenApiResponse(RunTaken, description="The job has its run already: the same run id."),
+            200: OpenApiResponse(RunTaken, description="The lease has its run already: the same run id."),
+            (409, MEDIA_TYPE): OpenApiResponse(Problem, description="The caller has no live lease of the job."),
             (422, MEDIA_TYPE): OpenApiResponse(Problem, description="Not a valid run; `errors` names the fields."),
         },
         parameters=[
-            OpenApiParameter("Idempotency-Key", location=OpenApiParameter.HEADER, description="The job's id, if sent.")
+            OpenApiParameter("Idempotency-Key", location=OpenApiParameter.HEADER, description="The job's id, if sent."),
+            OpenApiParameter(
+                LEASE_FENCE,
+                OpenApiTypes.INT64,
+                OpenApiParameter.HEADER,
+                description="The `fence` of the lease under which the job ran. Without it the caller's newest lease.",
+            ),
         ],
         examples=[UPLOAD],
     )
     def post(self, request: Any) -> Response:
-        """Store the run of a job. One job has one run: the first one counts, a repeat is answered with its id."""
+        """Store the run of a job under the caller's live lease. A repeat returns the stored run's id."""
         worker, payload = _worker(request), request.data
         RunUpload(data=payload).is_valid(raise_exception=True)
         if payload["metadata"]["worker_id"] != worker.worker_id:
             raise Refusal(403, "worker_mismatch", "This token is another worker's.")
         if request.headers.get("Idempotency-Key", payload["metadata"]["job_id"]) != payload["metadata"]["job_id"]:
             raise serializers.ValidationError({"Idempotency-Key": "It is not metadata.job_id."})
-        stored = store(payload, worker=worker)
+        stored = store(payload, worker=worker, fence=lease_fence(request))
         return Response(_taken(stored), status=201 if stored.created else 200)
 
 

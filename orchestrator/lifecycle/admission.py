@@ -3,7 +3,11 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
+from django.conf import settings
+
+from leases.guards import QUEUES_OF_ORGANIZATION, guard
 from leases.limits import Subject
 from leases.models import LimitKind
 from leases.quotas import COLUMNS, Room, room_in
@@ -18,10 +22,10 @@ from runtime_jobs.errors import (
     RepositoryNotAllowed,
     TimeoutAbovePlan,
 )
-from runtime_jobs.models import Organization, Plan, Project
+from runtime_jobs.models import Job, Organization, Plan, Project
 from runtime_jobs.priorities import EMERGENCY
 from runtime_jobs.reading import Reading
-from runtime_jobs.specs import Spec
+from runtime_jobs.specs import TYPES, Spec
 from workers.models import Pool
 
 # Each organization with those of its projects that were named; or without one, once.
@@ -38,8 +42,25 @@ _ORGANIZATIONS = Reading(
 
 
 def has_emergency_lane(org_slug: str) -> bool:
-    """Whether an operator has said how many of its jobs may skip the queue: no other limit holds those."""
+    """Report whether an operator has set how many of the organization's jobs may skip the queue.
+
+    No other limit holds those jobs. The organization's advisory lock is held until the transaction ends: whoever
+    removes the limit waits for it, and then finds the job that was admitted here."""
+    guard(QUEUES_OF_ORGANIZATION, org_slug)
     return Subject.of_organization(org_slug).limit(LimitKind.EMERGENCY) is not None
+
+
+def plan_priority(org_slug: str) -> int:
+    """Return the priority that the organization's plan gives its jobs."""
+    found = Organization.objects.filter(slug=org_slug).values_list("plan__priority", flat=True).first()
+    return 0 if found is None else found
+
+
+def bounded_priority(job: Job) -> int:
+    """Return the job's priority, or its plan's where the job skips the queue and no limit holds such jobs any more."""
+    if job.priority < EMERGENCY or has_emergency_lane(job.org_slug):
+        return job.priority
+    return plan_priority(job.org_slug)
 
 
 @dataclass(frozen=True)
@@ -115,11 +136,11 @@ def admit(
     organization = known.organizations.get(org_slug)
     if organization is None:
         raise NotFound("There is no such organization.")
-    if not organization.hosted_runtime_analysis:
+    if TYPES[spec.job_type].needs_hosted_analysis and not organization.hosted_runtime_analysis:
         raise FeatureNotEnabled("Hosted runtime analysis is not enabled for this organization.")
     project = known.projects.get((org_slug, project_slug))
     if project is None or not project.enabled:
-        raise ProjectNotEnabled("This project is not enabled for hosted runtime analysis.")
+        raise ProjectNotEnabled("There is no such project, or it is not enabled.")
     if spec.source and not project.allows(*spec.source.repository):
         raise RepositoryNotAllowed("This project may not run that repository.")
     if spec.timeout_seconds > organization.plan.max_timeout_seconds:
@@ -129,6 +150,33 @@ def admit(
     if pool not in {None, place.pool}:
         raise PoolForbidden("Jobs of this project do not go into that pool.")
     return place if priority is None else replace(place, priority=_allowed(organization, priority, known))
+
+
+def readmit(job: Job, *, limited: bool) -> dict[str, Any]:
+    """Check today's rules for a new attempt of this job, and return the columns in which it differs from the last one.
+
+    A new attempt that people ask for is a new request: the organization, the project, the repository list and the plan
+    may have changed since the job was submitted. The priority stays, also where an operator has raised it.
+
+    Args:
+        job: The attempt before.
+        limited: The organization's submit quota counts the new attempt and may refuse it.
+
+    Raises:
+        LifecycleError: Everything that `admit` raises.
+        QueueFull, SubmitRateExceeded: The submit quota is used up.
+    """
+    home = (job.org_slug, job.project_slug)
+    known = known_for([home], default_pool=settings.DEFAULT_POOL)
+    spec = TYPES[job.job_type].asked(job)
+    found = admit(org_slug=job.org_slug, project_slug=job.project_slug, spec=spec, known=known)
+    if limited:
+        known.take_room(job.org_slug)
+    return {
+        "pool": found.pool,
+        "least_isolation": found.least_isolation,
+        "limited_by_address": found.limited_by_address,
+    }
 
 
 def _allowed(organization: Organization, priority: int, known: Known) -> int:

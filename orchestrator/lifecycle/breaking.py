@@ -16,10 +16,12 @@ from runtime_jobs.clock import database_time
 from runtime_jobs.errors import NotFound
 from runtime_jobs.events import CLOCK, Actor
 from runtime_jobs.models import Job
-from runtime_jobs.states import JobState
+from runtime_jobs.states import FailureClass, JobState
 
 LOOKED_AT = 100  # the last ends of the window; older ones weigh nothing
 ENDED = (JobState.FAILED, JobState.SUCCEEDED)
+# A failing command is the job's own result: ten red builds say nothing about the platform that ran them.
+COUNTED = (FailureClass.WORKER, FailureClass.INFRASTRUCTURE, FailureClass.POLICY)
 
 
 @verb
@@ -64,13 +66,23 @@ def reset_breaker(
 
 
 def failed_share(breaker: Breaker, at: datetime) -> float | None:
-    """How many of the last ends were failures, if that is too many."""
+    """Return the share of counted failures among the last ends, or None where that is not too many."""
     rule = settings.BREAKER
     since = max(at - timedelta(seconds=rule["window_seconds"]), breaker.seen_from or at - timedelta(days=1))
     ends = _ends(breaker).filter(finished_at__gt=since).order_by("-finished_at")
-    states = list(ends.values_list("state", flat=True)[:LOOKED_AT])
-    share = states.count(JobState.FAILED) / max(1, len(states))
-    return share if len(states) >= rule["least_jobs"] and share > rule["failures"] else None
+    last = list(ends.values_list("state", "failure_class")[:LOOKED_AT])
+    failed = sum(counts(breaker.job_type, state, failure_class) for state, failure_class in last)
+    share = failed / max(1, len(last))
+    return share if len(last) >= rule["least_jobs"] and share > rule["failures"] else None
+
+
+def counts(job_type: str, state: str, failure_class: str | None) -> bool:
+    """Report whether an end is a failure that opens the breaker of its job type.
+
+    Failures of class `job` count only for the types in `BREAKER_JOB_FAILURES`."""
+    if state != JobState.FAILED:
+        return False
+    return failure_class in COUNTED or job_type in settings.BREAKER["job_failures"]
 
 
 def _ends(breaker: Breaker) -> QuerySet[Job]:
@@ -112,9 +124,9 @@ def _judge(breaker: Breaker, at: datetime) -> Breaker | None:
     probe = _ends(breaker).filter(**started_since).order_by("-finished_at").first()
     if probe is None:
         return _try_one(breaker, at)
-    if probe.state == JobState.SUCCEEDED:
-        return _close(breaker, at, by=CLOCK)
-    return _open(breaker, at, f"The {breaker.job_type} job that {breaker.org_slug} tried failed, too.")
+    if counts(breaker.job_type, probe.state, probe.failure_class):
+        return _open(breaker, at, f"The {breaker.job_type} job that {breaker.org_slug} tried failed, too.")
+    return _close(breaker, at, by=CLOCK)
 
 
 def _close(breaker: Breaker, at: datetime, *, by: Actor) -> Breaker:

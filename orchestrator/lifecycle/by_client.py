@@ -5,7 +5,7 @@ from datetime import datetime
 
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle import dependencies, moves
-from orchestrator.lifecycle.admission import Known, admit, known_for
+from orchestrator.lifecycle.admission import Known, admit, known_for, readmit
 from orchestrator.lifecycle.dependencies import Outlook, Standing
 from orchestrator.lifecycle.grouping import Group, drop, make_way
 from orchestrator.lifecycle.outcome import Outcome
@@ -117,15 +117,19 @@ def retry(
 ) -> Outcome:
     """Queue a new attempt of a job that failed or was canceled, with the whole count of automatic retries again.
 
-    A client's retry counts as a submit; an operator's is not refused. Raises NotFound, NotFinal, AlreadyFinal (it
-    succeeded: a success is not retried), AlreadyRetried, QueueFull, SubmitRateExceeded."""
+    A client's retry counts as a submit; an operator's is not refused by its quota.
+
+    Raises:
+        NotFound, NotFinal, AlreadyRetried: The job's state does not allow it.
+        AlreadyFinal: It succeeded: a success is not retried.
+        LifecycleError: What `admit` raises: the new attempt passes the same rules as a new job.
+        QueueFull, SubmitRateExceeded: The organization's submit quota is used up.
+    """
     job, at = moves.lock_job(job_ulid, now=now)
     if once and (first := once.known()):
         return Outcome(Job.objects.get(job_ulid=first), replayed=True)
     require_retryable(job)
-    if is_limited(by):
-        known_for([(job.org_slug, job.project_slug)], default_pool="").take_room(job.org_slug)
-    successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason)
+    successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason, **readmit(job, limited=is_limited(by)))
     if once:
         once.settle(successor.job_ulid, at=at)
     return Outcome(successor)

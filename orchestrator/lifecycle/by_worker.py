@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from leases.errors import StaleLease
-from leases.fencing import Holding, lock_holding, require_live
+from leases.fencing import Holding, lock_holding, require_live, require_present_session
 from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.lifecycle import moves
@@ -54,7 +54,8 @@ def _speak(
 
 def hear(holding: Holding, worker: Worker, session: str | None, runner: str | None = None) -> None:
     """The same of a job that is locked already. Raises StaleLease."""
-    require_live(holding, session=session)
+    require_live(holding)
+    require_present_session(holding, session)
     if runner is not None:
         _require_same_runner(holding, runner)
     moves.acknowledge(holding.job, holding.lease, at=holding.at, by=actor_of(worker), runner_id=runner)

@@ -75,7 +75,7 @@ def _claimed(
     _note_offer(worker, offer)
     if once and (earlier := _claimed_before(once)):
         return earlier
-    room = min(most, worker.capacity - _held(worker)) if worker.may_claim else 0
+    room = min(most, worker.capacity - _held(worker, now)) if worker.may_claim else 0
     if room < 1:
         return []
     jobs, ending().taken = take_next(replace(offer, worker_id=worker.worker_id), most=room)
@@ -91,7 +91,8 @@ def _claimed(
 _WORKER = Reading(Worker, "WHERE t.id = %s FOR NO KEY UPDATE OF t")
 # The states are written out, so that the index of open leases serves also a plan without values.
 _HELD = f"""SELECT count(*) FROM runtime_worker_leases
-    WHERE worker_id = %s AND state IN ({", ".join(f"'{state}'" for state in OPEN)}) AND session IN (%s, '')"""  # noqa: S608 our own names
+    WHERE worker_id = %s AND state IN ({", ".join(f"'{state}'" for state in OPEN)})
+      AND expires_at > coalesce(%s, clock_timestamp())"""  # noqa: S608 our own names
 
 
 def _locked(worker: Worker) -> Worker:
@@ -121,11 +122,13 @@ def _note_offer(worker: Worker, offer: Offer) -> None:
         Worker.objects.filter(pk=worker.pk).update(**told)
 
 
-def _held(worker: Worker) -> int:
-    """Open leases of its present process. Those of a dead one hold nothing: no process of theirs lives. Those that name
-    no process may be anybody's, so they count: else a worker that stops naming its process has no limit."""
+def _held(worker: Worker, now: datetime | None) -> int:
+    """Count the worker's live leases, whichever of its processes claimed them.
+
+    Leases of replaced processes count until they end: else a worker holds its capacity again for each session that it
+    names. A lease past its expiry does not count, swept or not: nothing can renew it."""
     with connection.cursor() as cursor:
-        cursor.execute(_HELD, [worker.worker_id, worker.session])
+        cursor.execute(_HELD, [worker.worker_id, now])
         return int(cursor.fetchone()[0])
 
 

@@ -19,9 +19,9 @@ class Reference:
 
 
 def keep(job: Job, artifacts: Sequence[Reference], *, at: datetime) -> None:
-    """Keep the references, each address once."""
+    """Keep the references, each address once. They are stored when the operation ends, as all that it decides."""
     rows = [Artifact(job=job, type=artifact.type, uri=artifact.uri, created_at=at) for artifact in artifacts]
-    Artifact.objects.bulk_create(rows, ignore_conflicts=True)
+    written().artifacts.extend(rows)
 
 
 def explain(job: Job, artifacts: Sequence[Reference], *, at: datetime) -> None:

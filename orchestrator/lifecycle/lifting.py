@@ -2,9 +2,8 @@
 
 from datetime import datetime
 
-from leases.lanes import lane_of
 from orchestrator.lifecycle import moves
-from orchestrator.lifecycle.admission import has_emergency_lane
+from orchestrator.lifecycle.admission import has_emergency_lane, plan_priority
 from orchestrator.lifecycle.transaction import ending, verb
 from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.events import CORE, Actor
@@ -18,20 +17,42 @@ def prioritize(*, job_ulid: str, priority: int, by: Actor, reason: str, now: dat
     """Let a waiting job wait with another priority, at the place that its age gives it there. None: it waits no more.
 
     Raises NotFound, and PriorityForbidden for the emergency lane of an organization that has none."""
+    may_skip = priority < EMERGENCY or _has_emergency_lane(job_ulid)
     job, at = moves.lock_job(job_ulid, now=now)
     if job.state not in WAITING or job.priority == priority:
         return None
-    if priority >= EMERGENCY and not has_emergency_lane(job.org_slug):
+    if not may_skip:
         raise PriorityForbidden("The organization has no emergency lane: set its limit first.")
-    before, job.priority = job.priority, priority
-    job.lane_id = lane_of(job)
-    if job.state == JobState.QUEUED:
-        ending().entered.append((job.pk, job.lane_id, job.created_at))
-    else:
-        ending().kept.append(job.lane_id)
-    moves.note(job, "job.prioritized", at=at, by=by, before=before, priority=priority, reason=reason)
-    job.save(update_fields=["priority", "lane_id", "limited_by_address"])
+    return _with_priority(job, priority, at=at, by=by, reason=reason)
+
+
+def _has_emergency_lane(job_ulid: str) -> bool:
+    """Ask before the job is locked: who removes the limit holds the organization's lock and then waits for the job."""
+    org_slug = Job.objects.filter(job_ulid=job_ulid).values_list("org_slug", flat=True).first()
+    return org_slug is not None and has_emergency_lane(org_slug)
+
+
+def _with_priority(job: Job, priority: int, *, at: datetime, by: Actor, reason: str) -> Job:
+    moves.change_priority(job, priority, at=at, by=by, reason=reason)
+    if job.lane_id is not None:
+        if job.state == JobState.QUEUED:
+            ending().entered.append((job.pk, job.lane_id, job.created_at))
+        else:
+            ending().kept.append(job.lane_id)
     return moves.store(job, at)
+
+
+def end_emergencies(org_slug: str, *, at: datetime) -> int:
+    """Give the organization's waiting emergency jobs the priority of its plan; part of removing their limit.
+
+    The caller holds the organization's lock, so that no emergency job comes in meanwhile. Returns how many there were.
+    """
+    skipping = Job.objects.filter(org_slug=org_slug, priority__gte=EMERGENCY, state__in=WAITING)
+    jobs = list(skipping.locked().order_by("pk"))
+    priority = plan_priority(org_slug) if jobs else 0
+    for job in jobs:
+        _with_priority(job, priority, at=at, by=CORE, reason=moves.LIMIT_IS_GONE)
+    return len(jobs)
 
 
 def lift_waiting(organization: Organization, *, most: int = 100) -> bool:

@@ -10,6 +10,7 @@ from leases.plans import follow_plan
 from leases.shares import share, share_no_more
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle.by_operator import record
+from orchestrator.lifecycle.lifting import end_emergencies
 from orchestrator.lifecycle.transaction import verb
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import OperatorOnly, VersionConflict
@@ -137,6 +138,8 @@ def change(
     limit = None
     if terms is None:
         lift(kind, subject)
+        if kind == LimitKind.EMERGENCY and subject.key == ALL_TYPES:
+            end_emergencies(subject.org_slug, at=now or database_time())  # no other limit holds them
     else:
         limit = put(kind, subject, at=now, by=str(by), **terms)
         if once:

@@ -7,6 +7,7 @@ from leases.lanes import lane_of
 from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.lifecycle import dependencies
+from orchestrator.lifecycle.admission import bounded_priority
 from orchestrator.lifecycle.dependencies import FREE, Standing
 from orchestrator.lifecycle.transaction import ending, written
 from runtime_jobs import events
@@ -26,6 +27,7 @@ from runtime_jobs.states import (
 )
 
 MESSAGE_LIMIT = 4096
+LIMIT_IS_GONE = "The organization has no emergency limit any more."
 
 # What a new attempt takes over from the row it follows. Everything else starts afresh.
 COPIED = (
@@ -169,8 +171,20 @@ def requeue(job: Job, *, kind: str, at: datetime, by: Actor, worker_id: str, rea
     """Back to the queue, as if it had not been claimed."""
     job.progress = None
     ending().arrived(job.org_slug)
+    if (priority := bounded_priority(job)) != job.priority:
+        change_priority(job, priority, at=at, by=CORE, reason=LIMIT_IS_GONE)
     _into_lane(job)
     move(job, JobState.QUEUED, kind=kind, at=at, by=by, worker_id=worker_id, reason=reason)
+
+
+def change_priority(job: Job, priority: int, *, at: datetime, by: Actor, reason: str) -> None:
+    """Give a waiting job, or one about to wait again, another priority and the lane of that priority.
+
+    The caller stores the job and brings it into its lane."""
+    before, job.priority = job.priority, priority
+    job.lane_id = _lane_of(job)
+    written().relocate(job)
+    note(job, "job.prioritized", at=at, by=by, before=before, priority=priority, reason=reason)
 
 
 def cancel_now(job: Job, *, at: datetime, by: Actor, worker_id: str | None = None, **payload: Any) -> None:
@@ -208,7 +222,7 @@ def follow(job: Job, kind: RetryKind, *, at: datetime, by: Actor, reason: str, *
     """Make the next attempt of an ended job: a new row with the same root that points back.
 
     `changed`: columns in which it differs from the attempt before."""
-    successor = Job(**{name: getattr(job, name) for name in COPIED} | changed)
+    successor = Job(**{name: getattr(job, name) for name in COPIED} | {"priority": bounded_priority(job)} | changed)
     successor.retry_of_job_ulid, successor.retry_kind, successor.attempt = job.job_ulid, kind, job.attempt + 1
     if kind == RetryKind.AUTOMATIC:
         successor.automatic_retries_spent = job.automatic_retries_spent + 1

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from orchestrator.lifecycle import moves
+from orchestrator.lifecycle.admission import readmit
 from orchestrator.lifecycle.by_client import require_retryable
 from orchestrator.lifecycle.outcome import Outcome
 from orchestrator.lifecycle.transaction import verb, written
@@ -18,14 +19,17 @@ RESEND = "resend"  # the capability of a worker that knows what to do with such 
 def resend(*, job_ulid: str, by: Actor, reason: str, now: datetime | None = None) -> Outcome:
     """Queue a new attempt that only uploads the run which the failed one has left.
 
-    Raises NotFound (also where no run was left), AlreadyRetried, NotFinal, AlreadyFinal."""
+    Raises NotFound (also where no run was left), AlreadyRetried, NotFinal, AlreadyFinal, and what `admit` raises."""
     job, at = moves.lock_job(job_ulid, now=now)
     require_retryable(job)
     left = UnsentRun.objects.filter(job=job).first()
     if left is None:
         raise NotFound("This job has left no run to send.")
     # No automatic retry: it would be a new row without the run, and execute.
-    changed = {"requirements": sorted({*job.requirements, RESEND}), "automatic_retries": 0}
+    changed = readmit(job, limited=False) | {
+        "requirements": sorted({*job.requirements, RESEND}),
+        "automatic_retries": 0,
+    }
     successor = moves.follow(job, RetryKind.MANUAL, at=at, by=by, reason=reason, **changed)
     written().beside.append(UnsentRun(job=successor, payload=left.payload, created_at=at))
     return Outcome(successor)

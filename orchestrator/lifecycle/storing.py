@@ -2,6 +2,7 @@
 instead of a thousand, and PostgreSQL reads it faster than it could be quoted."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,10 +15,11 @@ from django.db.models import NOT_PROVIDED, Model
 
 @dataclass(frozen=True)
 class New:
-    """Rows to be, with the attributes of a model. They get their keys as `pk`."""
+    """New rows with the attributes of a model. Each gets its key as `pk`, found by the unique `natural_key`."""
 
     model: type[Model]
     rows: Sequence[Any]
+    natural_key: str
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ def store(new: Sequence[New], changed: Sequence[Change]) -> None:
 
     Raises DatabaseError when a changed row is not there: whoever changes it holds its lock."""
     new, changed = [one for one in new if one.rows], [one for one in changed if one.rows]
-    parts = [_inserted(one.model) for one in new] + [_updated(one.model, one.columns) for one in changed]
+    parts = [_inserted(one.model, one.natural_key) for one in new]
+    parts += [_updated(one.model, one.columns) for one in changed]
     if not parts:
         return
     values = [_as_json(one.model, one.rows, _new_columns(one.model)) for one in new]
@@ -42,47 +45,58 @@ def store(new: Sequence[New], changed: Sequence[Change]) -> None:
     _received(new, changed, _executed(tuple(parts), values))
 
 
-def _executed(parts: tuple[str, ...], values: list[str]) -> list[tuple[int, int]]:
+def _executed(parts: tuple[str, ...], values: list[str]) -> list[tuple[int, int, str | None]]:
     with connection.cursor() as cursor:
         cursor.execute(_statement(parts), values)
         return cursor.fetchall()
 
 
-def _received(new: Sequence[New], changed: Sequence[Change], told: list[tuple[int, int]]) -> None:
-    """`told`: the number of the part and a key, for each row."""
-    keys: dict[int, list[int]] = {}
-    for part, key in told:
-        keys.setdefault(part, []).append(key)
+def _received(new: Sequence[New], changed: Sequence[Change], returned: list[tuple[int, int, str | None]]) -> None:
+    """Give each new row its key, and check that every changed row was there.
+
+    PostgreSQL promises no order of keys within one INSERT, so that a row is recognized by its natural key.
+
+    Args:
+        new: What was inserted.
+        changed: What was updated.
+        returned: For each row the number of its part, its key, and its natural key if it is new.
+    """
+    keys: dict[int, dict[str | None, int]] = {}
+    found: Counter[int] = Counter()
+    for part, key, natural in returned:
+        keys.setdefault(part, {})[natural] = key
+        found[part] += 1
     for place, one in enumerate(new):
-        for row, key in zip(one.rows, sorted(keys[place]), strict=True):  # keys are given in the order of the rows
-            row.pk = key
+        for row in one.rows:
+            row.pk = keys[place][getattr(row, one.natural_key)]
             if isinstance(row, Model):
                 row._state.adding, row._state.db = False, connection.alias  # noqa: SLF001 as Model.save does
     for place, change in enumerate(changed, start=len(new)):
-        if len(keys.get(place, ())) != len(change.rows):
+        if found[place] != len(change.rows):
             raise DatabaseError("A row that should be changed is not there.")
 
 
 @cache
 def _statement(parts: tuple[str, ...]) -> str:
     named = ", ".join(f"part{place} AS ({part})" for place, part in enumerate(parts))
-    told = " UNION ALL ".join(f"SELECT {place}, id FROM part{place}" for place in range(len(parts)))  # noqa: S608 numbers
+    told = " UNION ALL ".join(f"SELECT {place}, id, name FROM part{place}" for place in range(len(parts)))  # noqa: S608 numbers
     return f"WITH {named} {told}"
 
 
 @cache
-def _inserted(model: type[Model]) -> str:
+def _inserted(model: type[Model], natural_key: str) -> str:
+    natural = _column(model, natural_key)
     columns = _new_columns(model)
     named = ", ".join(_column(model, name) for name in columns)
     rows = _rows(model, columns)
-    return f"INSERT INTO {_table(model)} ({named}) SELECT {named} FROM {rows} RETURNING id"  # noqa: S608 our own names
+    return f"INSERT INTO {_table(model)} ({named}) SELECT {named} FROM {rows} RETURNING id, {natural}::text AS name"  # noqa: S608 our own names
 
 
 @cache
 def _updated(model: type[Model], columns: tuple[str, ...]) -> str:
     values = ", ".join(f"{name} = v.{name}" for name in (_column(model, name) for name in columns))
     rows = _rows(model, ("id", *columns))
-    return f"UPDATE {_table(model)} t SET {values} FROM {rows} WHERE t.id = v.id RETURNING t.id"  # noqa: S608 as above
+    return f"UPDATE {_table(model)} t SET {values} FROM {rows} WHERE t.id = v.id RETURNING t.id, NULL::text AS name"  # noqa: S608 as above
 
 
 @cache

@@ -4,10 +4,11 @@ import functools
 import random
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import OperationalError, transaction
+from django.db import IntegrityError, OperationalError, transaction
 
 from leases import quotas
 from leases.quotas import QuotaChanged
@@ -19,6 +20,8 @@ R = TypeVar("R")
 
 TRIES = 4
 _TRY_AGAIN = frozenset({"40P01", "40001"})
+# Another transaction named the same run of an external ingest meanwhile. The next try sees that and refuses one job.
+_TAKEN_MEANWHILE = "ingest_run_id"
 
 _written: ContextVar[Written] = ContextVar("written")
 _after: list[Callable[[VerbEnding], None]] = []
@@ -33,6 +36,11 @@ def after_commit(act: Callable[[VerbEnding], None]) -> Callable[[VerbEnding], No
 def written() -> Written:
     """What this verb has decided, and what is written when it ends."""
     return _written.get()
+
+
+def savepoint() -> AbstractContextManager[None]:
+    """Undo a block of this operation that ends in a refusal, deferred and immediate writes alike."""
+    return written().savepoint()
 
 
 def ending() -> VerbEnding:
@@ -60,8 +68,8 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
                     ) from changed
                 quotas.recount(changed.org_slug)
                 recounted |= {changed.org_slug}
-            except OperationalError as error:
-                if getattr(error.__cause__, "sqlstate", None) not in _TRY_AGAIN or tried == TRIES:
+            except (OperationalError, IntegrityError) as error:
+                if not _is_worth_another_try(error) or tried == TRIES:
                     raise
                 time.sleep(random.uniform(0, 0.05 * tried))  # noqa: S311 jitter, not a secret
         for act in _after:
@@ -69,6 +77,12 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return run
+
+
+def _is_worth_another_try(error: Exception) -> bool:
+    if isinstance(error, IntegrityError):
+        return _TAKEN_MEANWHILE in (getattr(getattr(error.__cause__, "diag", None), "constraint_name", None) or "")
+    return getattr(error.__cause__, "sqlstate", None) in _TRY_AGAIN
 
 
 def _ended(

@@ -2,12 +2,12 @@
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.models import Model
 
 from leases.fencing import Holding
@@ -16,7 +16,7 @@ from leases.models import Lease
 from orchestrator.lifecycle.storing import Change, New, store
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import NewEvent
-from runtime_jobs.models import EndedDependency, FailureExplanation, Job, JobEvent
+from runtime_jobs.models import Artifact, EndedDependency, FailureExplanation, Job, JobEvent
 from runtime_jobs.states import JobState
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,8 @@ STORED = (
     *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
     *("failure_message", "exit_code", "result"),
 )
-WITH_RUN = (*STORED, "ingest_run_id")
+OF_RUN = ("ingest_run_id",)
+OF_PLACE = ("priority", "lane_id")
 STORED_OF_LEASE = (
     *("state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason", "final_digest"),
 )
@@ -51,21 +52,17 @@ class Written:
         self.lanes: dict[tuple[str, ...], int] = {}  # that were looked up
         self.events: list[NewEvent] = []
         self.beside: list[Model] = []  # new rows of other tables
+        self.artifacts: list[Artifact] = []
         self.guesses: list[FailureExplanation] = []
         self._new: dict[str, Job | Lease] = {}
         self._changed: dict[str, Job | Lease] = {}
+        self._relocated: set[str] = set()
 
     @property
     def _lists(self) -> list[list[Any]]:
-        return [
-            self.events,
-            self.beside,
-            self.guesses,
-            self.ending.entered,
-            self.ending.freed,
-            self.ending.ended,
-            self.ending.kept,
-        ]
+        ending = self.ending
+        decided: list[list[Any]] = [self.events, self.beside, self.artifacts, self.guesses]
+        return [*decided, ending.entered, ending.freed, ending.ended, ending.kept]
 
     def add(self, row: Job | Lease) -> None:
         self._new[_name(row)] = row
@@ -74,12 +71,39 @@ class Written:
         if _name(row) not in self._new:
             self._changed[_name(row)] = row
 
+    def relocate(self, job: Job) -> None:
+        """Write the job's priority and lane, too, which other changes leave alone."""
+        self._relocated.add(_name(job))
+
     @contextmanager
     def unless_refused(self, holding: Holding) -> Iterator[None]:
-        """Take back whatever was decided of this job inside, if it ends in a refusal."""
-        rows = [(row, dict(vars(row))) for row in (holding.job, holding.lease)]
-        lists = [(kept, len(kept)) for kept in self._lists]
-        new, changed = dict(self._new), dict(self._changed)
+        """Take back whatever was decided of this job inside, if it ends in a refusal.
+
+        Only what was decided can be taken back here: a savepoint for each job would cost two statements. A refusal
+        after a statement that wrote at once is therefore an error, which undoes the whole transaction."""
+        written_at_once: list[str] = []
+        with self._restored(holding.job, holding.lease):
+            try:
+                with connection.execute_wrapper(_noting_writes(written_at_once)):
+                    yield
+            except LifecycleError as refusal:
+                if written_at_once:
+                    raise RuntimeError(f"Refused after it was written: {written_at_once[0][:80]}") from refusal
+                raise
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Take back everything of the block if it ends in a refusal: what was decided, and what was written at once."""
+        with self._restored(), transaction.atomic():
+            yield
+
+    @contextmanager
+    def _restored(self, *changing: Job | Lease) -> Iterator[None]:
+        """Restore what was decided, and these rows, as they were before a block that raises LifecycleError."""
+        rows = [(row, dict(vars(row))) for row in changing]
+        lists = [(kept, list(kept)) for kept in self._lists]
+        new, changed, relocated = dict(self._new), dict(self._changed), set(self._relocated)
+        lanes = dict(self.lanes)
         arrivals = {name: replace(one) for name, one in self.ending.arrivals.items()}
         try:
             yield
@@ -87,9 +111,11 @@ class Written:
             for row, before in rows:
                 vars(row).clear()
                 vars(row).update(before)
-            for kept, length in lists:
-                del kept[length:]
-            self._new, self._changed, self.ending.arrivals = new, changed, arrivals
+            for kept, before_it in lists:
+                kept[:] = before_it
+            self._new, self._changed, self._relocated = new, changed, relocated
+            self.lanes = lanes  # one that was made inside is gone
+            self.ending.arrivals = arrivals
             raise
 
     def flush(self) -> None:
@@ -99,11 +125,16 @@ class Written:
         self._changed.clear()
         self.events.clear()
         jobs, leases = _apart(changed)
-        with_run = any(job.ingest_run_id is not None for job in jobs)
+        columns: tuple[str, ...] = STORED
+        if any(job.ingest_run_id is not None for job in jobs):
+            columns += OF_RUN
+        if not self._relocated.isdisjoint(map(_name, jobs)):
+            columns += OF_PLACE
+        self._relocated.clear()
         added, granted = _apart(new)
         store(
-            [New(Job, added), New(Lease, granted), New(JobEvent, events)],
-            [Change(Job, jobs, WITH_RUN if with_run else STORED), Change(Lease, leases, STORED_OF_LEASE)],
+            [New(Job, added, "job_ulid"), New(Lease, granted, "lease_ulid"), New(JobEvent, events, "event_ulid")],
+            [Change(Job, jobs, columns), Change(Lease, leases, STORED_OF_LEASE)],
         )
         for job in added:
             if job.lane_id is None:
@@ -119,6 +150,9 @@ class Written:
         for model, rows in itertools.groupby(sorted(self.beside, key=_kind), key=type):
             model.objects.bulk_create(rows)  # type: ignore[attr-defined] # every model has its manager
         self.beside.clear()
+        if self.artifacts:
+            Artifact.objects.bulk_create(self.artifacts, ignore_conflicts=True)  # each address once
+            self.artifacts.clear()
         guesses, self.guesses = self.guesses, []
         if not guesses:
             return
@@ -127,6 +161,15 @@ class Written:
                 FailureExplanation.objects.bulk_create(guesses)
         except DatabaseError:  # a guess that cannot be stored is no reason to lose a result
             log.exception("no explanation of %s", ", ".join(guess.job_id for guess in guesses))
+
+
+def _noting_writes(found: list[str]) -> Callable[..., Any]:
+    def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.lstrip()[:6].upper() in {"INSERT", "UPDATE", "DELETE"}:
+            found.append(sql)
+        return execute(sql, params, many, context)
+
+    return note
 
 
 def _name(row: Job | Lease) -> str:

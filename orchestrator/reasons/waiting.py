@@ -12,7 +12,8 @@ from orchestrator.reasons.workers import Fit
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
 
-# What no worker can change comes first, what changes by itself last.
+# The reason that holds longest comes first. A limit comes before the lack of a worker that is alive: a worker that is
+# started would not get the job. What no worker of the pool offers comes before a limit: no end of a job changes that.
 _BEFORE_WORKERS = (Code.POOL_PAUSED, Code.BREAKER_OPEN)
 _AFTER_WORKERS = (Code.ORGANIZATION_LIMIT, Code.SOURCE_ADDRESS_LIMIT, Code.RATE_LIMITED)
 
@@ -44,8 +45,9 @@ def _reason(fit: Fit | None, held: list[Holding], place: int) -> Reason | None:
         return None
     return (
         _held_by(held, _BEFORE_WORKERS)
-        or workers.nobody_fits(fit)
+        or (workers.nobody_fits(fit) if fit.alive else None)
         or _held_by(held, _AFTER_WORKERS)
+        or workers.nobody_fits(fit)
         or _turn(fit, place)
     )
 

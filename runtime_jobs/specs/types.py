@@ -33,15 +33,18 @@ class Spec(Protocol):
 class JobType:
     """`policy` says, among the rest, what a success needs. `asked` makes the spec of a row again, `shown` the same as
     it was submitted, `leased` its members in a lease, from the job and how it must be held (`least_isolation`,
-    `egress`)."""
+    `egress`). `needs_hosted_analysis`: only organizations that have hosted runtime analysis may submit it."""
 
     policy: Callable[..., Policy]
     asked: Callable[[Job], Spec]
     shown: Callable[[Job], dict[str, Any]]
     leased: Callable[[Job, dict[str, Any]], dict[str, Any]]
+    needs_hosted_analysis: bool = False
 
 
 TYPES = {
-    runtime.RUNTIME: JobType(runtime.runtime_policy, runtime.asked, runtime.shown, runtime.leased),
+    runtime.RUNTIME: JobType(
+        runtime.runtime_policy, runtime.asked, runtime.shown, runtime.leased, needs_hosted_analysis=True
+    ),
     steps.STEPS: JobType(steps.steps_policy, steps.asked, steps.shown, steps.leased),
 }

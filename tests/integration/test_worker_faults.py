@@ -18,6 +18,7 @@ from tests.factories import OPERATOR
 from tests.integration.conftest import Yard
 from tests.workers.agent.scripted import wait_until
 from tests.workers.agent.worker_process import processes_with
+from workers.models import Worker
 
 pytestmark = pytest.mark.slow
 
@@ -147,6 +148,26 @@ def test_a_worker_killed_after_it_acknowledged_costs_one_attempt(yard: Yard, fai
     assert yard.ended(retry).public_status == "uploaded"
     assert yard.until(job, lambda found: True).failure_reason == "lease_expired", "a late result changes nothing"
     wait_until(lambda: not left(yard, "spool") and not left(yard, "jobs"))
+
+
+def test_a_worker_killed_at_full_capacity_has_its_place_back_when_it_starts_again(yard: Yard) -> None:
+    """Leases of its last process count against its capacity; it ends them itself instead of waiting for their expiry."""
+    job = yard.submit("null", "sleep=300", ttl=600)
+    token = yard.enrol("one")
+    Worker.objects.update(capacity=1)
+    worker = yard.start(token)
+    yard.until(job, lambda found: found.state == "executing")
+    worker.signal(signal.SIGKILL)
+    worker.end()
+    other = yard.submit("null", "print=x", "exit=0")
+    yard.start(token)
+    failed = yard.ended(job)
+    assert (failed.state, failed.failure_reason) == ("failed", "worker_shutdown")
+    (retry,) = yard.retries_of(job)
+    lifecycle.cancel(job_ulid=retry.job_ulid, by=OPERATOR, deadline_seconds=10)
+    assert yard.ended(other).public_status == "uploaded"
+    assert yard.ended(retry).state == "canceled"
+    wait_until(lambda: not left(yard, "spool"))
 
 
 def test_a_worker_that_slept_through_its_lease_says_nothing_of_use(yard: Yard) -> None:

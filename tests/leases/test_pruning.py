@@ -6,13 +6,13 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 from django.db.models import F
+from orchestrator.clock import THOROUGH_EVERY, Clock
 
 from leases import limits
 from leases.models import Lane, LaneQueue, Limit, LimitSlot
 from leases.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
 from orchestrator import lifecycle
 from orchestrator.audit.inspection import inspect
-from orchestrator.clock import THOROUGH_EVERY, Clock
 from orchestrator.lifecycle import Group
 from runtime_jobs.errors import TooManyConcurrencyKeys
 from runtime_jobs.models import Job

@@ -1,11 +1,13 @@
 """Claims: what a worker may ask for, what it gets, and how much of it."""
 
 import pytest
+from django.db import connection
 
 from leases.models import Lease
 from orchestrator import lifecycle
 from tests.calling import Caller, refused
 from tests.factories import OPERATOR, PoolFactory, WorkerFactory, demanding, submitted
+from workers.models import Worker
 from workers.registry.models import WorkerState
 
 pytestmark = pytest.mark.django_db
@@ -100,6 +102,79 @@ def test_a_worker_never_holds_more_than_its_capacity(organization, sessions):
         submitted(organization.projects.get())
     claims = [caller.post(LEASES, body(worker), **({"Worker-Session": name} if name else {})) for name in sessions]
     assert [answer.status_code for answer in claims] == [201, 204, 204]
+
+
+def test_newer_sessions_add_no_capacity(organization):
+    """The attack: a worker of capacity 8 held 20 leases by naming a newer session with each claim."""
+    worker = WorkerFactory(capacity=8)
+    caller = Caller(worker.token)
+    for _ in range(20):
+        submitted(organization.projects.get())
+    sessions = [f"01KKYGKAG{number:017d}" for number in range(20)]
+    claims = [caller.post(LEASES, body(worker), **{"Worker-Session": name}) for name in sessions]
+    assert [answer.status_code for answer in claims] == [201] * 8 + [204] * 12
+    assert Lease.objects.open().filter(worker=worker).count() == 8
+
+
+def test_claims_of_many_add_no_capacity_with_a_newer_session(organization):
+    worker = WorkerFactory(capacity=2)
+    caller = Caller(worker.token)
+    for _ in range(6):
+        submitted(organization.projects.get())
+    many = [caller.post(LEASES, body(worker, max_leases=4), **{"Worker-Session": name}) for name in (OLD, NEW)]
+    assert [answer.status_code for answer in many] == [201, 204]
+    assert len(many[0].json()["leases"]) == 2
+
+
+class TestAReplacedProcess:
+    """A lease of an older session, after the worker's newer process has claimed."""
+
+    @pytest.fixture
+    def lease(self, organization, wendy, worker):
+        """The path of the older process's lease."""
+        submitted(organization.projects.get())
+        lease_id = wendy.post(LEASES, body(worker), **{"Worker-Session": OLD}).json()["lease_id"]
+        assert wendy.post(f"{LEASES}/{lease_id}/heartbeat", **{"Worker-Session": OLD}).status_code == 200
+        wendy.post(LEASES, body(worker), **{"Worker-Session": NEW})
+        return f"{LEASES}/{lease_id}"
+
+    @pytest.mark.parametrize("session", [OLD, NEW, ""], ids=["its own", "the newer one", "none"])
+    @pytest.mark.parametrize(
+        ("call", "sent"), [("acknowledge", {}), ("heartbeat", {}), ("report", {"phase": "executing"})]
+    )
+    def test_neither_acknowledges_nor_renews_nor_reports(self, wendy, lease, call, sent, session):
+        headers = {"Worker-Session": session} if session else {}
+        document = refused(lambda: wendy.post(f"{lease}/{call}", sent, **headers), 409, "stale_lease")
+        assert document["reason"] == "lease_ended"
+
+    @pytest.mark.parametrize("call", ["acknowledge", "heartbeat"])
+    def test_nor_in_a_call_for_many(self, wendy, lease, call):
+        sent = {"leases": [{"lease_id": lease.rpartition("/")[2]}]}
+        [answer] = wendy.post(f"{LEASES}/{call}", sent, **{"Worker-Session": OLD}).json()["results"]
+        assert (answer["status"], answer["error"]["code"]) == (409, "stale_lease")
+
+    def test_delivers_the_end_of_its_job_and_of_its_log(self, wendy, lease):
+        assert wendy.post(f"{lease}/logs", {"seq": 0, "chunk": "eA=="}).status_code == 200
+        result = {"status": "failed", "reason": "worker_error"}
+        assert wendy.post(f"{lease}/fail", {"result": result}).status_code == 200
+
+    def test_gives_its_place_to_the_newer_one_when_its_lease_ends(self, organization, lease, wendy, worker):
+        Worker.objects.update(capacity=1)
+        submitted(organization.projects.get())
+        claim = lambda: wendy.post(LEASES, body(worker), **{"Worker-Session": NEW}).status_code  # noqa: E731
+        assert claim() == 204
+        assert wendy.post(f"{lease}/release").status_code == 200
+        assert claim() == 201
+
+
+def test_a_lease_past_its_expiry_takes_no_place_before_any_sweep(organization, wendy, worker):
+    Worker.objects.update(capacity=1)
+    for _ in range(2):
+        submitted(organization.projects.get())
+    assert wendy.post(LEASES, body(worker), **{"Worker-Session": OLD}).status_code == 201
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE runtime_worker_leases SET expires_at = clock_timestamp()")
+    assert wendy.post(LEASES, body(worker), **{"Worker-Session": NEW}).status_code == 201
 
 
 def test_what_is_claimed_without_a_session_counts_for_every_session(organization):

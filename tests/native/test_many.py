@@ -160,7 +160,9 @@ def test_a_run_that_ingest_does_not_hold_is_refused_for_its_job_alone(alice, wen
 
 def submitted_run(job_id: str, run_id: str) -> None:
     job = Job.objects.get(job_ulid=job_id)
-    Run.objects.create(run_id=run_id, job_id=job_id, org_slug=job.org_slug, project_slug=job.project_slug, payload={})
+    lease = job.leases.get()
+    columns = {"org_slug": job.org_slug, "project_slug": job.project_slug, "worker_id": lease.worker_id}
+    Run.objects.create(run_id=run_id, job_id=job_id, fence=lease.fence, payload={}, **columns)
 
 
 # --- submission -------------------------------------------------------------------------------------------------------

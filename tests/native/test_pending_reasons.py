@@ -1,8 +1,10 @@
 """Why a job waits, as the API says it: every code of the closed list, for one job and in lists."""
 
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -11,6 +13,7 @@ from leases.limits import Subject
 from leases.models import Limit, LimitKind, LimitScope
 from orchestrator import lifecycle
 from orchestrator.lifecycle import Group
+from orchestrator.protocols.delta.granting import grant
 from orchestrator.reasons.limits import CODES
 from runtime_jobs.models import Job
 from runtime_jobs.priorities import EMERGENCY
@@ -88,13 +91,16 @@ def test_all_workers_busy(why, project):
     }
 
 
-def test_what_a_dead_process_of_a_worker_held_leaves_it_room(why, project):
+def test_what_a_dead_process_of_a_worker_held_leaves_it_room_when_its_lease_ends(why, project):
     worker = alive(capacity=1)
     submitted(project)
     claimed(worker, session="01KKYGKAGQ0JK17BX6Y1W8C3DF")
     waiting = submitted(project)
     assert why(waiting)["code"] == "all_workers_busy"
     Worker.objects.update(session="01KKYGKAGR0JK17BX6Y1W8C3DF")
+    assert why(waiting)["code"] == "all_workers_busy"
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE runtime_worker_leases SET expires_at = clock_timestamp()")
     assert why(waiting)["code"] == "behind"
 
 
@@ -118,6 +124,54 @@ def test_a_worker_that_would_not_come_is_not_alive(why, project, columns):
         "workers_alive": 0,
         "missing": [{"kind": "requirement", "name": "linux"}],
     }
+
+
+class TestTheReasonThatHoldsLongest:
+    """A job that several reasons hold back names the one that outlasts the others."""
+
+    def opened_breaker(self, project):
+        for _ in range(10):
+            submitted(project)
+            claim = claimed()
+            lease = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
+            lifecycle.fail(**lease, reason=FailureReason.WORKER_ERROR)
+        assert lifecycle.attend_breaker(org_slug="sandtrace", job_type="runtime").state == "open"
+
+    def test_an_open_breaker_before_no_worker_alive(self, why, project):
+        self.opened_breaker(project)
+        assert why(submitted(project))["code"] == "breaker_open"
+
+    @pytest.mark.parametrize("kind", ["at once", "rate"])
+    def test_a_limit_before_no_worker_alive(self, why, project, kind):
+        if kind == "at once":
+            lifecycle.set_limit(org_slug="sandtrace", max_active=1, by=OPERATOR, reason="x")
+        else:
+            lifecycle.set_rate(org_slug="sandtrace", per_hour=1, by=OPERATOR, reason="x")
+        submitted(project)
+        claimed(WorkerFactory(last_seen_at=None))
+        code = "organization_limit" if kind == "at once" else "rate_limited"
+        assert why(submitted(project))["code"] == code
+
+    def test_what_no_worker_offers_before_a_limit(self, why, project):
+        lifecycle.set_limit(org_slug="sandtrace", max_active=1, by=OPERATOR, reason="x")
+        submitted(project)
+        claimed(alive())
+        job = submitted(project)
+        demanding(job, requirements=["gpu", "linux"])
+        assert why(job)["code"] == "no_matching_worker"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", ["command", "call"])
+def test_a_worker_that_claims_through_grantlease_is_alive(project, tmp_path, alice, way):
+    worker = WorkerFactory(last_seen_at=None, capacity=2)
+    submitted_steps(project)
+    waiting = submitted_steps(project)
+    if way == "command":
+        call_command("grantlease", format="delta", worker=worker.slug, output=tmp_path / "lease", stdout=StringIO())
+    else:
+        assert grant(worker) is not None
+    assert alice.get(f"{ANY_JOBS}/{waiting.job_ulid}").json()["pending_reason"]["code"] == "behind"
 
 
 def test_no_matching_worker_says_what_the_nearest_one_lacks(why, project):

@@ -1,5 +1,6 @@
 """Where most jobs of a tenant and type fail, no more of them start; one is tried later, and how it ends decides."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,13 +9,23 @@ from django.db import connection
 from leases.models import Breaker, BreakerState, Limit
 from orchestrator import lifecycle
 from orchestrator.audit.inspection import inspect
+from orchestrator.lifecycle.breaking import counts
 from orchestrator.models import Incident
 from orchestrator.scheduling import sweep_scheduling
 from runtime_jobs.clock import database_time
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Job, OperatorEvent
-from runtime_jobs.states import HELD, FailureReason
-from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, offer, submitted_steps
+from runtime_jobs.specs import steps_policy
+from runtime_jobs.states import FAILURE_CLASSES, HELD, FailureReason, JobState
+from tests.factories import (
+    OPERATOR,
+    TIMINGS,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    offer,
+    submitted_steps,
+)
 from tests.orchestrator.test_races import together
 
 ORG = "sandtrace"
@@ -35,19 +46,20 @@ def take(worker):
     return lifecycle.claim(worker=worker, offer=offer(worker, job_types=("steps",)))
 
 
-def end(claim, *, well: bool) -> None:
+def end(claim, *, well: bool, reason: FailureReason = FailureReason.WORKER_ERROR) -> None:
     said = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
     if well:
         lifecycle.complete(**said, exit_code=0)
     else:
-        lifecycle.fail(**said, reason=FailureReason.COMMAND_FAILED, exit_code=1)
+        lifecycle.fail(**said, reason=reason, exit_code=1)
 
 
 def run(project, worker, outcomes: str) -> None:
-    """One job after the other: `+` ends well, `-` fails."""
+    """One job after the other: `+` ends well, `-` fails by its worker, `r` is red: its own command failed."""
     for outcome in outcomes:
         submitted_steps(project)
-        end(take(worker), well=outcome == "+")
+        reason = FailureReason.COMMAND_FAILED if outcome == "r" else FailureReason.WORKER_ERROR
+        end(take(worker), well=outcome == "+", reason=reason)
 
 
 def state(org: str = ORG) -> str:
@@ -104,6 +116,56 @@ class TestOpening:
         held = take(worker)
         opened(project, worker)
         end(held, well=True)
+        assert inspect() == []
+
+
+@pytest.mark.django_db
+class TestWhatCounts:
+    def test_ten_red_jobs_leave_the_eleventh_claimable(self, project, worker):
+        """Ten red builds in a row stopped a tenant's CI."""
+        run(project, worker, "rrrrrrrrrr")
+        assert state() == CLOSED
+        submitted_steps(project)
+        assert take(worker) is not None
+        assert not Incident.objects.exists()
+
+    def test_ten_lost_workers_open_it(self, project, worker):
+        for _ in range(10):
+            submitted_steps(project, policy=replace(steps_policy(**TIMINGS), automatic_retries=0))
+            lost = take(worker)
+            lifecycle.expire(job_ulid=lost.job.job_ulid, now=lost.lease.expires_at)
+        later = database_time() + timedelta(seconds=150)
+        lifecycle.attend_breaker(org_slug=ORG, job_type="steps", now=later)
+        assert Breaker.objects.get().state == OPEN
+        submitted_steps(project)
+        assert take(worker) is None
+
+    def test_red_jobs_dilute_what_counts(self, project, worker):
+        """They show that the platform runs jobs."""
+        run(project, worker, "-----rrrrr")
+        assert state() == CLOSED
+        run(project, worker, "--")
+        assert state() == OPEN
+
+    @pytest.mark.parametrize("reason", FailureReason)
+    def test_it_is_the_class_that_counts(self, reason):
+        own = {FailureReason.COMMAND_FAILED, FailureReason.CHECKOUT_FAILED, FailureReason.COMMAND_NOT_FOUND}
+        assert counts("steps", JobState.FAILED, FAILURE_CLASSES[reason]) is (reason not in own)
+
+    def test_an_operator_may_let_red_jobs_count(self, project, worker, settings):
+        settings.BREAKER = settings.BREAKER | {"job_failures": ["steps"]}
+        run(project, worker, "rrrrrrrrrr")
+        assert state() == OPEN
+        submitted_steps(project)
+        assert take(worker) is None
+
+    def test_a_red_probe_closes_it(self, project, worker):
+        opened(project, worker)
+        submitted_steps(project)
+        cool_down()
+        assert state() == HALF_OPEN
+        end(take(worker), well=False, reason=FailureReason.COMMAND_FAILED)
+        assert state() == CLOSED
         assert inspect() == []
 
 

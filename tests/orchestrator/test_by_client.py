@@ -1,5 +1,7 @@
 """Submit, cancel, retry: what is refused, what a repeat does."""
 
+from datetime import timedelta
+
 import pytest
 
 from leases.errors import StaleLease
@@ -226,13 +228,16 @@ def test_the_newest_process_of_a_worker_counts():
         lifecycle.claim(worker=worker, offer=offer(worker), session=older)
 
 
-def test_a_restarted_worker_is_not_held_up_by_what_its_last_life_held():
+def test_a_restarted_worker_claims_as_soon_as_the_leases_of_its_last_process_end():
     project = ProjectFactory()
     submitted(project)
     submitted(project)
     worker = WorkerFactory(capacity=1)
-    assert claimed(worker, session="01ARZ3NDEKTSV4RRFFQ69G5FAV")
-    assert claimed(worker, session="01BX5ZZKBKACTAV9WEVGEMMVRZ")
+    old, new = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01BX5ZZKBKACTAV9WEVGEMMVRZ"
+    first = claimed(worker, session=old).lease
+    before = first.expires_at - timedelta(seconds=1)
+    assert lifecycle.claim(worker=worker, offer=offer(worker), session=new, now=before) is None
+    assert lifecycle.claim(worker=worker, offer=offer(worker), session=new, now=first.expires_at)
 
 
 def test_a_run_that_could_not_be_uploaded_is_sent_again_without_executing(leased):

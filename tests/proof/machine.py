@@ -221,7 +221,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def limits_hold(self) -> None:
         for worker in self.workers:
-            assert Lease.objects.open().filter(worker=worker).count() <= CAPACITY, "nobody holds more than it may"
+            live = Lease.objects.open().filter(worker=worker, expires_at__gt=self.now)
+            assert live.count() <= CAPACITY, "nobody holds more than it may"
         for job in Job.objects.all():
             assert job.requeue_count <= job.max_requeues, "not for ever"
             assert job.cancel_requested_at is None or job.state != "failed", "what was to be canceled does not fail"

@@ -74,7 +74,7 @@ MUTANTS = (
            "since is None"),
     Mutant("a cancel is forgotten", moves.fail_or_cancel, "job.cancel_requested_at is not None", "False"),
     Mutant("a success after the deadline", finals._beats_cancel, "and in_time", ""),
-    Mutant("more than it can hold", claiming._claimed, "min(most, worker.capacity - _held(worker))", "most"),
+    Mutant("more than it can hold", claiming._claimed, "min(most, worker.capacity - _held(worker, now))", "most"),
     Mutant("requeued for ever", by_clock._never_started, "job.requeue_count >= job.max_requeues", "False"),
     Mutant("retried while it runs", by_client.require_retryable, "if not job.is_final:", "if False:"),
     Mutant("retried twice", by_client.require_retryable, "if newer is not None:", "if False:"),

@@ -9,18 +9,20 @@ import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ulid import ULID
 
 from workers.agent import signals
+from workers.agent.backoff import Pause, insist
 from workers.agent.bench import Bench
 from workers.agent.checkout import Bounds, Checkout, Mirrors
 from workers.agent.client import Client, Offer
 from workers.agent.crash import CrashHandler
 from workers.agent.credentials import Token
 from workers.agent.delivery import Delivery
-from workers.agent.errors import StartRefused, WorkerCrashed
+from workers.agent.errors import Answered, StartRefused, Unreachable, WorkerCrashed
 from workers.agent.execution import JobRun
 from workers.agent.heartbeat import Heartbeat
 from workers.agent.holding import Holdings
@@ -89,6 +91,7 @@ class Agent:
             with signals.heard(loop.drain, loop.abandon):
                 self._crash_handler.stop_jobs_with(loop.abandon)
                 self._deliver_left(delivery, loop.draining)
+                self._end_left(delivery.spool, loop.draining)
                 loop.run(once=once)
             if self._crash_handler.thread_name is not None:
                 raise WorkerCrashed(f"the worker ended because its thread {self._crash_handler.thread_name} failed")
@@ -167,6 +170,24 @@ class Agent:
                 continue
             logger.info("job %s: delivering the result that an earlier life left", job_id)
             delivery.deliver(entry, over=over)
+
+    def _end_left(self, spool: Spool, over: threading.Event) -> None:
+        """Fail the jobs that an earlier process of this worker was executing when it was killed.
+
+        Their leases count against the capacity until they end, and nothing renews them: without this a restarted worker
+        waits for their expiry. The server retries such a job by its policy."""
+        result = {"reason": "worker_shutdown", "message": "The worker's process ended while it executed the job."}
+        for lease in spool.left_leases(self._client.server):
+            job_id = lease.job.job_id
+            try:
+                insist(partial(self._client.fail, lease, result), pause=Pause(over, LEFT_SECONDS))
+                logger.warning("job %s: failed, an earlier process was killed while it executed it", job_id)
+            except Unreachable as trouble:
+                logger.warning("job %s: its lease is left to expire: %s", job_id, trouble)
+                continue
+            except Answered as refusal:
+                logger.info("job %s: its lease is over: %s", job_id, refusal)
+            spool.forget_lease(lease)
 
 
 def capabilities(found: Capabilities, isolation: Isolation) -> dict[str, bool]:

@@ -54,7 +54,8 @@ class Delivery:
             self._tell(entry, over)
             return
         try:
-            run_id = self.ingest.store(job_id, entry.payload, pause=Pause(over, self.upload_seconds))
+            pause = Pause(over, self.upload_seconds)
+            run_id = self.ingest.store(job_id, entry.payload, pause=pause, fence=entry.lease.fence)
         except UploadRejected as refusal:
             self._fail(entry, {"reason": "upload_rejected", "message": str(refusal)}, over)
         except UploadFailed as failure:

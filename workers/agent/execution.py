@@ -94,6 +94,7 @@ class JobRun:
             logger.exception("job %s: its end could not be told", self._job.job_id)
         finally:
             self._bench.heartbeat.drop(self._held)
+            self._bench.spool.forget_lease(self._lease)
             self._remove_workspace()
 
     def _work(self) -> None:
@@ -144,6 +145,7 @@ class JobRun:
     def _acknowledge(self) -> None:
         asked_at = suspended_too()
         self._voice.acknowledge()
+        self._bench.spool.keep_lease(self._bench.client.server, self._lease)
         self._held.renewed(asked_at)
         self._bench.heartbeat.hold(self._held)
 

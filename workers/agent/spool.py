@@ -1,6 +1,7 @@
 """Keeps a result on disk from before its upload starts until the server has accepted the job's end.
 
-A worker that is killed in between finds it at its next start and sends the very same bytes again.
+A worker that is killed in between finds it at its next start and sends the very same bytes again. A lease is kept from
+its acknowledgement on, too: a worker that is killed ends it at its next start, and has its place back at once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from workers.agent.errors import Malformed
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".result"
+OF_LEASE = ".lease"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Spool:
 
     def remove(self, entry: Entry) -> None:
         self._path(entry).unlink(missing_ok=True)
+        self.forget_lease(entry.lease)  # its end has been sent
         self._sync()
 
     def left(self) -> Iterator[Entry]:
@@ -69,6 +72,40 @@ class Spool:
                 logger.exception("%s cannot be read; it is kept as .unreadable", path.name)
                 with contextlib.suppress(OSError):
                     path.rename(path.with_suffix(".unreadable"))
+
+    def keep_lease(self, server: str, lease: wire.Lease) -> None:
+        """Write down that this process executes under `lease`. Survives a crash of the worker, not of the machine.
+
+        A disk that is full costs no job: without the file the lease of a killed worker ends by its expiry."""
+        kept = json.dumps({"version": 1, "server": server, "claim": lease.sent}).encode()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            with os.fdopen(os.open(self._of_lease(lease), flags, 0o600), "wb") as file:
+                file.write(kept)
+        except OSError as error:
+            logger.warning("job %s: its lease is not written down: %s", lease.job.job_id, error.strerror)
+
+    def forget_lease(self, lease: wire.Lease) -> None:
+        self._of_lease(lease).unlink(missing_ok=True)
+
+    def left_leases(self, server: str) -> Iterator[wire.Lease]:
+        """Yield the leases of this server under which an earlier process executed, but for those with a result here.
+
+        What cannot be read is removed: its lease ends by its expiry."""
+        for path in sorted(self._folder.glob(f"*{OF_LEASE}")):
+            try:
+                kept = json.loads(path.read_bytes())
+                lease = wire.lease(kept["claim"])
+                is_ours = kept["version"] == 1 and kept["server"] == server
+            except (Malformed, ValueError, KeyError, TypeError, OSError):
+                logger.warning("%s cannot be read; its lease is left to expire", path.name)
+                path.unlink(missing_ok=True)
+                continue
+            if is_ours and not path.with_suffix(SUFFIX).exists():
+                yield lease
+
+    def _of_lease(self, lease: wire.Lease) -> Path:
+        return self._folder / f"{lease.job.job_id}.{lease.fence}{OF_LEASE}"
 
     def _path(self, entry: Entry) -> Path:
         return self._folder / f"{entry.lease.job.job_id}.{entry.lease.fence}{SUFFIX}"

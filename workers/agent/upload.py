@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -38,24 +39,33 @@ class Ingest:
     transport: Transport
     patience: Patience = PATIENCE
 
-    def store(self, job_id: str, payload: bytes, *, pause: Callable[[float], bool]) -> str:
-        """Return the run's id. `pause` waits so many seconds and says whether there is time for another try.
+    def store(self, job_id: str, payload: bytes, *, pause: Callable[[float], bool], fence: int | None = None) -> str:
+        """Return the id of the stored run, once ingest confirms that it holds these very bytes.
 
-        Raises UploadRejected, UploadFailed."""
+        Args:
+            job_id: The job whose run it is; also the Idempotency-Key.
+            payload: The body, the same bytes at each try.
+            pause: Waits so many seconds and says whether there is time for another try.
+            fence: The fence of the lease under which the job ran.
+
+        Raises:
+            UploadRejected: Ingest refuses the run, or holds another one in its place.
+            UploadFailed: The time ran out.
+        """
+        headers = {"Idempotency-Key": job_id} | ({} if fence is None else {"Lease-Fence": str(fence)})
         backoff = Backoff()
         while True:
             try:
-                return self._try(job_id, payload)
+                return self._try(job_id, payload, headers)
             except Unreachable as trouble:
                 logger.warning("job %s: ingest: %s", job_id, trouble)
                 if not pause(backoff.next(trouble.retry_after)):
                     raise UploadFailed(f"the run could not be uploaded: {trouble}") from None
 
-    def _try(self, job_id: str, payload: bytes) -> str:
-        headers = {"Idempotency-Key": job_id}
+    def _try(self, job_id: str, payload: bytes, headers: dict[str, str]) -> str:
         answer = self.transport.post(PATH, payload, patience=self.patience, headers=headers, on_sent=_sent)
         if answer.status in {200, 201}:
-            return _run_id(answer, job_id)
+            return _run_id(answer, job_id, payload)
         if answer.status in BUSY or answer.status >= 500:
             raise Unreachable(f"it answered {answer.status}", retry_after(answer))
         raise UploadRejected(f"ingest refused the run: {answer.status} {_reason(answer)}".strip())
@@ -70,14 +80,29 @@ def ingest_origin(server: str, ingest_url: str) -> str:
     return (ingest_url or server).rstrip("/").removesuffix(PATH)
 
 
-def _run_id(answer: Answer, job_id: str) -> str:
+def _run_id(answer: Answer, job_id: str, payload: bytes) -> str:
     body = _json(answer)
     run_id = body.get("run_id")
     if answer.oversize or not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
         raise UploadRejected("ingest answered without a valid run id")
     if body.get("job_id", job_id) != job_id:
         raise UploadRejected("ingest answered for another job")
+    if not _is_same_payload(body, payload):
+        raise UploadRejected(f"ingest holds another payload for this job, as {run_id}")
     return run_id
+
+
+def _is_same_payload(body: dict[str, Any], payload: bytes) -> bool:
+    """Report whether ingest holds what was sent, as far as its answer says.
+
+    `payload_match: false` says that it does not. An ingest that answers with a digest is compared by that."""
+    if body.get("payload_match", True) is not True:
+        return False
+    held = body.get("payload_sha256")
+    if held is None:
+        return True
+    sent = json.loads(payload).get("payload_sha256")
+    return held in {sent, hashlib.sha256(payload).hexdigest()}
 
 
 def _reason(answer: Answer) -> str:

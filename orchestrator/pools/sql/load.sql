@@ -14,10 +14,11 @@ WITH RECURSIVE ranks AS (
                         WHERE scope = 'pool' AND org_slug = '' AND key = %(pool)s AND kind = 'pause'
                           AND (until IS NULL OR until > clock_timestamp()))
 ), held AS (
-    SELECT worker_id, session FROM runtime_worker_leases WHERE state IN ('granted', 'active') AND pool = %(pool)s
+    SELECT worker_id, expires_at > clock_timestamp() AS is_live
+      FROM runtime_worker_leases WHERE state IN ('granted', 'active') AND pool = %(pool)s
 ), crew AS (
     SELECT w.state, w.last_seen_at > clock_timestamp() - %(silent)s AS is_heard,
-           w.capacity - count(*) FILTER (WHERE held.session IN (w.session, '')) AS room
+           w.capacity - count(*) FILTER (WHERE held.is_live) AS room
       FROM workers_worker w JOIN workers_pool p ON p.id = w.pool_id LEFT JOIN held USING (worker_id)
      WHERE p.slug = %(pool)s AND w.state <> 'revoked'
      GROUP BY w.id

@@ -6,6 +6,7 @@ from typing import Any
 
 from leases.claims import Offer
 from orchestrator import lifecycle
+from orchestrator.access.authentication import see
 from orchestrator.idempotency import Repeatable
 from orchestrator.lifecycle import Claimed
 from orchestrator.protocols.delta import wire
@@ -19,7 +20,9 @@ def grant(
 ) -> Claimed | None:
     """Claim the next job of type `steps` for this worker, to be acknowledged within its window; None: no work for it.
 
-    `capabilities`: the runner's tags. They only narrow what is registered. Raises IdempotencyConflict."""
+    `capabilities`: the runner's tags. They only narrow what is registered. The worker is alive: `manage.py grantlease`
+    claims without a request that would have recorded it. Raises IdempotencyConflict."""
+    see(worker)
     return lifecycle.claim(worker=worker, offer=_offer(worker, capabilities), acknowledge=True, once=once)
 
 

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import transaction
-
 from orchestrator.lifecycle.admission import known_for
 from orchestrator.lifecycle.by_client import new_job, place, queue
 from orchestrator.lifecycle.dependencies import NOTHING
-from orchestrator.lifecycle.transaction import verb
+from orchestrator.lifecycle.transaction import savepoint, verb
 from orchestrator.protocols.github.keeping import Delivery, first_of, keep, keep_repeat
 from orchestrator.protocols.github.models import Outcome, WebhookDelivery
 from orchestrator.protocols.github.runs import batch_of, submission_of
@@ -70,7 +68,7 @@ def _run(
     project: Project, event: Event, delivery: Delivery, at: datetime, *, policy: Policy, default_pool: str
 ) -> Taken:
     try:
-        with transaction.atomic():  # a refusal leaves its row, and nothing else
+        with savepoint():  # a refusal leaves its row, and nothing else
             job, batch = _submitted(project, event, delivery, at, policy=policy, default_pool=default_pool)
     except LifecycleError as refusal:
         reason = f"{refusal.code}: {refusal.message}"[:REASON_LIMIT]

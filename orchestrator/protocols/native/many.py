@@ -15,7 +15,7 @@ from orchestrator import lifecycle
 from orchestrator.access.fields import StrictSerializer, read
 from orchestrator.access.headers import worker_session
 from orchestrator.access.parsing import body_of
-from orchestrator.ingest.lookup import missing_runs, no_such_run
+from orchestrator.ingest.lookup import refused_runs
 from orchestrator.lifecycle import Beat, Failure, Renewed, Success
 from orchestrator.protocols.native import lease_operations as operations
 from orchestrator.protocols.native import requests, wire
@@ -57,7 +57,7 @@ class ManyLeasesViewSet(ForWorkers):
         runs = {name: told["result"]["ingest_run_id"] for name, told in sent.words.items()}
         runs = {name: run for name, run in runs.items() if run is not None}
         if runs and not settings.INGEST_URL:
-            sent.refuse(dict.fromkeys(missing_runs(runs, worker=self.worker), no_such_run()))
+            sent.refuse(refused_runs(runs, worker=self.worker))
         words = {name: Success(**success_of(told["result"])) for name, told in sent.words.items()}
         return sent.answered(lifecycle.complete_many(words, worker=self.worker), wire.ended)
 

@@ -8,16 +8,17 @@ WITH wanted AS (
      WHERE id = ANY (%(jobs)s)
      GROUP BY pool, job_type, requirements, least_isolation, excluded_workers
 ), held AS (
-    SELECT worker_id, session, count(*) AS leases
-      FROM runtime_worker_leases WHERE state IN ('granted', 'active') GROUP BY worker_id, session
+    SELECT worker_id, count(*) AS leases
+      FROM runtime_worker_leases
+     WHERE state IN ('granted', 'active') AND expires_at > clock_timestamp()
+     GROUP BY worker_id
 ), alive AS (
     -- As it came last; before its first claim as it is registered.
     SELECT w.worker_id, p.slug AS pool, coalesce(w.offered, w.labels || w.capabilities) AS offers,
            w.offered_types AS types,
            coalesce(w.offered_isolation, CASE WHEN 'namespaces' = ANY (w.capabilities) THEN 'namespaces'
                 WHEN 'restricted' = ANY (w.capabilities) THEN 'restricted' ELSE 'none' END) AS isolation,
-           w.capacity > coalesce((SELECT sum(held.leases) FROM held WHERE held.worker_id = w.worker_id
-                                     AND held.session IN (w.session, '')), 0) AS has_room
+           w.capacity > coalesce((SELECT held.leases FROM held WHERE held.worker_id = w.worker_id), 0) AS has_room
       FROM workers_worker w
       JOIN workers_pool p ON p.id = w.pool_id
      WHERE p.slug IN (SELECT pool FROM wanted) AND w.state = 'active'

@@ -100,14 +100,6 @@ def test_a_worker_that_never_held_the_job_does_not_know_it(payload):
     assert problem_of(Caller(stranger.token).post(PATH, nowhere))["detail"] == document["detail"]
 
 
-def test_a_worker_whose_lease_is_over_may_still_hand_in_what_it_did(wendy, job, worker, payload):
-    from orchestrator import lifecycle  # noqa: PLC0415
-
-    lease = job.leases.get()
-    lifecycle.release(lease_ulid=lease.lease_ulid, worker=worker, message="", unable=False)
-    assert wendy.post(PATH, payload).status_code == 201
-
-
 def test_nobody_speaks_for_another_worker(payload):
     other = WorkerFactory()
     document = refused(lambda: Caller(other.token).post(PATH, payload), 403, "worker_mismatch")
@@ -274,7 +266,7 @@ def test_a_post_waits_for_one_that_is_not_committed_yet_and_answers_its_run():
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             Run.objects.create(
-                run_id="run_first", job_id=job.job_ulid, org_slug="sandtrace", project_slug="web", worker_id=worker.worker_id,
+                run_id="run_first", job_id=job.job_ulid, fence=1, org_slug="sandtrace", project_slug="web", worker_id=worker.worker_id,
                 payload={}, payload_sha256="0" * 64,
             )  # fmt: skip
             answer = pool.submit(_post, worker.token, body)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.workers.agent.benches import STORED
 from tests.workers.agent.conftest import TOKEN, a_lease
-from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, scripted_server
+from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, scripted_server, stale
 from workers.agent import agent as module
 from workers.agent.agent import Agent, Options, capabilities
 from workers.agent.errors import StartRefused
@@ -125,6 +125,35 @@ def test_the_result_of_an_earlier_life_is_delivered_before_the_first_claim(
     assert server.verbs == ["run", "complete", "leases"]
     assert server.said("run")[0].body == entry.payload
     assert list((options.work_dir / "spool").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(200, {}), stale(), problem(409, "conflict")], ids=["taken", "stale", "ended"]
+)
+def test_a_lease_of_an_earlier_life_is_ended_before_the_first_claim(
+    options: Options, server: ScriptedServer, answer: Answer
+) -> None:
+    folder = options.work_dir / "spool"
+    folder.mkdir(parents=True)
+    Spool(folder).keep_lease(options.server, a_lease())
+    server.on("fail", answer)
+    Agent(options, Engine()).run(once=True)
+    assert server.verbs == ["fail", "leases"]
+    assert server.said("fail")[0].json["result"]["reason"] == "worker_shutdown"
+    assert list(folder.iterdir()) == []
+
+
+def test_a_lease_that_cannot_be_ended_is_tried_again_by_the_next_life(
+    options: Options, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEFT_SECONDS", 0.3)
+    folder = options.work_dir / "spool"
+    folder.mkdir(parents=True)
+    Spool(folder).keep_lease(options.server, a_lease())
+    server.on("fail", hang_up)
+    Agent(options, Engine()).run(once=True)
+    assert server.verbs[-1] == "leases"
+    assert [path.suffix for path in folder.iterdir()] == [".lease"]
 
 
 def test_a_result_for_another_server_is_kept_and_not_shown_to_this_one(

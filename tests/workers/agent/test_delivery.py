@@ -56,6 +56,20 @@ def test_a_result_is_uploaded_completed_and_removed(
     assert list(spool.left()) == []
 
 
+def test_another_payload_at_ingest_is_a_failure_and_never_a_success(
+    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+) -> None:
+    server.on("run", Answer(200, {"run_id": "run_forged", "created": False, "payload_match": False}))
+    server.on("fail", Answer(200, {"status": "failed"}))
+    spool.put(entry := an_entry(payload=b'{"b": 2}'))
+    delivery.deliver(entry, over=over)
+    assert server.verbs == ["run", "fail"]
+    result = server.said("fail")[0].json["result"]
+    assert result["reason"] == "upload_rejected"
+    assert "another payload" in result["message"]
+    assert list(spool.left()) == []
+
+
 def test_a_complete_whose_answer_was_lost_is_said_again(
     delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
 ) -> None:

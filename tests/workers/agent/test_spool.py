@@ -30,6 +30,30 @@ def test_what_was_removed_is_gone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_lease_is_found_by_the_next_life_until_it_is_forgotten(tmp_path: Path) -> None:
+    entry, spool = an_entry(), Spool(tmp_path)
+    spool.keep_lease(entry.server, entry.lease)
+    (path,) = tmp_path.iterdir()
+    assert (path.name, stat.S_IMODE(path.stat().st_mode)) == ("rtj_01jjob.1.lease", 0o600)
+    assert list(Spool(tmp_path).left_leases(entry.server)) == [entry.lease]
+    assert list(Spool(tmp_path).left_leases("http://127.0.0.1:2")) == [], "another server's"
+    spool.put(entry)
+    assert list(spool.left_leases(entry.server)) == [], "its result says how it ended"
+    spool.remove(entry)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1, "server": "x", "claim": {}}'])
+def test_a_lease_that_cannot_be_read_is_left_to_expire(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rtj_01jjob.1.lease").write_text(text)
+    assert list(Spool(tmp_path).left_leases("x")) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_keeps_no_lease_and_costs_no_job(tmp_path: Path) -> None:
+    Spool(tmp_path / "gone").keep_lease("http://127.0.0.1:1", an_entry().lease)
+
+
 def test_results_are_private_and_show_no_lease_in_their_names(tmp_path: Path) -> None:
     Spool(tmp_path).put(an_entry())
     (path,) = tmp_path.iterdir()

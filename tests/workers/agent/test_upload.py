@@ -98,6 +98,9 @@ def test_the_contract_s_own_form_of_error_is_understood(
         Answer(200, {"run_id": "x" * 65}),
         Answer(200, {"run_id": "run_1\n"}),
         Answer(200, {"run_id": "run_1", "job_id": "rtj_anothers"}),
+        Answer(200, {"run_id": "run_1", "job_id": JOB, "created": False, "payload_match": False}),
+        Answer(200, {"run_id": "run_1", "payload_match": "no"}),
+        Answer(201, {"run_id": "run_1", "payload_sha256": "0" * 64}),
         endless,
     ],
 )
@@ -107,6 +110,15 @@ def test_a_success_that_names_no_run_of_this_job_is_a_refusal(
     server.on("run", answer)
     with pytest.raises(UploadRejected):
         Ingest(ingest.transport).store(JOB, b"{}", pause=at_once)
+
+
+def test_an_ingest_that_answers_with_the_digest_that_was_sent_is_believed(
+    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool]
+) -> None:
+    server.on("run", Answer(201, {"run_id": "run_1", "payload_sha256": "a" * 64, "payload_match": True}))
+    body = b'{"payload_sha256": "' + b"a" * 64 + b'"}'
+    assert ingest.store(JOB, body, pause=at_once, fence=3) == "run_1"
+    assert server.asked[0].headers["Lease-Fence"] == "3"
 
 
 def test_a_dripping_ingest_costs_the_total_time_and_no_more(ingest: Ingest, server: ScriptedServer) -> None:
