@@ -16,8 +16,8 @@ BACKFILL = """
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("leases", "0006_turns"),
-        ("orchestrator", "0004_metric_counts"),
+        ("leases", "0001_schema"),
+        ("orchestrator", "0003_login_attempts"),
     ]
 
     operations = [
