@@ -48,9 +48,13 @@ class Server:
 # Not by its `--fd`, which takes every socket for one of a file: each answer then waits 40 ms for the other side's
 # acknowledgement.
 ASGI = """
-import socket, sys, uvicorn
+import os, socket, sys, django, uvicorn
 
-config = uvicorn.Config("config.asgi:application", proxy_headers=False, timeout_graceful_shutdown=2)
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+django.setup()
+from orchestrator.http.asgi.uvicorn_options import uvicorn_options
+
+config = uvicorn.Config(**uvicorn_options(timeout_graceful_shutdown=2))
 uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 """
 # The other kind of server, one thread a request.
