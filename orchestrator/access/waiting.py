@@ -38,6 +38,7 @@ def patient(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
             look.nothing_for(request)
         return response
 
+    waiting.is_long_poll = True  # type: ignore[attr-defined]  # `http.asgi.routes` has its path, and a test compares
     return waiting
 
 
