@@ -5,6 +5,8 @@ header line made httptools copy what it had so far with each packet, which stopp
 """
 
 import json
+import socket
+import struct
 from asyncio import TimerHandle, Transport
 from typing import Any
 
@@ -26,6 +28,7 @@ MAX_FRAGMENTS = 1024  # of one WebSocket message
 MAX_UNSENT_BYTES = 1 << 20  # answers to control frames that a WebSocket client does not read
 LINGER_SECONDS = 2.0  # a refused client may finish sending: closing at once would destroy the response on its way
 LINGER_BYTES = 1 << 20
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # of SO_LINGER
 
 _table: ConnectionTable | None = None
 
@@ -279,7 +282,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _cut_off(self, reason: str) -> None:
+        """Resets the connection: otherwise the kernel would keep what the client does not read, megabytes each."""
         REFUSED.labels(reason).inc()
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self.transport.abort()
 
     # --- Time ---------------------------------------------------------------------------------------------------------

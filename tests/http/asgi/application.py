@@ -1,5 +1,6 @@
 """An ASGI application for the server's own limits: a WebSocket that echoes, and a response without end."""
 
+import asyncio
 import os
 
 import django
@@ -18,8 +19,9 @@ async def echo(scope, receive, send):
 
 
 async def flood(scope, receive, send):
+    gone = asyncio.ensure_future(receive())
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    while True:
+    while not gone.done():
         await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
 
 

@@ -132,11 +132,12 @@ def test_a_websocket_has_a_limit_for_messages(server):
         assert closed.value.rcvd.code == 1009
 
 
+@contextlib.contextmanager
 def handshake(server):
-    line = connect(server, 20)
-    line.sendall(request("Upgrade: websocket", *KEY, path="/echo") + b"\r\n")
-    assert read_response(line)[0] == 101
-    return line
+    with connect(server, 20) as line:
+        line.sendall(request("Upgrade: websocket", *KEY, path="/echo") + b"\r\n")
+        assert read_response(line)[0] == 101
+        yield line
 
 
 def masked(opcode, payload=b"", *, final):
@@ -157,12 +158,12 @@ def test_frames_without_end_are_cut_off(server, frame):
 
 @pytest.mark.slow
 def test_websockets_count_as_connections_and_leave_the_table(server):
-    lines = [handshake(server) for _ in range(10)]
-    with connect(server) as refused:
-        pour(refused, request() + b"\r\n", 1)
-        assert read_response(refused)[0] in {0, 503}
-    for line in lines:
-        line.close()
+    with contextlib.ExitStack() as open_lines:
+        for _ in range(10):
+            open_lines.enter_context(handshake(server))
+        with connect(server) as refused:
+            pour(refused, request() + b"\r\n", 1)
+            assert read_response(refused)[0] in {0, 503}
 
     def again():
         with contextlib.suppress(AssertionError), handshake(server):

@@ -1,5 +1,6 @@
 """What one client does to the others: bodies that do not come, logins, a database that answers nobody, full queues."""
 
+import contextlib
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,25 +65,22 @@ def bearer(token):
 
 def test_with_all_threads_stuck_it_is_alive_and_refuses_what_cannot_wait(small, token, locked, database_url):
     locked("runtime_jobs")
-    with ThreadPoolExecutor(2) as clients:
-        calls = [
-            clients.submit(requests.get, small.url + JOBS, headers=bearer(token), timeout=60),
-        ]
+    with ThreadPoolExecutor(4) as clients:
+        calls = [clients.submit(requests.get, small.url + JOBS, headers=bearer(token), timeout=60) for _ in range(4)]
+        eventually(lambda: sum(call.done() for call in calls) == 2)
         eventually(lambda: waiting(database_url) == 1)
-        calls.append(clients.submit(requests.get, small.url + JOBS, headers=bearer(token), timeout=60))
-        eventually(lambda: requests.get(small.url + JOBS, headers=bearer(token), timeout=1).status_code == 503)
-        third = requests.get(small.url + JOBS, headers=bearer(token), timeout=10)
-        assert (third.status_code, third.json()["code"]) == (503, "overloaded")
-        assert third.headers["Retry-After"] == "1"
+        for refused in (call.result() for call in calls if call.done()):
+            assert (refused.status_code, refused.json()["code"]) == (503, "overloaded")
+            assert refused.headers["Retry-After"] == "1"
         delta = requests.get(f"{small.url}/api/v1/runs", timeout=10)
         assert (delta.status_code, delta.json()["error"]["details"]["code"]) == (503, "overloaded")
         alive = requests.get(f"{small.url}/healthz", timeout=10)
         assert (alive.status_code, alive.json()) == (200, {"status": "alive"})
         assert re.fullmatch("req_[0-9a-z]{26}", alive.headers["X-Request-Id"])
         assert requests.head(f"{small.url}/healthz", timeout=10).status_code == 200
-        assert not any(call.done() for call in calls), "all this happened while the only thread was stuck"
+        assert sum(call.done() for call in calls) == 2, "all this happened while the only thread was stuck"
         locked.release()
-        assert {call.result(60).status_code for call in calls} == {200}
+        assert sorted(call.result(60).status_code for call in calls) == [200, 200, 503, 503]
     assert requests.get(small.url + JOBS, headers=bearer(token), timeout=10).status_code == 200
 
 
@@ -213,23 +211,25 @@ def test_each_route_has_its_own_limit(slow, token, method, path, size, limit):
 
 
 def test_a_server_has_room_for_so_many_connections_and_idle_ones_give_way(database_url, token, tmp_path):
-    with serving(tmp_path, DATABASE_URL=database_url, MAX_CONNECTIONS="20") as server:
-        half_open = [connect(server) for _ in range(60)]
-        for line in half_open:
-            pour(line, request(), 1)
+    begin = request(
+        "Content-Length: 10", "Expect: 100-continue", f"Authorization: Bearer {token}", method="POST", path=JOBS
+    )
+    with (
+        serving(tmp_path, DATABASE_URL=database_url, MAX_CONNECTIONS="20") as server,
+        contextlib.ExitStack() as open_lines,
+    ):
+        for _ in range(60):
+            pour(open_lines.enter_context(connect(server)), request(), 1)
         assert requests.get(f"{server.url}/healthz", timeout=10).status_code == 200
-        busy = []
-        for _ in range(20):
-            busy.append(connect(server))
-            begin = request("Content-Length: 10", f"Authorization: Bearer {token}", method="POST", path=JOBS)
-            busy[-1].sendall(begin + b"\r\n{")
-        eventually(lambda: _refused(server))
+        busy = [open_lines.enter_context(connect(server)) for _ in range(20)]
         for line in busy:
-            line.sendall(b"         ")
-        assert {read_response(line)[0] for line in busy} == {400}, "none of them was cut off"
-        for line in [*half_open, *busy]:
-            line.close()
-        eventually(lambda: not _refused(server))
+            line.sendall(begin + b"\r\n")
+            assert read_response(line)[0] == 100, "its request is in progress"
+        assert _refused(server)
+        for line in busy:
+            line.sendall(b"{         ")
+        assert {read_response(line)[0] for line in busy} == {415}, "none of them was cut off"
+        assert not _refused(server), "they are idle now"
         assert "Traceback" not in server.log()
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import time
+from pathlib import Path
 
 import pytest
 import requests
@@ -33,8 +34,7 @@ def token():
 
 
 def peak_kilobytes(server):
-    with open(f"/proc/{server.process.pid}/status") as status:
-        return int(re.search(r"VmHWM:\s+(\d+)", status.read())[1])
+    return int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[1])
 
 
 @pytest.mark.parametrize(
