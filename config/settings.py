@@ -150,9 +150,9 @@ BODY_LIMITS = {
     "/admin/logout/": 8 << 10,
     "/v1/runtime/leases": 64 << 10,  # parsed in the event loop, where a claim may wait
     "/api/v1/internal/lease": 64 << 10,
-    "/healthz": 0,
-    "/readyz": 0,
-    "/metrics": 0,
+    "/healthz": 4 << 10,  # a POST is answered 405, whatever small body it has
+    "/readyz": 4 << 10,
+    "/metrics": 4 << 10,
 }
 DATA_UPLOAD_MAX_MEMORY_SIZE = max(BODY_LIMIT_BYTES, *BODY_LIMITS.values())
 BODY_SECONDS = env.float("BODY_SECONDS", default=30.0)  # for the whole body to arrive, under ASGI
