@@ -140,7 +140,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
-# Bytes of a request's body, by path; a path that ends with `/` also stands for those below it. GET and HEAD have none.
+# Bytes of a request's body, by path; a path that ends with `/` also stands for those below it. GET and HEAD: 4 KiB.
 BODY_LIMIT_BYTES = env.int("BODY_LIMIT_BYTES", default=1 << 20)
 BODY_LIMITS = {
     "/login/": 8 << 10,

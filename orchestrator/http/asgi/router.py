@@ -18,7 +18,7 @@ from orchestrator.http.asgi.bodies import (
     replay,
 )
 from orchestrator.http.asgi.responses import send_refusal
-from orchestrator.http.asgi.routes import HEALTH, WITHOUT_BODY, can_wait
+from orchestrator.http.asgi.routes import HEALTH, READING, can_wait
 from runtime_jobs.identifiers import new_id
 
 ALIVE = b'{"status": "alive"}'
@@ -43,7 +43,7 @@ class Router:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         match scope["type"]:
-            case "http" if scope["path"] == HEALTH and scope["method"] in WITHOUT_BODY and not scope["query_string"]:
+            case "http" if scope["path"] == HEALTH and scope["method"] in READING and not scope["query_string"]:
                 await _answer_alive(scope, send)
             case "http":
                 await self._answer_request(scope, receive, send)

@@ -198,7 +198,7 @@ def test_a_large_body_with_credentials_is_invited(slow, token):
         ("POST", "/login/", 9000, 8 << 10),
         ("POST", "/admin/login/", 9000, 8 << 10),
         ("POST", "/metrics", 5000, 4 << 10),
-        ("GET", JOBS, 1, 0),
+        ("GET", JOBS, 5000, 4 << 10),
         ("POST", JOBS, MEBI + 1, MEBI),
         ("POST", "/v1/ingest/run", MEBI + 1, MEBI),
     ],
