@@ -143,10 +143,33 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
+# Bytes of a request's body, by path; a path that ends with `/` also stands for those below it. GET and HEAD: 4 KiB.
 BODY_LIMIT_BYTES = env.int("BODY_LIMIT_BYTES", default=1 << 20)
-REQUEST_THREADS = env.int("REQUEST_THREADS", default=40)  # requests that are answered at once, under ASGI
+BODY_LIMITS = {
+    "/login/": 8 << 10,
+    "/admin/login/": 8 << 10,
+    "/admin/password_change/": 8 << 10,
+    "/logout/": 8 << 10,
+    "/admin/logout/": 8 << 10,
+    "/v1/runtime/leases": 64 << 10,  # parsed in the event loop, where a claim may wait
+    "/api/v1/internal/lease": 64 << 10,
+    "/healthz": 4 << 10,  # a POST is answered 405, whatever small body it has
+    "/readyz": 4 << 10,
+    "/metrics": 4 << 10,
+}
+DATA_UPLOAD_MAX_MEMORY_SIZE = max(BODY_LIMIT_BYTES, *BODY_LIMITS.values())
 BODY_SECONDS = env.float("BODY_SECONDS", default=30.0)  # for the whole body to arrive, under ASGI
-DATA_UPLOAD_MAX_MEMORY_SIZE = BODY_LIMIT_BYTES
+BODY_SPOOL_BYTES = env.int("BODY_SPOOL_BYTES", default=256 << 20)  # of bodies that one process keeps at a time
+HEADER_SECONDS = env.float("HEADER_SECONDS", default=10.0)  # for a request line and all headers to arrive
+RESPONSE_STALL_SECONDS = env.float("RESPONSE_STALL_SECONDS", default=30.0)  # a client that reads nothing is cut off
+MAX_CONNECTIONS = env.int("MAX_CONNECTIONS", default=4096)  # of one process; an idle one gives way to a new one
+# Of one client address, or one /64; not counted: loopback, and anything with BEHIND_PROXY.
+MAX_CONNECTIONS_PER_ADDRESS = env.int("MAX_CONNECTIONS_PER_ADDRESS", default=512)
+WEBSOCKET_MESSAGE_BYTES = env.int("WEBSOCKET_MESSAGE_BYTES", default=1 << 20)
+REQUEST_THREADS = env.int("REQUEST_THREADS", default=40)  # requests that are answered at once, under ASGI
+REQUEST_QUEUE = env.int("REQUEST_QUEUE", default=256)  # requests that wait for a thread; one more is answered 503
+LOGIN_THREADS = env.int("LOGIN_THREADS", default=2)  # of forms with a password, which are slow by intention
+LOGIN_QUEUE = env.int("LOGIN_QUEUE", default=20)
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
 # Refused tokens an address may send within a minute before it hears 429 (attack A13).
 BAD_TOKENS_PER_MINUTE = env.int("BAD_TOKENS_PER_MINUTE", default=200)

@@ -134,13 +134,9 @@ def enrol_local(number: int) -> tuple[str, Path]:
 
 
 def server(address: Address, **environment: str) -> Member:
-    """The web server. Its own access log stays off: paths hold lease ids. Connections are kept for longer than workers
-    are silent."""
-    command = [sys.executable, "-m", "uvicorn", "config.asgi:application", "--app-dir", str(settings.ROOT)]
-    command += ["--host", address.host, "--port", str(address.port), "--no-access-log", "--no-server-header"]
-    command += ["--no-proxy-headers", "--timeout-graceful-shutdown", "5", "--timeout-keep-alive", "75"]
-    command += ["--log-level", "warning"]
-    return Member("web", command, _environment(address) | environment)
+    """The web server."""
+    options = ["--host", address.host, "--port", str(address.port), "--graceful-seconds", "5", "--log-level", "warning"]
+    return Member("web", _manage("serve", *options), _environment(address) | environment)
 
 
 def clock(address: Address) -> Member:

@@ -47,7 +47,7 @@ def pytest_unconfigure() -> None:
 # Left to `make test`: real processes, servers, browsers and sandboxes, races, and every door with every bad input.
 SLOW = (
     *("config/test_embedded_postgres", "config/test_places", "config/test_settings", "house/", "workers/"),
-    *("access/", "admin/", "proof/", "orchestrator/test_races", "native/test_same_moment"),
+    *("access/", "admin/", "http/", "proof/", "orchestrator/test_races", "native/test_same_moment"),
     *("native/test_holders", "native/test_tenants", "native/test_lists"),
 )
 

@@ -48,9 +48,13 @@ class Server:
 # Not by its `--fd`, which takes every socket for one of a file: each answer then waits 40 ms for the other side's
 # acknowledgement.
 ASGI = """
-import socket, sys, uvicorn
+import os, socket, sys, django, uvicorn
 
-config = uvicorn.Config("config.asgi:application", proxy_headers=False, timeout_graceful_shutdown=2)
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+django.setup()
+from orchestrator.http.asgi.uvicorn_options import uvicorn_options
+
+config = uvicorn.Config(**uvicorn_options(app=sys.argv[2], timeout_graceful_shutdown=2))
 uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 """
 # The other kind of server, one thread a request.
@@ -78,12 +82,14 @@ server.serve_forever()
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *, kind: str = "asgi", **environment: str) -> Iterator[Server]:
-    """A server with these variables, ended with the block. `folder` gets its state and its log."""
+def serving(
+    folder: Path, *, kind: str = "asgi", app: str = "config.asgi:application", **environment: str
+) -> Iterator[Server]:
+    """A server with these variables, ended with the block. `app`: an ASGI application in the place of ours. `folder` gets its state and its log."""
     with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "server.log").open("ab") as log:
         descriptor = listener.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-c", ASGI if kind == "asgi" else WSGI, str(descriptor)],
+            [sys.executable, "-c", ASGI if kind == "asgi" else WSGI, str(descriptor), app],
             cwd=BASE_DIR,
             env={**os.environ, "STATE_DIR": str(folder / "state"), **environment},
             pass_fds=[descriptor],

@@ -13,9 +13,18 @@ from django.db.backends.postgresql.features import DatabaseFeatures
 from django.db.backends.postgresql.operations import DatabaseOperations
 from psycopg.adapt import AdaptersMap
 from psycopg.types.datetime import TimestamptzLoader
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 MOST_VALUES = 2**16 - 1  # of one statement whose values are sent apart
+
+
+class PoolExhausted(PoolTimeout):
+    """All connections of this process are in use. The database itself may be well.
+
+    The code is PostgreSQL's own for "too many connections", by which `runtime_jobs.trouble` tells the two apart.
+    """
+
+    sqlstate = "53300"
 
 
 class Features(DatabaseFeatures):
@@ -25,6 +34,9 @@ class Features(DatabaseFeatures):
 class Operations(DatabaseOperations):
     def bulk_batch_size(self, fields: Sequence[Any], objs: Sequence[Any]) -> int:
         return MOST_VALUES // len(fields) if fields else len(objs)
+
+
+_in_use: set[int] = set()  # connections that threads of this process have taken from the pool
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -38,11 +50,23 @@ class DatabaseWrapper(base.DatabaseWrapper):
         """A server that ends, or is killed, closes its connections, and the kernel knows that at once. The check that
         Django has the pool make is a statement of its own before the first one of each request."""
         while True:
-            connection: psycopg.Connection[Any] = super().get_new_connection(conn_params)
-            if self.pool is None or is_alive(connection):
+            try:
+                connection: psycopg.Connection[Any] = super().get_new_connection(conn_params)
+            except PoolTimeout as error:
+                if len(_in_use) >= self.pool.max_size:
+                    raise PoolExhausted(f"all {self.pool.max_size} connections are in use") from error
+                raise
+            if self.pool is None:
+                return connection
+            if is_alive(connection):
+                _in_use.add(id(connection))
                 return connection
             connection.close()
             self.pool.putconn(connection)  # which makes a new one in its place
+
+    def _close(self) -> None:
+        _in_use.discard(id(self.connection))
+        super()._close()  # type: ignore[misc]  # Django's stubs leave it out
 
     def get_connection_params(self) -> dict[str, Any]:
         parameters = super().get_connection_params()

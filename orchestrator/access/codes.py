@@ -32,7 +32,7 @@ CODES: dict[str, Code] = {
     "not_found": Code(404, "There is no such thing, or you may not see it."),
     "method_not_allowed": Code(405, "`Allow` says which methods are right."),
     "not_acceptable": Code(406, "None of the media types in `Accept` can be had."),
-    "request_timeout": Code(408, "The body took too long to arrive."),
+    "request_timeout": Code(408, "The headers or the body took too long to arrive."),
     "stale_lease": Code(409, "The lease does not speak for its job (any more); `reason` says why. Stop the job."),
     "conflict": Code(409, "The lease ended with another message, the run is another job's, or there is such a limit."),
     "already_final": Code(409, "The job has ended; `job_status` says how."),
@@ -62,8 +62,15 @@ CODES: dict[str, Code] = {
     "too_many_concurrency_keys": Code(
         429, "The organization has `limit` concurrency keys already; those that are not used any more are forgotten."
     ),
+    "too_many_connections": Code(429, "The client's address has too many connections open. Close some."),
+    "headers_too_large": Code(
+        431, "The request line and headers have more than `max_bytes` bytes or `max_headers` headers."
+    ),
     "internal_error": Code(500, "A bug of ours. The log has it under the `request_id`."),
     "webhook_not_configured": Code(503, "Neither the installation nor any project has a secret for this webhook yet."),
     "busy": Code(503, "Somebody else holds what is needed; the same request may succeed after `Retry-After` seconds."),
+    "overloaded": Code(
+        503, "No thread or database connection of the process is free; repeat after `Retry-After` seconds."
+    ),
     "database_unavailable": Code(503, "The database cannot be reached; try again after `Retry-After` seconds."),
 }

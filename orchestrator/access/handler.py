@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import io
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from asgiref.sync import ThreadSensitiveContext
 from django.conf import settings
@@ -15,6 +13,12 @@ from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
+
+from orchestrator.access.looking import LOOK
+from orchestrator.http.asgi.bodies import BODY_FILE
+from orchestrator.http.asgi.responses import overloaded, send_refusal
+from orchestrator.http.asgi.routes import hashes_a_password
+from orchestrator.http.asgi.thread_pools import OVERLOADS, ThreadPool
 
 R = TypeVar("R")
 
@@ -31,11 +35,12 @@ class ThreadedHandler(ASGIHandler):
     """Django's own handler crosses between the loop and a thread of the request's own a dozen times, which costs more
     than most views do. All middleware and views here are synchronous: one crossing is enough.
 
-    The body has been read by `access.bodies`, whole."""
+    The body has been read by `http.asgi.bodies`, whole. Requests that hash a password have two threads of their own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.threads = ThreadPoolExecutor(settings.REQUEST_THREADS, thread_name_prefix="request")
+        self.threads = ThreadPool("request", threads=settings.REQUEST_THREADS, queue=settings.REQUEST_QUEUE)
+        self.login_threads = ThreadPool("login", threads=settings.LOGIN_THREADS, queue=settings.LOGIN_QUEUE)
 
     def load_middleware(self, is_async: bool = False) -> None:  # noqa: ARG002 Django's signature
         super().load_middleware(is_async=False)
@@ -43,10 +48,18 @@ class ThreadedHandler(ASGIHandler):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             raise ValueError(f"HTTP only, not {scope['type']}.")
-        body = (await receive())["body"]
+        body = scope.get(BODY_FILE) or io.BytesIO((await receive())["body"])
+        pool = self.login_threads if hashes_a_password(scope["method"], scope["path"]) else self.threads
+        # A claim that has waited looks again whatever the queue is: `Waking.looks` bounds how many do at a time.
+        if pool.is_full and LOOK not in scope:
+            OVERLOADS.labels(pool.name).inc()
+            await send_refusal(overloaded("Too many requests wait for a thread of this process."), scope, send)
+            return
         left = asyncio.ensure_future(receive())
         try:
-            response = await self._in_thread(self._answer, {**scope, LEFT: left}, body)
+            response = await pool.run(self._answer, {**scope, LEFT: left}, body)
+            if response is None:
+                return
             if response.streaming:
                 await self._stream(response, send, left)
             elif not left.done():
@@ -55,13 +68,16 @@ class ThreadedHandler(ASGIHandler):
             left.cancel()
 
     async def _in_thread(self, act: Callable[..., R], *values: Any) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, copy_context().run, act, *values)
+        return await self.threads.run(act, *values)
 
-    def _answer(self, scope: dict[str, Any], body: bytes) -> HttpResponseBase:
-        """The response; unless it streams, all is done with it but the sending, and its connection is given back."""
+    def _answer(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase | None:
+        """The response; unless it streams, all is done with it but the sending, and its connection is given back. None
+        if the client disconnected before a thread was free: the request has not been looked at then."""
+        if scope[LEFT].done():
+            return None
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
-        request, refusal = self.create_request(scope, io.BytesIO(body))
+        request, refusal = self.create_request(scope, body)
         response: Any = refusal if request is None else self.get_response(request)
         if isinstance(response, FileResponse):
             response.block_size = self.chunk_size

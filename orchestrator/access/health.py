@@ -18,6 +18,7 @@ from orchestrator.access.metrics import registry
 from orchestrator.access.problems import Refusal, as_response
 from orchestrator.models import ClockBeat
 from runtime_jobs.clock import database_time
+from runtime_jobs.trouble import is_away
 
 View = Callable[[HttpRequest], HttpResponse]
 READING = ("GET", "HEAD")
@@ -46,7 +47,8 @@ def alive(_request: HttpRequest) -> HttpResponse:
 
 @for_reading
 def ready(_request: HttpRequest) -> HttpResponse:
-    """Database, migrations, clock: 200 if all are well, else 503 with what is wrong."""
+    """Database, migrations, clock: 200 if all are well, else 503 with what is wrong; `overloaded` where the database is
+    there and this process found no connection to it, or no answer in time."""
     wrong = _wrong()
     return JsonResponse({"status": "unready" if wrong else "ready", "wrong": wrong}, status=503 if wrong else 200)
 
@@ -71,8 +73,8 @@ def _may_scrape(request: HttpRequest) -> bool:
 def _wrong() -> list[str]:
     try:
         return _silent_clock() if _is_migrated() else ["migrations"]
-    except (DatabaseError, InterfaceError):
-        return ["database"]
+    except (DatabaseError, InterfaceError) as error:
+        return ["database" if is_away(error) else "overloaded"]
 
 
 def _is_migrated() -> bool:

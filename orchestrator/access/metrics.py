@@ -1,6 +1,7 @@
 """What Prometheus may ask for: requests by route, and how the queue stands. No label that a caller can invent."""
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from orchestrator.access.job_metrics import of_jobs
+from orchestrator.http.asgi.connections import CONNECTIONS, REFUSED
+from orchestrator.http.asgi.thread_pools import OVERLOADS, PENDING
 from orchestrator.waking import numbers as waking
+from runtime_jobs.trouble import is_away
+
+log = logging.getLogger(__name__)
 
 COUNTED = 100_000  # beyond so many waiting jobs the exact number helps nobody, and counting costs
 REMEMBERED_SECONDS = 3.0
@@ -20,7 +26,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 registry = CollectorRegistry()
 ProcessCollector(registry=registry)
-for _number in waking.ALL:
+for _number in (*waking.ALL, CONNECTIONS, REFUSED, OVERLOADS, PENDING):
     registry.register(_number)
 _requests = Counter(
     "orchestrator_requests", "Requests answered by this process.", ["method", "route", "status"], registry=registry
@@ -74,11 +80,21 @@ class Database(Collector):
 
 
 def _asked() -> Iterator[Metric]:
-    try:
-        found = [*_of_queue(*_look()), *of_jobs()]
-    except (DatabaseError, InterfaceError):
-        found = []
-    yield _gauge("orchestrator_database_up", "Whether the database answers.", bool(found))
+    """A query that fails takes its own numbers away. Only a database that is away is reported as down: operators are
+    woken for that."""
+    found: list[Metric] = []
+    is_up, failures = True, 0
+    for ask in (lambda: _of_queue(*_look()), of_jobs):
+        try:
+            found += ask()
+        except (DatabaseError, InterfaceError) as error:
+            failures += 1
+            log.warning("a query for metrics failed: %s", type(error.__cause__ or error).__name__)
+            if is_away(error):
+                is_up = False
+                break
+    yield _gauge("orchestrator_database_up", "Whether the database answers.", is_up)
+    yield _gauge("orchestrator_metrics_queries_failed", "Queries for these numbers that failed just now.", failures)
     yield from found
 
 

@@ -8,12 +8,13 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from orchestrator.access import bodies
 from orchestrator.access.arrivals import arrival_of, note
 from orchestrator.access.handler import has_gone
 from orchestrator.access.looking import look_of
 from orchestrator.access.problems import Refusal, as_response
 from orchestrator.access.telling import GONE, line_of
+from orchestrator.http.asgi.bodies import too_large
+from orchestrator.http.asgi.routes import body_limit
 
 _TOKEN = re.compile(r"rto_(api|worker)_")
 
@@ -25,23 +26,19 @@ def _arrive(request: HttpRequest) -> HttpResponse | None:
     """Name the request, and answer at once what no view has to see."""
     look = look_of(request)
     note(request, look.line.arrival if look and look.line else None)
-    refusal = (
-        getattr(request, "scope", {}).get(bodies.REFUSAL)
-        or _wrong_length(request)
-        or _token_in_address(request)
-        or _in_plain_text(request)
-    )
+    refusal = _wrong_length(request) or _token_in_address(request) or _in_plain_text(request)
     return as_response(refusal, request) if refusal else None
 
 
 def _wrong_length(request: HttpRequest) -> Refusal | None:
     """Refuse a body that says it is too large. One that does not say (chunked) has been read and measured by
-    `access.bodies` under ASGI; under WSGI Django would take it for empty, so it is refused."""
+    `http.asgi.bodies` under ASGI; under WSGI Django would take it for empty, so it is refused."""
     length = request.META.get("CONTENT_LENGTH") or ""
     if not length and "HTTP_TRANSFER_ENCODING" in request.META:
         return Refusal(411, "length_required", "Send the body with a Content-Length.")
-    if length.isascii() and length.isdecimal() and int(length.lstrip("0")[:19] or 0) > settings.BODY_LIMIT_BYTES:
-        return bodies.too_large()
+    limit = body_limit(str(request.method), request.path)
+    if length.isascii() and length.isdecimal() and int(length.lstrip("0")[:19] or 0) > limit:
+        return too_large(limit)
     return None
 
 

@@ -5,15 +5,15 @@ import math
 from collections.abc import Mapping
 from typing import IO, Any
 
-from django.conf import settings
 from django.http import QueryDict
 from django.utils.http import parse_header_parameters
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 
-from orchestrator.access.bodies import too_large
 from orchestrator.access.problems import Refusal
+from orchestrator.http.asgi.bodies import too_large
+from orchestrator.http.asgi.routes import body_limit
 
 DEPTH_LIMIT = 64
 DIGITS_LIMIT = 19  # of a bigint
@@ -31,12 +31,14 @@ class StrictJSONParser(BaseParser):
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        encoding = (parser_context or {})["request"].headers.get("Content-Encoding", "identity")
+        request = (parser_context or {})["request"]
+        encoding = request.headers.get("Content-Encoding", "identity")
         if encoding != "identity" or not _is_json(media_type or ""):
             raise UnsupportedMediaType(media_type or "")
-        raw = stream.read(settings.BODY_LIMIT_BYTES + 1)
-        if len(raw) > settings.BODY_LIMIT_BYTES:
-            raise too_large()
+        limit = body_limit(request.method, request.path)
+        raw = stream.read(limit + 1)
+        if len(raw) > limit:
+            raise too_large(limit)
         return loads(raw) if raw else {}
 
 

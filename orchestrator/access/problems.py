@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig, Suspicio
 from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
+from psycopg_pool import PoolTimeout
 from rest_framework import exceptions
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -40,6 +41,7 @@ TITLES = {
     422: "Unprocessable",
     428: "Precondition required",
     429: "Too many requests",
+    431: "Headers too large",
     500: "Internal error",
     503: "Unavailable",
 }
@@ -195,6 +197,9 @@ _PLAIN_DETAILS = {401: "A valid token is needed.", 404: "There is no such thing,
 def _of_database(error: Exception) -> Refusal | None:
     state = getattr(error.__cause__, "sqlstate", None)
     match error:
+        case OperationalError() if isinstance(error.__cause__, PoolTimeout) and not is_away(error):
+            detail = "All database connections of this process are in use."
+            return Refusal(503, "overloaded", detail, headers={"Retry-After": "1"})
         case OperationalError() | InterfaceError() if not is_away(error):
             return Refusal(503, "busy", "Try again in a moment.", headers={"Retry-After": "1"})
         case OperationalError() | InterfaceError():

@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OF_EVERYBODY = (
     *("invalid_query", "unauthenticated", "wrong_principal", "not_acceptable", "rate_limited"),
-    *("busy", "database_unavailable"),
+    *("busy", "overloaded", "database_unavailable"),
 )
 OF_CLIENTS = ("insufficient_scope", "forbidden")
 OF_BODIES = (

@@ -10,9 +10,9 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from orchestrator.access.bodies import Application, Message, Receive, Send, replay
 from orchestrator.access.looking import LOOK, NO_WORK, Look, look_of
 from orchestrator.access.telling import GONE
+from orchestrator.http.asgi.bodies import Application, Message, Receive, Send, replay
 from orchestrator.looks import brief
 from orchestrator.waking.numbers import LOOKS
 from orchestrator.waking.process import Waking
@@ -38,6 +38,7 @@ def patient(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
             look.nothing_for(request)
         return response
 
+    waiting.is_long_poll = True  # type: ignore[attr-defined]  # `http.asgi.routes` has its path, and a test compares
     return waiting
 
 
@@ -70,8 +71,8 @@ def _wait_seconds(sent: dict[str, Any]) -> float:
 
 
 class WaitingRoom:
-    """An ASGI application around Django, within `MeasuredBodies`. Each look is a request of its own to Django: it asks
-    for the token anew, so a worker that was revoked meanwhile gets nothing."""
+    """An ASGI application around Django, for the paths that can wait (`http.asgi.routes`). Each look is a request of
+    its own to Django: it asks for the token anew, so a worker that was revoked meanwhile gets nothing."""
 
     def __init__(self, inner: Application, waking: Waking | None = None) -> None:
         self.inner = inner

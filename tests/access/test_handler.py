@@ -50,7 +50,8 @@ class Caller:
 def handler():
     made = ThreadedHandler()
     yield made
-    made.threads.shutdown()
+    made.threads.executor.shutdown()
+    made.login_threads.executor.shutdown()
 
 
 def answering(handler, monkeypatch, view):

@@ -22,7 +22,7 @@ from ulid import ULID
 
 from config import places
 from tests.chaos.client import Client, Ledger, path_of
-from tests.chaos.plant import Part, Postgres, manage, uvicorn
+from tests.chaos.plant import Part, Postgres, manage, serve
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import Fault, schedule
 
@@ -80,7 +80,7 @@ class Fire:
         environment = self._environment()
         log = self.state / "log"
         log.mkdir()
-        self.server = Part("server", uvicorn(port), environment, log / "server")
+        self.server = Part("server", serve(port), environment, log / "server")
         self.clock = Part("clock", manage("runclock", "--period", "0.5"), environment, log / "clock")
         self.workers = [
             Part(

@@ -71,9 +71,8 @@ def manage(*arguments: str) -> list[str]:
     return [sys.executable, str(places.BASE_DIR / "manage.py"), *arguments]
 
 
-def uvicorn(port: int) -> list[str]:
-    options = ["--port", str(port), "--no-access-log", "--timeout-graceful-shutdown", "5"]
-    return [sys.executable, "-m", "uvicorn", "config.asgi:application", *options]
+def serve(port: int) -> list[str]:
+    return manage("serve", "--port", str(port), "--graceful-seconds", "5")
 
 
 class Postgres:

@@ -83,7 +83,7 @@ def test_what_the_seed_prints_works_over_http(installation):
 
 def test_a_server_that_dies_is_started_again(installation):
     told, address = up(installation, "--workers", "0")
-    os.kill(child(installation, "uvicorn"), signal.SIGKILL)
+    os.kill(child(installation, "\0serve\0"), signal.SIGKILL)
     eventually(lambda: told.said("web was killed by SIGKILL; starting it again (1 of 5)"))
     eventually(lambda: _answers(address))
 

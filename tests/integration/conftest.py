@@ -51,7 +51,7 @@ def installation(database_url: str, tmp_path_factory: pytest.TempPathFactory) ->
         "CLOCK_PERIOD_SECONDS": "0.2",
         "DATABASE_POOL_MAX": "8",
     }
-    serve = [sys.executable, "-m", "uvicorn", "config.asgi:application", "--port", str(port), "--no-access-log"]
+    serve = [sys.executable, "manage.py", "serve", "--port", str(port)]
     clock = [sys.executable, "manage.py", "runclock"]
     with (state / "log").open("wb") as log:
         processes = [

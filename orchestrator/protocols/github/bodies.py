@@ -21,7 +21,7 @@ def raw_of(request: Request) -> bytes:
     raw: bytes = request._request.body  # noqa: SLF001 DRF's own would parse it
     limit = min(LIMIT, settings.BODY_LIMIT_BYTES)
     if len(raw) > limit:
-        raise Refusal(413, "payload_too_large", f"A body has at most {limit} bytes.", limit=limit)
+        raise Refusal(413, "payload_too_large", f"The body may have at most {limit} bytes here.", limit=limit)
     return raw
 
 

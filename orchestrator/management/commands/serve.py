@@ -1,0 +1,36 @@
+"""`manage.py serve`: one web process, with limits on connections and requests, until a signal ends it."""
+
+from typing import Any
+
+import uvicorn
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+from orchestrator.http.asgi import open_files
+from orchestrator.http.asgi.uvicorn_options import uvicorn_options
+
+
+class Command(BaseCommand):
+    help = "Serves HTTP until a signal ends it: API, console, long polls, streams."
+    requires_system_checks = ()  # `manage.py check` runs them; a process that is started again must not wait for them
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--workers", type=int, default=1, help="processes that share the port")
+        parser.add_argument(
+            "--graceful-seconds", type=int, default=25, help="how long requests in progress may take after a signal"
+        )
+        parser.add_argument("--log-level", default=None, help="of the server's own lines, such as `warning`")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        open_files.raise_limit(settings.MAX_CONNECTIONS)
+        uvicorn.run(
+            **uvicorn_options(
+                host=options["host"],
+                port=options["port"],
+                workers=options["workers"],
+                timeout_graceful_shutdown=options["graceful_seconds"],
+                log_level=options["log_level"],
+            )
+        )
