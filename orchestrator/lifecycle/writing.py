@@ -37,9 +37,11 @@ STORED_OF_LEASE = (
 
 @dataclass
 class VerbEnding(Ending):
-    """What the lanes are told, and what is to be done after the commit. `ended`: jobs that others wait for."""
+    """What the lanes are told, and what is to be done after the commit. `ended`: jobs that others wait for. `updated`:
+    ids of jobs that ended or whose log grew, for those who follow them."""
 
     ended: list[EndedDependency] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
 
 
 class Written:
@@ -89,6 +91,7 @@ class Written:
         self._changed.clear()
         self.events.clear()
         jobs, leases = _apart(changed)
+        self.ending.updated += [job.job_ulid for job in jobs if job.is_final]
         with_run = any(job.ingest_run_id is not None for job in jobs)
         added, granted = _apart(new)
         store(
