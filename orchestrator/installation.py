@@ -70,6 +70,7 @@ def server(address: Address, **environment: str) -> Member:
     """The web server. Its own access log stays off: paths hold lease ids. Connections are kept for longer than workers
     are silent."""
     command = [sys.executable, "-m", "uvicorn", "config.asgi:application", "--app-dir", str(settings.ROOT)]
+    command += ["--http", "orchestrator.access.connections:HttpConnection"]
     command += ["--host", address.host, "--port", str(address.port), "--no-access-log", "--no-server-header"]
     command += ["--no-proxy-headers", "--timeout-graceful-shutdown", "5", "--timeout-keep-alive", "75"]
     command += ["--log-level", "warning"]

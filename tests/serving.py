@@ -50,7 +50,12 @@ class Server:
 ASGI = """
 import socket, sys, uvicorn
 
-config = uvicorn.Config("config.asgi:application", proxy_headers=False, timeout_graceful_shutdown=2)
+config = uvicorn.Config(
+    "config.asgi:application",
+    http="orchestrator.access.connections:HttpConnection",
+    proxy_headers=False,
+    timeout_graceful_shutdown=2,
+)
 uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 """
 # The other kind of server, one thread a request.

@@ -52,7 +52,11 @@ CODES: dict[str, Code] = {
     "validation_failed": Code(422, "Ingest only: the body is JSON, but no run; `errors` names the fields."),
     "precondition_required": Code(428, "Say in `If-Match` which version you saw: that of the answer's `ETag`."),
     "rate_limited": Code(429, "Too many refused tokens from this address; wait `Retry-After` seconds."),
+    "too_many_streams": Code(
+        429, "The token, person or organization (`limited_by`) has `open_streams` open log streams, at most `limit`."
+    ),
     "internal_error": Code(500, "A bug of ours. The log has it under the `request_id`."),
+    "follow_unavailable": Code(501, "This server process (WSGI) cannot follow the log of a job that has not ended."),
     "webhook_not_configured": Code(503, "Neither the installation nor any project has a secret for this webhook yet."),
     "busy": Code(503, "Somebody else holds what is needed; the same request may succeed after `Retry-After` seconds."),
     "database_unavailable": Code(503, "The database cannot be reached; try again after `Retry-After` seconds."),

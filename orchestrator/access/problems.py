@@ -41,6 +41,7 @@ TITLES = {
     428: "Precondition required",
     429: "Too many requests",
     500: "Internal error",
+    501: "Not implemented",
     503: "Unavailable",
 }
 
