@@ -66,7 +66,7 @@ class Topic:
         self.name = name
         self.followers = 0
         self.version = 0
-        self.state: Hashable = None  # at the last re-check
+        self.checked: Hashable = None  # what the last re-check found
         self._changed = asyncio.Event()
         self._next_wake = 0.0
         self._wake_is_due = False
@@ -257,8 +257,8 @@ class Hub(Generic[P]):
     def _compare(self, names: list[str], states: dict[str, Hashable]) -> None:
         for name in names:
             topic, state = self._topics.get(name), states.get(name, "deleted")
-            if topic is not None and topic.state != state:
-                topic.state = state
+            if topic is not None and topic.checked != state:
+                topic.checked = state
                 topic.note_change()
 
 

@@ -300,6 +300,21 @@ def test_a_follower_learns_of_an_end_without_output(server, organization, reader
     assert follower.rest() == b""
 
 
+def test_an_answer_that_does_not_stream_is_dropped_too(server):
+    """It is handed to the connection whole, and the kernel ends the connection of a client that takes nothing of it."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(server.address)
+        client.sendall(b"GET /v1/schema HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        port = client.getsockname()[1]
+
+        def is_connected():
+            return any(one.raddr and one.raddr.port == port for one in process_of(server).net_connections())
+
+        eventually(is_connected)
+        eventually(lambda: not is_connected(), seconds=60)
+
+
 def test_the_head_of_a_followed_log_is_answered_at_once(server, organization, reader):
     follower = reader(Log(organization), api_token(organization), method="HEAD")
     assert (follower.status, follower.answer.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
