@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -187,11 +187,12 @@ for _kind in KINDS:
 
 
 class CountedResponse(StreamingHttpResponse):
-    """A streamed answer that has a place in the registry."""
+    """A streamed answer that has a place in the registry. `deliver` closes its content, an asynchronous generator:
+    Django leaves that to the garbage collector where sending was interrupted."""
 
-    def __init__(self, content: Any, *, stream: Stream, content_type: str) -> None:
+    def __init__(self, content: AsyncGenerator[bytes, None], *, stream: Stream, content_type: str) -> None:
         super().__init__(content, content_type=content_type)
-        self.stream = stream
+        self.stream, self.content_source = stream, content
         self._resource_closers.append(stream.close)  # type: ignore[attr-defined] # what `close` of an answer calls
 
 
@@ -210,7 +211,7 @@ async def deliver(
         send: Of the server.
         left: Done once the client has disconnected.
         scope: Of the request."""
-    stream = getattr(response, "stream", None)
+    stream = response.stream if isinstance(response, CountedResponse) else None
     cut = stream.attach() if stream else asyncio.get_running_loop().create_future()
     end = StreamEnd.FAILED
     try:
@@ -218,9 +219,10 @@ async def deliver(
         async with ThreadSensitiveContext():
             end = await _sent(send_response(response, _in_time(send)), left, cut)
     finally:
-        if stream:
-            registry.detach(stream)
+        if isinstance(response, CountedResponse):
+            registry.detach(response.stream)
             ENDED.labels(end).inc()
+            await response.content_source.aclose()
     if end not in {StreamEnd.COMPLETE, StreamEnd.DISCONNECTED}:
         log.info("a stream ended early: %s", end)
         await _drop(scope, left)
@@ -257,11 +259,14 @@ def _in_time(send: Send) -> Send:
     """Give the client STREAM_STALL_SECONDS for each message. `send` waits while the server's buffer is full."""
 
     async def send_in_time(message: Any) -> None:
+        is_late = False
         try:
             async with asyncio.timeout(settings.STREAM_STALL_SECONDS):
                 await send(message)
         except TimeoutError:
-            raise Stalled from None
+            is_late = True
+        if is_late:  # outside: the context of an exception would keep the task and what it sends until a collection
+            raise Stalled
 
     return send_in_time
 

@@ -1,6 +1,6 @@
 """The log of a job as a byte stream: once, or until the job has ended."""
 
-from collections.abc import AsyncIterator, Hashable, Iterator
+from collections.abc import AsyncGenerator, Hashable, Iterator
 from contextlib import aclosing
 from weakref import WeakKeyDictionary
 
@@ -93,7 +93,7 @@ def _hub() -> Hub[Position]:
     return _hubs[waking]
 
 
-async def stream(job_ulid: str, *, follow: bool) -> AsyncIterator[bytes]:
+async def stream(job_ulid: str, *, follow: bool) -> AsyncGenerator[bytes, None]:
     """Yield the log from its first byte, in batches of at most BATCH_BYTES; with `follow` until the job has ended."""
     hub = _hub()
     batches = hub.follow(job_ulid, START) if follow else hub.read_to_end(job_ulid, START)

@@ -60,7 +60,7 @@ def test_staff_take_no_place_of_the_organization_they_look_at(registry):
 
 def test_an_answer_that_is_never_sent_gives_its_place_back(registry):
     for _ in range(10):
-        CountedResponse(iter(()), stream=registry.admit(ALICE, "follow"), content_type="text/plain")
+        CountedResponse(short(), stream=registry.admit(ALICE, "follow"), content_type="text/plain")
         gc.collect()
     assert registry.number("follow") <= 1
 
@@ -100,7 +100,7 @@ async def send_response(response, send):
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def delivered(registry, content, *, stops=float("inf"), meanwhile=None):
+def delivered(registry, content, *, stops=float("inf"), meanwhile=None, afterwards=lambda: True):
     """Deliver to a client. Returns the client and the reason by which the stream was counted."""
 
     async def play():
@@ -115,6 +115,7 @@ def delivered(registry, content, *, stops=float("inf"), meanwhile=None):
         assert not registry._counts
         assert not registry._attached
         assert registry._checking is None
+        assert afterwards()
         return client, {end for end in StreamEnd if ENDED.labels(end)._value.get() > before[end]}
 
     return asyncio.run(play())
@@ -144,6 +145,24 @@ def test_a_client_that_takes_nothing_is_dropped(registry, settings):
     settings.STREAM_STALL_SECONDS = 0.05
     client, reason = delivered(registry, endless(), stops=3)
     assert (client.has_all, client.dropped, reason) == (False, True, {"stalled"})
+
+
+def test_the_source_of_a_stalled_stream_is_closed_without_a_garbage_collection(registry, settings):
+    settings.STREAM_STALL_SECONDS = 0.05
+    closed = []
+
+    async def source():
+        try:
+            async for part in endless():
+                yield part
+        finally:
+            closed.append(True)
+
+    gc.disable()
+    try:
+        delivered(registry, source(), stops=3, afterwards=lambda: closed == [True])
+    finally:
+        gc.enable()
 
 
 def test_a_quiet_log_is_no_stalled_client(registry, settings):

@@ -128,7 +128,7 @@ def reader(server):
             return found
 
         yield read
-    eventually(lambda: streams(server) == 0)
+    eventually(lambda: streams(server) == number(server, "orchestrator_followed_jobs") == 0)
 
 
 def number(server, name):
