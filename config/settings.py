@@ -170,6 +170,14 @@ REQUEST_THREADS = env.int("REQUEST_THREADS", default=40)  # requests that are an
 REQUEST_QUEUE = env.int("REQUEST_QUEUE", default=256)  # requests that wait for a thread; one more is answered 503
 LOGIN_THREADS = env.int("LOGIN_THREADS", default=2)  # of forms with a password, which are slow by intention
 LOGIN_QUEUE = env.int("LOGIN_QUEUE", default=20)
+# Streamed answers (job logs), counted in each process for itself.
+STREAMS_PER_CALLER = env.int("STREAMS_PER_CALLER", default=100)  # of one API token or person
+STREAMS_PER_ORGANIZATION = env.int("STREAMS_PER_ORGANIZATION", default=300)
+STREAMS_PER_PROCESS = env.int("STREAMS_PER_PROCESS", default=2000)
+STREAM_STALL_SECONDS = env.float("STREAM_STALL_SECONDS", default=30.0)  # a client that takes nothing is cut off then
+STREAM_MAX_SECONDS = env.float("STREAM_MAX_SECONDS", default=3600.0)
+STREAM_AUTH_SECONDS = env.float("STREAM_AUTH_SECONDS", default=15.0)  # between two re-checks of their credentials
+STREAM_READERS = env.int("STREAM_READERS", default=2)  # threads, and database connections, that read for all streams
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
 # Refused tokens an address may send within a minute before it hears 429 (attack A13).
 BAD_TOKENS_PER_MINUTE = env.int("BAD_TOKENS_PER_MINUTE", default=200)

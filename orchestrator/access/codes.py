@@ -66,7 +66,11 @@ CODES: dict[str, Code] = {
     "headers_too_large": Code(
         431, "The request line and headers have more than `max_bytes` bytes or `max_headers` headers."
     ),
+    "too_many_streams": Code(
+        429, "The token, person or organization (`limited_by`) has `open_streams` open log streams, at most `limit`."
+    ),
     "internal_error": Code(500, "A bug of ours. The log has it under the `request_id`."),
+    "follow_unavailable": Code(501, "This server process (WSGI) cannot follow the log of a job that has not ended."),
     "webhook_not_configured": Code(503, "Neither the installation nor any project has a secret for this webhook yet."),
     "busy": Code(503, "Somebody else holds what is needed; the same request may succeed after `Retry-After` seconds."),
     "overloaded": Code(

@@ -1,12 +1,10 @@
 """Between the server's loop and Django: a request enters a thread once, and stays there until it is answered."""
 
 import asyncio
-import contextlib
 import io
 from collections.abc import Callable
 from typing import IO, Any, TypeVar
 
-from asgiref.sync import ThreadSensitiveContext
 from django.conf import settings
 from django.core import signals
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
@@ -15,6 +13,7 @@ from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
 
 from orchestrator.access.looking import LOOK
+from orchestrator.access.streams import deliver
 from orchestrator.http.asgi.bodies import BODY_FILE
 from orchestrator.http.asgi.responses import overloaded, send_refusal
 from orchestrator.http.asgi.routes import hashes_a_password
@@ -61,7 +60,7 @@ class ThreadedHandler(ASGIHandler):
             if response is None:
                 return
             if response.streaming:
-                await self._stream(response, send, left)
+                await self._stream(response, send, left, scope)
             elif not left.done():
                 await self.send_response(response, send)
         finally:
@@ -87,16 +86,9 @@ class ThreadedHandler(ASGIHandler):
             response.close()
         return response
 
-    async def _stream(self, response: HttpResponseBase, send: Any, left: "asyncio.Future[Any]") -> None:
-        """Until the end, or until the caller goes."""
+    async def _stream(self, response: HttpResponseBase, send: Any, left: "asyncio.Future[Any]", scope: Any) -> None:
+        """Send until the end, or until the client disconnects or is cut off."""
         try:
-            async with ThreadSensitiveContext():
-                sending: asyncio.Future[Any] = asyncio.ensure_future(self.send_response(response, send))
-                try:
-                    await asyncio.wait({sending, left}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    sending.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await sending
+            await deliver(response, self.send_response, send, left, scope)
         finally:
             await self._in_thread(response.close)

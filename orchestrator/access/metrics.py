@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from orchestrator.access.job_metrics import of_jobs
+from orchestrator.feeds import metrics as feeds
 from orchestrator.http.asgi.connections import CONNECTIONS, REFUSED
 from orchestrator.http.asgi.thread_pools import OVERLOADS, PENDING
 from orchestrator.waking import numbers as waking
@@ -26,7 +27,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 registry = CollectorRegistry()
 ProcessCollector(registry=registry)
-for _number in (*waking.ALL, CONNECTIONS, REFUSED, OVERLOADS, PENDING):
+for _number in (*waking.ALL, *feeds.ALL, CONNECTIONS, REFUSED, OVERLOADS, PENDING):
     registry.register(_number)
 _requests = Counter(
     "orchestrator_requests", "Requests answered by this process.", ["method", "route", "status"], registry=registry

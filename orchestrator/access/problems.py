@@ -43,6 +43,7 @@ TITLES = {
     429: "Too many requests",
     431: "Headers too large",
     500: "Internal error",
+    501: "Not implemented",
     503: "Unavailable",
 }
 

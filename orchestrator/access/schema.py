@@ -45,6 +45,8 @@ class Problem(serializers.Serializer):
     expected_seq = serializers.IntegerField(required=False)
     scope = serializers.CharField(required=False)
     limit = serializers.IntegerField(required=False)
+    limited_by = serializers.CharField(required=False)
+    open_streams = serializers.IntegerField(required=False)
     version = serializers.IntegerField(required=False)
     max_timeout_seconds = serializers.IntegerField(required=False)
     error = serializers.DictField(required=False, help_text="Of ingest: `code`, `message` and `fields` once more.")

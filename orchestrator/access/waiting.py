@@ -15,7 +15,7 @@ from orchestrator.access.telling import GONE
 from orchestrator.http.asgi.bodies import Application, Message, Receive, Send, replay
 from orchestrator.looks import brief
 from orchestrator.waking.numbers import LOOKS
-from orchestrator.waking.process import Waking
+from orchestrator.waking.process import Waking, waking_of_this_loop
 from orchestrator.waking.room import Wake
 
 PERIOD = 0.25  # seconds between two looks, where a thread has to wait
@@ -76,7 +76,11 @@ class WaitingRoom:
 
     def __init__(self, inner: Application, waking: Waking | None = None) -> None:
         self.inner = inner
-        self.waking = waking or Waking()
+        self._waking = waking
+
+    @property
+    def waking(self) -> Waking:
+        return self._waking or waking_of_this_loop()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":

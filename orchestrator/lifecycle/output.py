@@ -8,7 +8,9 @@ from django.db.models import Max
 
 from leases.fencing import lock_holding, require_live
 from orchestrator.lifecycle import moves
-from orchestrator.lifecycle.transaction import verb
+from orchestrator.lifecycle.transaction import after_commit, ending, verb
+from orchestrator.lifecycle.writing import VerbEnding
+from orchestrator.waking.updates import announcer
 from runtime_jobs.errors import ChunkConflict, ChunkGap
 from runtime_jobs.models import Job, LogChunk
 from workers.models import Worker
@@ -46,7 +48,15 @@ def append_log(
     LogChunk.objects.create(job=job, step=step, seq=seq, chunk=chunk, sha256=digest, created_at=holding.at)
     job.log_bytes += len(chunk)
     moves.store(job, holding.at)
+    ending().updated.append(job.job_ulid)
     return Taken(expected + 1, truncated=False)
+
+
+@after_commit
+def announce_updates(done: VerbEnding) -> None:
+    """Announce to all processes which jobs ended or have more log."""
+    if done.updated:
+        announcer.announce(done.updated)
 
 
 def _next_seq(job: Job, step: int) -> int:

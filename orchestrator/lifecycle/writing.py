@@ -38,9 +38,11 @@ STORED_OF_LEASE = (
 
 @dataclass
 class VerbEnding(Ending):
-    """What the lanes are told, and what is to be done after the commit. `ended`: jobs that others wait for."""
+    """What the lanes are told, and what is to be done after the commit. `ended`: jobs that others wait for. `updated`:
+    ids of jobs that ended or whose log grew, for those who follow them."""
 
     ended: list[EndedDependency] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
 
 
 class Written:
@@ -131,6 +133,7 @@ class Written:
         if not self._relocated.isdisjoint(map(_name, jobs)):
             columns += OF_PLACE
         self._relocated.clear()
+        self.ending.updated += [job.job_ulid for job in jobs if job.is_final]
         added, granted = _apart(new)
         store(
             [New(Job, added, "job_ulid"), New(Lease, granted, "lease_ulid"), New(JobEvent, events, "event_ulid")],

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
@@ -29,12 +29,19 @@ class Deaf(Exception):
 
 class Listener:
     """`hear` gets each pool that is called. `tell` gets True once calls are known to arrive, False when they do not.
+    `subscriptions`: other channels of the same connection, each with the function that gets its payloads.
 
     A connection may be dead for minutes before anybody notices, and behind a pooler it may never hear anything. So the
     process calls itself, through another connection on a channel of its own; only an echo proves that it hears."""
 
-    def __init__(self, hear: Callable[[str], None], tell: Callable[[bool], None]) -> None:
-        self.hear, self.tell = hear, tell
+    def __init__(
+        self,
+        hear: Callable[[str], None],
+        tell: Callable[[bool], None],
+        subscriptions: Mapping[str, Callable[[str], None]] | None = None,
+    ) -> None:
+        self.tell = tell
+        self._subscriptions = {CHANNEL: hear} | dict(subscriptions or {})
         self.own = new_id("probe")
         self.is_alive = False
         self._weight = logging.WARNING
@@ -56,7 +63,7 @@ class Listener:
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 jitter
 
     async def _attend(self, heard: psycopg.AsyncConnection[Any]) -> None:
-        for channel in (CHANNEL, self.own):
+        for channel in (*self._subscriptions, self.own):
             await heard.execute(f'LISTEN "{channel}"')
         self._echo_due, next_probe = None, 0.0
         while True:
@@ -75,7 +82,7 @@ class Listener:
             self._echo_due = None
             self._note(alive=True)
         else:
-            self.hear(notice.payload)
+            self._subscriptions[notice.channel](notice.payload)
 
     def _probe(self) -> None:
         """Beside the loop that hears, which must not wait for a connection."""
@@ -107,9 +114,11 @@ async def _connected() -> psycopg.AsyncConnection[Any]:
     return await psycopg.AsyncConnection.connect(**params, autocommit=True)
 
 
-@sync_to_async(thread_sensitive=False)
 @brief
-def call(channel: str, payload: str) -> None:
-    """Tell every process that listens on the channel."""
+def send_notification(channel: str, payload: str) -> None:
+    """Notify every process that listens on the channel."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+
+
+call = sync_to_async(send_notification, thread_sensitive=False)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from django.conf import settings
@@ -12,6 +12,8 @@ from django.db import DatabaseError, InterfaceError
 from orchestrator.waking.listener import CHANNEL, Listener, call
 from orchestrator.waking.room import DEAF, HEARING, Room
 from orchestrator.waking.stopping import when_told_to_stop
+from orchestrator.waking.updates import CHANNEL as JOB_UPDATES
+from orchestrator.waking.updates import ids_of
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +25,9 @@ class Waking:
 
     def __init__(self) -> None:
         self.room = Room()
-        self.listener = Listener(self.room.call, self._heard)
+        self.listener = Listener(self.room.call, self._heard, {JOB_UPDATES: self._job_updates})
+        # Receive the ids of jobs that changed; None stands for all, after announcements may have been lost.
+        self.job_subscribers: list[Callable[[list[str] | None], None]] = []
         # Half of the connections: a wake of many leaves the others to short requests.
         self.looks = asyncio.Semaphore(max(1, settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"] // 2))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,8 +64,26 @@ class Waking:
         self.room.patience = HEARING if alive else DEAF
         if alive:
             self.room.call_everywhere()
+            for receive in self.job_subscribers:
+                receive(None)
+
+    def _job_updates(self, payload: str) -> None:
+        for receive in self.job_subscribers:
+            receive(ids_of(payload))
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+_current: dict[asyncio.AbstractEventLoop, Waking] = {}
+
+
+def waking_of_this_loop() -> Waking:
+    """Return the one instance of the running event loop; what waits in a process shares its listening connection."""
+    loop = asyncio.get_running_loop()
+    if loop not in _current:
+        _current.clear()  # a process has one loop; only tests run several, one after the other
+        _current[loop] = Waking()
+    return _current[loop]

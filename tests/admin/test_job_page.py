@@ -1,5 +1,7 @@
 """One job: how it stands in words, its story, its leases by fingerprint, its log as it comes."""
 
+import re
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -12,7 +14,7 @@ from orchestrator.reasons.reason import Code
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Job, JobEvent, LogChunk
 from runtime_jobs.states import CancelReason, FailureReason, JobState
-from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, submitted
+from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, submitted, submitted_steps
 
 QUERIES = 20
 
@@ -188,6 +190,16 @@ def test_a_lease_id_in_a_workers_own_words_is_left_out(olga, worker):
     assert "rtl_" not in answer.content.decode()
     assert answer.context["page"].verdict.message == "409 for /v1/runtime/leases/(a lease)/report"
     assert lease not in olga.get(f"/admin/runtime_jobs/job/{taken.job.job_ulid}/log/").json()["text"]
+
+
+@pytest.mark.parametrize("submit", [submitted, submitted_steps])
+def test_the_raw_log_of_every_job_type_can_be_opened(olga, worker, submit):
+    job = submit()
+    lease = claimed(worker, job_types=(job.job_type,)).lease
+    lifecycle.append_log(lease_ulid=lease.lease_ulid, worker=worker, seq=0, chunk=b"\x1b[1mprinted")
+    [link] = re.findall(r'href="([^"]*)">Raw log</a>', page_of(olga, job).content.decode())
+    answer = olga.get(link)
+    assert (answer.status_code, b"".join(answer.streaming_content)) == (200, b"\x1b[1mprinted")
 
 
 def test_a_job_has_a_page_by_its_id_and_by_its_key(olga, scene):

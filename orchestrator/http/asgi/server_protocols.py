@@ -12,9 +12,10 @@ from typing import Any
 
 import httptools
 from django.conf import settings
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from orchestrator.access.connections import HttpConnection
 from orchestrator.access.problems import MEDIA_TYPE, Refusal, problem
 from orchestrator.http.asgi import open_files
 from orchestrator.http.asgi.connections import REFUSED, ConnectionTable
@@ -55,7 +56,7 @@ def head_too_large() -> Refusal:
     return Refusal(431, "headers_too_large", detail, max_bytes=MAX_HEAD_BYTES, max_headers=MAX_HEADERS)
 
 
-class LimitedHttpProtocol(HttpToolsProtocol):
+class LimitedHttpProtocol(HttpConnection):
     """Parses HTTP/1.1 within limits, and answers a violation with a problem document before closing the connection.
 
     In the ordinary case a head arrives in one packet: then no timer is made for it.

@@ -50,7 +50,7 @@ def _of_jobs(view: _View) -> Described:
             f"read_{noun}_logs",
             responses={(200, "text/plain"): OpenApiTypes.STR},
             parameters=[FOLLOW],
-            codes=("not_found",),
+            codes=("not_found", "too_many_streams", "follow_unavailable"),
         ),
     )
 

@@ -24,13 +24,13 @@ from orchestrator.access.policies import policy_of
 from orchestrator.access.principals import client_of
 from orchestrator.access.queries import StrictQuery, invalid_query
 from orchestrator.access.rendering import PlainText
-from orchestrator.feeds import logs
 from orchestrator.lifecycle import Group, Outcome, Submission, WhenBusy
 from orchestrator.lifecycle.dependencies import roots_for
 from orchestrator.protocols.native import job_operations as operations
 from orchestrator.protocols.native import wire
 from orchestrator.protocols.native.answering import refusal, wrong
 from orchestrator.protocols.native.filters import AnyJobFilters, JobFilters
+from orchestrator.protocols.native.job_logs import log_response
 from orchestrator.protocols.native.requests import CancelJob, ManyJobs, RetryJob, Submit, SubmitAny, SubmitJob
 from orchestrator.reasons.waiting import waiting_of
 from runtime_jobs.errors import LifecycleError, NotFound
@@ -184,7 +184,7 @@ class Jobs(StrictQuery, GenericViewSet):
         follow = request.query_params.get("follow", "0")
         if follow not in {"0", "1"}:
             raise invalid_query("follow", "0 or 1.")
-        return logs.as_text(self.get_object(), follow=follow == "1", request=request._request)  # noqa: SLF001 DRF has no name for it
+        return log_response(self.get_object(), follow=follow == "1", request=request)
 
     def _created(self, outcome: Outcome) -> Response:
         headers = {"Location": f"{self.address}/{outcome.job.job_ulid}"}

@@ -1,0 +1,38 @@
+"""The answer of `GET …/jobs/{job_id}/logs`."""
+
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.request import Request
+
+from orchestrator.access.credentials import credential_of
+from orchestrator.access.problems import Refusal
+from orchestrator.access.streams import CountedResponse, registry
+from orchestrator.feeds import logs
+from runtime_jobs.models import Job
+
+TEXT = "text/plain; charset=utf-8"
+
+
+def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBase:
+    """Return the log as text/plain: a stream that costs no thread under ASGI, one from this thread under WSGI.
+
+    Raises:
+        Refusal: too many streams are open, or a WSGI server was asked to follow a job that has not ended. A follower
+            would hold one of its few threads for as long as the job runs."""
+    follow = follow and not job.is_final
+    is_asgi = isinstance(request._request, ASGIRequest)  # noqa: SLF001 DRF has no name for it
+    if follow and not is_asgi:
+        detail = "This server process does not follow logs. Ask without `follow`, or send such requests to config.asgi."
+        raise Refusal(501, "follow_unavailable", detail)
+    response: HttpResponseBase
+    if request.method == "HEAD":
+        response = HttpResponse(content_type=TEXT)
+    elif is_asgi:
+        stream = registry.admit(credential_of(request, org_slug=job.org_slug), "follow" if follow else "read")
+        response = CountedResponse(logs.stream(job.job_ulid, follow=follow), stream=stream, content_type=TEXT)
+    else:
+        response = StreamingHttpResponse(logs.stored(job.job_ulid), content_type=TEXT)
+    response["Cache-Control"] = "no-store"
+    response["X-Accel-Buffering"] = "no"
+    return response
