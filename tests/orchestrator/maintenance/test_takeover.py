@@ -193,7 +193,11 @@ def test_what_a_stopped_leader_had_not_committed_is_rolled_back_and_holds_no_loc
     """The leader is stopped inside a transaction that has locked a job."""
     leader, standby = leader_and_standby(start)
     lease = silent_job_under_lock(leader)
+    session = ClockBeat.objects.get().backend_pid
     eventually(lambda: standby.leads, 60)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [session])
+        assert cursor.fetchone() == (0,), "the stand-by ends the session before it leads"
     eventually(lambda: not Lease.objects.open().filter(pk=lease.pk).exists(), 30)
     leader.process.send_signal(signal.SIGCONT)
     eventually(lambda: "lost" in leader.log() or "taken over" in leader.log(), 30)
