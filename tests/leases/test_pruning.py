@@ -197,11 +197,16 @@ def test_a_lane_that_is_pruned_between_look_up_and_use_loses_no_job(worker, way,
     assert inspect() == []
 
 
-def test_a_prune_meets_a_submit_that_is_about_to_commit(worker, monkeypatch):
+@pytest.mark.parametrize("waits_for", ["a worker", "another job"])
+def test_a_prune_meets_a_submit_that_is_about_to_commit(worker, monkeypatch, waits_for):
+    """A blocked job writes no row of its lane: nothing but the guard says that it is on its way."""
     project = ProjectFactory()
     submitted(project)
     drain(worker)
     prune(1)
+    on = ()
+    if waits_for == "another job":
+        on = (submitted(ProjectFactory(organization=project.organization, slug="api")),)
     pruned = []
     plain = lifecycle.transaction.VerbEnding.tell
 
@@ -213,9 +218,10 @@ def test_a_prune_meets_a_submit_that_is_about_to_commit(worker, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(lifecycle.transaction.VerbEnding, "tell", tell)
-        job = submitted(project)
+        job = submitted(project, depends_on=on)
     assert pruned == [0]
-    assert claimed(worker).job.job_ulid == job.job_ulid
+    assert claimed(worker).job.job_ulid == (on[0] if on else job).job_ulid
+    assert Lane.objects.filter(pk=job.lane_id).exists()
     assert inspect() == []
 
 
