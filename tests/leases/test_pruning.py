@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 from django.db.models import F
-from orchestrator.clock import THOROUGH_EVERY, Clock
 
 from leases import limits
 from leases.models import Lane, LaneQueue, Limit, LimitSlot
@@ -14,6 +13,7 @@ from leases.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
 from orchestrator import lifecycle
 from orchestrator.audit.inspection import inspect
 from orchestrator.lifecycle import Group
+from orchestrator.maintenance.scheduler import SLOW_EVERY, Scheduler
 from runtime_jobs.errors import TooManyConcurrencyKeys
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
@@ -125,12 +125,12 @@ def test_a_lane_with_a_job_that_may_still_move_stays(worker, state):
 def test_the_scheduler_process_prunes(worker):
     submitted()
     drain(worker)
-    clock = Clock(period=1)
+    scheduler = Scheduler(period=1)
     try:
-        assert clock.round()
+        assert scheduler.round()
         Lane.objects.update(idle_since=F("idle_since") - IDLE_FOR)
-        clock.rounds = THOROUGH_EVERY
-        assert clock.round()
+        scheduler.rounds = SLOW_EVERY
+        assert scheduler.round()
     finally:
         connection.close()  # with it goes the leader's lock
     assert tables() == (0, 0, 0, 0)
