@@ -161,7 +161,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = max(BODY_LIMIT_BYTES, *BODY_LIMITS.values())
 BODY_SECONDS = env.float("BODY_SECONDS", default=30.0)  # for the whole body to arrive, under ASGI
 BODY_SPOOL_BYTES = env.int("BODY_SPOOL_BYTES", default=256 << 20)  # of bodies that one process keeps at a time
 HEADER_SECONDS = env.float("HEADER_SECONDS", default=10.0)  # for a request line and all headers to arrive
-RESPONSE_STALL_SECONDS = env.float("RESPONSE_STALL_SECONDS", default=30.0)  # a client that reads nothing is cut off
+RESPONSE_STALL_SECONDS = env.float("RESPONSE_STALL_SECONDS", default=40.0)  # a client that reads nothing is cut off
 MAX_CONNECTIONS = env.int("MAX_CONNECTIONS", default=4096)  # of one process; an idle one gives way to a new one
 # Of one client address, or one /64; not counted: loopback, and anything with BEHIND_PROXY.
 MAX_CONNECTIONS_PER_ADDRESS = env.int("MAX_CONNECTIONS_PER_ADDRESS", default=512)
@@ -174,7 +174,8 @@ LOGIN_QUEUE = env.int("LOGIN_QUEUE", default=20)
 STREAMS_PER_CALLER = env.int("STREAMS_PER_CALLER", default=100)  # of one API token or person
 STREAMS_PER_ORGANIZATION = env.int("STREAMS_PER_ORGANIZATION", default=300)
 STREAMS_PER_PROCESS = env.int("STREAMS_PER_PROCESS", default=2000)
-STREAM_STALL_SECONDS = env.float("STREAM_STALL_SECONDS", default=30.0)  # a client that takes nothing is cut off then
+# A client that takes nothing is cut off then: sooner than RESPONSE_STALL_SECONDS, so that the stream names the cause.
+STREAM_STALL_SECONDS = env.float("STREAM_STALL_SECONDS", default=30.0)
 STREAM_MAX_SECONDS = env.float("STREAM_MAX_SECONDS", default=3600.0)
 STREAM_AUTH_SECONDS = env.float("STREAM_AUTH_SECONDS", default=15.0)  # between two re-checks of their credentials
 STREAM_READERS = env.int("STREAM_READERS", default=2)  # threads, and database connections, that read for all streams
