@@ -81,11 +81,11 @@ class QuotaExceeded(LifecycleError):
     """The organization has used up what it may submit or hold for now. Facts: `limit`, `current` and `retry_after` in
     seconds."""
 
+    code = "queue_full"
+
 
 class QueueFull(QuotaExceeded):
     """The organization has as many waiting jobs as its plan allows."""
-
-    code = "queue_full"
 
 
 class SubmitRateExceeded(QuotaExceeded):

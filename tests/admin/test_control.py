@@ -235,9 +235,13 @@ def test_a_pools_policy_is_changed_with_a_reason(olga, pool):
 def test_a_plan_has_its_limits_and_weight(olga, db):
     plan = PlanFactory(name="free", priority=100)
     asked = {"priority": "100", "max_timeout_seconds": "60", "max_active": "1", "one_per_address": "on", "weight": "3"}
+    asked |= {"max_queued": "500", "submits_per_minute": "", "submit_burst": "64"}
     assert olga.post(address(Plan, "change", plan.pk), asked).status_code == 302
     plan.refresh_from_db()
     assert (plan.max_active, plan.one_per_address, plan.weight) == (1, True, 3)
+    assert (plan.max_queued, plan.submits_per_minute, plan.submit_burst) == (500, None, 64)
+    too_little = olga.post(address(Plan, "change", plan.pk), asked | {"max_queued": "63", "submit_burst": "63"})
+    assert set(too_little.context["adminform"].form.errors) == {"max_queued", "submit_burst"}
     assert "free (100)" in text_of(olga.get(address(Plan, "changelist")))
 
 

@@ -71,7 +71,7 @@ def test_a_project_goes_into_a_pool_that_exists(olga):
 
 
 def test_a_plan_and_a_pool_keep_their_names(olga, plan):
-    form = {"name": "free", "priority": "250", "max_timeout_seconds": "60", "weight": "1"}
+    form = {"name": "free", "priority": "250", "max_timeout_seconds": "60", "weight": "1", "submit_burst": "2000"}
     olga.post(address(Plan, "change", plan.pk), form)
     pool = PoolFactory()
     olga.post(
@@ -103,7 +103,7 @@ def test_a_change_and_its_event_are_one(olga, plan, monkeypatch):
         raise DatabaseError("no room")
 
     monkeypatch.setattr("orchestrator.admin.recording.record", full)
-    form = {"priority": "250", "max_timeout_seconds": "60", "weight": "1"}
+    form = {"priority": "250", "max_timeout_seconds": "60", "weight": "1", "submit_burst": "2000"}
     with pytest.raises(DatabaseError):
         olga.post(address(Plan, "change", plan.pk), form)
     plan.refresh_from_db()
@@ -113,7 +113,7 @@ def test_a_change_and_its_event_are_one(olga, plan, monkeypatch):
 def test_editing_needs_its_own_permission(plan):
     viewer = client_of(person("vera", "runtime_jobs.view_plan"))
     editor = client_of(person("edda", "runtime_jobs.view_plan", "runtime_jobs.change_plan"))
-    form = {"priority": "250", "max_timeout_seconds": "60", "weight": "1"}
+    form = {"priority": "250", "max_timeout_seconds": "60", "weight": "1", "submit_burst": "2000"}
     assert viewer.get(address(Plan, "change", plan.pk)).status_code == 200
     assert viewer.post(address(Plan, "change", plan.pk), form).status_code == 403
     assert editor.post(address(Plan, "change", plan.pk), form).status_code == 302
@@ -121,7 +121,10 @@ def test_editing_needs_its_own_permission(plan):
 
 
 def test_the_history_of_a_tenant_is_its_operator_events(olga, plan):
-    olga.post(address(Plan, "change", plan.pk), {"priority": "250", "max_timeout_seconds": "60", "weight": "1"})
+    olga.post(
+        address(Plan, "change", plan.pk),
+        {"priority": "250", "max_timeout_seconds": "60", "weight": "1", "submit_burst": "2000"},
+    )
     answer = olga.get(address(Plan, "history", plan.pk), follow=True)
     assert [event.action for event in answer.context["cl"].result_list] == ["plan.changed"]
 

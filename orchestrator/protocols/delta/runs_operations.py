@@ -156,7 +156,7 @@ _WHOLE = OpenApiExample(
 
 ADMISSION = (
     *("feature_not_enabled", "project_not_enabled", "repository_not_allowed", "pool_forbidden"),
-    *("timeout_above_plan", "idempotency_conflict"),
+    *("timeout_above_plan", "idempotency_conflict", "queue_full", "submit_rate_exceeded"),
 )
 START = described(
     "start_delta_run",

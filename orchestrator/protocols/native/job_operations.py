@@ -55,6 +55,9 @@ def _of_jobs(view: _View) -> Described:
     )
 
 
+QUOTA = ("queue_full", "submit_rate_exceeded")
+
+
 def _create(view: _View) -> Described:
     return described(
         f"submit_{view.noun}",
@@ -65,7 +68,7 @@ def _create(view: _View) -> Described:
         codes=(
             *("not_found", "feature_not_enabled", "project_not_enabled", "repository_not_allowed"),
             *("pool_forbidden", "timeout_above_plan", "invalid_dependency"),
-            *("priority_forbidden", "idempotency_conflict"),
+            *("priority_forbidden", "idempotency_conflict", *QUOTA, "too_many_concurrency_keys"),
         ),
     )
 
@@ -78,7 +81,7 @@ def _bulk(view: _View) -> Described:
         responses={200: OpenApiResponse(view.results, description=became)},
         parameters=[KEY, REPLAYED_MANY],
         examples=view.bulk,
-        codes=("idempotency_conflict",),
+        codes=("idempotency_conflict", *QUOTA),
     )
 
 
@@ -102,7 +105,7 @@ def _retry(view: _View) -> Described:
         responses={201: view.shown},
         parameters=[KEY, LOCATION, REPLAYED],
         examples=[examples.RETRY],
-        codes=("not_found", "not_final", "already_final", "already_retried", "idempotency_conflict"),
+        codes=("not_found", "not_final", "already_final", "already_retried", "idempotency_conflict", *QUOTA),
     )
 
 
