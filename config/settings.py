@@ -168,8 +168,8 @@ MAX_CONNECTIONS_PER_ADDRESS = env.int("MAX_CONNECTIONS_PER_ADDRESS", default=512
 WEBSOCKET_MESSAGE_BYTES = env.int("WEBSOCKET_MESSAGE_BYTES", default=1 << 20)
 REQUEST_THREADS = env.int("REQUEST_THREADS", default=40)  # requests that are answered at once, under ASGI
 REQUEST_QUEUE = env.int("REQUEST_QUEUE", default=256)  # requests that wait for a thread; one more is answered 503
-LOGIN_THREADS = env.int("LOGIN_THREADS", default=2)  # of forms with a password, which are slow by intention
-LOGIN_QUEUE = env.int("LOGIN_QUEUE", default=20)
+LOGIN_THREADS = env.int("LOGIN_THREADS", default=12)  # of forms with a password: two hash, the others wait
+LOGIN_QUEUE = env.int("LOGIN_QUEUE", default=64)
 # Streamed answers (job logs), counted in each process for itself.
 STREAMS_PER_CALLER = env.int("STREAMS_PER_CALLER", default=100)  # of one API token or person
 STREAMS_PER_ORGANIZATION = env.int("STREAMS_PER_ORGANIZATION", default=300)

@@ -13,7 +13,8 @@ from django.test import Client
 from leases.limits import Subject
 from leases.models import Breaker, Limit, LimitScope
 from orchestrator import lifecycle
-from orchestrator.ingest.runs import store
+from orchestrator.ingest.models import Run
+from orchestrator.ingest.runs import digest_of
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from tests.admin.chromium import Chromium
@@ -40,7 +41,18 @@ def scene(transactional_db) -> Scene:
     """The busy afternoon, its newest good job with a run as our worker would have traced it."""
     found = busy()
     job, claim = found.jobs["good-5"], found.claims["good-5"]
-    store(payload_for(job, claim.lease.worker), worker=claim.lease.worker)
+    payload = payload_for(job, claim.lease.worker)
+    # Not by `store`: the afternoon lies in the past, and its leases are over.
+    Run.objects.create(
+        run_id=job.ingest_run_id or f"run_{job.job_ulid[4:]}",
+        job_id=job.job_ulid,
+        fence=claim.lease.fence,
+        org_slug=job.org_slug,
+        project_slug=job.project_slug,
+        worker_id=claim.lease.worker_id,
+        payload=payload,
+        payload_sha256=digest_of(payload),
+    )
     return found
 
 

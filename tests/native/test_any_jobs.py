@@ -223,8 +223,9 @@ def test_the_log_shows_all_steps_in_order(alice, wendy, leased):
     assert b"".join(answer.streaming_content) == b"one two three four"
 
 
-def test_the_organization_must_have_the_feature():
+def test_hosted_analysis_is_demanded_of_its_own_type_only():
     poor = OrganizationFactory(slug="sandtrace", hosted_runtime_analysis=False)
     ProjectFactory(organization=poor)
     caller = Caller(api_token(poor))
-    refused(lambda: caller.post(JOBS, SUBMIT_ANY_BODY), 403, "feature_not_enabled")
+    refused(lambda: caller.post("/v1/runtime/jobs", SUBMIT_BODY), 403, "feature_not_enabled")
+    assert caller.post(JOBS, SUBMIT_ANY_BODY).status_code == 201

@@ -82,6 +82,8 @@ OF_RUNS = [
 ]
 LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
 LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents"]
+# An organization's own row: tests/native/test_submit_quotas.py.
+OF_QUOTAS = ["/v1/quotas"]
 SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
 PAGES = ["/runs/<run_id>/"]
@@ -148,7 +150,7 @@ def test_no_address_is_forgotten():
         {("GET", path) for path in [*LISTS, *LISTS_OF_CONTROL]}
         | {("POST", path) for path in OF_RUNNERS}
         | {("POST", path) for path in [*SUBMITS, *BULK]}
-        | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS]}
+        | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS, *OF_QUOTAS]}
     )
     there = {
         (method, path)

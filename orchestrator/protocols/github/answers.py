@@ -19,16 +19,6 @@ STATES = ["QUEUED", "RUNNING", "CANCEL_REQUESTED", "TIMEOUT", *ENDED.values()]
 RANK = (Outcome.CREATED, Outcome.DUPLICATE, Outcome.REFUSED, Outcome.IGNORED)
 
 
-class RunRefused(serializers.Serializer):
-    """`refused`: the code of the submit quota that is used up, with its numbers."""
-
-    refused = serializers.CharField()
-    limit = serializers.IntegerField()
-    current = serializers.IntegerField()
-    burst = serializers.IntegerField(required=False)
-    retry_after = serializers.IntegerField(help_text="Seconds; as in `Retry-After`.")
-
-
 class RunTakenUp(serializers.Serializer):
     """`run_id` and `state` of the run; only `refused`, the code of the reason, where there is none."""
 
@@ -41,15 +31,16 @@ def answer(taken: Sequence[Taken]) -> Response:
     """Of several projects' outcomes the one that says most: each is in the admin.
 
     A refusal that passes by itself (a submit quota) is a 429, so that GitHub lists the delivery as failed and it can be
-    redelivered: the same delivery is then taken afresh. Any other refusal is a 202: sending again would not help."""
+    redelivered: the same delivery is then taken afresh. Any other refusal is a 202: sending again would not help.
+
+    Raises QuotaExceeded."""
     best = min(taken, key=lambda one: RANK.index(one.outcome))
     if best.first is not None:
         body = {"run_id": best.first.batch_ulid, "state": _state(best.first.batch_ulid)}
         return Response(body, status=201 if best.outcome == Outcome.CREATED else 202)
     exceeded = next((one.refusal for one in taken if isinstance(one.refusal, QuotaExceeded)), None)
     if exceeded is not None:
-        headers = {"Retry-After": str(exceeded.facts["retry_after"])}
-        return Response({"refused": exceeded.code, **exceeded.facts}, status=429, headers=headers)
+        raise exceeded
     return Response({"refused": best.refusal.code} if best.refusal else None, status=202)
 
 
@@ -81,10 +72,7 @@ RECEIVE = described(
         202: OpenApiResponse(
             RunTakenUp, description="A run that was there, or `refused`; without a body where there is nothing to do."
         ),
-        429: OpenApiResponse(
-            RunRefused, description="The organization's submit quota is used up. The delivery is kept; redeliver it."
-        ),
     },
     examples=[OpenApiExample("run", _RUN, response_only=True)],
-    codes=("webhook_not_configured",),
+    codes=("queue_full", "submit_rate_exceeded", "webhook_not_configured"),
 )

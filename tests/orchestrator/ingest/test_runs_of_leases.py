@@ -171,7 +171,7 @@ class TestRunsOfTheReleaseBefore:
         Run.objects.all().delete()
 
     def test_the_migration_gives_them_the_lease_into_which_they_fell(self, job, worker, mallory, payload):
-        backfill = import_module("orchestrator.migrations.0005_runs_of_leases").BACKFILL
+        backfill = import_module("orchestrator.migrations.0004_runs_of_leases").BACKFILL
         self.stored(job, worker, payload)
         self.stored(job, mallory, payload, run_id="run_other", job_id="rtj_01j00000000000000000000001")
         with connection.cursor() as cursor:

@@ -53,6 +53,7 @@ def forced(held):
 
 def timed_out(held):
     held.say("runner_heartbeat")
+    Lease.objects.update(expires_at=after(held.job.executing_at, 400))  # its heartbeats go on
     lifecycle.time_out(job_ulid=held.job.job_ulid, now=after(held.job.executing_at, 361))
 
 
