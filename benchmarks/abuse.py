@@ -27,6 +27,7 @@ DEFAULT_SECONDS = 60.0
 SETTLE_SECONDS = 45.0  # longer than every time limit of the server: what it still holds then, it leaks
 PROBE_PERIOD = 0.2
 REQUEST_TIMEOUT = 30.0
+RETRY_SECONDS = 5.0
 LOG_CHUNKS, LOG_CHUNK_BYTES = 64, 64 << 10
 VICTIM, HEADS, READERS, VISITORS, SENDERS = (f"127.0.0.{number}" for number in (1, 2, 3, 4, 5))
 
@@ -114,14 +115,14 @@ async def _slow_body(target: Target, seen: Answers) -> None:
 
 
 async def _again(act: Callable[[], Awaitable[None]], until: float, seen: Answers) -> None:
-    """Repeat an abuse; a client that was cut off waits a moment and comes back."""
+    """Repeat an abuse; a client that was refused or cut off comes back after the server's `Retry-After`."""
     while time.monotonic() < until:
         try:
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 await act()
         except (OSError, TimeoutError) as error:
             seen[type(error).__name__] += 1
-        await asyncio.sleep(min(1.0, max(0.0, until - time.monotonic())))
+        await asyncio.sleep(min(RETRY_SECONDS, max(0.0, until - time.monotonic())))
 
 
 async def _probe(target: Target, head: str, body: Callable[[], bytes], expected: int, until: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ulid import ULID
 
-from workers.agent import signals
+from workers.agent import open_files, signals
 from workers.agent.backoff import Pause, insist
 from workers.agent.bench import Bench
 from workers.agent.checkout import Bounds, Checkout, Mirrors
@@ -73,6 +73,7 @@ class Agent:
 
     def run(self, *, once: bool = False) -> None:
         """Work until the first signal has drained it, or for one claim. Raises WorkerCrashed."""
+        open_files.raise_limit(self._options.capacity)
         with contextlib.ExitStack() as stack:
             stack.callback(self._client.close)
             folder = stack.enter_context(contextlib.closing(WorkFolder(self._options.work_dir)))

@@ -77,13 +77,18 @@ def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -
     assert process.stdout is not None  # noqa: S101 - a pipe was asked for
     output, tail = process.stdout.fileno(), b""
     ended = os.pidfd_open(process.pid)
+    poll = select.poll()  # select() takes no descriptor above 1023
+    poll.register(output, select.POLLIN)
+    poll.register(ended, select.POLLIN)
     try:
         while True:
-            ready, _, _ = select.select([output, ended], [], [], TICK_SECONDS)
-            if output in ready:
+            ready = dict(poll.poll(TICK_SECONDS * 1000))
+            if ready.get(output, 0) & select.POLLIN:
                 tail = (tail + os.read(output, 1 << 16))[-TAIL_BYTES:]
             if ended in ready:
                 return _drained(output, tail), None
+            if output in ready and not ready[output] & select.POLLIN:
+                poll.unregister(output)  # all writers have closed it: it would be ready for ever
             if cut_for := watch():
                 return tail, cut_for
     finally:
@@ -103,7 +108,9 @@ def _outlive(group: int) -> None:
 
 def _drained(output: int, tail: bytes) -> bytes:
     """Read what is there already; somebody may still hold the other end open."""
-    while select.select([output], [], [], 0)[0]:
+    poll = select.poll()
+    poll.register(output, select.POLLIN)
+    while poll.poll(0):
         piece = os.read(output, 1 << 16)
         if not piece:
             break

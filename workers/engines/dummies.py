@@ -23,7 +23,7 @@ from workers.engines.egress import PORT, EgressProxy
 from workers.engines.notices import Answer, Question, Reply
 
 _TYPE = 0xF
-_AT_MOST = 512  # ends held here at a time: the worker's own descriptors are at stake
+MAX_ENDS = 512  # held here at a time, for each job: the worker's own descriptors are at stake
 _DNS = 53
 _IN_PLACE_OF = {socket.SOCK_STREAM: socket.SOCK_STREAM, socket.SOCK_DGRAM: socket.SOCK_SEQPACKET}
 
@@ -64,7 +64,7 @@ class Dummies:
             return Reply(error=errno.EAFNOSUPPORT)
         if kind & _TYPE not in _IN_PLACE_OF:
             return Reply(error=errno.EPERM)
-        if len(self._ends) >= _AT_MOST:
+        if len(self._ends) >= MAX_ENDS:
             return Reply(error=errno.EMFILE)
         theirs, ours = socket.socketpair(socket.AF_UNIX, _IN_PLACE_OF[socket.SocketKind(kind & _TYPE)])
         theirs.setblocking(not kind & socket.SOCK_NONBLOCK)
@@ -84,7 +84,11 @@ class Dummies:
         if not end.is_stream:
             return Reply()
         if self.proxy and (address, end.port) == ("127.0.0.1", PORT):
-            self.proxy.serve(self._let_go(inode))
+            try:
+                client = self._let_go(inode)
+            except KeyError:  # the job has just shut it down, and `_empty` was faster
+                return Reply(error=errno.EPIPE)
+            self.proxy.serve(client)
             return Reply()
         is_loopback = ipaddress.ip_address(address).is_loopback
         return Reply(error=errno.ECONNREFUSED if is_loopback else errno.ENETUNREACH)

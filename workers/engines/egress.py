@@ -130,7 +130,7 @@ class EgressProxy:
                 client.close()
                 return
             self._live[connection] = thread
-        thread.start()
+            thread.start()  # under the lock: `finish` must not join a thread that has not started
 
     def finish(self) -> tuple[NetworkRecord, ...]:
         """End every connection, and tell what there was. Nothing is relayed after this."""

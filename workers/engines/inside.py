@@ -140,5 +140,12 @@ class Launcher:
         with contextlib.suppress(OSError):  # it died a moment ago: whoever waits for its end sees that
             self.ours.send(b"go")
 
+    def take(self, name: str) -> int:
+        """Returns the descriptor of that name, which is the caller's to close from then on."""
+        return self.given.pop(name)
+
     def close(self) -> None:
+        """Close the connection, and what the launcher gave and no caller took: it may end before its "ready"."""
         self.ours.close()
+        while self.given:
+            os.close(self.given.popitem()[1])

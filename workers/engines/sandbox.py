@@ -123,7 +123,7 @@ class Sandbox:
             pump.start()
         self.box.started(top)
         if self.launcher.wait_until_ready(top, stop.asked.is_set) and self.box.is_ready():
-            self._answer(self.launcher.given)
+            self._answer()
             self.meter.start()
             self.launcher.go()
             self.reason = Vigil(
@@ -138,14 +138,14 @@ class Sandbox:
         elif stop.asked.is_set():
             self.reason = "stopped"
 
-    def _answer(self, given: dict[str, int]) -> None:
+    def _answer(self) -> None:
         def record(question: Question, reply: Reply) -> None:
             self.lines.answered(attempts.line(question, reply))
 
-        self.notices = Notices(given["notices"], self.box.answers(self.proxy), record)
+        self.notices = Notices(self.launcher.take("notices"), self.box.answers(self.proxy), record)
         self.notices.start()
-        if self.proxy and "port" in given:
-            self.proxy.listen_on(socket.socket(fileno=given["port"]))
+        if self.proxy and "port" in self.launcher.given:
+            self.proxy.listen_on(socket.socket(fileno=self.launcher.take("port")))
 
     def _clear(self, top: subprocess.Popen[bytes]) -> Seen:
         """End what is left, then what serves it, then what holds it: each waits for the one before."""

@@ -178,6 +178,8 @@ class LimitedHttpProtocol(HttpConnection):
         if len(self.pipeline) >= MAX_PIPELINED:
             detail = f"At most {MAX_PIPELINED} requests of a connection may wait for the response to another."
             self._stop_parsing(Refusal(400, "invalid", detail))
+        if self.parser.should_upgrade() and self._should_upgrade():
+            self._require_handshake()
         super().on_headers_complete()
         self._receiving = self.cycle
         self.table.begin_request(self)
@@ -202,6 +204,21 @@ class LimitedHttpProtocol(HttpConnection):
             self.table.end_request(self)
         if self._is_answered_early and self._deadline is None:
             self._set_deadline(settings.BODY_SECONDS, lambda: self._cut_off("body_after_response"))
+
+    def _require_handshake(self) -> None:
+        """Refuses what the WebSocket protocol would wait for without a limit of time, or answer out of turn.
+
+        It takes no request with a body: the connection stayed open, and protected from eviction, until its client left.
+        """
+        has_body = any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+            for name, value in self.headers
+        )
+        if self.parser.get_method() != b"GET" or has_body:
+            self._stop_parsing(Refusal(400, "invalid", "A WebSocket handshake is a GET request without a body."))
+        if self.pipeline or self._is_response_due:
+            detail = "A WebSocket handshake must wait for the response to the request before it."
+            self._stop_parsing(Refusal(400, "invalid", detail))
 
     def _stop_parsing(self, refusal: Refusal) -> None:
         """Ends `feed_data`, which reports only that a callback failed."""
@@ -350,7 +367,8 @@ def _late() -> Refusal:
 
 
 class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """Bounds what uvicorn does not: fragments of a message, and replies to control frames that nobody reads."""
+    """Bounds what uvicorn does not: handshakes that are none, fragments of a message, and replies to control frames
+    that nobody reads."""
 
     http: LimitedHttpProtocol | None = None  # the protocol of the handshake, which holds the place in the table
 
@@ -361,6 +379,18 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if len(self.frames) > MAX_FRAGMENTS or self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self._refuse_handshake()
+        elif len(self.frames) > MAX_FRAGMENTS or self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             REFUSED.labels("websocket_frames").inc()
             self.transport.abort()
+
+    def _refuse_handshake(self) -> None:
+        """Answers a request that `websockets` could not parse, such as one with a line above its own limit.
+
+        uvicorn sends nothing then and keeps the connection."""
+        REFUSED.labels("websocket_handshake").inc()
+        response = b"".join(self.conn.data_to_send())
+        self.handshake_complete = True
+        self.transport.write(response or STATUS_LINE[400] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+        self.transport.close()

@@ -1,0 +1,51 @@
+"""Descriptors of the worker: what a job can make the worker keep."""
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from workers.engines.base import Egress, Stop
+
+EGRESS = Egress(("example.test",))
+
+
+def descriptors():
+    """Return what this process has open of the kinds that a sandbox gives to it."""
+    gc.collect()
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            name = str(link.readlink())
+        except FileNotFoundError:
+            continue
+        if name.startswith(("socket:", "anon_inode:seccomp")):
+            found.append(name)
+    return sorted(found)
+
+
+def test_a_command_that_does_not_exist_leaves_no_descriptor(bench):
+    before = descriptors()
+    for _ in range(3):
+        assert bench.run("no-such-command", egress=EGRESS).kind == "not_found"
+    assert descriptors() == before
+
+
+def test_a_job_that_is_stopped_while_it_starts_leaves_no_descriptor(bench):
+    bench.sh("true")
+    before = descriptors()
+    for delay in range(5, 60, 5):
+        stop = Stop()
+        threading.Timer(delay / 1000, lambda stop=stop: stop.ask(now=True)).start()
+        bench.sh("sleep 1", stop=stop, egress=EGRESS)
+    assert descriptors() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the self-test of an ordinary user is the same")
+def test_the_self_test_leaves_no_descriptor(engines):
+    for engine in engines.values():
+        before = descriptors()
+        assert engine.check().missing == ()
+        assert descriptors() == before

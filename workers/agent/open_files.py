@@ -1,0 +1,29 @@
+"""The worker's limit of open files: what all of its jobs together can make it hold."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+from workers.engines.dummies import MAX_ENDS
+from workers.engines.egress import MAX_CONNECTIONS
+
+logger = logging.getLogger(__name__)
+
+PER_JOB = MAX_ENDS + 2 * MAX_CONNECTIONS + 64  # sockets that lead nowhere, both ends of relayed ones, pipes and files
+OWN = 256  # connections to the server, volumes, logs
+
+
+def raise_limit(capacity: int) -> None:
+    """Raise the soft limit to what so many jobs can take, as far as the hard limit allows.
+
+    A worker without a free descriptor sends no heartbeat: one job would end all the others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = OWN + capacity * PER_JOB
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < needed:
+        logger.warning(
+            "%d open files allowed, %d jobs may need %d: raise LimitNOFILE or lower --capacity", hard, capacity, needed
+        )
