@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import IO, Any, TypeVar
 
 from django.conf import settings
@@ -30,11 +30,17 @@ def has_gone(request: HttpRequest) -> bool:
     return left is not None and left.done()
 
 
+def _client(scope: Any) -> Hashable:
+    """Return what the queue for a thread tells clients apart by: the credentials, else the address."""
+    headers = dict(scope["headers"])
+    return headers.get(b"authorization") or headers.get(b"cookie") or (scope["client"] or ("",))[0]
+
+
 class ThreadedHandler(ASGIHandler):
     """Django's own handler crosses between the loop and a thread of the request's own a dozen times, which costs more
     than most views do. All middleware and views here are synchronous: one crossing is enough.
 
-    The body has been read by `http.asgi.bodies`, whole. Requests that hash a password have two threads of their own."""
+    The body has been read by `http.asgi.bodies`, whole. Requests that hash a password have threads of their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,13 +56,14 @@ class ThreadedHandler(ASGIHandler):
         body = scope.get(BODY_FILE) or io.BytesIO((await receive())["body"])
         pool = self.login_threads if hashes_a_password(scope["method"], scope["path"]) else self.threads
         # A claim that has waited looks again whatever the queue is: `Waking.looks` bounds how many do at a time.
-        if pool.is_full and LOOK not in scope:
+        client = _client(scope)
+        if pool.is_full(client) and LOOK not in scope:
             OVERLOADS.labels(pool.name).inc()
             await send_refusal(overloaded("Too many requests wait for a thread of this process."), scope, send)
             return
         left = asyncio.ensure_future(receive())
         try:
-            response = await pool.run(self._answer, {**scope, LEFT: left}, body)
+            response = await pool.run(self._answer, {**scope, LEFT: left}, body, client=client)
             if response is None:
                 return
             if response.streaming:
