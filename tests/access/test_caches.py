@@ -48,3 +48,4 @@ def test_files_that_are_everybody_s_are_stored(browser):
     response = browser.get("/static/orchestrator/console.css")
     assert response.status_code == 200
     assert "max-age" in response["Cache-Control"]
+    response.close()  # it streams a file
