@@ -24,8 +24,8 @@ test: setup chromium ## the whole test suite (ARGS="-k name" for a part of it)
 	@$(RUN) -m pytest --numprocesses auto $(ARGS)
 
 proof: setup ## the lease protocol at length: 200 random stories of 40 steps, the mutants, 500 races of each pair of verbs
-	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 $(RUN) -m pytest -o timeout=3600 tests/proof tests/orchestrator/test_races.py \
-		tests/orchestrator/test_races_of_pairs.py $(ARGS)
+	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 $(RUN) -m pytest -o timeout=3600 tests/lease_model tests/orchestrator/services/test_races.py \
+		tests/orchestrator/services/test_races_of_pairs.py $(ARGS)
 
 chaos: setup ## kill server, clock, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
@@ -49,7 +49,7 @@ lock: .venv/.installed ## write requirements.txt anew from pyproject.toml
 		pyproject.toml --group dev --output-file requirements.txt
 
 clean: ## remove what the targets above have made: the environment, the state, caches
-	@if [ -e $(STATE_DIR) ]; then $(call python) -m config.places $(STATE_DIR)/demo $(STATE_DIR); fi
+	@if [ -e $(STATE_DIR) ]; then $(call python) -m config.paths $(STATE_DIR)/demo $(STATE_DIR); fi
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -29,12 +29,12 @@ def main() -> None:
     except ImportError:
         sys.exit("Django is not installed here: run `make setup`, then use .venv/bin/python manage.py")
     if needs_database(sys.argv[1:]):
-        from config.embedded_postgres import EmbeddedPostgresFailed, ensure_unless_given  # noqa: PLC0415 - only then
-        from config.places import PlaceRefused  # noqa: PLC0415 - only then
+        from config.paths import PathError  # noqa: PLC0415 - only then
+        from config.postgres.embedded import EmbeddedPostgresFailed, ensure_unless_given  # noqa: PLC0415 - only then
 
         try:
             ensure_unless_given()
-        except (EmbeddedPostgresFailed, PlaceRefused) as error:
+        except (EmbeddedPostgresFailed, PathError) as error:
             sys.exit(str(error))
     if os.environ["DATABASE_ROLE"] == "migrate" and needs_database(sys.argv[1:]):
         require_database()

@@ -16,7 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import machine, stage, table
+from benchmarks import environment as benchmarks_environment
+from benchmarks import machine, table
 from benchmarks.peers import environment
 from benchmarks.sizes import Sizes, chosen
 
@@ -46,7 +47,7 @@ PROMISED = (
 def main() -> int:
     sizes, began = chosen(), time.monotonic()
     asked = os.environ.get("ONLY", "").split() or list(SCENES)
-    place = stage.opened()
+    place = benchmarks_environment.opened()
     _install(place)
     found: dict[str, Any] = {"form": sizes.name, "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "failed": {}}
     found |= {"machine": machine.described(place), "audit": []}
@@ -59,7 +60,7 @@ def main() -> int:
     return 1 if found["failed"] else 0
 
 
-def _install(place: stage.Stage) -> None:
+def _install(place: benchmarks_environment.Stage) -> None:
     """Before anything is measured. What cannot be installed is missing from the table, and the reason is there."""
     for wanted in (environment.python_of_peers, environment.tools):
         try:
@@ -68,7 +69,7 @@ def _install(place: stage.Stage) -> None:
             sys.stderr.write(f"{error}\n")
 
 
-def _play(name: str, place: stage.Stage, sizes: Sizes, found: dict[str, Any]) -> None:
+def _play(name: str, place: benchmarks_environment.Stage, sizes: Sizes, found: dict[str, Any]) -> None:
     """One scene on an empty database; what goes wrong in it is told, and the others go on."""
     began = time.monotonic()
     try:
@@ -83,9 +84,9 @@ def _play(name: str, place: stage.Stage, sizes: Sizes, found: dict[str, Any]) ->
 
 
 def _audited() -> list[str]:
-    from orchestrator.audit.inspection import inspect  # noqa: PLC0415 - after the settings
+    from orchestrator.audit.runner import run_audit  # noqa: PLC0415 - after the settings
 
-    return [str(finding)[:300] for finding in inspect()]
+    return [str(finding)[:300] for finding in run_audit()]
 
 
 def _keep(found: dict[str, Any], pictures: dict[str, str], sizes: Sizes) -> None:

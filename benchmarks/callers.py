@@ -7,7 +7,7 @@ import asyncio
 import time
 from typing import Any
 
-from benchmarks.tally import Tally
+from benchmarks.histogram import Tally
 from benchmarks.wire import Connection, Gone
 
 COMPLETED = {"result": {"status": "succeeded", "exit_code": 0}}

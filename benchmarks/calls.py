@@ -14,7 +14,7 @@ from collections import defaultdict
 from typing import Any
 
 from benchmarks import processors
-from benchmarks.stage import Stage, opened
+from benchmarks.environment import Stage, opened
 
 ROUNDS = int(os.environ.get("ROUNDS", "300"))
 WARMUP = 30

@@ -9,12 +9,12 @@ from statistics import median
 from typing import Any
 
 from benchmarks import pgbench, servers, tenants
-from benchmarks.beside import ratio
+from benchmarks.environment import Stage
 from benchmarks.lifecycles import libraries
 from benchmarks.load import Plan, loaded
+from benchmarks.peers_runner import ratio
 from benchmarks.sizes import Sizes
-from benchmarks.stage import Stage
-from orchestrator import lifecycle
+from orchestrator import services
 from tests.factories import offer
 from workers.models import Worker
 
@@ -77,4 +77,4 @@ def _over_http(stage: Stage, sizes: Sizes, layout: str, crew: tenants.Tenants, f
 def _verb(crew: tenants.Tenants) -> Callable[[], Any]:
     """A claim by the last worker, which nobody else is."""
     worker = Worker.objects.select_related("pool").get(worker_id=crew.workers[-1][0])
-    return lambda: lifecycle.claim(worker=worker, offer=offer(worker, job_types=("steps",)), acknowledge=True)
+    return lambda: services.claim(worker=worker, offer=offer(worker, job_types=("steps",)), acknowledge=True)

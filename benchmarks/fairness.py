@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks import servers, tenants
+from benchmarks.environment import Stage
 from benchmarks.lifecycles import libraries
 from benchmarks.load import Plan, loaded
 from benchmarks.sizes import Sizes
-from benchmarks.stage import Stage
 
 NINE = {f"small-{number}": 10 for number in range(9)}
 WORKERS = 8

@@ -14,9 +14,9 @@ from typing import Any
 from django.db import connection
 
 from benchmarks import lists, plot, tenants
+from benchmarks.environment import Stage
 from benchmarks.sizes import Sizes
-from benchmarks.stage import Stage
-from orchestrator import lifecycle
+from orchestrator import services
 from runtime_jobs.models import Job
 from tests.factories import PoolFactory, WorkerFactory, offer
 from workers.models import Worker
@@ -51,10 +51,10 @@ class Scene:
 
     def claim(self) -> float:
         started = time.perf_counter()
-        claimed = lifecycle.claim(worker=self.worker, offer=offer(self.worker, job_types=("steps",)))
+        claimed = services.claim(worker=self.worker, offer=offer(self.worker, job_types=("steps",)))
         seconds = time.perf_counter() - started
         assert claimed is not None, self.name
-        lifecycle.release(lease_ulid=claimed.lease.lease_ulid, worker=self.worker)
+        services.release(lease_ulid=claimed.lease.lease_ulid, worker=self.worker)
         Job.objects.filter(pk=claimed.job.pk).update(release_count=0)
         return seconds
 

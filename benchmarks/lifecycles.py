@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from benchmarks import processors, servers, tenants
+from benchmarks.environment import Stage
 from benchmarks.load import Plan, begun
 from benchmarks.peers import environment
 from benchmarks.sizes import Sizes
-from benchmarks.stage import Stage
 
 
 def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from typing import Any
 import uvloop
 
 from benchmarks.callers import Tenant, Worker
-from benchmarks.flows import Client, run
-from benchmarks.tally import Tally
-from config.places import BASE_DIR
+from benchmarks.clients import Client, run
+from benchmarks.histogram import Tally
+from config.paths import BASE_DIR
 
 GRACE = 90.0  # seconds that a load may take beyond its time: what was begun is finished
 
@@ -27,7 +27,7 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """`flow` of `benchmarks.flows`, by so many `clients`; they share out `workers` (id, token). `token` and `bodies`:
+    """`flow` of `benchmarks.clients`, by so many `clients`; they share out `workers` (id, token). `token` and `bodies`:
     of the tenant that submits. `jobs`: how many a drain shall end at most; `until`: of which tenants how
     many are enough; `held`: seconds that a worker keeps each."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.stage import Stage
+from benchmarks.environment import Stage
 
 COMMITS = 300
 SHOWN = ("fsync", "full_page_writes", "synchronous_commit", "shared_buffers", "max_wal_size")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from benchmarks.stage import OURS, Stage
+from benchmarks.environment import OURS, Stage
 from benchmarks.tenants import FIRST_WORKER
 
 LITERAL = re.compile(r"(E?)'((?:[^']|'')*)'")

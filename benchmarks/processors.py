@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.stage import Stage
-from config import places
+from benchmarks.environment import Stage
+from config import paths
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -33,7 +33,7 @@ class Used:
 
 def of_postgres(stage: Stage) -> list[int]:
     """The server's process and its children, those that serve a connection among them."""
-    pid_file = places.home(stage.state) / "postgres" / "data" / "postmaster.pid"
+    pid_file = paths.home(stage.state) / "postgres" / "data" / "postmaster.pid"
     pid = int(pid_file.read_text().split()[0])
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import processors, servers, tenants
+from benchmarks.environment import OURS, Stage
 from benchmarks.lifecycles import libraries
 from benchmarks.load import Plan, begun
 from benchmarks.peers import environment
 from benchmarks.sizes import Sizes
-from benchmarks.stage import OURS, Stage
 
 FLOWS = ("claims", "lifecycles", "many")
 SHOWN = 40

@@ -34,7 +34,7 @@ from workers.engines import engine_named
 try:
     from workers.engines.contract import RunLimits, RunSpec, StopSignal
 except ImportError:  # a checkout before the names of 0.1.0 were settled
-    from workers.engines.base import Limits as RunLimits, Order as RunSpec, Stop as StopSignal
+    from workers.engines.contract import RunLimits as RunLimits, Order as RunSpec, Stop as StopSignal
 engine = engine_named(sys.argv[2], first_uid=int(sys.argv[3]))
 assert not engine.check().missing  # also finds the volumes that hold the disk limit, in a checkout that has them
 base = Path(tempfile.mkdtemp(prefix="sandbox-overhead-"))

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.stage import Stage
-from config.places import BASE_DIR
-from orchestrator import installation
-from orchestrator.crew import child_environment
-from orchestrator.installation import Address
+from benchmarks.environment import Stage
+from config.paths import BASE_DIR
+from orchestrator.devtools import dev_server
+from orchestrator.devtools.dev_server import ListenAddress
+from orchestrator.devtools.process_supervisor import child_environment
 
 ANSWERS_WITHIN = 60.0
 
@@ -28,11 +28,11 @@ class NeverAnswered(Exception):
     """A server that was started and did not answer; its log says why."""
 
 
-def command(layout: str, address: Address) -> list[str]:
+def command(layout: str, address: ListenAddress) -> list[str]:
     """`asgi-N`: what `make up` starts, in N processes. `wsgi-N`: granian in N processes of 8 threads."""
     kind, _, processes = layout.partition("-")
     if kind == "asgi":
-        return [*installation.server(address).command, *(["--workers", processes] if processes != "1" else [])]
+        return [*dev_server.server(address).command, *(["--workers", processes] if processes != "1" else [])]
     options = ["--interface", "wsgi", "--host", address.host, "--port", str(address.port), "--workers", processes]
     return [sys.executable, "-m", "granian", *options, "--blocking-threads", "8", "--no-ws", "config.wsgi:application"]
 
@@ -43,7 +43,7 @@ class Serving:
 
     stage: Stage
     layout: str
-    address: Address
+    address: ListenAddress
     environment: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
 
@@ -95,7 +95,7 @@ class Serving:
 @contextlib.contextmanager
 def serving(stage: Stage, layout: str, *, libraries: Sequence[Path] = (), **environment: str) -> Iterator[Serving]:
     """`libraries`: folders of packages that our own environment does not have. Raises NeverAnswered."""
-    address = installation.free_address("127.0.0.1", 0)
+    address = dev_server.free_address("127.0.0.1", 0)
     own = child_environment(PUBLIC_URL=address.url, **environment)
     if libraries:
         own["PYTHONPATH"] = os.pathsep.join(map(str, libraries))
@@ -128,7 +128,7 @@ def clock(stage: Stage) -> Iterator[None]:
         process.wait()
 
 
-def _answers(address: Address) -> bool:
+def _answers(address: ListenAddress) -> bool:
     try:
         with urllib.request.urlopen(f"{address.url}/healthz", timeout=5) as answer:
             return bool(answer.status == 200)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connection
 
-from orchestrator import lifecycle
+from orchestrator import services
 from runtime_jobs.models import Job, JobEvent, Organization, Project
 from tests.factories import (
     OPERATOR,
@@ -62,7 +62,7 @@ def _hired(pool: Any, number: int) -> Any:
 
 
 def limited(org: str, most: int) -> None:
-    lifecycle.set_limit(org_slug=org, max_active=most, by=OPERATOR, reason="benchmark")
+    services.set_limit(org_slug=org, max_active=most, by=OPERATOR, reason="benchmark")
 
 
 def fill(org: str, pool: str, jobs: int, *, trail: bool = True) -> None:

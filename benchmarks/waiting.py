@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import django
 from django.test.utils import setup_databases, teardown_databases
 
-from config import embedded_postgres
+from config.postgres import embedded
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup()
@@ -29,7 +29,7 @@ django.setup()
 from django.conf import settings  # noqa: E402 the settings come first
 from django.db import connection  # noqa: E402
 
-from orchestrator import installation  # noqa: E402
+from orchestrator.devtools import dev_server  # noqa: E402
 from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, WorkerFactory, api_token  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,8 +50,8 @@ def measure(
     `database_url` is Django's own database, with the tables in it; what is made there stays."""
     _allow_sockets(2 * waiters + 500)
     tokens = _cast(max(waiters, jobs))
-    address = installation.free_address("127.0.0.1", 0)
-    server = _started(installation.server(address).command, database_url)
+    address = dev_server.free_address("127.0.0.1", 0)
+    server = _started(dev_server.server(address).command, database_url)
     clock = _started([sys.executable, "manage.py", "runclock"], database_url)
     try:
         return asyncio.run(_Scene((address.host, address.port), server.pid, tokens, idle_seconds).play(waiters, jobs))
@@ -210,16 +210,12 @@ def _connections() -> int:
 
 
 def main() -> int:
-    embedded_postgres.ensure_unless_given()
+    embedded.ensure_unless_given()
     databases = setup_databases(verbosity=0, interactive=False)
     try:
         name = connection.settings_dict["NAME"]
         given = os.environ.get("DATABASE_URL")
-        url = (
-            urlsplit(given)._replace(path=f"/{name}").geturl()
-            if given
-            else embedded_postgres.url(settings.STATE_DIR, name)
-        )
+        url = urlsplit(given)._replace(path=f"/{name}").geturl() if given else embedded.url(settings.STATE_DIR, name)
         figures = measure(database_url=url, waiters=int(os.environ.get("WAITERS", "2000")))
     finally:
         teardown_databases(databases, verbosity=0)

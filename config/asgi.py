@@ -8,21 +8,21 @@ import os
 
 import django
 
-from config.embedded_postgres import ensure_unless_given
-from config.memory import freeze
+from config.gc_freeze import freeze_startup_objects
+from config.postgres.embedded import ensure_unless_given
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 ensure_unless_given()
 django.setup(set_prefix=False)
 
-from orchestrator.access.handler import ThreadedHandler  # noqa: E402 - needs the settings
-from orchestrator.access.waiting import WaitingRoom  # noqa: E402 - likewise
 from orchestrator.http.asgi.bodies import Application  # noqa: E402 - likewise
+from orchestrator.http.asgi.long_poll import LongPollMiddleware  # noqa: E402 - likewise
 from orchestrator.http.asgi.router import Router  # noqa: E402 - likewise
+from orchestrator.http.asgi.sync_handler import SyncASGIHandler  # noqa: E402 - needs the settings
 
 # WebSocket applications by path. A session without I/O and its driver are registered here.
 WEBSOCKETS: dict[str, Application] = {}
 
-django_requests = ThreadedHandler()
-application = Router(requests=django_requests, long_polls=WaitingRoom(django_requests), websockets=WEBSOCKETS)
-freeze()
+django_requests = SyncASGIHandler()
+application = Router(requests=django_requests, long_polls=LongPollMiddleware(django_requests), websockets=WEBSOCKETS)
+freeze_startup_objects()

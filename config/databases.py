@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from config.embedded_postgres import django_database
 from config.env import Env
+from config.postgres.embedded import django_database
 
 SCHEMES: Final = ("postgres", "postgresql", "psql", "pgsql")
 # By kind of process: a statement that is stuck must not take the service with it (reliability, section 2).
@@ -26,7 +26,7 @@ def database(env: Env, state_dir: Path, parameters: dict[str, Any]) -> dict[str,
         raise ImproperlyConfigured("DATABASE_URL: an address such as postgres://user@host:5432/name is needed.")
     given = env.db_url("DATABASE_URL") if address else django_database(state_dir)
     return given | {
-        "ENGINE": "config.postgresql",  # tests a connection before the pool hands it out
+        "ENGINE": "config.postgres.backend",  # tests a connection before the pool hands it out
         "CONN_MAX_AGE": 0,
         "ATOMIC_REQUESTS": False,  # a verb is its own transaction
         # What the URL's query says wins: sslmode, host for a socket's folder.

@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 
 
-def kept_secret(path: Path) -> str:
+def load_or_create_secret(path: Path) -> str:
     """Return the secret in `path`, made on first use with mode 0600. Two first starts agree: one link wins."""
     try:
         return path.read_text().strip()

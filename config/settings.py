@@ -5,12 +5,12 @@ Any variable may also be given as NAME_FILE: the path of a file that holds the v
 
 from pathlib import Path
 
-from config.console import CONSOLE
+from config.admin_theme import ADMIN_THEME
 from config.databases import database
 from config.env import Env
-from config.logs import lines
-from config.places import home, state_dir, work_dir
-from config.secrets import kept_secret
+from config.logging_config import logging_config
+from config.paths import home, state_dir, work_dir
+from config.secrets import load_or_create_secret
 
 ROOT = Path(__file__).resolve().parent.parent
 env = Env()
@@ -21,7 +21,7 @@ PUBLIC_URL = env.str("PUBLIC_URL", default="http://127.0.0.1:8000").rstrip("/")
 
 # --- Django -----------------------------------------------------------------------------------------------------------
 DEBUG = env.bool("DEBUG", default=False)
-SECRET_KEY = env.str("SECRET_KEY", default="") or kept_secret(STATE_DIR / "secret_key")
+SECRET_KEY = env.str("SECRET_KEY", default="") or load_or_create_secret(STATE_DIR / "secret_key")
 SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", default=[])
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
@@ -54,17 +54,17 @@ INSTALLED_APPS = [
     "orchestrator",
 ]
 MIDDLEWARE = [
-    "orchestrator.access.middleware.arrival",
+    "orchestrator.http.middleware.arrival",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "orchestrator.access.login.LoginThrottleMiddleware",
+    "orchestrator.http.auth.login.LoginThrottleMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "orchestrator.access.content_policy.ContentPolicy",
+    "orchestrator.http.csp.ContentPolicyMiddleware",
 ]
 TEMPLATES = [
     {
@@ -86,7 +86,7 @@ WHITENOISE_USE_FINDERS = True  # else the server finds the files where the packa
 LOGIN_URL = "login"  # the console has a door of its own
 LOGIN_REDIRECT_URL = "runs"
 LOGOUT_REDIRECT_URL = "login"
-PASSWORD_HASHERS = ["orchestrator.access.password_hashing.BoundedArgon2"]
+PASSWORD_HASHERS = ["orchestrator.http.auth.password_hashing.BoundedArgon2"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -111,16 +111,16 @@ DATABASES = {"default": database(env, STATE_DIR, {"orchestrator.aging_seconds": 
 # --- HTTP -------------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "orchestrator.access.authentication.BearerToken",
-        "orchestrator.access.authentication.BrowserSession",
+        "orchestrator.http.auth.authentication.BearerToken",
+        "orchestrator.http.auth.authentication.BrowserSession",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["orchestrator.access.permissions.Refused"],  # every view says who may come in
-    "DEFAULT_PARSER_CLASSES": ["orchestrator.access.parsing.StrictJSONParser"],
+    "DEFAULT_PERMISSION_CLASSES": ["orchestrator.http.auth.permissions.DenyAll"],  # every view says who may come in
+    "DEFAULT_PARSER_CLASSES": ["orchestrator.http.api.json_parser.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PAGINATION_CLASS": "orchestrator.access.pagination.NewestFirst",
-    "DEFAULT_FILTER_BACKENDS": ["orchestrator.access.filtering.StrictFilters"],
-    "DEFAULT_SCHEMA_CLASS": "orchestrator.access.schema.ProblemSchema",
-    "EXCEPTION_HANDLER": "orchestrator.access.problems.answer",
+    "DEFAULT_PAGINATION_CLASS": "orchestrator.http.api.pagination.NewestFirst",
+    "DEFAULT_FILTER_BACKENDS": ["orchestrator.http.api.filtering.StrictFilters"],
+    "DEFAULT_SCHEMA_CLASS": "orchestrator.http.api.openapi.ProblemSchema",
+    "EXCEPTION_HANDLER": "orchestrator.http.errors.problems.exception_handler",
     "UNAUTHENTICATED_USER": None,
     "DEFAULT_METADATA_CLASS": None,  # OPTIONS is 405: the OpenAPI document says more
     "URL_FORMAT_OVERRIDE": None,  # Accept says it; `?format=` is an unknown parameter
@@ -192,7 +192,7 @@ SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY el
 # addresses (networks too); without both nobody comes in this way (orchestrator.E001).
 CERTIFICATE_HEADER = env.str("CERTIFICATE_HEADER", default="")
 CERTIFICATE_PROXIES = env.list("CERTIFICATE_PROXIES", default=[])
-CSRF_FAILURE_VIEW = "orchestrator.access.outside.cross_site"
+CSRF_FAILURE_VIEW = "orchestrator.http.errors.error_views.cross_site"
 # What a GitHub App signs with, for every project; empty: only the secrets of projects count.
 GITHUB_WEBHOOK_SECRET = env.str("GITHUB_WEBHOOK_SECRET", default="")
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # for /metrics; empty: only from this machine
@@ -228,7 +228,7 @@ CONTENT_SECURITY_POLICY = {
 }
 
 # --- The operators' console (orchestrator.admin) ----------------------------------------------------------------------
-UNFOLD = CONSOLE
+UNFOLD = ADMIN_THEME
 
 # --- The policy of a job: its type reads these at submit, verbs read only the row -------------------------------------
 LEASE_TTL_SECONDS = env.int("LEASE_TTL_SECONDS", default=120)
@@ -274,10 +274,10 @@ _disk = {
     "reserve_inodes": env.int("WORKER_RESERVE_INODES", default=10_000),
 }
 ENGINES = {
-    "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.Bubblewrap", "OPTIONS": _disk},
-    "restricted": {"BACKEND": "workers.engines.restricted.Restricted", "OPTIONS": _disk},
-    "null": {"BACKEND": "workers.engines.null.Null", "OPTIONS": {}},
+    "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.engine.BubblewrapEngine", "OPTIONS": _disk},
+    "restricted": {"BACKEND": "workers.engines.restricted.engine.RestrictedEngine", "OPTIONS": _disk},
+    "null": {"BACKEND": "workers.engines.null.NullEngine", "OPTIONS": {}},
 }
 
 # --- Logs -------------------------------------------------------------------------------------------------------------
-LOGGING = lines(env.str("LOG_LEVEL", default="INFO"))
+LOGGING = logging_config(env.str("LOG_LEVEL", default="INFO"))

@@ -7,20 +7,20 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from orchestrator.access import health
-from orchestrator.access.contract import ContractView
-from orchestrator.access.login import Login, change_own_password
+from orchestrator.http.api.schema_view import OpenAPISchemaView
+from orchestrator.http.auth.login import Login, change_own_password
+from orchestrator.http.observability import health
 
-handler400 = "orchestrator.access.outside.bad_request"
-handler403 = "orchestrator.access.outside.forbidden"
-handler404 = "orchestrator.access.outside.not_found"
-handler500 = "orchestrator.access.outside.crashed"
+handler400 = "orchestrator.http.errors.error_views.bad_request"
+handler403 = "orchestrator.http.errors.error_views.forbidden"
+handler404 = "orchestrator.http.errors.error_views.not_found"
+handler500 = "orchestrator.http.errors.error_views.crashed"
 
 # Tried one after the other: what programs call comes first.
 urlpatterns = [
     path("v1/", include("orchestrator.protocols.native.urls")),
     path("api/v1/", include("orchestrator.protocols.delta.urls")),
-    path("v1/schema", ContractView.as_view(), name="schema"),
+    path("v1/schema", OpenAPISchemaView.as_view(), name="schema"),
     path("v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("favicon.ico", RedirectView.as_view(url=static("orchestrator/favicon.svg"))),

@@ -4,10 +4,10 @@ import os
 
 from django.core.wsgi import get_wsgi_application
 
-from config.embedded_postgres import ensure_unless_given
-from config.memory import freeze
+from config.gc_freeze import freeze_startup_objects
+from config.postgres.embedded import ensure_unless_given
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 ensure_unless_given()
 application = get_wsgi_application()
-freeze()
+freeze_startup_objects()

@@ -8,8 +8,8 @@ from leases.errors import StaleLease
 from leases.models import Lease
 from leases.states import STALE_REASONS
 from runtime_jobs.models import Job
-from runtime_jobs.models.jobs import REQUEST
-from runtime_jobs.reading import Reading
+from runtime_jobs.models.jobs import SUBMISSION_FIELDS
+from runtime_jobs.prepared_queries import PreparedQuery
 from workers.models import Worker
 
 # A lease's job never changes, so that it may be looked up in the statement that locks the job.
@@ -19,17 +19,17 @@ _OF_MANY = f"WHERE t.job_ulid IN (SELECT job_ulid FROM runtime_worker_leases {_M
 _LOCKED = "FOR NO KEY UPDATE OF t"
 _AT = {"at": "clock_timestamp()"}
 _NEWEST_SESSION = {"newest_session": "(SELECT w.session FROM workers_worker w WHERE w.worker_id = t.worker_id)"}
-_JOB_OF = Reading(Job, f"{_OF} {_LOCKED}")
-_JOBS_OF = Reading(Job, f"{_OF_MANY} {_LOCKED}")
-_JOBS_OF_UNASKED = Reading(Job, f"{_OF_MANY} {_LOCKED}", without=REQUEST)
-_LEASE = Reading(Lease, "WHERE t.lease_ulid = %s", computed=_AT | _NEWEST_SESSION)
-_LEASES = Reading(Lease, _MINE, computed=_AT | _NEWEST_SESSION)
+_JOB_OF = PreparedQuery(Job, f"{_OF} {_LOCKED}")
+_JOBS_OF = PreparedQuery(Job, f"{_OF_MANY} {_LOCKED}")
+_JOBS_OF_UNASKED = PreparedQuery(Job, f"{_OF_MANY} {_LOCKED}", without=SUBMISSION_FIELDS)
+_LEASE = PreparedQuery(Lease, "WHERE t.lease_ulid = %s", computed=_AT | _NEWEST_SESSION)
+_LEASES = PreparedQuery(Lease, _MINE, computed=_AT | _NEWEST_SESSION)
 _OF_JOB = "WHERE t.job_ulid = %s AND t.worker_id = %s AND (%s::bigint IS NULL OR t.fence = %s)"
-_NEWEST = Reading(Lease, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1", computed=_AT)
+_NEWEST = PreparedQuery(Lease, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1", computed=_AT)
 
 
 @dataclass(frozen=True)
-class Holding:
+class LockedLease:
     """A job under its lock, the lease as it is after the wait for that lock, and the database's time after both.
 
     `newest_session` names the worker's newest process, as of the same statement."""
@@ -40,19 +40,19 @@ class Holding:
     newest_session: str = ""
 
 
-def lock_holding(*, lease_ulid: str, worker: Worker, now: datetime | None = None) -> Holding:
+def lock_lease(*, lease_ulid: str, worker: Worker, now: datetime | None = None) -> LockedLease:
     """Lock the job of this worker's lease. Says nothing yet about whether the lease still counts.
 
     Raises StaleLease `unknown_lease` for a lease that does not exist or is another worker's."""
     job = _JOB_OF.first(lease_ulid, worker.worker_id)
     if job is None:
         raise StaleLease("unknown_lease")
-    return _after_the_wait(job, lease_ulid, now)
+    return _read_lease_after_lock(job, lease_ulid, now)
 
 
-def lock_holdings(
+def lock_leases(
     *, lease_ulids: Collection[str], worker: Worker, now: datetime | None = None, whole: bool = True
-) -> dict[str, Holding]:
+) -> dict[str, LockedLease]:
     """The same for many leases, by their ids, at one time. Those that are unknown or another worker's are left out.
 
     The jobs are locked by one statement in the order of their keys, so that two such calls never wait for each other
@@ -65,10 +65,10 @@ def lock_holdings(
     at = now or max(vars(lease)["at"] for lease in leases)
     for lease in leases:
         lease.job = jobs[lease.job_id]
-    return {lease.lease_ulid: Holding(lease.job, lease, at, vars(lease)["newest_session"]) for lease in leases}
+    return {lease.lease_ulid: LockedLease(lease.job, lease, at, vars(lease)["newest_session"]) for lease in leases}
 
 
-def newest_holding(*, job_ulid: str, worker: Worker, fence: int | None = None) -> Holding | None:
+def newest_holding(*, job_ulid: str, worker: Worker, fence: int | None = None) -> LockedLease | None:
     """Read a job and this worker's newest lease on it, or its lease with this fence, without a lock.
 
     Returns None where the worker never had such a lease. Says nothing about whether the lease counts."""
@@ -76,28 +76,28 @@ def newest_holding(*, job_ulid: str, worker: Worker, fence: int | None = None) -
     if lease is None:
         return None
     lease.job = Job.objects.get(job_ulid=job_ulid)
-    return Holding(job=lease.job, lease=lease, at=vars(lease)["at"])
+    return LockedLease(job=lease.job, lease=lease, at=vars(lease)["at"])
 
 
-def lock_open_lease(*, job_ulid: str, now: datetime | None = None) -> Holding | None:
+def lock_current_lease(*, job_ulid: str, now: datetime | None = None) -> LockedLease | None:
     """Lock a job and return it with its open lease, for those who act without holding it; None if there is none."""
     job = Job.objects.locked().filter(job_ulid=job_ulid).first()
     if job is None or not job.is_held:
         return None
     lease_ulid = Lease.objects.open().values_list("lease_ulid", flat=True).get(job=job)
-    return _after_the_wait(job, lease_ulid, now)
+    return _read_lease_after_lock(job, lease_ulid, now)
 
 
-def _after_the_wait(job: Job, lease_ulid: str, now: datetime | None) -> Holding:
+def _read_lease_after_lock(job: Job, lease_ulid: str, now: datetime | None) -> LockedLease:
     """A second statement, on purpose: one statement that locks and joins returns the fresh job with the lease as it
     was before the wait, and a stale worker gets through. Its clock is read after the lock for the same reason."""
     lease = _LEASE.first(lease_ulid)
     assert lease is not None  # noqa: S101 it names the job, and leases stay
     lease.job = job
-    return Holding(job, lease, now or vars(lease)["at"], vars(lease)["newest_session"])
+    return LockedLease(job, lease, now or vars(lease)["at"], vars(lease)["newest_session"])
 
 
-def require_live(holding: Holding) -> None:
+def require_valid_lease(holding: LockedLease) -> None:
     """Raise StaleLease unless the lease is open, unexpired, and carries the job's current fence."""
     job, lease = holding.job, holding.lease
     if not lease.is_open:
@@ -108,7 +108,7 @@ def require_live(holding: Holding) -> None:
         raise StaleLease("lease_ended", _final_status(job))
 
 
-def require_present_session(holding: Holding, session: str | None) -> None:
+def require_present_session(holding: LockedLease, session: str | None) -> None:
     """Raise StaleLease unless the lease belongs to the calling process and to the newest process of its worker.
 
     Guards what only a process that executes the job sends: acknowledgements, heartbeats, reports. A replaced process

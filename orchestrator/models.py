@@ -3,10 +3,10 @@ own beside it."""
 
 from django.db import models
 
-from orchestrator.access.login_attempts import LoginAttempts
+from orchestrator.http.auth.login_attempts import LoginAttempts
 from orchestrator.ingest.models import Run
+from orchestrator.maintenance.metrics_models import Count, Place
 from orchestrator.protocols.github.models import WebhookDelivery
-from orchestrator.tally.models import Count, Place
 from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 
 __all__ = ["ClockBeat", "Count", "Incident", "LoginAttempts", "Place", "Run", "WebhookDelivery"]

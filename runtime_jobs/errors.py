@@ -36,7 +36,7 @@ class InvalidDependency(Invalid):
     code = "invalid_dependency"
 
 
-class Refused(LifecycleError):
+class RecordedError(LifecycleError):
     """A refusal that somebody else has worded: a door, of one entry among many; or an earlier request, to be told once
     more. Its `code` is theirs."""
 
@@ -112,7 +112,7 @@ class OperatorOnly(LifecycleError):
     code = "operator_only"
 
 
-class NotSettable(LifecycleError):
+class LimitNotEditable(LifecycleError):
     """The limit follows something else, which another verb changes."""
 
     code = "not_settable"
@@ -124,7 +124,7 @@ class VersionConflict(LifecycleError):
     code = "version_conflict"
 
 
-class IllegalMove(LifecycleError):
+class InvalidTransition(LifecycleError):
     """The job's state has no way to the wanted one."""
 
     code = "illegal_move"

@@ -25,13 +25,13 @@ class Actor:
         return f"{self.kind}:{self.name}"
 
 
-CLOCK = Actor("clock", "clock")
-CORE = Actor("core", "policy")
+SCHEDULER = Actor("clock", "clock")
+SYSTEM = Actor("core", "policy")
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
 @dataclass
-class NewEvent:
+class EventRow:
     """A row of `JobEvent` to be, by its attributes: making the model itself costs more than all else about an event."""
 
     event_ulid: str
@@ -53,7 +53,7 @@ class NewEvent:
     hash: str = ""
 
 
-def next_of(
+def build_event(
     job: Job,
     event_type: str,
     *,
@@ -63,10 +63,10 @@ def next_of(
     from_state: str | None = None,
     to_state: str | None = None,
     **payload: Any,
-) -> NewEvent:
+) -> EventRow:
     """Make the next event of a job that the caller has locked, or has just made. The caller stores it, and the job,
     whose `event_seq` and `event_head` this moves."""
-    event = NewEvent(
+    event = EventRow(
         event_ulid=new_event_id(),
         job_id=job.job_ulid,
         seq=job.event_seq + 1,
@@ -84,12 +84,12 @@ def next_of(
         fence=job.fence,
         prev_hash=job.event_head,
     )
-    event.hash = hash_of(event)
+    event.hash = event_hash(event)
     job.event_seq, job.event_head = event.seq, event.hash
     return event
 
 
-def hash_of(event: JobEvent | NewEvent) -> str:
+def event_hash(event: JobEvent | EventRow) -> str:
     """SHA-256 over the canonical row, which holds the hash of the row before: nothing in the middle can be changed,
     taken out or put in unseen. `xid` stays out: a restore from a dump rewrites it."""
     row = {
@@ -113,11 +113,11 @@ def hash_of(event: JobEvent | NewEvent) -> str:
     return hashlib.sha256(_canonical(row).encode()).hexdigest()
 
 
-def first_broken(job_ulid: str) -> int | None:
+def first_invalid_seq(job_ulid: str) -> int | None:
     """The `seq` of the first event whose chain does not hold, or None."""
     before = ""
     for event in JobEvent.objects.of(job_ulid).iterator(chunk_size=500):
-        if event.prev_hash != before or event.hash != hash_of(event):
+        if event.prev_hash != before or event.hash != event_hash(event):
             return event.seq
         before = event.hash
     return None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Policy:
+class JobPolicy:
     """Durations in seconds. See the columns of the same names in `Job`."""
 
     max_requeues: int

@@ -13,6 +13,6 @@ PRIORITIES = {
 EMERGENCY = PRIORITIES["emergency"]
 
 
-def name_of(priority: int) -> str:
+def priority_name(priority: int) -> str:
     """Return the name, or the number in words where it has none."""
     return next((name for name, number in PRIORITIES.items() if number == priority), str(priority))

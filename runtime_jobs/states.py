@@ -16,17 +16,17 @@ class JobState(TextChoices):
     CANCELED = "canceled"
 
 
-WAITING = (JobState.BLOCKED, JobState.QUEUED)
-RUNNING = (JobState.STARTING, JobState.CHECKING_OUT, JobState.EXECUTING, JobState.UPLOADING)
-HELD = (JobState.LEASED, *RUNNING)  # states in which exactly one lease is open
-FINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED)
+WAITING_STATES = (JobState.BLOCKED, JobState.QUEUED)
+RUNNING_STATES = (JobState.STARTING, JobState.CHECKING_OUT, JobState.EXECUTING, JobState.UPLOADING)
+LEASED_STATES = (JobState.LEASED, *RUNNING_STATES)  # states in which exactly one lease is open
+FINAL_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED)
 
 # Phases may be skipped but never run backwards.
-_AHEAD = {state: frozenset(RUNNING[place + 1 :]) for place, state in enumerate(RUNNING)}
-_ENDS = frozenset(FINAL)
+_AHEAD = {state: frozenset(RUNNING_STATES[place + 1 :]) for place, state in enumerate(RUNNING_STATES)}
+_ENDS = frozenset(FINAL_STATES)
 _QUEUED = frozenset({JobState.QUEUED})
 
-MOVES: dict[str, frozenset[str]] = {
+TRANSITIONS: dict[str, frozenset[str]] = {
     JobState.BLOCKED: frozenset({JobState.CANCELED}) | _QUEUED,
     JobState.QUEUED: frozenset({JobState.LEASED, JobState.CANCELED}),
     JobState.LEASED: frozenset({JobState.STARTING, JobState.FAILED, JobState.CANCELED}) | _QUEUED,
@@ -61,11 +61,11 @@ CLIENT_TRIGGERS = ("manual", "pull_request")
 TRIGGER_KINDS = (*CLIENT_TRIGGERS, "push")
 
 
-def may_move(source: str | None, target: str) -> bool:
+def can_transition(source: str | None, target: str) -> bool:
     """A new row starts queued or blocked; everything else is in the table."""
     if source is None:
-        return target in WAITING
-    return target in MOVES[source]
+        return target in WAITING_STATES
+    return target in TRANSITIONS[source]
 
 
 class FailureClass(TextChoices):

@@ -23,8 +23,8 @@ STATE_DIR.joinpath("throwaway").touch()
 
 import django  # noqa: E402 - after the environment it reads
 
-from config import embedded_postgres  # noqa: E402 - likewise
-from tests import distribution  # noqa: E402 - likewise
+from config.postgres import embedded  # noqa: E402 - likewise
+from tests import xdist_grouping  # noqa: E402 - likewise
 
 # Here and not later: the conftest of a folder that was named on the command line imports models.
 django.setup()
@@ -40,15 +40,22 @@ def pytest_configure() -> None:
 
 def pytest_unconfigure() -> None:
     """Leave nothing, also when no test needed a database or the run was interrupted."""
-    embedded_postgres.leave(STATE_DIR)
+    embedded.release(STATE_DIR)
     shutil.rmtree(STATE_DIR, ignore_errors=True)
 
 
 # Left to `make test`: real processes, servers, browsers and sandboxes, races, and every door with every bad input.
 SLOW = (
-    *("config/test_embedded_postgres", "config/test_places", "config/test_settings", "house/", "workers/"),
-    *("access/", "admin/", "http/", "proof/", "orchestrator/test_races", "native/test_same_moment"),
-    *("native/test_holders", "native/test_tenants", "native/test_lists"),
+    *(
+        "config/test_embedded_postgres",
+        "config/test_paths",
+        "config/test_settings",
+        "orchestrator/devtools/",
+        "workers/",
+    ),
+    *("orchestrator/http/", "orchestrator/admin/", "lease_model/", "orchestrator/services/test_races"),
+    "orchestrator/protocols/native/test_concurrent_requests",
+    *(f"orchestrator/protocols/native/test_{name}" for name in ("lease_holders", "tenants", "lists")),
 )
 
 
@@ -60,12 +67,12 @@ def pytest_xdist_setupnodes() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    return distribution.processes()
+    return xdist_grouping.processes()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution.Distribution:
-    return distribution.Distribution(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> xdist_grouping.Distribution:
+    return xdist_grouping.Distribution(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -78,14 +85,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if os.geteuid() != 0 and item.get_closest_marker("root"):
             item.add_marker(pytest.mark.skip(reason="needs root: cgroups, accounts of their own"))
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: distribution.place_of(item.nodeid))
+        items.sort(key=lambda item: xdist_grouping.place_of(item.nodeid))
 
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings() -> None:
     """Start the cluster: pytest-django asks for this before it creates the test database."""
     if not GIVEN:
-        embedded_postgres.ensure(STATE_DIR)
+        embedded.ensure(STATE_DIR)
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +102,7 @@ def database_url(django_db_setup: None) -> str:
 
     name = connection.settings_dict["NAME"]
     if not GIVEN:
-        return embedded_postgres.url(STATE_DIR, name)
+        return embedded.url(STATE_DIR, name)
     file = os.environ.get("DATABASE_URL_FILE")
     given = Path(file).read_text().strip() if file else os.environ["DATABASE_URL"]
     return urlsplit(given)._replace(path=f"/{name}").geturl()

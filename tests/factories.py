@@ -5,15 +5,15 @@ from typing import Any
 
 import factory
 
-from leases.claims import Offer
-from leases.lanes import Ending, lane_of
 from leases.models import Lane
-from orchestrator import lifecycle
-from orchestrator.lifecycle import Claimed, Group, Submission
+from leases.scheduling.claims import Offer
+from leases.scheduling.lanes import LaneUpdates, get_lane
+from orchestrator import services
+from orchestrator.services import Claimed, ConcurrencyGroup, Submission
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project
 from runtime_jobs.models.tenants import Scope
-from runtime_jobs.specs import RuntimeSpec, Source, StepsSpec, runtime_policy, steps_policy
+from runtime_jobs.specs import RepositorySource, RuntimeSpec, StepsSpec, runtime_policy, steps_policy
 from workers.models import Pool, Worker
 from workers.registry.tokens import API_PREFIX, WORKER_PREFIX, digest_of, new_token
 
@@ -113,14 +113,14 @@ def submitted(
     policy: Any = POLICY,
     now: datetime | None = None,
     depends_on: tuple[Job, ...] = (),
-    group: Group | None = None,
+    group: ConcurrencyGroup | None = None,
     priority: int | None = None,
     **changes: Any,
 ) -> Job:
     """A queued job, or a blocked one."""
     on = tuple(job.job_ulid for job in depends_on)
     given = submission(project or ProjectFactory(), spec(**changes), depends_on=on, group=group, priority=priority)
-    return lifecycle.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
+    return services.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
 
 
 def submission(project: Project, wanted: Any, **changes: Any) -> Submission:
@@ -136,7 +136,7 @@ def submission(project: Project, wanted: Any, **changes: Any) -> Submission:
     return Submission(**values | changes)
 
 
-def source(**changes: Any) -> Source:
+def source(**changes: Any) -> RepositorySource:
     return spec(**changes).source
 
 
@@ -155,18 +155,18 @@ def submitted_steps(
     """A queued job of type `steps`."""
     given = submission(project or ProjectFactory(), steps_spec(**changes), pool=pool)
     policy = policy or steps_policy(**TIMINGS)
-    return lifecycle.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
+    return services.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
 
 
 def demanding(job: Job, **columns: Any) -> None:
     """Give a waiting job other scheduling columns than its type or project does, and the lane for them."""
     for name, value in columns.items():
         setattr(job, name, value)
-    job.lane_id = lane_of(job)
+    job.lane_id = get_lane(job)
     job.save(update_fields=[*columns, "lane_id"])
     Lane.objects.update(head_id=None, head_at=None)
     waiting = Job.objects.queued().values_list("pk", "lane_id", "created_at")
-    Ending(entered=list(waiting)).tell()
+    LaneUpdates(entered=list(waiting)).tell()
 
 
 def offer(worker: Worker, **changes: Any) -> Offer:
@@ -190,7 +190,7 @@ def claimed(
     """The next job, on a lease of this worker. `acknowledge=True` leaves it granted."""
     worker = worker or WorkerFactory()
     offered = offer(worker, job_types=job_types)
-    found = lifecycle.claim(worker=worker, offer=offered, acknowledge=acknowledge, **kwargs)
+    found = services.claim(worker=worker, offer=offered, acknowledge=acknowledge, **kwargs)
     assert found is not None
     return found
 

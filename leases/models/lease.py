@@ -71,7 +71,7 @@ class Lease(models.Model):
             # Document 000: the leases of a job, of a worker.
             models.Index(fields=["job", "status"], name="leases_of_job"),
             models.Index(fields=["worker", "status"], name="leases_of_worker"),
-            # For orchestrator.sweeps: the open leases. Not by expires_at: renewals must stay HOT updates.
+            # For orchestrator.maintenance.leases: the open leases. Not by expires_at: renewals must stay HOT updates.
             models.Index(fields=["state"], name="open_leases", condition=Q(state__in=OPEN)),
         ]
 

@@ -33,9 +33,9 @@ class LimitScope(models.TextChoices):
 
 
 # Those of these scopes stand in their queues' and lanes' lists; the others are looked up by each claim.
-OF_QUEUES = (LimitScope.ORGANIZATION,)
-OF_LANES = (LimitScope.PROJECT, LimitScope.ADDRESS, LimitScope.KEY)
-FOR_A_WHILE = (LimitKind.PAUSE, LimitKind.THROTTLE)
+QUEUE_SCOPES = (LimitScope.ORGANIZATION,)
+LANE_SCOPES = (LimitScope.PROJECT, LimitScope.ADDRESS, LimitScope.KEY)
+TEMPORARY_KINDS = (LimitKind.PAUSE, LimitKind.THROTTLE)
 
 
 class LimitQuerySet(models.QuerySet["Limit"]):

@@ -1,7 +1,7 @@
 """What must always hold of jobs that depend on others: nobody is forgotten, nobody starts too early."""
 
 from orchestrator.audit.invariant import Invariant, listed
-from runtime_jobs.states import FINAL
+from runtime_jobs.states import FINAL_STATES
 
 # How each of the jobs stands that a job depends on: by their newest attempts.
 _NEEDED = """SELECT DISTINCT ON (d.job_ulid, d.on_job_ulid) d.job_ulid AS root, d.on_job_ulid AS needed, a.state
@@ -18,7 +18,7 @@ DEPENDENCY_INVARIANTS = (
                      ON d.on_job_ulid = e.root_job_ulid
                   WHERE d.job_ulid = j.root_job_ulid AND e.looked_to < j.id)
              GROUP BY j.job_ulid
-            HAVING count(n.state) FILTER (WHERE n.state NOT IN ({listed(FINAL)})) = 0
+            HAVING count(n.state) FILTER (WHERE n.state NOT IN ({listed(FINAL_STATES)})) = 0
                 OR count(n.state) FILTER (WHERE n.state IN ('failed', 'canceled')) > 0""",
     ),
     Invariant(

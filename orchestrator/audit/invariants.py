@@ -4,9 +4,9 @@ from leases.states import ENDED_BY_WORKER, OPEN
 from orchestrator.audit.dependency_invariants import DEPENDENCY_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
-from runtime_jobs.states import FINAL, HELD, MOVES, WAITING
+from runtime_jobs.states import FINAL_STATES, LEASED_STATES, TRANSITIONS, WAITING_STATES
 
-_EDGES = ", ".join(f"('{source}', '{target}')" for source, targets in MOVES.items() for target in sorted(targets))
+_EDGES = ", ".join(f"('{source}', '{target}')" for source, targets in TRANSITIONS.items() for target in sorted(targets))
 
 JOB_INVARIANTS = (
     Invariant(
@@ -18,12 +18,12 @@ JOB_INVARIANTS = (
         "I2",
         "A job that waits or has ended has no open lease.",
         f"""SELECT j.job_ulid FROM runtime_jobs j JOIN runtime_worker_leases l USING (job_ulid)
-             WHERE l.state IN ({listed(OPEN)}) AND j.state IN ({listed((*WAITING, *FINAL))})""",
+             WHERE l.state IN ({listed(OPEN)}) AND j.state IN ({listed((*WAITING_STATES, *FINAL_STATES))})""",
     ),
     Invariant(
         "I3",
         "A job that is leased or runs has an open lease.",
-        f"""SELECT j.job_ulid FROM runtime_jobs j WHERE j.state IN ({listed(HELD)}) AND NOT EXISTS
+        f"""SELECT j.job_ulid FROM runtime_jobs j WHERE j.state IN ({listed(LEASED_STATES)}) AND NOT EXISTS
              (SELECT FROM runtime_worker_leases l WHERE l.job_ulid = j.job_ulid AND l.state IN ({listed(OPEN)}))""",
     ),
     Invariant(
@@ -36,9 +36,9 @@ JOB_INVARIANTS = (
         "I5",
         "A job that has ended has exactly one final event, another has none.",
         f"""SELECT j.job_ulid FROM runtime_jobs j
-              LEFT JOIN runtime_job_events e ON e.job_ulid = j.job_ulid AND e.to_state IN ({listed(FINAL)})
+              LEFT JOIN runtime_job_events e ON e.job_ulid = j.job_ulid AND e.to_state IN ({listed(FINAL_STATES)})
              GROUP BY j.job_ulid, j.state
-            HAVING count(e.id) <> CASE WHEN j.state IN ({listed(FINAL)}) THEN 1 ELSE 0 END""",
+            HAVING count(e.id) <> CASE WHEN j.state IN ({listed(FINAL_STATES)}) THEN 1 ELSE 0 END""",
     ),
     Invariant(
         "I6",
@@ -54,7 +54,7 @@ JOB_INVARIANTS = (
         "I7",
         "Only moves of the table were made.",
         f"""SELECT job_ulid FROM runtime_job_events WHERE to_state IS NOT NULL
-               AND NOT (from_state IS NULL AND to_state IN ({listed(WAITING)}))
+               AND NOT (from_state IS NULL AND to_state IN ({listed(WAITING_STATES)}))
                AND (coalesce(from_state, '-'), to_state) NOT IN ({_EDGES})""",
     ),
     Invariant(
@@ -87,7 +87,7 @@ JOB_INVARIANTS = (
         "I10",
         "A retry follows a job that failed or was canceled, one attempt on, with the same root.",
         f"""SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN runtime_jobs o ON o.job_ulid = j.retry_of_job_ulid
-             WHERE j.retry_of_job_ulid IS NOT NULL AND (o.id IS NULL OR o.state NOT IN ({listed(FINAL)})
+             WHERE j.retry_of_job_ulid IS NOT NULL AND (o.id IS NULL OR o.state NOT IN ({listed(FINAL_STATES)})
                 OR o.state = 'succeeded' OR j.attempt <> o.attempt + 1 OR j.root_job_ulid <> o.root_job_ulid
                 OR (j.retry_kind = 'automatic') <> (j.automatic_retries_spent > 0)
                 OR (j.retry_kind = 'automatic' AND (o.state <> 'failed'
@@ -154,7 +154,8 @@ JOB_INVARIANTS = (
     Invariant(
         "I22",
         "Every job was submitted or follows another; none is lost between the states.",
-        f"""SELECT job_ulid FROM runtime_jobs WHERE state NOT IN ({listed((*WAITING, *HELD, *FINAL))})
+        f"""SELECT job_ulid FROM runtime_jobs
+             WHERE state NOT IN ({listed((*WAITING_STATES, *LEASED_STATES, *FINAL_STATES))})
                OR (retry_of_job_ulid IS NULL AND root_job_ulid <> job_ulid)""",
     ),
     Invariant(

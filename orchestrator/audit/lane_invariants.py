@@ -2,7 +2,7 @@
 
 from orchestrator.audit.invariant import Invariant, listed
 from runtime_jobs.priorities import EMERGENCY
-from runtime_jobs.states import HELD, WAITING
+from runtime_jobs.states import LEASED_STATES, WAITING_STATES
 
 LANE_INVARIANTS = (
     Invariant(
@@ -39,7 +39,7 @@ LANE_INVARIANTS = (
         "L4",
         "A slot is held by a job that is held.",
         f"""SELECT s.limit_id || '/' || s.n FROM lane_limit_slots s LEFT JOIN runtime_jobs j ON j.id = s.job_id
-             WHERE s.job_id IS NOT NULL AND (j.id IS NULL OR j.state NOT IN ({listed(HELD)}))""",
+             WHERE s.job_id IS NOT NULL AND (j.id IS NULL OR j.state NOT IN ({listed(LEASED_STATES)}))""",
     ),
     Invariant(
         "L5",
@@ -49,7 +49,7 @@ LANE_INVARIANTS = (
              CROSS JOIN LATERAL unnest(q.limits || l.limits) AS limited(by)
               JOIN lane_limits m ON m.id = limited.by
                                 AND m.max_active IS NOT NULL AND m.kind NOT IN ('pause', 'breaker')
-             WHERE j.state IN ({listed(HELD)}) AND 1 <>
+             WHERE j.state IN ({listed(LEASED_STATES)}) AND 1 <>
                (SELECT count(*) FROM lane_limit_slots s WHERE s.limit_id = limited.by AND s.job_id = j.id)""",
     ),
     Invariant(
@@ -88,7 +88,7 @@ LANE_INVARIANTS = (
         "L11",
         "A waiting job that skips the queue is held by an emergency limit.",
         f"""SELECT j.job_ulid FROM runtime_jobs j
-             WHERE j.state IN ({listed(WAITING)}) AND j.priority >= {EMERGENCY} AND NOT EXISTS
+             WHERE j.state IN ({listed(WAITING_STATES)}) AND j.priority >= {EMERGENCY} AND NOT EXISTS
                (SELECT FROM lane_limits m WHERE m.kind = 'emergency' AND m.scope = 'organization'
                    AND m.org_slug = j.org_slug AND m.key IN ('*', j.job_type))""",
     ),

@@ -10,7 +10,7 @@ class Run(models.Model):
     """A traced run as it was uploaded. `payload` is `run.v1`; the identity fields are copies for look-ups.
 
     `fence` is that of the lease under which the worker uploaded the run. It is null in rows of releases that did not
-    record it and whose upload fell into no lease of the worker; see `orchestrator.ingest.lookup`."""
+    record it and whose upload fell into no lease of the worker; see `orchestrator.ingest.run_checks`."""
 
     id = models.BigAutoField(primary_key=True)
     run_id = models.CharField(max_length=64, unique=True)

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from leases.errors import StaleLease
-from leases.fencing import Holding, newest_holding, require_live
+from leases.fencing import LockedLease, newest_holding, require_valid_lease
 from orchestrator.ingest.models import Run
 from runtime_jobs.errors import Invalid, LifecycleError, NotFound
 from runtime_jobs.models import Job
@@ -67,7 +67,7 @@ def store(payload: dict[str, Any], *, worker: Worker, fence: int | None = None) 
     if payload.get("payload_sha256", digest) != digest:
         raise Invalid({"payload_sha256": ["It is not the digest of this payload."]})
     try:
-        require_live(holding)
+        require_valid_lease(holding)
     except StaleLease:
         stored = _of_lease(holding).filter(payload_sha256=digest).first()
         if stored is None:
@@ -76,7 +76,7 @@ def store(payload: dict[str, Any], *, worker: Worker, fence: int | None = None) 
     return _insert_or_fetch(payload, digest, holding)
 
 
-def _of_lease(holding: Holding) -> QuerySet[Run]:
+def _of_lease(holding: LockedLease) -> QuerySet[Run]:
     """Select the run of this lease. A run without a fence counts if its worker uploaded it during the lease."""
     job, lease = holding.job, holding.lease
     unrecorded = Q(fence=None, received_at__gte=lease.leased_at)
@@ -96,7 +96,7 @@ def _differences(metadata: dict[str, Any], job: Job) -> list[str]:
     return [name for name, value in identity.items() if metadata[name] != value]
 
 
-def _insert_or_fetch(payload: dict[str, Any], digest: str, holding: Holding) -> Stored:
+def _insert_or_fetch(payload: dict[str, Any], digest: str, holding: LockedLease) -> Stored:
     """Let one statement decide among uploads at the same time: the unique key on job and fence.
 
     The lease is not locked. If it ends between the check and this insert, the run stays under its own fence, where the

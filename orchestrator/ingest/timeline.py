@@ -14,7 +14,7 @@ Item = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class TimelineRow:
     """One process. `x` and `width` are in units of the chart; `seconds` is None while its end is not known."""
 
     item: Item
@@ -47,10 +47,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class ProcessTimeline:
     """`ticks` are seconds since the start, evenly spread over the width."""
 
-    rows: list[Row]
+    rows: list[TimelineRow]
     seconds: float
 
     @property
@@ -58,23 +58,23 @@ class Timeline:
         return [self.seconds * place / (TICKS - 1) for place in range(TICKS)]
 
 
-def timeline(items: list[Item]) -> Timeline:
+def timeline(items: list[Item]) -> ProcessTimeline:
     """Draw what the payload's process list says; times outside of it, cycles and missing parents do no harm."""
     if not items:
-        return Timeline([], 0.0)
+        return ProcessTimeline([], 0.0)
     begins = [_at(item["first_seen"]) for item in items]
     ends = [_at(item["ended_at"]) for item in items if item.get("ended_at")]
     start, stop = min(begins), max([*begins, *ends])
     seconds = max((stop - start).total_seconds(), 0.001)
-    return Timeline([_row(item, depth, start, seconds) for item, depth in _in_tree_order(items)], seconds)
+    return ProcessTimeline([_row(item, depth, start, seconds) for item, depth in _in_tree_order(items)], seconds)
 
 
-def _row(item: Item, depth: int, start: datetime, seconds: float) -> Row:
+def _row(item: Item, depth: int, start: datetime, seconds: float) -> TimelineRow:
     began = (_at(item["first_seen"]) - start).total_seconds()
     lived = (_at(item["ended_at"]) - _at(item["first_seen"])).total_seconds() if item.get("ended_at") else None
     width = round(WIDTH * max(lived if lived is not None else seconds - began, 0.0) / seconds)
     x = min(round(WIDTH * began / seconds), WIDTH - NARROWEST)
-    return Row(item, min(depth, DEEPEST), x, max(NARROWEST, min(width, WIDTH - x)), began, lived)
+    return TimelineRow(item, min(depth, DEEPEST), x, max(NARROWEST, min(width, WIDTH - x)), began, lived)
 
 
 def _in_tree_order(items: list[Item]) -> Iterator[tuple[Item, int]]:

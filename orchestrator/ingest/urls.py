@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from orchestrator.ingest.page import run_page, runs_page
+from orchestrator.ingest.pages import run_page, runs_page
 from orchestrator.ingest.views import RunUploadView, RunView
 
 urlpatterns = [

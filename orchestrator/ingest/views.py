@@ -11,15 +11,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from orchestrator.access.headers import LEASE_FENCE, lease_fence
-from orchestrator.access.permissions import IsWorker, may
-from orchestrator.access.problems import MEDIA_TYPE, Refusal
-from orchestrator.access.schema import Problem
+from orchestrator.http.api.headers import LEASE_FENCE, lease_fence
+from orchestrator.http.api.openapi import Problem
+from orchestrator.http.auth.permissions import IsWorker, requires_scope
+from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError
+from orchestrator.ingest.errors import unprocessable, with_error
 from orchestrator.ingest.examples import UPLOAD
 from orchestrator.ingest.models import Run
-from orchestrator.ingest.refusals import unprocessable, with_error
-from orchestrator.ingest.requests import RunUpload
 from orchestrator.ingest.runs import Stored, store
+from orchestrator.ingest.serializers import RunUpload
 from runtime_jobs.models.tenants import Scope
 from workers.models import Worker
 
@@ -78,7 +78,7 @@ class RunUploadView(APIView):
         worker, payload = _worker(request), request.data
         RunUpload(data=payload).is_valid(raise_exception=True)
         if payload["metadata"]["worker_id"] != worker.worker_id:
-            raise Refusal(403, "worker_mismatch", "This token is another worker's.")
+            raise ApiError(403, "worker_mismatch", "This token is another worker's.")
         if request.headers.get("Idempotency-Key", payload["metadata"]["job_id"]) != payload["metadata"]["job_id"]:
             raise serializers.ValidationError({"Idempotency-Key": "It is not metadata.job_id."})
         stored = store(payload, worker=worker, fence=lease_fence(request))
@@ -99,7 +99,7 @@ def _taken(stored: Stored) -> dict[str, Any]:
 class RunView(GenericAPIView):
     """Runs of the organizations that the caller may see; what it may not see does not exist."""
 
-    permission_classes = [may(Scope.JOBS_READ)]
+    permission_classes = [requires_scope(Scope.JOBS_READ)]
     filter_backends: list[Any] = []
     pagination_class = None
     lookup_field = "run_id"

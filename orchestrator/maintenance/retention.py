@@ -13,10 +13,10 @@ from typing import Any
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
 
-from orchestrator import lifecycle
-from orchestrator.lifecycle.pruning import KEEPS, UNIT
-from runtime_jobs.clock import database_time
-from runtime_jobs.trouble import is_connection_lost
+from orchestrator import services
+from orchestrator.services.pruning import KEEPS, UNIT
+from runtime_jobs.db_errors import is_connection_lost
+from runtime_jobs.db_time import database_now
 
 ROWS = 1000  # of a simple table in one transaction
 JOBS = 100  # looked at in one transaction
@@ -122,7 +122,7 @@ class JobPruner(WindowPruner):
         super().__init__("jobs", window, JOBS)
 
     def delete(self, subjects: Sequence[Any], before: datetime) -> Counter[str]:
-        return lifecycle.delete_finished_jobs(job_ids=subjects, finished_before=before)
+        return services.delete_finished_jobs(job_ids=subjects, finished_before=before)
 
 
 class LogPruner(WindowPruner):
@@ -135,7 +135,7 @@ class LogPruner(WindowPruner):
 
     def delete(self, subjects: Sequence[Any], before: datetime) -> Counter[str]:
         jobs = list(dict.fromkeys(subjects))
-        chunks = sum(lifecycle.delete_log(job_ulid=job_ulid, finished_before=before) for job_ulid in jobs)
+        chunks = sum(services.delete_log(job_ulid=job_ulid, finished_before=before) for job_ulid in jobs)
         return Counter({"runtime_job_log_chunks": chunks})
 
 
@@ -168,7 +168,7 @@ class Retention:
             seconds: No new step begins after that.
             now: What "old" is measured from; the database's time by default.
             report: Called after each step with a table and the number of its deleted rows."""
-        until, at = self._monotonic() + seconds, now or database_time()
+        until, at = self._monotonic() + seconds, now or database_now()
         due = [pruner for pruner in self._pruners if pruner.idle_until <= self._monotonic()]
         while due and self._monotonic() < until:
             for pruner in list(due):
@@ -226,7 +226,7 @@ def count_old_rows(*, now: datetime | None = None) -> dict[str, int]:
     """Count what `delete_all` would delete, by table. Reads all jobs; changes nothing."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = 0")
-        return dict(_counts(now or database_time()))
+        return dict(_counts(now or database_now()))
 
 
 def _counts(now: datetime) -> Iterator[tuple[str, int]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runtime_jobs.trouble import is_connection_lost
+from runtime_jobs.db_errors import is_connection_lost
 
 log = logging.getLogger(__name__)
 

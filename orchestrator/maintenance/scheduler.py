@@ -13,14 +13,13 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
-from leases.pruning import IdlePruner
-from orchestrator import scheduling, sweeps
-from orchestrator.maintenance import counters
+from leases.scheduling.pruning import IdlePruner
+from orchestrator.maintenance import counters, leases, queues
 from orchestrator.maintenance.leadership import Leadership, LeadershipLost
+from orchestrator.maintenance.metrics_aggregation import EventCounter
 from orchestrator.maintenance.retention import Retention
 from orchestrator.maintenance.rows import RowRunner
-from orchestrator.tally.counting import Tally
-from runtime_jobs.trouble import is_connection_lost
+from runtime_jobs.db_errors import is_connection_lost
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +39,12 @@ class Task:
 
 
 TASKS = (
-    Task("force_cancels", sweeps.force_cancels),
-    Task("expire_leases", sweeps.expire_leases),
-    Task("time_out_phases", sweeps.time_out_phases),
-    Task("follow_ended_dependencies", sweeps.follow_ended_dependencies),
-    *(Task(run.__name__, run) for run in scheduling.EVERY_ROUND),
-    *(Task(run.__name__, run, every=SLOW_EVERY) for run in scheduling.SLOW),
+    Task("force_cancels", leases.force_cancels),
+    Task("expire_leases", leases.expire_leases),
+    Task("time_out_phases", leases.time_out_phases),
+    Task("follow_ended_dependencies", leases.follow_ended_dependencies),
+    *(Task(run.__name__, run) for run in queues.EVERY_ROUND),
+    *(Task(run.__name__, run, every=SLOW_EVERY) for run in queues.SLOW),
 )
 
 
@@ -63,7 +62,7 @@ class Scheduler:
         self.rounds = 0
         self.leadership = Leadership(self.name, takeover_seconds=settings.CLOCK_TAKEOVER_SECONDS)
         self._counts = counters.PendingCounts()
-        tally, retention, idle_lanes = Tally(), Retention(), IdlePruner()
+        tally, retention, idle_lanes = EventCounter(), Retention(), IdlePruner()
         own = (
             Task("delete_old_rows", lambda _: retention.delete_some(report=self._deleted), every=SLOW_EVERY),
             Task("delete_idle_lanes", lambda _: idle_lanes.advance(), every=SLOW_EVERY),

@@ -1,7 +1,7 @@
 """The schema of 0.1.0. A database that ran commit 8637103 has all of it: `replaces` lists the migrations it applied."""
 
 import django.db.models.functions.datetime
-import runtime_jobs.columns
+import runtime_jobs.db_functions
 import runtime_jobs.identifiers
 from django.db import migrations, models
 
@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
             name='Place',
             fields=[
                 ('id', models.SmallAutoField(primary_key=True, serialize=False)),
-                ('xid', runtime_jobs.columns.TransactionId()),
+                ('xid', runtime_jobs.db_functions.TransactionId()),
                 ('event_id', models.BigIntegerField()),
                 ('beats_until', models.DateTimeField()),
             ],

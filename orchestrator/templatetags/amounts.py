@@ -2,7 +2,7 @@
 
 from django import template
 
-from orchestrator.ingest.wording import bytes_in_words, seconds_in_words
+from orchestrator.ingest.formatting import bytes_in_words, seconds_in_words
 
 register = template.Library()
 register.filter("in_bytes", bytes_in_words)

@@ -4,7 +4,7 @@ import django.contrib.postgres.fields
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import runtime_jobs.columns
+import runtime_jobs.db_functions
 import runtime_jobs.identifiers
 from django.conf import settings
 from django.db import migrations, models
@@ -286,7 +286,7 @@ class Migration(migrations.Migration):
                 ('actor_id', models.CharField(max_length=200)),
                 ('payload_json', models.JSONField(default=dict)),
                 ('created_at', models.DateTimeField()),
-                ('xid', runtime_jobs.columns.TransactionId(db_default=runtime_jobs.columns.CurrentTransaction())),
+                ('xid', runtime_jobs.db_functions.TransactionId(db_default=runtime_jobs.db_functions.CurrentTransaction())),
                 ('org_slug', models.CharField(max_length=63)),
                 ('job_type', models.CharField(max_length=50)),
                 ('correlation_id', models.CharField(max_length=64)),

@@ -1,9 +1,9 @@
 from runtime_jobs.models.batches import Batch
 from runtime_jobs.models.dependencies import Dependency, EndedDependency
 from runtime_jobs.models.events import JobEvent, OperatorEvent
+from runtime_jobs.models.idempotency import IdempotencyKey
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.models.output import Artifact, FailureExplanation, LogChunk, UnsentRun
-from runtime_jobs.models.requests import IdempotencyKey
 from runtime_jobs.models.tenants import ApiToken, Membership, Organization, Plan, Project
 
 __all__ = [

@@ -21,7 +21,7 @@ class Dependency(models.Model):
     class Meta:
         db_table = "runtime_job_dependencies"
         constraints = [models.UniqueConstraint(fields=["job", "on"], name="one_dependency")]
-        # For `orchestrator.lifecycle.unblocking`: who waits for a job that has ended.
+        # For `orchestrator.services.dependency_propagation`: who waits for a job that has ended.
         indexes = [models.Index(fields=["on", "job"], name="dependents_of_job")]
 
     def __str__(self) -> str:

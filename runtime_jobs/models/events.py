@@ -3,10 +3,10 @@
 from django.db import models
 from django.db.models import Q
 
-from runtime_jobs.columns import CurrentTransaction, TransactionId
+from runtime_jobs.db_functions import CurrentTransaction, TransactionId
 from runtime_jobs.identifiers import ID_LENGTH, new_event_id
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.states import FINAL
+from runtime_jobs.states import FINAL_STATES
 
 
 class JobEventQuerySet(models.QuerySet["JobEvent"]):
@@ -46,7 +46,9 @@ class JobEvent(models.Model):
         db_table = "runtime_job_events"
         constraints = [
             models.UniqueConstraint(fields=["job", "seq"], name="one_event_per_seq"),
-            models.UniqueConstraint(fields=["job"], condition=Q(to_state__in=FINAL), name="one_final_event_per_job"),
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(to_state__in=FINAL_STATES), name="one_final_event_per_job"
+            ),
         ]
         # For feeds over all jobs: by transaction, because a lower id can commit later than a higher one.
         indexes = [models.Index(fields=["xid", "id"], name="events_by_transaction")]

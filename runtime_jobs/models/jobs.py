@@ -9,12 +9,12 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
-from runtime_jobs.columns import Unseen
+from runtime_jobs.db_functions import PlannerOpaqueValue
 from runtime_jobs.identifiers import ID_LENGTH, new_job_id
 from runtime_jobs.models.batches import Batch
 from runtime_jobs.states import (
-    FINAL,
-    HELD,
+    FINAL_STATES,
+    LEASED_STATES,
     STATUS,
     STATUS_WITHOUT_INGEST,
     CancelReason,
@@ -34,7 +34,7 @@ class RetryKind(models.TextChoices):
 
 
 # What was asked for. Who speaks of many jobs at once reads them without it.
-REQUEST = (
+SUBMISSION_FIELDS = (
     *("source_kind", "repo_url", "repo_owner", "repo_name", "git_ref", "git_commit", "pull_request_number"),
     *("trigger_kind", "trigger_actor", "working_directory", "command_json", "allow_network", "allow_exec", "spec"),
     *("requirements", "payload_digest", "source_address", "least_isolation", "project_slug", "priority", "pool"),
@@ -46,7 +46,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def of_organizations(self, slugs: list[str]) -> JobQuerySet:
         if len(slugs) == 1:
-            return self.filter(org_slug=Unseen(Value(slugs[0])))
+            return self.filter(org_slug=PlannerOpaqueValue(Value(slugs[0])))
         return self.filter(org_slug__in=slugs)
 
     def of_types(self, job_types: Sequence[str]) -> JobQuerySet:
@@ -61,7 +61,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    """Document 000's columns under its names, and the core's own. Only the verbs in `orchestrator.lifecycle` and the
+    """Document 000's columns under its names, and the core's own. Only the verbs in `orchestrator.services` and the
     claim's SQL write `state`. Columns that a job type has no use for are null."""
 
     id = models.BigAutoField(primary_key=True)
@@ -165,8 +165,8 @@ class Job(models.Model):
         constraints = [
             models.CheckConstraint(
                 name="job_final_has_finished_at",
-                condition=(Q(state__in=FINAL) & Q(finished_at__isnull=False))
-                | (~Q(state__in=FINAL) & Q(finished_at__isnull=True)),
+                condition=(Q(state__in=FINAL_STATES) & Q(finished_at__isnull=False))
+                | (~Q(state__in=FINAL_STATES) & Q(finished_at__isnull=True)),
             ),
             models.CheckConstraint(name="job_state_known", condition=Q(state__in=JobState.values)),
             models.CheckConstraint(
@@ -221,15 +221,15 @@ class Job(models.Model):
             models.Index(
                 fields=["state"],
                 name="jobs_held",
-                condition=Q(state__in=HELD),
+                condition=Q(state__in=LEASED_STATES),
             ),
             # Jobs of one concurrency key that have not ended; jobs from one address that run.
             models.Index(
                 fields=["org_slug", "concurrency_key"],
                 name="jobs_of_concurrency_key",
-                condition=~Q(concurrency_key="") & ~Q(state__in=FINAL),
+                condition=~Q(concurrency_key="") & ~Q(state__in=FINAL_STATES),
             ),
-            models.Index(fields=["source_address"], name="jobs_held_of_address", condition=Q(state__in=HELD)),
+            models.Index(fields=["source_address"], name="jobs_held_of_address", condition=Q(state__in=LEASED_STATES)),
             # The last ends of an organization's jobs of one type: for its breaker.
             models.Index(
                 F("org_slug"),
@@ -250,11 +250,11 @@ class Job(models.Model):
 
     @property
     def is_final(self) -> bool:
-        return self.state in FINAL
+        return self.state in FINAL_STATES
 
     @property
     def is_held(self) -> bool:
-        return self.state in HELD
+        return self.state in LEASED_STATES
 
     @property
     def public_status(self) -> str:

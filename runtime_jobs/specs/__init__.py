@@ -2,21 +2,21 @@
 
 A further type is a class of specs, a policy and a line in `TYPES`."""
 
+from runtime_jobs.specs.registry import JOB_TYPES, JobSpec, JobType
 from runtime_jobs.specs.runtime import RUNTIME, RuntimeSpec, execution_of, runtime_policy
-from runtime_jobs.specs.source import Source, source_of
+from runtime_jobs.specs.source import RepositorySource, source_of
 from runtime_jobs.specs.steps import STEPS, Cache, Pattern, StepsSpec, steps_policy
-from runtime_jobs.specs.types import TYPES, JobType, Spec
 
 __all__ = [
+    "JOB_TYPES",
     "RUNTIME",
     "STEPS",
-    "TYPES",
     "Cache",
+    "JobSpec",
     "JobType",
     "Pattern",
+    "RepositorySource",
     "RuntimeSpec",
-    "Source",
-    "Spec",
     "StepsSpec",
     "execution_of",
     "runtime_policy",

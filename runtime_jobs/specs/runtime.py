@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.policy import Policy
-from runtime_jobs.specs.source import Source, digest_of, source_of
+from runtime_jobs.policy import JobPolicy
+from runtime_jobs.specs.source import RepositorySource, digest_of, source_of
 
 RUNTIME = "runtime"
 
@@ -29,8 +29,10 @@ class RuntimeSpec:
     job_type = RUNTIME
 
     @property
-    def source(self) -> Source:
-        return Source(self.repo_url, self.owner, self.repo, self.ref, self.git_commit, self.pull_request_number)
+    def source(self) -> RepositorySource:
+        return RepositorySource(
+            self.repo_url, self.owner, self.repo, self.ref, self.git_commit, self.pull_request_number
+        )
 
     @property
     def requirements(self) -> list[str]:
@@ -58,9 +60,9 @@ class RuntimeSpec:
 
 def runtime_policy(
     *, lease_ttl_seconds: int, heartbeat_interval_seconds: int, acknowledge_within_seconds: int, max_requeues: int
-) -> Policy:
+) -> JobPolicy:
     """A crash of the worker is retried once by itself; a result that ingest acknowledged beats a cancel."""
-    return Policy(
+    return JobPolicy(
         max_requeues=max_requeues,
         automatic_retries=1,
         needs_ingest=True,
@@ -82,17 +84,17 @@ def execution_of(job: Job) -> dict[str, Any]:
     }
 
 
-def asked(job: Job) -> RuntimeSpec:
+def runtime_from_job(job: Job) -> RuntimeSpec:
     """What the job's columns hold, to be asked for again."""
     execution = execution_of(job) | {"command": tuple(job.command_json or ())}
-    return RuntimeSpec(**vars(Source.of(job)), **execution)
+    return RuntimeSpec(**vars(RepositorySource.of(job)), **execution)
 
 
-def shown(job: Job) -> dict[str, Any]:
+def serialize_runtime(job: Job) -> dict[str, Any]:
     """The spec as it was submitted."""
     return {"source": source_of(job), "execution": execution_of(job)}
 
 
-def leased(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
+def serialize_runtime_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
     """What a worker needs to run it. `confined`: how it must be held."""
     return {"source": source_of(job), "execution": execution_of(job) | confined}

@@ -9,8 +9,8 @@ from runtime_jobs.models.jobs import Job
 
 
 @dataclass(frozen=True)
-class Source:
-    """Checked where it came in: see `runtime_jobs.sources`."""
+class RepositorySource:
+    """Checked where it came in: see `runtime_jobs.validators`."""
 
     repo_url: str
     owner: str
@@ -31,7 +31,7 @@ class Source:
         }
 
     @classmethod
-    def of(cls, job: Job) -> "Source":
+    def of(cls, job: Job) -> "RepositorySource":
         """The one that the job's columns hold."""
         values = (job.repo_url, job.repo_owner, job.repo_name, job.git_ref, job.git_commit, job.pull_request_number)
         return cls(*cast("Any", values))

@@ -7,18 +7,18 @@ from typing import Any
 
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.policy import Policy
-from runtime_jobs.specs.source import Source, digest_of, source_of
+from runtime_jobs.policy import JobPolicy
+from runtime_jobs.specs.source import RepositorySource, digest_of, source_of
 
 STEPS = "steps"
 IMAGE = "image"  # the capability of a worker that has an engine for images
 
-MOST_STEPS = 64
-LONGEST_STEP = 16_384  # characters; the kernel takes no argument of more than 128 KiB
-MOST_VARIABLES = 64
-LONGEST_VALUE = 8_192
-MOST_PATTERNS = 32
-MOST_CACHES = 32
+MAX_STEPS = 64
+MAX_STEP_BYTES = 16_384  # characters; the kernel takes no argument of more than 128 KiB
+MAX_VARIABLES = 64
+MAX_VALUE_LENGTH = 8_192
+MAX_PATTERNS = 32
+MAX_CACHES = 32
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -49,7 +49,7 @@ class StepsSpec:
     name: str
     steps: tuple[str, ...]
     timeout_seconds: int
-    source: Source | None = None
+    source: RepositorySource | None = None
     working_directory: str = "."
     environment: Mapping[str, str] = field(default_factory=dict)
     artifacts: tuple[Pattern, ...] = ()
@@ -96,9 +96,9 @@ class StepsSpec:
 
 def steps_policy(
     *, lease_ttl_seconds: int, heartbeat_interval_seconds: int, acknowledge_within_seconds: int, max_requeues: int
-) -> Policy:
+) -> JobPolicy:
     """As `runtime`, but its end is the worker's word alone: nobody else holds a result that a cancel would waste."""
-    return Policy(
+    return JobPolicy(
         max_requeues=max_requeues,
         automatic_retries=1,
         needs_ingest=False,
@@ -119,7 +119,7 @@ def steps_of(job: Job) -> dict[str, Any]:
     }
 
 
-def asked(job: Job) -> StepsSpec:
+def steps_from_job(job: Job) -> StepsSpec:
     """What the job's columns hold, to be asked for again."""
     held = steps_of(job)
     return StepsSpec(
@@ -128,17 +128,17 @@ def asked(job: Job) -> StepsSpec:
             "steps": tuple(held["steps"]),
             "artifacts": tuple(Pattern(**pattern) for pattern in held["artifacts"]),
             "caches": tuple(Cache(**cache | {"paths": tuple(cache["paths"])}) for cache in held["caches"]),
-            "source": Source.of(job) if job.repo_url else None,
+            "source": RepositorySource.of(job) if job.repo_url else None,
         }
     )
 
 
-def shown(job: Job) -> dict[str, Any]:
+def serialize_steps(job: Job) -> dict[str, Any]:
     """The spec as it was submitted."""
     return steps_of(job) | {"source": _source(job)}
 
 
-def leased(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
+def serialize_steps_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
     """What a worker needs to run it. `confined`: how it must be held."""
     return {"source": _source(job), "steps": steps_of(job) | confined}
 
@@ -147,23 +147,23 @@ def _source(job: Job) -> dict[str, Any] | None:
     return source_of(job) if job.repo_url else None
 
 
-def wrong_step(step: str) -> str | None:
-    if not step.strip() or len(step) > LONGEST_STEP or "\0" in step:
-        return f"A line for the shell: 1 to {LONGEST_STEP} characters, not blank, none of them NUL."
+def validate_step(step: str) -> str | None:
+    if not step.strip() or len(step) > MAX_STEP_BYTES or "\0" in step:
+        return f"A line for the shell: 1 to {MAX_STEP_BYTES} characters, not blank, none of them NUL."
     return None
 
 
-def wrong_environment(environment: Mapping[str, str]) -> str | None:
-    if len(environment) > MOST_VARIABLES:
-        return f"At most {MOST_VARIABLES} variables."
+def validate_environment(environment: Mapping[str, str]) -> str | None:
+    if len(environment) > MAX_VARIABLES:
+        return f"At most {MAX_VARIABLES} variables."
     if not all(VARIABLE.fullmatch(name) for name in environment):
         return "Names have letters, digits and '_' only, begin with no digit, and have at most 128 characters."
-    if any(len(value) > LONGEST_VALUE or "\0" in value for value in environment.values()):
-        return f"A value has at most {LONGEST_VALUE} characters, none of them NUL."
+    if any(len(value) > MAX_VALUE_LENGTH or "\0" in value for value in environment.values()):
+        return f"A value has at most {MAX_VALUE_LENGTH} characters, none of them NUL."
     return None
 
 
-def wrong_pattern(pattern: str) -> str | None:
+def validate_pattern(pattern: str) -> str | None:
     """Relative, and without a way out. What it matches the worker finds, which follows no link."""
     if not pattern or len(pattern) > 1024 or "\0" in pattern:
         return "A pattern of 1 to 1024 characters is needed."

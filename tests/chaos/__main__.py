@@ -37,7 +37,7 @@ def installed() -> Iterator[tuple[Path, object]]:
     os.environ |= {"STATE_DIR": str(state), "DJANGO_SETTINGS_MODULE": "config.settings", "DATABASE_ROLE": "migrate"}
     for name in ("DATABASE_URL", "DATABASE_URL_FILE"):
         os.environ.pop(name, None)
-    from tests.chaos.plant import Postgres  # noqa: PLC0415 - after the environment
+    from tests.chaos.processes import Postgres  # noqa: PLC0415 - after the environment
 
     postgres = Postgres(state)
     try:
@@ -63,11 +63,11 @@ def main() -> int:
         console.print(f"in {state}")
         from django.db import connections  # noqa: PLC0415 - after the environment
 
-        from tests.chaos import site  # noqa: PLC0415 - likewise
-        from tests.chaos.fire import Fire, audit  # noqa: PLC0415 - likewise
-        from tests.chaos.verdict import judge  # noqa: PLC0415 - likewise
+        from tests.chaos import scenario  # noqa: PLC0415 - likewise
+        from tests.chaos.report import judge  # noqa: PLC0415 - likewise
+        from tests.chaos.runner import Fire, audit  # noqa: PLC0415 - likewise
 
-        tenants = site.build(state, asked.workers)
+        tenants = scenario.build(state, asked.workers)
         connections.close_all()  # the database is about to be killed, again and again
         fire = Fire(state, postgres, tenants, seed, asked.seconds, console.print)
         fire.run(DRAIN_SECONDS)

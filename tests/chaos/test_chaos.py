@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from config.places import BASE_DIR
+from config.paths import BASE_DIR
 from tests.chaos.schedule import KINDS, schedule
 from tests.workers.agent.worker_process import processes_with
 

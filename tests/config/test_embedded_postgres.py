@@ -13,13 +13,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from config import embedded_postgres, places
+from config import paths
+from config.postgres import embedded
 
 USER = """
 import sys
 from pathlib import Path
-from config import embedded_postgres
-embedded_postgres.ensure(Path(sys.argv[1]))
+from config.postgres import embedded
+embedded.ensure(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -35,11 +36,11 @@ def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
 def processes(state: Path) -> dict[str, int]:
     """The keeper and the postmaster of this home by name."""
     found = {}
-    home = str(places.home(state))
+    home = str(paths.home(state))
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if "config.postgres_keeper" in words and home in words:
+            if "config.postgres.supervisor" in words and home in words:
                 found["keeper"] = int(entry.name)
             if words[0].endswith("/postgres") and f"{home}/postgres/data" in words:
                 found["server"] = int(entry.name)
@@ -47,14 +48,14 @@ def processes(state: Path) -> dict[str, int]:
 
 
 def answers(state: Path) -> bool:
-    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(embedded_postgres.url(state)):
+    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(embedded.url(state)):
         return True
     return False
 
 
 def removed(state: Path) -> bool:
-    with contextlib.suppress(places.PlaceRefused):
-        places.remove_home(state)
+    with contextlib.suppress(paths.PathError):
+        paths.remove_home(state)
     return not state.exists()
 
 
@@ -68,7 +69,7 @@ class Users:
     def start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", USER, str(self.state)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        user = subprocess.Popen(command, text=True, cwd=places.BASE_DIR, **pipes)
+        user = subprocess.Popen(command, text=True, cwd=paths.BASE_DIR, **pipes)
         self.started.append(user)
         return user
 
@@ -124,7 +125,7 @@ def test_many_starters_at_once_share_one_server(users):
 def _is_keeper_of(cmdline: Path, state: Path) -> bool:
     with contextlib.suppress(OSError):
         words = cmdline.read_bytes().decode(errors="replace").split("\0")
-        return "config.postgres_keeper" in words and str(state) in words
+        return "config.postgres.supervisor" in words and str(state) in words
     return False
 
 
@@ -170,13 +171,13 @@ def _same_account(state: Path) -> dict[str, int]:
 
 def test_what_was_committed_survives_a_kill_of_everybody(lasting):
     user = lasting.ready()
-    with psycopg.connect(embedded_postgres.url(lasting.state)) as connection:
+    with psycopg.connect(embedded.url(lasting.state)) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 1 AS one")
     for pid in [user.pid, *processes(lasting.state).values()]:
         os.kill(pid, signal.SIGKILL)
     user.communicate()
     lasting.ready()
-    with psycopg.connect(embedded_postgres.url(lasting.state)) as connection:
+    with psycopg.connect(embedded.url(lasting.state)) as connection:
         assert connection.execute("SELECT one FROM kept").fetchone() == (1,)
 
 
@@ -186,7 +187,7 @@ def test_the_server_is_durable_private_and_off_the_network(lasting):
     for private in (folder, folder / "data", folder / "socket"):
         assert private.stat().st_mode & 0o777 == 0o700
     expected = {"listen_addresses": "", "fsync": "on", "jit": "off", "max_connections": "200", "data_checksums": "on"}
-    with psycopg.connect(embedded_postgres.url(lasting.state)) as connection:
+    with psycopg.connect(embedded.url(lasting.state)) as connection:
         found = {name: connection.execute(f"SHOW {name}").fetchone()[0] for name in expected}
         superuser = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
     assert found == expected
@@ -203,8 +204,8 @@ def test_a_start_that_cannot_work_says_why(lasting):
 
 def test_a_home_in_use_is_not_removed(lasting):
     lasting.ready()
-    with pytest.raises(places.PlaceRefused, match="in use"):
-        places.remove_home(lasting.state)
+    with pytest.raises(paths.PathError, match="in use"):
+        paths.remove_home(lasting.state)
 
 
 def test_a_killed_server_is_started_again(users):

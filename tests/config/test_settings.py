@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from config.places import BASE_DIR
+from config.paths import BASE_DIR
 
 SHOW = """
 import json, sys

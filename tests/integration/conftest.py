@@ -16,10 +16,10 @@ import pytest
 from django.utils.timezone import now
 
 from leases.models import Lease
-from orchestrator.audit.inspection import inspect
+from orchestrator.audit.runner import run_audit
 from runtime_jobs.models import Job, JobEvent, Project
 from runtime_jobs.specs import runtime_policy
-from runtime_jobs.states import FINAL
+from runtime_jobs.states import FINAL_STATES
 from tests.factories import ProjectFactory, WorkerFactory, submitted
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import wait_until
@@ -164,7 +164,7 @@ class Yard:
         return "\n".join([*lines, f"now {now():%T.%f}", *(process.log for process in self.processes)])
 
     def ended(self, job: Job, seconds: float = SEEN_WITHIN) -> Job:
-        return self.until(job, lambda found: found.state in FINAL, seconds)
+        return self.until(job, lambda found: found.state in FINAL_STATES, seconds)
 
     def retries_of(self, job: Job) -> list[Job]:
         return list(Job.objects.filter(retry_of_job_ulid=job.job_ulid))
@@ -177,4 +177,4 @@ def yard(installation: Installation, project: Project, root: Path, commit: str) 
     yield made
     for process in made.processes:
         process.end_anyway()
-    assert inspect(chains=True) == []
+    assert run_audit(chains=True) == []

@@ -20,19 +20,19 @@ import psycopg
 import pytest
 import requests
 
-from config import places
+from config import paths
 from tests.chaos.client import Client, Ledger, path_of
-from tests.chaos.plant import Part, Postgres, manage
+from tests.chaos.processes import Part, Postgres, manage
 from tests.integration.losing_commits import losing_commits
-from tests.serving import eventually, serving
+from tests.live_server import eventually, serving
 
 pytestmark = pytest.mark.slow
 
 BUILD = """
 import json, pathlib, sys, django
 django.setup()
-from tests.chaos import site
-made = site.build(pathlib.Path(sys.argv[1]), 2)
+from tests.chaos import scenario
+made = scenario.build(pathlib.Path(sys.argv[1]), 2)
 print(json.dumps([made.token, made.bodies, [[name, str(file), options] for name, file, options in made.workers]]))
 """
 
@@ -54,7 +54,7 @@ class Cluster(Postgres):
 
     def tell(self, *command: str) -> str:
         done = subprocess.run(
-            command, cwd=places.BASE_DIR, env=self.environment, capture_output=True, text=True, check=False
+            command, cwd=paths.BASE_DIR, env=self.environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -86,7 +86,7 @@ def worker(cluster, tmp_path):
 
     def start(server) -> Part:
         name, file, options = cluster.workers[0]
-        folder = places.home(cluster.state) / name
+        folder = paths.home(cluster.state) / name
         named = ["--server", server.url, "--token-file", file, "--work-dir", str(folder)]
         given = cluster.environment | {"RUNTIME_ORCHESTRATOR_TEST": "1"}
         part = Part(name, manage("runworker", *named, *options), given, tmp_path / name)
@@ -160,7 +160,7 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_same_request_again(cluste
     url = f"postgres://orchestrator@/orchestrator?host={quote(str(folder))}"
     before = cluster.count("SELECT count(*) FROM runtime_jobs")
     with (
-        losing_commits(folder, places.socket_folder(places.home(cluster.state))) as wire,
+        losing_commits(folder, paths.socket_folder(paths.home(cluster.state))) as wire,
         serving(tmp_path, DATABASE_URL=url, STATE_DIR=str(cluster.state)) as server,
     ):
 

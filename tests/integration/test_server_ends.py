@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from runtime_jobs.models import Job
 from tests.factories import WorkerFactory, claimed, submitted
-from tests.serving import Server, eventually, serving
+from tests.live_server import Server, eventually, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 

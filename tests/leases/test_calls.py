@@ -9,10 +9,10 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
-from leases.lanes import advance, behind, call_throttled
-from leases.limits import Subject
 from leases.models import Limit, LimitScope
-from orchestrator import lifecycle
+from leases.scheduling.lanes import advance_cursor, notify_throttled_pools, stale_lanes
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, offer, submitted
@@ -72,7 +72,7 @@ def test_a_head_that_goes_back_before_anybody_saw_it_gone_calls(project, databas
     worker = WorkerFactory()
     first = claimed(worker)
     with calls(database_url) as heard:
-        lifecycle.release(lease_ulid=first.lease.lease_ulid, worker=worker)
+        services.release(lease_ulid=first.lease.lease_ulid, worker=worker)
     assert heard == [POOL]
 
 
@@ -86,20 +86,20 @@ def test_a_job_of_another_lane_behind_a_head_that_was_taken_calls(project, datab
 
 
 @pytest.mark.parametrize(
-    "subject", [Subject(LimitScope.POOL, "", POOL), Subject(LimitScope.JOB_TYPE, "", "runtime")], ids=str
+    "subject", [LimitTarget(LimitScope.POOL, "", POOL), LimitTarget(LimitScope.JOB_TYPE, "", "runtime")], ids=str
 )
 def test_a_throttle_calls_when_the_next_one_may_start_and_not_before(project, database_url, subject):
-    lifecycle.throttle(subject=subject, per_hour=1, burst=1, **WHY)
+    services.throttle(subject=subject, per_hour=1, burst=1, **WHY)
     submitted(project), submitted(project)
     claimed(WorkerFactory())
     with calls(database_url) as heard:
-        call_throttled()
+        notify_throttled_pools()
         Limit.objects.update(spent_until=F("spent_until") - timedelta(hours=1))
-        call_throttled()
+        notify_throttled_pools()
     assert heard == [POOL], "once: the first look was too early"
-    lifecycle.pause(subject=subject, **WHY)
+    services.pause(subject=subject, **WHY)
     with calls(database_url) as heard:
-        call_throttled()
+        notify_throttled_pools()
     assert heard == [], "nothing may start all the same"
 
 
@@ -113,9 +113,9 @@ def test_the_clock_calls_where_a_job_came_while_the_head_was_being_taken(project
     assert claimed(worker).job.pk == head
     with connection.cursor() as cursor:
         cursor.execute("UPDATE lanes SET head_id = %s", [head])
-    [lane] = behind()
+    [lane] = stale_lanes()
     with calls(database_url) as heard:
-        advance(lane)
+        advance_cursor(lane)
     assert heard == [POOL]
 
 
@@ -123,24 +123,24 @@ def test_a_job_that_goes_back_calls_and_one_that_ends_does_not(project, database
     submitted(project)
     worker = WorkerFactory()
     first = claimed(worker)
-    assert lifecycle.claim(worker=worker, offer=offer(worker)) is None
+    assert services.claim(worker=worker, offer=offer(worker)) is None
     with calls(database_url) as heard:
-        lifecycle.release(lease_ulid=first.lease.lease_ulid, worker=worker)
+        services.release(lease_ulid=first.lease.lease_ulid, worker=worker)
     assert heard == [POOL]
     again = claimed(worker)
     with calls(database_url) as heard:
-        lifecycle.fail(lease_ulid=again.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+        services.fail(lease_ulid=again.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
     assert heard == []
 
 
 def test_a_place_that_becomes_free_calls_where_somebody_waits_for_it(project, database_url):
-    lifecycle.set_limit(org_slug=project.organization.slug, max_active=1, **WHY)
+    services.set_limit(org_slug=project.organization.slug, max_active=1, **WHY)
     submitted(project), submitted(project)
     worker = WorkerFactory()
     first = claimed(worker)
-    assert lifecycle.claim(worker=worker, offer=offer(worker)) is None
+    assert services.claim(worker=worker, offer=offer(worker)) is None
     with calls(database_url) as heard:
-        lifecycle.fail(lease_ulid=first.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+        services.fail(lease_ulid=first.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
     assert heard == [POOL]
 
 
@@ -150,16 +150,16 @@ def test_who_was_kept_out_while_a_limit_is_set_or_lifted_looks_again(project, da
     limit = {"org_slug": project.organization.slug, **WHY}
     for most in (5, None):
         with calls(database_url) as heard:
-            lifecycle.set_limit(max_active=most, **limit)
+            services.set_limit(max_active=most, **limit)
         assert POOL in heard
 
 
 def test_what_is_resumed_calls(project, database_url):
-    subject = Subject.of_organization(project.organization.slug)
-    lifecycle.pause(subject=subject, **WHY)
+    subject = LimitTarget.of_organization(project.organization.slug)
+    services.pause(subject=subject, **WHY)
     submitted(project)
     worker = WorkerFactory()
-    assert lifecycle.claim(worker=worker, offer=offer(worker)) is None
+    assert services.claim(worker=worker, offer=offer(worker)) is None
     with calls(database_url) as heard:
-        lifecycle.resume(subject=subject, **WHY)
+        services.resume(subject=subject, **WHY)
     assert heard == [POOL]

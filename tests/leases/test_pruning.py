@@ -7,13 +7,13 @@ import pytest
 from django.db import OperationalError, connection
 from django.db.models import F
 
-from leases import limits
 from leases.models import Lane, LaneQueue, Limit, LimitSlot
-from leases.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
-from orchestrator import lifecycle
-from orchestrator.audit.inspection import inspect
-from orchestrator.lifecycle import Group
+from leases.scheduling import limits
+from leases.scheduling.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
+from orchestrator import services
+from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.scheduler import SLOW_EVERY, Scheduler
+from orchestrator.services import ConcurrencyGroup
 from runtime_jobs.errors import TooManyConcurrencyKeys
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
@@ -48,13 +48,13 @@ def prune(rounds: int = 3) -> int:
 
 
 def finish(claim, worker) -> None:
-    lifecycle.fail(lease_ulid=claim.lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED)
+    services.fail(lease_ulid=claim.lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED)
 
 
 def drain(worker) -> None:
-    while (claim := lifecycle.claim(worker=worker, offer=offer(worker))) is not None:
+    while (claim := services.claim(worker=worker, offer=offer(worker))) is not None:
         finish(claim, worker)
-    lifecycle.claim(worker=worker, offer=offer(worker))  # finds nothing, and writes that down
+    services.claim(worker=worker, offer=offer(worker))  # finds nothing, and writes that down
 
 
 def tables() -> tuple[int, ...]:
@@ -66,22 +66,22 @@ def test_keys_addresses_lanes_and_queues_that_idle_are_deleted(worker):
     unclaimed = PlanFactory(name="unclaimed", one_per_address=True)
     other = ProjectFactory(organization=OrganizationFactory(slug="nobody", plan=unclaimed))
     for number in range(12):
-        submitted(project, group=Group(f"branch-{number}"))
+        submitted(project, group=ConcurrencyGroup(f"branch-{number}"))
     submitted(other)
     assert tables() == (13, 2, 13, 13)
     assert prune() == 0
     drain(worker)
     assert prune() == 13 + 2 + 13
     assert tables() == (0, 0, 0, 0)
-    submitted(project, group=Group("branch-1"))
+    submitted(project, group=ConcurrencyGroup("branch-1"))
     assert claimed(worker).job.concurrency_key == "branch-1"
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_limits_that_somebody_has_set_stay(worker):
     project = ProjectFactory(organization=OrganizationFactory(plan=PlanFactory(name="free", max_active=3)))
     org_slug = project.organization.slug
-    lifecycle.set_limit(org_slug=org_slug, max_active=7, by=OPERATOR, reason="test")
+    services.set_limit(org_slug=org_slug, max_active=7, by=OPERATOR, reason="test")
     submitted(project)
     drain(worker)
     prune()
@@ -111,7 +111,7 @@ def test_a_lane_with_a_job_that_may_still_move_stays(worker, state):
     project = ProjectFactory()
     job = submitted(project)
     if state == "blocked":
-        job = submitted(project, depends_on=(job,), group=Group("k"))
+        job = submitted(project, depends_on=(job,), group=ConcurrencyGroup("k"))
     elif state != "queued":
         claimed(worker, acknowledge=state == "leased")
     kept = job.lane_id
@@ -139,7 +139,7 @@ def test_the_scheduler_process_prunes(worker):
 def test_batches_are_bounded_and_go_on_where_the_last_one_ended(worker):
     project = ProjectFactory()
     for number in range(7):
-        submitted(project, group=Group(f"branch-{number}"))
+        submitted(project, group=ConcurrencyGroup(f"branch-{number}"))
     drain(worker)
     prune(1)
     after, deleted = prune_idle_lanes(batch_size=3, idle_for=NOW)
@@ -169,7 +169,7 @@ def test_a_lane_that_is_pruned_between_look_up_and_use_loses_no_job(worker, way,
     prune(1)
     other = submitted(ProjectFactory(organization=project.organization, slug="api")) if way == "blocked" else None
     pruned = []
-    plain = lifecycle.moves.lane_of
+    plain = services.transitions.get_lane
 
     def look_up(job):
         lane = plain(job)
@@ -179,22 +179,22 @@ def test_a_lane_that_is_pruned_between_look_up_and_use_loses_no_job(worker, way,
             thread.join(timeout=60)
         return lane
 
-    monkeypatch.setattr(lifecycle.moves, "lane_of", look_up)
+    monkeypatch.setattr(services.transitions, "get_lane", look_up)
     if way == "submit":
         job = submitted(project)
     elif way == "blocked":
         job = submitted(project, depends_on=(other,))
     else:
-        job = lifecycle.retry(job_ulid=first.job_ulid, by=ALICE, reason="again").job
+        job = services.retry(job_ulid=first.job_ulid, by=ALICE, reason="again").job
     assert pruned == [1]
     if way == "blocked":
         assert claimed(worker).job == other
         lease = other.leases.get()
-        lifecycle.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED)
+        services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED)
         assert Lane.objects.filter(pk=Job.objects.get(pk=job.pk).lane_id).exists()
     else:
         assert claimed(worker).job.job_ulid == job.job_ulid
-    assert inspect() == []
+    assert run_audit() == []
 
 
 @pytest.mark.parametrize("waits_for", ["a worker", "another job"])
@@ -208,7 +208,7 @@ def test_a_prune_meets_a_submit_that_is_about_to_commit(worker, monkeypatch, wai
     if waits_for == "another job":
         on = (submitted(ProjectFactory(organization=project.organization, slug="api")),)
     pruned = []
-    plain = lifecycle.transaction.VerbEnding.tell
+    plain = services.unit_of_work.pending.PendingChanges.tell
 
     def tell(ending):
         plain(ending)
@@ -217,12 +217,12 @@ def test_a_prune_meets_a_submit_that_is_about_to_commit(worker, monkeypatch, wai
         thread.join(timeout=60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(lifecycle.transaction.VerbEnding, "tell", tell)
+        patched.setattr(services.unit_of_work.pending.PendingChanges, "tell", tell)
         job = submitted(project, depends_on=on)
     assert pruned == [0]
     assert claimed(worker).job.job_ulid == (on[0] if on else job).job_ulid
     assert Lane.objects.filter(pk=job.lane_id).exists()
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def submit_again_and_again(project, group) -> None:
@@ -253,7 +253,7 @@ def test_claims_submits_and_prunes_at_the_same_time_lose_nothing(worker):
         return run
 
     def claim():
-        found = lifecycle.claim(worker=worker, offer=offer(worker))
+        found = services.claim(worker=worker, offer=offer(worker))
         if found is not None:
             finish(found, worker)
 
@@ -264,7 +264,7 @@ def test_claims_submits_and_prunes_at_the_same_time_lose_nothing(worker):
         thread.start()
     try:
         for number in range(120):
-            submit_again_and_again(project, Group(f"branch-{number % 7}") if number % 2 else None)
+            submit_again_and_again(project, ConcurrencyGroup(f"branch-{number % 7}") if number % 2 else None)
     finally:
         stop.set()
         for thread in threads:
@@ -272,31 +272,31 @@ def test_claims_submits_and_prunes_at_the_same_time_lose_nothing(worker):
     assert failures == []
     drain(worker)
     assert Job.objects.filter(state="failed").count() == 120
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_an_organization_has_a_bounded_number_of_concurrency_keys(worker, monkeypatch):
     monkeypatch.setattr(limits, "MAX_CONCURRENCY_KEYS", 3)
     project = ProjectFactory()
     for number in range(3):
-        submitted(project, group=Group(f"branch-{number}"))
+        submitted(project, group=ConcurrencyGroup(f"branch-{number}"))
     with pytest.raises(TooManyConcurrencyKeys) as caught:
-        submitted(project, group=Group("one-more"))
+        submitted(project, group=ConcurrencyGroup("one-more"))
     assert caught.value.facts == {"limit": 3, "current": 3, "retry_after": 60}
-    submitted(project, group=Group("branch-0"))
-    submitted(ProjectFactory(organization=OrganizationFactory(slug="other")), group=Group("one-more"))
+    submitted(project, group=ConcurrencyGroup("branch-0"))
+    submitted(ProjectFactory(organization=OrganizationFactory(slug="other")), group=ConcurrencyGroup("one-more"))
     drain(worker)
     prune()
-    submitted(project, group=Group("one-more"))
+    submitted(project, group=ConcurrencyGroup("one-more"))
 
 
 def test_one_key_too_many_stops_no_other_job_of_a_bulk(monkeypatch):
     monkeypatch.setattr(limits, "MAX_CONCURRENCY_KEYS", 2)
     project = ProjectFactory()
-    entries = [submission(project, spec(), group=Group(key)) for key in ("a", "b", "c", "a")] + [
+    entries = [submission(project, spec(), group=ConcurrencyGroup(key)) for key in ("a", "b", "c", "a")] + [
         submission(project, spec())
     ]
-    outcome = lifecycle.submit_many(entries, policy_of=lambda _: POLICY, default_pool="shared-linux", by=ALICE)
+    outcome = services.submit_many(entries, policy_of=lambda _: POLICY, default_pool="shared-linux", by=ALICE)
     codes = [getattr(one, "code", "ok") for one in outcome.results]
     assert codes == ["ok", "ok", "too_many_concurrency_keys", "ok", "ok"]
-    assert inspect() == []
+    assert run_audit() == []

@@ -5,12 +5,12 @@ import threading
 import pytest
 from django.db import connection, transaction
 
-from leases import quotas
 from leases.models import SubmitQuota
-from orchestrator import lifecycle
-from orchestrator.audit.inspection import inspect
-from orchestrator.lifecycle import Group, Origin, Planned, WhenBusy
-from runtime_jobs.clock import database_time
+from leases.scheduling import submit_quotas
+from orchestrator import services
+from orchestrator.audit.runner import run_audit
+from orchestrator.services import BatchJob, BatchSubmission, ConcurrencyGroup, OnConflict
+from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
 from runtime_jobs.models import Batch, Job
 from runtime_jobs.states import FailureReason
@@ -32,7 +32,7 @@ from tests.factories import (
 pytestmark = pytest.mark.django_db(transaction=True)
 
 POOL = "shared-linux"
-RESULTS = (Job, lifecycle.BulkOutcome, lifecycle.BatchOutcome)
+RESULTS = (Job, services.BulkOutcome, services.BatchOutcome)
 AT_ONCE = 6  # connections: a process has few
 
 
@@ -83,11 +83,11 @@ def at_once(count, act):
 
 def many(project, count, **kwargs):
     entries = [submission(project, spec()) for _ in range(count)]
-    return lifecycle.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, by=ALICE, **kwargs)
+    return services.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, by=ALICE, **kwargs)
 
 
 def batch(project, count, by=ALICE):
-    origin = Origin(
+    origin = BatchSubmission(
         org_slug=project.organization.slug,
         project_slug=project.slug,
         source=None,
@@ -97,8 +97,8 @@ def batch(project, count, by=ALICE):
         source_address=None,
         details={},
     )
-    jobs = [Planned(steps_spec(name=f"job-{n}")) for n in range(count)]
-    return lifecycle.submit_batch(origin, jobs, policy_of=lambda _: POLICY, default_pool=POOL, by=by)
+    jobs = [BatchJob(steps_spec(name=f"job-{n}")) for n in range(count)]
+    return services.submit_batch(origin, jobs, policy_of=lambda _: POLICY, default_pool=POOL, by=by)
 
 
 def test_a_full_queue_refuses_the_next_job_with_the_numbers():
@@ -109,7 +109,7 @@ def test_a_full_queue_refuses_the_next_job_with_the_numbers():
     assert isinstance(error, QueueFull)
     assert error.facts == {"limit": 3, "current": 3, "retry_after": 1}
     assert waiting(project) == 3
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_a_claim_and_a_cancel_make_room():
@@ -120,11 +120,11 @@ def test_a_claim_and_a_cancel_make_room():
     submitted(project)
     refusal(lambda: submitted(project))
     newest = Job.objects.filter(state="queued").order_by("-pk").first()
-    lifecycle.cancel(job_ulid=newest.job_ulid, by=ALICE, deadline_seconds=1)
+    services.cancel(job_ulid=newest.job_ulid, by=ALICE, deadline_seconds=1)
     submitted(project)
     refusal(lambda: submitted(project))
     assert (waiting(project), first.org_slug) == (2, "small")
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_blocked_jobs_count():
@@ -133,7 +133,7 @@ def test_blocked_jobs_count():
     submitted(project, depends_on=(first,))
     assert refusal(lambda: submitted(project)).code == "queue_full"
     assert refusal(lambda: submitted(project, depends_on=(first,))).code == "queue_full"
-    assert inspect() == []
+    assert run_audit() == []
 
 
 @pytest.mark.parametrize("round_", range(3))
@@ -145,7 +145,7 @@ def test_submits_at_the_same_moment_do_not_overshoot(round_):
     assert waiting(project) == 4, round_
     assert len(refused) == AT_ONCE - 3
     assert {one.code for one in refused} == {"queue_full"}
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_the_first_submits_of_an_organization_do_not_overshoot():
@@ -155,7 +155,7 @@ def test_the_first_submits_of_an_organization_do_not_overshoot():
     answers = at_once(AT_ONCE, lambda _: submitted(project))
     assert waiting(project) == 4
     assert sum(isinstance(one, LifecycleError) for one in answers) == AT_ONCE - 3
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_single_submits_bulks_and_batches_at_the_same_moment_do_not_overshoot():
@@ -170,7 +170,7 @@ def test_single_submits_bulks_and_batches_at_the_same_moment_do_not_overshoot():
     while waiting(project) < 40:
         submitted(project)
     assert refusal(lambda: submitted(project)).code == "queue_full"
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_a_recount_sees_a_submit_that_is_about_to_commit():
@@ -180,7 +180,7 @@ def test_a_recount_sees_a_submit_that_is_about_to_commit():
     inside, may_commit = threading.Event(), threading.Event()
 
     def slow_submit():
-        plain_tell = lifecycle.transaction.VerbEnding.tell
+        plain_tell = services.unit_of_work.pending.PendingChanges.tell
 
         def tell(ending):
             plain_tell(ending)
@@ -188,13 +188,13 @@ def test_a_recount_sees_a_submit_that_is_about_to_commit():
             assert may_commit.wait(timeout=60)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(lifecycle.transaction.VerbEnding, "tell", tell)
+            patched.setattr(services.unit_of_work.pending.PendingChanges, "tell", tell)
             submitted(project)
 
     submitting = threading.Thread(target=_closing(slow_submit))
     submitting.start()
     assert inside.wait(timeout=60)
-    counting = threading.Thread(target=_closing(lambda: quotas.recount("small")))
+    counting = threading.Thread(target=_closing(lambda: submit_quotas.recount("small")))
     counting.start()
     waited = _until_waiting_for_guard(12)
     may_commit.set()
@@ -203,7 +203,7 @@ def test_a_recount_sees_a_submit_that_is_about_to_commit():
     assert waited
     assert SubmitQuota.objects.get().room == 0
     assert refusal(lambda: submitted(project)).code == "queue_full"
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def _closing(act):
@@ -265,11 +265,11 @@ def test_what_comes_back_to_the_queue_is_never_refused_and_counts():
     for _ in range(2):
         submitted(project)
     for one in held:
-        lifecycle.release(lease_ulid=one.lease.lease_ulid, worker=worker)
+        services.release(lease_ulid=one.lease.lease_ulid, worker=worker)
     assert waiting(project) == 4
     error = refusal(lambda: submitted(project))
     assert (error.facts["limit"], error.facts["current"]) == (2, 4)
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_a_requeue_uses_up_room_that_was_counted_before():
@@ -278,13 +278,13 @@ def test_a_requeue_uses_up_room_that_was_counted_before():
     worker = WorkerFactory()
     submitted(project)
     held = claimed(worker)
-    quotas.recount("small")  # nothing waits: room for three
-    lifecycle.release(lease_ulid=held.lease.lease_ulid, worker=worker)
+    submit_quotas.recount("small")  # nothing waits: room for three
+    services.release(lease_ulid=held.lease.lease_ulid, worker=worker)
     for _ in range(2):
         submitted(project)
     assert refusal(lambda: submitted(project)).code == "queue_full"
     assert waiting(project) == 3
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_an_automatic_retry_is_never_refused():
@@ -293,25 +293,25 @@ def test_an_automatic_retry_is_never_refused():
     submitted(project)
     held = claimed(worker)
     submitted(project)
-    lifecycle.fail(
+    services.fail(
         lease_ulid=held.lease.lease_ulid,
         worker=worker,
         reason=FailureReason.WORKER_SHUTDOWN,
     )
     assert waiting(project) == 2
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_a_clients_retry_counts_and_an_operators_is_not_refused():
     project = project_with(max_queued=1)
     job = submitted(project)
-    lifecycle.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=1)
+    services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=1)
     submitted(project)
     again = {"job_ulid": job.job_ulid, "reason": "again"}
-    assert refusal(lambda: lifecycle.retry(by=ALICE, **again)).code == "queue_full"
-    lifecycle.retry(by=OPERATOR, **again)
+    assert refusal(lambda: services.retry(by=ALICE, **again)).code == "queue_full"
+    services.retry(by=OPERATOR, **again)
     assert waiting(project) == 2
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_a_batch_comes_in_whole_or_not_at_all():
@@ -321,20 +321,20 @@ def test_a_batch_comes_in_whole_or_not_at_all():
     assert (waiting(project), Batch.objects.count()) == (4, 1)
     rerun = {"batch_ulid": made.batch_ulid, "policy_of": lambda _: POLICY, "default_pool": POOL}
     rerun |= {"correlation_id": "test", "source_address": None}
-    assert refusal(lambda: lifecycle.rerun_batch(by=ALICE, **rerun)).code == "queue_full"
-    lifecycle.rerun_batch(by=OPERATOR, **rerun)
+    assert refusal(lambda: services.rerun_batch(by=ALICE, **rerun)).code == "queue_full"
+    services.rerun_batch(by=OPERATOR, **rerun)
     assert waiting(project) == 8
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_of_many_as_many_come_in_as_there_is_room_for():
     project, other = project_with(max_queued=3), project_with(slug="other", max_queued=100)
     entries = [submission(one, spec()) for one in [project] * 5 + [other] * 2]
-    outcome = lifecycle.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, by=ALICE)
+    outcome = services.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, by=ALICE)
     assert [getattr(one, "code", "ok") for one in outcome.results] == ["ok"] * 3 + ["queue_full"] * 2 + ["ok"] * 2
     assert (waiting(project), waiting(other)) == (3, 2)
     assert refusal(lambda: many(project, 2)).code == "queue_full"
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_a_burst_may_be_submitted_at_once_and_no_more():
@@ -353,7 +353,7 @@ def test_the_bucket_fills_up_again_with_time():
     many(project, 64)
     refusal(lambda: submitted(project))
     row = SubmitQuota.objects.get()
-    SubmitQuota.objects.update(spent_until=row.spent_until - (row.spent_until - database_time()) / 2)
+    SubmitQuota.objects.update(spent_until=row.spent_until - (row.spent_until - database_now()) / 2)
     outcome = many(project, 64)
     came = sum(isinstance(one, Job) for one in outcome.results)
     assert 32 <= came <= 34  # half of the bucket, and what these calls took is given back
@@ -384,14 +384,14 @@ def test_a_change_of_the_plan_counts_at_once_in_both_directions():
     change_plan(project, max_queued=None)
     for _ in range(5):
         submitted(project)
-    assert inspect() == []
+    assert run_audit() == []
     change_plan(project, max_queued=2)
     assert refusal(lambda: submitted(project)).facts["current"] == 7
     change_plan(project, max_queued=8)
     submitted(project)
     refusal(lambda: submitted(project))
     assert waiting(project) == 8
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_a_flood_of_refused_submits_does_not_count_the_queue_each_time(monkeypatch):
@@ -403,7 +403,7 @@ def test_a_flood_of_refused_submits_does_not_count_the_queue_each_time(monkeypat
         cursor.execute("UPDATE submit_quotas SET recount_at = clock_timestamp() + interval '10 minutes'")
     claimed()
     with monkeypatch.context() as patched:
-        patched.setattr(quotas, "recount", lambda _: pytest.fail("counted"))
+        patched.setattr(submit_quotas, "recount", lambda _: pytest.fail("counted"))
         for _ in range(5):
             assert refusal(lambda: submitted(project)).code == "queue_full"
     assert SubmitQuota.objects.get().counted_at == counted
@@ -415,14 +415,14 @@ def test_a_flood_of_refused_submits_does_not_count_the_queue_each_time(monkeypat
 
 def test_a_dropped_job_of_a_group_does_not_wait():
     project = project_with(max_queued=2)
-    group = Group("deploy", WhenBusy.DROP_NEW)
+    group = ConcurrencyGroup("deploy", OnConflict.DROP_NEW)
     submitted(project, group=group)
     for _ in range(5):
         submitted(project, group=group)  # each is canceled at once
     assert waiting(project) == 1
     submitted(project)
     assert refusal(lambda: submitted(project)).code == "queue_full"
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_an_unlimited_plan_writes_no_quota():
@@ -434,4 +434,4 @@ def test_the_audit_finds_a_quota_that_promises_too_much():
     project = project_with(max_queued=2)
     submitted(project)
     SubmitQuota.objects.update(room=2)
-    assert [found.code for found in inspect()] == ["Q1"]
+    assert [found.code for found in run_audit()] == ["Q1"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from workers.engines.base import Egress, Ended, Order, Places
+from workers.engines.contract import EgressPolicy, MountPoints, RunResult, RunSpec
 from workers.report.report import RunReport
 
 RECORDED = Path(__file__).parent / "traces"
@@ -35,19 +35,19 @@ def trace(*calls: str) -> bytes:
     return b"".join(line(call, at=at / 1000) for at, call in enumerate((first, *calls)))
 
 
-def order(**changes: Any) -> Order:
-    return Order(**{"argv": ("sh",), "workspace": Path("/w"), "slot": 0, "timeout_seconds": 300.0} | changes)
+def order(**changes: Any) -> RunSpec:
+    return RunSpec(**{"argv": ("sh",), "workspace": Path("/w"), "slot": 0, "timeout_seconds": 300.0} | changes)
 
 
-def ended(**changes: Any) -> Ended:
+def ended(**changes: Any) -> RunResult:
     values = {"kind": "exited", "exit_code": 0, "started_at": START, "finished_at": START + 2.5}
-    return Ended(**values | {"enforced_layers": ("user_ns", "ptrace"), "tool_version": "6.1"} | changes)
+    return RunResult(**values | {"enforced_layers": ("user_ns", "ptrace"), "tool_version": "6.1"} | changes)
 
 
 def payload_of(
-    data: bytes, *, expected: tuple[str, ...] = (), egress: Egress | None = None, **end: Any
+    data: bytes, *, expected: tuple[str, ...] = (), egress: EgressPolicy | None = None, **end: Any
 ) -> dict[str, Any]:
-    report = RunReport(Places(), expected=expected)
+    report = RunReport(MountPoints(), expected=expected)
     report.feed(data)
     return report.payload(metadata=METADATA, ended=ended(**end), order=order(egress=egress))
 

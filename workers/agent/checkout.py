@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from workers.agent import tether
+from workers.agent import subprocesses
 from workers.agent.errors import AgentError
-from workers.agent.words import counted, scrubbed
-from workers.engines.base import Stop
+from workers.agent.sanitize import counted, scrubbed
+from workers.engines.contract import StopSignal
 
 # Owner and name: no user, port, query or escape, and no segment that climbs out of a mirror's folder.
 REPOSITORY = re.compile(r"https://[A-Za-z0-9][A-Za-z0-9.-]*/(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)
@@ -64,9 +64,9 @@ class Bounds:
     files: int = 500_000
 
     @property
-    def ceiling(self) -> tether.Ceiling:
+    def ceiling(self) -> subprocesses.CommandLimits:
         # git maps whole packs, so its address space is larger than what it writes.
-        return tether.Ceiling(self.tree_bytes, self.tree_bytes + (2 << 30), int(self.seconds) * 2)
+        return subprocesses.CommandLimits(self.tree_bytes, self.tree_bytes + (2 << 30), int(self.seconds) * 2)
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ class Checkout:
     mirrors: Mirrors
     bounds: Bounds = Bounds()
 
-    def fetch(self, repo_url: str, commit: str, *, into: Path, owner: int | None, stop: Stop) -> None:
+    def fetch(self, repo_url: str, commit: str, *, into: Path, owner: int | None, stop: StopSignal) -> None:
         """Leave the files of `commit` in `into`. Raises CheckoutFailed, CheckoutStopped, OSError (of this machine)."""
         if not REPOSITORY.fullmatch(repo_url) or not COMMIT.fullmatch(commit):
             raise CheckoutFailed("the repository must be https://host/owner/name, the commit 40 or 64 hex digits")
         address = self.mirrors.address(repo_url)
         config = _config_file(into.with_name(into.name + ".gitconfig"), repo_url, address)
-        watch = tether.until(time.monotonic() + self.bounds.seconds, _asked(stop), _Size(into, self.bounds))
+        watch = subprocesses.until(time.monotonic() + self.bounds.seconds, _asked(stop), _Size(into, self.bounds))
         try:
             _Git(into, owner, config, repo_url, address, self.bounds, watch).check_out(commit)
         finally:
@@ -125,7 +125,7 @@ class _Git:
     def _run(self, verb: str, *arguments: str) -> str:
         options = [part for option in OPTIONS for part in ("-c", option)]
         command = [shutil.which("git") or "/usr/bin/git", *options, verb, *arguments]
-        done = tether.run(
+        done = subprocesses.run_bound(
             command,
             folder=self.folder,
             environment=self._environment(),
@@ -212,7 +212,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _asked(stop: Stop) -> Callable[[], str | None]:
+def _asked(stop: StopSignal) -> Callable[[], str | None]:
     return lambda: "stop" if stop.asked.is_set() else None
 
 

@@ -7,12 +7,12 @@ import stat
 import threading
 from pathlib import Path
 
-from workers.agent.errors import StartRefused
+from workers.agent.errors import WorkerStartError
 
 logger = logging.getLogger(__name__)
 
 
-class Token:
+class TokenFile:
     """The first line of `path`; the second may hold the worker's id. The token appears in no log line and no error."""
 
     def __init__(self, path: Path) -> None:
@@ -31,7 +31,7 @@ class Token:
         with self._guard:
             try:
                 fresh, _ = _read(self._path)
-            except StartRefused as error:
+            except WorkerStartError as error:
                 logger.warning("the token was refused and cannot be read again: %s", error)
                 return
             if fresh != self._text:
@@ -45,9 +45,9 @@ def _read(path: Path) -> tuple[str, str | None]:
         with path.open(encoding="ascii") as file:
             token, worker_id = file.readline(4096).strip(), file.readline(128).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StartRefused(f"cannot read the token file {path}: {type(error).__name__}") from None
+        raise WorkerStartError(f"cannot read the token file {path}: {type(error).__name__}") from None
     if mode & 0o077:
         logger.warning("%s may be read by other accounts (mode %o): chmod 600 it", path, mode)
     if not token or not token.isprintable() or " " in token:
-        raise StartRefused(f"the first line of {path} is not a token")
+        raise WorkerStartError(f"the first line of {path} is not a token")
     return token, worker_id or None

@@ -7,7 +7,7 @@ class AgentError(Exception):
     """Everything that the agent raises on purpose."""
 
 
-class StartRefused(AgentError):
+class WorkerStartError(AgentError):
     """This worker may not start or go on claiming; `str()` says in one line why and what would help."""
 
 
@@ -15,11 +15,11 @@ class WorkerCrashed(AgentError):
     """A critical thread of this worker failed; the process must end with a non-zero exit code."""
 
 
-class Malformed(AgentError):
+class ProtocolError(AgentError):
     """The other side sent something that is not what its contract says."""
 
 
-class Answered(AgentError):
+class RequestRejected(AgentError):
     """The server understood and refused: the same again changes nothing. `code` is stable, `status` is HTTP's."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
@@ -28,7 +28,7 @@ class Answered(AgentError):
         self.code = code
 
 
-class StaleLease(Answered):
+class LeaseRejected(RequestRejected):
     """The lease no longer speaks for its job: stop, free everything, say no more. `reason` says why it ended."""
 
     def __init__(self, reason: str) -> None:
@@ -36,7 +36,7 @@ class StaleLease(Answered):
         self.reason = reason
 
 
-class Conflict(Answered):
+class ServerConflict(RequestRejected):
     """The job or the message before this one stands against it. `facts` are the further members of the problem."""
 
     def __init__(self, code: str, detail: str, facts: dict[str, object]) -> None:
@@ -44,11 +44,11 @@ class Conflict(Answered):
         self.facts = facts
 
 
-class Refused(Answered):
+class RequestRefused(RequestRejected):
     """Any other refusal: a right that is missing, an invalid message, a path that does not exist."""
 
 
-class Unreachable(AgentError):
+class ServerUnreachable(AgentError):
     """No answer that counts: network trouble, 429, 5xx, garbage. `retry_after`: how long the server asked to wait."""
 
     def __init__(self, why: str, retry_after: float | None = None) -> None:

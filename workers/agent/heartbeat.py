@@ -9,26 +9,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.agent.backoff import Backoff
-from workers.agent.client import Beat, Client
+from workers.agent.active_leases import ActiveLease, ActiveLeases, boottime
 from workers.agent.crash import CrashHandler
-from workers.agent.errors import AgentError, Answered, Conflict, Malformed, StaleLease, Unreachable
-from workers.agent.holding import Held, Holdings, suspended_too
+from workers.agent.errors import (
+    AgentError,
+    LeaseRejected,
+    ProtocolError,
+    RequestRejected,
+    ServerConflict,
+    ServerUnreachable,
+)
+from workers.agent.http.client import HeartbeatResponse, OrchestratorClient
+from workers.agent.retry import Backoff
 
 logger = logging.getLogger(__name__)
 
 JITTER = 0.2
-LONGEST_TRY_SECONDS = 10.0
-TOGETHER = 0.25  # of the interval: whose heartbeat is due so soon goes along with another one's
-MOST_TOGETHER = 256  # in one call; the server's own bound
+MAX_ATTEMPT_SECONDS = 10.0
+BATCH_WINDOW = 0.25  # of the interval: whose heartbeat is due so soon goes along with another one's
+MAX_BATCH = 256  # in one call; the server's own bound
 PHASES = ("starting", "checking_out", "executing", "uploading")
 
 
 @dataclass(frozen=True)
-class Sent:
+class PendingHeartbeat:
     """A heartbeat on its way."""
 
-    held: Held
+    held: ActiveLease
     sent_at: float
     phase: str | None
     progress: dict[str, Any] | None
@@ -38,14 +45,14 @@ class Sent:
         return _body(self.phase, self.progress)
 
 
-class Heartbeat:
+class HeartbeatSender:
     """`hold` a lease and it is renewed until `drop`, or until the server or the clock says that it is over."""
 
     def __init__(
         self,
-        client: Client,
-        holdings: Holdings,
-        clock: Callable[[], float] = suspended_too,
+        client: OrchestratorClient,
+        holdings: ActiveLeases,
+        clock: Callable[[], float] = boottime,
         *,
         crash_handler: CrashHandler | None = None,
     ) -> None:
@@ -65,22 +72,22 @@ class Heartbeat:
             self._closing = True
             self._woken.notify_all()
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: ActiveLease) -> None:
         held.due = self._clock() + _next_interval(held)
         self._holdings.add(held)
         self._wake()
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: ActiveLease) -> None:
         self._holdings.discard(held)
 
-    def announce(self, held: Held, phase: str, *, within: float = 0.0) -> None:
+    def announce(self, held: ActiveLease, phase: str, *, within: float = 0.0) -> None:
         """Tell the server the job's phase, by a heartbeat that leaves in so many seconds and not before."""
         held.phase_at = self._clock() + within
         held.phase = phase
         held.due = min(held.due, held.phase_at)
         self._wake()
 
-    def show(self, held: Held, progress: dict[str, Any]) -> None:
+    def show(self, held: ActiveLease, progress: dict[str, Any]) -> None:
         """Tell the server how far the job is, by a heartbeat that leaves now."""
         held.progress = progress
         held.due = self._clock()
@@ -93,39 +100,39 @@ class Heartbeat:
         trusted = [held for held in self._holdings.all() if now < held.trust_until]
         due = [held for held in trusted if held.due <= now]
         if due:  # those whose time is near go along: so leases that were taken one by one come into step
-            near = [held for held in trusted if held.due - now <= held.lease.heartbeat_interval_seconds * TOGETHER]
-            self._beat([*due, *(held for held in near if held not in due)][:MOST_TOGETHER])
+            near = [held for held in trusted if held.due - now <= held.lease.heartbeat_interval_seconds * BATCH_WINDOW]
+            self._beat([*due, *(held for held in near if held not in due)][:MAX_BATCH])
 
-    def _beat(self, helds: list[Held]) -> None:
+    def _beat(self, helds: list[ActiveLease]) -> None:
         beats = [self._prepared(held) for held in helds]
-        within = max(min(LONGEST_TRY_SECONDS, *(beat.held.trust_until - beat.sent_at for beat in beats)), 0.05)
+        within = max(min(MAX_ATTEMPT_SECONDS, *(beat.held.trust_until - beat.sent_at for beat in beats)), 0.05)
         for beat, answer in zip(beats, self._answers(beats, within), strict=True):
             self._heard(beat, answer)
 
-    def _prepared(self, held: Held) -> Sent:
+    def _prepared(self, held: ActiveLease) -> PendingHeartbeat:
         sent_at = self._clock()
         # In this order: whoever announces a phase from here on moves the next heartbeat nearer again.
         held.due = sent_at + _next_interval(held)
         phase, progress = held.phase if held.phase_at <= sent_at else None, held.progress
         if held.phase is not None and phase is None:
             held.due = min(held.due, held.phase_at)
-        return Sent(held, sent_at, phase, progress)
+        return PendingHeartbeat(held, sent_at, phase, progress)
 
-    def _answers(self, beats: list[Sent], within: float) -> Sequence[Beat | AgentError]:
+    def _answers(self, beats: list[PendingHeartbeat], within: float) -> Sequence[HeartbeatResponse | AgentError]:
         try:
             if len(beats) == 1:
                 return [self._client.heartbeat(beats[0].held.lease, beats[0].body, within=within)]
             return self._client.heartbeat_many([(beat.held.lease, beat.body) for beat in beats], within=within)
-        except (Unreachable, Answered, Malformed) as trouble:
+        except (ServerUnreachable, RequestRejected, ProtocolError) as trouble:
             return [trouble] * len(beats)
 
-    def _heard(self, beat: Sent, answer: Beat | AgentError) -> None:
+    def _heard(self, beat: PendingHeartbeat, answer: HeartbeatResponse | AgentError) -> None:
         held = beat.held
-        if isinstance(answer, StaleLease):
+        if isinstance(answer, LeaseRejected):
             self.drop(held)
             held.holder.lost(answer.reason)
         elif isinstance(answer, AgentError):
-            if isinstance(answer, Conflict) and beat.phase:
+            if isinstance(answer, ServerConflict) and beat.phase:
                 _forget(held, beat.phase)  # it was overtaken on its way; without it the lease can be renewed
             self._missed(held, answer)
         else:
@@ -133,7 +140,7 @@ class Heartbeat:
                 held.progress = None
             self._accepted(held, beat.phase, beat.sent_at, answer)
 
-    def _accepted(self, held: Held, phase: str | None, sent_at: float, beat: Beat) -> None:
+    def _accepted(self, held: ActiveLease, phase: str | None, sent_at: float, beat: HeartbeatResponse) -> None:
         if held.failures:
             logger.info("job %s: heartbeats are answered again", held.lease.job.job_id)
         held.failures = 0
@@ -142,7 +149,7 @@ class Heartbeat:
         if beat.cancel_requested:
             held.holder.canceled(beat.cancel_reason, beat.cancel_deadline_seconds)
 
-    def _missed(self, held: Held, trouble: Exception) -> None:
+    def _missed(self, held: ActiveLease, trouble: Exception) -> None:
         if not held.failures:
             logger.warning("job %s: heartbeat not accepted: %s", held.lease.job.job_id, trouble)
         held.failures += 1
@@ -164,7 +171,7 @@ class Heartbeat:
             self._woken.notify_all()
 
 
-def _next_interval(held: Held) -> float:
+def _next_interval(held: ActiveLease) -> float:
     return held.lease.heartbeat_interval_seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - not a secret
 
 
@@ -177,6 +184,6 @@ def _body(phase: str | None, progress: dict[str, Any] | None) -> dict[str, Any]:
     return body
 
 
-def _forget(held: Held, phase: str | None) -> None:
+def _forget(held: ActiveLease, phase: str | None) -> None:
     if held.phase == phase:  # unless another one was announced meanwhile
         held.phase = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import resource
 
-from workers.engines.dummies import MAX_ENDS
-from workers.engines.egress import MAX_CONNECTIONS
+from workers.engines.network.egress import MAX_CONNECTIONS
+from workers.engines.network.fake_sockets import MAX_ENDS
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import stat
 import threading
 from pathlib import Path
 
-from workers.agent.errors import StartRefused
+from workers.agent.errors import WorkerStartError
 
-MOST_SLOTS = 160  # above them are the engines' spare ones, and then uids that are systemd's
+MAX_SLOTS = 160  # above them are the engines' spare ones, and then uids that are systemd's
 
 
 def lock_folder() -> Path:
@@ -21,7 +21,7 @@ def lock_folder() -> Path:
     return Path("/tmp", f"runtime-orchestrator-{os.geteuid()}")  # noqa: S108 - owner and mode are checked below
 
 
-class Slots:
+class WorkerSlots:
     """The slots that this process holds: the first `count` that no other worker of this machine has."""
 
     def __init__(self, count: int, folder: Path | None = None) -> None:
@@ -59,14 +59,14 @@ class Slots:
         self._locks.clear()
 
     def _take(self, count: int, folder: Path) -> None:
-        for number in range(MOST_SLOTS):
+        for number in range(MAX_SLOTS):
             if len(self._locks) == count:
                 return
             lock = locked(folder / f"slot-{number}")
             if lock is not None:
                 self._locks[number] = lock
         self.close()
-        raise StartRefused(f"no {count} free slots on this machine: {folder} holds the locks of the others")
+        raise WorkerStartError(f"no {count} free slots on this machine: {folder} holds the locks of the others")
 
 
 def locked(path: Path) -> int | None:
@@ -86,7 +86,7 @@ def _private(folder: Path) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise StartRefused(f"cannot lock the slots of this machine in {folder}: {error.strerror}") from None
+        raise WorkerStartError(f"cannot lock the slots of this machine in {folder}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
-        raise StartRefused(f"{folder} is not a folder that only this account writes: remove it")
+        raise WorkerStartError(f"{folder} is not a folder that only this account writes: remove it")
     return folder

@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from workers.agent.backoff import Backoff
-from workers.agent.client import BUSY, retry_after
-from workers.agent.errors import AgentError, Unreachable
+from workers.agent.errors import AgentError, ServerUnreachable
 from workers.agent.failpoints import failpoint
-from workers.agent.transport import Answer, Patience, Transport
-from workers.agent.words import one_line
+from workers.agent.http.client import BUSY, retry_after
+from workers.agent.http.transport import HttpResponseData, Timeouts, Transport
+from workers.agent.retry import Backoff
+from workers.agent.sanitize import one_line
 
 logger = logging.getLogger(__name__)
 
 PATH = "/v1/ingest/run"
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-PATIENCE = Patience(connect=5, read=30, total=120)
+PATIENCE = Timeouts(connect=5, read=30, total=120)
 
 
 class UploadRejected(AgentError):
@@ -33,11 +33,11 @@ class UploadFailed(AgentError):
 
 
 @dataclass(frozen=True)
-class Ingest:
+class IngestClient:
     """Where runs go."""
 
     transport: Transport
-    patience: Patience = PATIENCE
+    patience: Timeouts = PATIENCE
 
     def store(self, job_id: str, payload: bytes, *, pause: Callable[[float], bool], fence: int | None = None) -> str:
         """Return the id of the stored run, once ingest confirms that it holds these very bytes.
@@ -57,7 +57,7 @@ class Ingest:
         while True:
             try:
                 return self._try(job_id, payload, headers)
-            except Unreachable as trouble:
+            except ServerUnreachable as trouble:
                 logger.warning("job %s: ingest: %s", job_id, trouble)
                 if not pause(backoff.next(trouble.retry_after)):
                     raise UploadFailed(f"the run could not be uploaded: {trouble}") from None
@@ -67,7 +67,7 @@ class Ingest:
         if answer.status in {200, 201}:
             return _run_id(answer, job_id, payload)
         if answer.status in BUSY or answer.status >= 500:
-            raise Unreachable(f"it answered {answer.status}", retry_after(answer))
+            raise ServerUnreachable(f"it answered {answer.status}", retry_after(answer))
         raise UploadRejected(f"ingest refused the run: {answer.status} {_reason(answer)}".strip())
 
 
@@ -80,7 +80,7 @@ def ingest_origin(server: str, ingest_url: str) -> str:
     return (ingest_url or server).rstrip("/").removesuffix(PATH)
 
 
-def _run_id(answer: Answer, job_id: str, payload: bytes) -> str:
+def _run_id(answer: HttpResponseData, job_id: str, payload: bytes) -> str:
     body = _json(answer)
     run_id = body.get("run_id")
     if answer.oversize or not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
@@ -105,7 +105,7 @@ def _is_same_payload(body: dict[str, Any], payload: bytes) -> bool:
     return held in {sent, hashlib.sha256(payload).hexdigest()}
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: HttpResponseData) -> str:
     """Both shapes of error count: a problem document, and the contract's `error` member."""
     body = _json(answer)
     error = body.get("error")
@@ -114,7 +114,7 @@ def _reason(answer: Answer) -> str:
     return one_line(" ".join(str(word) for word in words if word), 400)
 
 
-def _json(answer: Answer) -> dict[str, Any]:
+def _json(answer: HttpResponseData) -> dict[str, Any]:
     try:
         body = json.loads(answer.body)
     except (ValueError, RecursionError):

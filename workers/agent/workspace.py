@@ -9,7 +9,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from workers.agent.errors import StartRefused
+from workers.agent.errors import WorkerStartError
 from workers.agent.slots import locked
 
 logger = logging.getLogger(__name__)
@@ -31,9 +31,11 @@ class WorkFolder:
                 folder.chmod(mode)  # the umask may have taken something away
             self._lock = locked(self.path / "lock")
         except OSError as error:
-            raise StartRefused(f"cannot use {self.path} ({error.strerror}): name another one with --work-dir") from None
+            raise WorkerStartError(
+                f"cannot use {self.path} ({error.strerror}): name another one with --work-dir"
+            ) from None
         if self._lock is None:
-            raise StartRefused(f"another worker uses {self.path}: name another one with --work-dir")
+            raise WorkerStartError(f"another worker uses {self.path}: name another one with --work-dir")
 
     def close(self) -> None:
         if self._lock is not None:
@@ -44,7 +46,7 @@ class WorkFolder:
         """Raise StartRefused unless other accounts can walk down to the checkouts: a slot's account must."""
         for step in (self.jobs, *self.jobs.parents):
             if not step.stat().st_mode & stat.S_IXOTH:
-                raise StartRefused(f"the accounts of the slots cannot walk through {step}: use another --work-dir")
+                raise WorkerStartError(f"the accounts of the slots cannot walk through {step}: use another --work-dir")
 
     def is_nearly_full(self) -> bool:
         usage = shutil.disk_usage(self.path)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from workers.engines.base import Engine
+from workers.engines.contract import Engine
 
 ENGINES = {
-    "bubblewrap": "workers.engines.bubblewrap.Bubblewrap",
-    "restricted": "workers.engines.restricted.Restricted",
-    "null": "workers.engines.null.Null",
+    "bubblewrap": "workers.engines.bubblewrap.engine.BubblewrapEngine",
+    "restricted": "workers.engines.restricted.engine.RestrictedEngine",
+    "null": "workers.engines.null.NullEngine",
 }
 
 

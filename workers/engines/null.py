@@ -22,19 +22,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workers.engines.base import (
-    Capabilities,
-    Ended,
+from workers.engines.contract import (
+    EngineCapabilities,  # fmt: skip
     EngineUnavailable,
     Isolation,
-    Limits,
+    MountPoints,
     NetworkRecord,
-    Order,
-    Places,
+    RunLimits,
+    RunResult,
+    RunSpec,
     SandboxFailed,
     Sink,
-    Stop,
-)  # fmt: skip
+    StopSignal,
+)
 
 FLAG = "RUNTIME_ORCHESTRATOR_TEST"
 _TICK = 0.01
@@ -53,10 +53,10 @@ class _End(Exception):
 class _Play:
     """One command, as far as it has been obeyed."""
 
-    order: Order
+    order: RunSpec
     output: Sink
     trace: Sink
-    stop: Stop
+    stop: StopSignal
     deadline: float
     ignores_term: bool = False
     printed: int = 0
@@ -128,7 +128,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-class Null:
+class NullEngine:
     """An `Engine` that isolates nothing. It cannot be made unless `RUNTIME_ORCHESTRATOR_TEST` is 1: tests set it."""
 
     name = "null"
@@ -140,22 +140,22 @@ class Null:
         self._busy: set[int] = set()
         self._lock = threading.Lock()
 
-    def check(self) -> Capabilities:
-        return Capabilities(offered=frozenset({"linux", "ptrace", "namespaces", "egress", "exec_control"}))
+    def check(self) -> EngineCapabilities:
+        return EngineCapabilities(offered=frozenset({"linux", "ptrace", "namespaces", "egress", "exec_control"}))
 
     def owner(self, slot: int) -> int | None:  # noqa: ARG002  # nobody else
         return None
 
-    def directory(self, slot: int, folder: Path, limits: Limits) -> Path:  # noqa: ARG002  # it holds no limits
+    def directory(self, slot: int, folder: Path, limits: RunLimits) -> Path:  # noqa: ARG002  # it holds no limits
         return folder
 
     def reset(self, slot: int) -> None:
         pass
 
-    def places(self, order: Order) -> Places:
-        return Places(workspace=str(order.workspace))
+    def places(self, order: RunSpec) -> MountPoints:
+        return MountPoints(workspace=str(order.workspace))
 
-    def run(self, order: Order, *, output: Sink, trace: Sink, stop: Stop) -> Ended:
+    def run(self, order: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
         with self._lock:
             if order.slot in self._busy:
                 raise EngineUnavailable(f"slot {order.slot} already runs a job")
@@ -171,7 +171,7 @@ class Null:
         """Nothing is ever left."""
 
 
-def _perform(play: _Play) -> Ended:
+def _perform(play: _Play) -> RunResult:
     started_at = time.time()
     argv = play.order.argv
     program, *words = shlex.split(argv[2]) if argv[:2] == ("sh", "-c") else argv
@@ -185,7 +185,7 @@ def _perform(play: _Play) -> Ended:
         end = _End("exited", 0)
     except _End as thrown:
         end = thrown
-    return Ended(
+    return RunResult(
         kind=end.kind,
         exit_code=end.exit_code,
         signal=end.signal,

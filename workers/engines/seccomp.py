@@ -89,7 +89,7 @@ _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
 @dataclass(frozen=True)
-class Test:
+class ArgumentTest:
     """A condition on the low 32 bits of one argument: these are all that the kernel reads of the ones tested here."""
 
     argument: int
@@ -99,10 +99,10 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Rule:
+class SeccompRule:
     call: str
     action: int
-    tests: tuple[Test, ...] = ()
+    tests: tuple[ArgumentTest, ...] = ()
 
 
 Instruction = tuple[
@@ -110,7 +110,7 @@ Instruction = tuple[
 ]  # code, jump if true, jump if false, operand; "miss": the rule's end
 
 
-def _test(test: Test) -> list[Instruction]:
+def _test(test: ArgumentTest) -> list[Instruction]:
     code: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * test.argument)]
     if test.mask != 0xFFFFFFFF:
         code.append((_MASK, 0, 0, test.mask))
@@ -125,7 +125,7 @@ def _test(test: Test) -> list[Instruction]:
     return code
 
 
-def _rule(rule: Rule) -> list[Instruction]:
+def _rule(rule: SeccompRule) -> list[Instruction]:
     """If the number is the call's and all tests hold, return the action; else go on with the number loaded again."""
     body = [step for test in rule.tests for step in _test(test)]
     code: list[Instruction] = [(_EQUAL, 0, "miss", CALLS[rule.call]), *body, (_RETURN, 0, 0, rule.action)]
@@ -138,7 +138,7 @@ def _rule(rule: Rule) -> list[Instruction]:
     return [(op, jump(yes, index), jump(no, index), operand) for index, (op, yes, no, operand) in enumerate(code)]
 
 
-def program(rules: Iterable[Rule]) -> bytes:
+def program(rules: Iterable[SeccompRule]) -> bytes:
     """The first rule that matches decides. Anything but x86_64's own numbers kills the process (SIGSYS)."""
     code: list[Instruction] = [
         (_LOAD, 0, 0, _ARCH_AT),
@@ -178,57 +178,69 @@ def init_program() -> bytes:
     return b"".join(struct.pack("HBBI", *step) for step in code)
 
 
-def common_rules() -> list[Rule]:
+def common_rules() -> list[SeccompRule]:
     """What no job may do, in whatever engine."""
     ask = ASK_WORKER
-    internet = Test(0, "among", (socket.AF_INET, socket.AF_INET6))
-    ulp = Test(2, "among", (TCP_ULP,))
+    internet = ArgumentTest(0, "among", (socket.AF_INET, socket.AF_INET6))
+    ulp = ArgumentTest(2, "among", (TCP_ULP,))
     return [
         # glibc falls back to clone, whose flags a filter can read.
-        Rule("clone3", ERRNO | errno.ENOSYS),
-        Rule("clone", ask, (Test(0, "any_bit", (NEW_NAMESPACES | CLONE_UNTRACED,)),)),
+        SeccompRule("clone3", ERRNO | errno.ENOSYS),
+        SeccompRule("clone", ask, (ArgumentTest(0, "any_bit", (NEW_NAMESPACES | CLONE_UNTRACED,)),)),
         # Only 32 bits are compared because the kernel ignores the rest, and an attacker sets them.
-        Rule("ioctl", ask, (Test(1, "among", (termios.TIOCSTI, termios.TIOCLINUX)),)),
-        Rule("socket", ask, (Test(0, "not_among", FAMILIES),)),
-        Rule("socket", ask, (Test(0, "among", (AF_NETLINK,)), Test(2, "not_among", (NETLINK_ROUTE,)))),
-        Rule("socket", ask, (internet, Test(1, "not_among", _INTERNET_TYPES, _TYPE))),
-        Rule("socket", ask, (internet, Test(2, "not_among", PROTOCOLS))),
-        Rule("setsockopt", ERRNO | errno.ENOPROTOOPT, (Test(1, "among", (socket.IPPROTO_TCP,)), ulp)),
+        SeccompRule("ioctl", ask, (ArgumentTest(1, "among", (termios.TIOCSTI, termios.TIOCLINUX)),)),
+        SeccompRule("socket", ask, (ArgumentTest(0, "not_among", FAMILIES),)),
+        SeccompRule(
+            "socket", ask, (ArgumentTest(0, "among", (AF_NETLINK,)), ArgumentTest(2, "not_among", (NETLINK_ROUTE,)))
+        ),
+        SeccompRule("socket", ask, (internet, ArgumentTest(1, "not_among", _INTERNET_TYPES, _TYPE))),
+        SeccompRule("socket", ask, (internet, ArgumentTest(2, "not_among", PROTOCOLS))),
+        SeccompRule("setsockopt", ERRNO | errno.ENOPROTOOPT, (ArgumentTest(1, "among", (socket.IPPROTO_TCP,)), ulp)),
         # The tracer cannot read the memory and descriptors of a process that is not dumpable: names would be missing.
-        Rule("prctl", ask, (Test(0, "among", (PR_SET_DUMPABLE,)),)),
+        SeccompRule("prctl", ask, (ArgumentTest(0, "among", (PR_SET_DUMPABLE,)),)),
         # Urgent data: nothing needs it, and on unix sockets it was a way into the kernel (CVE-2025-38236).
-        *(Rule(name, ask, (Test(place, "any_bit", (socket.MSG_OOB,)),)) for name, place in _SEND_FLAGS.items()),
-        *(Rule(name, ask) for name in DENIED),
+        *(
+            SeccompRule(name, ask, (ArgumentTest(place, "any_bit", (socket.MSG_OOB,)),))
+            for name, place in _SEND_FLAGS.items()
+        ),
+        *(SeccompRule(name, ask) for name in DENIED),
     ]
 
 
-def one_program_rules(program_fd: int) -> list[Rule]:
+def one_program_rules(program_fd: int) -> list[SeccompRule]:
     """Only `execveat(program_fd, "", ..., AT_EMPTY_PATH)` starts a program. The fd is closed by doing so and its number
     lies beyond RLIMIT_NOFILE, so nobody can own it a second time.
     """
-    itself = (Test(0, "among", (program_fd,)), Test(4, "any_bit", (AT_EMPTY_PATH,)))
-    return [Rule("execve", ASK_WORKER), Rule("execveat", ALLOW, itself), Rule("execveat", ASK_WORKER)]
+    itself = (ArgumentTest(0, "among", (program_fd,)), ArgumentTest(4, "any_bit", (AT_EMPTY_PATH,)))
+    return [
+        SeccompRule("execve", ASK_WORKER),
+        SeccompRule("execveat", ALLOW, itself),
+        SeccompRule("execveat", ASK_WORKER),
+    ]
 
 
-def no_shared_objects_rules() -> list[Rule]:
+def no_shared_objects_rules() -> list[SeccompRule]:
     """For jobs without an IPC namespace: what System V and POSIX queues keep belongs to the machine."""
-    return [Rule(name, ASK_WORKER) for name in SHARED_OBJECTS]
+    return [SeccompRule(name, ASK_WORKER) for name in SHARED_OBJECTS]
 
 
-def init_control_rules() -> list[Rule]:
+def init_control_rules() -> list[SeccompRule]:
     """Build the rules for jobs in a pid namespace: the only process there that is not theirs is pid 1."""
-    return [Rule(name, ASK_WORKER, (Test(place, "among", (1,)),)) for name, place in CONTROLS.items()]
+    return [SeccompRule(name, ASK_WORKER, (ArgumentTest(place, "among", (1,)),)) for name, place in CONTROLS.items()]
 
 
-def process_control_rules() -> list[Rule]:
+def process_control_rules() -> list[SeccompRule]:
     """Build the rules for jobs without a pid namespace: the worker answers for each process that is named.
 
     The kernel compares uids and nothing else. Where the worker is an ordinary user, a job could end it with a limit of
     zero seconds.
     """
     return [
-        *(Rule(name, ASK_WORKER, (Test(0, "not_among", (value,)),)) for name, value in ONE_PROCESS.items()),
-        *(Rule(name, ASK_WORKER, (Test(place, "not_among", (0,)),)) for name, place in CONTROLS.items()),
+        *(
+            SeccompRule(name, ASK_WORKER, (ArgumentTest(0, "not_among", (value,)),))
+            for name, value in ONE_PROCESS.items()
+        ),
+        *(SeccompRule(name, ASK_WORKER, (ArgumentTest(place, "not_among", (0,)),)) for name, place in CONTROLS.items()),
     ]
 
 
@@ -236,17 +248,21 @@ _CONNECTED_TYPES = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
 _PROTOCOL_LEVELS: Sequence[int] = (socket.IPPROTO_IP, socket.IPPROTO_IPV6, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 
 
-def no_network_rules() -> list[Rule]:
+def no_network_rules() -> list[SeccompRule]:
     """No socket but connected unix ones; the worker gives a dummy for the others and answers every connect.
 
     Unix datagram sockets are refused because each message may name another receiver, outside the sandbox too.
     """
     return [
-        Rule("socket", ALLOW, (Test(0, "among", (socket.AF_UNIX,)), Test(1, "among", _CONNECTED_TYPES, _TYPE))),
-        Rule("socket", ASK_WORKER),
-        Rule("socketpair", ERRNO | errno.EACCES, (Test(1, "not_among", _CONNECTED_TYPES, _TYPE),)),
-        Rule("connect", ASK_WORKER),
-        Rule("bind", ASK_WORKER),  # a name in the abstract namespace would be the machine's
+        SeccompRule(
+            "socket",
+            ALLOW,
+            (ArgumentTest(0, "among", (socket.AF_UNIX,)), ArgumentTest(1, "among", _CONNECTED_TYPES, _TYPE)),
+        ),
+        SeccompRule("socket", ASK_WORKER),
+        SeccompRule("socketpair", ERRNO | errno.EACCES, (ArgumentTest(1, "not_among", _CONNECTED_TYPES, _TYPE),)),
+        SeccompRule("connect", ASK_WORKER),
+        SeccompRule("bind", ASK_WORKER),  # a name in the abstract namespace would be the machine's
         # The resolver sets IP options before it asks; on the dummy they would fail and no name would be seen.
-        Rule("setsockopt", PRETEND_SUCCESS, (Test(1, "among", tuple(_PROTOCOL_LEVELS)),)),
+        SeccompRule("setsockopt", PRETEND_SUCCESS, (ArgumentTest(1, "among", tuple(_PROTOCOL_LEVELS)),)),
     ]

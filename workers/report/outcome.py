@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from workers.engines.base import Ended
-from workers.report.processes import Process
+from workers.engines.contract import RunResult
+from workers.report.processes import TracedProcess
 
 # What an engine may say beyond the words of the contract; kept beside them as the cause.
 _CAUSES = frozenset({"stopped", "out_of_memory", "too_many_processes", "disk_full", "worker_disk_full"})
 
 
-def outcome_of(ended: Ended, root: Process | None) -> dict[str, Any]:
+def outcome_of(ended: RunResult, root: TracedProcess | None) -> dict[str, Any]:
     """`{kind, exit_code, signal, cause}`. Kinds: exited, signaled, timeout, exec_failed, trace_incomplete."""
     signal = ended.signal or (root.signal if root else None)
     return {
@@ -22,7 +22,7 @@ def outcome_of(ended: Ended, root: Process | None) -> dict[str, Any]:
     }
 
 
-def _kind(ended: Ended, root: Process | None, signal: str | None) -> str:
+def _kind(ended: RunResult, root: TracedProcess | None, signal: str | None) -> str:
     if ended.kind == "timeout":  # the watchdog's word stands, however the command took it
         return "timeout"
     if ended.kind == "not_found":
@@ -32,7 +32,7 @@ def _kind(ended: Ended, root: Process | None, signal: str | None) -> str:
     return "signaled" if signal else "exited" if ended.exit_code is not None else "trace_incomplete"
 
 
-def _is_blind(ended: Ended, root: Process | None) -> bool:
+def _is_blind(ended: RunResult, root: TracedProcess | None) -> bool:
     """Whether the trace was cut before the command ended, or is missing where a tracer was promised."""
     if root is None:
         return "ptrace" in ended.enforced_layers

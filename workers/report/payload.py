@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workers.engines.base import Ended, Order
+from workers.engines.contract import RunResult, RunSpec
 from workers.report.payload_items import MAX_ATTEMPTS, MAX_FILES, MAX_FINDINGS, MAX_PROCESSES, Item
 
 MAX_BYTES = 1_000_000  # of the body as sent; ingest takes 1 MiB
@@ -48,7 +48,7 @@ def _capped(items: Sequence[Item], total: int, cap: int) -> Item:
     return {"items": kept, "total": total, "truncated": len(kept) < total}
 
 
-def identified(metadata: Mapping[str, Any], ended: Ended, order: Order, *, started: str, finished: str) -> Item:
+def identified(metadata: Mapping[str, Any], ended: RunResult, order: RunSpec, *, started: str, finished: str) -> Item:
     """The `metadata` of a run: the job's identity, and in what it ran."""
     sandbox = {
         "tool_version": ended.tool_version,
@@ -62,7 +62,7 @@ def identified(metadata: Mapping[str, Any], ended: Ended, order: Order, *, start
     return {**dict.fromkeys(_OPTIONAL), **metadata, "sandbox": sandbox, **times}
 
 
-def resources(ended: Ended, order: Order) -> Item:
+def resources(ended: RunResult, order: RunSpec) -> Item:
     """Peaks beside limits; a peak of null was not measured. The output's true size, and whether it was cut."""
     peaks, limits = ended.resources, order.limits
     return {

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any
 
-from workers.engines.base import NetworkRecord
-from workers.report.paths import Ground
-from workers.report.processes import Process
-from workers.report.rules import SEVERITIES
-from workers.report.rules_on_network import with_port
-from workers.report.tallies import MAX_DETAIL, MAX_PATH, AddressTally, FileTally, Finding
-from workers.report.wording import clean, maybe_rfc3339, rfc3339
+from workers.engines.contract import NetworkRecord
+from workers.report.aggregates import MAX_DETAIL, MAX_PATH, AddressAggregate, FileAggregate, FindingAggregate
+from workers.report.formatting import clean, maybe_rfc3339, rfc3339
+from workers.report.job_paths import JobPaths
+from workers.report.processes import TracedProcess
+from workers.report.rules.network import with_port
+from workers.report.rules.registry import SEVERITIES
 
 MAX_PROCESSES, MAX_FILES, MAX_ATTEMPTS, MAX_FINDINGS = 200, 500, 200, 100
 
@@ -28,7 +28,7 @@ _MAX_RULES = 10
 Item = dict[str, Any]
 
 
-def process_items(processes: list[Process], root: Process | None) -> list[Item]:
+def process_items(processes: list[TracedProcess], root: TracedProcess | None) -> list[Item]:
     """Root first, then those that broke a rule, as far as the cap goes; shown in the order of their first line."""
     chosen = sorted(processes, key=lambda one: (one is not root, not one.rules, one.first_seen, one.pid))
     chosen = chosen[:MAX_PROCESSES]
@@ -36,7 +36,7 @@ def process_items(processes: list[Process], root: Process | None) -> list[Item]:
     return [_process(one, root) for one in chosen]
 
 
-def _process(one: Process, root: Process | None) -> Item:
+def _process(one: TracedProcess, root: TracedProcess | None) -> Item:
     parent = one.parent.leader if one.parent else None
     return {
         "pid": one.pid,
@@ -53,7 +53,7 @@ def _process(one: Process, root: Process | None) -> Item:
     }
 
 
-def file_items(tallies: Iterable[FileTally], ground: Ground) -> list[Item]:
+def file_items(tallies: Iterable[FileAggregate], ground: JobPaths) -> list[Item]:
     """Sorted as they are shown, so that the order does not depend on where a worker keeps its checkouts."""
     ordered = sorted(((tally.rank, ground.shown(tally.path), tally) for tally in tallies), key=lambda one: one[:2])
     return [
@@ -70,7 +70,7 @@ def file_items(tallies: Iterable[FileTally], ground: Ground) -> list[Item]:
     ]
 
 
-def network_items(tallies: Iterable[AddressTally], records: Iterable[NetworkRecord]) -> list[Item]:
+def network_items(tallies: Iterable[AddressAggregate], records: Iterable[NetworkRecord]) -> list[Item]:
     """What the trace saw and what the egress proxy saw, in one list."""
     items = [_asked(tally) if tally.name else _contacted(tally) for tally in tallies]
     items += _proxied(records)
@@ -78,13 +78,13 @@ def network_items(tallies: Iterable[AddressTally], records: Iterable[NetworkReco
     return items
 
 
-def _asked(tally: AddressTally) -> Item:
+def _asked(tally: AddressAggregate) -> Item:
     """No resolver answers inside a sandbox: a name that was looked up led nowhere."""
     name = clean(tally.name, _MAX_ADDR)
     return _attempt("lookup", name, "other", tally.count, name=name, verdict="unreachable")
 
 
-def _contacted(tally: AddressTally) -> Item:
+def _contacted(tally: AddressAggregate) -> Item:
     number = getattr(errno, tally.errno or "", None)
     addr = clean(with_port(tally.host, tally.port), _MAX_ADDR)
     verdict = _VERDICTS.get(tally.outcome or "")
@@ -127,11 +127,11 @@ def _attempt(kind: str, addr: str, family: str, count: int, **details: Any) -> I
     return {"kind": kind, "addr": addr, "family": family, "count": count, **nothing, **details}
 
 
-def finding_items(by_rule: dict[str, list[Finding]]) -> list[Item]:
+def finding_items(by_rule: dict[str, list[FindingAggregate]]) -> list[Item]:
     """As many as the cap allows, by turns from each rule, so that every rule that fired is seen; worst first."""
     turns = zip_longest(*(by_rule[name] for name in sorted(by_rule)))
     chosen = [finding for turn in turns for finding in turn if finding is not None][:MAX_FINDINGS]
-    chosen.sort(key=_badness)
+    chosen.sort(key=_severity_rank)
     return [
         {
             "rule": finding.rule.name,
@@ -144,5 +144,5 @@ def finding_items(by_rule: dict[str, list[Finding]]) -> list[Item]:
     ]
 
 
-def _badness(finding: Finding) -> tuple[int, str, str]:
+def _severity_rank(finding: FindingAggregate) -> tuple[int, str, str]:
     return SEVERITIES.index(finding.rule.severity), finding.rule.name, finding.detail

@@ -37,11 +37,11 @@ class Program:
 
 
 @dataclass(slots=True, eq=False)
-class Process:
+class TracedProcess:
     pid: int
     first_seen: float
     cwd: str
-    parent: Process | None = None
+    parent: TracedProcess | None = None
     is_thread: bool = False
     program: Program = Program()
     command: str = ""
@@ -53,7 +53,7 @@ class Process:
     rules: set[str] = field(default_factory=set)
 
     @property
-    def leader(self) -> Process:
+    def leader(self) -> TracedProcess:
         """The process that this thread belongs to; itself if it is one."""
         found, hops = self, 0
         while found.is_thread and found.parent is not None and hops < MAX_RECORDS:
@@ -64,34 +64,34 @@ class Process:
 @dataclass(frozen=True, slots=True)
 class _Birth:
     number: int  # as clone returned it
-    parent: Process
+    parent: TracedProcess
     is_thread: bool
 
 
-class Processes:
+class ProcessTree:
     """Who exists, who is whose child, what each executes. The first pid of the trace is the command itself."""
 
     def __init__(self, directory: str) -> None:
-        self.root: Process | None = None
+        self.root: TracedProcess | None = None
         self.total = 0
         self._directory = directory
-        self._records: list[Process] = []
-        self._live: dict[int, Process] = {}
+        self._records: list[TracedProcess] = []
+        self._live: dict[int, TracedProcess] = {}
         self._births: list[_Birth] = []
         self._waiting: dict[int, _Birth] = {}  # births that no line has been seen of, by number
         self._inside_clone: dict[int, bool] = {}  # pid → makes a thread
-        self._crowd = Process(0, 0.0, directory)
+        self._crowd = TracedProcess(0, 0.0, directory)
         self._shift: int | None = None
 
-    def of(self, pid: int, time: float) -> Process:
+    def of(self, pid: int, time: float) -> TracedProcess:
         """The thread or process of this line, made known if it is new."""
         return self._live.get(pid) or self._meet(pid, time)
 
-    def _meet(self, pid: int, time: float) -> Process:
+    def _meet(self, pid: int, time: float) -> TracedProcess:
         if len(self._records) >= MAX_RECORDS:
             return self._crowd
         if self.root is None:
-            process = self.root = Process(pid, time, self._directory)
+            process = self.root = TracedProcess(pid, time, self._directory)
             self.total = 1
         else:
             process = self._newborn(pid, time)
@@ -99,11 +99,11 @@ class Processes:
         self._live[pid] = process
         return process
 
-    def _newborn(self, pid: int, time: float) -> Process:
+    def _newborn(self, pid: int, time: float) -> TracedProcess:
         parent, is_thread = self._guess(pid)
-        return Process(pid, time, parent.cwd, parent, is_thread, parent.leader.program)
+        return TracedProcess(pid, time, parent.cwd, parent, is_thread, parent.leader.program)
 
-    def _guess(self, pid: int) -> tuple[Process, bool]:
+    def _guess(self, pid: int) -> tuple[TracedProcess, bool]:
         if len(self._inside_clone) == 1:
             [(parent_pid, is_thread)] = self._inside_clone.items()
             return self._live.get(parent_pid, self._crowd), is_thread
@@ -113,10 +113,10 @@ class Processes:
             self._shift = pid - birth.number
         return (birth.parent, birth.is_thread) if birth else (self.root or self._crowd, False)
 
-    def enters_clone(self, process: Process, *, is_thread: bool) -> None:
+    def enters_clone(self, process: TracedProcess, *, is_thread: bool) -> None:
         self._inside_clone[process.pid] = is_thread
 
-    def forked(self, process: Process, number: int | None, *, is_thread: bool) -> None:
+    def forked(self, process: TracedProcess, number: int | None, *, is_thread: bool) -> None:
         """A clone ended; `number` is what it returned, None or negative if nothing was born."""
         self._inside_clone.pop(process.pid, None)
         if number is None or number <= 0:
@@ -129,7 +129,7 @@ class Processes:
             if number in self._live:  # no namespace between: it was seen before its parent came back
                 del self._waiting[number]
 
-    def executed(self, process: Process, program: Program, *, command: str, shown: str) -> None:
+    def executed(self, process: TracedProcess, program: Program, *, command: str, shown: str) -> None:
         """Threads that execute have become their process (strace says so); a thread only guessed was none."""
         if process is self._crowd:
             return
@@ -145,13 +145,13 @@ class Processes:
             thread.ended_at = time
             self.of(pid, time).cwd = thread.cwd
 
-    def ended(self, process: Process, time: float, *, code: int | None = None, signal: str | None = None) -> None:
+    def ended(self, process: TracedProcess, time: float, *, code: int | None = None, signal: str | None = None) -> None:
         self._live.pop(process.pid, None)
         self._inside_clone.pop(process.pid, None)
         if process is not self._crowd:
             process.ended_at, process.exit_code, process.signal = time, code, signal
 
-    def settled(self) -> list[Process]:
+    def settled(self) -> list[TracedProcess]:
         """Everyone but threads, with the true parents, in the order of their first line. For the end of the run."""
         for process, birth in self._matched():
             # Who has executed a program is a process: a thread that does so goes on under its process's number.
@@ -161,7 +161,7 @@ class Processes:
                 process.leader.rules |= process.rules
         return [process for process in self._records if not process.is_thread]
 
-    def _matched(self) -> Iterator[tuple[Process, _Birth]]:
+    def _matched(self) -> Iterator[tuple[TracedProcess, _Birth]]:
         """Numbers outside run ahead of numbers inside and never fall back: one that would has an unknown birth."""
         seen = iter(
             sorted(

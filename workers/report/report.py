@@ -13,19 +13,19 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workers.engines.base import Ended, Order, Places
-from workers.engines.strace import Call, Event, Reader
-from workers.report.case import Case
-from workers.report.facts import DENIED, Contact, Death, Fact, FileUse, Lookup, Proxied, TraceCut
-from workers.report.observation import Observer
+from workers.engines.contract import MountPoints, RunResult, RunSpec
+from workers.engines.tracing.strace import Event, StraceReader, TracedCall
+from workers.report.aggregates import AddressAggregates, FileAggregates, FindingAggregates
+from workers.report.event_extractor import EventExtractor
+from workers.report.events import DENIED, ContactEvent, DeathEvent, FileUse, LookupEvent, Proxied, TraceCut, TraceEvent
+from workers.report.formatting import rfc3339
+from workers.report.job_paths import JobPaths
 from workers.report.outcome import outcome_of
-from workers.report.paths import Ground
 from workers.report.payload import encoded, fitted, identified, resources
 from workers.report.payload_items import Item, file_items, finding_items, network_items, process_items
-from workers.report.processes import Process
-from workers.report.rules import judge
-from workers.report.tallies import Addresses, Files, Findings
-from workers.report.wording import rfc3339
+from workers.report.processes import TracedProcess
+from workers.report.rules.context import RuleContext
+from workers.report.rules.registry import evaluate_rules
 
 __all__ = ["RunReport", "encoded"]
 
@@ -37,17 +37,17 @@ _OUTSIDE = frozenset({"write_outside", "kernel_write"})
 class RunReport:
     """One job's run. `expected`: hosts that the job may speak to without being suspicious, as in `Egress.allow`."""
 
-    def __init__(self, places: Places, *, expected: Sequence[str] = ()) -> None:
-        self._ground = Ground(places)
+    def __init__(self, places: MountPoints, *, expected: Sequence[str] = ()) -> None:
+        self._ground = JobPaths(places)
         self._expected = tuple(expected)
-        self._reader = Reader()
+        self._reader = StraceReader()
         self._digest = hashlib.sha256()
         self._bytes = 0
-        self._observer = Observer(self._ground)
-        self._files, self._addresses, self._findings = Files(), Addresses(), Findings()
+        self._observer = EventExtractor(self._ground)
+        self._files, self._addresses, self._findings = FileAggregates(), AddressAggregates(), FindingAggregates()
         self._calls = self._denied = 0
         self._names: set[str] = set()
-        self._nobody = Process(0, 0.0, places.workspace)
+        self._nobody = TracedProcess(0, 0.0, places.workspace)
 
     def feed(self, data: bytes) -> None:
         """Take some of the trace, cut anywhere. Never raises for what is in it."""
@@ -56,7 +56,7 @@ class RunReport:
         for event in self._reader.feed(data):
             self._take(event)
 
-    def payload(self, *, metadata: Mapping[str, Any], ended: Ended, order: Order) -> dict[str, Any]:
+    def payload(self, *, metadata: Mapping[str, Any], ended: RunResult, order: RunSpec) -> dict[str, Any]:
         """The body for ingest, once, after the run. `metadata`: what identifies the job (`org_slug`, `project_slug`,
         `repo_url`, `git_commit`, `command`, `trigger_kind`, `worker_id`, `job_id`) and what else is known of it
         (`git_ref`, `pull_request_number`, `working_directory`, `trigger_actor`, `retry_of_job_id`); never a secret.
@@ -66,7 +66,7 @@ class RunReport:
         self._hear(ended)
         return fitted(self._body(metadata, ended, order), self._lists(ended))
 
-    def _hear(self, ended: Ended) -> None:
+    def _hear(self, ended: RunResult) -> None:
         """What the engine knows and the trace may not."""
         root = self._observer.processes.root or self._nobody
         for record in ended.network:
@@ -74,10 +74,10 @@ class RunReport:
         if ended.trace_truncated:
             self._judge(TraceCut(ended.trace_bytes), self._nobody)
         if not root.signal and (ended.signal == "SIGSYS" or ended.exit_code == _BAD_SYSCALL):
-            self._judge(Death("SIGSYS"), root)
+            self._judge(DeathEvent("SIGSYS"), root)
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, Call):
+        if isinstance(event, TracedCall):
             self._calls += 1
             self._denied += event.errno in DENIED
             if len(self._names) < _MAX_NAMES:
@@ -85,25 +85,25 @@ class RunReport:
         for fact, process in self._observer.facts(event):
             self._count(fact, self._judge(fact, process))
 
-    def _judge(self, fact: Fact, process: Process) -> set[str]:
+    def _judge(self, fact: TraceEvent, process: TracedProcess) -> set[str]:
         """The names of the rules that object."""
         fired = set()
-        for rule, detail in judge(Case(fact, process, self._ground, self._expected)):
+        for rule, detail in evaluate_rules(RuleContext(fact, process, self._ground, self._expected)):
             self._findings.add(rule, detail)
             fired.add(rule.name)
         process.rules |= fired
         return fired
 
-    def _count(self, fact: Fact, fired: set[str]) -> None:
+    def _count(self, fact: TraceEvent, fired: set[str]) -> None:
         match fact:
             case FileUse():
                 self._files.add(fact, sensitive="credential_read" in fired, outside=bool(fired & _OUTSIDE))
-            case Contact():
+            case ContactEvent():
                 self._addresses.contacted(fact)
-            case Lookup():
+            case LookupEvent():
                 self._addresses.looked_up(fact)
 
-    def _body(self, metadata: Mapping[str, Any], ended: Ended, order: Order) -> Item:
+    def _body(self, metadata: Mapping[str, Any], ended: RunResult, order: RunSpec) -> Item:
         started, finished = rfc3339(ended.started_at), rfc3339(max(ended.started_at, ended.finished_at))
         return {
             "schema_version": "run.v1",
@@ -121,7 +121,7 @@ class RunReport:
             },
         }
 
-    def _summary(self, ended: Ended, finished: str) -> Item:
+    def _summary(self, ended: RunResult, finished: str) -> Item:
         """Of the calls that are traced, which is not every call that was made."""
         return {
             "timestamp": finished,
@@ -133,7 +133,7 @@ class RunReport:
             "exit_code": ended.exit_code if ended.exit_code is not None else -1,
         }
 
-    def _counts(self, ended: Ended) -> Item:
+    def _counts(self, ended: RunResult) -> Item:
         return {
             "processes": self._observer.processes.total,
             "files_accessed": self._files.total,
@@ -143,7 +143,7 @@ class RunReport:
             "bad_lines": self._reader.bad_lines,
         }
 
-    def _lists(self, ended: Ended) -> dict[str, tuple[list[Item], int]]:
+    def _lists(self, ended: RunResult) -> dict[str, tuple[list[Item], int]]:
         processes, counts = self._observer.processes, self._counts(ended)
         network = network_items(self._addresses.kept(), ended.network)
         return {

@@ -7,9 +7,9 @@ from typing import IO, Any
 
 from django.conf import settings
 
-from orchestrator.access.problems import Refusal
 from orchestrator.http.asgi.responses import overloaded
 from orchestrator.http.asgi.routes import body_limit
+from orchestrator.http.errors.problems import ApiError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -26,15 +26,15 @@ class ClientGone(Exception):
     """The client disconnected before its body was complete."""
 
 
-def too_large(limit: int) -> Refusal:
+def too_large(limit: int) -> ApiError:
     """Returns the refusal of a body above `limit` bytes."""
-    return Refusal(413, "payload_too_large", f"The body may have at most {limit} bytes here.", limit=limit)
+    return ApiError(413, "payload_too_large", f"The body may have at most {limit} bytes here.", limit=limit)
 
 
-def unauthenticated() -> Refusal:
+def unauthenticated() -> ApiError:
     """Returns the refusal of a large body without credentials."""
     challenge = {"WWW-Authenticate": 'Bearer realm="runtime-orchestrator"'}
-    return Refusal(401, "unauthenticated", "A valid token is needed.", headers=challenge)
+    return ApiError(401, "unauthenticated", "A valid token is needed.", headers=challenge)
 
 
 class Spool:
@@ -91,13 +91,13 @@ async def read_body(scope: Message, receive: Receive) -> Body:
             return await reader.read()
     except TimeoutError:
         detail = f"The body must arrive within {settings.BODY_SECONDS:g} seconds."
-        raise Refusal(408, "request_timeout", detail) from None
+        raise ApiError(408, "request_timeout", detail) from None
 
 
 class _Reader:
     """Reads one body; `allowed` bytes are kept, up to `most` are read."""
 
-    def __init__(self, receive: Receive, allowed: int, refusal: Refusal, *, most: int) -> None:
+    def __init__(self, receive: Receive, allowed: int, refusal: ApiError, *, most: int) -> None:
         self.receive, self.allowed, self.refusal, self.most = receive, allowed, refusal, most
 
     async def read(self) -> Body:
@@ -124,7 +124,7 @@ class _Reader:
             elif refusal is None and chunk:
                 try:
                     body.write(chunk)
-                except Refusal as full:
+                except ApiError as full:
                     refusal = full
                     body.close()
         if refusal is not None:

@@ -4,8 +4,6 @@ import json
 import time
 from collections.abc import Mapping
 
-from orchestrator.access import metrics
-from orchestrator.access.problems import MEDIA_TYPE, Refusal, problem
 from orchestrator.http.asgi.bodies import (
     BODY_FILE,
     Application,
@@ -19,6 +17,8 @@ from orchestrator.http.asgi.bodies import (
 )
 from orchestrator.http.asgi.responses import send_refusal
 from orchestrator.http.asgi.routes import HEALTH, READING, can_wait
+from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError, problem
+from orchestrator.http.observability import metrics
 from runtime_jobs.identifiers import new_id
 
 ALIVE = b'{"status": "alive"}'
@@ -57,7 +57,7 @@ class Router:
             body = await read_body(scope, receive)
         except ClientGone:
             return
-        except Refusal as refusal:
+        except ApiError as refusal:
             # A client that waits for `100 Continue` has sent nothing yet: the connection cannot be used again.
             await send_refusal(refusal, scope, send, close=any(name == b"expect" for name, _ in scope["headers"]))
             return
@@ -95,7 +95,7 @@ async def refuse_websocket(scope: Message, receive: Receive, send: Send) -> None
         await send({"type": "websocket.close", "code": 1008})
         return
     request_id = new_id("req")
-    refusal = Refusal(404, "not_found", "There is no WebSocket at this address.")
+    refusal = ApiError(404, "not_found", "There is no WebSocket at this address.")
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"x-request-id", request_id.encode())]
     body = json.dumps(problem(refusal, request_id)).encode()
     headers.append((b"content-length", str(len(body)).encode()))

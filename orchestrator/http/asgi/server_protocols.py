@@ -15,10 +15,10 @@ from django.conf import settings
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from orchestrator.access.connections import HttpConnection
-from orchestrator.access.problems import MEDIA_TYPE, Refusal, problem
 from orchestrator.http.asgi import open_files
+from orchestrator.http.asgi.base_protocol import DroppableHttpProtocol
 from orchestrator.http.asgi.connections import REFUSED, ConnectionTable
+from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError, problem
 from runtime_jobs.identifiers import new_id
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers; also framing beyond the body's own size (chunk sizes, trailers)
@@ -46,17 +46,17 @@ def connection_table() -> ConnectionTable:
 class LimitExceeded(Exception):
     """A parser callback found a violation; `refusal` is the response."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: ApiError) -> None:
         super().__init__(refusal.detail)
         self.refusal = refusal
 
 
-def head_too_large() -> Refusal:
+def head_too_large() -> ApiError:
     detail = f"The request line and headers may have at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers."
-    return Refusal(431, "headers_too_large", detail, max_bytes=MAX_HEAD_BYTES, max_headers=MAX_HEADERS)
+    return ApiError(431, "headers_too_large", detail, max_bytes=MAX_HEAD_BYTES, max_headers=MAX_HEADERS)
 
 
-class LimitedHttpProtocol(HttpConnection):
+class LimitedHttpProtocol(DroppableHttpProtocol):
     """Parses HTTP/1.1 within limits, and answers a violation with a problem document before closing the connection.
 
     In the ordinary case a head arrives in one packet: then no timer is made for it.
@@ -73,7 +73,7 @@ class LimitedHttpProtocol(HttpConnection):
         self._wire_bytes = self._body_bytes = self._messages = 0
         self._deadline: TimerHandle | None = None  # of the head, of a body that is discarded, or of a lingering close
         self._stall_check: TimerHandle | None = None
-        self._violation: Refusal | None = None
+        self._violation: ApiError | None = None
         self._receiving: Any = None  # the request whose body the parser is in
         self.table = connection_table()
         reason = self.table.admit(self, self.client[0] if self.client else None)
@@ -114,7 +114,7 @@ class LimitedHttpProtocol(HttpConnection):
             else:
                 self._ignore_upgrade()
         except httptools.HttpParserError:
-            self._violate(self._violation or Refusal(400, "invalid", "The request is not valid HTTP/1.1."))
+            self._violate(self._violation or ApiError(400, "invalid", "The request is not valid HTTP/1.1."))
 
     def _parse(self, data: bytes) -> None:
         while data:
@@ -141,7 +141,7 @@ class LimitedHttpProtocol(HttpConnection):
         """Bounds chunk sizes, chunk extensions and trailers by the body that they carry."""
         if self._wire_bytes - self._body_bytes > MAX_HEAD_BYTES + self._body_bytes:
             detail = f"Chunk sizes, extensions and trailers may have {MAX_HEAD_BYTES} bytes more than the body."
-            raise LimitExceeded(Refusal(400, "invalid", detail, max_bytes=MAX_HEAD_BYTES))
+            raise LimitExceeded(ApiError(400, "invalid", detail, max_bytes=MAX_HEAD_BYTES))
 
     def _schedule(self) -> None:
         """Arms the head's timer where a head has begun and not ended, and disarms it where none is awaited."""
@@ -177,7 +177,7 @@ class LimitedHttpProtocol(HttpConnection):
         self._wire_bytes = self._body_bytes = 0
         if len(self.pipeline) >= MAX_PIPELINED:
             detail = f"At most {MAX_PIPELINED} requests of a connection may wait for the response to another."
-            self._stop_parsing(Refusal(400, "invalid", detail))
+            self._stop_parsing(ApiError(400, "invalid", detail))
         if self.parser.should_upgrade() and self._should_upgrade():
             self._require_handshake()
         super().on_headers_complete()
@@ -215,12 +215,12 @@ class LimitedHttpProtocol(HttpConnection):
             for name, value in self.headers
         )
         if self.parser.get_method() != b"GET" or has_body:
-            self._stop_parsing(Refusal(400, "invalid", "A WebSocket handshake is a GET request without a body."))
+            self._stop_parsing(ApiError(400, "invalid", "A WebSocket handshake is a GET request without a body."))
         if self.pipeline or self._is_response_due:
             detail = "A WebSocket handshake must wait for the response to the request before it."
-            self._stop_parsing(Refusal(400, "invalid", detail))
+            self._stop_parsing(ApiError(400, "invalid", detail))
 
-    def _stop_parsing(self, refusal: Refusal) -> None:
+    def _stop_parsing(self, refusal: ApiError) -> None:
         """Ends `feed_data`, which reports only that a callback failed."""
         self._violation = refusal
         raise LimitExceeded(refusal)
@@ -242,7 +242,7 @@ class LimitedHttpProtocol(HttpConnection):
 
     # --- Refusing -----------------------------------------------------------------------------------------------------
 
-    def _violate(self, refusal: Refusal) -> None:
+    def _violate(self, refusal: ApiError) -> None:
         """Answers and closes. Where responses to earlier requests are due, the last of them closes the connection."""
         REFUSED.labels(refusal.code).inc()
         self._clear_deadline()
@@ -263,13 +263,13 @@ class LimitedHttpProtocol(HttpConnection):
         self.cycle.disconnected = True
         self.cycle.message_event.set()
 
-    def _answer(self, refusal: Refusal) -> None:
+    def _answer(self, refusal: ApiError) -> None:
         self._write(refusal)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._set_deadline(LINGER_SECONDS, self.transport.abort)
 
-    def _write(self, refusal: Refusal) -> None:
+    def _write(self, refusal: ApiError) -> None:
         request_id = new_id("req")
         body = json.dumps(problem(refusal, request_id)).encode()
         headers = {
@@ -287,10 +287,10 @@ class LimitedHttpProtocol(HttpConnection):
         self._is_discarding = True
         if reason == "address_limit":
             detail = f"Your address may have {settings.MAX_CONNECTIONS_PER_ADDRESS} connections open at a time."
-            refusal = Refusal(429, "too_many_connections", detail, headers={"Retry-After": "1"})
+            refusal = ApiError(429, "too_many_connections", detail, headers={"Retry-After": "1"})
         else:
             detail = f"All {self.table.max_connections} connections that this process may have open are in use."
-            refusal = Refusal(503, "overloaded", detail, headers={"Retry-After": "1"})
+            refusal = ApiError(503, "overloaded", detail, headers={"Retry-After": "1"})
         self._write(refusal)
         self.transport.close()
 
@@ -361,9 +361,9 @@ class LimitedHttpProtocol(HttpConnection):
             super().timeout_keep_alive_handler()
 
 
-def _late() -> Refusal:
+def _late() -> ApiError:
     seconds = settings.HEADER_SECONDS
-    return Refusal(408, "request_timeout", f"The request line and headers must arrive within {seconds:g} seconds.")
+    return ApiError(408, "request_timeout", f"The request line and headers must arrive within {seconds:g} seconds.")
 
 
 class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):

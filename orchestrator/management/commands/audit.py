@@ -5,8 +5,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from orchestrator.audit.inspection import inspect
 from orchestrator.audit.invariants import INVARIANTS
+from orchestrator.audit.runner import run_audit
 
 
 class Command(BaseCommand):
@@ -16,7 +16,7 @@ class Command(BaseCommand):
         parser.add_argument("--chains", action="store_true", help="Also compute the hash of every event again.")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        findings = inspect(chains=options["chains"])
+        findings = run_audit(chains=options["chains"])
         for finding in findings:
             self.stdout.write(str(finding))
         if findings:

@@ -9,11 +9,11 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from orchestrator.crew import CrewFailed
-from orchestrator.demo.client import DemoRefused, Order
-from orchestrator.demo.screen import Screen
-from orchestrator.demo.show import Show
-from orchestrator.installation import InstallationRefused, only_one
+from orchestrator.devtools.demo.client import DemoError, DemoRequest
+from orchestrator.devtools.demo.runner import DemoRun
+from orchestrator.devtools.demo.terminal import Terminal
+from orchestrator.devtools.dev_server import DevServerError, state_dir_lock
+from orchestrator.devtools.process_supervisor import ProcessSupervisorError
 
 INTERRUPTED = 130
 
@@ -29,22 +29,22 @@ class Command(BaseCommand):
         parser.add_argument("--timeout", type=int, default=300, help="seconds that the command may take")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        show = Show(Screen(), _order(options))
+        show = DemoRun(Terminal(), _order(options))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, show.crew.ask_to_stop)
         try:
-            with only_one(settings.STATE_DIR):
+            with state_dir_lock(settings.STATE_DIR):
                 result = show.run()
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
-        except (DemoRefused, CrewFailed, InstallationRefused) as refusal:
+        except (DemoError, ProcessSupervisorError, DevServerError) as refusal:
             show.screen.output(show.told[-15:])
             raise CommandError(str(refusal)) from None
         self.stdout.write(json.dumps(result))
         sys.exit(0 if result["status"] == "uploaded" else 1)
 
 
-def _order(options: dict[str, Any]) -> Order | None:
+def _order(options: dict[str, Any]) -> DemoRequest | None:
     if not options["repo"]:
         return None
     if not options["commit"] or not options["cmd"]:
@@ -54,4 +54,4 @@ def _order(options: dict[str, Any]) -> Order | None:
         command = tuple(shlex.split(options["cmd"]))
     except ValueError as wrong:
         raise CommandError(f"CMD: {wrong}") from None
-    return Order(options["repo"], options["commit"], command, options["timeout"], egress)
+    return DemoRequest(options["repo"], options["commit"], command, options["timeout"], egress)

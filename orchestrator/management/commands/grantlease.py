@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from orchestrator.protocols.delta.granting import for_the_real_runner, grant, lease_granted
+from orchestrator.protocols.delta.leases import as_single_step, claim_for_runner, lease_granted
 from workers.models import Worker
 from workers.registry.models import WorkerState
 
@@ -31,10 +31,10 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         worker = _worker(options["worker"], options["pool"])
         with _private(options["output"]) as file:
-            claimed = grant(worker)
+            claimed = claim_for_runner(worker)
             if claimed is None:
                 raise CommandError("There is no work for this worker now.", returncode=NOTHING)
-            json.dump(for_the_real_runner(lease_granted(claimed)), file, indent=2)
+            json.dump(as_single_step(lease_granted(claimed)), file, indent=2)
         self.stdout.write(f"{claimed.job.job_ulid} attempt {claimed.job.attempt}: {options['output']}")
 
 

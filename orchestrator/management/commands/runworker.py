@@ -6,12 +6,12 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from workers.agent.agent import Agent, Options
 from workers.agent.crash import EXIT_CODE
-from workers.agent.errors import StartRefused, WorkerCrashed
-from workers.agent.slots import MOST_SLOTS
+from workers.agent.errors import WorkerCrashed, WorkerStartError
+from workers.agent.slots import MAX_SLOTS
+from workers.agent.worker import WorkerOptions, WorkerProcess
 from workers.engines import engine_named
-from workers.engines.base import EngineUnavailable
+from workers.engines.contract import EngineUnavailable
 
 
 class Command(BaseCommand):
@@ -24,14 +24,14 @@ class Command(BaseCommand):
         parser.add_argument("--worker-id", help="if it does not stand in the token file")
         parser.add_argument("--pool", default=settings.DEFAULT_POOL)
         parser.add_argument(
-            "--capacity", type=int, choices=range(1, MOST_SLOTS + 1), default=1, metavar="N", help="jobs at a time"
+            "--capacity", type=int, choices=range(1, MAX_SLOTS + 1), default=1, metavar="N", help="jobs at a time"
         )
         parser.add_argument("--once", action="store_true", help="claim one job, run it and exit")
         parser.add_argument("--engine", choices=sorted(settings.ENGINES), default="bubblewrap")
         parser.add_argument("--work-dir", type=Path, default=settings.WORKER_DIR, help="for one worker process only")
 
     def handle(self, **options: Any) -> None:
-        asked = Options(
+        asked = WorkerOptions(
             server=options["server"],
             token_file=options["token_file"],
             worker_id=options["worker_id"],
@@ -45,8 +45,8 @@ class Command(BaseCommand):
         try:
             chosen: dict[str, Any] = settings.ENGINES[options["engine"]]
             engine = engine_named(chosen["BACKEND"], **chosen["OPTIONS"])
-            Agent(asked, engine).run(once=options["once"])
-        except (StartRefused, EngineUnavailable) as refusal:
+            WorkerProcess(asked, engine).run(once=options["once"])
+        except (WorkerStartError, EngineUnavailable) as refusal:
             raise CommandError(str(refusal)) from None
         except WorkerCrashed as crash:
             raise CommandError(str(crash), returncode=EXIT_CODE) from None

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from orchestrator import installation
+from orchestrator.devtools import dev_server
 
 
 class Command(BaseCommand):
@@ -16,7 +16,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="One JSON object instead of lines.")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        planted = asdict(installation.prepare())
+        planted = asdict(dev_server.prepare())
         if options["json"]:
             self.stdout.write(json.dumps(planted))
             return

@@ -12,10 +12,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator import installation
-from orchestrator.crew import Crew, CrewFailed
-from orchestrator.installation import Address, InstallationRefused
-from orchestrator.seed import Seed
+from orchestrator.devtools import dev_server
+from orchestrator.devtools.dev_server import DevServerError, ListenAddress
+from orchestrator.devtools.process_supervisor import ProcessSupervisor, ProcessSupervisorError
+from orchestrator.devtools.seed import SeedData
 from runtime_jobs.control_characters import escape_controls
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
@@ -32,7 +32,7 @@ def number(name: str, value: object, *, maximum: int) -> int:
     return int(text)
 
 
-def warning(address: Address) -> list[str]:
+def warning(address: ListenAddress) -> list[str]:
     """Return what to know of a server that others reach, which has a login that was made for trying things out."""
     lines = ["PLAIN HTTP: whoever is on the network can read the password of the login above, and every token."]
     if not address.is_set_by_operator:
@@ -56,22 +56,22 @@ class Command(BaseCommand):
         port = number("PORT", options["port"], maximum=65535)
         workers = number("WORKERS", options["workers"], maximum=MAX_WORKERS)
         try:
-            with installation.only_one(settings.STATE_DIR):
-                self.run(installation.free_address(options["host"], port), workers)
-        except (InstallationRefused, CrewFailed) as refusal:
+            with dev_server.state_dir_lock(settings.STATE_DIR):
+                self.run(dev_server.free_address(options["host"], port), workers)
+        except (DevServerError, ProcessSupervisorError) as refusal:
             raise CommandError(str(refusal)) from None
 
-    def run(self, address: Address, workers: int) -> None:
-        crew = Crew([installation.server(address)], self.say)
+    def run(self, address: ListenAddress, workers: int) -> None:
+        crew = ProcessSupervisor([dev_server.server(address)], self.say)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, crew.ask_to_stop)
-        planted = installation.prepare()
-        crew.members += [installation.clock(address)]
-        crew.members += [installation.worker(address, *found) for found in installation.workers(range(1, workers + 1))]
+        planted = dev_server.prepare()
+        crew.members += [dev_server.clock(address)]
+        crew.members += [dev_server.worker(address, *found) for found in dev_server.workers(range(1, workers + 1))]
         try:
             for member in crew.members:
                 crew.start(member)
-            installation.wait_until_it_answers(crew, address)
+            dev_server.wait_until_it_answers(crew, address)
             if not crew.asked:
                 self.welcome(address, planted, workers)
             while not crew.asked:
@@ -86,7 +86,7 @@ class Command(BaseCommand):
         colour = self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)]) if name else "bold"
         self.console.print(Text.assemble((f"{name or 'up':>8} ", colour), ("│ ", "dim"), escape_controls(line)))
 
-    def welcome(self, address: Address, planted: Seed, workers: int) -> None:
+    def welcome(self, address: ListenAddress, planted: SeedData, workers: int) -> None:
         table = Table.grid(padding=(0, 3))
         if not address.is_loopback:
             table.add_row("reached at", "\n".join(address.urls))

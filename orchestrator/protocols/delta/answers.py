@@ -2,8 +2,8 @@
 
 from rest_framework import serializers
 
-from orchestrator.access.codes import CODES
-from orchestrator.protocols.delta.words import (
+from orchestrator.http.errors.error_codes import CODES
+from orchestrator.protocols.delta.states import (
     CANCEL,
     CANCELED,
     CATEGORIES,

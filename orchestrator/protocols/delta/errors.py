@@ -8,15 +8,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from leases.errors import StaleLease
-from orchestrator.access import problems
-from orchestrator.access.arrivals import arrival_of
-from orchestrator.access.problems import Refusal
+from orchestrator.http.errors import problems
+from orchestrator.http.errors.problems import ApiError
+from orchestrator.http.observability.request_context import context_of
 from orchestrator.protocols.delta import wire
-from orchestrator.protocols.delta.words import category
+from orchestrator.protocols.delta.states import category
 from runtime_jobs.errors import Conflict
-from runtime_jobs.states import FINAL, STATUS, STATUS_WITHOUT_INGEST
+from runtime_jobs.states import FINAL_STATES, STATUS, STATUS_WITHOUT_INGEST
 
-_ENDED = {words[state] for words in (STATUS, STATUS_WITHOUT_INGEST) for state in FINAL if state in words}
+_ENDED = {words[state] for words in (STATUS, STATUS_WITHOUT_INGEST) for state in FINAL_STATES if state in words}
 
 
 class Envelope(Response):
@@ -37,11 +37,11 @@ def answer(error: Exception, context: dict[str, Any]) -> Response:
     if isinstance(error, StaleLease):
         more = getattr(context["view"], "stale_too", {})
         return Envelope(wire.stale(lease_id, error.facts["reason"], error.facts) | more, status=409)
-    return outside(problems.refused(error, context["request"]), context["request"])
+    return outside(problems.to_api_error(error, context["request"]), context["request"])
 
 
-def outside(refusal: Refusal, request: HttpRequest | Request) -> Response:
+def outside(refusal: ApiError, request: HttpRequest | Request) -> Response:
     """For refusals that no view has made: see settings.ERROR_DIALECTS."""
-    details = {"code": refusal.code, "request_id": arrival_of(request).request_id, **refusal.members}
+    details = {"code": refusal.code, "request_id": context_of(request).request_id, **refusal.members}
     error = {"code": category(refusal.status), "message": refusal.detail, "details": details}
     return Envelope({"error": error}, status=refusal.status, headers=refusal.headers)

@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
 
-from orchestrator.access.headers import KEY_PATTERN
-from orchestrator.access.problems import TITLES
-from orchestrator.access.schema import ProblemSchema, described
+from orchestrator.http.api.headers import KEY_PATTERN
+from orchestrator.http.api.openapi import ProblemSchema, operation_docs
+from orchestrator.http.errors.problems import TITLES
 from orchestrator.protocols.delta import answers, examples, requests
-from orchestrator.protocols.delta.callers import MaySpeak
+from orchestrator.protocols.delta.permissions import CanUseLease
 
 
 class DeltaSchema(ProblemSchema):
@@ -27,7 +27,7 @@ class DeltaSchema(ProblemSchema):
     def get_auth(self) -> list[Any]:
         """In pools that trust lease ids the message alone is enough."""
         found = super().get_auth()
-        return [*found, {}] if any(isinstance(one, MaySpeak) for one in self.view.get_permissions()) else found
+        return [*found, {}] if any(isinstance(one, CanUseLease) for one in self.view.get_permissions()) else found
 
     def _map_basic_serializer(self, serializer: Any, direction: Literal["request", "response"]) -> dict[str, Any]:
         """Requests may have more than is named here."""
@@ -49,7 +49,7 @@ REPLAYED = OpenApiParameter(
     description="Not the first.",
 )
 
-LEASE = described(
+LEASE = operation_docs(
     "grant_delta_lease",
     request=requests.LeaseWanted,
     responses={200: answers.LeaseGranted, 204: OpenApiResponse(description="No work for this runner now.")},
@@ -60,7 +60,7 @@ LEASE = described(
 
 
 def _of_a_lease(operation_id: str, message: Any, answer: Any, *codes: str, shown: list[OpenApiExample]) -> Any:
-    return described(
+    return operation_docs(
         operation_id,
         request=message,
         responses={200: answer},

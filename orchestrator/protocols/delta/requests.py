@@ -1,16 +1,24 @@
-"""What runners send (document 001; the real one's messages are in tests/protocols/delta/recorded). Fields that nobody
-here knows are ignored: documents and code differ in several. Words of closed lists are not."""
+"""Parses what runners send (document 001). The real runner's messages are in
+`tests/orchestrator/protocols/delta/recorded`. Unknown fields are ignored, because documents and code differ in several;
+unknown values of closed lists are refused."""
 
 from datetime import datetime
 from typing import Any
 
 from rest_framework import serializers
 
-from orchestrator.access.fields import Decimal, Flag, Message, Number, Text, Word
-from orchestrator.access.logs import redacted
-from orchestrator.access.moments import WRONG, moment_of
-from orchestrator.lifecycle import Reference
-from orchestrator.protocols.delta.words import CANCELED, FAILURES, SUCCEEDED
+from orchestrator.http.api.datetimes import WRONG, parse_timestamp
+from orchestrator.http.api.fields import (
+    SanitizedTextField,
+    StrictBooleanField,
+    StrictCharField,
+    StrictChoiceField,
+    StrictDecimalField,
+    StrictIntegerField,
+)
+from orchestrator.http.observability.log_redaction import redacted
+from orchestrator.protocols.delta.states import CANCELED, FAILURES, SUCCEEDED
+from orchestrator.services import ArtifactRef
 from runtime_jobs.control_characters import wrong_label
 
 MOST_ARTIFACTS = 100
@@ -19,20 +27,20 @@ LONGEST_TEXT = 65_536
 INT32 = 2**31
 
 
-class Stamp(serializers.DateTimeField):
+class LenientTimestamp(serializers.DateTimeField):
     """A time by the runner's clock, which decides nothing here: any that is one, nanoseconds too."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(required=False, allow_null=True, default=None, **kwargs)
 
     def to_internal_value(self, data: Any) -> datetime:
-        found = moment_of(data)
+        found = parse_timestamp(data)
         if found is None:
             raise serializers.ValidationError(WRONG)
         return found
 
 
-class Said(Message):
+class TruncatedText(SanitizedTextField):
     """Words for people, of which the beginning is kept: no job is lost over a long one."""
 
     def __init__(self, *, keep: int) -> None:
@@ -51,80 +59,80 @@ def wrong_reference(text: str) -> str | None:
 
 
 class ArtifactReference(serializers.Serializer):
-    type = Text(max_length=63, check=wrong_reference)
-    uri = Text(max_length=2048, check=wrong_reference)
+    type = StrictCharField(max_length=63, check=wrong_reference)
+    uri = StrictCharField(max_length=2048, check=wrong_reference)
 
 
 class CacheUse(serializers.Serializer):
     """Advice for people. One without type or key is skipped, as the real orchestrator does."""
 
-    type = Message(required=False, default="", allow_blank=True, max_length=63)
-    key = Message(required=False, default="", allow_blank=True, max_length=1024)
-    hit = Flag(required=False, default=False)
-    read_only = Flag(required=False, default=False)  # type: ignore[assignment] # a field here, not DRF's attribute
+    type = SanitizedTextField(required=False, default="", allow_blank=True, max_length=63)
+    key = SanitizedTextField(required=False, default="", allow_blank=True, max_length=1024)
+    hit = StrictBooleanField(required=False, default=False)
+    read_only = StrictBooleanField(required=False, default=False)  # type: ignore[assignment] # a field here, not DRF's attribute
 
 
 class RunnerProgress(serializers.Serializer):
-    percent = Decimal(required=False, allow_null=True, min_value=0, max_value=100)
-    current_step = Said(keep=200)
-    step_index = Number(required=False, allow_null=True, min_value=0, max_value=100_000)
-    message = Said(keep=1000)
+    percent = StrictDecimalField(required=False, allow_null=True, min_value=0, max_value=100)
+    current_step = TruncatedText(keep=200)
+    step_index = StrictIntegerField(required=False, allow_null=True, min_value=0, max_value=100_000)
+    message = TruncatedText(keep=1000)
 
 
 class LogCursor(serializers.Serializer):
-    bytes_sent = Number(min_value=0, max_value=2**63 - 1)
+    bytes_sent = StrictIntegerField(min_value=0, max_value=2**63 - 1)
 
 
 class Timings(serializers.Serializer):
-    started_at = Stamp()
-    finished_at = Stamp()
+    started_at = LenientTimestamp()
+    finished_at = LenientTimestamp()
 
 
 class LeaseMessage(serializers.Serializer):
     """What every message about a lease has."""
 
-    lease_id = Text(max_length=200)
-    runner_id = Message(max_length=200)
-    job_id = Text(required=False, allow_null=True, default=None, max_length=200)
+    lease_id = StrictCharField(max_length=200)
+    runner_id = SanitizedTextField(max_length=200)
+    job_id = StrictCharField(required=False, allow_null=True, default=None, max_length=200)
 
 
 class WithArtifacts(LeaseMessage):
     artifacts = serializers.ListField(
         child=ArtifactReference(), required=False, allow_null=True, default=None, max_length=MOST_ARTIFACTS
     )
-    summary = Said(keep=4096)
+    summary = TruncatedText(keep=4096)
 
-    def references(self) -> tuple[Reference, ...]:
-        return tuple(Reference(one["type"], one["uri"]) for one in self.validated_data["artifacts"] or ())
+    def references(self) -> tuple[ArtifactRef, ...]:
+        return tuple(ArtifactRef(one["type"], one["uri"]) for one in self.validated_data["artifacts"] or ())
 
 
 class LeaseWanted(serializers.Serializer):
     """POST …/lease: transport B has no message of its own for it. `capabilities` are the runner's tags: of what is
     registered for its worker it is offered for those; nothing sent means all."""
 
-    type = Word(choices=["LeaseRequest"], required=False)
-    runner_id = Message(max_length=200)
+    type = StrictChoiceField(choices=["LeaseRequest"], required=False)
+    runner_id = SanitizedTextField(max_length=200)
     capabilities = serializers.ListField(
-        child=Text(max_length=63, check=wrong_label),
+        child=StrictCharField(max_length=63, check=wrong_label),
         required=False,
         allow_null=True,
         default=None,
         max_length=64,
     )
-    wait_seconds = Decimal(required=False, default=0, min_value=0, max_value=60)
+    wait_seconds = StrictDecimalField(required=False, default=0, min_value=0, max_value=60)
 
 
 class AckLease(LeaseMessage):
-    type = Word(choices=["AckLease"])
-    job_id = Text(max_length=200)
-    accepted_at = Stamp()
+    type = StrictChoiceField(choices=["AckLease"])
+    job_id = StrictCharField(max_length=200)
+    accepted_at = LenientTimestamp()
 
 
 class RunnerHeartbeat(LeaseMessage):
-    type = Word(choices=["Heartbeat"])
+    type = StrictChoiceField(choices=["Heartbeat"])
     progress = RunnerProgress(required=False, allow_null=True, default=None)
     log_cursor = LogCursor(required=False, allow_null=True, default=None)
-    ts = Stamp()
+    ts = LenientTimestamp()
 
     def told(self) -> dict[str, Any] | None:
         """Progress as the job keeps it, or None: nothing was said of it."""
@@ -136,11 +144,11 @@ class RunnerHeartbeat(LeaseMessage):
 
 
 class RunnerComplete(WithArtifacts):
-    type = Word(choices=["Complete"])
-    status = Word(choices=[SUCCEEDED, *FAILURES])
-    exit_code = Number(required=False, allow_null=True, default=None, min_value=-INT32, max_value=INT32 - 1)
+    type = StrictChoiceField(choices=["Complete"])
+    status = StrictChoiceField(choices=[SUCCEEDED, *FAILURES])
+    exit_code = StrictIntegerField(required=False, allow_null=True, default=None, min_value=-INT32, max_value=INT32 - 1)
     timings = Timings(required=False, allow_null=True, default=None)
-    finished_at = Stamp()
+    finished_at = LenientTimestamp()
     caches = serializers.ListField(
         child=CacheUse(), required=False, allow_null=True, default=None, max_length=MOST_CACHES
     )
@@ -163,6 +171,6 @@ class RunnerComplete(WithArtifacts):
 
 
 class CancelAck(WithArtifacts):
-    type = Word(choices=["CancelAck"])
-    final_status = Word(choices=[CANCELED])
-    ts = Stamp()
+    type = StrictChoiceField(choices=["CancelAck"])
+    final_status = StrictChoiceField(choices=[CANCELED])
+    ts = LenientTimestamp()

@@ -7,30 +7,30 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from orchestrator import lifecycle
-from orchestrator.access.addresses import address_of
-from orchestrator.access.arrivals import arrival_of
-from orchestrator.access.headers import repeatable
-from orchestrator.access.parsing import body_of
-from orchestrator.access.permissions import may
-from orchestrator.access.policies import policy_of
-from orchestrator.access.principals import client_of
-from orchestrator.access.problems import Refusal
-from orchestrator.access.queries import StrictQuery
-from orchestrator.idempotency import Repeatable
-from orchestrator.lifecycle import BatchOutcome, Origin, Planned, planning
-from orchestrator.lifecycle.batches import OPTIONAL, state_of
+from orchestrator import services
+from orchestrator.http.api.headers import idempotent_request
+from orchestrator.http.api.job_policies import policy_of
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import StrictQueryMixin
+from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.auth.principals import client_of
+from orchestrator.http.client_ip import client_address
+from orchestrator.http.errors.problems import ApiError
+from orchestrator.http.observability.request_context import context_of
 from orchestrator.protocols.delta import errors, runs_operations, runs_wire
 from orchestrator.protocols.delta.operations import DeltaSchema
 from orchestrator.protocols.delta.runs_requests import CancelRun, RerunRun, StartRun, spec_of
 from orchestrator.protocols.delta.runs_words import RUN
+from orchestrator.services import BatchJob, BatchOutcome, BatchSubmission, project_defaults
+from orchestrator.services.batches import OPTIONAL, state_of
+from orchestrator.services.idempotency import IdempotentRequest
 from runtime_jobs.errors import Invalid, NotFound
 from runtime_jobs.models import Batch, Job, Project
 from runtime_jobs.models.tenants import Scope
-from runtime_jobs.specs import Source
+from runtime_jobs.specs import RepositorySource
 
 
-class RunDoor(StrictQuery, APIView):
+class RunDoor(StrictQueryMixin, APIView):
     """What all of them have: errors in the documents' envelope, and runs of others that are not there."""
 
     schema = DeltaSchema()
@@ -38,7 +38,7 @@ class RunDoor(StrictQuery, APIView):
     scope = Scope.JOBS_WRITE
 
     def get_permissions(self) -> list[Any]:
-        return [may(self.scope)()]
+        return [requires_scope(self.scope)()]
 
     def get_exception_handler(self) -> Any:
         return errors.answer
@@ -51,7 +51,7 @@ class RunDoor(StrictQuery, APIView):
         return found
 
 
-class Runs(RunDoor):
+class RunCreateView(RunDoor):
     @runs_operations.START
     def post(self, request: Request) -> Response:
         """Start a run. Without `jobs` it is the project's configured command, as one job of type `steps`."""
@@ -59,18 +59,18 @@ class Runs(RunDoor):
         body.is_valid(raise_exception=True)
         project = _project(request, body)
         source = _source(body, project)
-        outcome = lifecycle.submit_batch(
+        outcome = services.submit_batch(
             _origin(request, body, project, source),
             _jobs(body, project, source),
             policy_of=policy_of,
             default_pool=settings.DEFAULT_POOL,
             by=client_of(request).actor,
-            once=repeatable(request, "start run", body_of(request)),
+            once=idempotent_request(request, "start run", body_of(request)),
         )
         return _made(outcome, _told(outcome.batch))
 
 
-class Run(RunDoor):
+class RunDetailView(RunDoor):
     http_method_names = ("get", "head")
     scope = Scope.JOBS_READ
 
@@ -89,7 +89,7 @@ class CancelRunView(RunDoor):
         """Cancel what waits, and ask what runs to stop. A repeat changes nothing."""
         body = CancelRun(data=body_of(request))
         body.is_valid(raise_exception=True)
-        outcome = lifecycle.cancel_batch(
+        outcome = services.cancel_batch(
             batch_ulid=self.batch(batch_id).batch_ulid,
             by=client_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
@@ -105,13 +105,13 @@ class RerunRunView(RunDoor):
         RerunRun(data=body_of(request)).is_valid(raise_exception=True)
         original = self.batch(batch_id)
         once = _needed(request, f"rerun {original.batch_ulid}")
-        outcome = lifecycle.rerun_batch(
+        outcome = services.rerun_batch(
             batch_ulid=original.batch_ulid,
             policy_of=policy_of,
             default_pool=settings.DEFAULT_POOL,
             by=client_of(request).actor,
-            correlation_id=arrival_of(request).correlation_id,
-            source_address=address_of(request),
+            correlation_id=context_of(request).correlation_id,
+            source_address=client_address(request),
             once=once,
         )
         created = "false" if outcome.replayed else "true"
@@ -130,46 +130,46 @@ def _made(outcome: BatchOutcome, body: dict[str, Any]) -> Response:
     return Response(body, status=200 if outcome.replayed else 201, headers=headers)
 
 
-def _needed(request: Request, operation: str) -> Repeatable:
+def _needed(request: Request, operation: str) -> IdempotentRequest:
     """The body holds nothing that counts, so every repeat under the key is the same."""
-    once = repeatable(request, operation, {})
+    once = idempotent_request(request, operation, {})
     if once is None:
         detail = "An Idempotency-Key is needed."
-        raise Refusal(400, "invalid", detail, errors={"Idempotency-Key": [detail]})
+        raise ApiError(400, "invalid", detail, errors={"Idempotency-Key": [detail]})
     return once
 
 
 def _project(request: Request, body: StartRun) -> Project:
     owner, name = body.repository()
     mine = client_of(request).organizations
-    return planning.project_for(owner, name, organizations=mine, slug=body.validated_data["project_slug"])
+    return project_defaults.project_for(owner, name, organizations=mine, slug=body.validated_data["project_slug"])
 
 
-def _source(body: StartRun, project: Project) -> Source:
+def _source(body: StartRun, project: Project) -> RepositorySource:
     """Raises Invalid where nobody has said which commit the ref is at."""
     ref = body.validated_data["ref"]
-    commit = body.commit() or planning.newest_commit(project, body.repo_url(), ref)
+    commit = body.commit() or project_defaults.newest_commit(project, body.repo_url(), ref)
     if commit is None:
         raise Invalid({"commit_sha": ["It is needed: no push has told which commit this ref is at."]})
     return body.source_at(commit)
 
 
-def _jobs(body: StartRun, project: Project, source: Source) -> list[Planned]:
+def _jobs(body: StartRun, project: Project, source: RepositorySource) -> list[BatchJob]:
     sent = body.validated_data["jobs"]
     if sent is None:
-        return [Planned(planning.configured(project, source))]
-    return [Planned(spec_of(job, source, project), job["required"]) for job in sent]
+        return [BatchJob(project_defaults.configured(project, source))]
+    return [BatchJob(spec_of(job, source, project), job["required"]) for job in sent]
 
 
-def _origin(request: Request, body: StartRun, project: Project, source: Source) -> Origin:
+def _origin(request: Request, body: StartRun, project: Project, source: RepositorySource) -> BatchSubmission:
     reason = body.validated_data["reason"]
-    return Origin(
+    return BatchSubmission(
         org_slug=project.organization.slug,
         project_slug=project.slug,
         source=source,
         trigger_kind="manual",
         trigger_actor=client_of(request).actor.name[:200],
-        correlation_id=arrival_of(request).correlation_id,
-        source_address=address_of(request),
+        correlation_id=context_of(request).correlation_id,
+        source_address=client_address(request),
         details={"reason": reason} if reason else {},
     )

@@ -5,8 +5,8 @@ from typing import Any, Final
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
 from rest_framework import serializers
 
-from orchestrator.access.headers import KEY_PATTERN
-from orchestrator.access.schema import described
+from orchestrator.http.api.headers import KEY_PATTERN
+from orchestrator.http.api.openapi import operation_docs
 from orchestrator.protocols.delta import runs_requests as requests
 from orchestrator.protocols.delta.runs_words import CANCEL_REQUESTED, JOB, RUN, TIMED_OUT
 from runtime_jobs.identifiers import ULID_PATTERN
@@ -158,7 +158,7 @@ ADMISSION = (
     *("feature_not_enabled", "project_not_enabled", "repository_not_allowed", "pool_forbidden"),
     *("timeout_above_plan", "idempotency_conflict", "queue_full", "submit_rate_exceeded"),
 )
-START = described(
+START = operation_docs(
     "start_delta_run",
     request=requests.StartRun,
     responses={201: RunTold, 200: OpenApiResponse(RunTold, description="The run that the same key made before.")},
@@ -166,8 +166,8 @@ START = described(
     examples=[START_EXAMPLE, _TOLD_EXAMPLE],
     codes=("not_found", *ADMISSION),
 )
-SHOW = described("get_delta_run", responses=WholeRun, parameters=[ID], examples=[_WHOLE], codes=("not_found",))
-CANCEL = described(
+SHOW = operation_docs("get_delta_run", responses=WholeRun, parameters=[ID], examples=[_WHOLE], codes=("not_found",))
+CANCEL = operation_docs(
     "cancel_delta_run",
     request=requests.CancelRun,
     responses={200: RunTold},
@@ -175,7 +175,7 @@ CANCEL = described(
     examples=[_CANCELED],
     codes=("not_found", "already_final"),
 )
-RERUN = described(
+RERUN = operation_docs(
     "rerun_delta_run",
     request=requests.RerunRun,
     responses={201: RunAgain, 200: OpenApiResponse(RunAgain, description="The run that the same key made before.")},

@@ -5,11 +5,11 @@ from typing import Any
 from django.conf import settings
 from rest_framework import serializers
 
-from orchestrator.access.fields import Flag, Message, Number, Text
-from orchestrator.access.specs import LONGEST_TIMEOUT, CacheSent, PatternSent, StepsSpecSent, steps_of
-from runtime_jobs import sources
+from orchestrator.http.api.fields import SanitizedTextField, StrictBooleanField, StrictCharField, StrictIntegerField
+from orchestrator.http.api.spec_serializers import MAX_TIMEOUT_SECONDS, CacheSent, PatternSent, StepsSpecSent, steps_of
+from runtime_jobs import validators
 from runtime_jobs.models import Project
-from runtime_jobs.specs import Source, StepsSpec
+from runtime_jobs.specs import RepositorySource, StepsSpec
 from runtime_jobs.specs import steps as of_steps
 
 MOST_JOBS = 64
@@ -35,17 +35,19 @@ class RunJob(Lenient, StepsSpecSent):
     """A job of type `steps` in document 001's words. Its time and network are the project's unless it says so."""
 
     working_directory = environment = source = None  # type: ignore[assignment] # under other names, or the run's
-    workdir = Text(required=False, default=".", max_length=1024, check=sources.wrong_directory)
+    workdir = StrictCharField(required=False, default=".", max_length=1024, check=validators.validate_directory)
     env = serializers.DictField(
-        child=Text(allow_blank=True, max_length=of_steps.LONGEST_VALUE), required=False, default=dict
+        child=StrictCharField(allow_blank=True, max_length=of_steps.MAX_VALUE_LENGTH), required=False, default=dict
     )
     artifacts = serializers.ListField(
-        child=RunPattern(), required=False, default=list, max_length=of_steps.MOST_PATTERNS
+        child=RunPattern(), required=False, default=list, max_length=of_steps.MAX_PATTERNS
     )
-    caches = serializers.ListField(child=RunCache(), required=False, default=list, max_length=of_steps.MOST_CACHES)
-    timeout_seconds = Number(required=False, default=None, allow_null=True, min_value=1, max_value=LONGEST_TIMEOUT)
-    allow_network = Flag(required=False, default=None, allow_null=True)
-    required = Flag(required=False, default=True, help_text="False: it may fail and the run succeed.")  # type: ignore[assignment] # a field here
+    caches = serializers.ListField(child=RunCache(), required=False, default=list, max_length=of_steps.MAX_CACHES)
+    timeout_seconds = StrictIntegerField(
+        required=False, default=None, allow_null=True, min_value=1, max_value=MAX_TIMEOUT_SECONDS
+    )
+    allow_network = StrictBooleanField(required=False, default=None, allow_null=True)
+    required = StrictBooleanField(required=False, default=True, help_text="False: it may fail and the run succeed.")  # type: ignore[assignment] # a field here
 
     def validate_env(self, env: dict[str, str]) -> dict[str, str]:
         return self.validate_environment(env)
@@ -54,13 +56,17 @@ class RunJob(Lenient, StepsSpecSent):
 class StartRun(serializers.Serializer):
     """POST /api/v1/runs. Without `jobs`: the project's configured command."""
 
-    repo_id = Text(pattern=REPOSITORY, help_text="owner/name")
-    ref = Text(max_length=255, check=sources.wrong_ref)
-    commit_sha = Text(
-        required=False, allow_null=True, default=None, pattern=f"({sources.COMMIT.pattern})", check=sources.wrong_commit
+    repo_id = StrictCharField(pattern=REPOSITORY, help_text="owner/name")
+    ref = StrictCharField(max_length=255, check=validators.validate_ref)
+    commit_sha = StrictCharField(
+        required=False,
+        allow_null=True,
+        default=None,
+        pattern=f"({validators.COMMIT.pattern})",
+        check=validators.validate_commit,
     )
-    reason = Message(required=False, allow_null=True, default=None, allow_blank=True, max_length=1000)
-    project_slug = Text(
+    reason = SanitizedTextField(required=False, allow_null=True, default=None, allow_blank=True, max_length=1000)
+    project_slug = StrictCharField(
         required=False, allow_null=True, default=None, max_length=63, help_text="Where several run the repository."
     )
     jobs = serializers.ListField(
@@ -69,7 +75,7 @@ class StartRun(serializers.Serializer):
 
     def validate_repo_id(self, repo_id: str) -> str:
         for part in repo_id.split("/"):
-            if wrong := sources.wrong_name(part):
+            if wrong := validators.validate_name(part):
                 raise serializers.ValidationError(wrong)
         return repo_id
 
@@ -83,9 +89,9 @@ class StartRun(serializers.Serializer):
         owner, _, name = self.validated_data["repo_id"].partition("/")
         return owner, name.removesuffix(".git")
 
-    def source_at(self, commit: str) -> Source:
+    def source_at(self, commit: str) -> RepositorySource:
         owner, name = self.repository()
-        return Source(self.repo_url(), owner, name, self.validated_data["ref"], commit)
+        return RepositorySource(self.repo_url(), owner, name, self.validated_data["ref"], commit)
 
     def repo_url(self) -> str:
         return f"https://{settings.REPOSITORY_HOSTS[0]}/{'/'.join(self.repository())}.git"
@@ -93,11 +99,11 @@ class StartRun(serializers.Serializer):
     def commit(self) -> str | None:
         """As it was said; a ref may be a commit itself."""
         ref = self.validated_data["ref"]
-        is_commit = sources.COMMIT.fullmatch(ref) is not None
+        is_commit = validators.COMMIT.fullmatch(ref) is not None
         return self.validated_data["commit_sha"] or (ref if is_commit else None)
 
 
-def spec_of(job: dict[str, Any], source: Source, project: Project) -> StepsSpec:
+def spec_of(job: dict[str, Any], source: RepositorySource, project: Project) -> StepsSpec:
     """The core's value of a job that was sent."""
     kept = {name: job[name] for name in ("name", "steps", "artifacts", "caches", "image")}
     timeout, network = job["timeout_seconds"], job["allow_network"]
@@ -115,7 +121,7 @@ def spec_of(job: dict[str, Any], source: Source, project: Project) -> StepsSpec:
 
 
 class CancelRun(serializers.Serializer):
-    reason = Message(required=False, allow_null=True, default=None, allow_blank=True, max_length=1000)
+    reason = SanitizedTextField(required=False, allow_null=True, default=None, allow_blank=True, max_length=1000)
 
 
 class RerunRun(serializers.Serializer):

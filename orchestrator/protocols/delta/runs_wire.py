@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from orchestrator.protocols.delta.runs_words import CANCEL_REQUESTED, JOB, RUN, TIMED_OUT
+from runtime_jobs.batch_state import BatchState
 from runtime_jobs.models import Artifact, Batch, FailureExplanation, Job
-from runtime_jobs.rollup import BatchState
 from runtime_jobs.states import FailureReason, JobState
 
 

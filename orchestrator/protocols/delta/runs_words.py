@@ -1,6 +1,6 @@
 """Document 001's words for where runs, jobs and attempts stand. Data only."""
 
-from runtime_jobs.rollup import BatchState
+from runtime_jobs.batch_state import BatchState
 from runtime_jobs.states import JobState
 
 RUN: dict[str, str] = {

@@ -2,7 +2,7 @@
 
 from django.urls import path, register_converter
 
-from orchestrator.access.waiting import patient
+from orchestrator.http.asgi.long_poll import long_poll
 from orchestrator.protocols.delta import runs, views
 
 
@@ -21,15 +21,15 @@ class PrefixedId:
 register_converter(PrefixedId, "prefixed_id")
 
 urlpatterns = [
-    path("runs", runs.Runs.as_view()),
-    path("runs/<prefixed_id:batch_id>", runs.Run.as_view()),
+    path("runs", runs.RunCreateView.as_view()),
+    path("runs/<prefixed_id:batch_id>", runs.RunDetailView.as_view()),
     path("runs/<prefixed_id:batch_id>/cancel", runs.CancelRunView.as_view()),
     path("runs/<prefixed_id:batch_id>/rerun", runs.RerunRunView.as_view()),
     # A request for a lease may wait; the OpenAPI document is made from the plain view of the same address.
-    path("internal/lease", patient(views.Lease.as_view())),
-    path("internal/lease", views.Lease.as_view()),
-    path("internal/ack-lease", views.AckLease.as_view()),
-    path("internal/heartbeat", views.Heartbeat.as_view()),
-    path("internal/complete", views.Complete.as_view()),
-    path("internal/cancel-ack", views.CancelAck.as_view()),
+    path("internal/lease", long_poll(views.LeaseView.as_view())),
+    path("internal/lease", views.LeaseView.as_view()),
+    path("internal/ack-lease", views.AckLeaseView.as_view()),
+    path("internal/heartbeat", views.HeartbeatView.as_view()),
+    path("internal/complete", views.CompleteView.as_view()),
+    path("internal/cancel-ack", views.CancelAckView.as_view()),
 ]

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from leases.models import Lease
-from orchestrator.protocols.delta.words import CANCEL, CANCELED, STALE, STALE_LEASE
+from orchestrator.protocols.delta.states import CANCEL, CANCELED, STALE, STALE_LEASE
 from runtime_jobs.models import Job
 from runtime_jobs.specs import source_of
 from runtime_jobs.states import JobState

@@ -6,12 +6,12 @@ from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from orchestrator.access.schema import described
+from orchestrator.http.api.openapi import operation_docs
+from orchestrator.protocols.github.handler import DeliveryResult
 from orchestrator.protocols.github.models import Outcome
-from orchestrator.protocols.github.taking import Taken
 from runtime_jobs.errors import QuotaExceeded
 from runtime_jobs.models import Job
-from runtime_jobs.states import WAITING, FailureReason, JobState
+from runtime_jobs.states import WAITING_STATES, FailureReason, JobState
 
 # Document 001's words for a run. Ours has one job: the newest attempt of it is the run's.
 ENDED = {JobState.SUCCEEDED: "SUCCESS", JobState.FAILED: "FAILED", JobState.CANCELED: "CANCELED"}
@@ -27,7 +27,7 @@ class RunTakenUp(serializers.Serializer):
     refused = serializers.CharField(required=False)
 
 
-def answer(taken: Sequence[Taken]) -> Response:
+def answer(taken: Sequence[DeliveryResult]) -> Response:
     """Of several projects' outcomes the one that says most: each is in the admin.
 
     A refusal that passes by itself (a submit quota) is a 429, so that GitHub lists the delivery as failed and it can be
@@ -54,7 +54,7 @@ def word_of(job: Job) -> str:
         return "CANCEL_REQUESTED"
     if job.state == JobState.FAILED and job.failure_reason == FailureReason.TIMED_OUT:
         return "TIMEOUT"
-    return ENDED.get(JobState(job.state), "QUEUED" if job.state in WAITING else "RUNNING")
+    return ENDED.get(JobState(job.state), "QUEUED" if job.state in WAITING_STATES else "RUNNING")
 
 
 _ANY_OBJECT = {"type": "object", "description": "GitHub's payload.", "additionalProperties": True}
@@ -64,7 +64,7 @@ _FORM = {
     "required": ["payload"],
 }
 _RUN = {"run_id": "rtb_01kkygkagq0jk17bx6y1w8c3df", "state": "QUEUED"}
-RECEIVE = described(
+RECEIVE = operation_docs(
     "receive_github_webhook",
     request={"application/json": _ANY_OBJECT, "application/x-www-form-urlencoded": _FORM},
     responses={

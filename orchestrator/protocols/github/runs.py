@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
-from orchestrator.lifecycle import Submission
-from orchestrator.protocols.github.keeping import Delivery
+from orchestrator.protocols.github.deliveries import Delivery
 from orchestrator.protocols.github.wire import Event
-from runtime_jobs import sources
+from orchestrator.services import Submission
+from runtime_jobs import validators
 from runtime_jobs.errors import Invalid
 from runtime_jobs.models import Batch, Project
 from runtime_jobs.specs import RuntimeSpec
@@ -29,8 +29,8 @@ def spec_of(project: Project, event: Event) -> RuntimeSpec:
 
     Raises Invalid: not everything that the columns can hold came through the admin's form."""
     wrong = {
-        "configured_command": sources.wrong_command(project.configured_command),
-        "configured_directory": sources.wrong_directory(project.configured_directory),
+        "configured_command": validators.validate_command(project.configured_command),
+        "configured_directory": validators.validate_directory(project.configured_directory),
     }
     if errors := {name: [why] for name, why in wrong.items() if why}:
         raise Invalid(errors, "The project's configured command cannot be run.")

@@ -15,7 +15,7 @@ def digest_in(header: str | None) -> str | None:
     return found[1] if found else None
 
 
-def fits(digest: str | None, secret: str, raw: bytes) -> bool:
+def verify(digest: str | None, secret: str, raw: bytes) -> bool:
     """Whether this secret signed these bytes, in a time that tells nothing of how wrong the digest is."""
     made = hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
     return hmac.compare_digest(made, digest or "")

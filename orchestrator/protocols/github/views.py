@@ -9,23 +9,24 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from orchestrator.access.addresses import address_of
-from orchestrator.access.arrivals import arrival_of
-from orchestrator.access.policies import policy_of
-from orchestrator.access.problems import Refusal
-from orchestrator.access.queries import StrictQuery
-from orchestrator.protocols.github import answers, bodies, wire
-from orchestrator.protocols.github.keeping import Delivery, keep_unclaimed
+from orchestrator.http.api.job_policies import policy_of
+from orchestrator.http.api.query_parameters import StrictQueryMixin
+from orchestrator.http.client_ip import client_address
+from orchestrator.http.errors.problems import ApiError
+from orchestrator.http.observability.request_context import context_of
+from orchestrator.protocols.github import answers, wire
+from orchestrator.protocols.github import payload as github_payload
+from orchestrator.protocols.github.authentication import GithubSignature, IsSigned, VerifiedDelivery
+from orchestrator.protocols.github.deliveries import Delivery, save_unclaimed
+from orchestrator.protocols.github.handler import DeliveryResult, handle_delivery
 from orchestrator.protocols.github.models import Outcome
-from orchestrator.protocols.github.signers import GithubSignature, IsSigned, Signer
-from orchestrator.protocols.github.taking import Taken, take
-from runtime_jobs.clock import database_time
+from runtime_jobs.db_time import database_now
 from runtime_jobs.specs import RUNTIME
 
 EVENT, DELIVERY = "X-GitHub-Event", "X-GitHub-Delivery"
 
 
-class GithubWebhookView(StrictQuery, APIView):
+class GithubWebhookView(StrictQueryMixin, APIView):
     """The order of the checks is that of the runner's contract, section 11: method, secret, size, signature, event."""
 
     authentication_classes = (GithubSignature,)
@@ -46,26 +47,27 @@ class GithubWebhookView(StrictQuery, APIView):
         if kind is None:
             raise _wrong(EVENT, "It is missing.")
         delivery_id = _header(request, DELIVERY, "[A-Za-z0-9-]{1,64}")
-        payload = bodies.payload_of(request, signer.raw)
+        payload = github_payload.payload_of(request, signer.raw)
         event = wire.normalise(kind, payload, hosts=settings.REPOSITORY_HOSTS)
         delivery = Delivery(
             delivery_id=delivery_id,
             event=kind,
             repository=wire.full_name_of(payload) or "",
-            correlation_id=arrival_of(request).correlation_id,
-            source_address=address_of(request),
+            correlation_id=context_of(request).correlation_id,
+            source_address=client_address(request),
         )
         return answers.answer(_taken(event, delivery, signer))
 
 
-def _taken(event: wire.Event | wire.Ignored, delivery: Delivery, signer: Signer) -> list[Taken]:
+def _taken(event: wire.Event | wire.Ignored, delivery: Delivery, signer: VerifiedDelivery) -> list[DeliveryResult]:
     """One transaction a project. Where one fails, the delivery sent again finds the others done."""
     if not signer.projects:
-        keep_unclaimed(event, delivery, database_time())
-        return [Taken(Outcome.IGNORED)]
+        save_unclaimed(event, delivery, database_now())
+        return [DeliveryResult(Outcome.IGNORED)]
     pool, policy = settings.DEFAULT_POOL, policy_of(RUNTIME)
     return [
-        take(event, delivery, project_id=project.pk, policy=policy, default_pool=pool) for project in signer.projects
+        handle_delivery(event, delivery, project_id=project.pk, policy=policy, default_pool=pool)
+        for project in signer.projects
     ]
 
 
@@ -76,5 +78,5 @@ def _header(request: Request, name: str, pattern: str) -> str | None:
     return value
 
 
-def _wrong(header: str, detail: str) -> Refusal:
-    return Refusal(400, "invalid", "The request is not valid.", errors={header: [detail]})
+def _wrong(header: str, detail: str) -> ApiError:
+    return ApiError(400, "invalid", "The request is not valid.", errors={header: [detail]})

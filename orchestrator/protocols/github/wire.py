@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from rest_framework import serializers
 
-from orchestrator.access.fields import Flag, Number, Text
-from runtime_jobs import sources
+from orchestrator.http.api.fields import StrictBooleanField, StrictCharField, StrictIntegerField
+from runtime_jobs import validators
 from runtime_jobs.errors import Invalid
 
 BIGINT = 2**63 - 1
@@ -65,7 +65,7 @@ def full_name_of(payload: Any) -> str | None:
     login, name = owner.get("login") if isinstance(owner, dict) else None, repository.get("name")
     full = repository.get("full_name", f"{login or ''}/{name or ''}")
     parts = full.split("/") if isinstance(full, str) else []
-    if len(parts) != 2 or any(sources.wrong_name(part) for part in parts):
+    if len(parts) != 2 or any(validators.validate_name(part) for part in parts):
         return None
     return full if login in (None, parts[0]) and name in (None, parts[1]) else None
 
@@ -110,8 +110,8 @@ def _push(payload: dict[str, Any], hosts: Sequence[str]) -> Event | Ignored:
         action="",
         full_name=full_name,
         repo_url=_repo_url(payload, full_name, hosts),
-        ref=_checked("ref", said["ref"], sources.wrong_ref(said["ref"])),
-        commit=_checked("after", said["after"], sources.wrong_commit(said["after"])),
+        ref=_checked("ref", said["ref"], validators.validate_ref(said["ref"])),
+        commit=_checked("after", said["after"], validators.validate_commit(said["after"])),
         number=None,
         actor=_actor(payload),
         from_fork=False,
@@ -119,11 +119,11 @@ def _push(payload: dict[str, Any], hosts: Sequence[str]) -> Event | Ignored:
 
 
 class Action(serializers.Serializer):
-    action = Text(max_length=64, pattern="[a-z_]+")
+    action = StrictCharField(max_length=64, pattern="[a-z_]+")
 
 
 class Head(serializers.Serializer):
-    sha = Text(check=sources.wrong_commit)
+    sha = StrictCharField(check=validators.validate_commit)
 
 
 class PullRequest(serializers.Serializer):
@@ -131,14 +131,14 @@ class PullRequest(serializers.Serializer):
 
 
 class PullRequestBody(serializers.Serializer):
-    number = Number(min_value=1, max_value=BIGINT)
+    number = StrictIntegerField(min_value=1, max_value=BIGINT)
     pull_request = PullRequest()
 
 
 class PushBody(serializers.Serializer):
-    ref = Text(required=False, default="", allow_blank=True)
-    after = Text(required=False, default="", allow_blank=True, max_length=64)
-    deleted = Flag(required=False, default=False)
+    ref = StrictCharField(required=False, default="", allow_blank=True)
+    after = StrictCharField(required=False, default="", allow_blank=True, max_length=64)
+    deleted = StrictBooleanField(required=False, default=False)
 
 
 def _parsed(kind: type[S], payload: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _repo_url(payload: dict[str, Any], full_name: str, hosts: Sequence[str]) -> 
     url = payload["repository"].get("clone_url", f"https://{hosts[0]}/{full_name}.git")
     if not isinstance(url, str) or len(url) > 512:
         raise Invalid({"repository.clone_url": ["A string of at most 512 characters is needed."]})
-    wrong = sources.wrong_repo_url(url, owner=owner, repo=name, hosts=hosts)
+    wrong = validators.validate_repo_url(url, owner=owner, repo=name, hosts=hosts)
     return _checked("repository.clone_url", url, wrong)
 
 

@@ -5,18 +5,18 @@ from typing import Any
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
-from orchestrator.access.arrivals import arrival_of
-from orchestrator.access.problems import problem, refused
-from runtime_jobs.errors import Refused
+from orchestrator.http.errors.problems import problem, to_api_error
+from orchestrator.http.observability.request_context import context_of
+from runtime_jobs.errors import RecordedError
 
 
-def wrong(error: ValidationError, request: Request) -> Refused:
+def wrong(error: ValidationError, request: Request) -> RecordedError:
     """The same refusal as the core has them, to be kept beside its own."""
-    found = refused(error, request)
-    return Refused(found.code, found.detail, found.members)
+    found = to_api_error(error, request)
+    return RecordedError(found.code, found.detail, found.members)
 
 
 def refusal(error: Exception, request: Request) -> dict[str, Any]:
     """Status and problem document."""
-    found = refused(error, request)
-    return {"status": found.status, "error": problem(found, arrival_of(request).request_id)}
+    found = to_api_error(error, request)
+    return {"status": found.status, "error": problem(found, context_of(request).request_id)}

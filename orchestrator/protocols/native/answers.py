@@ -3,12 +3,12 @@
 from rest_framework import serializers
 
 from leases.models import LimitKind, LimitScope
-from orchestrator.access.specs import AnySpec
+from orchestrator.http.api.spec_serializers import AnySpec
 from orchestrator.protocols.native.requests import Progress
-from orchestrator.reasons.reason import Code
+from orchestrator.selectors.pending_reasons.reason import ReasonCode
 from runtime_jobs.models import FailureExplanation
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
-from runtime_jobs.specs import TYPES
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import (
     STATUS,
     STATUS_WITHOUT_INGEST,
@@ -158,7 +158,7 @@ class LimitHit(serializers.Serializer):
 class PendingReason(serializers.Serializer):
     """Why it waits. Besides code and message only the facts that belong to the code."""
 
-    code = serializers.ChoiceField(choices=Code.choices)
+    code = serializers.ChoiceField(choices=ReasonCode.choices)
     message = serializers.CharField(help_text="One sentence for people; it may change.")
     depends_on = serializers.ListField(child=serializers.CharField(), required=False, help_text="Not ended yet.")
     pool = serializers.CharField(required=False)
@@ -202,7 +202,7 @@ class JobInDetail(_Details, JobShown):
 
 class AnyJobShown(_Job):
     status = serializers.ChoiceField(choices=ALL_STATUSES)
-    job_type = serializers.ChoiceField(choices=list(TYPES))
+    job_type = serializers.ChoiceField(choices=list(JOB_TYPES))
     spec = AnySpec(help_text="As it was submitted.")
     batch_id = serializers.CharField(allow_null=True)
     result = serializers.DictField(allow_null=True, help_text="What its worker told of it.")
@@ -251,7 +251,7 @@ class JobLeased(serializers.Serializer):
     job_id = serializers.CharField()
     org_slug = serializers.CharField()
     project_slug = serializers.CharField()
-    job_type = serializers.ChoiceField(choices=list(TYPES))
+    job_type = serializers.ChoiceField(choices=list(JOB_TYPES))
     source = SourceShown(allow_null=True)  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
     execution = ExecutionLeased(required=False, help_text="Of type runtime.")
     steps = StepsLeased(required=False, help_text="Of type steps.")

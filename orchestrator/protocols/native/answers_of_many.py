@@ -2,7 +2,7 @@
 
 from rest_framework import serializers
 
-from orchestrator.access.schema import Problem
+from orchestrator.http.api.openapi import Problem
 from orchestrator.protocols.native.answers import AnyJobShown, JobShown, RenewedShown, Told
 
 

@@ -10,13 +10,13 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Breaker, BreakerState
-from orchestrator import lifecycle
-from orchestrator.access.filtering import OF_EVERY_LIST
-from orchestrator.access.pagination import NewestFirst
-from orchestrator.access.parsing import body_of
-from orchestrator.access.permissions import may
-from orchestrator.access.principals import client_of
-from orchestrator.access.queries import StrictQuery
+from orchestrator import services
+from orchestrator.http.api.filtering import OF_EVERY_LIST
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.pagination import NewestFirst
+from orchestrator.http.api.query_parameters import StrictQueryMixin
+from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.auth.principals import client_of
 from orchestrator.models import Incident
 from orchestrator.protocols.native import control_operations as operations
 from orchestrator.protocols.native import control_wire
@@ -24,12 +24,12 @@ from orchestrator.protocols.native.control_requests import ResetBreaker
 from orchestrator.protocols.native.holding import by
 from orchestrator.protocols.native.subjects import require_organization
 from runtime_jobs.models.tenants import Scope
-from runtime_jobs.specs import TYPES
+from runtime_jobs.specs import JOB_TYPES
 
 AHEAD = 2**40  # more than there are incidents
 
 
-class _OfOrganizations(StrictQuery, GenericViewSet):
+class _OfOrganizations(StrictQueryMixin, GenericViewSet):
     """Rows that carry the slug of their organization."""
 
     http_method_names = ["get", "head", "post"]
@@ -40,7 +40,7 @@ class _OfOrganizations(StrictQuery, GenericViewSet):
         return OF_EVERY_LIST | set(self.filterset_class.base_filters) if self.action == "list" else frozenset()
 
     def get_permissions(self) -> list[Any]:
-        return [may(Scope.ORCH_READ if self.action == "list" else Scope.ORCH_OPERATE)()]
+        return [requires_scope(Scope.ORCH_READ if self.action == "list" else Scope.ORCH_OPERATE)()]
 
     def get_queryset(self) -> QuerySet[Any]:
         if getattr(self, "swagger_fake_view", False):
@@ -51,7 +51,7 @@ class _OfOrganizations(StrictQuery, GenericViewSet):
 
 class BreakerFilters(django_filters.FilterSet):
     org_slug = django_filters.CharFilter()
-    job_type = django_filters.ChoiceFilter(choices=[(name, name) for name in TYPES])
+    job_type = django_filters.ChoiceFilter(choices=[(name, name) for name in JOB_TYPES])
     state = django_filters.ChoiceFilter(choices=[(str(state), str(state)) for state in BreakerState])
 
     class Meta:
@@ -77,7 +77,7 @@ class BreakerViewSet(_OfOrganizations):
         body.is_valid(raise_exception=True)
         sent = body.validated_data
         require_organization(client_of(request), sent["org_slug"])
-        row = lifecycle.reset_breaker(
+        row = services.reset_breaker(
             org_slug=sent["org_slug"], job_type=sent["job_type"], **by(request, sent["reason"])
         )
         return Response(control_wire.breaker(row))
@@ -85,7 +85,7 @@ class BreakerViewSet(_OfOrganizations):
 
 class IncidentFilters(django_filters.FilterSet):
     org_slug = django_filters.CharFilter()
-    job_type = django_filters.ChoiceFilter(choices=[(name, name) for name in TYPES])
+    job_type = django_filters.ChoiceFilter(choices=[(name, name) for name in JOB_TYPES])
     state = django_filters.ChoiceFilter(
         choices=[("open", "open"), ("resolved", "resolved")], method="in_state", label="Whether it is resolved."
     )

@@ -4,7 +4,7 @@ from rest_framework import serializers
 
 from leases.models import BreakerState, LimitKind, LimitScope
 from orchestrator.protocols.native.answers import ActorShown
-from runtime_jobs.specs import TYPES
+from runtime_jobs.specs import JOB_TYPES
 
 
 class LimitShown(serializers.Serializer):
@@ -30,7 +30,7 @@ class LimitShown(serializers.Serializer):
 
 class BreakerShown(serializers.Serializer):
     org_slug = serializers.CharField()
-    job_type = serializers.ChoiceField(choices=list(TYPES))
+    job_type = serializers.ChoiceField(choices=list(JOB_TYPES))
     state = serializers.ChoiceField(choices=[str(state) for state in BreakerState])
     opened_at = serializers.DateTimeField(allow_null=True)
     next_probe_at = serializers.DateTimeField(allow_null=True, help_text="When one job is tried.")
@@ -40,7 +40,7 @@ class IncidentShown(serializers.Serializer):
     incident_id = serializers.CharField()
     kind = serializers.ChoiceField(choices=["breaker"])
     org_slug = serializers.CharField()
-    job_type = serializers.ChoiceField(choices=list(TYPES))
+    job_type = serializers.ChoiceField(choices=list(JOB_TYPES))
     summary = serializers.CharField()
     opened_at = serializers.DateTimeField()
     resolved_at = serializers.DateTimeField(allow_null=True)

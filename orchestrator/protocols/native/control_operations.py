@@ -4,8 +4,8 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 
-from orchestrator.access.headers import VERSION_PATTERN
-from orchestrator.access.schema import described
+from orchestrator.http.api.headers import VERSION_PATTERN
+from orchestrator.http.api.openapi import operation_docs
 from orchestrator.protocols.native import control_answers as answers
 from orchestrator.protocols.native import control_examples as examples
 from orchestrator.protocols.native import control_requests as requests
@@ -34,15 +34,15 @@ def _etag(*statuses: int) -> OpenApiParameter:
     )
 
 
-LIST_LIMITS = described("list_limits", responses=answers.LimitShown(many=True), examples=[examples.LIMIT])
-GET_LIMIT = described(
+LIST_LIMITS = operation_docs("list_limits", responses=answers.LimitShown(many=True), examples=[examples.LIMIT])
+GET_LIMIT = operation_docs(
     "get_limit",
     responses=answers.LimitShown,
     parameters=[LIMIT_ID, _etag(200)],
     examples=[examples.LIMIT],
     codes=("not_found",),
 )
-CREATE_LIMIT = described(
+CREATE_LIMIT = operation_docs(
     "create_limit",
     request=requests.NewLimit,
     responses={201: answers.LimitShown},
@@ -50,7 +50,7 @@ CREATE_LIMIT = described(
     examples=[examples.NEW_LIMIT, examples.LIMIT],
     codes=("not_found", "operator_only", "conflict", "idempotency_conflict"),
 )
-CHANGE_LIMIT = described(
+CHANGE_LIMIT = operation_docs(
     "change_limit",
     request=requests.ChangeLimit,
     responses=answers.LimitShown,
@@ -58,7 +58,7 @@ CHANGE_LIMIT = described(
     examples=[examples.CHANGE_LIMIT, examples.LIMIT],
     codes=_OF_A_VERSION,
 )
-LIFT_LIMIT = described(
+LIFT_LIMIT = operation_docs(
     "lift_limit",
     responses={204: NOTHING},
     parameters=[LIMIT_ID, IF_MATCH, REASON],
@@ -68,7 +68,7 @@ LIFT_LIMIT = described(
 
 def _verb(operation_id: str, request: Any, responses: Any, *shown: Any, parameters: tuple[Any, ...] = ()) -> Any:
     """A pause, a resume or a throttle. What it answers with a limit has its version."""
-    return described(
+    return operation_docs(
         operation_id,
         request=request,
         responses=responses,
@@ -101,7 +101,7 @@ THROTTLE_POOL = _verb(
     examples.POOL_PAUSED,
     parameters=(POOL,),
 )
-CHANGE_POOL = described(
+CHANGE_POOL = operation_docs(
     "change_pool",
     request=requests.ChangePool,
     responses=PoolShown,
@@ -110,12 +110,14 @@ CHANGE_POOL = described(
     codes=("not_found", "operator_only"),
 )
 
-LIST_BREAKERS = described("list_breakers", responses=answers.BreakerShown(many=True), examples=[examples.BREAKER])
-RESET_BREAKER = described(
+LIST_BREAKERS = operation_docs("list_breakers", responses=answers.BreakerShown(many=True), examples=[examples.BREAKER])
+RESET_BREAKER = operation_docs(
     "reset_breaker",
     request=requests.ResetBreaker,
     responses=answers.BreakerShown,
     examples=[examples.RESET, examples.RESETTED],
     codes=("not_found",),
 )
-LIST_INCIDENTS = described("list_incidents", responses=answers.IncidentShown(many=True), examples=[examples.INCIDENT])
+LIST_INCIDENTS = operation_docs(
+    "list_incidents", responses=answers.IncidentShown(many=True), examples=[examples.INCIDENT]
+)

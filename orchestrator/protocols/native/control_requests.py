@@ -5,13 +5,19 @@ from typing import Any
 
 from rest_framework import serializers
 
-from leases.limits import ALL_TYPES
 from leases.models import LimitKind
-from orchestrator.access.fields import Message, Number, StrictSerializer, Text, Word
-from orchestrator.access.moments import WRONG, moment_of
+from leases.scheduling.limits import ALL_TYPES
+from orchestrator.http.api.datetimes import WRONG, parse_timestamp
+from orchestrator.http.api.fields import (
+    SanitizedTextField,
+    StrictCharField,
+    StrictChoiceField,
+    StrictIntegerField,
+    StrictSerializer,
+)
 from orchestrator.protocols.native.requests import SLUG
 from runtime_jobs.control_characters import wrong_label
-from runtime_jobs.specs import TYPES
+from runtime_jobs.specs import JOB_TYPES
 from workers.registry.models import PoolPolicy
 
 MOST_ACTIVE = 10_000
@@ -24,7 +30,7 @@ class Until(serializers.DateTimeField):
     """RFC 3339, with its offset. That it lies ahead is for the verb to say, by the server's clock."""
 
     def to_internal_value(self, data: Any) -> datetime:
-        found = moment_of(data)
+        found = parse_timestamp(data)
         if found is None:
             raise serializers.ValidationError(WRONG)
         return found
@@ -33,23 +39,27 @@ class Until(serializers.DateTimeField):
 class Reasoned(StrictSerializer):
     """Every verb wants to know why; the trail keeps it."""
 
-    reason = Message(max_length=500, help_text="Kept in the trail, and shown to whoever waits.")
+    reason = SanitizedTextField(max_length=500, help_text="Kept in the trail, and shown to whoever waits.")
 
 
 class Terms(Reasoned):
     """How much a limit lets through: so many at once, or so many starts an hour."""
 
-    max_active = Number(required=False, min_value=0, max_value=MOST_ACTIVE)
-    per_hour = Number(required=False, min_value=1, max_value=MOST_PER_HOUR)
-    burst = Number(required=False, min_value=1, max_value=MOST_ACTIVE, help_text="Starts at once, saved up.")
+    max_active = StrictIntegerField(required=False, min_value=0, max_value=MOST_ACTIVE)
+    per_hour = StrictIntegerField(required=False, min_value=1, max_value=MOST_PER_HOUR)
+    burst = StrictIntegerField(
+        required=False, min_value=1, max_value=MOST_ACTIVE, help_text="Starts at once, saved up."
+    )
 
 
 class NewLimit(Terms):
     """POST /v1/limits."""
 
-    kind = Word(choices=[str(kind) for kind in SETTABLE])
-    org_slug = Text(pattern=SLUG)
-    job_type = Word(choices=[ALL_TYPES, *TYPES], required=False, default=ALL_TYPES, help_text="`*`: all together.")
+    kind = StrictChoiceField(choices=[str(kind) for kind in SETTABLE])
+    org_slug = StrictCharField(pattern=SLUG)
+    job_type = StrictChoiceField(
+        choices=[ALL_TYPES, *JOB_TYPES], required=False, default=ALL_TYPES, help_text="`*`: all together."
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         needed = "per_hour" if attrs["kind"] == LimitKind.RATE else "max_active"
@@ -81,15 +91,17 @@ def terms_for(kind: str, sent: dict[str, Any]) -> dict[str, Any]:
 class LiftLimit(StrictSerializer):
     """DELETE /v1/limits/{limit_id}, behind the `?`: many programs send no body with a DELETE."""
 
-    reason = Message(max_length=500)
+    reason = SanitizedTextField(max_length=500)
 
 
 class Source(StrictSerializer):
     """Whose jobs. `key`: the project, the job type or the pool; an organization has none."""
 
-    kind = Word(choices=["organization", "project", "job_type", "pool"])
-    org_slug = Text(pattern=SLUG, required=False, help_text="Of a job type: none means wherever it comes from.")
-    key = Text(max_length=63, required=False, check=wrong_label)
+    kind = StrictChoiceField(choices=["organization", "project", "job_type", "pool"])
+    org_slug = StrictCharField(
+        pattern=SLUG, required=False, help_text="Of a job type: none means wherever it comes from."
+    )
+    key = StrictCharField(max_length=63, required=False, check=wrong_label)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         kind = attrs["kind"]
@@ -111,8 +123,10 @@ class PausePool(Reasoned):
 class ThrottlePool(PausePool):
     """POST /v1/pools/{pool}/throttle."""
 
-    per_hour = Number(min_value=1, max_value=MOST_PER_HOUR, allow_null=True, help_text="Null: no throttle any more.")
-    burst = Number(required=False, default=1, min_value=1, max_value=MOST_ACTIVE)
+    per_hour = StrictIntegerField(
+        min_value=1, max_value=MOST_PER_HOUR, allow_null=True, help_text="Null: no throttle any more."
+    )
+    burst = StrictIntegerField(required=False, default=1, min_value=1, max_value=MOST_ACTIVE)
 
 
 class _Sourced(StrictSerializer):
@@ -134,11 +148,11 @@ class Throttle(_Sourced, ThrottlePool):
 class ResetBreaker(Reasoned):
     """POST /v1/breakers/reset."""
 
-    org_slug = Text(pattern=SLUG)
-    job_type = Word(choices=list(TYPES))
+    org_slug = StrictCharField(pattern=SLUG)
+    job_type = StrictChoiceField(choices=list(JOB_TYPES))
 
 
 class ChangePool(Reasoned):
     """PATCH /v1/pools/{pool}."""
 
-    policy = Word(choices=[str(policy) for policy in PoolPolicy])
+    policy = StrictChoiceField(choices=[str(policy) for policy in PoolPolicy])

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import django_filters
 
-from orchestrator.access.moments import MomentFilter
+from orchestrator.http.api.datetimes import TimestampFilter
 from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import JobQuerySet
-from runtime_jobs.specs import TYPES
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import STATUS, STATUS_WITHOUT_INGEST, TRIGGER_KINDS
 
 
@@ -21,8 +21,8 @@ class JobFilters(django_filters.FilterSet):
     status = django_filters.ChoiceFilter(choices=_choices(STATUS.values()))
     trigger_kind = django_filters.ChoiceFilter(choices=_choices(TRIGGER_KINDS))
     git_commit = django_filters.CharFilter()
-    created_after = MomentFilter(field_name="created_at", lookup_expr="gt")
-    created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
+    created_after = TimestampFilter(field_name="created_at", lookup_expr="gt")
+    created_before = TimestampFilter(field_name="created_at", lookup_expr="lt")
 
     class Meta:
         model = Job
@@ -34,5 +34,5 @@ class JobFilters(django_filters.FilterSet):
 
 class AnyJobFilters(JobFilters):
     status = django_filters.ChoiceFilter(choices=_choices([*STATUS.values(), *STATUS_WITHOUT_INGEST.values()]))
-    job_type = django_filters.ChoiceFilter(choices=_choices(TYPES))
+    job_type = django_filters.ChoiceFilter(choices=_choices(JOB_TYPES))
     batch_id = django_filters.CharFilter(field_name="batch__batch_ulid")

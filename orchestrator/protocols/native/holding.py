@@ -6,32 +6,32 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from leases.limits import Subject
 from leases.models import Limit
-from orchestrator import lifecycle
-from orchestrator.access.addresses import address_of
-from orchestrator.access.principals import client_of
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from orchestrator.http.auth.principals import client_of
+from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native import control_wire
 from runtime_jobs.errors import NotFound
 
 
 def by(request: Request, reason: str) -> dict[str, Any]:
     """Who, why and from where, as the verbs of operators take it."""
-    return {"by": client_of(request).actor, "reason": reason, "source_address": address_of(request)}
+    return {"by": client_of(request).actor, "reason": reason, "source_address": client_address(request)}
 
 
-def pause(request: Request, subject: Subject, sent: dict[str, Any]) -> Response:
-    return shown(lifecycle.pause(subject=subject, until=sent["until"], **by(request, sent["reason"])))
+def pause(request: Request, subject: LimitTarget, sent: dict[str, Any]) -> Response:
+    return shown(services.pause(subject=subject, until=sent["until"], **by(request, sent["reason"])))
 
 
-def resume(request: Request, subject: Subject, sent: dict[str, Any]) -> Response:
-    lifecycle.resume(subject=subject, **by(request, sent["reason"]))
+def resume(request: Request, subject: LimitTarget, sent: dict[str, Any]) -> Response:
+    services.resume(subject=subject, **by(request, sent["reason"]))
     return Response(status=204)
 
 
-def throttle(request: Request, subject: Subject, sent: dict[str, Any]) -> Response:
+def throttle(request: Request, subject: LimitTarget, sent: dict[str, Any]) -> Response:
     terms = {name: sent[name] for name in ("per_hour", "burst", "until")}
-    return shown(lifecycle.throttle(subject=subject, **terms, **by(request, sent["reason"])))
+    return shown(services.throttle(subject=subject, **terms, **by(request, sent["reason"])))
 
 
 def shown(limit: Limit | None, *, status: int = 200, **headers: str) -> Response:

@@ -5,10 +5,10 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
-from orchestrator.access.credentials import credential_of
-from orchestrator.access.problems import Refusal
-from orchestrator.access.streams import CountedResponse, registry
-from orchestrator.feeds import logs
+from orchestrator.http.asgi.streams import CountedResponse, registry
+from orchestrator.http.auth.credentials import credential_of
+from orchestrator.http.errors.problems import ApiError
+from orchestrator.selectors import job_logs
 from runtime_jobs.models import Job
 
 TEXT = "text/plain; charset=utf-8"
@@ -24,15 +24,15 @@ def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBas
     is_asgi = isinstance(request._request, ASGIRequest)  # noqa: SLF001 DRF has no name for it
     if follow and not is_asgi:
         detail = "This server process does not follow logs. Ask without `follow`, or send such requests to config.asgi."
-        raise Refusal(501, "follow_unavailable", detail)
+        raise ApiError(501, "follow_unavailable", detail)
     response: HttpResponseBase
     if request.method == "HEAD":
         response = HttpResponse(content_type=TEXT)
     elif is_asgi:
         stream = registry.admit(credential_of(request, org_slug=job.org_slug), "follow" if follow else "read")
-        response = CountedResponse(logs.stream(job.job_ulid, follow=follow), stream=stream, content_type=TEXT)
+        response = CountedResponse(job_logs.stream(job.job_ulid, follow=follow), stream=stream, content_type=TEXT)
     else:
-        response = StreamingHttpResponse(logs.stored(job.job_ulid), content_type=TEXT)
+        response = StreamingHttpResponse(job_logs.stored(job.job_ulid), content_type=TEXT)
     response["Cache-Control"] = "no-store"
     response["X-Accel-Buffering"] = "no"
     return response

@@ -7,7 +7,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema_view
 from rest_framework.serializers import Serializer
 
-from orchestrator.access.schema import described
+from orchestrator.http.api.openapi import operation_docs
 from orchestrator.protocols.native import answers, answers_of_many, examples, examples_of_many, requests
 from orchestrator.protocols.native.parameters import AFTER, FOLLOW, KEY, LOCATION, REPLAYED, REPLAYED_MANY
 
@@ -35,18 +35,20 @@ def _of_jobs(view: _View) -> Described:
     return extend_schema_view(
         create=_create(view),
         bulk=_bulk(view),
-        list=described(f"list_{noun}s", responses=view.listed(many=True), examples=[view.listed_job]),
-        retrieve=described(f"get_{noun}", responses=view.detail, examples=[view.job_in_detail], codes=("not_found",)),
+        list=operation_docs(f"list_{noun}s", responses=view.listed(many=True), examples=[view.listed_job]),
+        retrieve=operation_docs(
+            f"get_{noun}", responses=view.detail, examples=[view.job_in_detail], codes=("not_found",)
+        ),
         cancel=_cancel(view),
         retry=_retry(view),
-        events=described(
+        events=operation_docs(
             f"list_{noun}_events",
             responses=answers.EventsShown,
             parameters=[AFTER],
             examples=[examples.EVENTS],
             codes=("not_found",),
         ),
-        logs=described(
+        logs=operation_docs(
             f"read_{noun}_logs",
             responses={(200, "text/plain"): OpenApiTypes.STR},
             parameters=[FOLLOW],
@@ -59,7 +61,7 @@ QUOTA = ("queue_full", "submit_rate_exceeded")
 
 
 def _create(view: _View) -> Described:
-    return described(
+    return operation_docs(
         f"submit_{view.noun}",
         request=view.submit,
         responses={201: view.shown},
@@ -75,7 +77,7 @@ def _create(view: _View) -> Described:
 
 def _bulk(view: _View) -> Described:
     became = "What became of each: 201 with the job, or a refusal."
-    return described(
+    return operation_docs(
         f"submit_{view.noun}s",
         request=requests.ManyJobs,
         responses={200: OpenApiResponse(view.results, description=became)},
@@ -86,7 +88,7 @@ def _bulk(view: _View) -> Described:
 
 
 def _cancel(view: _View) -> Described:
-    return described(
+    return operation_docs(
         f"cancel_{view.noun}",
         request=requests.CancelJob,
         responses={
@@ -99,7 +101,7 @@ def _cancel(view: _View) -> Described:
 
 
 def _retry(view: _View) -> Described:
-    return described(
+    return operation_docs(
         f"retry_{view.noun}",
         request=requests.RetryJob,
         responses={201: view.shown},

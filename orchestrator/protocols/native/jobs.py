@@ -12,39 +12,39 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import lifecycle
-from orchestrator.access.addresses import address_of
-from orchestrator.access.arrivals import arrival_of
-from orchestrator.access.fields import read
-from orchestrator.access.filtering import OF_EVERY_LIST
-from orchestrator.access.headers import repeatable
-from orchestrator.access.parsing import body_of
-from orchestrator.access.permissions import may
-from orchestrator.access.policies import policy_of
-from orchestrator.access.principals import client_of
-from orchestrator.access.queries import StrictQuery, invalid_query
-from orchestrator.access.rendering import PlainText
-from orchestrator.lifecycle import Group, Outcome, Submission, WhenBusy
-from orchestrator.lifecycle.dependencies import roots_for
+from orchestrator import services
+from orchestrator.http.api.fields import parse
+from orchestrator.http.api.filtering import OF_EVERY_LIST
+from orchestrator.http.api.headers import idempotent_request
+from orchestrator.http.api.job_policies import policy_of
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
+from orchestrator.http.api.renderers import PlainText
+from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.auth.principals import client_of
+from orchestrator.http.client_ip import client_address
+from orchestrator.http.observability.request_context import context_of
 from orchestrator.protocols.native import job_operations as operations
 from orchestrator.protocols.native import wire
 from orchestrator.protocols.native.answering import refusal, wrong
 from orchestrator.protocols.native.filters import AnyJobFilters, JobFilters
 from orchestrator.protocols.native.job_logs import log_response
 from orchestrator.protocols.native.requests import CancelJob, ManyJobs, RetryJob, Submit, SubmitAny, SubmitJob
-from orchestrator.reasons.waiting import waiting_of
+from orchestrator.selectors.pending_reasons.service import pending_for
+from orchestrator.services import ConcurrencyGroup, OnConflict, OperationResult, Submission
+from orchestrator.services.dependencies import roots_for
 from runtime_jobs.errors import LifecycleError, NotFound
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, Job, JobEvent
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.priorities import PRIORITIES
-from runtime_jobs.specs import RUNTIME, TYPES
+from runtime_jobs.specs import JOB_TYPES, RUNTIME
 
 EVENTS_LIMIT = 500
 SCOPES = {"create": Scope.JOBS_WRITE, "bulk": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
 
 
-class Jobs(StrictQuery, GenericViewSet):
+class Jobs(StrictQueryMixin, GenericViewSet):
     """Jobs of the organizations that the caller may see; what it may not see does not exist."""
 
     job_types: tuple[str, ...]
@@ -68,7 +68,7 @@ class Jobs(StrictQuery, GenericViewSet):
         return {"events": frozenset({"after"}), "logs": frozenset({"follow"})}.get(self.action, frozenset())
 
     def get_permissions(self) -> list[Any]:
-        return [may(SCOPES.get(self.action, Scope.JOBS_READ))()]
+        return [requires_scope(SCOPES.get(self.action, Scope.JOBS_READ))()]
 
     def get_queryset(self) -> QuerySet[Job]:
         if getattr(self, "swagger_fake_view", False):
@@ -80,24 +80,24 @@ class Jobs(StrictQuery, GenericViewSet):
     def create(self, request: Request) -> Response:
         """Queue a new job. With an Idempotency-Key, the same request again answers the first job."""
         submission = self._submission(body_of(request))
-        outcome = lifecycle.submit(
+        outcome = services.submit(
             submission,
             policy=policy_of(submission.spec.job_type),
             default_pool=settings.DEFAULT_POOL,
             by=client_of(request).actor,
-            once=repeatable(request, self.operation, body_of(request)),
+            once=idempotent_request(request, self.operation, body_of(request)),
         )
         return self._created(outcome)
 
     @action(detail=False, methods=["post"], pagination_class=None, filterset_class=None)
     def bulk(self, request: Request) -> Response:
         """Queue many jobs, each for itself: one that is refused stops no other."""
-        outcome = lifecycle.submit_many(
-            [self._entry(entry) for entry in read(ManyJobs, body_of(request))["jobs"]],
+        outcome = services.submit_many(
+            [self._entry(entry) for entry in parse(ManyJobs, body_of(request))["jobs"]],
             policy_of=policy_of,
             default_pool=settings.DEFAULT_POOL,
             by=client_of(request).actor,
-            once=repeatable(request, f"{self.operation} bulk", body_of(request)),
+            once=idempotent_request(request, f"{self.operation} bulk", body_of(request)),
         )
         results = [
             refusal(one, request) if isinstance(one, Exception) else {"status": 201, "body": self.shown(one)}
@@ -115,7 +115,7 @@ class Jobs(StrictQuery, GenericViewSet):
 
     def _submission(self, body: dict[str, Any]) -> Submission:
         """Read one. Raises ValidationError, and NotFound for an organization that the caller does not see."""
-        sent = read(self.submitted, body)
+        sent = parse(self.submitted, body)
         if not client_of(self.request).sees(sent["org_slug"]):
             raise NotFound("There is no such organization.")
         return Submission(
@@ -124,8 +124,8 @@ class Jobs(StrictQuery, GenericViewSet):
             spec=self.submitted.wanted(sent),
             trigger_kind=sent["trigger"]["kind"],
             trigger_actor=sent["trigger"]["actor"],
-            correlation_id=arrival_of(self.request).correlation_id,
-            source_address=address_of(self.request),
+            correlation_id=context_of(self.request).correlation_id,
+            source_address=client_address(self.request),
             pool=sent.get("pool"),
             depends_on=tuple(sent["depends_on"]),
             priority=PRIORITIES[sent["priority"]] if sent["priority"] else None,
@@ -135,19 +135,19 @@ class Jobs(StrictQuery, GenericViewSet):
     def list(self, request: Request) -> Response:
         """The jobs, newest first."""
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        waiting = waiting_of(page)
+        waiting = pending_for(page)
         return self.get_paginated_response([self.shown(row) | wire.waiting(waiting[row.pk]) for row in page])
 
     def retrieve(self, request: Request, job_id: str) -> Response:
         """One job, with its newest event, why it waits and its place in the queue, and its newer attempts."""
         row = self.get_object()
-        return Response(self.shown(row) | wire.waiting(waiting_of([row])[row.pk]) | _details(row))
+        return Response(self.shown(row) | wire.waiting(pending_for([row])[row.pk]) | _details(row))
 
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a job that waits (200), or ask the worker of one that runs (202). Repeats change nothing."""
-        sent = read(CancelJob, body_of(request))
-        outcome = lifecycle.cancel(
+        sent = parse(CancelJob, body_of(request))
+        outcome = services.cancel(
             job_ulid=self.get_object().job_ulid,
             by=client_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
@@ -158,13 +158,13 @@ class Jobs(StrictQuery, GenericViewSet):
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, job_id: str) -> Response:
         """Queue a new attempt of a job that failed or was canceled: a new job that points back."""
-        sent = read(RetryJob, body_of(request))
+        sent = parse(RetryJob, body_of(request))
         found = self.get_object().job_ulid
-        outcome = lifecycle.retry(
+        outcome = services.retry(
             job_ulid=found,
             by=client_of(request).actor,
             reason=sent["reason"],
-            once=repeatable(request, f"retry {found}", body_of(request)),
+            once=idempotent_request(request, f"retry {found}", body_of(request)),
         )
         return self._created(outcome)
 
@@ -186,7 +186,7 @@ class Jobs(StrictQuery, GenericViewSet):
             raise invalid_query("follow", "0 or 1.")
         return log_response(self.get_object(), follow=follow == "1", request=request)
 
-    def _created(self, outcome: Outcome) -> Response:
+    def _created(self, outcome: OperationResult) -> Response:
         headers = {"Location": f"{self.address}/{outcome.job.job_ulid}"}
         if outcome.replayed:
             headers["Idempotency-Replayed"] = "true"
@@ -210,7 +210,7 @@ class JobViewSet(Jobs):
 class AnyJobViewSet(Jobs):
     """Jobs of every type."""
 
-    job_types = tuple(TYPES)
+    job_types = tuple(JOB_TYPES)
     submitted = SubmitAny
     filterset_class = AnyJobFilters
     address = "/v1/jobs"
@@ -220,8 +220,8 @@ class AnyJobViewSet(Jobs):
         return wire.any_job(row)
 
 
-def _group(sent: dict[str, str] | None) -> Group | None:
-    return Group(sent["key"], WhenBusy(sent["when_busy"])) if sent else None
+def _group(sent: dict[str, str] | None) -> ConcurrencyGroup | None:
+    return ConcurrencyGroup(sent["key"], OnConflict(sent["when_busy"])) if sent else None
 
 
 def _details(row: Job) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from typing import Any
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, PolymorphicProxySerializer
 from rest_framework.serializers import Serializer
 
-from orchestrator.access.schema import described
+from orchestrator.http.api.openapi import operation_docs
 from orchestrator.protocols.native import answers, answers_of_many, examples, examples_of_many, requests
 from orchestrator.protocols.native.parameters import KEY, LEASE, REPLAYED, SESSION
 
 CLAIMED = PolymorphicProxySerializer(
     "Claimed", [answers.LeaseShown, answers.LeasesShown], resource_type_field_name=None, many=False
 )
-CLAIM = described(
+CLAIM = operation_docs(
     "claim_runtime_lease",
     request=requests.Claim,
     responses={201: CLAIMED, 204: OpenApiResponse(description="No work for this worker now.")},
@@ -32,7 +32,7 @@ def _of_a_lease(
     session: bool = False,
 ) -> Callable[[Any], Any]:
     """What the holder of a lease says about its job."""
-    return described(
+    return operation_docs(
         operation_id,
         request=request,
         responses={200: answer},
@@ -90,7 +90,7 @@ def _of_many_leases(
     session: bool = False,
 ) -> Callable[[Any], Any]:
     """The same of many. What is wrong with one of them stands in its result."""
-    return described(
+    return operation_docs(
         operation_id,
         request=requests.ManyLeases,
         responses={200: OpenApiResponse(answer, description="What became of each: 200, or a refusal.")},

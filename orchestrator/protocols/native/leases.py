@@ -9,29 +9,29 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from leases.claims import Offer
 from leases.errors import StaleLease, WorkerMismatch
-from orchestrator import lifecycle
-from orchestrator.access.fields import read
-from orchestrator.access.headers import repeatable, worker_session
-from orchestrator.access.parsing import body_of
-from orchestrator.access.permissions import IsWorker
-from orchestrator.access.principals import worker_of
-from orchestrator.access.queries import StrictQuery
-from orchestrator.ingest.lookup import require_run
-from orchestrator.lifecycle import RESEND, Claimed
+from leases.scheduling.claims import Offer
+from orchestrator import services
+from orchestrator.http.api.fields import parse
+from orchestrator.http.api.headers import idempotent_request, worker_session
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import StrictQueryMixin
+from orchestrator.http.auth.permissions import IsWorker
+from orchestrator.http.auth.principals import worker_of
+from orchestrator.ingest.run_checks import require_run
 from orchestrator.protocols.native import lease_operations as operations
 from orchestrator.protocols.native import requests, wire
+from orchestrator.services import RESEND, Claimed
 from runtime_jobs.errors import PoolForbidden
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Organization, UnsentRun
-from runtime_jobs.reading import Reading
+from runtime_jobs.prepared_queries import PreparedQuery
 from runtime_jobs.states import FailureReason
 from workers.models import Worker
 from workers.registry.matching import offer_of
 
 
-class ForWorkers(StrictQuery, GenericViewSet):
+class ForWorkers(StrictQueryMixin, GenericViewSet):
     """What only workers may call."""
 
     permission_classes = [IsWorker]
@@ -59,14 +59,14 @@ class LeaseViewSet(ForWorkers):
     @operations.CLAIM
     def create(self, request: Request) -> Response:
         """Claim the next job. With `wait_seconds`, answer as soon as there is one."""
-        sent = read(requests.Claim, body_of(request))
-        claims = lifecycle.claim_many(
+        sent = parse(requests.Claim, body_of(request))
+        claims = services.claim_many(
             worker=self.worker,
             offer=_offer(self.worker, sent),
             most=sent["max_leases"] or 1,
             acknowledge=sent["acknowledge"],
             session=worker_session(request),
-            once=repeatable(request, "claim", body_of(request)),
+            once=idempotent_request(request, "claim", body_of(request)),
         )
         if not claims:
             return Response(status=204)
@@ -78,16 +78,16 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"])
     def acknowledge(self, request: Request, lease_id: str) -> Response:
         """Take up a lease that was granted; again changes nothing."""
-        read(requests.Nothing, body_of(request))
-        job = lifecycle.acknowledge(lease_ulid=lease_id, worker=self.worker, session=worker_session(request))
+        parse(requests.Nothing, body_of(request))
+        job = services.acknowledge(lease_ulid=lease_id, worker=self.worker, session=worker_session(request))
         return Response(wire.ended(job))
 
     @operations.HEARTBEAT
     @action(detail=True, methods=["post"])
     def heartbeat(self, request: Request, lease_id: str) -> Response:
         """Renew the lease, and hear whether the job shall be canceled."""
-        sent = read(requests.Heartbeat, body_of(request))
-        renewed = lifecycle.renew(
+        sent = parse(requests.Heartbeat, body_of(request))
+        renewed = services.renew(
             lease_ulid=lease_id,
             worker=self.worker,
             phase=sent["phase"],
@@ -100,8 +100,8 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"])
     def report(self, request: Request, lease_id: str) -> Response:
         """Move the job forward to a phase; the same phase again changes nothing."""
-        sent = read(requests.Report, body_of(request))
-        job = lifecycle.report(
+        sent = parse(requests.Report, body_of(request))
+        job = services.report(
             lease_ulid=lease_id, worker=self.worker, phase=sent["phase"], session=worker_session(request)
         )
         return Response(wire.ended(job))
@@ -110,8 +110,8 @@ class LeaseViewSet(ForWorkers):
     @action(detail=True, methods=["post"])
     def logs(self, request: Request, lease_id: str) -> Response:
         """Append the next chunk of the job's output; the same chunk again changes nothing."""
-        sent = read(requests.LogChunk, body_of(request))
-        taken = lifecycle.append_log(
+        sent = parse(requests.LogChunk, body_of(request))
+        taken = services.append_log(
             lease_ulid=lease_id, worker=self.worker, step=sent["step"], seq=sent["seq"], chunk=sent["chunk"]
         )
         return Response({"next_seq": taken.next_seq, "truncated": taken.truncated})
@@ -121,34 +121,34 @@ class LeaseViewSet(ForWorkers):
     def complete(self, request: Request, lease_id: str) -> Response:
         """End the job as uploaded, or as succeeded where its type has no run. The same message again is answered the
         same."""
-        result = read(requests.Complete, body_of(request))["result"]
+        result = parse(requests.Complete, body_of(request))["result"]
         if result["ingest_run_id"] and not settings.INGEST_URL:
             require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=self.worker)
-        job = lifecycle.complete(lease_ulid=lease_id, worker=self.worker, **success_of(result))
+        job = services.complete(lease_ulid=lease_id, worker=self.worker, **success_of(result))
         return Response(wire.ended(job))
 
     @operations.FAIL
     @action(detail=True, methods=["post"])
     def fail(self, request: Request, lease_id: str) -> Response:
         """End the job as failed. The same message again is answered the same."""
-        result = read(requests.Fail, body_of(request))["result"]
-        job = lifecycle.fail(lease_ulid=lease_id, worker=self.worker, **failure_of(result))
+        result = parse(requests.Fail, body_of(request))["result"]
+        job = services.fail(lease_ulid=lease_id, worker=self.worker, **failure_of(result))
         return Response(wire.ended(job))
 
     @operations.ACKNOWLEDGE_CANCEL
     @action(detail=True, methods=["post"], url_path="acknowledge-cancel")
     def acknowledge_cancel(self, request: Request, lease_id: str) -> Response:
         """End the job as canceled, as was asked."""
-        sent = read(requests.AcknowledgeCancel, body_of(request))
-        job = lifecycle.acknowledge_cancel(lease_ulid=lease_id, worker=self.worker, message=sent["message"])
+        sent = parse(requests.AcknowledgeCancel, body_of(request))
+        job = services.acknowledge_cancel(lease_ulid=lease_id, worker=self.worker, message=sent["message"])
         return Response(wire.ended(job))
 
     @operations.RELEASE
     @action(detail=True, methods=["post"])
     def release(self, request: Request, lease_id: str) -> Response:
         """Give the job back unexecuted."""
-        sent = read(requests.Release, body_of(request))
-        job = lifecycle.release(lease_ulid=lease_id, worker=self.worker, message=sent["message"], unable=sent["unable"])
+        sent = parse(requests.Release, body_of(request))
+        job = services.release(lease_ulid=lease_id, worker=self.worker, message=sent["message"], unable=sent["unable"])
         return Response(wire.ended(job))
 
 
@@ -172,7 +172,7 @@ def failure_of(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_ORGANIZATIONS = Reading(Organization, "WHERE t.slug = ANY (%s)")
+_ORGANIZATIONS = PreparedQuery(Organization, "WHERE t.slug = ANY (%s)")
 
 
 def _offer(worker: Worker, sent: dict[str, Any]) -> Offer:

@@ -11,20 +11,20 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Limit, LimitKind, LimitScope
-from orchestrator import lifecycle
-from orchestrator.access.filtering import OF_EVERY_LIST
-from orchestrator.access.headers import repeatable, version_seen
-from orchestrator.access.parsing import body_of
-from orchestrator.access.permissions import may
-from orchestrator.access.principals import client_of
-from orchestrator.access.queries import StrictQuery, invalid_query
-from orchestrator.idempotency import Repeatable
+from orchestrator import services
+from orchestrator.http.api.filtering import OF_EVERY_LIST
+from orchestrator.http.api.headers import idempotent_request, if_match_version
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
+from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native import control_operations as operations
 from orchestrator.protocols.native import control_requests as requests
 from orchestrator.protocols.native import control_wire, holding
 from orchestrator.protocols.native.holding import by, shown
 from orchestrator.protocols.native.subjects import require_organization, subject_of
-from runtime_jobs.errors import Conflict, NotFound, NotSettable, OperatorOnly, VersionConflict
+from orchestrator.services.idempotency import IdempotentRequest
+from runtime_jobs.errors import Conflict, LimitNotEditable, NotFound, OperatorOnly, VersionConflict
 from runtime_jobs.models.tenants import Scope
 
 # By kind, what changes a limit that is nobody's to set.
@@ -51,7 +51,7 @@ class LimitFilters(django_filters.FilterSet):
         fields: list[str] = []
 
 
-class LimitViewSet(StrictQuery, GenericViewSet):
+class LimitViewSet(StrictQueryMixin, GenericViewSet):
     """Limits of the organizations that the caller may see; operators see those of pools and addresses, too."""
 
     lookup_field = "pk"
@@ -66,7 +66,7 @@ class LimitViewSet(StrictQuery, GenericViewSet):
         return frozenset({"reason"}) if self.action == "destroy" else frozenset()
 
     def get_permissions(self) -> list[Any]:
-        return [may(SCOPES.get(self.action, Scope.ORCH_QUOTA))()]
+        return [requires_scope(SCOPES.get(self.action, Scope.ORCH_QUOTA))()]
 
     def get_queryset(self) -> QuerySet[Limit]:
         if getattr(self, "swagger_fake_view", False):
@@ -92,7 +92,7 @@ class LimitViewSet(StrictQuery, GenericViewSet):
         body = requests.NewLimit(data=body_of(request))
         body.is_valid(raise_exception=True)
         require_organization(client_of(request), body.validated_data["org_slug"])
-        once = repeatable(request, "create limit", body_of(request))
+        once = idempotent_request(request, "create limit", body_of(request))
         limit, headers = _created(request, body.validated_data, once)
         return shown(limit, status=201, Location=f"/v1/limits/{limit.pk}", **headers)
 
@@ -104,7 +104,7 @@ class LimitViewSet(StrictQuery, GenericViewSet):
         row = self._settable(request)
         sent = requests.terms_for(row.kind, body.validated_data)
         terms = {name: getattr(row, name) for name in ("max_active", "per_hour", "burst")} | sent
-        return shown(_set(request, _about(row), terms, if_version=version_seen(request)))
+        return shown(_set(request, _about(row), terms, if_version=if_match_version(request)))
 
     @operations.LIFT_LIMIT
     def destroy(self, request: Request, limit_id: str) -> Response:
@@ -113,7 +113,7 @@ class LimitViewSet(StrictQuery, GenericViewSet):
         if not asked.is_valid():
             raise invalid_query("reason", "Say why, in 1 to 500 characters.")
         row = self._settable(request)
-        _set(request, _about(row), {"reason": asked.validated_data["reason"]}, if_version=version_seen(request))
+        _set(request, _about(row), {"reason": asked.validated_data["reason"]}, if_version=if_match_version(request))
         return Response(status=204)
 
     @operations.PAUSE
@@ -147,7 +147,7 @@ class LimitViewSet(StrictQuery, GenericViewSet):
         if not client_of(request).is_operator and (row.is_an_operators or row.kind == LimitKind.PLAN):
             raise OperatorOnly("Operators set this. Ask one.")
         if follows := FOLLOWS.get(LimitKind(row.kind)):
-            raise NotSettable(follows)
+            raise LimitNotEditable(follows)
         return row
 
 
@@ -159,11 +159,11 @@ def _set(request: Request, about: dict[str, Any], terms: dict[str, Any], **guard
     """Call the kind's verb; without terms the limit is lifted."""
     common = {"org_slug": about["org_slug"], "job_type": about["job_type"], **by(request, terms["reason"]), **guards}
     if about["kind"] == LimitKind.RATE:
-        return lifecycle.set_rate(per_hour=terms.get("per_hour"), burst=terms.get("burst", 1), **common)
-    return lifecycle.set_limit(max_active=terms.get("max_active"), kind=LimitKind(about["kind"]), **common)
+        return services.set_rate(per_hour=terms.get("per_hour"), burst=terms.get("burst", 1), **common)
+    return services.set_limit(max_active=terms.get("max_active"), kind=LimitKind(about["kind"]), **common)
 
 
-def _created(request: Request, sent: dict[str, Any], once: Repeatable | None) -> tuple[Limit, dict[str, str]]:
+def _created(request: Request, sent: dict[str, Any], once: IdempotentRequest | None) -> tuple[Limit, dict[str, str]]:
     """The new limit, or the one that the same request made before. Raises Conflict where there is one already."""
     if first := once and once.known():
         return _first(first)

@@ -11,16 +11,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from leases.errors import StaleLease
-from orchestrator import lifecycle
-from orchestrator.access.fields import StrictSerializer, read
-from orchestrator.access.headers import worker_session
-from orchestrator.access.parsing import body_of
-from orchestrator.ingest.lookup import refused_runs
-from orchestrator.lifecycle import Beat, Failure, Renewed, Success
+from orchestrator import services
+from orchestrator.http.api.fields import StrictSerializer, parse
+from orchestrator.http.api.headers import worker_session
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.ingest.run_checks import refused_runs
 from orchestrator.protocols.native import lease_operations as operations
 from orchestrator.protocols.native import requests, wire
 from orchestrator.protocols.native.answering import refusal
 from orchestrator.protocols.native.leases import ForWorkers, failure_of, success_of
+from orchestrator.services import CompleteMessage, FailMessage, HeartbeatResult, HeartbeatUpdate
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.identifiers import is_id
 
@@ -37,7 +37,7 @@ class ManyLeasesViewSet(ForWorkers):
         """Take up leases that were granted."""
         sent = _sent(requests.Nothing, request)
         words = dict.fromkeys(sent.words)
-        answers = lifecycle.acknowledge_many(words, worker=self.worker, session=worker_session(request))
+        answers = services.acknowledge_many(words, worker=self.worker, session=worker_session(request))
         return sent.answered(answers, wire.ended)
 
     @operations.HEARTBEAT_MANY
@@ -45,8 +45,10 @@ class ManyLeasesViewSet(ForWorkers):
     def heartbeat(self, request: Request) -> Response:
         """Renew leases, and hear which of the jobs shall be canceled."""
         sent = _sent(requests.Heartbeat, request)
-        words = {name: Beat(phase=told["phase"], progress=told["progress"]) for name, told in sent.words.items()}
-        answers = lifecycle.renew_many(words, worker=self.worker, session=worker_session(request))
+        words = {
+            name: HeartbeatUpdate(phase=told["phase"], progress=told["progress"]) for name, told in sent.words.items()
+        }
+        answers = services.renew_many(words, worker=self.worker, session=worker_session(request))
         return sent.answered(answers, _renewed)
 
     @operations.COMPLETE_MANY
@@ -58,19 +60,19 @@ class ManyLeasesViewSet(ForWorkers):
         runs = {name: run for name, run in runs.items() if run is not None}
         if runs and not settings.INGEST_URL:
             sent.refuse(refused_runs(runs, worker=self.worker))
-        words = {name: Success(**success_of(told["result"])) for name, told in sent.words.items()}
-        return sent.answered(lifecycle.complete_many(words, worker=self.worker), wire.ended)
+        words = {name: CompleteMessage(**success_of(told["result"])) for name, told in sent.words.items()}
+        return sent.answered(services.complete_many(words, worker=self.worker), wire.ended)
 
     @operations.FAIL_MANY
     @action(detail=False, methods=["post"])
     def fail(self, request: Request) -> Response:
         """End jobs as failed. The same messages again are answered the same."""
         sent = _sent(requests.Fail, request)
-        words = {name: Failure(**failure_of(told["result"])) for name, told in sent.words.items()}
-        return sent.answered(lifecycle.fail_many(words, worker=self.worker), wire.ended)
+        words = {name: FailMessage(**failure_of(told["result"])) for name, told in sent.words.items()}
+        return sent.answered(services.fail_many(words, worker=self.worker), wire.ended)
 
 
-def _renewed(renewed: Renewed) -> dict[str, Any]:
+def _renewed(renewed: HeartbeatResult) -> dict[str, Any]:
     return wire.renewed(renewed.job, renewed.lease, renewed.at)
 
 
@@ -101,7 +103,7 @@ class Sent:
 def _sent(shape: type[StrictSerializer], request: Request) -> Sent:
     """Read the entries. Raises ValidationError for what is wrong with the list itself."""
     sent = Sent(request, [], {}, {})
-    for entry in read(requests.ManyLeases, body_of(request))["leases"]:
+    for entry in parse(requests.ManyLeases, body_of(request))["leases"]:
         name = entry["lease_id"]
         sent.order.append(name)
         try:
@@ -114,5 +116,5 @@ def _sent(shape: type[StrictSerializer], request: Request) -> Sent:
 def _read(shape: type[StrictSerializer], entry: dict[str, Any]) -> dict[str, Any]:
     if not is_id(entry["lease_id"], "rtl"):
         raise StaleLease("unknown_lease")
-    told: dict[str, Any] = read(shape, {name: value for name, value in entry.items() if name != "lease_id"})
+    told: dict[str, Any] = parse(shape, {name: value for name, value in entry.items() if name != "lease_id"})
     return told

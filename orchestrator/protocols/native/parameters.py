@@ -5,7 +5,7 @@ from typing import Final
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 
-from orchestrator.access.headers import KEY_PATTERN, SESSION_PATTERN
+from orchestrator.http.api.headers import KEY_PATTERN, SESSION_PATTERN
 from runtime_jobs.identifiers import ULID_PATTERN
 
 HEADER: Final = "header"

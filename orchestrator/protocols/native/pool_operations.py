@@ -3,7 +3,7 @@
 from drf_spectacular.utils import OpenApiParameter, extend_schema_view
 from rest_framework import serializers
 
-from orchestrator.access.schema import described
+from orchestrator.http.api.openapi import operation_docs
 from orchestrator.protocols.native.examples import answered
 from orchestrator.protocols.native.requests import SLUG
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
@@ -56,8 +56,8 @@ NAME = OpenApiParameter(
 POOL = answered("a shared pool", _POOL)
 
 OF_POOLS = extend_schema_view(
-    list=described("list_pools", responses=PoolShown(many=True), examples=[POOL]),
-    load=described(
+    list=operation_docs("list_pools", responses=PoolShown(many=True), examples=[POOL]),
+    load=operation_docs(
         "get_pool_load",
         responses=LoadShown,
         parameters=[NAME],

@@ -7,12 +7,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from leases.limits import Subject
-from orchestrator import lifecycle
-from orchestrator.access.parsing import body_of
-from orchestrator.access.permissions import MayRuleInstallation
-from orchestrator.access.principals import client_of
-from orchestrator.access.queries import StrictQuery
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import StrictQueryMixin
+from orchestrator.http.auth.permissions import IsInstallationOperator
+from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native import control_operations as operations
 from orchestrator.protocols.native import control_requests as requests
 from orchestrator.protocols.native import holding, pools
@@ -22,8 +22,8 @@ from workers.models import Pool
 from workers.registry.models import PoolPolicy
 
 
-class PoolVerbs(StrictQuery, GenericViewSet):
-    permission_classes = (MayRuleInstallation,)
+class PoolVerbs(StrictQueryMixin, GenericViewSet):
+    permission_classes = (IsInstallationOperator,)
     lookup_url_kwarg = "pool"
     lookup_value_regex = SLUG
     http_method_names = ["post", "patch"]
@@ -35,7 +35,7 @@ class PoolVerbs(StrictQuery, GenericViewSet):
         """Serve the jobs of one priority strictly by age (`fifo`), or the organizations by turns (`fair`)."""
         subject, sent = self._asked(request, pool, requests.ChangePool)
         policy = PoolPolicy(sent["policy"])
-        lifecycle.set_pool_policy(pool=subject.key, policy=policy, **holding.by(request, sent["reason"]))
+        services.set_pool_policy(pool=subject.key, policy=policy, **holding.by(request, sent["reason"]))
         return Response(pools.shown(Pool.objects.get(slug=subject.key)))
 
     @operations.PAUSE_POOL
@@ -56,7 +56,7 @@ class PoolVerbs(StrictQuery, GenericViewSet):
         """Let only so many of its jobs start in an hour for a while."""
         return holding.throttle(request, *self._asked(request, pool, requests.ThrottlePool))
 
-    def _asked(self, request: Request, pool: str, shape: Any) -> tuple[Subject, dict[str, Any]]:
+    def _asked(self, request: Request, pool: str, shape: Any) -> tuple[LimitTarget, dict[str, Any]]:
         body = shape(data=body_of(request))
         body.is_valid(raise_exception=True)
         return pool_of(client_of(request), pool), body.validated_data

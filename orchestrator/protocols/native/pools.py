@@ -8,21 +8,21 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator.access.permissions import caller_of, may_or_works
-from orchestrator.access.queries import StrictQuery
-from orchestrator.pools.load import Load, load_of
-from orchestrator.pools.visible import visible_to
+from orchestrator.http.api.query_parameters import StrictQueryMixin
+from orchestrator.http.auth.permissions import caller_of, requires_scope_or_worker
 from orchestrator.protocols.native import pool_operations, wire
 from orchestrator.protocols.native.requests import SLUG
+from orchestrator.selectors.pool_access import pools_visible_to
+from orchestrator.selectors.pool_load import PoolLoad, pool_load
 from runtime_jobs.models.tenants import Scope
 from workers.models import Pool
 
 
 @pool_operations.OF_POOLS
-class PoolViewSet(StrictQuery, GenericViewSet):
+class PoolViewSet(StrictQueryMixin, GenericViewSet):
     """A worker sees its own pool, a client those in which it has a project, an operator all."""
 
-    permission_classes = [may_or_works(Scope.ORCH_READ)]
+    permission_classes = [requires_scope_or_worker(Scope.ORCH_READ)]
     http_method_names = ["get", "head"]
     filter_backends: list[Any] = []
     lookup_field = "slug"
@@ -35,7 +35,7 @@ class PoolViewSet(StrictQuery, GenericViewSet):
     def get_queryset(self) -> QuerySet[Pool]:
         if getattr(self, "swagger_fake_view", False):
             return Pool.objects.none()
-        return visible_to(caller_of(self.request))
+        return pools_visible_to(caller_of(self.request))
 
     def list(self, request: Request) -> Response:
         """The pools, newest first."""
@@ -45,7 +45,7 @@ class PoolViewSet(StrictQuery, GenericViewSet):
     @action(detail=True, pagination_class=None)
     def load(self, request: Request, pool: str) -> Response:
         """How much the pool has to do, and who is there to do it."""
-        return Response(_load(pool, load_of(self.get_object().slug)))
+        return Response(_load(pool, pool_load(self.get_object().slug)))
 
 
 def shown(row: Pool) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def shown(row: Pool) -> dict[str, Any]:
     }
 
 
-def _load(pool: str, load: Load) -> dict[str, Any]:
+def _load(pool: str, load: PoolLoad) -> dict[str, Any]:
     return {
         "pool": pool,
         "queued": load.queued,

@@ -9,11 +9,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from leases.quotas import room_of, waiting_jobs
-from orchestrator.access.permissions import may
-from orchestrator.access.principals import client_of
-from orchestrator.access.queries import StrictQuery
-from orchestrator.access.schema import described
+from leases.scheduling.submit_quotas import room_of, waiting_jobs
+from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.query_parameters import StrictQueryMixin
+from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.examples import answered
 from runtime_jobs.models import Organization
 from runtime_jobs.models.tenants import Scope
@@ -43,12 +43,14 @@ _QUOTA = {
     "retry_after": None,
 }
 _DOCUMENTED = extend_schema_view(
-    list=described("list_quotas", responses=QuotaShown(many=True), examples=[answered("a quota", _QUOTA)], codes=())
+    list=operation_docs(
+        "list_quotas", responses=QuotaShown(many=True), examples=[answered("a quota", _QUOTA)], codes=()
+    )
 )
 
 
 @_DOCUMENTED
-class QuotaViewSet(StrictQuery, GenericViewSet):
+class QuotaViewSet(StrictQueryMixin, GenericViewSet):
     """The submit quotas of the organizations that the caller may see."""
 
     http_method_names = ["get", "head"]
@@ -58,7 +60,7 @@ class QuotaViewSet(StrictQuery, GenericViewSet):
         return frozenset({"limit", "cursor"})
 
     def get_permissions(self) -> list[Any]:
-        return [may(Scope.ORCH_READ)()]
+        return [requires_scope(Scope.ORCH_READ)()]
 
     def get_queryset(self) -> QuerySet[Organization]:
         if getattr(self, "swagger_fake_view", False):

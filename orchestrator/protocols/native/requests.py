@@ -7,13 +7,30 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from orchestrator.access.fields import Decimal, Flag, Message, Moment, Number, StrictSerializer, Text, Word
-from orchestrator.access.specs import BIGINT, SENT, AnySpec, ExecutionSent, SourceSent, runtime_of, spec_of
-from orchestrator.lifecycle import WhenBusy
+from orchestrator.http.api.fields import (
+    SanitizedTextField,
+    StrictBooleanField,
+    StrictCharField,
+    StrictChoiceField,
+    StrictDecimalField,
+    StrictIntegerField,
+    StrictSerializer,
+    TimestampField,
+)
+from orchestrator.http.api.spec_serializers import (
+    BIGINT,
+    SPEC_PARSERS,
+    AnySpec,
+    ExecutionSent,
+    SourceSent,
+    runtime_of,
+    spec_of,
+)
+from orchestrator.services import OnConflict
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.identifiers import ULID_PATTERN
-from runtime_jobs.specs import RUNTIME, Spec
-from runtime_jobs.states import CLIENT_TRIGGERS, REPORTABLE_FAILURES, RUNNING
+from runtime_jobs.specs import RUNTIME, JobSpec
+from runtime_jobs.states import CLIENT_TRIGGERS, REPORTABLE_FAILURES, RUNNING_STATES
 
 CHUNK_LIMIT = 512 * 1024
 SLUG = "[a-z0-9][a-z0-9-]{0,62}"
@@ -22,18 +39,18 @@ PRIORITY_NAMES = ["low", "normal", "high", "emergency"]  # the others are the pl
 
 
 class Trigger(StrictSerializer):
-    kind = Word(choices=CLIENT_TRIGGERS)
-    actor = Text(required=False, allow_null=True, default=None, max_length=200, check=wrong_label)
+    kind = StrictChoiceField(choices=CLIENT_TRIGGERS)
+    actor = StrictCharField(required=False, allow_null=True, default=None, max_length=200, check=wrong_label)
 
 
 class Concurrency(StrictSerializer):
     """Of the organization's jobs that name one key one runs at a time."""
 
-    key = Text(max_length=200, check=wrong_label)
-    when_busy = Word(
-        choices=[str(word) for word in WhenBusy],
+    key = StrictCharField(max_length=200, check=wrong_label)
+    when_busy = StrictChoiceField(
+        choices=[str(word) for word in OnConflict],
         required=False,
-        default=str(WhenBusy.QUEUE),
+        default=str(OnConflict.QUEUE),
         help_text="What becomes of the others: this one waits, those before it are canceled, or this one is.",
     )
 
@@ -41,17 +58,17 @@ class Concurrency(StrictSerializer):
 class Submit(StrictSerializer):
     """What every submit has."""
 
-    org_slug = Text(pattern=SLUG)
-    project_slug = Text(pattern=SLUG)
+    org_slug = StrictCharField(pattern=SLUG)
+    project_slug = StrictCharField(pattern=SLUG)
     trigger = Trigger()
     depends_on = serializers.ListField(
-        child=Text(pattern=f"rtj_{ULID_PATTERN}"),
+        child=StrictCharField(pattern=f"rtj_{ULID_PATTERN}"),
         required=False,
         default=list,
         max_length=MOST_DEPENDENCIES,
         help_text="Jobs of the same organization that have to succeed first.",
     )
-    priority = Word(
+    priority = StrictChoiceField(
         choices=PRIORITY_NAMES,
         required=False,
         default=None,
@@ -61,7 +78,7 @@ class Submit(StrictSerializer):
     concurrency = Concurrency(required=False, default=None, allow_null=True)
 
     @staticmethod
-    def wanted(sent: dict[str, Any]) -> Spec:
+    def wanted(sent: dict[str, Any]) -> JobSpec:
         """The spec in what was sent and is valid."""
         raise NotImplementedError
 
@@ -73,16 +90,18 @@ class SubmitJob(Submit):
     execution = ExecutionSent()
 
     @staticmethod
-    def wanted(sent: dict[str, Any]) -> Spec:
+    def wanted(sent: dict[str, Any]) -> JobSpec:
         return runtime_of(sent)
 
 
 class SubmitAny(Submit):
     """POST /v1/jobs."""
 
-    job_type = Word(choices=list(SENT))
+    job_type = StrictChoiceField(choices=list(SPEC_PARSERS))
     spec = AnySpec()
-    pool = Text(pattern=SLUG, required=False, default=None, allow_null=True, help_text="Null: its project's.")
+    pool = StrictCharField(
+        pattern=SLUG, required=False, default=None, allow_null=True, help_text="Null: its project's."
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -91,38 +110,38 @@ class SubmitAny(Submit):
             raise serializers.ValidationError({"spec": error.detail}) from None
 
     @staticmethod
-    def wanted(sent: dict[str, Any]) -> Spec:
-        found: Spec = sent["wanted"]
+    def wanted(sent: dict[str, Any]) -> JobSpec:
+        found: JobSpec = sent["wanted"]
         return found
 
 
 class CancelJob(StrictSerializer):
-    reason = Message(required=False, default="", allow_blank=True, max_length=1000)
+    reason = SanitizedTextField(required=False, default="", allow_blank=True, max_length=1000)
 
 
 class RetryJob(StrictSerializer):
-    reason = Message(max_length=1000)
+    reason = SanitizedTextField(max_length=1000)
 
 
 class Claim(StrictSerializer):
     """POST /v1/runtime/leases."""
 
-    worker_id = Text(max_length=64)
-    pool = Text(pattern=SLUG, required=False, default=None, allow_null=True)
-    capabilities = serializers.DictField(child=Flag(), required=False, default=None, allow_null=True)
+    worker_id = StrictCharField(max_length=64)
+    pool = StrictCharField(pattern=SLUG, required=False, default=None, allow_null=True)
+    capabilities = serializers.DictField(child=StrictBooleanField(), required=False, default=None, allow_null=True)
     labels = serializers.ListField(
-        child=Text(max_length=63, check=wrong_label), required=False, default=None, max_length=64
+        child=StrictCharField(max_length=63, check=wrong_label), required=False, default=None, max_length=64
     )
     job_types = serializers.ListField(
-        child=Text(max_length=50, check=wrong_label),
+        child=StrictCharField(max_length=50, check=wrong_label),
         required=False,
         default=lambda: [RUNTIME],
         allow_empty=False,
         max_length=16,
     )
-    wait_seconds = Decimal(required=False, default=0, min_value=0, max_value=60)
-    acknowledge = Flag(required=False, default=False)
-    max_leases = Number(
+    wait_seconds = StrictDecimalField(required=False, default=0, min_value=0, max_value=60)
+    acknowledge = StrictBooleanField(required=False, default=False)
+    max_leases = StrictIntegerField(
         required=False, default=None, min_value=1, max_value=64, help_text="With it the answer is a list."
     )
 
@@ -135,25 +154,25 @@ class Claim(StrictSerializer):
 
 
 class Progress(StrictSerializer):
-    percent = Decimal(required=False, min_value=0, max_value=100)
-    current_step = Message(required=False, allow_blank=True, max_length=200)
-    step_index = Number(required=False, min_value=0, max_value=100_000)
-    message = Message(required=False, allow_blank=True, max_length=1000)
+    percent = StrictDecimalField(required=False, min_value=0, max_value=100)
+    current_step = SanitizedTextField(required=False, allow_blank=True, max_length=200)
+    step_index = StrictIntegerField(required=False, min_value=0, max_value=100_000)
+    message = SanitizedTextField(required=False, allow_blank=True, max_length=1000)
 
 
 class Heartbeat(StrictSerializer):
-    phase = Word(choices=[str(state) for state in RUNNING], required=False, default=None)
+    phase = StrictChoiceField(choices=[str(state) for state in RUNNING_STATES], required=False, default=None)
     progress = Progress(required=False, default=None)
 
 
 class Report(StrictSerializer):
-    phase = Word(choices=[str(state) for state in RUNNING])
+    phase = StrictChoiceField(choices=[str(state) for state in RUNNING_STATES])
 
 
 class LogChunk(StrictSerializer):
-    step = Number(required=False, default=0, min_value=0, max_value=100_000)
-    seq = Number(min_value=0, max_value=2**31 - 1)
-    chunk = Text(allow_blank=True, help_text="Base64; at most 512 KiB raw.")
+    step = StrictIntegerField(required=False, default=0, min_value=0, max_value=100_000)
+    seq = StrictIntegerField(min_value=0, max_value=2**31 - 1)
+    chunk = StrictCharField(allow_blank=True, help_text="Base64; at most 512 KiB raw.")
 
     def validate_chunk(self, text: str) -> bytes:
         try:
@@ -168,35 +187,45 @@ class LogChunk(StrictSerializer):
 class StepDone(StrictSerializer):
     """How one step went. Times are the worker's: shown to people, used for nothing."""
 
-    index = Number(min_value=0, max_value=100_000)
-    exit_code = Number(allow_null=True, min_value=-(2**31), max_value=2**31 - 1)
-    started_at = Moment(allow_null=True)
-    finished_at = Moment(allow_null=True)
+    index = StrictIntegerField(min_value=0, max_value=100_000)
+    exit_code = StrictIntegerField(allow_null=True, min_value=-(2**31), max_value=2**31 - 1)
+    started_at = TimestampField(allow_null=True)
+    finished_at = TimestampField(allow_null=True)
 
 
 class FileFound(StrictSerializer):
     """A file that matched a pattern. It is named, not kept: there is no place for it."""
 
-    type = Message(max_length=63)
-    path = Message(max_length=1024)
-    size_bytes = Number(min_value=0, max_value=BIGINT)
-    sha256 = Text(pattern="[0-9a-f]{64}")
+    type = SanitizedTextField(max_length=63)
+    path = SanitizedTextField(max_length=1024)
+    size_bytes = StrictIntegerField(min_value=0, max_value=BIGINT)
+    sha256 = StrictCharField(pattern="[0-9a-f]{64}")
 
 
 class Told(StrictSerializer):
     """What a final message may tell of what was done."""
 
-    exit_code = Number(required=False, default=None, allow_null=True, min_value=-(2**31), max_value=2**31 - 1)
+    exit_code = StrictIntegerField(
+        required=False, default=None, allow_null=True, min_value=-(2**31), max_value=2**31 - 1
+    )
     steps = serializers.ListField(child=StepDone(), required=False, max_length=256)
     files = serializers.ListField(child=FileFound(), required=False, max_length=256)
-    files_omitted = Number(required=False, min_value=0, max_value=BIGINT, help_text="Matched too, and are not named.")
+    files_omitted = StrictIntegerField(
+        required=False, min_value=0, max_value=BIGINT, help_text="Matched too, and are not named."
+    )
 
 
 class Succeeded(Told):
-    status = Word(choices=["uploaded", "succeeded"], help_text="uploaded: with the run that ingest acknowledged.")
-    ingest_run_id = Text(pattern="[A-Za-z0-9_-]{1,64}", required=False, default=None, help_text="With uploaded.")
-    uploaded_at = Moment(required=False, help_text="Checked, not kept: times are the server's.")
-    counts = serializers.DictField(child=Number(min_value=0, max_value=BIGINT), required=False, default=None)
+    status = StrictChoiceField(
+        choices=["uploaded", "succeeded"], help_text="uploaded: with the run that ingest acknowledged."
+    )
+    ingest_run_id = StrictCharField(
+        pattern="[A-Za-z0-9_-]{1,64}", required=False, default=None, help_text="With uploaded."
+    )
+    uploaded_at = TimestampField(required=False, help_text="Checked, not kept: times are the server's.")
+    counts = serializers.DictField(
+        child=StrictIntegerField(min_value=0, max_value=BIGINT), required=False, default=None
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if (attrs["status"] == "uploaded") != (attrs["ingest_run_id"] is not None):
@@ -209,9 +238,9 @@ class Complete(StrictSerializer):
 
 
 class Failed(Told):
-    status = Word(choices=["failed"])
-    reason = Word(choices=sorted(REPORTABLE_FAILURES))
-    message = Message(required=False, default="", allow_blank=True, max_length=65_536)
+    status = StrictChoiceField(choices=["failed"])
+    reason = StrictChoiceField(choices=sorted(REPORTABLE_FAILURES))
+    message = SanitizedTextField(required=False, default="", allow_blank=True, max_length=65_536)
     payload = serializers.DictField(
         required=False, default=None, help_text="With upload_failed: the run that could not be uploaded."
     )
@@ -227,12 +256,14 @@ class Fail(StrictSerializer):
 
 
 class AcknowledgeCancel(StrictSerializer):
-    message = Message(required=False, default="", allow_blank=True, max_length=4096)
+    message = SanitizedTextField(required=False, default="", allow_blank=True, max_length=4096)
 
 
 class Release(StrictSerializer):
-    message = Message(required=False, default="", allow_blank=True, max_length=4096)
-    unable = Flag(required=False, default=False, help_text="This machine cannot run it; do not offer it again.")
+    message = SanitizedTextField(required=False, default="", allow_blank=True, max_length=4096)
+    unable = StrictBooleanField(
+        required=False, default=False, help_text="This machine cannot run it; do not offer it again."
+    )
 
 
 class Nothing(StrictSerializer):

@@ -3,7 +3,7 @@
 from django.urls import include, path
 from rest_framework.routers import SimpleRouter
 
-from orchestrator.access.waiting import patient
+from orchestrator.http.asgi.long_poll import long_poll
 from orchestrator.protocols.native.breakers import BreakerViewSet, IncidentViewSet
 from orchestrator.protocols.native.jobs import AnyJobViewSet, JobViewSet
 from orchestrator.protocols.native.leases import LeaseViewSet
@@ -27,6 +27,6 @@ router.register("pools", PoolViewSet, basename="pool")
 
 urlpatterns = [
     # The claim may wait; it stands before the router's own route of the same address.
-    path("runtime/leases", patient(LeaseViewSet.as_view({"post": "create"}))),
+    path("runtime/leases", long_poll(LeaseViewSet.as_view({"post": "create"}))),
     path("", include(router.urls)),
 ]

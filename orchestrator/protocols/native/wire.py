@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leases.models import Lease
-from orchestrator.reasons.waiting import Waiting
+from orchestrator.selectors.pending_reasons.service import PendingState
 from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
-from runtime_jobs.specs import TYPES, execution_of, source_of
+from runtime_jobs.specs import JOB_TYPES, execution_of, source_of
 from runtime_jobs.states import JobState
 
 
@@ -24,7 +24,7 @@ def any_job(row: Job) -> dict[str, Any]:
     """The same of a job of any type. `spec` is what was submitted, `result` what its worker told of it."""
     return _job(row) | {
         "job_type": row.job_type,
-        "spec": TYPES[row.job_type].shown(row),
+        "spec": JOB_TYPES[row.job_type].shown(row),
         "batch_id": row.batch.batch_ulid if row.batch else None,
         "result": row.result,
     }
@@ -64,7 +64,7 @@ def failure(row: Job) -> dict[str, Any] | None:
     return {"reason": row.failure_reason, "class": row.failure_class, "message": row.failure_message}
 
 
-def waiting(found: Waiting) -> dict[str, Any]:
+def waiting(found: PendingState) -> dict[str, Any]:
     """Where a job stands in the queue and why it waits: null, both, for one that does not."""
     why = found.reason
     told = (
@@ -130,7 +130,7 @@ def claimed(lease: Lease, row: Job, *, egress: list[str], unsent_run: dict[str, 
             "org_slug": row.org_slug,
             "project_slug": row.project_slug,
             "job_type": row.job_type,
-            **TYPES[row.job_type].leased(row, {"least_isolation": row.least_isolation, "egress": egress}),
+            **JOB_TYPES[row.job_type].leased(row, {"least_isolation": row.least_isolation, "egress": egress}),
             "trigger": {"kind": row.trigger_kind, "actor": row.trigger_actor},
             "attempt": row.attempt,
             "retry_of": row.retry_of_job_ulid,

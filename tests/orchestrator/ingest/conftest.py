@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.calling import Caller
+from tests.api_client import Caller
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
 from tests.workers.traced import ended, order, recorded
-from workers.engines.base import NetworkRecord, Places, Resources
+from workers.engines.contract import MountPoints, NetworkRecord, ResourceUsage
 from workers.report.report import RunReport
 
 
@@ -32,13 +32,13 @@ def metadata_of(job: Any, worker: Any) -> dict[str, Any]:
 
 def payload_for(job: Any, worker: Any, *, name: str = "hostile", **end: Any) -> dict[str, Any]:
     """What our own worker would upload."""
-    report = RunReport(Places())
+    report = RunReport(MountPoints())
     report.feed(recorded(name))
     network = (
         NetworkRecord("packages.example.test", 443, "allowed", "203.0.113.9", 4_000, 2_500_000),
         NetworkRecord("evil.example.test", 443, "refused", reason="not allowed"),
     )
-    peaks = Resources(memory_bytes=180 << 20, processes=9, disk_bytes=12 << 20, cpu_seconds=1.4)
+    peaks = ResourceUsage(memory_bytes=180 << 20, processes=9, disk_bytes=12 << 20, cpu_seconds=1.4)
     end = {"exit_code": 5, "network": network, "resources": peaks, "output_bytes": 5_200} | end
     return report.payload(metadata=metadata_of(job, worker), ended=ended(**end), order=order())
 

@@ -4,8 +4,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from orchestrator.ingest.formatting import bytes_in_words, seconds_in_words
 from orchestrator.ingest.models import Run
-from orchestrator.ingest.wording import bytes_in_words, seconds_in_words
 from runtime_jobs.models import Membership
 from tests.factories import OrganizationFactory
 from tests.orchestrator.ingest.conftest import payload_for

@@ -5,11 +5,11 @@ from importlib import import_module
 import pytest
 from django.db import connection
 
-from orchestrator import lifecycle
-from orchestrator.audit.inspection import inspect
+from orchestrator import services
+from orchestrator.audit.runner import run_audit
 from orchestrator.ingest.models import Run
 from runtime_jobs.models import Job
-from tests.calling import Caller, refused
+from tests.api_client import Caller, refused
 from tests.factories import OPERATOR, WorkerFactory, submitted
 from tests.orchestrator.ingest.conftest import payload_for
 from workers.report.report import encoded
@@ -55,7 +55,7 @@ def test_a_worker_that_released_the_job_plants_no_result(queued, mallory, worker
     assert done.status_code == 200
     run = Run.objects.get(run_id=Job.objects.get(pk=queued.pk).ingest_run_id)
     assert (run.worker_id, run.fence, run.payload["outcome"]["exit_code"]) == (worker.worker_id, 2, 5)
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_a_run_uploaded_before_the_release_is_not_the_next_holders(queued, mallory, worker, wendy):
@@ -76,7 +76,7 @@ def test_a_run_uploaded_before_the_release_is_not_the_next_holders(queued, mallo
     assert answer.status_code == 201
     assert answer.json()["run_id"] != forged
     assert wendy.post(complete, completion(answer.json()["run_id"])).status_code == 200
-    assert inspect() == []
+    assert run_audit() == []
 
 
 def test_a_worker_that_holds_the_job_again_uploads_it_again(queued, worker, wendy):
@@ -96,9 +96,9 @@ def test_a_worker_that_holds_the_job_again_uploads_it_again(queued, worker, wend
 def test_no_ended_lease_opens_ingest(job, worker, wendy, payload, end):
     lease = job.leases.get()
     if end == "expired":
-        lifecycle.expire(job_ulid=job.job_ulid, now=lease.expires_at)
+        services.expire(job_ulid=job.job_ulid, now=lease.expires_at)
     elif end == "revoked":
-        lifecycle.revoke(job_ulid=job.job_ulid, by=OPERATOR, reason="x")
+        services.revoke(job_ulid=job.job_ulid, by=OPERATOR, reason="x")
     else:
         wendy.post(f"{LEASES}/{lease.lease_ulid}/fail", {"result": {"status": "failed", "reason": "worker_error"}})
     refused(lambda: wendy.post(PATH, encoded(payload)), 409, "stale_lease")
@@ -152,7 +152,7 @@ class TestRunsOfTheReleaseBefore:
         assert (again.status_code, again.json()["run_id"]) == (200, "run_old")
         complete = f"{LEASES}/{job.leases.get().lease_ulid}/complete"
         assert wendy.post(complete, completion("run_old")).status_code == 200
-        assert inspect() == []
+        assert run_audit() == []
 
     def test_an_upload_by_another_worker_or_before_the_lease_does_not(self, job, worker, wendy, mallory, payload):
         complete = f"{LEASES}/{job.leases.get().lease_ulid}/complete"
@@ -165,8 +165,8 @@ class TestRunsOfTheReleaseBefore:
 
     def test_the_audit_names_a_job_whose_run_is_another_workers(self, job, worker, wendy, mallory, payload):
         self.stored(job, mallory, payload)
-        lifecycle.complete(lease_ulid=job.leases.get().lease_ulid, worker=worker, ingest_run_id="run_old")
-        [finding] = inspect()
+        services.complete(lease_ulid=job.leases.get().lease_ulid, worker=worker, ingest_run_id="run_old")
+        [finding] = run_audit()
         assert (finding.code, finding.broken_for) == ("I18", (job.job_ulid,))
         Run.objects.all().delete()
 

@@ -12,12 +12,12 @@ from django.db import connection, transaction
 
 from orchestrator.ingest.examples import UPLOAD
 from orchestrator.ingest.models import Run
-from orchestrator.ingest.requests import RunUpload
 from orchestrator.ingest.runs import digest_of
-from tests.calling import Caller, problem_of, refused
+from orchestrator.ingest.serializers import RunUpload
+from tests.api_client import Caller, problem_of, refused
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
 from tests.orchestrator.ingest.conftest import payload_for
-from tests.orchestrator.test_races import together
+from tests.orchestrator.services.test_races import together
 from workers.report.report import encoded
 
 pytestmark = pytest.mark.django_db

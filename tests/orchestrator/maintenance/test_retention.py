@@ -14,20 +14,20 @@ from django.db import DatabaseError, OperationalError, connection, connections, 
 from django.db.transaction import TransactionManagementError
 from psycopg.errors import QueryCanceled
 
-from config.places import BASE_DIR
+from config.paths import BASE_DIR
 from leases.models import Lease
-from orchestrator import lifecycle
-from orchestrator.audit.inspection import inspect
+from orchestrator import services
+from orchestrator.audit.runner import run_audit
 from orchestrator.checks import retention as retention_check
 from orchestrator.ingest.models import Run
-from orchestrator.lifecycle import Origin, Planned
-from orchestrator.lifecycle.left_behind import Reference
 from orchestrator.maintenance import retention
 from orchestrator.maintenance.retention import Retention, count_old_rows
 from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, Incident
+from orchestrator.services import BatchJob, BatchSubmission
+from orchestrator.services.artifacts import ArtifactRef
 from runtime_jobs import events
-from runtime_jobs.clock import database_time
+from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Artifact, Batch, Dependency, IdempotencyKey, Job, JobEvent, LogChunk, UnsentRun
 from runtime_jobs.specs import steps_policy
 from runtime_jobs.states import FailureReason
@@ -52,8 +52,8 @@ def ended(job: Job, at: datetime, *, reason: FailureReason = FailureReason.WORKE
     claim = claimed(now=at, job_types=("runtime", "steps"))
     assert claim.job.job_ulid == job.job_ulid
     end = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker, "now": at + timedelta(seconds=2)}
-    lifecycle.append_log(**(end | {"now": at + timedelta(seconds=1)}), seq=0, chunk=b"x" * 100)
-    lifecycle.fail(**end, reason=reason, artifacts=(Reference("log", f"https://example/{job.pk}"),), **more)
+    services.append_log(**(end | {"now": at + timedelta(seconds=1)}), seq=0, chunk=b"x" * 100)
+    services.fail(**end, reason=reason, artifacts=(ArtifactRef("log", f"https://example/{job.pk}"),), **more)
     return Job.objects.get(pk=job.pk)
 
 
@@ -64,7 +64,7 @@ def project(db):
 
 @pytest.fixture
 def long_ago(db) -> datetime:
-    return database_time() - OLD
+    return database_now() - OLD
 
 
 def kept() -> set[str]:
@@ -81,7 +81,7 @@ def prune() -> Counter[str]:
 
 def test_an_old_job_is_deleted_with_all_that_belongs_to_it(project, long_ago):
     ended(submitted(project, now=long_ago), long_ago)
-    young = ended(submitted(project), database_time())
+    young = ended(submitted(project), database_now())
     deleted = prune()
     assert kept() == {young.job_ulid}
     assert deleted == {
@@ -94,7 +94,7 @@ def test_an_old_job_is_deleted_with_all_that_belongs_to_it(project, long_ago):
 
 @pytest.mark.parametrize(("days", "remains"), [(364.9, True), (365.1, False)])
 def test_the_age_is_counted_from_the_end_of_the_job(project, long_ago, days, remains):
-    at = database_time() - timedelta(days=days)
+    at = database_now() - timedelta(days=days)
     job = submitted(project, now=long_ago)
     ended(job, at)
     prune()
@@ -110,12 +110,12 @@ def test_jobs_that_have_not_ended_stay_whatever_their_age(project, long_ago):
 
 def test_all_attempts_of_a_job_are_deleted_together_or_not_at_all(project, long_ago):
     first = ended(submitted(project, now=long_ago), long_ago)
-    second = lifecycle.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    second = services.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
     assert +prune() == {"runtime_job_log_chunks": 1}, "its log has a period of its own"
-    ended(second, database_time())
+    ended(second, database_now())
     prune()
     assert kept() == {first.job_ulid, second.job_ulid}
-    later = database_time() + OLD
+    later = database_now() + OLD
     Retention().delete_all(now=later)
     assert kept() == set()
 
@@ -126,11 +126,9 @@ def test_a_run_that_waits_for_its_upload_keeps_its_job(project, long_ago):
     )
     prune()
     assert kept() == {failed.job_ulid}
-    again = lifecycle.resend(job_ulid=failed.job_ulid, by=OPERATOR, reason="up again", now=long_ago).job
+    again = services.reupload(job_ulid=failed.job_ulid, by=OPERATOR, reason="up again", now=long_ago).job
     claim = claimed(WorkerFactory(capabilities=["linux", "resend"]), now=long_ago)
-    lifecycle.complete(
-        lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="run_1", now=long_ago
-    )
+    services.complete(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="run_1", now=long_ago)
     assert UnsentRun.objects.count() == 2
     assert Job.objects.get(pk=again.pk).ingest_run_id == "run_1"
     prune()
@@ -151,13 +149,13 @@ def test_what_a_younger_job_depends_on_stays_and_an_old_line_goes_as_a_whole(pro
 
 
 def batch_of(project, number: int, at: datetime) -> Batch:
-    origin = Origin(
+    origin = BatchSubmission(
         org_slug=project.organization.slug, project_slug=project.slug, trigger_kind="manual", trigger_actor="alice",
         correlation_id="test", source_address=None, source=None, details={},
     )  # fmt: skip
-    jobs = [Planned(steps_spec(name=f"job-{place}")) for place in range(number)]
+    jobs = [BatchJob(steps_spec(name=f"job-{place}")) for place in range(number)]
     policy = steps_policy(**TIMINGS)
-    outcome = lifecycle.submit_batch(
+    outcome = services.submit_batch(
         origin, jobs, policy_of=lambda _: policy, default_pool="shared-linux", by=ALICE, now=at
     )
     return outcome.batch
@@ -177,7 +175,7 @@ def test_a_batch_is_deleted_with_all_of_its_jobs_or_not_at_all(project, long_ago
 
 def test_logs_runs_and_records_have_periods_of_their_own(project, settings):
     settings.RETENTION_DAYS = settings.RETENTION_DAYS | {"logs": 5, "runs": 7}
-    now = database_time()
+    now = database_now()
     job = ended(submitted(project, now=now - timedelta(days=6)), now - timedelta(days=6))
     Run.objects.create(
         run_id="run_1", job_id="rtj_1", org_slug="a", project_slug="b", worker_id="w", payload={}, payload_sha256="",
@@ -263,7 +261,7 @@ def test_one_function_alone_opens_the_guard_of_the_events():
 def test_a_step_that_takes_too_long_is_tried_again_with_fewer_jobs(project, long_ago, monkeypatch):
     for _ in range(5):
         ended(submitted(project, now=long_ago), long_ago)
-    original, sizes = lifecycle.delete_finished_jobs, []
+    original, sizes = services.delete_finished_jobs, []
 
     def limited(*, job_ids, finished_before):
         sizes.append(len(job_ids))
@@ -271,7 +269,7 @@ def test_a_step_that_takes_too_long_is_tried_again_with_fewer_jobs(project, long
             raise OperationalError("statement timeout") from QueryCanceled()
         return original(job_ids=job_ids, finished_before=finished_before)
 
-    monkeypatch.setattr(lifecycle, "delete_finished_jobs", limited)
+    monkeypatch.setattr(services, "delete_finished_jobs", limited)
     monkeypatch.setattr(retention, "JOBS", 8)
     Retention().delete_all()
     assert not Job.objects.exists()
@@ -306,8 +304,8 @@ class Traffic(threading.Thread):
         try:
             while not self.over.is_set():
                 submitted(self.project)
-                lease = lifecycle.claim(worker=self.worker, offer=offer(self.worker)).lease
-                lifecycle.fail(lease_ulid=lease.lease_ulid, worker=self.worker, reason=FailureReason.WORKER_ERROR)
+                lease = services.claim(worker=self.worker, offer=offer(self.worker)).lease
+                services.fail(lease_ulid=lease.lease_ulid, worker=self.worker, reason=FailureReason.WORKER_ERROR)
                 self.done += 1
         except BaseException as error:  # noqa: BLE001 the test's own thread looks at it
             self.trouble.append(error)
@@ -329,7 +327,7 @@ SELECT {columns}, 'rtj_old' || n, 'old' || n || '/' || id
 def a_years_worth(template: Job, jobs: int) -> None:
     """Copies of an ended job with its events, leases and log, all of them old."""
     changed = {"job_ulid", "root_job_ulid", "created_at", "started_at", "phase_at", "finished_at", "updated_at"}
-    values = {"jobs": jobs, "template": template.job_ulid, "at": database_time() - OLD}
+    values = {"jobs": jobs, "template": template.job_ulid, "at": database_now() - OLD}
 
     def columns(model, *without: str) -> str:
         fields = (field for field in model._meta.concrete_fields if not field.generated)
@@ -347,7 +345,7 @@ def a_years_worth(template: Job, jobs: int) -> None:
 @pytest.mark.timeout(300)
 def test_a_years_worth_is_deleted_while_claims_go_on_undisturbed():
     project = ProjectFactory()
-    template = ended(submitted(project), database_time())
+    template = ended(submitted(project), database_now())
     a_years_worth(template, 3000)
     Job.objects.filter(pk=template.pk)
     assert count_old_rows()["runtime_jobs"] == 3000
@@ -364,7 +362,7 @@ def test_a_years_worth_is_deleted_while_claims_go_on_undisturbed():
     assert (deleted["runtime_jobs"], deleted["runtime_job_events"]) == (3000, 12000)
     assert deadlocks_so_far() == deadlocks
     assert Job.objects.count() == 1 + sum(one.done for one in traffic)
-    assert [str(finding) for finding in inspect(chains=True)] == []
+    assert [str(finding) for finding in run_audit(chains=True)] == []
 
 
 def deadlocks_so_far() -> int:
@@ -390,7 +388,7 @@ def elsewhere(operation: Callable[[], object]) -> threading.Thread:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_job_that_somebody_has_locked_is_left_for_later_and_not_waited_for():
-    project, at = ProjectFactory(), database_time() - OLD
+    project, at = ProjectFactory(), database_now() - OLD
     jobs = [ended(submitted(project, now=at), at) for _ in range(2)]
     has_locked, go_on = threading.Event(), threading.Event()
 

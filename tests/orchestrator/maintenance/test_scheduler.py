@@ -7,26 +7,27 @@ from django.db import InterfaceError, OperationalError
 from psycopg.errors import AdminShutdown, ConnectionFailure, DeadlockDetected, DiskFull, LockNotAvailable
 
 from config.databases import TIMEOUTS
-from leases import lanes
-from leases.limits import Subject
 from leases.models import Lease, Limit, LimitScope
+from leases.scheduling import lanes
+from leases.scheduling.limits import LimitTarget
 from leases.states import OPEN
-from orchestrator import lifecycle, scheduling, sweeps
+from orchestrator import services
 from orchestrator.checks import scheduler_takeover
-from orchestrator.lifecycle import unblocking
+from orchestrator.maintenance import leases as maintenance_leases
+from orchestrator.maintenance import metrics_aggregation, queues
 from orchestrator.maintenance import scheduler as scheduler_module
 from orchestrator.maintenance.leadership import Leadership, LeadershipLost
 from orchestrator.maintenance.rows import RowRunner
 from orchestrator.maintenance.scheduler import FAILED_RUNS_TO_YIELD, Scheduler, Task
 from orchestrator.models import ClockBeat, Count
-from orchestrator.tally import counting
-from runtime_jobs.clock import database_time
+from orchestrator.services import dependency_propagation
+from runtime_jobs.db_errors import is_database_unavailable
+from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import EndedDependency, Job
 from runtime_jobs.states import JobState
-from runtime_jobs.trouble import is_away
 from tests.factories import OPERATOR, ProjectFactory, claimed, submitted
-from tests.orchestrator.conftest import after
+from tests.orchestrator.services.conftest import after
 
 pytestmark = pytest.mark.django_db
 ROWS = [{"job_ulid": name} for name in ("rtj_a", "rtj_b", "rtj_c")]
@@ -93,24 +94,24 @@ def test_a_row_that_fails_is_left_alone_for_longer_each_time_and_hides_no_other(
 
 def test_more_failing_leases_than_a_page_holds_keep_no_other_from_its_end(monkeypatch):
     """The first page is full of leases whose end fails: the next round takes those behind them."""
-    monkeypatch.setattr(sweeps, "BATCH", 2)
+    monkeypatch.setattr(maintenance_leases, "BATCH", 2)
     project = ProjectFactory()
     leases = []
     for _ in range(3):
         submitted(project)
         leases.append(claimed(acknowledge=True).lease)
     broken = {lease.job_id for lease in leases[:2]}
-    original = lifecycle.expire
+    original = services.expire
 
     def expire(*, job_ulid, now):
         if job_ulid in broken:
             raise RuntimeError("a bug")
         return original(job_ulid=job_ulid, now=now)
 
-    monkeypatch.setattr(lifecycle, "expire", expire)
+    monkeypatch.setattr(services, "expire", expire)
     rows = RowRunner("expire_leases")
     for _ in range(2):
-        sweeps.expire_leases(rows, now=after(leases[2].leased_at, 31))
+        maintenance_leases.expire_leases(rows, now=after(leases[2].leased_at, 31))
     assert Lease.objects.filter(state__in=OPEN).count() == 2
     assert Job.objects.get(job_ulid=leases[2].job_id).state == JobState.QUEUED
 
@@ -197,10 +198,10 @@ def test_a_leader_that_another_one_has_replaced_stops_in_the_middle_of_its_round
 
 
 def test_a_beat_of_the_release_before_counts_as_one_of_a_leader():
-    ClockBeat.objects.create(pk=1, leader="old:1", beat_at=database_time())
+    ClockBeat.objects.create(pk=1, leader="old:1", beat_at=database_now())
     new = Leadership("new", takeover_seconds=6)
     assert not new.hold()
-    ClockBeat.objects.update(beat_at=database_time() - timedelta(seconds=7))
+    ClockBeat.objects.update(beat_at=database_now() - timedelta(seconds=7))
     assert new.hold()
 
 
@@ -218,25 +219,25 @@ def test_numbers_that_cannot_be_counted_end_no_round(monkeypatch, caplog):
     def advance(_self):
         raise OperationalError("statement timeout") from DeadlockDetected()
 
-    monkeypatch.setattr(counting.Tally, "advance", advance)
+    monkeypatch.setattr(metrics_aggregation.EventCounter, "advance", advance)
     assert Scheduler(period=1).round()
     assert "task count_metrics failed" in caplog.text
 
 
 def test_what_is_no_trouble_with_the_connection_is_not_away():
-    assert not is_away(ValueError())
-    assert is_away(OperationalError())
+    assert not is_database_unavailable(ValueError())
+    assert is_database_unavailable(OperationalError())
 
 
 def test_a_piece_that_cannot_be_done_keeps_no_other_from_its_turn(monkeypatch, caplog):
-    subject = Subject(LimitScope.POOL, "", "shared-linux")
-    lifecycle.pause(subject=subject, until=database_time() + timedelta(hours=1), by=OPERATOR, reason="test")
-    Limit.objects.update(until=database_time())
+    subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
+    services.pause(subject=subject, until=database_now() + timedelta(hours=1), by=OPERATOR, reason="test")
+    Limit.objects.update(until=database_now())
 
     def locked():
         raise OperationalError("lock timeout") from LockNotAvailable()
 
-    monkeypatch.setattr(lanes, "due", locked)
+    monkeypatch.setattr(lanes, "activate_due", locked)
     assert Scheduler(period=1).round()
     assert not Limit.objects.exists()
     assert "task activate_due_queues failed" in caplog.text
@@ -245,17 +246,17 @@ def test_a_piece_that_cannot_be_done_keeps_no_other_from_its_turn(monkeypatch, c
 def test_every_task_of_scheduling_runs():
     names = [task.name for task in scheduler_module.TASKS]
     assert len(set(names)) == len(names)
-    assert {task.__name__ for task in (*scheduling.EVERY_ROUND, *scheduling.SLOW)} <= set(names)
+    assert {task.__name__ for task in (*queues.EVERY_ROUND, *queues.SLOW)} <= set(names)
 
 
 def test_a_dependent_that_fails_is_tried_once_a_round_and_stops_no_other(monkeypatch, caplog):
     project = ProjectFactory()
     first = submitted(project)
     dependents = [submitted(project, depends_on=(first,)) for _ in range(3)]
-    monkeypatch.setattr(unblocking, "FEW", 0)
-    lifecycle.complete(lease_ulid=(claim := claimed()).lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="r")
+    monkeypatch.setattr(dependency_propagation, "INLINE_LIMIT", 0)
+    services.complete(lease_ulid=(claim := claimed()).lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="r")
     assert EndedDependency.objects.count() == 1
-    tried, original = [], unblocking._gone_on
+    tried, original = [], dependency_propagation._gone_on
 
     def gone_on(job, standing, at):
         if job.pk == dependents[0].pk:
@@ -263,18 +264,18 @@ def test_a_dependent_that_fails_is_tried_once_a_round_and_stops_no_other(monkeyp
             raise RuntimeError("a bug")
         return original(job, standing, at)
 
-    monkeypatch.setattr(unblocking, "_gone_on", gone_on)
-    lifecycle.follow_ends(most=200)
+    monkeypatch.setattr(dependency_propagation, "_gone_on", gone_on)
+    services.propagate_pending(most=200)
     assert Job.objects.filter(state=JobState.QUEUED).count() == 2
     assert len(tried) == 2, "once with its page, once alone"
-    monkeypatch.setattr(unblocking, "_gone_on", original)
-    lifecycle.follow_ends(most=200)
+    monkeypatch.setattr(dependency_propagation, "_gone_on", original)
+    services.propagate_pending(most=200)
     assert Job.objects.filter(state=JobState.QUEUED).count() == 3
 
 
 def test_running_jobs_that_are_not_due_are_not_loaded(monkeypatch, django_assert_max_num_queries):
     project = ProjectFactory()
-    now = database_time()
+    now = database_now()
     for seconds in (300, 360):
         submitted(project, timeout_seconds=seconds)
         lease = claimed().lease
@@ -283,14 +284,14 @@ def test_running_jobs_that_are_not_due_are_not_loaded(monkeypatch, django_assert
     original = Job.from_db.__func__
     monkeypatch.setattr(Job, "from_db", classmethod(lambda cls, *a: loaded.append(1) or original(cls, *a)))
     due = []
-    monkeypatch.setattr(lifecycle, "time_out", lambda job_ulid, now: due.append(job_ulid))
+    monkeypatch.setattr(services, "time_out", lambda job_ulid, now: due.append(job_ulid))
     rows = RowRunner()
     with django_assert_max_num_queries(2):
-        sweeps.time_out_phases(rows, now=after(now, 360))
+        maintenance_leases.time_out_phases(rows, now=after(now, 360))
     assert (due, loaded) == ([], [])
-    sweeps.time_out_phases(rows, now=after(now, 361))
+    maintenance_leases.time_out_phases(rows, now=after(now, 361))
     assert (len(due), loaded) == (1, [])
-    sweeps.time_out_phases(RowRunner(), now=after(now, 421))
+    maintenance_leases.time_out_phases(RowRunner(), now=after(now, 421))
     assert len(due) == 3
     Job.objects.update(state=JobState.STARTING, executing_at=None)  # else the audit after the test finds it
 

@@ -18,14 +18,14 @@ import pytest
 import requests
 from django.db import connection
 
-from config.places import BASE_DIR
+from config.paths import BASE_DIR
 from leases.models import Lease
 from orchestrator.models import ClockBeat
-from runtime_jobs.clock import database_time
+from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from tests.factories import claimed, submitted
+from tests.live_server import Server, eventually, serving
 from tests.orchestrator.maintenance.unix_proxy import UnixProxy
-from tests.serving import Server, eventually, serving
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 TAKEOVER_LIMIT_SECONDS = 10.0
@@ -120,7 +120,7 @@ def silent_job() -> Lease:
     """A job whose worker has fallen silent: only a scheduler that works ends its lease."""
     submitted()
     lease = claimed().lease
-    Lease.objects.filter(pk=lease.pk).update(expires_at=database_time())
+    Lease.objects.filter(pk=lease.pk).update(expires_at=database_now())
     return lease
 
 

@@ -10,35 +10,37 @@ from typing import Any
 
 from tests.workers.agent.conftest import claim_body
 from tests.workers.agent.scripted import Answer, ScriptedServer
-from workers.agent import wire
-from workers.agent.bench import Bench
+from workers.agent.active_leases import ActiveLeases
 from workers.agent.checkout import Checkout, Mirrors
-from workers.agent.client import Client
-from workers.agent.delivery import Delivery
-from workers.agent.execution import JobRun
-from workers.agent.heartbeat import Heartbeat
-from workers.agent.holding import Holdings
-from workers.agent.spool import Spool
-from workers.agent.transport import Patience, Transport
-from workers.agent.trust import TrustWindow
-from workers.agent.upload import Ingest
+from workers.agent.context import WorkerContext
+from workers.agent.heartbeat import HeartbeatSender
+from workers.agent.http import wire
+from workers.agent.http.client import OrchestratorClient
+from workers.agent.http.transport import Timeouts, Transport
+from workers.agent.job_runner import JobRunner
+from workers.agent.lease_watchdog import LeaseWatchdog
+from workers.agent.result_delivery import ResultDelivery
+from workers.agent.result_spool import ResultSpool
+from workers.agent.upload import IngestClient
 from workers.agent.workspace import WorkFolder
-from workers.engines.base import Engine
+from workers.engines.contract import Engine
 
 STORED = Answer(201, {"run_id": "run_1", "created": True})
 
 
 @contextlib.contextmanager
-def a_bench(server: ScriptedServer, client: Client, root: Path, engine: Engine, **changes: Any) -> Iterator[Bench]:
+def a_bench(
+    server: ScriptedServer, client: OrchestratorClient, root: Path, engine: Engine, **changes: Any
+) -> Iterator[WorkerContext]:
     """The mirrors are `root/mirrors`, the workspaces `root/work`."""
     server.on("run", STORED)
     transport = Transport(server.url, lambda: "rto_worker_x")
     folder = WorkFolder(root / "work")
-    holdings = Holdings()
-    heartbeat, window = Heartbeat(client, holdings), TrustWindow(holdings)
+    holdings = ActiveLeases()
+    heartbeat, window = HeartbeatSender(client, holdings), LeaseWatchdog(holdings)
     heartbeat.start()
     window.start()
-    spool = Spool(folder.spool)
+    spool = ResultSpool(folder.spool)
     values = {
         "worker_id": "wrk_01jworker",
         "client": client,
@@ -48,10 +50,10 @@ def a_bench(server: ScriptedServer, client: Client, root: Path, engine: Engine, 
         "checkout": Checkout(Mirrors({"https://github.com/": f"{root}/mirrors/"})),
         "folder": folder,
         "spool": spool,
-        "delivery": Delivery(client, Ingest(transport, Patience(1, 1, 2)), spool, upload_seconds=2),
+        "delivery": ResultDelivery(client, IngestClient(transport, Timeouts(1, 1, 2)), spool, upload_seconds=2),
     }
     try:
-        yield Bench(**(values | changes))
+        yield WorkerContext(**(values | changes))
     finally:
         heartbeat.close()
         window.close()
@@ -59,7 +61,7 @@ def a_bench(server: ScriptedServer, client: Client, root: Path, engine: Engine, 
         transport.close()
 
 
-def a_run(bench: Bench, commit: str, *words: str, **changes: Any) -> JobRun:
+def a_run(bench: WorkerContext, commit: str, *words: str, **changes: Any) -> JobRunner:
     """A job for the null engine: `words` are its instructions."""
     defaults = {
         "source__git_commit": commit,
@@ -74,11 +76,11 @@ def a_run(bench: Bench, commit: str, *words: str, **changes: Any) -> JobRun:
             body["job"][outer][inner] = value
         else:
             body["job"][outer] = value
-    return JobRun(bench, wire.lease(body), slot=0)
+    return JobRunner(bench, wire.lease(body), slot=0)
 
 
 @contextlib.contextmanager
-def running(run: JobRun) -> Iterator[threading.Thread]:
+def running(run: JobRunner) -> Iterator[threading.Thread]:
     """Run it in a thread of its own; at the end it must have come to its end."""
     thread = threading.Thread(target=run.run, daemon=True)
     thread.start()

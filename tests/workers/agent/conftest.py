@@ -13,9 +13,9 @@ import pytest
 
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import ScriptedServer, scripted_server
-from workers.agent import wire
-from workers.agent.client import Client
-from workers.agent.credentials import Token
+from workers.agent.credentials import TokenFile
+from workers.agent.http import wire
+from workers.agent.http.client import OrchestratorClient
 
 LEASE_ID = "rtl_01jcapabilitythatmustnotleak"
 TOKEN = "rto_worker_thatmustnotleakeither"
@@ -37,8 +37,8 @@ def token_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(server: ScriptedServer, token_file: Path) -> Iterator[Client]:
-    client = Client(server.url, Token(token_file), "01jsession")
+def client(server: ScriptedServer, token_file: Path) -> Iterator[OrchestratorClient]:
+    client = OrchestratorClient(server.url, TokenFile(token_file), "01jsession")
     yield client
     client.close()
 
@@ -83,12 +83,12 @@ def claim_body(**changes: Any) -> dict[str, Any]:
     return {"lease_id": LEASE_ID, "lease_expires_at": "2026-01-01T00:00:00Z", "job": job}
 
 
-def a_lease(**changes: Any) -> wire.Lease:
+def a_lease(**changes: Any) -> wire.LeasePayload:
     return wire.lease(claim_body(**changes))
 
 
 @pytest.fixture
-def lease() -> wire.Lease:
+def lease() -> wire.LeasePayload:
     return a_lease()
 
 

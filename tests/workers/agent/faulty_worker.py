@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 sys.argv[0] = str(ROOT / "manage.py")
 
+from workers.agent.claim_loop import ClaimLoop  # noqa: E402
 from workers.agent.crash import CrashHandler  # noqa: E402 - after the path
-from workers.agent.heartbeat import Heartbeat  # noqa: E402
-from workers.agent.loop import Loop  # noqa: E402
-from workers.agent.trust import TrustWindow  # noqa: E402
+from workers.agent.heartbeat import HeartbeatSender  # noqa: E402
+from workers.agent.lease_watchdog import LeaseWatchdog  # noqa: E402
 
 FAULTS = Path(os.environ["FAULT_FILE"])
 
@@ -40,9 +40,9 @@ def hanging(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-Heartbeat.beat_due = failing("heartbeat", Heartbeat.beat_due)  # type: ignore[method-assign]
-TrustWindow.look = failing("watchdog", TrustWindow.look)  # type: ignore[method-assign]
-Loop._see_out = hanging("drain", Loop._see_out)  # type: ignore[method-assign]
+HeartbeatSender.beat_due = failing("heartbeat", HeartbeatSender.beat_due)  # type: ignore[method-assign]
+LeaseWatchdog.look = failing("watchdog", LeaseWatchdog.look)  # type: ignore[method-assign]
+ClaimLoop._see_out = hanging("drain", ClaimLoop._see_out)  # type: ignore[method-assign]
 CrashHandler.__init__.__kwdefaults__["forced_exit_seconds"] = float(os.environ.get("FORCED_EXIT_SECONDS", "20"))
 
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -13,25 +13,25 @@ import pytest
 from tests.workers.agent.benches import STORED
 from tests.workers.agent.conftest import TOKEN, a_lease
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, scripted_server, stale
-from workers.agent import agent as module
-from workers.agent.agent import Agent, Options, capabilities
-from workers.agent.errors import StartRefused
-from workers.agent.slots import Slots
-from workers.agent.spool import Entry, Spool
-from workers.engines.base import Capabilities, Isolation
-from workers.engines.null import FLAG, Null
+from workers.agent import worker as module
+from workers.agent.errors import WorkerStartError
+from workers.agent.result_spool import ResultSpool, SpoolEntry
+from workers.agent.slots import WorkerSlots
+from workers.agent.worker import WorkerOptions, WorkerProcess, capabilities
+from workers.engines.contract import EngineCapabilities, Isolation
+from workers.engines.null import FLAG, NullEngine
 
 
-class Engine(Null):
+class Engine(NullEngine):
     """The null engine, with what `check` finds and a list of what it was asked."""
 
-    def __init__(self, found: Capabilities | None = None, owner: int | None = None) -> None:
+    def __init__(self, found: EngineCapabilities | None = None, owner: int | None = None) -> None:
         super().__init__()
         self.found = found or super().check()
         self.cleaned: list[Sequence[int]] = []
         self._owner = owner
 
-    def check(self) -> Capabilities:
+    def check(self) -> EngineCapabilities:
         return self.found
 
     def owner(self, slot: int) -> int | None:
@@ -44,12 +44,12 @@ class Engine(Null):
 @pytest.fixture(autouse=True)
 def _null(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(FLAG, "1")
-    monkeypatch.setattr(module, "Slots", lambda count: Slots(count, tmp_path / "slots"))
+    monkeypatch.setattr(module, "WorkerSlots", lambda count: WorkerSlots(count, tmp_path / "slots"))
 
 
 @pytest.fixture
-def options(server: ScriptedServer, token_file: Path, open_dir: Path) -> Options:
-    return Options(
+def options(server: ScriptedServer, token_file: Path, open_dir: Path) -> WorkerOptions:
+    return WorkerOptions(
         server=server.url, token_file=token_file, worker_id=None, pool="shared-linux", work_dir=open_dir / "work"
     )
 
@@ -60,40 +60,40 @@ def other() -> Iterator[ScriptedServer]:
         yield scripted
 
 
-def spooled(options: Options, **changes: Any) -> Entry:
+def spooled(options: WorkerOptions, **changes: Any) -> SpoolEntry:
     folder = options.work_dir / "spool"
     folder.mkdir(parents=True, exist_ok=True)
-    entry = replace(Entry(options.server, a_lease(), {"exit_code": 0}, b'{"schema_version":"run.v1"}'), **changes)
-    Spool(folder).put(entry)
+    entry = replace(SpoolEntry(options.server, a_lease(), {"exit_code": 0}, b'{"schema_version":"run.v1"}'), **changes)
+    ResultSpool(folder).put(entry)
     return entry
 
 
 def test_a_machine_that_lacks_something_is_not_offered_and_each_lack_is_named(
-    options: Options, server: ScriptedServer, caplog: pytest.LogCaptureFixture
+    options: WorkerOptions, server: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lacking = Capabilities(missing=("user namespaces are off", "strace is not installed"))
-    with pytest.raises(StartRefused, match="cannot run here: user namespaces are off; strace is not installed"):
-        Agent(options, Engine(lacking)).run()
+    lacking = EngineCapabilities(missing=("user namespaces are off", "strace is not installed"))
+    with pytest.raises(WorkerStartError, match="cannot run here: user namespaces are off; strace is not installed"):
+        WorkerProcess(options, Engine(lacking)).run()
     assert server.asked == []
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
 
 
 def test_a_machine_without_git_is_not_offered(
-    options: Options, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    options: WorkerOptions, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(StartRefused, match="not installed on this machine: git, setpriv, prlimit"):
-        Agent(options, Engine()).run()
+    with pytest.raises(WorkerStartError, match="not installed on this machine: git, setpriv, prlimit"):
+        WorkerProcess(options, Engine()).run()
     assert server.asked == []
 
 
-def test_soft_limits_are_said_to_be_soft(options: Options, caplog: pytest.LogCaptureFixture) -> None:
-    Agent(options, Engine(Capabilities(soft=("memory is watched, not limited",)))).run(once=True)
+def test_soft_limits_are_said_to_be_soft(options: WorkerOptions, caplog: pytest.LogCaptureFixture) -> None:
+    WorkerProcess(options, Engine(EngineCapabilities(soft=("memory is watched, not limited",)))).run(once=True)
     assert "soft limit: memory is watched" in caplog.text
 
 
-def test_a_worker_says_what_its_machine_can_do(options: Options, server: ScriptedServer) -> None:
-    Agent(options, Engine(Capabilities(offered=frozenset({"linux", "egress"})))).run(once=True)
+def test_a_worker_says_what_its_machine_can_do(options: WorkerOptions, server: ScriptedServer) -> None:
+    WorkerProcess(options, Engine(EngineCapabilities(offered=frozenset({"linux", "egress"})))).run(once=True)
     sent = server.said("leases")[0].json
     assert sent["worker_id"] == "wrk_01jworker", "from the second line of the token file"
     assert sent["pool"] == "shared-linux"
@@ -103,25 +103,27 @@ def test_a_worker_says_what_its_machine_can_do(options: Options, server: Scripte
 
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_a_level_that_the_engine_does_not_have_is_never_offered(isolation: Isolation) -> None:
-    sent = capabilities(Capabilities(offered=frozenset({"namespaces", "restricted", "linux"})), isolation)
+    sent = capabilities(EngineCapabilities(offered=frozenset({"namespaces", "restricted", "linux"})), isolation)
     assert sent["namespaces"] is (isolation is Isolation.NAMESPACES)
     assert sent["restricted"] is (isolation is Isolation.RESTRICTED)
 
 
-def test_what_an_earlier_life_left_is_cleaned_before_the_first_claim(options: Options, server: ScriptedServer) -> None:
+def test_what_an_earlier_life_left_is_cleaned_before_the_first_claim(
+    options: WorkerOptions, server: ScriptedServer
+) -> None:
     (options.work_dir / "jobs" / "rtj_old" / "deep").mkdir(parents=True)
     engine = Engine()
-    Agent(options, engine).run(once=True)
+    WorkerProcess(options, engine).run(once=True)
     assert engine.cleaned == [(0,), (0,)], "before the first claim, and at the end"
     assert list((options.work_dir / "jobs").iterdir()) == []
 
 
 def test_the_result_of_an_earlier_life_is_delivered_before_the_first_claim(
-    options: Options, server: ScriptedServer
+    options: WorkerOptions, server: ScriptedServer
 ) -> None:
     entry = spooled(options)
     server.on("run", STORED)
-    Agent(options, Engine()).run(once=True)
+    WorkerProcess(options, Engine()).run(once=True)
     assert server.verbs == ["run", "complete", "leases"]
     assert server.said("run")[0].body == entry.payload
     assert list((options.work_dir / "spool").iterdir()) == []
@@ -131,99 +133,99 @@ def test_the_result_of_an_earlier_life_is_delivered_before_the_first_claim(
     "answer", [Answer(200, {}), stale(), problem(409, "conflict")], ids=["taken", "stale", "ended"]
 )
 def test_a_lease_of_an_earlier_life_is_ended_before_the_first_claim(
-    options: Options, server: ScriptedServer, answer: Answer
+    options: WorkerOptions, server: ScriptedServer, answer: Answer
 ) -> None:
     folder = options.work_dir / "spool"
     folder.mkdir(parents=True)
-    Spool(folder).keep_lease(options.server, a_lease())
+    ResultSpool(folder).keep_lease(options.server, a_lease())
     server.on("fail", answer)
-    Agent(options, Engine()).run(once=True)
+    WorkerProcess(options, Engine()).run(once=True)
     assert server.verbs == ["fail", "leases"]
     assert server.said("fail")[0].json["result"]["reason"] == "worker_shutdown"
     assert list(folder.iterdir()) == []
 
 
 def test_a_lease_that_cannot_be_ended_is_tried_again_by_the_next_life(
-    options: Options, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    options: WorkerOptions, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LEFT_SECONDS", 0.3)
+    monkeypatch.setattr(module, "SPOOL_DELIVERY_SECONDS", 0.3)
     folder = options.work_dir / "spool"
     folder.mkdir(parents=True)
-    Spool(folder).keep_lease(options.server, a_lease())
+    ResultSpool(folder).keep_lease(options.server, a_lease())
     server.on("fail", hang_up)
-    Agent(options, Engine()).run(once=True)
+    WorkerProcess(options, Engine()).run(once=True)
     assert server.verbs[-1] == "leases"
     assert [path.suffix for path in folder.iterdir()] == [".lease"]
 
 
 def test_a_result_for_another_server_is_kept_and_not_shown_to_this_one(
-    options: Options, server: ScriptedServer, caplog: pytest.LogCaptureFixture
+    options: WorkerOptions, server: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     entry = spooled(options, server="https://elsewhere.example")
-    Agent(options, Engine()).run(once=True)
+    WorkerProcess(options, Engine()).run(once=True)
     assert server.verbs == ["leases"]
-    assert list(Spool(options.work_dir / "spool").left()) == [entry]
+    assert list(ResultSpool(options.work_dir / "spool").left()) == [entry]
     assert "is for https://elsewhere.example" in caplog.text
 
 
 def test_an_ingest_that_is_away_does_not_keep_a_worker_from_working_for_long(
-    options: Options, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    options: WorkerOptions, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LEFT_SECONDS", 0.3)
+    monkeypatch.setattr(module, "SPOOL_DELIVERY_SECONDS", 0.3)
     spooled(options)
     server.on("run", hang_up)
-    Agent(options, Engine()).run(once=True)
+    WorkerProcess(options, Engine()).run(once=True)
     assert server.said("fail")[0].json["result"]["reason"] == "upload_failed"
     assert server.verbs[-1] == "leases"
 
 
 def test_the_worker_s_token_does_not_go_to_another_ingest(
-    options: Options, server: ScriptedServer, other: ScriptedServer, token_file: Path, tmp_path: Path
+    options: WorkerOptions, server: ScriptedServer, other: ScriptedServer, token_file: Path, tmp_path: Path
 ) -> None:
     other.on("run", STORED)
     spooled(options)
-    Agent(replace(options, ingest_url=other.url), Engine()).run(once=True)
+    WorkerProcess(replace(options, ingest_url=other.url), Engine()).run(once=True)
     assert "Authorization" not in other.said("run")[0].headers
     own = tmp_path / "ingest-token"
     own.write_text("rto_ingest_own\n")
     own.chmod(0o600)
     spooled(options)
-    Agent(replace(options, ingest_url=other.url, ingest_token_file=own), Engine()).run(once=True)
+    WorkerProcess(replace(options, ingest_url=other.url, ingest_token_file=own), Engine()).run(once=True)
     assert other.said("run")[1].headers["Authorization"] == "Bearer rto_ingest_own"
     assert server.said("run") == []
 
 
-def test_the_server_s_own_ingest_takes_the_worker_s_token(options: Options, server: ScriptedServer) -> None:
+def test_the_server_s_own_ingest_takes_the_worker_s_token(options: WorkerOptions, server: ScriptedServer) -> None:
     spooled(options)
     server.on("run", STORED)
-    Agent(options, Engine()).run(once=True)
+    WorkerProcess(options, Engine()).run(once=True)
     assert server.said("run")[0].headers["Authorization"] == f"Bearer {TOKEN}"
 
 
-def test_a_worker_that_does_not_know_who_it_is_does_not_start(options: Options, token_file: Path) -> None:
+def test_a_worker_that_does_not_know_who_it_is_does_not_start(options: WorkerOptions, token_file: Path) -> None:
     token_file.write_text(f"{TOKEN}\n")
-    with pytest.raises(StartRefused, match="--worker-id"):
-        Agent(options, Engine()).run()
+    with pytest.raises(WorkerStartError, match="--worker-id"):
+        WorkerProcess(options, Engine()).run()
 
 
-def test_slots_of_other_accounts_need_a_folder_that_they_can_reach(options: Options, open_dir: Path) -> None:
+def test_slots_of_other_accounts_need_a_folder_that_they_can_reach(options: WorkerOptions, open_dir: Path) -> None:
     (open_dir / "closed").mkdir(mode=0o700)
     closed = replace(options, work_dir=open_dir / "closed" / "work")
-    with pytest.raises(StartRefused, match="cannot walk through"):
-        Agent(closed, Engine(owner=61999)).run()
-    Agent(closed, Engine()).run(once=True)
+    with pytest.raises(WorkerStartError, match="cannot walk through"):
+        WorkerProcess(closed, Engine(owner=61999)).run()
+    WorkerProcess(closed, Engine()).run(once=True)
 
 
 @pytest.mark.parametrize("server_url", ["http://orchestrator.example", "https://ann:secret@orchestrator.example"])
-def test_a_server_that_tokens_must_not_go_to_is_refused(options: Options, server_url: str) -> None:
-    with pytest.raises(StartRefused):
-        Agent(replace(options, server=server_url), Engine())
+def test_a_server_that_tokens_must_not_go_to_is_refused(options: WorkerOptions, server_url: str) -> None:
+    with pytest.raises(WorkerStartError):
+        WorkerProcess(replace(options, server=server_url), Engine())
 
 
-def test_a_session_is_newer_than_the_one_before(options: Options, server: ScriptedServer) -> None:
+def test_a_session_is_newer_than_the_one_before(options: WorkerOptions, server: ScriptedServer) -> None:
     for _ in range(2):
         server.on("leases", Answer(204))
-        Agent(options, Engine()).run(once=True)
+        WorkerProcess(options, Engine()).run(once=True)
     first, second = (asked.headers["Worker-Session"] for asked in server.said("leases"))
     assert first < second
     assert first == first.lower()

@@ -15,9 +15,9 @@ import pytest
 
 from tests.workers.agent.repositories import ENVIRONMENT, Repository, git
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang, wait_until
-from workers.agent import tether
+from workers.agent import subprocesses
 from workers.agent.checkout import Bounds, Checkout, CheckoutFailed, CheckoutStopped, Mirrors, inside
-from workers.engines.base import Stop
+from workers.engines.contract import StopSignal
 
 BOUNDS = Bounds(seconds=20)
 URL = "https://github.com/acme/web.git"
@@ -35,9 +35,9 @@ class Place:
             os.chown(self.workspace, owner, owner)
         self.mirrors = Mirrors({"https://github.com/": mirror or f"{root}/mirrors/"})
 
-    def fetch(self, commit: str, *, url: str = URL, bounds: Bounds = BOUNDS, stop: Stop | None = None) -> Path:
+    def fetch(self, commit: str, *, url: str = URL, bounds: Bounds = BOUNDS, stop: StopSignal | None = None) -> Path:
         checkout = Checkout(self.mirrors, bounds)
-        checkout.fetch(url, commit, into=self.workspace, owner=self.owner, stop=stop or Stop())
+        checkout.fetch(url, commit, into=self.workspace, owner=self.owner, stop=stop or StopSignal())
         return self.workspace
 
 
@@ -110,13 +110,13 @@ def test_a_commit_of_another_form_never_reaches_git(commit: str, place: Place) -
 def test_a_head_that_is_another_commit_is_found_out(
     repository: Repository, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tether.run
+    run = subprocesses.run_bound
 
-    def lying(command: Any, **options: Any) -> tether.Done:
+    def lying(command: Any, **options: Any) -> subprocesses.CompletedCommand:
         done = run(command, **options)
-        return tether.Done(0, "b" * 40 + "\n") if "rev-parse" in command else done
+        return subprocesses.CompletedCommand(0, "b" * 40 + "\n") if "rev-parse" in command else done
 
-    monkeypatch.setattr(tether, "run", lying)
+    monkeypatch.setattr(subprocesses, "run_bound", lying)
     with pytest.raises(CheckoutFailed, match="another commit"):
         place.fetch(repository.commit({"name": b"x"}))
 
@@ -141,13 +141,13 @@ def test_git_sees_no_environment_and_no_configuration_but_ours(
     repository: Repository, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, str]] = []
-    run = tether.run
+    run = subprocesses.run_bound
 
-    def watched(*arguments: Any, **options: Any) -> tether.Done:
+    def watched(*arguments: Any, **options: Any) -> subprocesses.CompletedCommand:
         seen.append(options["environment"])
         return run(*arguments, **options)
 
-    monkeypatch.setattr(tether, "run", watched)
+    monkeypatch.setattr(subprocesses, "run_bound", watched)
     place.fetch(repository.commit({"name": b"x"}))
     for environment in seen:
         config = environment.pop("GIT_CONFIG_GLOBAL")
@@ -307,7 +307,7 @@ def test_a_server_that_never_answers_costs_the_time_limit(remote: Place, server:
 
 def test_a_stop_ends_the_checkout_and_every_process_of_it(remote: Place, server: ScriptedServer) -> None:
     server.on("refs?service=git-upload-pack", hang)
-    stop = Stop()
+    stop = StopSignal()
     threading.Thread(target=lambda: (wait_until(lambda: server.asked), stop.ask())).start()
     with pytest.raises(CheckoutStopped):
         remote.fetch("a" * 40, stop=stop)
@@ -318,12 +318,12 @@ WORKER = """
 import sys
 from pathlib import Path
 from typing import Any
-from workers.agent import tether
+from workers.agent import subprocesses
 from workers.agent.checkout import Checkout, Mirrors
-from workers.engines.base import Stop
+from workers.engines.contract import StopSignal
 into, mirror, owner = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 Checkout(Mirrors({"https://github.com/": mirror})).fetch(
-    "https://github.com/acme/web.git", "a" * 40, into=into, owner=owner if owner >= 0 else None, stop=Stop())
+    "https://github.com/acme/web.git", "a" * 40, into=into, owner=owner if owner >= 0 else None, stop=StopSignal())
 """
 
 

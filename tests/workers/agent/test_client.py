@@ -9,16 +9,23 @@ import pytest
 
 from tests.workers.agent.conftest import LEASE_ID, TOKEN, claim_body
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale
-from workers.agent.client import Beat, Client, Offer, retry_after
-from workers.agent.errors import AgentError, Conflict, Malformed, Refused, StaleLease, Unreachable
-from workers.agent.transport import Answer as Told
-from workers.agent.wire import Lease
+from workers.agent.errors import (
+    AgentError,
+    LeaseRejected,
+    ProtocolError,
+    RequestRefused,
+    ServerConflict,
+    ServerUnreachable,
+)
+from workers.agent.http.client import ClaimOffer, HeartbeatResponse, OrchestratorClient, retry_after
+from workers.agent.http.transport import HttpResponseData as Told
+from workers.agent.http.wire import LeasePayload
 
-OFFER = Offer("wrk_01jworker", "shared-linux", {"linux": True, "namespaces": True})
+OFFER = ClaimOffer("wrk_01jworker", "shared-linux", {"linux": True, "namespaces": True})
 
 
 def test_a_claim_says_who_asks_what_it_can_do_and_that_it_will_acknowledge(
-    client: Client, server: ScriptedServer
+    client: OrchestratorClient, server: ScriptedServer
 ) -> None:
     server.on("leases", Answer(201, claim_body()))
     (lease,) = client.claim(OFFER, wait_seconds=5, key="01jkey")
@@ -37,19 +44,21 @@ def test_a_claim_says_who_asks_what_it_can_do_and_that_it_will_acknowledge(
     assert asked.headers["Worker-Session"] == "01jsession"
 
 
-def test_no_work_is_no_lease(client: Client) -> None:
+def test_no_work_is_no_lease(client: OrchestratorClient) -> None:
     assert client.claim(OFFER, wait_seconds=0, key="k") == []
 
 
-def test_a_job_that_cannot_be_read_is_given_back_to_others(client: Client, server: ScriptedServer) -> None:
+def test_a_job_that_cannot_be_read_is_given_back_to_others(client: OrchestratorClient, server: ScriptedServer) -> None:
     server.on("leases", Answer(201, claim_body(execution__least_isolation="microvm")))
-    with pytest.raises(Malformed, match="least_isolation"):
+    with pytest.raises(ProtocolError, match="least_isolation"):
         client.claim(OFFER, wait_seconds=0, key="k")
     (given_back,) = server.said("release")
     assert given_back.json["unable"] is True
 
 
-def test_a_claim_for_many_says_how_many_and_may_be_answered_at_length(client: Client, server: ScriptedServer) -> None:
+def test_a_claim_for_many_says_how_many_and_may_be_answered_at_length(
+    client: OrchestratorClient, server: ScriptedServer
+) -> None:
     long = claim_body(execution__command=["x" * 700_000])
     server.on("leases", Answer(201, {"leases": [long, long]}))
     leases = client.claim(OFFER, wait_seconds=0, key="k", most=2)
@@ -59,14 +68,16 @@ def test_a_claim_for_many_says_how_many_and_may_be_answered_at_length(client: Cl
 
 @pytest.mark.parametrize("body", [{"leases": []}, {"leases": {}}, {"leases": [7]}, {"leases": None}])
 def test_a_claim_that_is_answered_with_nothing_of_use_is_malformed(
-    client: Client, server: ScriptedServer, body: dict[str, object]
+    client: OrchestratorClient, server: ScriptedServer, body: dict[str, object]
 ) -> None:
     server.on("leases", Answer(201, body))
-    with pytest.raises(Malformed):
+    with pytest.raises(ProtocolError):
         client.claim(OFFER, wait_seconds=0, key="k", most=2)
 
 
-def test_heartbeats_for_many_bring_an_answer_for_each(client: Client, server: ScriptedServer, lease: Lease) -> None:
+def test_heartbeats_for_many_bring_an_answer_for_each(
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload
+) -> None:
     def result(status: object, **members: object) -> dict[str, object]:
         return {"lease_id": LEASE_ID, "status": status, **members}
 
@@ -82,9 +93,9 @@ def test_heartbeats_for_many_bring_an_answer_for_each(client: Client, server: Sc
         [],
     ]}))  # fmt: skip
     answers = client.heartbeat_many([(lease, {"phase": "executing"})] * 9, within=5)
-    assert answers[0] == Beat(cancel_requested=True, cancel_reason="requested")
+    assert answers[0] == HeartbeatResponse(cancel_requested=True, cancel_reason="requested")
     assert [type(answer) for answer in answers[1:]] == [
-        Malformed, StaleLease, Conflict, Refused, Unreachable, Malformed, Malformed, Malformed,
+        ProtocolError, LeaseRejected, ServerConflict, RequestRefused, ServerUnreachable, ProtocolError, ProtocolError, ProtocolError,
     ]  # fmt: skip
     assert server.asked[0].path == "/v1/runtime/leases/heartbeat"
     assert server.asked[0].json["leases"][0] == {"lease_id": LEASE_ID, "phase": "executing"}
@@ -93,14 +104,16 @@ def test_heartbeats_for_many_bring_an_answer_for_each(client: Client, server: Sc
 
 @pytest.mark.parametrize("body", [{}, {"results": []}, {"results": {}}])
 def test_fewer_answers_than_heartbeats_are_none(
-    client: Client, server: ScriptedServer, lease: Lease, body: dict[str, object]
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, body: dict[str, object]
 ) -> None:
     server.on("heartbeat", Answer(200, body))
-    with pytest.raises(Malformed):
+    with pytest.raises(ProtocolError):
         client.heartbeat_many([(lease, {})] * 2, within=5)
 
 
-def test_each_message_has_its_path_and_its_body(client: Client, server: ScriptedServer, lease: Lease) -> None:
+def test_each_message_has_its_path_and_its_body(
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload
+) -> None:
     client.acknowledge(lease)
     client.report(lease, "executing")
     client.log(lease, 3, b"\x00\xff")
@@ -119,81 +132,89 @@ def test_each_message_has_its_path_and_its_body(client: Client, server: Scripted
     ]
 
 
-def test_a_heartbeat_hears_the_cancel_and_its_deadline(client: Client, server: ScriptedServer, lease: Lease) -> None:
+def test_a_heartbeat_hears_the_cancel_and_its_deadline(
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload
+) -> None:
     answer = {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 12.5}
     server.on("heartbeat", Answer(200, answer), Answer(200, {"cancel_requested": False}))
-    assert client.heartbeat(lease, {}, within=5) == Beat(
+    assert client.heartbeat(lease, {}, within=5) == HeartbeatResponse(
         cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=12.5
     )
-    assert client.heartbeat(lease, {}, within=5) == Beat()
+    assert client.heartbeat(lease, {}, within=5) == HeartbeatResponse()
 
 
 @pytest.mark.parametrize("deadline", ["soon", True, []])
 def test_a_deadline_that_is_no_number_is_refused(
-    client: Client, server: ScriptedServer, lease: Lease, deadline: object
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, deadline: object
 ) -> None:
     server.on("heartbeat", Answer(200, {"cancel_deadline_seconds": deadline}))
-    with pytest.raises(Malformed):
+    with pytest.raises(ProtocolError):
         client.heartbeat(lease, {}, within=5)
 
 
-def test_a_stale_lease_has_its_own_error_with_the_reason(client: Client, server: ScriptedServer, lease: Lease) -> None:
+def test_a_stale_lease_has_its_own_error_with_the_reason(
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload
+) -> None:
     server.on("acknowledge", stale("lease_revoked"))
-    with pytest.raises(StaleLease) as caught:
+    with pytest.raises(LeaseRejected) as caught:
         client.acknowledge(lease)
     assert caught.value.reason == "lease_revoked"
 
 
-def test_another_conflict_brings_its_facts(client: Client, server: ScriptedServer, lease: Lease) -> None:
+def test_another_conflict_brings_its_facts(
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload
+) -> None:
     server.on("logs", problem(409, "chunk_gap", expected_seq=2))
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ServerConflict) as caught:
         client.log(lease, 5, b"x")
     assert caught.value.code == "chunk_gap"
     assert caught.value.facts["expected_seq"] == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 413, 415, 302])
-def test_a_refusal_is_not_worth_another_try(client: Client, server: ScriptedServer, lease: Lease, status: int) -> None:
+def test_a_refusal_is_not_worth_another_try(
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, status: int
+) -> None:
     server.on("acknowledge", problem(status, "some_code"))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         client.acknowledge(lease)
     assert (caught.value.status, caught.value.code) == (status, "some_code")
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_a_server_in_trouble_is_worth_another_try(
-    client: Client, server: ScriptedServer, lease: Lease, status: int
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, status: int
 ) -> None:
     server.on("acknowledge", Answer(status, b"<html>", {"Retry-After": "7"}))
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(ServerUnreachable) as caught:
         client.acknowledge(lease)
     assert caught.value.retry_after == 7
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[]", b'"x"', b"\xff", b"[" * 100_000])
 def test_a_success_that_is_no_object_is_no_answer(
-    client: Client, server: ScriptedServer, lease: Lease, body: bytes
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, body: bytes
 ) -> None:
     server.on("acknowledge", Answer(200, body))
-    with pytest.raises(Unreachable):
+    with pytest.raises(ServerUnreachable):
         client.acknowledge(lease)
 
 
 def test_a_refusal_that_is_no_problem_document_is_still_a_refusal(
-    client: Client, server: ScriptedServer, lease: Lease
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload
 ) -> None:
     server.on("acknowledge", Answer(409, b"<html>conflict</html>"))
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ServerConflict) as caught:
         client.acknowledge(lease)
     assert caught.value.code == "unknown"
 
 
 def test_a_rotated_token_is_read_again_after_a_refusal(
-    client: Client, server: ScriptedServer, lease: Lease, token_file: object
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, token_file: object
 ) -> None:
     server.on("acknowledge", problem(401, "unauthenticated"), Answer())
     token_file.write_text("rto_worker_rotated\n")  # type: ignore[attr-defined] # a Path
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         client.acknowledge(lease)
     client.acknowledge(lease)
     assert [asked.headers["Authorization"] for asked in server.asked] == [
@@ -203,7 +224,7 @@ def test_a_rotated_token_is_read_again_after_a_refusal(
 
 
 def test_neither_lease_nor_token_is_in_any_log_line_or_error(
-    client: Client, server: ScriptedServer, lease: Lease, caplog: pytest.LogCaptureFixture
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     texts = [repr(lease), repr(client)]

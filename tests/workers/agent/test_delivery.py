@@ -10,30 +10,30 @@ import pytest
 from tests.workers.agent.conftest import LEASE_ID
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale
 from tests.workers.agent.test_spool import an_entry
-from workers.agent import backoff
-from workers.agent.client import Client
-from workers.agent.delivery import LARGEST_ENCLOSED, Delivery
-from workers.agent.spool import Spool
-from workers.agent.transport import Patience, Transport
-from workers.agent.upload import Ingest
+from workers.agent import retry
+from workers.agent.http.client import OrchestratorClient
+from workers.agent.http.transport import Timeouts, Transport
+from workers.agent.result_delivery import MAX_ENCLOSED_BYTES, ResultDelivery
+from workers.agent.result_spool import ResultSpool
+from workers.agent.upload import IngestClient
 
 STORED = Answer(200, {"run_id": "run_1"})
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Spool:
+def spool(tmp_path: Path) -> ResultSpool:
     folder = tmp_path / "spool"
     folder.mkdir()
-    return Spool(folder)
+    return ResultSpool(folder)
 
 
 @pytest.fixture
 def delivery(
-    client: Client, server: ScriptedServer, spool: Spool, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Delivery]:
-    monkeypatch.setattr(backoff.random, "uniform", lambda low, high: 0.01)
+    client: OrchestratorClient, server: ScriptedServer, spool: ResultSpool, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ResultDelivery]:
+    monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.01)
     transport = Transport(server.url, lambda: "rto_worker_x")
-    yield Delivery(client, Ingest(transport, Patience(1, 1, 1)), spool, upload_seconds=0.5)
+    yield ResultDelivery(client, IngestClient(transport, Timeouts(1, 1, 1)), spool, upload_seconds=0.5)
     transport.close()
 
 
@@ -43,7 +43,7 @@ def over() -> threading.Event:
 
 
 def test_a_result_is_uploaded_completed_and_removed(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
 ) -> None:
     server.on("run", STORED)
     spool.put(entry := an_entry(payload=b'{"b": 2}'))
@@ -57,7 +57,7 @@ def test_a_result_is_uploaded_completed_and_removed(
 
 
 def test_another_payload_at_ingest_is_a_failure_and_never_a_success(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
 ) -> None:
     server.on("run", Answer(200, {"run_id": "run_forged", "created": False, "payload_match": False}))
     server.on("fail", Answer(200, {"status": "failed"}))
@@ -71,7 +71,7 @@ def test_another_payload_at_ingest_is_a_failure_and_never_a_success(
 
 
 def test_a_complete_whose_answer_was_lost_is_said_again(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
 ) -> None:
     server.on("run", STORED)
     server.on("complete", hang_up, Answer(503), Answer(200, {"status": "uploaded"}))
@@ -84,7 +84,11 @@ def test_a_complete_whose_answer_was_lost_is_said_again(
 
 
 def test_a_stale_lease_drops_the_result_with_a_line(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event, caplog: pytest.LogCaptureFixture
+    delivery: ResultDelivery,
+    server: ScriptedServer,
+    spool: ResultSpool,
+    over: threading.Event,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server.on("run", STORED)
     server.on("complete", stale())
@@ -97,7 +101,7 @@ def test_a_stale_lease_drops_the_result_with_a_line(
 
 @pytest.mark.parametrize("answer", [problem(409, "conflict"), problem(400, "invalid")])
 def test_a_refused_end_drops_the_result(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event, answer: Answer
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event, answer: Answer
 ) -> None:
     server.on("run", STORED)
     server.on("complete", answer)
@@ -108,7 +112,7 @@ def test_a_refused_end_drops_the_result(
 
 
 def test_a_rejected_run_fails_the_job_without_the_payload(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
 ) -> None:
     server.on("run", problem(422, "validation_failed"))
     spool.put(entry := an_entry())
@@ -122,7 +126,7 @@ def test_a_rejected_run_fails_the_job_without_the_payload(
 
 
 def test_a_failed_upload_hands_the_payload_to_the_server(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
 ) -> None:
     server.on("run", Answer(500))
     spool.put(entry := an_entry(payload=b'{"schema_version": "run.v1"}'))
@@ -134,18 +138,22 @@ def test_a_failed_upload_hands_the_payload_to_the_server(
 
 
 def test_a_payload_that_is_too_large_for_the_server_stays_behind(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event, monkeypatch: pytest.MonkeyPatch
+    delivery: ResultDelivery,
+    server: ScriptedServer,
+    spool: ResultSpool,
+    over: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server.on("run", Answer(500))
-    payload = ('{"a":"' + "ü" * (LARGEST_ENCLOSED // 4) + '"}').encode()
-    assert len(payload) < LARGEST_ENCLOSED, "as it lies here; on the way to the server it is larger"
+    payload = ('{"a":"' + "ü" * (MAX_ENCLOSED_BYTES // 4) + '"}').encode()
+    assert len(payload) < MAX_ENCLOSED_BYTES, "as it lies here; on the way to the server it is larger"
     spool.put(entry := an_entry(payload=payload))
     delivery.deliver(entry, over=over)
     assert "payload" not in server.said("fail")[0].json["result"]
 
 
 def test_a_worker_that_must_go_leaves_the_result_for_its_next_life(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
 ) -> None:
     server.on("run", Answer(500))
     spool.put(entry := an_entry())
@@ -156,7 +164,7 @@ def test_a_worker_that_must_go_leaves_the_result_for_its_next_life(
 
 
 def test_a_server_that_is_away_when_it_is_over_keeps_the_result_here(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
 ) -> None:
     server.on("run", STORED)
 
@@ -171,10 +179,14 @@ def test_a_server_that_is_away_when_it_is_over_keeps_the_result_here(
 
 
 def test_each_failpoint_stands_where_its_name_says(
-    delivery: Delivery, server: ScriptedServer, spool: Spool, over: threading.Event, monkeypatch: pytest.MonkeyPatch
+    delivery: ResultDelivery,
+    server: ScriptedServer,
+    spool: ResultSpool,
+    over: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passed: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr("workers.agent.delivery.failpoint", lambda name: passed.append((name, server.verbs)))
+    monkeypatch.setattr("workers.agent.result_delivery.failpoint", lambda name: passed.append((name, server.verbs)))
     server.on("run", STORED)
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)

@@ -17,20 +17,22 @@ from tests.workers.agent.benches import STORED, a_bench, a_run, running
 from tests.workers.agent.conftest import LEASE_ID, TOKEN
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale, wait_until
-from workers.agent.bench import Bench
 from workers.agent.checkout import Checkout
-from workers.agent.client import Client
-from workers.engines.base import Capabilities, Ended, Engine, Isolation
-from workers.engines.null import FLAG, Null
+from workers.agent.context import WorkerContext
+from workers.agent.http.client import OrchestratorClient
+from workers.engines.contract import Engine, EngineCapabilities, Isolation, RunResult
+from workers.engines.null import FLAG, NullEngine
 
 CANCEL = Answer(200, {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 30})
 FINAL = ("complete", "fail", "release", "acknowledge-cancel")
 
 
 @pytest.fixture
-def bench(server: ScriptedServer, client: Client, open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(
+    server: ScriptedServer, client: OrchestratorClient, open_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WorkerContext]:
     monkeypatch.setenv(FLAG, "1")
-    with a_bench(server, client, open_dir, Null()) as made:
+    with a_bench(server, client, open_dir, NullEngine()) as made:
         yield made
 
 
@@ -47,12 +49,12 @@ def log_of(server: ScriptedServer) -> bytes:
     return b"".join(base64.b64decode(asked.json["chunk"]) for asked in server.said("logs"))
 
 
-def left(bench: Bench) -> list[str]:
+def left(bench: WorkerContext) -> list[str]:
     """What is still on the disk."""
     return sorted(path.name for place in (bench.folder.jobs, bench.folder.spool) for path in place.iterdir())
 
 
-def test_a_job_goes_from_its_lease_to_its_run(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_a_job_goes_from_its_lease_to_its_run(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     a_run(bench, commit, "print=hello", "exit=3").run()
     verbs = [verb for verb in server.verbs if verb not in {"heartbeat", "logs"}]
     assert verbs == [
@@ -88,7 +90,7 @@ def test_a_job_goes_from_its_lease_to_its_run(bench: Bench, server: ScriptedServ
     assert left(bench) == []
 
 
-def test_the_server_hears_of_every_phase_in_order(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_the_server_hears_of_every_phase_in_order(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     a_run(bench, commit, "print=hello", "sleep=0.5").run()
     phases = [
         asked.json["phase"] for asked in server.asked if asked.verb in {"report", "heartbeat"} and "phase" in asked.json
@@ -96,7 +98,7 @@ def test_the_server_hears_of_every_phase_in_order(bench: Bench, server: Scripted
     assert phases == ["checking_out", "executing", "uploading"]
 
 
-def test_output_is_sent_while_the_command_runs(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_output_is_sent_while_the_command_runs(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     with running(a_run(bench, commit, "print=early", "sleep=30")):
         wait_until(lambda: log_of(server) == b"early\n")
         assert not finals(server)
@@ -117,7 +119,7 @@ def test_output_is_sent_while_the_command_runs(bench: Bench, server: ScriptedSer
     ],
 )
 def test_an_end_without_a_result_has_its_reason_and_words(
-    bench: Bench, server: ScriptedServer, commit: str, words: list[str], reason: str
+    bench: WorkerContext, server: ScriptedServer, commit: str, words: list[str], reason: str
 ) -> None:
     a_run(bench, commit, *words, execution__timeout_seconds=0.5).run()
     ((verb, body),) = finals(server)
@@ -127,7 +129,7 @@ def test_an_end_without_a_result_has_its_reason_and_words(
     assert left(bench) == []
 
 
-def test_a_command_that_a_signal_ended_is_a_result(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_a_command_that_a_signal_ended_is_a_result(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     a_run(bench, commit, "signal=SIGSEGV").run()
     ((verb, body),) = finals(server)
     assert verb == "complete"
@@ -135,7 +137,9 @@ def test_a_command_that_a_signal_ended_is_a_result(bench: Bench, server: Scripte
     assert server.said("run")[0].json["outcome"]["signal"] == "SIGSEGV"
 
 
-def test_a_commit_that_is_not_there_fails_the_checkout(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_a_commit_that_is_not_there_fails_the_checkout(
+    bench: WorkerContext, server: ScriptedServer, commit: str
+) -> None:
     a_run(bench, "b" * 40, "exit=0").run()
     ((verb, body),) = finals(server)
     assert (verb, body["result"]["reason"]) == ("fail", "checkout_failed")
@@ -145,7 +149,7 @@ def test_a_commit_that_is_not_there_fails_the_checkout(bench: Bench, server: Scr
 
 @pytest.mark.parametrize("directory", ["link", "none", "../.."])
 def test_a_working_directory_that_leaves_the_repository_fails_the_checkout(
-    bench: Bench, server: ScriptedServer, commit: str, directory: str
+    bench: WorkerContext, server: ScriptedServer, commit: str, directory: str
 ) -> None:
     a_run(bench, commit, "exit=0", execution__working_directory=directory).run()
     ((verb, body),) = finals(server)
@@ -162,7 +166,7 @@ def test_a_working_directory_that_leaves_the_repository_fails_the_checkout(
     ],
 )
 def test_what_this_machine_cannot_hold_goes_to_another_before_anything_of_it_is_here(
-    bench: Bench, server: ScriptedServer, commit: str, changes: dict[str, Any]
+    bench: WorkerContext, server: ScriptedServer, commit: str, changes: dict[str, Any]
 ) -> None:
     a_run(replace(bench, offered=frozenset({"linux"})), commit, "exit=0", **changes).run()
     ((verb, body),) = finals(server)
@@ -171,11 +175,13 @@ def test_what_this_machine_cannot_hold_goes_to_another_before_anything_of_it_is_
     assert not server.said("report")
 
 
-def test_network_and_restraint_that_are_offered_are_used(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_network_and_restraint_that_are_offered_are_used(
+    bench: WorkerContext, server: ScriptedServer, commit: str
+) -> None:
     orders = []
 
-    class Watched(Null):
-        def run(self, order: Any, **sinks: Any) -> Ended:
+    class Watched(NullEngine):
+        def run(self, order: Any, **sinks: Any) -> RunResult:
             orders.append(order)
             return super().run(order, **sinks)
 
@@ -192,7 +198,7 @@ def test_network_and_restraint_that_are_offered_are_used(bench: Bench, server: S
 
 
 def test_an_engine_that_turns_out_too_weak_gives_the_job_back(
-    bench: Bench, server: ScriptedServer, commit: str
+    bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     a_run(bench, commit, "unavailable").run()
     ((verb, body),) = finals(server)
@@ -201,7 +207,9 @@ def test_an_engine_that_turns_out_too_weak_gives_the_job_back(
     assert "executing" not in phases, "which would have made it too late"
 
 
-def test_what_can_no_longer_be_given_back_fails_by_name(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_what_can_no_longer_be_given_back_fails_by_name(
+    bench: WorkerContext, server: ScriptedServer, commit: str
+) -> None:
     server.on("release", problem(409, "illegal_move"))
     a_run(bench, commit, "unavailable").run()
     assert [(verb, body.get("result", {}).get("reason")) for verb, body in finals(server)] == [
@@ -212,7 +220,7 @@ def test_what_can_no_longer_be_given_back_fails_by_name(bench: Bench, server: Sc
 
 @pytest.mark.parametrize("words", [["print=x", "sleep=30"], ["print=x", "ignore-term", "sleep=30"]])
 def test_a_canceled_command_is_dead_and_its_log_kept_before_that_is_said(
-    bench: Bench, server: ScriptedServer, commit: str, words: list[str]
+    bench: WorkerContext, server: ScriptedServer, commit: str, words: list[str]
 ) -> None:
     with running(a_run(bench, commit, *words)):
         wait_until(lambda: server.said("logs"))
@@ -225,7 +233,7 @@ def test_a_canceled_command_is_dead_and_its_log_kept_before_that_is_said(
 
 
 def test_a_cancel_whose_deadline_is_near_leaves_no_time_for_manners(
-    bench: Bench, server: ScriptedServer, commit: str
+    bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     hurried = Answer(200, CANCEL.body | {"cancel_deadline_seconds": 1})
     with running(a_run(bench, commit, "print=x", "ignore-term", "sleep=30")):
@@ -237,13 +245,13 @@ def test_a_cancel_whose_deadline_is_near_leaves_no_time_for_manners(
 
 
 def test_a_command_that_ends_well_after_it_was_asked_to_stop_is_canceled_all_the_same(
-    bench: Bench, server: ScriptedServer, commit: str
+    bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
-    class Polite(Null):
-        def run(self, order: Any, *, output: Any, trace: Any, stop: Any) -> Ended:
+    class Polite(NullEngine):
+        def run(self, order: Any, *, output: Any, trace: Any, stop: Any) -> RunResult:
             output(b"x")
             assert stop.asked.wait(10)
-            return Ended(kind="exited", exit_code=0)
+            return RunResult(kind="exited", exit_code=0)
 
     server.on("heartbeat", CANCEL)
     a_run(replace(bench, engine=Polite()), commit).run()
@@ -252,7 +260,7 @@ def test_a_command_that_ends_well_after_it_was_asked_to_stop_is_canceled_all_the
 
 
 def test_a_cancel_before_the_command_began_keeps_it_from_beginning(
-    bench: Bench, server: ScriptedServer, commit: str
+    bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     run = a_run(replace(bench, engine=(engine := Unwanted())), commit, "print=never")
     run.canceled("requested", 30.0)
@@ -263,7 +271,7 @@ def test_a_cancel_before_the_command_began_keeps_it_from_beginning(
 
 
 def test_a_cancel_after_the_checkout_keeps_the_command_from_beginning(
-    bench: Bench, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch
+    bench: WorkerContext, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = a_run(replace(bench, engine=(engine := Unwanted())), commit, "print=never")
     fetch = Checkout.fetch
@@ -279,7 +287,7 @@ def test_a_cancel_after_the_checkout_keeps_the_command_from_beginning(
 
 
 def test_a_cancel_while_the_run_is_uploaded_is_left_to_the_server(
-    bench: Bench, server: ScriptedServer, commit: str
+    bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     server.on("run", replace(STORED, wait=0.4))
     run = a_run(bench, commit, "exit=0", heartbeat_interval_seconds=30)
@@ -291,7 +299,7 @@ def test_a_cancel_while_the_run_is_uploaded_is_left_to_the_server(
 
 
 def test_a_stale_heartbeat_stops_the_job_and_nothing_more_is_said(
-    bench: Bench, server: ScriptedServer, commit: str, caplog: pytest.LogCaptureFixture
+    bench: WorkerContext, server: ScriptedServer, commit: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running(a_run(bench, commit, "print=x", "ignore-term", "sleep=30")) as thread:
         wait_until(lambda: server.said("logs"))
@@ -307,7 +315,7 @@ def test_a_stale_heartbeat_stops_the_job_and_nothing_more_is_said(
 
 @pytest.mark.parametrize("verb", ["acknowledge", "report", "logs", "complete"])
 def test_wherever_it_hears_stale_it_stops_and_says_no_more(
-    bench: Bench, server: ScriptedServer, commit: str, verb: str
+    bench: WorkerContext, server: ScriptedServer, commit: str, verb: str
 ) -> None:
     server.on(verb, stale())
     a_run(bench, commit, "print=x", "sleep=1" if verb == "logs" else "exit=0", heartbeat_interval_seconds=30).run()
@@ -317,7 +325,7 @@ def test_wherever_it_hears_stale_it_stops_and_says_no_more(
 
 @pytest.mark.parametrize("verb", ["heartbeat", "report"])
 def test_a_result_whose_lease_is_lost_while_it_is_uploaded_is_dropped(
-    bench: Bench, server: ScriptedServer, commit: str, verb: str
+    bench: WorkerContext, server: ScriptedServer, commit: str, verb: str
 ) -> None:
     server.on("run", Answer(503))
     server.on("report", Answer(), Answer(), stale() if verb == "report" else Answer())
@@ -328,7 +336,9 @@ def test_a_result_whose_lease_is_lost_while_it_is_uploaded_is_dropped(
     assert left(bench) == []
 
 
-def test_a_silent_server_ends_the_job_before_the_lease_ends(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_a_silent_server_ends_the_job_before_the_lease_ends(
+    bench: WorkerContext, server: ScriptedServer, commit: str
+) -> None:
     run = a_run(bench, commit, "print=x", "sleep=30", lease_ttl_seconds=2)
     with running(run) as thread:
         wait_until(lambda: server.said("heartbeat"))
@@ -342,14 +352,16 @@ def test_a_silent_server_ends_the_job_before_the_lease_ends(bench: Bench, server
 
 
 def test_a_lost_answer_to_the_acknowledgement_is_asked_for_again(
-    bench: Bench, server: ScriptedServer, commit: str
+    bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     server.on("acknowledge", hang_up, Answer())
     a_run(bench, commit, "exit=0").run()
     assert [verb for verb, _ in finals(server)] == ["complete"]
 
 
-def test_a_server_that_is_away_for_a_moment_costs_nothing(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_a_server_that_is_away_for_a_moment_costs_nothing(
+    bench: WorkerContext, server: ScriptedServer, commit: str
+) -> None:
     for verb in ("report", "logs", "heartbeat", "run", "complete"):
         server.on(verb, Answer(503), STORED if verb == "run" else Answer())
     a_run(bench, commit, "print=x", "sleep=0.5").run()
@@ -357,7 +369,9 @@ def test_a_server_that_is_away_for_a_moment_costs_nothing(bench: Bench, server: 
     assert b"x\n" in log_of(server)
 
 
-def test_an_abandoned_command_fails_as_the_worker_s_doing(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_an_abandoned_command_fails_as_the_worker_s_doing(
+    bench: WorkerContext, server: ScriptedServer, commit: str
+) -> None:
     run = a_run(bench, commit, "print=x", "sleep=30")
     with running(run):
         wait_until(lambda: server.said("logs"))
@@ -366,7 +380,9 @@ def test_an_abandoned_command_fails_as_the_worker_s_doing(bench: Bench, server: 
     assert (verb, body["result"]["reason"]) == ("fail", "worker_shutdown")
 
 
-def test_an_abandoned_job_that_has_not_begun_is_given_back(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_an_abandoned_job_that_has_not_begun_is_given_back(
+    bench: WorkerContext, server: ScriptedServer, commit: str
+) -> None:
     run = a_run(bench, commit, "print=never")
     run.abandon()
     run.run()
@@ -376,7 +392,7 @@ def test_an_abandoned_job_that_has_not_begun_is_given_back(bench: Bench, server:
 
 
 def test_an_abandoned_upload_stays_in_the_spool_for_the_next_life(
-    bench: Bench, server: ScriptedServer, commit: str
+    bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     server.on("run", Answer(503))
     run = a_run(bench, commit, "exit=0")
@@ -389,7 +405,7 @@ def test_an_abandoned_upload_stays_in_the_spool_for_the_next_life(
 
 
 def test_a_full_disk_is_named_and_not_the_job_s_fault(
-    bench: Bench, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch
+    bench: WorkerContext, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(entry: object) -> None:
         raise OSError(28, "No space left on device", "/secret/place")
@@ -404,7 +420,12 @@ def test_a_full_disk_is_named_and_not_the_job_s_fault(
     ("in_volume", "reason"), [(True, "checkout_failed"), (False, "worker_disk_full")], ids=["volume", "machine"]
 )
 def test_a_repository_that_fills_the_slot_s_volume_is_too_large(
-    bench: Bench, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch, in_volume: bool, reason: str
+    bench: WorkerContext,
+    server: ScriptedServer,
+    commit: str,
+    monkeypatch: pytest.MonkeyPatch,
+    in_volume: bool,
+    reason: str,
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -421,7 +442,7 @@ def test_a_repository_that_fills_the_slot_s_volume_is_too_large(
 
 
 def test_a_failure_of_the_worker_tells_its_kind_and_not_its_text(
-    bench: Bench, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch
+    bench: WorkerContext, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("/secret/place")
@@ -442,7 +463,7 @@ RUN = {
 
 
 def test_a_run_that_could_not_be_uploaded_is_sent_again_and_nothing_is_executed(
-    bench: Bench, server: ScriptedServer, commit: str
+    bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     a_run(bench, commit, "print=never", unsent_run=RUN, retry_of="rtj_01jfirst").run()
     assert [verb for verb in server.verbs if verb != "heartbeat"] == ["acknowledge", "report", "run", "complete"]
@@ -458,18 +479,18 @@ def test_a_run_that_could_not_be_uploaded_is_sent_again_and_nothing_is_executed(
     assert left(bench) == []
 
 
-def test_what_is_no_run_is_not_sent_again(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_what_is_no_run_is_not_sent_again(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     a_run(bench, commit, unsent_run={"metadata": []}).run()
     assert [(verb, body["result"]["reason"]) for verb, body in finals(server)] == [("fail", "upload_rejected")]
     assert not server.said("run")
 
 
-class Unwanted(Null):
+class Unwanted(NullEngine):
     """An engine that nobody should ask to run anything."""
 
     asked = False
 
-    def run(self, *_: Any, **__: Any) -> Ended:
+    def run(self, *_: Any, **__: Any) -> RunResult:
         self.asked = True
         raise AssertionError
 
@@ -480,27 +501,27 @@ class Flooding:
     name = "flooding"
     isolation = Isolation.NAMESPACES
 
-    def check(self) -> Capabilities:
-        return Capabilities()
+    def check(self) -> EngineCapabilities:
+        return EngineCapabilities()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(Null(), name)
+        return getattr(NullEngine(), name)
 
-    def run(self, order: Any, *, output: Any, trace: Any, stop: Any) -> Ended:
+    def run(self, order: Any, *, output: Any, trace: Any, stop: Any) -> RunResult:
         output(b"y\n")
-        return Ended(
+        return RunResult(
             kind="exited", exit_code=0, output_bytes=123456, output_truncated=True, started_at=1.0, finished_at=2.0
         )
 
 
-def test_a_log_that_was_cut_says_so(bench: Bench, server: ScriptedServer, commit: str) -> None:
+def test_a_log_that_was_cut_says_so(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     engine: Engine = Flooding()
     a_run(replace(bench, engine=engine), commit).run()
     assert log_of(server) == b"y\n\n[the output ends here: 123,456 bytes are too many]\n"
 
 
 def test_nothing_that_opens_a_door_is_in_the_log_or_on_the_disk(
-    bench: Bench, server: ScriptedServer, commit: str, caplog: pytest.LogCaptureFixture
+    bench: WorkerContext, server: ScriptedServer, commit: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     server.on("heartbeat", hang_up, Answer(500), stale())

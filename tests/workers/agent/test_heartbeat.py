@@ -8,12 +8,12 @@ import pytest
 
 from tests.workers.agent.conftest import a_lease
 from tests.workers.agent.scripted import wait_until
-from workers.agent.client import Beat
-from workers.agent.errors import Conflict, Refused, StaleLease, Unreachable
-from workers.agent.heartbeat import Heartbeat
-from workers.agent.holding import Held, Holdings
-from workers.agent.trust import TrustWindow
-from workers.agent.wire import Lease
+from workers.agent.active_leases import ActiveLease, ActiveLeases
+from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable
+from workers.agent.heartbeat import HeartbeatSender
+from workers.agent.http.client import HeartbeatResponse
+from workers.agent.http.wire import LeasePayload
+from workers.agent.lease_watchdog import LeaseWatchdog
 
 
 class Clock:
@@ -29,27 +29,27 @@ class Clock:
 class Answers:
     """Stands in for the client: each heartbeat takes the next of `answers`, and `costs` seconds."""
 
-    def __init__(self, clock: Clock, *answers: Beat | Exception, costs: float = 0.0) -> None:
+    def __init__(self, clock: Clock, *answers: HeartbeatResponse | Exception, costs: float = 0.0) -> None:
         self._clock = clock
         self.answers = list(answers)
         self.costs = costs
         self.sent: list[tuple[float, dict[str, Any], float]] = []
         self.calls: list[int] = []  # for how many leases each call for many was
 
-    def heartbeat(self, lease: Lease, progress: dict[str, Any], *, within: float) -> Beat:
+    def heartbeat(self, lease: LeasePayload, progress: dict[str, Any], *, within: float) -> HeartbeatResponse:
         self.sent.append((self._clock.now, progress, within))
         self._clock.now += min(self.costs, within)
-        answer = self.answers.pop(0) if self.answers else Beat()
+        answer = self.answers.pop(0) if self.answers else HeartbeatResponse()
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def heartbeat_many(self, told: Any, *, within: float) -> list[Beat | Exception]:
+    def heartbeat_many(self, told: Any, *, within: float) -> list[HeartbeatResponse | Exception]:
         self.calls.append(len(told))
         self.sent += [(self._clock.now, progress, within) for _, progress in told]
-        if self.answers and isinstance(self.answers[0], Unreachable):
+        if self.answers and isinstance(self.answers[0], ServerUnreachable):
             raise self.answers.pop(0)
-        return [self.answers.pop(0) if self.answers else Beat() for _ in told]
+        return [self.answers.pop(0) if self.answers else HeartbeatResponse() for _ in told]
 
 
 class Listener:
@@ -66,14 +66,14 @@ class Listener:
 class Stage:
     """A heartbeat, a trust window and one lease, all on one clock, without threads."""
 
-    def __init__(self, *answers: Beat | Exception, costs: float = 0.0, **changes: Any) -> None:
+    def __init__(self, *answers: HeartbeatResponse | Exception, costs: float = 0.0, **changes: Any) -> None:
         self.clock = Clock()
         self.client = Answers(self.clock, *answers, costs=costs)
-        self.holdings = Holdings()
-        self.heartbeat = Heartbeat(self.client, self.holdings, self.clock)  # type: ignore[arg-type] # speaks as one
-        self.window = TrustWindow(self.holdings, self.clock)
+        self.holdings = ActiveLeases()
+        self.heartbeat = HeartbeatSender(self.client, self.holdings, self.clock)  # type: ignore[arg-type] # speaks as one
+        self.window = LeaseWatchdog(self.holdings, self.clock)
         self.listener = Listener()
-        self.held = Held(a_lease(**changes), self.listener, trust_until=0.0)
+        self.held = ActiveLease(a_lease(**changes), self.listener, trust_until=0.0)
         self.held.renewed(self.clock())
         self.heartbeat.hold(self.held)
 
@@ -96,7 +96,7 @@ def test_a_lease_is_renewed_about_every_interval_and_not_in_step() -> None:
 
 
 def test_the_job_is_stopped_before_the_server_may_give_it_away() -> None:
-    stage = Stage(*[Unreachable("away")] * 1000)
+    stage = Stage(*[ServerUnreachable("away")] * 1000)
     begun = stage.clock.now
     stage.pass_time(200)
     assert stage.listener.heard == [("lost", "no word from the server")]
@@ -106,14 +106,14 @@ def test_the_job_is_stopped_before_the_server_may_give_it_away() -> None:
 
 
 def test_trust_counts_from_before_the_question_not_from_its_answer() -> None:
-    stage = Stage(Beat(), *[Unreachable("away")] * 1000, costs=8.0)
+    stage = Stage(HeartbeatResponse(), *[ServerUnreachable("away")] * 1000, costs=8.0)
     stage.pass_time(300)
     asked_at = stage.client.sent[0][0]
     assert stage.held.trust_until == asked_at + 113
 
 
 def test_a_refused_heartbeat_renews_nothing() -> None:
-    stage = Stage(*[Refused(401, "unauthenticated", "")] * 1000)
+    stage = Stage(*[RequestRefused(401, "unauthenticated", "")] * 1000)
     before = stage.held.trust_until
     stage.pass_time(60)
     assert stage.held.trust_until == before
@@ -122,7 +122,7 @@ def test_a_refused_heartbeat_renews_nothing() -> None:
 
 
 def test_an_answer_after_trouble_makes_it_good_again() -> None:
-    stage = Stage(*[Unreachable("away")] * 4, Beat())
+    stage = Stage(*[ServerUnreachable("away")] * 4, HeartbeatResponse())
     before = stage.held.trust_until
     stage.pass_time(60)
     assert stage.held.trust_until > before
@@ -130,7 +130,7 @@ def test_an_answer_after_trouble_makes_it_good_again() -> None:
 
 
 def test_after_trouble_the_next_try_comes_sooner_than_the_interval() -> None:
-    stage = Stage(*[Unreachable("away")] * 3)
+    stage = Stage(*[ServerUnreachable("away")] * 3)
     stage.pass_time(40)
     times = [at for at, _, _ in stage.client.sent]
     assert times[1] - times[0] < 2
@@ -138,14 +138,14 @@ def test_after_trouble_the_next_try_comes_sooner_than_the_interval() -> None:
 
 
 def test_the_server_may_ask_for_more_patience() -> None:
-    stage = Stage(Unreachable("busy", retry_after=9.0))
+    stage = Stage(ServerUnreachable("busy", retry_after=9.0))
     stage.pass_time(60)
     times = [at for at, _, _ in stage.client.sent]
     assert times[1] - times[0] >= 9
 
 
 def test_no_heartbeat_waits_past_the_end_of_trust() -> None:
-    stage = Stage(*[Unreachable("away")] * 1000, costs=10.0)
+    stage = Stage(*[ServerUnreachable("away")] * 1000, costs=10.0)
     stage.pass_time(200)
     assert all(at + within <= stage.held.trust_until + 0.1 for at, _, within in stage.client.sent)
 
@@ -158,7 +158,7 @@ def test_a_lease_that_is_not_trusted_any_more_is_not_renewed_either() -> None:
 
 
 def test_a_stale_lease_is_told_once_and_held_no_more() -> None:
-    stage = Stage(StaleLease("lease_revoked"))
+    stage = Stage(LeaseRejected("lease_revoked"))
     stage.pass_time(200)
     assert stage.listener.heard == [("lost", "lease_revoked")]
     assert len(stage.client.sent) == 1
@@ -166,8 +166,8 @@ def test_a_stale_lease_is_told_once_and_held_no_more() -> None:
 
 def test_a_cancel_is_told_with_its_deadline_until_the_job_ends() -> None:
     stage = Stage(
-        Beat(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=30.0),
-        Beat(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=9.0),
+        HeartbeatResponse(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=30.0),
+        HeartbeatResponse(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=9.0),
     )
     stage.pass_time(52)
     assert stage.listener.heard == [("canceled", "requested", 30.0), ("canceled", "requested", 9.0)]
@@ -196,14 +196,14 @@ def test_a_phase_is_not_told_before_its_time_and_not_forgotten_over_another_hear
 
 
 def test_a_phase_is_told_again_when_nobody_heard_it() -> None:
-    stage = Stage(Unreachable("away"))
+    stage = Stage(ServerUnreachable("away"))
     stage.heartbeat.announce(stage.held, "executing")
     stage.pass_time(10)
     assert [body.get("phase") for _, body, _ in stage.client.sent] == ["executing", "executing"]
 
 
 def test_a_phase_that_was_overtaken_does_not_cost_the_lease() -> None:
-    stage = Stage(Conflict("illegal_move", "", {}))
+    stage = Stage(ServerConflict("illegal_move", "", {}))
     before = stage.held.trust_until
     stage.heartbeat.announce(stage.held, "executing")
     stage.pass_time(10)
@@ -212,7 +212,7 @@ def test_a_phase_that_was_overtaken_does_not_cost_the_lease() -> None:
 
 
 def test_a_conflict_without_a_phase_is_not_repeated_without_end() -> None:
-    stage = Stage(*[Conflict("odd", "", {})] * 1000)
+    stage = Stage(*[ServerConflict("odd", "", {})] * 1000)
     stage.pass_time(30)
     assert len(stage.client.sent) < 12
 
@@ -224,7 +224,7 @@ def test_a_short_lease_leaves_time_to_stop_and_time_to_work() -> None:
 
 def test_a_silent_server_is_logged_once_not_with_every_try(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    stage = Stage(*[Unreachable("away")] * 3)
+    stage = Stage(*[ServerUnreachable("away")] * 3)
     stage.pass_time(60)
     assert [record.message for record in caplog.records if "heartbeat" in record.message] == [
         "job rtj_01jjob: heartbeat not accepted: away",
@@ -235,14 +235,14 @@ def test_a_silent_server_is_logged_once_not_with_every_try(caplog: pytest.LogCap
 def test_the_threads_do_it_by_themselves() -> None:
     clock = Clock()
     client = Answers(clock)
-    holdings = Holdings()
-    heartbeat = Heartbeat(client, holdings)  # type: ignore[arg-type] # speaks as one; the real clock
-    window = TrustWindow(holdings)
+    holdings = ActiveLeases()
+    heartbeat = HeartbeatSender(client, holdings)  # type: ignore[arg-type] # speaks as one; the real clock
+    window = LeaseWatchdog(holdings)
     heartbeat.start()
     window.start()
     listener, other = Listener(), Listener()
-    heartbeat.hold(held := Held(a_lease(heartbeat_interval_seconds=0.05), listener, trust_until=float("inf")))
-    heartbeat.hold(Held(a_lease(), other, trust_until=0.0))
+    heartbeat.hold(held := ActiveLease(a_lease(heartbeat_interval_seconds=0.05), listener, trust_until=float("inf")))
+    heartbeat.hold(ActiveLease(a_lease(), other, trust_until=0.0))
     wait_until(lambda: len(client.sent) >= 3)
     wait_until(lambda: other.heard == [("lost", "no word from the server")])
     heartbeat.drop(held)
@@ -253,9 +253,9 @@ def test_the_threads_do_it_by_themselves() -> None:
     assert not heartbeat._thread.is_alive()
 
 
-def beside(stage: Stage, number: int) -> list[tuple[Held, Listener]]:
+def beside(stage: Stage, number: int) -> list[tuple[ActiveLease, Listener]]:
     """So many more leases that are held with the first."""
-    made = [Held(a_lease(), Listener(), trust_until=0.0) for _ in range(number)]
+    made = [ActiveLease(a_lease(), Listener(), trust_until=0.0) for _ in range(number)]
     for held in made:
         held.renewed(stage.clock())
         stage.heartbeat.hold(held)
@@ -275,10 +275,10 @@ def test_leases_that_are_due_together_are_renewed_by_one_call() -> None:
 
 def test_each_lease_hears_its_own_answer() -> None:
     stage = Stage(
-        Beat(),
-        StaleLease("lease_revoked"),
-        Beat(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=12.0),
-        Refused(400, "invalid", ""),
+        HeartbeatResponse(),
+        LeaseRejected("lease_revoked"),
+        HeartbeatResponse(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=12.0),
+        RequestRefused(400, "invalid", ""),
     )
     (_, second), (third, canceled), (fourth, _) = beside(stage, 3)
     helds = [stage.held, *[held for held in stage.holdings.all() if held is not stage.held]]
@@ -294,7 +294,7 @@ def test_each_lease_hears_its_own_answer() -> None:
 
 
 def test_a_call_for_many_that_is_not_answered_is_everybodys_trouble() -> None:
-    stage = Stage(Unreachable("away"))
+    stage = Stage(ServerUnreachable("away"))
     others = [held for held, _ in beside(stage, 2)]
     helds = [stage.held, *others]
     stage.heartbeat._beat(helds)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.agent.scripted import wait_until
-from workers.agent.errors import Conflict, Refused, StaleLease, Unreachable
-from workers.agent.logs import BUFFER_BYTES, CHUNK_BYTES, Buffer, LogPump
+from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable
+from workers.agent.log_shipper import BUFFER_BYTES, CHUNK_BYTES, Buffer, LogShipper
 
 
 class Store:
@@ -26,10 +26,10 @@ class Store:
         self.calls += 1
         self.before(self.calls)
         if seq > len(self.chunks):
-            raise Conflict("chunk_gap", "", {"expected_seq": len(self.chunks)})
+            raise ServerConflict("chunk_gap", "", {"expected_seq": len(self.chunks)})
         if seq < len(self.chunks):
             if self.chunks[seq] != chunk:
-                raise Conflict("chunk_conflict", "", {})
+                raise ServerConflict("chunk_conflict", "", {})
         else:
             self.chunks.append(chunk)
         self.after(self.calls)
@@ -41,14 +41,14 @@ class Store:
 
 class Ear:
     def __init__(self) -> None:
-        self.stale: list[StaleLease] = []
+        self.stale: list[LeaseRejected] = []
 
-    def __call__(self, error: StaleLease) -> None:
+    def __call__(self, error: LeaseRejected) -> None:
         self.stale.append(error)
 
 
-def pumped(store: Store, *writes: bytes, within: float = 5.0, ear: Ear | None = None) -> LogPump:
-    pump = LogPump(store, ear or Ear(), period=0.01)
+def pumped(store: Store, *writes: bytes, within: float = 5.0, ear: Ear | None = None) -> LogShipper:
+    pump = LogShipper(store, ear or Ear(), period=0.01)
     pump._backoff._first = pump._backoff._bound = 0.01
     pump.start()
     for data in writes:
@@ -59,7 +59,7 @@ def pumped(store: Store, *writes: bytes, within: float = 5.0, ear: Ear | None = 
 
 def test_what_was_written_arrives_in_order_and_while_it_is_written() -> None:
     store = Store()
-    pump = LogPump(store, Ear(), period=0.01)
+    pump = LogShipper(store, Ear(), period=0.01)
     pump.start()
     pump.write(b"one ")
     wait_until(lambda: store.text == b"one ")
@@ -87,7 +87,7 @@ def test_after_trouble_the_same_bytes_go_under_the_same_number() -> None:
 
     def fail(call: int) -> None:
         if call <= 3:
-            raise Unreachable("away")
+            raise ServerUnreachable("away")
 
     store.before = fail
     pumped(store, b"hello")
@@ -100,7 +100,7 @@ def test_a_chunk_whose_answer_was_lost_is_there_once() -> None:
 
     def fail(call: int) -> None:
         if call == 1:
-            raise Unreachable("answer lost")
+            raise ServerUnreachable("answer lost")
 
     store.after = fail
     pumped(store, b"hello")
@@ -114,9 +114,9 @@ def test_a_server_that_is_ahead_is_followed() -> None:
     def send(seq: int, chunk: bytes) -> None:
         numbers.append((seq, chunk))
         if len(numbers) == 1:
-            raise Conflict("chunk_gap", "", {"expected_seq": 4})
+            raise ServerConflict("chunk_gap", "", {"expected_seq": 4})
 
-    pump = LogPump(send, Ear(), period=0.01)
+    pump = LogShipper(send, Ear(), period=0.01)
     pump.start()
     pump.write(b"a")
     wait_until(lambda: numbers)
@@ -127,7 +127,7 @@ def test_a_server_that_is_ahead_is_followed() -> None:
 
 def test_a_server_that_lost_chunks_gets_the_rest_under_the_number_it_expects() -> None:
     store = Store()
-    pump = LogPump(store, Ear(), period=0.01)
+    pump = LogShipper(store, Ear(), period=0.01)
     pump._seq = 3
     pump.start()
     pump.write(b"rest")
@@ -144,9 +144,9 @@ def test_bytes_that_somebody_else_wrote_are_not_overwritten_and_ours_follow() ->
 
 def test_a_server_that_never_agrees_is_given_up() -> None:
     def send(seq: int, chunk: bytes) -> None:
-        raise Conflict("chunk_conflict", "", {})
+        raise ServerConflict("chunk_conflict", "", {})
 
-    pump = LogPump(send, Ear(), period=0.01)
+    pump = LogShipper(send, Ear(), period=0.01)
     pump.start()
     pump.write(b"x")
     pump.close(within=5)
@@ -157,7 +157,7 @@ def test_a_stale_lease_ends_the_log_and_is_told() -> None:
     store, ear = Store(), Ear()
 
     def fail(call: int) -> None:
-        raise StaleLease("lease_expired")
+        raise LeaseRejected("lease_expired")
 
     store.before = fail
     pump = pumped(store, b"hello", ear=ear)
@@ -170,7 +170,7 @@ def test_a_server_that_wants_no_more_gets_no_more() -> None:
     store = Store()
 
     def fail(call: int) -> None:
-        raise Refused(413, "payload_too_large", "")
+        raise RequestRefused(413, "payload_too_large", "")
 
     store.before = fail
     pumped(store, b"hello", b"more")
@@ -180,7 +180,7 @@ def test_a_server_that_wants_no_more_gets_no_more() -> None:
 def test_the_writer_never_waits_and_the_log_says_what_is_missing() -> None:
     store, gate = Store(), threading.Event()
     store.before = lambda call: gate.wait(10)
-    pump = LogPump(store, Ear(), period=0.01)
+    pump = LogShipper(store, Ear(), period=0.01)
     pump.start()
     pump.write(b"a" * 10)
     wait_until(lambda: store.calls == 1)
@@ -198,10 +198,10 @@ def test_closing_gives_up_in_time() -> None:
     store = Store()
 
     def fail(call: int) -> None:
-        raise Unreachable("away")
+        raise ServerUnreachable("away")
 
     store.before = fail
-    pump = LogPump(store, Ear(), period=0.01)
+    pump = LogShipper(store, Ear(), period=0.01)
     pump.start()
     pump.write(b"x")
     begun = time.monotonic()
@@ -212,7 +212,7 @@ def test_closing_gives_up_in_time() -> None:
 
 def test_closing_at_once_sends_nothing_more() -> None:
     store = Store()
-    pump = LogPump(store, Ear(), period=60)
+    pump = LogShipper(store, Ear(), period=60)
     pump.start()
     pump.write(b"x" * 10)
     pump.close(within=0)

@@ -11,11 +11,11 @@ import pytest
 
 from tests.workers.agent.conftest import claim_body
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale, wait_until
-from workers.agent import backoff, loop
-from workers.agent.client import Client, Offer
-from workers.agent.errors import StartRefused
-from workers.agent.loop import Claimed, Loop
-from workers.agent.slots import Slots
+from workers.agent import claim_loop, retry
+from workers.agent.claim_loop import ActiveJob, ClaimLoop
+from workers.agent.errors import WorkerStartError
+from workers.agent.http.client import ClaimOffer, OrchestratorClient
+from workers.agent.slots import WorkerSlots
 from workers.agent.workspace import WorkFolder
 
 JOB = Answer(201, claim_body())
@@ -25,7 +25,7 @@ NONE = Answer(204)
 class FakeAttempt:
     """Runs until it is let go, abandoned or silenced."""
 
-    def __init__(self, claimed: Claimed, *, stubborn: bool = False) -> None:
+    def __init__(self, claimed: ActiveJob, *, stubborn: bool = False) -> None:
         self.claimed = claimed
         self.go = threading.Event()
         self.stubborn = stubborn
@@ -47,26 +47,26 @@ class FakeAttempt:
 class Stage:
     """A loop in a thread of its own, with fake attempts."""
 
-    def __init__(self, client: Client, tmp_path: Path, capacity: int = 1) -> None:
+    def __init__(self, client: OrchestratorClient, tmp_path: Path, capacity: int = 1) -> None:
         self.attempts: list[FakeAttempt] = []
         self.stubborn = False
         self.error: Exception | None = None
-        self.slots = Slots(capacity, tmp_path / "slots")
+        self.slots = WorkerSlots(capacity, tmp_path / "slots")
         self.folder = WorkFolder(tmp_path / "work")
-        offer = Offer("wrk_01jworker", "shared-linux", {"linux": True})
-        self.loop = Loop(
+        offer = ClaimOffer("wrk_01jworker", "shared-linux", {"linux": True})
+        self.loop = ClaimLoop(
             client=client, offer=offer, slots=self.slots, folder=self.folder, begin=self.begin, wait_seconds=0.1
         )
         self.thread = threading.Thread(target=self.run, daemon=True)
 
-    def begin(self, claimed: Claimed) -> FakeAttempt:
+    def begin(self, claimed: ActiveJob) -> FakeAttempt:
         self.attempts.append(FakeAttempt(claimed, stubborn=self.stubborn))
         return self.attempts[-1]
 
     def run(self, *, once: bool = False) -> None:
         try:
             self.loop.run(once=once)
-        except StartRefused as refusal:
+        except WorkerStartError as refusal:
             self.error = refusal
 
     def start(self) -> None:
@@ -82,10 +82,12 @@ class Stage:
 
 
 @pytest.fixture
-def stage(client: Client, server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(backoff.random, "uniform", lambda low, high: 0.02)
-    monkeypatch.setattr(loop, "FAREWELL_SECONDS", 0.3)
-    monkeypatch.setattr(loop, "REFUSED_SECONDS", 0.1)
+def stage(
+    client: OrchestratorClient, server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stage]:
+    monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.02)
+    monkeypatch.setattr(claim_loop, "SHUTDOWN_SECONDS", 0.3)
+    monkeypatch.setattr(claim_loop, "REFUSED_SECONDS", 0.1)
     server.on("leases", Answer(204, wait=0.02))
     made = Stage(client, tmp_path, capacity=2)
     yield made
@@ -189,7 +191,7 @@ def test_once_is_one_claim_and_its_job(stage: Stage, server: ScriptedServer) -> 
     stage.attempts[0].go.set()
     stage.thread.join(5)
     assert len(server.said("leases")) == 1
-    assert server.said("leases")[0].json["wait_seconds"] == loop.WAIT_SECONDS_ONCE
+    assert server.said("leases")[0].json["wait_seconds"] == claim_loop.WAIT_SECONDS_ONCE
 
 
 def test_once_ends_when_there_is_no_work(stage: Stage, server: ScriptedServer) -> None:
@@ -242,7 +244,7 @@ def test_a_job_claimed_just_before_the_end_hears_of_it(stage: Stage, server: Scr
     server.on("leases", JOB, NONE)
     begin = stage.loop._begin
 
-    def late(claimed: Claimed) -> FakeAttempt:
+    def late(claimed: ActiveJob) -> FakeAttempt:
         attempt = begin(claimed)
         stage.loop._abandoning.set()
         return attempt  # type: ignore[return-value] # it is one

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.agent import open_files, tether
+from workers.agent import open_files, subprocesses
 
 RAISED = """
 import resource
@@ -36,13 +36,13 @@ def test_a_program_runs_beside_a_thousand_open_files(tmp_path: Path) -> None:
     opened = []
     try:
         opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
-        done = tether.run(
+        done = subprocesses.run_bound(
             ["sh", "-c", "echo out; exec >&- 2>&-; sleep 0.3; exit 3"],
             folder=tmp_path,
             environment={"PATH": "/usr/bin:/bin"},
             owner=None,
-            ceiling=tether.Ceiling(1 << 20, 1 << 30, 10),
-            watch=tether.until(time.monotonic() + 10),
+            ceiling=subprocesses.CommandLimits(1 << 20, 1 << 30, 10),
+            watch=subprocesses.until(time.monotonic() + 10),
         )
     finally:
         for descriptor in opened:

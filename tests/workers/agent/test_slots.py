@@ -8,38 +8,38 @@ from pathlib import Path
 
 import pytest
 
-from workers.agent.errors import StartRefused
-from workers.agent.slots import Slots, lock_folder
+from workers.agent.errors import WorkerStartError
+from workers.agent.slots import WorkerSlots, lock_folder
 
 
 def test_two_workers_of_a_machine_never_have_the_same_slot(tmp_path: Path) -> None:
-    first, second = Slots(2, tmp_path / "l"), Slots(3, tmp_path / "l")
+    first, second = WorkerSlots(2, tmp_path / "l"), WorkerSlots(3, tmp_path / "l")
     assert first.numbers == (0, 1)
     assert second.numbers == (2, 3, 4)
     first.close()
-    third = Slots(1, tmp_path / "l")
+    third = WorkerSlots(1, tmp_path / "l")
     assert third.numbers == (0,)
     second.close()
     third.close()
 
 
 def test_the_kernel_frees_the_slots_of_a_killed_worker(tmp_path: Path) -> None:
-    script = "import sys, time; from pathlib import Path; from workers.agent.slots import Slots\nslots = Slots(1, Path(sys.argv[1])); print(slots.numbers, flush=True); time.sleep(60)"
+    script = "import sys, time; from pathlib import Path; from workers.agent.slots import WorkerSlots\nslots = WorkerSlots(1, Path(sys.argv[1])); print(slots.numbers, flush=True); time.sleep(60)"
     worker = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "l")], stdout=subprocess.PIPE)
     with worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"(0,)\n"
-        other = Slots(1, tmp_path / "l")
+        other = WorkerSlots(1, tmp_path / "l")
         assert other.numbers == (1,)
         other.close()
         worker.kill()
-    again = Slots(1, tmp_path / "l")
+    again = WorkerSlots(1, tmp_path / "l")
     assert again.numbers == (0,)
     again.close()
 
 
 def test_a_slot_is_taken_once_and_waited_for(tmp_path: Path) -> None:
-    slots = Slots(1, tmp_path / "l")
+    slots = WorkerSlots(1, tmp_path / "l")
     assert slots.take(within=0) == 0
     assert slots.take(within=0.05) is None
     taken: list[int | None] = []
@@ -55,13 +55,13 @@ def test_the_locks_are_ours_alone(tmp_path: Path) -> None:
     open_to_all = tmp_path / "l"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    with pytest.raises(StartRefused, match="only this account writes"):
-        Slots(1, open_to_all)
+    with pytest.raises(WorkerStartError, match="only this account writes"):
+        WorkerSlots(1, open_to_all)
 
 
 def test_a_place_for_the_locks_that_cannot_be_made_is_said_in_one_line() -> None:
-    with pytest.raises(StartRefused, match="cannot lock the slots"):
-        Slots(1, Path("/proc/nowhere/slots"))
+    with pytest.raises(WorkerStartError, match="cannot lock the slots"):
+        WorkerSlots(1, Path("/proc/nowhere/slots"))
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     folder.mkdir(mode=0o700)
     (folder / "slot-0").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic link"):
-        Slots(1, folder)
+        WorkerSlots(1, folder)
     assert not (tmp_path / "elsewhere").exists()
 
 

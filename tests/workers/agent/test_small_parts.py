@@ -16,15 +16,15 @@ import pytest
 from tests.workers.agent.conftest import TOKEN
 from tests.workers.agent.scripted import wait_until
 from workers.agent import failpoints, signals
-from workers.agent.backoff import Backoff, Pause, insist
-from workers.agent.credentials import Token
-from workers.agent.errors import Refused, StartRefused, Unreachable
-from workers.agent.words import counted, one_line, scrubbed
+from workers.agent.credentials import TokenFile
+from workers.agent.errors import RequestRefused, ServerUnreachable, WorkerStartError
+from workers.agent.retry import Backoff, RetryBudget, retry
+from workers.agent.sanitize import counted, one_line, scrubbed
 
 
 class TestToken:
     def test_the_first_line_is_the_token_and_the_second_the_worker(self, token_file: Path) -> None:
-        token = Token(token_file)
+        token = TokenFile(token_file)
         assert token.current() == TOKEN
         assert token.worker_id == "wrk_01jworker"
         assert TOKEN not in repr(token)
@@ -32,28 +32,28 @@ class TestToken:
     def test_a_file_that_others_may_read_is_warned_about(
         self, token_file: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        Token(token_file)
+        TokenFile(token_file)
         assert caplog.text == ""
         token_file.chmod(0o644)
-        Token(token_file)
+        TokenFile(token_file)
         assert "chmod 600" in caplog.text
         assert TOKEN not in caplog.text
 
     @pytest.mark.parametrize("content", [b"", b"\n", b"two words\n", b"\xff\xfe", b"a\x00b\n"])
     def test_what_cannot_be_a_token_is_refused_unsaid(self, token_file: Path, content: bytes) -> None:
         token_file.write_bytes(content)
-        with pytest.raises(StartRefused) as caught:
-            Token(token_file)
+        with pytest.raises(WorkerStartError) as caught:
+            TokenFile(token_file)
         assert "two words" not in str(caught.value)
 
     def test_a_missing_file_is_refused_in_one_line(self, tmp_path: Path) -> None:
-        with pytest.raises(StartRefused, match="cannot read the token file"):
-            Token(tmp_path / "none")
+        with pytest.raises(WorkerStartError, match="cannot read the token file"):
+            TokenFile(tmp_path / "none")
 
     def test_a_refused_token_is_kept_while_its_file_is_gone(
         self, token_file: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        token = Token(token_file)
+        token = TokenFile(token_file)
         token_file.unlink()
         token.refused()
         assert token.current() == TOKEN
@@ -97,32 +97,32 @@ class TestWaits:
         def call() -> str:
             calls.append(1)
             if len(calls) < 3:
-                raise Unreachable("away")
+                raise ServerUnreachable("away")
             return "heard"
 
-        assert insist(call, pause=lambda seconds: True) == "heard"
+        assert retry(call, pause=lambda seconds: True) == "heard"
 
         def refuse() -> None:
             calls.append(1)
-            raise Refused(400, "invalid", "")
+            raise RequestRefused(400, "invalid", "")
 
         calls.clear()
-        with pytest.raises(Refused):
-            insist(refuse, pause=lambda seconds: True)
+        with pytest.raises(RequestRefused):
+            retry(refuse, pause=lambda seconds: True)
         assert len(calls) == 1
 
     def test_insisting_ends_when_there_is_no_more_time(self) -> None:
         def call() -> None:
-            raise Unreachable("away")
+            raise ServerUnreachable("away")
 
-        with pytest.raises(Unreachable):
-            insist(call, pause=Pause(threading.Event(), 0.1), backoff=Backoff(first=0.01))
+        with pytest.raises(ServerUnreachable):
+            retry(call, pause=RetryBudget(threading.Event(), 0.1), backoff=Backoff(first=0.01))
 
     def test_a_pause_ends_at_once_when_it_is_over(self) -> None:
         over = threading.Event()
         threading.Timer(0.1, over.set).start()
         begun = time.monotonic()
-        assert Pause(over)(60) is False
+        assert RetryBudget(over)(60) is False
         assert time.monotonic() - begun < 5
 
 

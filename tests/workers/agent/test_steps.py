@@ -18,22 +18,25 @@ from tests.workers.agent.benches import a_bench, running
 from tests.workers.agent.conftest import LEASE_ID, claim_body
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, stale, wait_until
-from workers.agent import files, wire
-from workers.agent.bench import Bench
-from workers.agent.client import Client
-from workers.agent.errors import Malformed
-from workers.agent.execution import JobRun
-from workers.agent.wire import Pattern
-from workers.engines.null import FLAG, Null
+from workers.agent import artifacts
+from workers.agent.context import WorkerContext
+from workers.agent.errors import ProtocolError
+from workers.agent.http import wire
+from workers.agent.http.client import OrchestratorClient
+from workers.agent.http.wire import PatternPayload
+from workers.agent.job_runner import JobRunner
+from workers.engines.null import FLAG, NullEngine
 
 CANCEL = Answer(200, {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 30})
 FINAL = ("complete", "fail", "release", "acknowledge-cancel")
 
 
 @pytest.fixture
-def bench(server: ScriptedServer, client: Client, open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(
+    server: ScriptedServer, client: OrchestratorClient, open_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WorkerContext]:
     monkeypatch.setenv(FLAG, "1")
-    with a_bench(server, client, open_dir, Null()) as made:
+    with a_bench(server, client, open_dir, NullEngine()) as made:
         yield made
 
 
@@ -48,8 +51,8 @@ def steps_body(*lines: str, source: Any = None, **changes: Any) -> dict[str, Any
     return body
 
 
-def a_run(bench: Bench, *lines: str, **changes: Any) -> JobRun:
-    return JobRun(bench, wire.lease(steps_body(*lines, **changes)), slot=0)
+def a_run(bench: WorkerContext, *lines: str, **changes: Any) -> JobRunner:
+    return JobRunner(bench, wire.lease(steps_body(*lines, **changes)), slot=0)
 
 
 def finals(server: ScriptedServer) -> list[tuple[str, Any]]:
@@ -61,7 +64,7 @@ def last(server: ScriptedServer) -> tuple[str, Any]:
     return final[0], final[1].get("result")
 
 
-def left(bench: Bench) -> list[str]:
+def left(bench: WorkerContext) -> list[str]:
     return sorted(path.name for place in (bench.folder.jobs, bench.folder.spool) for path in place.iterdir())
 
 
@@ -70,7 +73,7 @@ def logs(server: ScriptedServer) -> list[tuple[int, int, bytes]]:
     return [(one["step"], one["seq"], base64.b64decode(one["chunk"])) for one in said]
 
 
-def test_the_steps_run_in_order_and_their_end_is_told(bench: Bench, server: ScriptedServer) -> None:
+def test_the_steps_run_in_order_and_their_end_is_told(bench: WorkerContext, server: ScriptedServer) -> None:
     a_run(bench, "null print=one", "null print=two", "null print=three").run()
     verb, result = last(server)
     assert verb == "complete"
@@ -84,7 +87,7 @@ def test_the_steps_run_in_order_and_their_end_is_told(bench: Bench, server: Scri
     assert left(bench) == []
 
 
-def test_the_first_that_fails_is_the_last(bench: Bench, server: ScriptedServer) -> None:
+def test_the_first_that_fails_is_the_last(bench: WorkerContext, server: ScriptedServer) -> None:
     a_run(bench, "null print=one", "null exit=3", "null print=never").run()
     verb, result = last(server)
     assert (verb, result["status"], result["reason"], result["exit_code"]) == ("fail", "failed", "command_failed", 3)
@@ -93,7 +96,7 @@ def test_the_first_that_fails_is_the_last(bench: Bench, server: ScriptedServer) 
     assert [step for step, _, _ in logs(server)] == [0]
 
 
-def test_a_step_that_a_signal_ends_has_no_code(bench: Bench, server: ScriptedServer) -> None:
+def test_a_step_that_a_signal_ends_has_no_code(bench: WorkerContext, server: ScriptedServer) -> None:
     a_run(bench, "null signal=SIGSEGV").run()
     _, result = last(server)
     assert result["message"] == "Step 1 of 1 ended by SIGSEGV: null signal=SIGSEGV"
@@ -106,14 +109,14 @@ def test_a_step_that_a_signal_ends_has_no_code(bench: Bench, server: ScriptedSer
                          ("kind=too_many_processes", "too_many_processes")],
 )  # fmt: skip
 def test_a_limit_is_named_with_the_steps_until_then(
-    bench: Bench, server: ScriptedServer, word: str, reason: str
+    bench: WorkerContext, server: ScriptedServer, word: str, reason: str
 ) -> None:
     a_run(bench, "null", f"null {word}").run()
     verb, result = last(server)
     assert (verb, result["reason"], len(result["steps"])) == ("fail", reason, 2)
 
 
-def test_the_time_is_that_of_all_steps_together(bench: Bench, server: ScriptedServer) -> None:
+def test_the_time_is_that_of_all_steps_together(bench: WorkerContext, server: ScriptedServer) -> None:
     a_run(bench, *["null sleep=0.4"] * 9, timeout_seconds=1).run()
     verb, result = last(server)
     assert (verb, result["reason"]) == ("fail", "timed_out")
@@ -121,14 +124,14 @@ def test_the_time_is_that_of_all_steps_together(bench: Bench, server: ScriptedSe
     assert 2 <= len(result["steps"]) <= 3
 
 
-def test_the_output_is_limited_for_all_steps_together(bench: Bench, server: ScriptedServer) -> None:
+def test_the_output_is_limited_for_all_steps_together(bench: WorkerContext, server: ScriptedServer) -> None:
     small = replace(bench, limits=replace(bench.limits, output_bytes=10))
     a_run(small, "null print=123456", "null print=abcdef").run()
     said = {step: b"".join(chunk for one, _, chunk in logs(server) if one == step) for step in (0, 1)}
     assert said == {0: b"123456\n", 1: b"abc\n[the output ends here: 7 bytes are too many]\n"}
 
 
-def test_progress_says_which_step_runs(bench: Bench, server: ScriptedServer) -> None:
+def test_progress_says_which_step_runs(bench: WorkerContext, server: ScriptedServer) -> None:
     with running(a_run(bench, "null sleep=0.5", "null sleep=0.5", timeout_seconds=30)):
         pass
     told = [asked.json["progress"] for asked in server.said("heartbeat") if "percent" in asked.json.get("progress", {})]
@@ -138,7 +141,7 @@ def test_progress_says_which_step_runs(bench: Bench, server: ScriptedServer) -> 
     ]
 
 
-def test_a_cancel_stops_the_step_and_those_after_it(bench: Bench, server: ScriptedServer) -> None:
+def test_a_cancel_stops_the_step_and_those_after_it(bench: WorkerContext, server: ScriptedServer) -> None:
     run = a_run(bench, "null print=on sleep=30", "null print=never")
     with running(run):
         wait_until(lambda: server.said("logs"))
@@ -148,7 +151,7 @@ def test_a_cancel_stops_the_step_and_those_after_it(bench: Bench, server: Script
     assert left(bench) == []
 
 
-def test_a_second_signal_fails_what_runs(bench: Bench, server: ScriptedServer) -> None:
+def test_a_second_signal_fails_what_runs(bench: WorkerContext, server: ScriptedServer) -> None:
     run = a_run(bench, "null print=on sleep=30")
     with running(run):
         wait_until(lambda: server.said("logs"))
@@ -156,7 +159,7 @@ def test_a_second_signal_fails_what_runs(bench: Bench, server: ScriptedServer) -
     assert last(server)[1]["reason"] == "worker_shutdown"
 
 
-def test_a_lost_lease_is_not_spoken_for(bench: Bench, server: ScriptedServer) -> None:
+def test_a_lost_lease_is_not_spoken_for(bench: WorkerContext, server: ScriptedServer) -> None:
     run = a_run(bench, "null print=on sleep=30", "null print=never")
     with running(run):
         wait_until(lambda: server.said("logs"))
@@ -165,18 +168,18 @@ def test_a_lost_lease_is_not_spoken_for(bench: Bench, server: ScriptedServer) ->
     assert left(bench) == []
 
 
-def test_what_the_machine_cannot_do_is_given_back(bench: Bench, server: ScriptedServer) -> None:
+def test_what_the_machine_cannot_do_is_given_back(bench: WorkerContext, server: ScriptedServer) -> None:
     a_run(bench, "null unavailable").run()
     assert finals(server)[0][0] == "release"
 
 
-def test_an_image_is_refused(bench: Bench, server: ScriptedServer) -> None:
+def test_an_image_is_refused(bench: WorkerContext, server: ScriptedServer) -> None:
     a_run(bench, "null", image="tool:1").run()
     assert finals(server) == [("release", {"message": "This worker cannot offer images.", "unable": True})]
 
 
 def test_a_repository_is_checked_out_and_its_directory_must_be_there(
-    bench: Bench, server: ScriptedServer, repository: Repository
+    bench: WorkerContext, server: ScriptedServer, repository: Repository
 ) -> None:
     commit = repository.commit({"package/name": b"x"})
     source = claim_body()["job"]["source"] | {"git_commit": commit}
@@ -191,7 +194,7 @@ def test_a_repository_is_checked_out_and_its_directory_must_be_there(
 
 
 def test_the_result_stays_on_disk_until_it_was_taken_and_the_next_life_tells_it(
-    bench: Bench, server: ScriptedServer
+    bench: WorkerContext, server: ScriptedServer
 ) -> None:
     server.on("fail", hang_up)
     run = a_run(bench, "null", "null exit=3")
@@ -218,14 +221,14 @@ def test_the_result_stays_on_disk_until_it_was_taken_and_the_next_life_tells_it(
     ],
 )  # fmt: skip
 def test_a_wrong_claim_is_named_by_its_member(changes: dict[str, Any], member: str) -> None:
-    with pytest.raises(Malformed, match=member):
+    with pytest.raises(ProtocolError, match=member):
         wire.lease(steps_body("x", **changes))
 
 
 def test_a_type_of_the_future_is_given_back() -> None:
     body = steps_body("x")
     body["job"]["job_type"] = "oci"
-    with pytest.raises(Malformed, match="job_type"):
+    with pytest.raises(ProtocolError, match="job_type"):
         wire.lease(body)
 
 
@@ -261,37 +264,37 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("pattern", FITS)
 def test_a_pattern_fits_as_people_expect_and_follows_no_link(tree: Path, pattern: str) -> None:
-    found = files.found(tree, [Pattern("file", pattern)])
+    found = artifacts.find_artifacts(tree, [PatternPayload("file", pattern)])
     assert {file["path"] for file in found["files"]} == FITS[pattern]
     assert found["files_omitted"] == 0
 
 
 def test_a_file_is_named_once_by_the_first_pattern_that_fits(tree: Path) -> None:
-    found = files.found(tree, [Pattern("junit", "a.xml"), Pattern("any", "*.xml")])
+    found = artifacts.find_artifacts(tree, [PatternPayload("junit", "a.xml"), PatternPayload("any", "*.xml")])
     assert [(file["type"], file["path"]) for file in found["files"]] == [("junit", "a.xml")]
 
 
 def test_a_pipe_and_a_name_that_is_no_text_do_no_harm(tree: Path) -> None:
     os.mkfifo(tree / "pipe.xml")
     Path(os.fsdecode(os.fsencode(tree) + b"/\xff.xml")).write_bytes(b"x")
-    found = files.found(tree, [Pattern("file", "*.xml")])
+    found = artifacts.find_artifacts(tree, [PatternPayload("file", "*.xml")])
     assert [file["path"] for file in found["files"]] == ["a.xml", "\ufffd.xml"]
 
 
 @pytest.mark.timeout(10)
 def test_what_became_a_pipe_after_it_was_listed_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert files._Look([])._digest(str(tmp_path / "pipe")) == (None, 0)
+    assert artifacts._Look([])._digest(str(tmp_path / "pipe")) == (None, 0)
 
 
 def test_too_many_are_counted_and_not_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_FILES", 2)
-    found = files.found(tree, [Pattern("file", "**")])
+    monkeypatch.setattr(artifacts, "MAX_FILES", 2)
+    found = artifacts.find_artifacts(tree, [PatternPayload("file", "**")])
     assert (len(found["files"]), found["files_omitted"]) == (2, 2)
-    monkeypatch.setattr(files, "MOST_BYTES", 0)
-    assert files.found(tree, [Pattern("file", "**")]) == {"files": [], "files_omitted": 4}
-    monkeypatch.setattr(files, "MOST_ENTRIES", 0)
-    assert files.found(tree, [Pattern("file", "**")]) == {"files": [], "files_omitted": 1}
+    monkeypatch.setattr(artifacts, "MAX_BYTES", 0)
+    assert artifacts.find_artifacts(tree, [PatternPayload("file", "**")]) == {"files": [], "files_omitted": 4}
+    monkeypatch.setattr(artifacts, "MAX_ENTRIES", 0)
+    assert artifacts.find_artifacts(tree, [PatternPayload("file", "**")]) == {"files": [], "files_omitted": 1}
 
 
 def test_the_deepest_tree_ends_somewhere(tmp_path: Path) -> None:
@@ -303,6 +306,6 @@ def test_the_deepest_tree_ends_somewhere(tmp_path: Path) -> None:
         place = below
     os.close(place)
     try:
-        assert files.found(tmp_path, [Pattern("file", "**/x")]) == {"files": [], "files_omitted": 0}
+        assert artifacts.find_artifacts(tmp_path, [PatternPayload("file", "**/x")]) == {"files": [], "files_omitted": 0}
     finally:  # deeper than Python's own removal can go
         subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.workers.agent.scripted import wait_until
-from workers.agent import tether
-from workers.agent.tether import Ceiling, Done
+from workers.agent import subprocesses
+from workers.agent.subprocesses import CommandLimits, CompletedCommand
 
-CEILING = Ceiling(file_bytes=1 << 20, memory_bytes=1 << 30, cpu_seconds=10)
+CEILING = CommandLimits(file_bytes=1 << 20, memory_bytes=1 << 30, cpu_seconds=10)
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "ONLY": "this"}
 
 
@@ -21,8 +21,8 @@ def never() -> str | None:
     return None
 
 
-def run(script: str, folder: Path, owner: int | None = None, watch: object = never) -> Done:
-    return tether.run(
+def run(script: str, folder: Path, owner: int | None = None, watch: object = never) -> CompletedCommand:
+    return subprocesses.run_bound(
         ["/bin/sh", "-c", script],
         folder=folder,
         environment=ENVIRONMENT,
@@ -63,7 +63,7 @@ def test_nothing_can_be_read_from_the_worker_s_own_input_or_files(open_dir: Path
 def test_a_flood_of_words_keeps_only_the_last_ones(open_dir: Path) -> None:
     done = run("yes x | head -c 3000000; echo end", open_dir)
     assert done.tail.endswith("end\n")
-    assert len(done.tail) <= tether.TAIL_BYTES
+    assert len(done.tail) <= subprocesses.TAIL_BYTES
 
 
 def test_the_watch_ends_the_whole_group_also_those_that_ignore_it(open_dir: Path, owner: int | None) -> None:
@@ -72,7 +72,7 @@ def test_the_watch_ends_the_whole_group_also_those_that_ignore_it(open_dir: Path
     pids = open_dir / "at" / "pid"
     begun = time.monotonic()
     script = f"trap '' TERM INT HUP; (trap '' TERM; sleep 300) & echo $! > {pids}; kill -STOP $$; wait"
-    done = run(script, open_dir / "at", owner, tether.until(time.monotonic() + 0.5))
+    done = run(script, open_dir / "at", owner, subprocesses.until(time.monotonic() + 0.5))
     assert done.cut_for == "time"
     assert time.monotonic() - begun < 15
     assert not living(pids), "gone before it returns"
@@ -100,17 +100,17 @@ def test_the_account_of_the_slot_has_no_rights_of_ours(open_dir: Path) -> None:
 
 
 def test_a_watch_may_have_several_reasons() -> None:
-    watch = tether.until(time.monotonic() + 60, lambda: None, lambda: "size", lambda: "stop")
+    watch = subprocesses.until(time.monotonic() + 60, lambda: None, lambda: "size", lambda: "stop")
     assert watch() == "size"
-    assert tether.until(time.monotonic() - 1, lambda: "size")() == "time"
+    assert subprocesses.until(time.monotonic() - 1, lambda: "size")() == "time"
 
 
 WORKER = """
 import sys, threading
 from pathlib import Path
-from workers.agent import tether
-tether.run(["/bin/sh", "-c", sys.argv[2]], folder=Path(sys.argv[1]), environment={"PATH": "/usr/bin:/bin"},
-           owner=None, ceiling=tether.Ceiling(1 << 20, 1 << 30, 10), watch=lambda: None)
+from workers.agent import subprocesses
+subprocesses.run_bound(["/bin/sh", "-c", sys.argv[2]], folder=Path(sys.argv[1]), environment={"PATH": "/usr/bin:/bin"},
+           owner=None, ceiling=subprocesses.CommandLimits(1 << 20, 1 << 30, 10), watch=lambda: None)
 """
 
 
@@ -129,6 +129,6 @@ def test_the_group_dies_with_a_killed_worker(open_dir: Path) -> None:
 
 def test_a_group_whose_worker_is_gone_before_it_began_does_nothing(open_dir: Path) -> None:
     # The shell is told another parent than it has, as if the worker had died in between.
-    command = ["/bin/sh", "-c", tether.SHELL, "tether", "1", "touch", str(open_dir / "ran")]
+    command = ["/bin/sh", "-c", subprocesses.SHELL, "tether", "1", "touch", str(open_dir / "ran")]
     assert subprocess.run(command, check=False).returncode == 1
     assert not (open_dir / "ran").exists()

@@ -16,11 +16,11 @@ from tests.workers.agent.scripted import (
     hang_up,
     scripted_server,
 )
-from workers.agent.errors import StartRefused, Unreachable
-from workers.agent.transport import ANSWER_BYTES, Patience, Transport, trusted_origin
+from workers.agent.errors import ServerUnreachable, WorkerStartError
+from workers.agent.http.transport import ANSWER_BYTES, Timeouts, Transport, trusted_origin
 
 SECRET_PATH = "/v1/runtime/leases/rtl_secret/heartbeat"
-QUICK = Patience(connect=1, read=0.5, total=1)
+QUICK = Timeouts(connect=1, read=0.5, total=1)
 
 
 def transport(server: ScriptedServer) -> Transport:
@@ -63,7 +63,7 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
 def test_trouble_on_the_way_is_told_without_the_path(server: ScriptedServer, trouble: object) -> None:
     server.on("heartbeat", trouble)  # type: ignore[arg-type] # a script
     sender = transport(server)
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(ServerUnreachable) as caught:
         sender.post(SECRET_PATH, b"{}", patience=QUICK)
     sender.close()
     assert "rtl_secret" not in str(caught.value)
@@ -73,7 +73,7 @@ def test_trouble_on_the_way_is_told_without_the_path(server: ScriptedServer, tro
 
 def test_a_server_that_nobody_runs_is_told_without_the_path() -> None:
     sender = Transport("http://127.0.0.1:9", lambda: TOKEN)
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(ServerUnreachable) as caught:
         sender.post(SECRET_PATH, b"{}", patience=QUICK)
     sender.close()
     assert "rtl_secret" not in repr(caught.value)
@@ -83,8 +83,8 @@ def test_a_server_that_drips_is_cut_off_at_the_total_time(server: ScriptedServer
     server.on("x", drip)
     sender = transport(server)
     begun = time.monotonic()
-    with pytest.raises(Unreachable, match="within 1 s"):
-        sender.post("/x", b"{}", patience=Patience(connect=1, read=1, total=1))
+    with pytest.raises(ServerUnreachable, match="within 1 s"):
+        sender.post("/x", b"{}", patience=Timeouts(connect=1, read=1, total=1))
     sender.close()
     assert 0.9 < time.monotonic() - begun < 3
 
@@ -92,7 +92,7 @@ def test_a_server_that_drips_is_cut_off_at_the_total_time(server: ScriptedServer
 def test_a_body_without_end_is_left_unread(server: ScriptedServer) -> None:
     server.on("x", endless)
     sender = transport(server)
-    answer = sender.post("/x", b"{}", patience=Patience())
+    answer = sender.post("/x", b"{}", patience=Timeouts())
     sender.close()
     assert answer.oversize
     assert len(answer.body) == ANSWER_BYTES
@@ -112,7 +112,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_trouble_and_the_next_t
     sender = transport(server)
     server.on("x", Answer(), hang_up, Answer())
     assert sender.post("/x", b"{}", patience=QUICK).status == 200
-    with pytest.raises(Unreachable):
+    with pytest.raises(ServerUnreachable):
         sender.post("/x", b"{}", patience=QUICK)
     assert sender.post("/x", b"{}", patience=QUICK).status == 200
     sender.close()
@@ -123,10 +123,10 @@ def test_a_dripping_server_behind_tls_is_cut_off_too() -> None:
         server.on("x", Answer(), drip)
         sender = Transport(server.url, lambda: TOKEN)
         sender._session.verify = str(CERTIFICATE)
-        assert sender.post("/x", b"{}", patience=Patience()).status == 200
+        assert sender.post("/x", b"{}", patience=Timeouts()).status == 200
         begun = time.monotonic()
-        with pytest.raises(Unreachable, match="within 1 s"):
-            sender.post("/x", b"{}", patience=Patience(connect=5, read=5, total=1))
+        with pytest.raises(ServerUnreachable, match="within 1 s"):
+            sender.post("/x", b"{}", patience=Timeouts(connect=5, read=5, total=1))
         assert time.monotonic() - begun < 5
         sender.close()
 
@@ -134,8 +134,8 @@ def test_a_dripping_server_behind_tls_is_cut_off_too() -> None:
 def test_a_certificate_that_nobody_vouches_for_is_not_trusted() -> None:
     with scripted_server(tls=True) as server:
         sender = Transport(server.url, lambda: TOKEN)
-        with pytest.raises(Unreachable, match="SSLError"):
-            sender.post("/x", b"{}", patience=Patience())
+        with pytest.raises(ServerUnreachable, match="SSLError"):
+            sender.post("/x", b"{}", patience=Timeouts())
         sender.close()
         assert server.asked == []
 
@@ -160,6 +160,6 @@ def test_tokens_go_over_https_or_to_this_machine(url: str) -> None:
     ],
 )
 def test_tokens_go_nowhere_else(url: str) -> None:
-    with pytest.raises(StartRefused) as caught:
+    with pytest.raises(WorkerStartError) as caught:
         trusted_origin(url)
     assert "secret" not in str(caught.value)

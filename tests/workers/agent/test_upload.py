@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.workers.agent.scripted import Answer, Script, ScriptedServer, drip, endless, hang_up, problem
-from workers.agent.backoff import Pause
-from workers.agent.transport import Patience, Transport
-from workers.agent.upload import Ingest, UploadFailed, UploadRejected, ingest_origin
+from workers.agent.http.transport import Timeouts, Transport
+from workers.agent.retry import RetryBudget
+from workers.agent.upload import IngestClient, UploadFailed, UploadRejected, ingest_origin
 
 JOB = "rtj_01jjob"
 STORED = Answer(201, {"run_id": "run_1", "job_id": JOB, "created": True})
 
 
 @pytest.fixture
-def ingest(server: ScriptedServer) -> Iterator[Ingest]:
+def ingest(server: ScriptedServer) -> Iterator[IngestClient]:
     transport = Transport(server.url, lambda: "rto_worker_x")
-    yield Ingest(transport, Patience(connect=1, read=1, total=1))
+    yield IngestClient(transport, Timeouts(connect=1, read=1, total=1))
     transport.close()
 
 
@@ -36,7 +36,7 @@ def at_once() -> Callable[[float], bool]:
 
 
 def test_the_run_is_stored_under_the_job_s_key(
-    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool]
+    ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool]
 ) -> None:
     server.on("run", STORED)
     assert ingest.store(JOB, b'{"a": 1}', pause=at_once) == "run_1"
@@ -48,7 +48,7 @@ def test_the_run_is_stored_under_the_job_s_key(
 
 @pytest.mark.parametrize("trouble", [Answer(500), Answer(502), Answer(503), Answer(429), hang_up])
 def test_trouble_is_tried_again_with_the_same_bytes_and_key(
-    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool], trouble: Script
+    ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool], trouble: Script
 ) -> None:
     server.on("run", trouble, trouble, Answer(200, {"run_id": "run_1", "created": False}))
     assert ingest.store(JOB, b"{}", pause=at_once) == "run_1"
@@ -56,7 +56,7 @@ def test_trouble_is_tried_again_with_the_same_bytes_and_key(
     assert len(server.asked) == 3
 
 
-def test_retry_after_is_honoured_up_to_a_minute(ingest: Ingest, server: ScriptedServer) -> None:
+def test_retry_after_is_honoured_up_to_a_minute(ingest: IngestClient, server: ScriptedServer) -> None:
     waits: list[float] = []
 
     def pause(seconds: float) -> bool:
@@ -70,7 +70,7 @@ def test_retry_after_is_honoured_up_to_a_minute(ingest: Ingest, server: Scripted
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 415, 422, 302])
 def test_a_refusal_is_not_tried_again_and_says_why(
-    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool], status: int
+    ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool], status: int
 ) -> None:
     server.on("run", problem(status, "validation_failed"))
     with pytest.raises(UploadRejected, match=f"{status} validation_failed"):
@@ -79,7 +79,7 @@ def test_a_refusal_is_not_tried_again_and_says_why(
 
 
 def test_the_contract_s_own_form_of_error_is_understood(
-    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool]
+    ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool]
 ) -> None:
     server.on("run", Answer(422, {"error": {"code": "validation_failed", "message": "files: too many\x00"}}))
     with pytest.raises(UploadRejected, match=r"422 validation_failed files: too many$"):
@@ -105,15 +105,15 @@ def test_the_contract_s_own_form_of_error_is_understood(
     ],
 )
 def test_a_success_that_names_no_run_of_this_job_is_a_refusal(
-    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool], answer: Script
+    ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool], answer: Script
 ) -> None:
     server.on("run", answer)
     with pytest.raises(UploadRejected):
-        Ingest(ingest.transport).store(JOB, b"{}", pause=at_once)
+        IngestClient(ingest.transport).store(JOB, b"{}", pause=at_once)
 
 
 def test_an_ingest_that_answers_with_the_digest_that_was_sent_is_believed(
-    ingest: Ingest, server: ScriptedServer, at_once: Callable[[float], bool]
+    ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool]
 ) -> None:
     server.on("run", Answer(201, {"run_id": "run_1", "payload_sha256": "a" * 64, "payload_match": True}))
     body = b'{"payload_sha256": "' + b"a" * 64 + b'"}'
@@ -121,7 +121,7 @@ def test_an_ingest_that_answers_with_the_digest_that_was_sent_is_believed(
     assert server.asked[0].headers["Lease-Fence"] == "3"
 
 
-def test_a_dripping_ingest_costs_the_total_time_and_no_more(ingest: Ingest, server: ScriptedServer) -> None:
+def test_a_dripping_ingest_costs_the_total_time_and_no_more(ingest: IngestClient, server: ScriptedServer) -> None:
     server.on("run", drip)
     begun = time.monotonic()
     with pytest.raises(UploadFailed):
@@ -129,20 +129,20 @@ def test_a_dripping_ingest_costs_the_total_time_and_no_more(ingest: Ingest, serv
     assert time.monotonic() - begun < 3
 
 
-def test_the_budget_ends_the_tries(ingest: Ingest, server: ScriptedServer) -> None:
+def test_the_budget_ends_the_tries(ingest: IngestClient, server: ScriptedServer) -> None:
     server.on("run", Answer(500))
     begun = time.monotonic()
     with pytest.raises(UploadFailed, match="500"):
-        ingest.store(JOB, b"{}", pause=Pause(threading.Event(), 0.5))
+        ingest.store(JOB, b"{}", pause=RetryBudget(threading.Event(), 0.5))
     assert 0.4 < time.monotonic() - begun < 3
 
 
-def test_a_lost_lease_ends_the_tries(ingest: Ingest, server: ScriptedServer) -> None:
+def test_a_lost_lease_ends_the_tries(ingest: IngestClient, server: ScriptedServer) -> None:
     server.on("run", Answer(500))
     over = threading.Event()
     over.set()
     with pytest.raises(UploadFailed):
-        ingest.store(JOB, b"{}", pause=Pause(over))
+        ingest.store(JOB, b"{}", pause=RetryBudget(over))
     assert len(server.asked) == 1
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.workers.agent.conftest import LEASE_ID, claim_body
-from workers.agent import wire
-from workers.agent.errors import Malformed
-from workers.engines.base import Isolation
+from workers.agent.errors import ProtocolError
+from workers.agent.http import wire
+from workers.engines.contract import Isolation
 
 
 def test_a_claim_becomes_values() -> None:
@@ -79,14 +79,14 @@ def test_the_capability_is_not_shown() -> None:
     ],
 )
 def test_what_is_wrong_is_named_and_not_repeated(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(Malformed) as caught:
+    with pytest.raises(ProtocolError) as caught:
         wire.lease(claim_body(**changes))
     assert str(caught.value) == named
 
 
 @pytest.mark.parametrize("lease_id", [None, "", "a/b", "rtl_\n", "x" * 65, "..%2f", 7])
 def test_a_lease_id_that_is_no_path_segment_is_refused(lease_id: object) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(ProtocolError):
         wire.lease(claim_body() | {"lease_id": lease_id})
 
 
@@ -106,5 +106,5 @@ def test_nothing_but_malformed_comes_of_garbage(garbage: Any, where: str) -> Non
     try:
         wire.lease(body)
         wire.lease(garbage)
-    except Malformed:
+    except ProtocolError:
         pass

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from workers.agent.errors import StartRefused
+from workers.agent.errors import WorkerStartError
 from workers.agent.workspace import WorkFolder
 
 
@@ -45,12 +45,12 @@ def test_others_may_walk_through_but_look_at_nothing(folder: WorkFolder) -> None
 def test_a_folder_that_the_slots_cannot_reach_is_refused_by_name(open_dir: Path) -> None:
     (open_dir / "closed").mkdir(mode=0o700)
     folder = WorkFolder(open_dir / "closed" / "work")
-    with pytest.raises(StartRefused, match="closed"):
+    with pytest.raises(WorkerStartError, match="closed"):
         folder.admit_others()
 
 
 def test_two_workers_do_not_share_a_folder(folder: WorkFolder) -> None:
-    with pytest.raises(StartRefused, match="another worker uses"):
+    with pytest.raises(WorkerStartError, match="another worker uses"):
         WorkFolder(folder.path)
     folder.close()
     WorkFolder(folder.path).close()
@@ -58,7 +58,7 @@ def test_two_workers_do_not_share_a_folder(folder: WorkFolder) -> None:
 
 def test_a_place_that_cannot_be_a_folder_is_refused_in_one_line(open_dir: Path) -> None:
     (open_dir / "file").touch()
-    with pytest.raises(StartRefused, match="--work-dir"):
+    with pytest.raises(WorkerStartError, match="--work-dir"):
         WorkFolder(open_dir / "file" / "work")
 
 

@@ -13,19 +13,19 @@ import pytest
 
 from tests.workers.engines.upstreams import Upstream
 from workers.engines import engine_named
-from workers.engines.base import Ended, Limits, Order, Stop
+from workers.engines.contract import RunLimits, RunResult, RunSpec, StopSignal
 
 # Other suites may run on this machine at the same time: uids of our own, and nobody's.
 FIRST_UID = 200_000 + os.getpid() % 5000 * 200
 REAL = ("bubblewrap", "restricted")
-SMALL = Limits(memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, output_bytes=1 << 20, trace_bytes=8 << 20)
+SMALL = RunLimits(memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, output_bytes=1 << 20, trace_bytes=8 << 20)
 
 
 @dataclass
 class Run:
     """What came of one run."""
 
-    ended: Ended
+    ended: RunResult
     output: str
     trace: str
     workspace: Path
@@ -63,7 +63,7 @@ class Bench:
     def order(self, *argv, slot=0, files=None, **details):
         details = {"timeout_seconds": 20.0, "grace_seconds": 0.3, "limits": SMALL} | details
         workspace = self.place(slot, files, details["limits"])
-        return Order(argv=argv, workspace=workspace, slot=slot, **details)
+        return RunSpec(argv=argv, workspace=workspace, slot=slot, **details)
 
     def close(self):
         """Remove the volumes, so that the directory around them can go."""
@@ -73,7 +73,7 @@ class Bench:
     def run(self, *argv, stop=None, **details):
         order = self.order(*argv, **details)
         output, trace = bytearray(), bytearray()
-        ended = self.engine.run(order, output=output.extend, trace=trace.extend, stop=stop or Stop())
+        ended = self.engine.run(order, output=output.extend, trace=trace.extend, stop=stop or StopSignal())
         return Run(ended, output.decode("utf-8", "replace"), trace.decode("utf-8", "replace"), order.workspace)
 
     def sh(self, script, **details):

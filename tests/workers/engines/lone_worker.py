@@ -5,14 +5,14 @@ import sys
 from pathlib import Path
 
 from workers.engines import engine_named
-from workers.engines.base import Order, Stop
+from workers.engines.contract import RunSpec, StopSignal
 
 
 def main(name, first_uid, workspace, *argv):
     # Unchecked, it measures: the small volume that the test has made is no machine that runs low.
     engine = engine_named(name, first_uid=int(first_uid), reserve_bytes=0, reserve_inodes=0)
-    order = Order(argv=argv, workspace=Path(workspace), slot=0, timeout_seconds=60)
-    ended = engine.run(order, output=lambda data: os.write(1, data), trace=lambda _: None, stop=Stop())
+    order = RunSpec(argv=argv, workspace=Path(workspace), slot=0, timeout_seconds=60)
+    ended = engine.run(order, output=lambda data: os.write(1, data), trace=lambda _: None, stop=StopSignal())
     os.write(1, f"{ended.kind}\n".encode())
 
 

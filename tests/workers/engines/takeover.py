@@ -2,7 +2,8 @@
 
 import struct
 
-from workers.engines import inside, landlock
+from workers.engines import landlock
+from workers.engines.sandbox import launcher
 
 # What the code calls in the foreign process: each of these the filter refuses to the job itself.
 FORBIDDEN = {
@@ -86,12 +87,12 @@ def results(data: bytes) -> dict[str, int]:
 def unprotect_init(monkeypatch, *protections):
     """Take protections of pid 1 away, as a kernel that lacks them would."""
     if "dumpable" in protections:
-        script = inside.SCRIPT.replace(b'must("not dumpable"', b'0 and ("not dumpable"')
-        assert script != inside.SCRIPT
-        monkeypatch.setattr(inside, "SCRIPT", script)
+        script = launcher.SCRIPT.replace(b'must("not dumpable"', b'0 and ("not dumpable"')
+        assert script != launcher.SCRIPT
+        monkeypatch.setattr(launcher, "SCRIPT", script)
     if "landlock" in protections:
         monkeypatch.setattr(landlock, "domain", lambda _: (None, []))
     if "filter" in protections:
-        script = inside.SCRIPT.replace(b'must("filter of pid 1"', b'0 and ("filter of pid 1"')
-        assert script != inside.SCRIPT
-        monkeypatch.setattr(inside, "SCRIPT", script)
+        script = launcher.SCRIPT.replace(b'must("filter of pid 1"', b'0 and ("filter of pid 1"')
+        assert script != launcher.SCRIPT
+        monkeypatch.setattr(launcher, "SCRIPT", script)

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from workers.engines import addresses
-from workers.engines.addresses import Target, allows, is_public, target
+from workers.engines.network import addresses
+from workers.engines.network.addresses import Target, allows, is_public, target
 
 
 @pytest.mark.parametrize(

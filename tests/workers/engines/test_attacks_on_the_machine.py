@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.workers.engines.payloads import TRY, results
-from workers.engines.base import Egress, Limits, Stop
+from workers.engines.contract import EgressPolicy, RunLimits, StopSignal
 
 pytestmark = pytest.mark.usefixtures("unchanged_machine")
 SECRET = "the-worker-keeps-this"
@@ -265,7 +265,7 @@ def test_128_a_setuid_program_gives_nothing(bench):
     (place / "id").chmod(0o4755)
     order = bench.order("./id", "-u")
     name = bytearray()
-    bench.engine.run(replace(order, workspace=place), output=name.extend, trace=bytes, stop=Stop())
+    bench.engine.run(replace(order, workspace=place), output=name.extend, trace=bytes, stop=StopSignal())
     assert name.decode().strip() == str(bench.engine.owner(0))
 
 
@@ -274,7 +274,7 @@ def test_131_a_link_in_place_of_the_workspace_is_refused(bench):
     order.workspace.rename(order.workspace.with_name("elsewhere"))
     order.workspace.symlink_to("/etc")
     with pytest.raises(OSError):
-        bench.engine.run(order, output=bytes, trace=bytes, stop=Stop())
+        bench.engine.run(order, output=bytes, trace=bytes, stop=StopSignal())
 
 
 def test_132_a_busy_loop_ends_at_the_worker_s_clock(bench):
@@ -296,12 +296,12 @@ def test_a_storm_of_refused_calls_slows_itself_down(bench):
 
 def test_a_storm_does_not_hold_up_the_deadline(bench):
     script = "for (1 .. 20) { fork } while (1) { syscall 101, 0, 0, 0, 0 }"
-    assert bench.perl(script, timeout_seconds=1.0, limits=Limits(processes=40)).kind == "timeout"
+    assert bench.perl(script, timeout_seconds=1.0, limits=RunLimits(processes=40)).kind == "timeout"
 
 
 def test_egress_gives_no_interface(bench):
     run = bench.perl(
         TRY + CONNECT + "internet(world => 443, 203, 0, 113, 9); internet(loopback => 22, 127, 0, 0, 1);",
-        egress=Egress(("*",)),
+        egress=EgressPolicy(("*",)),
     )
     assert results(run) == {"world": "ENETUNREACH", "loopback": "ECONNREFUSED"}

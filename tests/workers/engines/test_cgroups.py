@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from workers.engines import cgroups
-from workers.engines.base import EngineUnavailable, Limits
-from workers.engines.cgroups import FAMILY, Group, Hierarchy
+from workers.engines.contract import EngineUnavailable, RunLimits
+from workers.engines.limits import cgroups
+from workers.engines.limits.cgroups import FAMILY, ControlGroup, Hierarchy
 
-LIMITS = Limits(memory_bytes=64 << 20, processes=10, cpu_percent=150)
+LIMITS = RunLimits(memory_bytes=64 << 20, processes=10, cpu_percent=150)
 
 
 def mountinfo(tmp_path, *lines):
@@ -100,7 +100,7 @@ def group(tmp_path, monkeypatch):
             (path / "memory.swap.max").write_text("max")
 
     monkeypatch.setattr(Path, "mkdir", mkdir_with_files)
-    return Group(2, dict.fromkeys(cgroups.NEEDED, place), extra=3)
+    return ControlGroup(2, dict.fromkeys(cgroups.NEEDED, place), extra=3)
 
 
 def test_version_2_has_all_limits_in_one_place(group):
@@ -140,7 +140,7 @@ def test_a_limit_that_cannot_be_written_is_no_job(tmp_path):
 
 
 def test_a_group_of_the_same_name_goes_first(group, monkeypatch):
-    monkeypatch.setattr(Group, "kill", lambda _: True)
+    monkeypatch.setattr(ControlGroup, "kill", lambda _: True)
     group.make(LIMITS)
     (place,) = group.places
     for path in place.iterdir():

@@ -8,10 +8,11 @@ import pytest
 
 from tests.workers.engines.conftest import FIRST_UID, REAL
 from tests.workers.engines.takeover import unprotect_init
-from workers.engines import checks, engine_named, inside, keeper, landlock, launch, processes, seccomp
-from workers.engines.base import EngineUnavailable, SandboxFailed, Stop
-from workers.engines.bwrap import BwrapBox
-from workers.engines.cgroups import Group
+from workers.engines import engine_named, landlock, seccomp
+from workers.engines.bubblewrap.backend import BubblewrapBackend
+from workers.engines.contract import EngineUnavailable, SandboxFailed, StopSignal
+from workers.engines.limits.cgroups import ControlGroup
+from workers.engines.sandbox import command, launcher, processes, reaper, self_test
 
 
 @pytest.fixture(params=REAL)
@@ -44,7 +45,7 @@ def test_a_well_machine_offers_everything_in_two_seconds(engine):
 
 
 def test_a_program_that_is_not_installed_is_named(engine, monkeypatch):
-    monkeypatch.setattr(launch, "TOOL_PATH", "/nowhere")
+    monkeypatch.setattr(command, "TOOL_PATH", "/nowhere")
     found = missing(engine)
     assert "strace is not installed." in found
     assert "setpriv is not installed." in found
@@ -52,14 +53,14 @@ def test_a_program_that_is_not_installed_is_named(engine, monkeypatch):
 
 
 def test_another_processor_is_named(engine, monkeypatch):
-    monkeypatch.setattr(launch, "ARCHITECTURE", "s390x")
+    monkeypatch.setattr(command, "ARCHITECTURE", "s390x")
     assert "filtered on s390x only" in missing(engine)
 
 
 def test_an_old_bubblewrap_is_named(bubblewrap, monkeypatch):
-    monkeypatch.setattr("workers.engines.bubblewrap._help", lambda: "--bind SRC DEST")
+    monkeypatch.setattr("workers.engines.bubblewrap.engine._help", lambda: "--bind SRC DEST")
     assert "too old" in missing(bubblewrap)
-    monkeypatch.setattr("workers.engines.bubblewrap._help", lambda: "bwrap: no such library\n")
+    monkeypatch.setattr("workers.engines.bubblewrap.engine._help", lambda: "bwrap: no such library\n")
     assert "this bubblewrap does not run: bwrap: no such library" in missing(bubblewrap)
 
 
@@ -112,15 +113,15 @@ def test_landlock_is_missed(restricted, monkeypatch):
 
 
 def test_the_read_only_root_is_missed(bubblewrap, monkeypatch):
-    arguments = BwrapBox._arguments
-    monkeypatch.setattr(BwrapBox, "_arguments", lambda box, passed: arguments(box, passed)[:-2])
+    arguments = BubblewrapBackend._arguments
+    monkeypatch.setattr(BubblewrapBackend, "_arguments", lambda box, passed: arguments(box, passed)[:-2])
     assert "a job can write beside its workspace" in missing(bubblewrap)
 
 
 def test_the_empty_environment_is_missed(bubblewrap, monkeypatch):
     unprotect_init(monkeypatch, "dumpable", "landlock")
-    traced = launch.traced
-    monkeypatch.setattr(launch, "traced", lambda fifo: ["/usr/bin/env", "SECRET=x", *traced(fifo)])
+    traced = command.with_strace
+    monkeypatch.setattr(command, "with_strace", lambda fifo: ["/usr/bin/env", "SECRET=x", *traced(fifo)])
     assert "the environment of pid 1 is readable" in missing(bubblewrap)
 
 
@@ -163,20 +164,20 @@ def test_a_tracer_that_can_be_written_is_found(restricted, monkeypatch):
 
 def test_a_readable_mount_table_is_missed(bubblewrap, monkeypatch):
     hide = b"$one->{m} ? hide_mounts() : undef"
-    assert hide in inside.SCRIPT
-    monkeypatch.setattr(inside, "SCRIPT", inside.SCRIPT.replace(hide, b"undef"))
+    assert hide in launcher.SCRIPT
+    monkeypatch.setattr(launcher, "SCRIPT", launcher.SCRIPT.replace(hide, b"undef"))
     found = missing(bubblewrap)
     assert "a job can read the table of mounts" in found
     assert "a job has capabilities" in found
 
 
 def test_a_descriptor_that_leaks_is_found(bubblewrap, monkeypatch):
-    monkeypatch.setattr(inside, "SCRIPT", inside.SCRIPT.replace(b"syscall 436, 3, 0xFFFFFFFF, 4", b"0"))
+    monkeypatch.setattr(launcher, "SCRIPT", launcher.SCRIPT.replace(b"syscall 436, 3, 0xFFFFFFFF, 4", b"0"))
     assert "descriptors leak into the job" in missing(bubblewrap)
 
 
 def test_a_tracer_that_sees_nothing_is_found(engine, monkeypatch):
-    monkeypatch.setattr(launch, "STRACE_OPTIONS", ("-f", "-q", "-ttt", "-e", "trace=execve"))
+    monkeypatch.setattr(command, "STRACE_OPTIONS", ("-f", "-q", "-ttt", "-e", "trace=execve"))
     assert "does not start" in missing(engine) or "the tracer saw nothing" in missing(engine)
 
 
@@ -185,34 +186,36 @@ def test_a_tracer_that_sees_nothing_is_found(engine, monkeypatch):
 def test_a_limit_that_does_not_hold_is_found(bubblewrap, monkeypatch, name, words):
     if bubblewrap.hierarchy.version == 2:
         name = {"memory.limit_in_bytes": "memory.max"}.get(name, name)
-    settings = Group._settings
+    settings = ControlGroup._settings
     dropped = {name, "memory.memsw.limit_in_bytes"} if words == "memory" else {name}
     monkeypatch.setattr(
-        Group, "_settings", lambda group, limits: [s for s in settings(group, limits) if s[1] not in dropped]
+        ControlGroup, "_settings", lambda group, limits: [s for s in settings(group, limits) if s[1] not in dropped]
     )
     assert f"the limit of {words} does not hold" in missing(bubblewrap)
 
 
 def test_a_keeper_that_does_not_listen_is_found(bubblewrap, monkeypatch):
-    deaf = keeper.SCRIPT.replace(b"last if worker_is_gone(0.05);", b"select undef, undef, undef, 0.05;")
-    assert deaf != keeper.SCRIPT
-    monkeypatch.setattr(keeper, "SCRIPT", deaf)
+    deaf = reaper.SCRIPT.replace(b"last if worker_is_gone(0.05);", b"select undef, undef, undef, 0.05;")
+    assert deaf != reaper.SCRIPT
+    monkeypatch.setattr(reaper, "SCRIPT", deaf)
     assert "survives the death of its worker" in missing(bubblewrap)
 
 
 def test_a_sandbox_that_does_not_start_is_found(bubblewrap, monkeypatch):
-    arguments = BwrapBox._arguments
-    monkeypatch.setattr(BwrapBox, "_arguments", lambda box, passed: ["--no-such-option", *arguments(box, passed)])
+    arguments = BubblewrapBackend._arguments
+    monkeypatch.setattr(
+        BubblewrapBackend, "_arguments", lambda box, passed: ["--no-such-option", *arguments(box, passed)]
+    )
     assert "the sandbox does not start: bwrap: Unknown option --no-such-option" in missing(bubblewrap)
 
 
 def test_a_sandbox_that_does_not_start_has_last_words_without_paths(bwrap, monkeypatch):
-    arguments = BwrapBox._arguments
+    arguments = BubblewrapBackend._arguments
     order = bwrap.order("true")
     broken = ["--ro-bind", f"{order.workspace}/no\x01such", "/x"]
-    monkeypatch.setattr(BwrapBox, "_arguments", lambda box, passed: [*broken, *arguments(box, passed)])
+    monkeypatch.setattr(BubblewrapBackend, "_arguments", lambda box, passed: [*broken, *arguments(box, passed)])
     with pytest.raises(SandboxFailed) as failed:
-        bwrap.engine.run(order, output=bytes, trace=bytes, stop=Stop())
+        bwrap.engine.run(order, output=bytes, trace=bytes, stop=StopSignal())
     assert str(failed.value).startswith("bwrap: Can't find source path WORKSPACE/no?such")
     assert not order.workspace.with_name(order.workspace.name + ".private").exists()
 
@@ -224,7 +227,7 @@ def test_what_a_killed_check_left_is_removed_and_nothing_else(tmp_path, monkeypa
         (place / "job").mkdir(parents=True)
     for place in (left, held):
         os.utime(place, (0, 0))
-    with checks._held(held), checks.workspace(None):
+    with self_test._held(held), self_test.workspace(None):
         assert not left.exists()
         assert held.exists()
         assert fresh.exists()

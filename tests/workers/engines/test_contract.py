@@ -7,7 +7,7 @@ import pytest
 
 from tests.workers.engines.conftest import REAL, Bench
 from workers.engines import ENGINES, engine_named
-from workers.engines.base import EngineUnavailable, Isolation, Limits, Stop
+from workers.engines.contract import EngineUnavailable, Isolation, RunLimits, StopSignal
 from workers.engines.null import FLAG
 
 WORDS = {
@@ -79,7 +79,7 @@ def test_the_deadline_ends_also_what_ignores_sigterm(told):
 
 def test_stop_ends_it_from_another_thread(told):
     bench, word = told
-    stop = Stop()
+    stop = StopSignal()
     threading.Timer(0.4, stop.ask).start()
     run = bench.run(*word("wait"), stop=stop)
     assert (run.kind, run.ended.signal) == ("stopped", "SIGTERM")
@@ -87,7 +87,7 @@ def test_stop_ends_it_from_another_thread(told):
 
 def test_stop_now_spares_the_grace(told):
     bench, word = told
-    stop = Stop()
+    stop = StopSignal()
     threading.Timer(0.5, lambda: stop.ask(now=True)).start()
     started = time.monotonic()
     run = bench.run(*word("wait_for_good"), stop=stop, grace_seconds=20.0)
@@ -97,7 +97,7 @@ def test_stop_now_spares_the_grace(told):
 
 def test_a_second_thought_cuts_the_grace_short(told):
     bench, word = told
-    stop = Stop()
+    stop = StopSignal()
     threading.Timer(0.3, stop.ask).start()
     threading.Timer(0.8, lambda: stop.ask(now=True)).start()
     started = time.monotonic()
@@ -107,14 +107,14 @@ def test_a_second_thought_cuts_the_grace_short(told):
 
 def test_stop_asked_before_the_start_counts(told):
     bench, word = told
-    stop = Stop()
+    stop = StopSignal()
     stop.ask()
     assert bench.run(*word("say"), stop=stop).kind == "stopped"
 
 
 def test_output_is_capped_and_counted(told):
     bench, word = told
-    run = bench.run(*word("shout"), limits=Limits(output_bytes=1000))
+    run = bench.run(*word("shout"), limits=RunLimits(output_bytes=1000))
     assert run.kind == "exited"
     assert len(run.output) == 1000
     assert run.ended.output_truncated
@@ -123,7 +123,7 @@ def test_output_is_capped_and_counted(told):
 
 def test_a_slot_holds_one_job(told):
     bench, word = told
-    stop, started, ends = Stop(), threading.Event(), []
+    stop, started, ends = StopSignal(), threading.Event(), []
     held, refused = bench.order(*word("say_and_wait"), slot=2), bench.order(*word("say"), slot=2)
 
     def hold():
@@ -133,7 +133,7 @@ def test_a_slot_holds_one_job(told):
     first.start()
     assert started.wait(10)
     with pytest.raises(EngineUnavailable, match="2"):
-        bench.engine.run(refused, output=bytes, trace=bytes, stop=Stop())
+        bench.engine.run(refused, output=bytes, trace=bytes, stop=StopSignal())
     assert bench.run(*word("say"), slot=3).kind == "exited"
     stop.ask(now=True)
     first.join()

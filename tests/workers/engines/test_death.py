@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.workers.engines.conftest import FIRST_UID, Bench
-from workers.engines import processes
-from workers.engines.base import EngineUnavailable, Stop
+from workers.engines.contract import EngineUnavailable, StopSignal
+from workers.engines.sandbox import processes
 
 # A child, a daemon in a session of its own, a grandchild of a parent that has left, one that is stopped, and all of
 # them deaf to what can be ignored and holding the job's output.
@@ -178,7 +178,7 @@ TABLE = [
 @pytest.mark.parametrize(("name", "victim"), TABLE)
 def test_nobody_survives_the_death_of_a_part_of_the_sandbox(engines, base, name, victim):
     bench = Bench(engines[name], base)
-    thread, ends, known = start(bench, Stop())
+    thread, ends, known = start(bench, StopSignal())
     processes.send(VICTIMS[victim](known), signal.SIGKILL)
     thread.join(10)
     assert not thread.is_alive()
@@ -187,7 +187,7 @@ def test_nobody_survives_the_death_of_a_part_of_the_sandbox(engines, base, name,
 
 
 def test_run_returns_when_nobody_lives(bench):
-    stop = Stop()
+    stop = StopSignal()
     thread, ends, known = start(bench, stop)
     stop.ask()
     thread.join(15)
@@ -223,7 +223,7 @@ def test_a_worker_that_died_while_it_started_a_sandbox_leaves_none(bench):
             worker.kill()
         assert all_dead(known), names(known)
         end = time.monotonic() + 1
-        while sleepers := [p for p in processes.everyone() if _is_ours(p)]:
+        while sleepers := [p for p in processes.all_processes() if _is_ours(p)]:
             assert time.monotonic() < end, sleepers
             time.sleep(0.02)
     bench.engine.clean([0])

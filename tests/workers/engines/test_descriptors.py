@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from workers.engines.base import Egress, Stop
+from workers.engines.contract import EgressPolicy, StopSignal
 
-EGRESS = Egress(("example.test",))
+EGRESS = EgressPolicy(("example.test",))
 
 
 def descriptors():
@@ -37,7 +37,7 @@ def test_a_job_that_is_stopped_while_it_starts_leaves_no_descriptor(bench):
     bench.sh("true")
     before = descriptors()
     for delay in range(5, 60, 5):
-        stop = Stop()
+        stop = StopSignal()
         threading.Timer(delay / 1000, lambda stop=stop: stop.ask(now=True)).start()
         bench.sh("sleep 1", stop=stop, egress=EGRESS)
     assert descriptors() == before

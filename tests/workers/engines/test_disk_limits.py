@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.workers.engines.conftest import SMALL
-from workers.engines import checks, disk, volumes
-from workers.engines.base import EngineUnavailable, Stop
-from workers.engines.disk import deleted_use, tree_use
-from workers.engines.meter import Meter, Reserve, TreeGauge
+from workers.engines.contract import EngineUnavailable, StopSignal
+from workers.engines.limits import disk, volumes
+from workers.engines.limits.disk import deleted_use, tree_use
+from workers.engines.limits.resource_monitor import Reserve, ResourceMonitor, TreeGauge
+from workers.engines.sandbox import self_test
 
 MIB = 1 << 20
 
@@ -86,7 +87,7 @@ def test_what_is_written_between_two_measurements_and_stays_counts(limited, limi
 
 
 def test_the_disk_is_measured_once_more_after_the_command_has_ended(limited, limits, monkeypatch):
-    monkeypatch.setattr("workers.engines.meter._TICK", 1000.0)  # no measurement while it runs
+    monkeypatch.setattr("workers.engines.limits.resource_monitor._TICK", 1000.0)  # no measurement while it runs
     run = limited.perl(TAKE + f'take("big$_", {48 * MIB}) for 1 .. 4; exit 0', limits=limits)
     assert (run.kind, run.ended.exit_code) == ("disk_full", 0), run.ended
 
@@ -148,7 +149,7 @@ def test_a_job_in_no_volume_is_refused(in_volume):
     os.chown(place, in_volume.engine.owner(0), in_volume.engine.owner(0))
     order = replace(in_volume.order("true"), workspace=place)
     with pytest.raises(EngineUnavailable, match="volume"):
-        in_volume.engine.run(order, output=bytes, trace=bytes, stop=Stop())
+        in_volume.engine.run(order, output=bytes, trace=bytes, stop=StopSignal())
 
 
 @pytest.mark.root
@@ -203,11 +204,11 @@ def test_a_killed_worker_leaves_no_mount_and_no_loop_device(base):
     script = """
 import sys, time
 from pathlib import Path
-from workers.engines import volumes
-from workers.engines.base import Limits
+from workers.engines.limits import volumes
+from workers.engines.contract import RunLimits
 found, why = volumes.find()
 assert found, why
-print(found.directory(0, Path(sys.argv[1]), Limits(disk_bytes=8 << 20)), flush=True)
+print(found.directory(0, Path(sys.argv[1]), RunLimits(disk_bytes=8 << 20)), flush=True)
 time.sleep(60)
 """
     before = Path("/proc/self/mountinfo").read_text()
@@ -231,7 +232,9 @@ time.sleep(60)
 
 def test_without_its_tool_a_machine_measures_and_says_so(bench, monkeypatch):
     monkeypatch.setattr(bench.engine, "volumes", None)
-    monkeypatch.setattr(volumes.launch, "tool", lambda name: (_ for _ in ()).throw(EngineUnavailable(f"{name}: none")))
+    monkeypatch.setattr(
+        volumes.sandbox_command, "tool_path", lambda name: (_ for _ in ()).throw(EngineUnavailable(f"{name}: none"))
+    )
     found, why = volumes.find()
     assert found is None
     assert why
@@ -251,7 +254,7 @@ def test_a_volume_that_cannot_be_made_refuses_the_job(in_volume, limits, monkeyp
 def test_a_worker_whose_disk_limit_does_not_hold_does_not_start(bench, monkeypatch):
     monkeypatch.setattr(bench.engine, "volumes", None)
     monkeypatch.setattr(bench.engine, "use_volumes", False)
-    monkeypatch.setattr(checks, "_SECONDS", 2.0)
+    monkeypatch.setattr(self_test, "_SECONDS", 2.0)
     monkeypatch.setattr(TreeGauge, "exceeds", lambda *_: False)
     missing = bench.engine.check().missing
     assert any("limit of disk bytes" in words for words in missing), missing
@@ -264,8 +267,8 @@ def test_a_volume_that_is_larger_than_the_limit_does_not_pass_the_self_test(benc
     monkeypatch.setattr(
         volumes, "_image", lambda folder, wanted: real(folder, replace(wanted, disk_bytes=wanted.disk_bytes * 64))
     )
-    monkeypatch.setattr(checks, "_SECONDS", 2.0)
-    monkeypatch.setattr("workers.engines.meter.VolumeGauge.exceeds", lambda *_: False)
+    monkeypatch.setattr(self_test, "_SECONDS", 2.0)
+    monkeypatch.setattr("workers.engines.limits.resource_monitor.VolumeGauge.exceeds", lambda *_: False)
     assert any("limit of disk bytes" in words for words in bench.engine.check().missing)
 
 
@@ -350,7 +353,7 @@ def test_the_largest_job_is_stopped_first(tmp_path):
             return self.left, None
 
     def meter(taken, free):
-        return Meter(SMALL, Fixed(taken, free), list, counts_all=False, reserve=Reserve(bytes=100))
+        return ResourceMonitor(SMALL, Fixed(taken, free), list, counts_all=False, reserve=Reserve(bytes=100))
 
     small, large = meter(10, 80), meter(20, 80)
     for one in (large, small):

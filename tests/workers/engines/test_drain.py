@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from workers.engines.drain import Pump, TracePump, trace_fifo
+from workers.engines.sandbox.pumps import PipePump, TracePump, trace_fifo
 
 SETUP = b"""\
 700   1795000000.000001 execve("/usr/bin/bwrap", ["bwrap"], 0x1 /* 0 vars */) = 0
@@ -53,13 +53,13 @@ def tracing(cap=1 << 20, own_execs=2):
 
 
 def test_output_is_cut_at_the_cap_and_counted_on():
-    source = Source(lambda reader, sink: Pump("output", reader, sink, 10))
+    source = Source(lambda reader, sink: PipePump("output", reader, sink, 10))
     assert source.send(b"12345", b"67890", b"more").end() == b"1234567890"
     assert (source.pump.total, source.pump.truncated) == (14, True)
 
 
 def test_exactly_the_cap_is_not_cut():
-    source = Source(lambda reader, sink: Pump("output", reader, sink, 10))
+    source = Source(lambda reader, sink: PipePump("output", reader, sink, 10))
     assert source.send(b"1234567890").end() == b"1234567890"
     assert not source.pump.truncated
 
@@ -70,7 +70,7 @@ def test_a_sink_that_raised_is_left_alone_and_the_pipe_is_emptied():
         raise RuntimeError("full")
 
     calls = []
-    source = Source(lambda reader, _: Pump("output", reader, sink, 1 << 30))
+    source = Source(lambda reader, _: PipePump("output", reader, sink, 1 << 30))
     source.send(*[b"x" * 60_000] * 10).end()
     assert len(calls) == 1
     assert isinstance(source.pump.error, RuntimeError)
@@ -193,7 +193,7 @@ def test_the_fifo_is_read_to_the_end_and_held_until_then(tmp_path):
     path, reader, hold = trace_fifo(tmp_path, None)
     assert path.stat().st_mode & 0o777 == 0o600
     got = []
-    pump = Pump("trace", reader, got.append, 100)
+    pump = PipePump("trace", reader, got.append, 100)
     pump.start()
     for _ in range(2):  # a tracer comes and goes; the pump does not take that for the end
         with path.open("wb") as tracer:

@@ -4,17 +4,17 @@ import errno
 import os
 import socket
 
-from workers.engines.base import Egress
-from workers.engines.dummies import Dummies
-from workers.engines.egress import EgressProxy
-from workers.engines.notices import Question
+from workers.engines.contract import EgressPolicy
+from workers.engines.network.egress import EgressProxy
+from workers.engines.network.fake_sockets import FakeSockets
+from workers.engines.tracing.seccomp_notify import SyscallRequest
 
 
 def test_a_socket_that_is_shut_down_while_it_is_connected_is_refused(monkeypatch):
     """An exception would end the thread that answers all calls of the job."""
-    dummies = Dummies(EgressProxy(Egress(("example.test",))))
+    dummies = FakeSockets(EgressProxy(EgressPolicy(("example.test",))))
     try:
-        reply = dummies.open(Question(1, os.getpid(), "socket", (socket.AF_INET, socket.SOCK_STREAM, 0, 0, 0, 0)))
+        reply = dummies.open(SyscallRequest(1, os.getpid(), "socket", (socket.AF_INET, socket.SOCK_STREAM, 0, 0, 0, 0)))
         inode = os.fstat(reply.descriptor).st_ino
         real = dummies._ends
 
@@ -27,8 +27,8 @@ def test_a_socket_that_is_shut_down_while_it_is_connected_is_refused(monkeypatch
 
         dummies._ends = Racing()
         address = bytearray(b"\2\0" + (3128).to_bytes(2, "big") + bytes([127, 0, 0, 1]) + bytes(8))
-        monkeypatch.setattr(Question, "memory", lambda *_: bytes(address))
-        question = Question(2, os.getpid(), "connect", (reply.descriptor, 0, 16, 0, 0, 0))
+        monkeypatch.setattr(SyscallRequest, "memory", lambda *_: bytes(address))
+        question = SyscallRequest(2, os.getpid(), "connect", (reply.descriptor, 0, 16, 0, 0, 0))
         assert inode in real
         assert dummies.connect(question).error == errno.EPIPE
         os.close(reply.descriptor)

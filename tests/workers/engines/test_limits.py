@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from workers.engines import disk
-from workers.engines.base import EngineUnavailable, Stop
-from workers.engines.cgroups import Hierarchy
-from workers.engines.meter import TreeGauge
+from workers.engines.contract import EngineUnavailable, StopSignal
+from workers.engines.limits import disk
+from workers.engines.limits.cgroups import Hierarchy
+from workers.engines.limits.resource_monitor import TreeGauge
 
 MIB = 1 << 20
 # Touches every page: memory that is only promised costs nothing.
@@ -133,7 +133,7 @@ def test_nothing_hides_below_the_longest_path(bench, limits, monkeypatch):
     script = "for (1 .. 30) { mkdir 'd' x 200 or die; chdir 'd' x 200 } open my $f, '>', 'deep'; sleep 20"
     run = bench.perl(script, limits=limits)
     assert run.kind == "disk_full"
-    assert disk.erase(run.workspace)
+    assert disk.remove_tree(run.workspace)
 
 
 def test_a_job_s_excess_is_its_own(bench, limits):
@@ -208,7 +208,7 @@ def test_a_hierarchy_that_refuses_a_limit_refuses_the_job(bench, monkeypatch, tm
     )
     order = bench.order("true")
     with pytest.raises(EngineUnavailable, match="control group"):
-        bench.engine.run(order, output=bytes, trace=bytes, stop=Stop())
+        bench.engine.run(order, output=bytes, trace=bytes, stop=StopSignal())
     assert not order.workspace.with_name(order.workspace.name + ".private").exists()
 
 

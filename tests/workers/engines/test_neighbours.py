@@ -11,8 +11,8 @@ import pytest
 
 from tests.workers.engines.conftest import Run
 from tests.workers.engines.payloads import TRY, results
-from workers.engines import processes
-from workers.engines.base import Stop
+from workers.engines.contract import StopSignal
+from workers.engines.sandbox import processes
 
 pytestmark = pytest.mark.usefixtures("unchanged_machine")
 SECRET = "the-neighbour-keeps-this"
@@ -37,7 +37,7 @@ def neighbour(bench):
         while [ ! -e started ]; do sleep 0.01; done; : > ready; sleep 100
         """
     order = bench.order("sh", "-c", script, slot=5, timeout_seconds=60.0)
-    stop, ended = Stop(), []
+    stop, ended = StopSignal(), []
     thread = threading.Thread(
         target=lambda: ended.append(bench.engine.run(order, output=bytes, trace=bytes, stop=stop)), daemon=True
     )

@@ -4,8 +4,8 @@ import pytest
 
 from tests.workers.engines.conftest import Bench
 from workers.engines import engine_named
-from workers.engines.base import EngineUnavailable, Isolation, Limits, NetworkRecord, SandboxFailed
-from workers.engines.null import FLAG, Null
+from workers.engines.contract import EngineUnavailable, Isolation, NetworkRecord, RunLimits, SandboxFailed
+from workers.engines.null import FLAG, NullEngine
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_it_cannot_be_made_outside_tests(monkeypatch, value):
 
 
 def test_it_isolates_nothing_and_says_so(bench):
-    assert Null.isolation is Isolation.NONE
+    assert NullEngine.isolation is Isolation.NONE
     assert not Isolation.NONE.satisfies(Isolation.RESTRICTED)
     assert bench.engine.owner(0) is None
     assert bench.run("null").ended.enforced_layers == ()
@@ -58,7 +58,7 @@ def test_it_ends_as_it_is_told(bench):
 def test_it_hands_on_a_trace(bench, tmp_path):
     path = tmp_path / "trace"
     path.write_text("1 1.0 execve() = 0\n2 1.0 openat() = 3\n")
-    run = bench.run("null", f"trace={path}", limits=Limits(trace_bytes=25))
+    run = bench.run("null", f"trace={path}", limits=RunLimits(trace_bytes=25))
     assert run.trace == "1 1.0 execve() = 0\n"
     assert run.ended.trace_truncated
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from workers.engines.base import Order, Stop
+from workers.engines.contract import RunSpec, StopSignal
 
 
 def test_the_trace_begins_with_the_command(bench):
@@ -59,7 +59,7 @@ def test_the_workspace_can_be_written_and_stays(bench):
 def test_places_are_where_the_engine_says(bench):
     order = bench.order("sh", "-c", "pwd; echo $HOME; echo $TMPDIR; cd; touch file; cd $TMPDIR; touch file; echo done")
     said = []
-    bench.engine.run(order, output=said.append, trace=bytes, stop=Stop())
+    bench.engine.run(order, output=said.append, trace=bytes, stop=StopSignal())
     places = bench.engine.places(order)
     assert b"".join(said).decode().splitlines() == [places.workspace, places.home, places.temporary[0], "done"]
     assert places.home != places.workspace
@@ -68,7 +68,7 @@ def test_places_are_where_the_engine_says(bench):
 def test_a_look_for_credentials_at_home_is_seen(bench):
     order = bench.order("sh", "-c", "cat ~/.ssh/id_rsa ~/.aws/credentials")
     lines = bytearray()
-    bench.engine.run(order, output=bytes, trace=lines.extend, stop=Stop())
+    bench.engine.run(order, output=bytes, trace=lines.extend, stop=StopSignal())
     home = bench.engine.places(order).home
     assert f'"{home}/.ssh/id_rsa"'.encode() in lines
     assert f'"{home}/.aws/credentials"'.encode() in lines
@@ -88,7 +88,7 @@ def test_the_environment_is_what_was_ordered_and_no_more(bench, monkeypatch):
 def test_words_that_cannot_be_said_are_refused(bench, wrong):
     order = bench.order("true")
     with pytest.raises(ValueError, match="needs words"):
-        bench.engine.run(Order(**{**vars(order), **wrong}), output=bytes, trace=bytes, stop=Stop())
+        bench.engine.run(RunSpec(**{**vars(order), **wrong}), output=bytes, trace=bytes, stop=StopSignal())
 
 
 def test_arguments_arrive_as_they_are(bench):
@@ -111,7 +111,7 @@ def test_a_sink_that_fails_ends_the_job_and_is_heard(bench):
 
     started = time.monotonic()
     with pytest.raises(OSError, match="no space left"):
-        bench.engine.run(order, output=full, trace=bytes, stop=Stop())
+        bench.engine.run(order, output=full, trace=bytes, stop=StopSignal())
     assert time.monotonic() - started < 10
 
 
@@ -167,7 +167,7 @@ def test_orders_of_one_job_share_home_and_tmp_if_they_say_so(bench):
     def follow(script, **changes):
         following = replace(order, argv=("sh", "-c", script), **changes)
         output.clear()
-        return bench.engine.run(following, output=output.extend, trace=lambda _: None, stop=Stop())
+        return bench.engine.run(following, output=output.extend, trace=lambda _: None, stop=StopSignal())
 
     follow("echo x > ~/kept; echo y > $TMPDIR/kept")
     assert follow("cat ~/kept $TMPDIR/kept; rm -r ~/* $TMPDIR/*").exit_code == 0

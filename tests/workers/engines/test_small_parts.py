@@ -9,37 +9,48 @@ from pathlib import Path
 
 import pytest
 
-from workers.engines import attempts, disk, launch, processes
-from workers.engines.base import Limits, Stop
-from workers.engines.cgroups import Usage
-from workers.engines.notices import BURST, RATE, Notices, Question, Reply
-from workers.engines.verdicts import Seen, judge
+from workers.engines.contract import RunLimits, StopSignal
+from workers.engines.limits import disk
+from workers.engines.limits.cgroups import CgroupUsage
+from workers.engines.sandbox import command, processes
+from workers.engines.sandbox.exit_status import Observation, classify_exit
+from workers.engines.tracing import strace_format
+from workers.engines.tracing.seccomp_notify import BURST, RATE, NotifyHandler, SyscallRequest, SyscallResponse
 
 
 @pytest.mark.parametrize(
     ("seen", "verdict"),
     [
-        (Seen(exit_code=0), ("exited", 0, None)),
-        (Seen(exit_code=137), ("exited", 137, None)),
-        (Seen(killed_by="SIGSEGV"), ("signaled", None, "SIGSEGV")),
-        (Seen(), ("signaled", None, "SIGKILL")),
-        (Seen(reason="timeout", exit_code=0), ("timeout", 0, None)),
-        (Seen(reason="stopped", killed_by="SIGTERM"), ("stopped", None, "SIGTERM")),
-        (Seen(reason="disk_full", killed_by="SIGKILL"), ("disk_full", None, "SIGKILL")),
-        (Seen(reason="stopped", failure=errno.ENOENT), ("stopped", None, None)),
-        (Seen(failure=errno.ENOENT, exit_code=127), ("not_found", None, None)),
-        (Seen(exit_code=0, usage=Usage(out_of_memory_kills=1)), ("exited", 0, None)),
-        (Seen(exit_code=2, usage=Usage(out_of_memory_kills=1)), ("out_of_memory", 2, None)),
-        (Seen(killed_by="SIGKILL", usage=Usage(out_of_memory_kills=1)), ("out_of_memory", None, "SIGKILL")),
-        (Seen(exit_code=0, usage=Usage(refused_forks=5)), ("exited", 0, None)),
-        (Seen(exit_code=1, usage=Usage(refused_forks=5)), ("too_many_processes", 1, None)),
-        (Seen(exit_code=1, usage=Usage(refused_forks=5, out_of_memory_kills=1)), ("out_of_memory", 1, None)),
-        (Seen(reason="timeout", killed_by="SIGKILL", usage=Usage(refused_forks=5)), ("timeout", None, "SIGKILL")),
-        (Seen(killed_by="SIGXFSZ"), ("disk_full", None, "SIGXFSZ")),
+        (Observation(exit_code=0), ("exited", 0, None)),
+        (Observation(exit_code=137), ("exited", 137, None)),
+        (Observation(killed_by="SIGSEGV"), ("signaled", None, "SIGSEGV")),
+        (Observation(), ("signaled", None, "SIGKILL")),
+        (Observation(reason="timeout", exit_code=0), ("timeout", 0, None)),
+        (Observation(reason="stopped", killed_by="SIGTERM"), ("stopped", None, "SIGTERM")),
+        (Observation(reason="disk_full", killed_by="SIGKILL"), ("disk_full", None, "SIGKILL")),
+        (Observation(reason="stopped", failure=errno.ENOENT), ("stopped", None, None)),
+        (Observation(failure=errno.ENOENT, exit_code=127), ("not_found", None, None)),
+        (Observation(exit_code=0, usage=CgroupUsage(out_of_memory_kills=1)), ("exited", 0, None)),
+        (Observation(exit_code=2, usage=CgroupUsage(out_of_memory_kills=1)), ("out_of_memory", 2, None)),
+        (
+            Observation(killed_by="SIGKILL", usage=CgroupUsage(out_of_memory_kills=1)),
+            ("out_of_memory", None, "SIGKILL"),
+        ),
+        (Observation(exit_code=0, usage=CgroupUsage(refused_forks=5)), ("exited", 0, None)),
+        (Observation(exit_code=1, usage=CgroupUsage(refused_forks=5)), ("too_many_processes", 1, None)),
+        (
+            Observation(exit_code=1, usage=CgroupUsage(refused_forks=5, out_of_memory_kills=1)),
+            ("out_of_memory", 1, None),
+        ),
+        (
+            Observation(reason="timeout", killed_by="SIGKILL", usage=CgroupUsage(refused_forks=5)),
+            ("timeout", None, "SIGKILL"),
+        ),
+        (Observation(killed_by="SIGXFSZ"), ("disk_full", None, "SIGXFSZ")),
     ],
 )
 def test_what_was_seen_becomes_one_verdict(seen, verdict):
-    assert judge(seen) == verdict
+    assert classify_exit(seen) == verdict
 
 
 def test_disk_counts_blocks_once_and_everything_a_little(tmp_path):
@@ -68,12 +79,12 @@ def test_erase_removes_any_depth_and_mode_and_follows_no_link(tmp_path):
     (doomed / "closed").chmod(0)
     script = "chdir shift; for (1 .. 60) { mkdir 'd' x 100; chdir 'd' x 100 }"
     subprocess.run(["perl", "-e", script, doomed], check=True)
-    assert disk.erase(doomed)
+    assert disk.remove_tree(doomed)
     assert (kept / "file").read_text() == "stays"
-    assert disk.erase(doomed), "a second call changes nothing"
+    assert disk.remove_tree(doomed), "a second call changes nothing"
 
 
-class Memory(Question):
+class Memory(SyscallRequest):
     """A question whose memory is a dictionary."""
 
     def memory(self, address, size):
@@ -90,29 +101,31 @@ _PAGES = {
 
 
 def test_a_line_about_an_answered_call_has_strace_s_form():
-    line = attempts.line(Memory(1, 77, "reboot", (0,) * 6), Reply(error=errno.EPERM)).decode()
+    line = strace_format.format_denied_call(
+        Memory(1, 77, "reboot", (0,) * 6), SyscallResponse(error=errno.EPERM)
+    ).decode()
     assert re.fullmatch(r"77    \d{10}\.\d{6} reboot\((0x0, ){5}0x0\) = -1 EPERM \(Operation not permitted\)", line)
 
 
 @pytest.mark.parametrize(
     ("call", "arguments", "reply", "text"),
     [
-        ("socket", (2, 1 | 0x80000 | 0x800, 6), Reply(value=5), "socket(AF_INET, SOCK_STREAM|SOCK_CLOEXEC|SOCK_NONBLOCK, 6) = 5"),
-        ("socket", (40, 1), Reply(error=97), "socket(AF_VSOCK, SOCK_STREAM, 0) = -1 EAFNOSUPPORT (Address family not supported by protocol)"),
-        ("socket", (99, 9), Reply(error=97), "socket(0x63 /* AF_??? */, 0x9 /* SOCK_??? */, 0) = -1 EAFNOSUPPORT (Address family not supported by protocol)"),
-        ("connect", (3, 0x30, 16), Reply(error=101), 'connect(3, {sa_family=AF_INET, sin_port=htons(443), sin_addr=inet_addr("203.0.113.7")}, 16) = -1 ENETUNREACH (Network is unreachable)'),
-        ("connect", (3, 0x40, 28), Reply(), 'connect(3, {sa_family=AF_INET6, sin6_port=htons(53), sin6_flowinfo=htonl(0), inet_pton(AF_INET6, "::1", &sin6_addr), sin6_scope_id=0}, 28) = 0'),
-        ("connect", (3, 0x50, 110), Reply(error=13), 'connect(3, {sa_family=AF_UNIX, sun_path="/run/x"}, 110) = -1 EACCES (Permission denied)'),
-        ("connect", (3, 0x60, 12), Reply(error=13), 'connect(3, {sa_family=AF_UNIX, sun_path=@"abstract"}, 12) = -1 EACCES (Permission denied)'),
-        ("connect", (3, 0x999, 16), Reply(error=13), "connect(3, 0x999, 16) = -1 EACCES (Permission denied)"),
-        ("mount", (0x100, 0, 0x10, 4096, 0), Reply(error=1), r'mount("/bin/ls", NULL, "/bin/\"x\"\n", 0x1000, 0x0, 0x0) = -1 EPERM (Operation not permitted)'),
-        ("ptrace", (16, 5), Reply(error=1), "ptrace(0x10, 0x5, 0x0, 0x0, 0x0, 0x0) = -1 EPERM (Operation not permitted)"),
-        ("execveat", (-100, 0x100, 0x20, 0, 0x1000), Reply(error=1), r'execveat(AT_FDCWD, "/bin/ls", ["/bin/ls", "/bin/\"x\"\n"], 0x0, 0x1000) = -1 EPERM (Operation not permitted)'),
+        ("socket", (2, 1 | 0x80000 | 0x800, 6), SyscallResponse(value=5), "socket(AF_INET, SOCK_STREAM|SOCK_CLOEXEC|SOCK_NONBLOCK, 6) = 5"),
+        ("socket", (40, 1), SyscallResponse(error=97), "socket(AF_VSOCK, SOCK_STREAM, 0) = -1 EAFNOSUPPORT (Address family not supported by protocol)"),
+        ("socket", (99, 9), SyscallResponse(error=97), "socket(0x63 /* AF_??? */, 0x9 /* SOCK_??? */, 0) = -1 EAFNOSUPPORT (Address family not supported by protocol)"),
+        ("connect", (3, 0x30, 16), SyscallResponse(error=101), 'connect(3, {sa_family=AF_INET, sin_port=htons(443), sin_addr=inet_addr("203.0.113.7")}, 16) = -1 ENETUNREACH (Network is unreachable)'),
+        ("connect", (3, 0x40, 28), SyscallResponse(), 'connect(3, {sa_family=AF_INET6, sin6_port=htons(53), sin6_flowinfo=htonl(0), inet_pton(AF_INET6, "::1", &sin6_addr), sin6_scope_id=0}, 28) = 0'),
+        ("connect", (3, 0x50, 110), SyscallResponse(error=13), 'connect(3, {sa_family=AF_UNIX, sun_path="/run/x"}, 110) = -1 EACCES (Permission denied)'),
+        ("connect", (3, 0x60, 12), SyscallResponse(error=13), 'connect(3, {sa_family=AF_UNIX, sun_path=@"abstract"}, 12) = -1 EACCES (Permission denied)'),
+        ("connect", (3, 0x999, 16), SyscallResponse(error=13), "connect(3, 0x999, 16) = -1 EACCES (Permission denied)"),
+        ("mount", (0x100, 0, 0x10, 4096, 0), SyscallResponse(error=1), r'mount("/bin/ls", NULL, "/bin/\"x\"\n", 0x1000, 0x0, 0x0) = -1 EPERM (Operation not permitted)'),
+        ("ptrace", (16, 5), SyscallResponse(error=1), "ptrace(0x10, 0x5, 0x0, 0x0, 0x0, 0x0) = -1 EPERM (Operation not permitted)"),
+        ("execveat", (-100, 0x100, 0x20, 0, 0x1000), SyscallResponse(error=1), r'execveat(AT_FDCWD, "/bin/ls", ["/bin/ls", "/bin/\"x\"\n"], 0x0, 0x1000) = -1 EPERM (Operation not permitted)'),
     ],
 )  # fmt: skip
 def test_arguments_are_shown_as_strace_shows_them(call, arguments, reply, text):
     question = Memory(1, 2**22, call, (*(value & (1 << 64) - 1 for value in arguments), *[0] * (6 - len(arguments))))
-    assert attempts.line(question, reply).decode("latin-1").split(" ", 2)[2] == text
+    assert strace_format.format_denied_call(question, reply).decode("latin-1").split(" ", 2)[2] == text
 
 
 def test_the_worker_reads_the_memory_of_another():
@@ -121,7 +134,7 @@ def test_the_worker_reads_the_memory_of_another():
     )
     with subprocess.Popen(["perl", "-e", f"$| = 1; {script}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         address = int(other.stdout.readline())
-        question = Question(1, other.pid, "x", ())
+        question = SyscallRequest(1, other.pid, "x", ())
         assert question.text(address) == b"read me"
         assert len(question.memory(address, 8000)) == 8000
         assert question.memory(0, 10) == b""
@@ -131,10 +144,10 @@ def test_the_worker_reads_the_memory_of_another():
 
 def test_answers_slow_down_after_a_burst(monkeypatch):
     naps, now = [], [0.0]
-    monkeypatch.setattr("workers.engines.notices.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("workers.engines.notices.time.sleep", naps.append)
+    monkeypatch.setattr("workers.engines.tracing.seccomp_notify.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("workers.engines.tracing.seccomp_notify.time.sleep", naps.append)
     reader, writer = os.pipe()
-    notices = Notices(reader, {}, lambda *_: None)
+    notices = NotifyHandler(reader, {}, lambda *_: None)
     for _ in range(BURST):
         notices._slow_down()
     assert naps == []
@@ -149,19 +162,19 @@ def test_answers_slow_down_after_a_burst(monkeypatch):
 
 
 def test_the_row_of_programs_drops_everything_before_it_traces():
-    row = launch.unprivileged(61000)
+    row = command.drop_privileges(61000)
     assert {"--reuid=61000", "--regid=61000", "--clear-groups", "--bounding-set=-all", "--no-new-privs"} <= set(row)
     assert row[row.index("--pdeathsig") + 1] == "KILL"
-    assert not any("uid" in word for word in launch.unprivileged(None))
-    assert "--inh-caps=-all" in launch.unprivileged(None), "nor ambient ones, which a service may have been given"
-    assert "--core=0" in launch.limited(Limits())
-    assert "--seccomp-bpf" in launch.traced(Path("/fifo"))
-    assert launch.joined([]) == []
+    assert not any("uid" in word for word in command.drop_privileges(None))
+    assert "--inh-caps=-all" in command.drop_privileges(None), "nor ambient ones, which a service may have been given"
+    assert "--core=0" in command.with_limits(RunLimits())
+    assert "--seccomp-bpf" in command.with_strace(Path("/fifo"))
+    assert command.with_cgroup([]) == []
 
 
 def test_versions_are_told():
-    assert launch.versions("bwrap").startswith("bubblewrap 0.")
-    assert ", strace " in launch.versions("bwrap")
+    assert command.versions("bwrap").startswith("bubblewrap 0.")
+    assert ", strace " in command.versions("bwrap")
 
 
 def test_a_name_with_parentheses_does_not_confuse_the_reader_of_processes():
@@ -178,7 +191,7 @@ def test_a_name_with_parentheses_does_not_confuse_the_reader_of_processes():
 def test_a_signal_does_not_hit_a_later_process_of_the_same_number():
     with subprocess.Popen(["sleep", "60"]) as child:
         process = processes.read(child.pid)
-        stranger = processes.Process(process.pid, process.parent, process.born + 1, process.state)
+        stranger = processes.HostProcess(process.pid, process.parent, process.born + 1, process.state)
         processes.send(stranger, processes.signal.SIGKILL)
         assert child.poll() is None
         processes.send(process, processes.signal.SIGKILL)
@@ -194,7 +207,7 @@ def test_a_private_directory_is_closed_to_others(bench):
         private = order.workspace.with_name(order.workspace.name + ".private")
         seen.extend((path.name, stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) for path in private.iterdir())
 
-    bench.engine.run(order, output=look, trace=bytes, stop=Stop())
+    bench.engine.run(order, output=look, trace=bytes, stop=StopSignal())
     owner = bench.engine.owner(0)
     owner = os.geteuid() if owner is None else owner
     assert sorted(seen) == [("home", 0o700, owner), ("tmp", 0o700, owner), ("trace", 0o700, owner)]

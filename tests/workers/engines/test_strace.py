@@ -7,23 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.traced import RECORDED, line, recorded
-from workers.engines import strace
-from workers.engines.strace import Call, Entered, Exited, Killed, Reader, Superseded
-from workers.engines.strace_values import Descriptor
+from workers.engines.tracing import strace
+from workers.engines.tracing.strace import Entered, Exited, Killed, StraceReader, Superseded, TracedCall
+from workers.engines.tracing.values import Descriptor
 
 
 def read(data: bytes) -> list[strace.Event]:
-    reader = Reader()
+    reader = StraceReader()
     return [*reader.feed(data), *reader.finish()]
 
 
-def calls(data: bytes) -> list[Call]:
-    return [event for event in read(data) if isinstance(event, Call)]
+def calls(data: bytes) -> list[TracedCall]:
+    return [event for event in read(data) if isinstance(event, TracedCall)]
 
 
 def test_a_call_has_its_time_pid_name_arguments_and_result():
     [call] = read(b'42 1795225381.155703 openat(AT_FDCWD</job>, "x", O_RDONLY|O_CLOEXEC) = 3</job/x>\n')
-    assert call == Call(
+    assert call == TracedCall(
         1795225381.155703,
         42,
         "openat",
@@ -92,7 +92,7 @@ def test_a_thread_that_executes_becomes_its_process():
 
 
 def test_signals_are_understood_and_say_nothing():
-    reader = Reader()
+    reader = StraceReader()
     assert list(reader.feed(line("--- SIGTERM {si_signo=SIGTERM, si_code=SI_USER, si_pid=1, si_uid=0} ---"))) == []
     assert reader.bad_lines == 0
 
@@ -114,7 +114,7 @@ def test_names_cannot_forge_lines_or_results(forged):
 
 @pytest.mark.parametrize("name", [path.stem for path in RECORDED.glob("*.strace")])
 def test_recorded_traces_have_no_line_that_is_not_understood(name):
-    reader = Reader()
+    reader = StraceReader()
     events = [*reader.feed(recorded(name)), *reader.finish()]
     assert reader.lines > 50
     assert reader.bad_lines == 0
@@ -128,7 +128,7 @@ def test_recorded_traces_have_no_line_that_is_not_understood(name):
      b'12 1.5 f("a) = 0', b"12 1.5 F(1) = 0", b"\xff\xfe\x00", b"12 1.5 f(1) = 99999999999999999999999"],
 )  # fmt: skip
 def test_what_is_not_understood_is_counted(bad):
-    reader = Reader()
+    reader = StraceReader()
     assert list(reader.feed(bad + b"\n")) == []
     assert (reader.lines, reader.bad_lines) == (1, 1)
 
@@ -143,7 +143,7 @@ HOSTILE = st.lists(PIECES | st.binary(max_size=8), max_size=60).map(b"".join)
 
 @given(HOSTILE)
 def test_no_bytes_raise(data):
-    reader = Reader()
+    reader = StraceReader()
     for event in [*reader.feed(data), *reader.finish()]:
         assert event.pid >= 0
     assert reader.bad_lines <= reader.lines + 1
@@ -152,7 +152,7 @@ def test_no_bytes_raise(data):
 @settings(max_examples=50)
 @given(HOSTILE, st.lists(st.integers(0, 400), max_size=8))
 def test_where_the_bytes_are_split_does_not_matter(data, cuts):
-    whole, parts = Reader(), Reader()
+    whole, parts = StraceReader(), StraceReader()
     expected = [*whole.feed(data), *whole.finish()]
     found, at = [], 0
     for cut in sorted(cuts):
@@ -178,7 +178,7 @@ def test_the_result_of_a_line_too_long_cannot_be_forged_by_its_last_string():
 
 
 def test_memory_is_bounded_for_a_line_without_end():
-    reader = Reader()
+    reader = StraceReader()
     tracemalloc.start()
     try:
         for _ in range(400):
@@ -189,7 +189,7 @@ def test_memory_is_bounded_for_a_line_without_end():
 
 
 def test_memory_is_bounded_for_calls_that_never_end():
-    reader = Reader()
+    reader = StraceReader()
     for pid in range(5_000):
         list(reader.feed(line("read(3, <unfinished ...>", pid=pid)))
     assert len(list(reader.finish())) <= 1024

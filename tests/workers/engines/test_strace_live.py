@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.workers.traced import METADATA, ended, order
-from workers.engines.base import Places
-from workers.engines.launch import STRACE_OPTIONS
+from workers.engines.contract import MountPoints
+from workers.engines.sandbox.command import STRACE_OPTIONS
 from workers.report.report import RunReport
 
 SCRIPT = """
@@ -37,7 +37,7 @@ def payload(tmp_path_factory):
     command = ["strace", *STRACE_OPTIONS, "-o", str(out), "--", sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, cwd=job, env={"PATH": "/usr/bin:/bin"}, timeout=60, check=False)
     assert done.returncode == 7
-    report = RunReport(Places(str(job), str(folder / "home"), (str(folder / "tmp"),)))
+    report = RunReport(MountPoints(str(job), str(folder / "home"), (str(folder / "tmp"),)))
     report.feed(out.read_bytes())
     return report.payload(metadata=METADATA, ended=ended(exit_code=7), order=order())
 

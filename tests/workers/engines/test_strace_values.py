@@ -2,8 +2,8 @@
 
 import pytest
 
-from workers.engines import strace_values as values
-from workers.engines.strace_values import Address, Descriptor
+from workers.engines.tracing import values
+from workers.engines.tracing.values import Address, Descriptor
 
 
 def test_pieces_split_at_the_commas_of_one_level_only():

@@ -7,7 +7,7 @@ import pytest
 from tests.workers.engines.conftest import FIRST_UID, Bench
 from tests.workers.engines.upstreams import NAME, to_loopback
 from workers.engines import engine_named
-from workers.engines.base import Egress
+from workers.engines.contract import EgressPolicy
 
 CLIENT = r"""
 use IO::Socket::INET;
@@ -31,7 +31,7 @@ def outgoing(request, base):
 
 def test_a_job_goes_out_through_the_proxy_only(outgoing, upstream):
     authority = f"{NAME}:{upstream.port}"
-    run = outgoing.run("/usr/bin/perl", "-e", CLIENT, authority, "ping", egress=Egress((authority,)))
+    run = outgoing.run("/usr/bin/perl", "-e", CLIENT, authority, "ping", egress=EgressPolicy((authority,)))
     assert run.output.split("\r\n")[0] == "HTTP/1.1 200 Connection established"
     assert run.output.endswith("hello\nping\n")
     (record,) = run.ended.network
@@ -42,7 +42,7 @@ def test_a_job_goes_out_through_the_proxy_only(outgoing, upstream):
 
 
 def test_a_job_is_refused_what_is_not_on_the_list(outgoing, upstream):
-    run = outgoing.run("/usr/bin/perl", "-e", CLIENT, f"127.0.0.1:{upstream.port}", egress=Egress((NAME,)))
+    run = outgoing.run("/usr/bin/perl", "-e", CLIENT, f"127.0.0.1:{upstream.port}", egress=EgressPolicy((NAME,)))
     assert run.output.startswith("HTTP/1.1 403 Forbidden")
     assert [(record.name, record.verdict) for record in run.ended.network] == [("127.0.0.1", "refused")]
     assert upstream.came == []
@@ -52,7 +52,7 @@ def test_a_plain_request_of_a_job_is_told_why_not(outgoing):
     script = CLIENT.replace("CONNECT $authority HTTP/1.1", "GET http://$authority/ HTTP/1.1").replace(
         'last if $line eq "\\r\\n"', "1"
     )
-    run = outgoing.run("/usr/bin/perl", "-e", script, f"{NAME}:80", egress=Egress((NAME,)))
+    run = outgoing.run("/usr/bin/perl", "-e", script, f"{NAME}:80", egress=EgressPolicy((NAME,)))
     assert run.output.startswith("HTTP/1.1 405 ")
     assert "Only CONNECT goes out of this sandbox" in run.output
 
@@ -60,7 +60,7 @@ def test_a_plain_request_of_a_job_is_told_why_not(outgoing):
 def test_several_connections_go_out_at_a_time(outgoing, upstream):
     authority = f"{NAME}:{upstream.port}"
     script = f"for my $n (1 .. 5) {{ fork or do {{ {CLIENT}; exit }} }} 1 while wait != -1"
-    run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=Egress((authority,)))
+    run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=EgressPolicy((authority,)))
     assert run.output.count("ping\n") == 5
     assert len(run.ended.network) == 5
 
@@ -72,7 +72,7 @@ def test_a_job_without_network_has_no_proxy(bench):
 
 
 def test_the_environment_names_the_proxy(outgoing):
-    run = outgoing.run("env", egress=Egress((NAME,)))
+    run = outgoing.run("env", egress=EgressPolicy((NAME,)))
     for name in ("https_proxy", "HTTPS_PROXY", "http_proxy"):
         assert f"{name}=http://127.0.0.1:3128\n" in run.output
     assert "no_proxy=localhost,127.0.0.1,::1\n" in run.output
@@ -82,7 +82,7 @@ def test_a_connection_that_is_left_open_does_not_hold_up_the_end(outgoing, upstr
     authority = f"{NAME}:{upstream.port}"
     script = CLIENT + "; my $child = fork; sleep 60 if !$child; print 'left';"
     started = time.monotonic()
-    run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=Egress((authority,)))
+    run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=EgressPolicy((authority,)))
     assert run.output.endswith("left")
     assert time.monotonic() - started < 8
     assert [record.verdict for record in run.ended.network] == ["allowed"]

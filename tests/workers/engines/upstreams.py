@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 
-from workers.engines.egress import WayOut
+from workers.engines.network.egress import EgressResolver
 
 NAME = "registry.example"
 
@@ -47,4 +47,4 @@ def to_loopback(**names):
             raise OSError("no such name")
         return names[name]
 
-    return WayOut(resolve=resolve, is_public=lambda _: True)
+    return EgressResolver(resolve=resolve, is_public=lambda _: True)

@@ -1,7 +1,7 @@
 """Who is whose child, though the numbers inside a pid namespace are not the numbers of the trace."""
 
 from tests.workers.traced import METADATA, ROOT, ended, line, order, payload_of, recorded, trace
-from workers.engines.base import Places
+from workers.engines.contract import MountPoints
 from workers.report.report import RunReport
 
 THREAD = "clone3({flags=CLONE_VM|CLONE_THREAD, stack=0x1}, 88) = "
@@ -77,7 +77,7 @@ def test_a_small_number_of_the_root_does_not_confuse_those_inside():
     births = "".join(line(born(number)).decode() for number in range(3, 703)).encode()
     ends = b"".join(line("+++ exited with 0 +++", pid=ROOT + 1 + place) for place in range(699))
     data = trace() + births + ends + line(born(703), pid=1_200) + line("+++ exited with 0 +++", pid=1_201)
-    report = RunReport(Places())
+    report = RunReport(MountPoints())
     report.feed(data)
     report.payload(metadata=METADATA, ended=ended(), order=order())
     parents = {process.pid: process.parent and process.parent.pid for process in report._observer.processes.settled()}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.workers.engines.test_strace import HOSTILE
 from tests.workers.traced import METADATA, ended, fired, line, order, payload_of, recorded, trace
-from workers.engines.base import Egress, Limits, NetworkRecord, Places, Resources
+from workers.engines.contract import EgressPolicy, MountPoints, NetworkRecord, ResourceUsage, RunLimits
 from workers.report import payload as body
 from workers.report import processes
 from workers.report.report import RunReport, encoded
@@ -50,7 +50,7 @@ def test_the_digest_is_of_the_canonical_form_without_it():
 
 def test_the_same_trace_gives_the_same_bytes_however_it_is_fed():
     data = recorded("hostile")
-    report = RunReport(Places())
+    report = RunReport(MountPoints())
     shuffled = random.Random(7)
     at = 0
     while at < len(data):
@@ -67,7 +67,7 @@ def test_paths_are_short_and_the_same_on_every_worker():
 
 
 def test_other_places_are_shortened_as_the_engine_names_them():
-    report = RunReport(Places("/var/slot/1/ws", "/var/slot/1/home", ("/var/slot/1/tmp",)))
+    report = RunReport(MountPoints("/var/slot/1/ws", "/var/slot/1/home", ("/var/slot/1/tmp",)))
     report.feed(trace() + opened("/var/slot/1/ws/a") + opened("/var/slot/1/home/.ssh/id_rsa"))
     payload = report.payload(metadata=METADATA, ended=ended(), order=order())
     assert [item["path"] for item in payload["files"]["items"]] == ["~/.ssh/id_rsa", "./a"]
@@ -96,7 +96,7 @@ def test_network_attempts_of_the_trace_and_of_the_proxy_stand_in_one_list():
     )
     data = trace(connects + "-1 ENETUNREACH (x)", connects + "-1 EINPROGRESS (x)")
     record = NetworkRecord("packages.example.test", 443, "allowed", "203.0.113.9", 10, 2000)
-    payload = payload_of(data, network=(record, record), egress=Egress(("packages.example.test",)))
+    payload = payload_of(data, network=(record, record), egress=EgressPolicy(("packages.example.test",)))
     direct, proxied = sorted(payload["network_attempts"]["items"], key=lambda item: item["kind"])
     assert direct == {
         "kind": "contact", "addr": "203.0.113.7:80", "family": "inet", "port": 80, "name": None, "count": 2,
@@ -111,10 +111,10 @@ def test_network_attempts_of_the_trace_and_of_the_proxy_stand_in_one_list():
 
 
 def test_resources_are_peaks_beside_limits():
-    peaks = Resources(memory_bytes=5, processes=3, disk_bytes=None, cpu_seconds=1.5)
+    peaks = ResourceUsage(memory_bytes=5, processes=3, disk_bytes=None, cpu_seconds=1.5)
     resources = payload_of(trace(), resources=peaks, output_bytes=77, output_truncated=True)["resources"]
     assert resources["peaks"] == {"memory_bytes": 5, "processes": 3, "disk_bytes": None, "cpu_seconds": 1.5}
-    assert resources["limits"]["memory_bytes"] == Limits().memory_bytes
+    assert resources["limits"]["memory_bytes"] == RunLimits().memory_bytes
     assert resources["limits"]["timeout_seconds"] == 300.0
     assert resources["output"] == {"bytes": 77, "truncated": True}
 
@@ -200,7 +200,7 @@ def test_the_body_stays_under_its_limit_whatever_the_trace_holds(monkeypatch):
     data = trace() + b"".join(opened(f"/job/{number}{wide}") for number in range(600))
     data += b"".join(line(f'unlink("/etc/{number}{wide}") = -1 EROFS (x)') for number in range(100))
     metadata = {**METADATA, "command": ["\x01" * 1024] * 64}
-    report = RunReport(Places())
+    report = RunReport(MountPoints())
     report.feed(data)
     payload = report.payload(metadata=metadata, ended=ended(), order=order())
     assert len(encoded(payload)) <= body.MAX_BYTES < 1 << 20
@@ -232,7 +232,7 @@ def _birth(number: int) -> bytes:
 )
 def test_memory_is_bounded_for_endless_different_things(one, mebibytes, monkeypatch):
     monkeypatch.setattr(processes, "MAX_RECORDS", 300)
-    report = RunReport(Places())
+    report = RunReport(MountPoints())
     report.feed(trace() + opened("/job/warm"))
     tracemalloc.start()
     try:

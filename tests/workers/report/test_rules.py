@@ -3,9 +3,9 @@
 import pytest
 
 from tests.workers.traced import METADATA, ended, fired, line, order, payload_of, recorded, trace
-from workers.engines.base import NetworkRecord, Places
+from workers.engines.contract import MountPoints, NetworkRecord
 from workers.report.report import RunReport
-from workers.report.rules import RULES, SEVERITIES
+from workers.report.rules.registry import RULES, SEVERITIES
 
 ENOENT = "-1 ENOENT (No such file or directory)"
 
@@ -210,7 +210,7 @@ def test_the_way_to_a_resolver_is_judged_by_what_is_asked():
 
 
 def test_a_checkout_below_a_temporary_directory_is_not_temporary():
-    report = RunReport(Places("/tmp/slot/job", "/tmp/slot/home"))
+    report = RunReport(MountPoints("/tmp/slot/job", "/tmp/slot/home"))
     report.feed(trace(runs("/tmp/slot/job/configure", "configure"), runs("/tmp/slot/home/.local/bin/x", "x")))
     assert fired(report.payload(metadata=METADATA, ended=ended(), order=order())) == {}
 

@@ -1,0 +1,160 @@
+"""What one client does again and again until the time is over. `load` runs many of them in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, cycle
+from typing import Any
+
+from benchmarks.callers import COMPLETED, Tenant, Unexpected, Worker
+from benchmarks.histogram import Tally
+
+IDLE = 0.02  # seconds that a worker without work waits before it asks again
+BATCH = 256  # jobs that a client of the calls for many submits at once
+LEASES = 64  # of one claim
+
+
+@dataclass
+class Client:
+    """One tenant with one worker at hand; those that only claim have several, so that none gets full."""
+
+    number: int
+    tenant: Tenant
+    workers: list[Worker]
+    bodies: list[dict[str, Any]]
+    tally: Tally
+
+    @property
+    def worker(self) -> Worker:
+        return self.workers[0]
+
+
+async def lifecycles(client: Client) -> None:
+    """Submit, claim, acknowledge, heartbeat, complete: five calls, each of them a commit."""
+    for body in _until_over(client, cycle(client.bodies)):
+        await client.tenant.submit(body)
+        lease = await _insisted(client)
+        if lease is None:
+            return
+        for verb, said in (("acknowledge", {}), ("heartbeat", {"phase": "executing"}), ("complete", COMPLETED)):
+            await client.worker.say(verb, lease["lease_id"], said)
+        client.tally.add()
+
+
+async def many(client: Client) -> None:
+    """The same in calls for many: eight calls for 256 jobs, as many as a worker may hold. What was begun is ended."""
+    worker = client.worker
+    for body in _until_over(client, cycle(client.bodies)):
+        await client.tenant.submit_many([body] * BATCH)
+        held = [lease["lease_id"] for _ in range(BATCH // LEASES) for lease in await worker.claim_many(LEASES)]
+        if not held:
+            client.tally.counts["empty"] += 1
+            await asyncio.sleep(IDLE)
+            continue
+        await worker.say_many("acknowledge", held)
+        await worker.say_many("heartbeat", held, {"phase": "executing"})
+        client.tally.add(await worker.say_many("complete", held, COMPLETED))
+
+
+async def claims(client: Client) -> None:
+    """Nothing but claims, one job each, by a worker after the other."""
+    for worker in _until_over(client, cycle(client.workers)):
+        if await worker.claim() is None:
+            client.tally.counts["empty"] += 1
+            await asyncio.sleep(IDLE)
+        else:
+            client.tally.add()
+
+
+async def claims_many(client: Client) -> None:
+    """Nothing but claims of several jobs; a worker that is full gets nothing and the next one asks."""
+    for worker in _until_over(client, cycle(client.workers)):
+        leases = await worker.claim_many(LEASES)
+        client.tally.add(len(leases))
+        client.tally.counts["empty"] += not leases
+
+
+async def drain(client: Client) -> None:
+    """Claim and complete until enough has ended. Notes of each tenant's last job the place in the order of claims and
+    the second in which it ended; when each claim was sent, and when its end was answered or nothing was found."""
+    counts, facts = client.tally.counts, client.tally.facts
+    facts.setdefault("began", time.time())
+    while not _drained(client.tally):
+        asked = time.time()
+        lease = await client.worker.claim()
+        if lease is None:
+            facts["empties"].append((asked, time.time()))
+            await asyncio.sleep(IDLE)
+            continue
+        org, job = lease["job"]["org_slug"], lease["job"]["job_id"]
+        facts["asked"][job] = asked
+        counts["claimed"] += 1
+        facts["place"][org] = counts["claimed"]
+        await asyncio.sleep(facts["held"])
+        await client.worker.say("complete", lease["lease_id"], COMPLETED)
+        facts["ends"][job] = time.time()
+        counts[org] += 1
+        client.tally.add()
+        facts["at"][org] = round(time.monotonic() - client.tally.begins, 3)
+
+
+def _drained(tally: Tally) -> bool:
+    until = tally.facts["until"]
+    enough = bool(until) and all(tally.counts[org] >= jobs for org, jobs in until.items())
+    return enough or tally.done >= tally.facts["jobs"] or tally.is_over
+
+
+async def insisting(client: Client) -> None:
+    """Lifecycles whose every call is sent again under its key until it is answered, as a careful client does."""
+    for number, body in zip(_until_over(client, count()), cycle(client.bodies), strict=False):
+        await insisted_lifecycle(client, body, f"{client.number}-{number}")
+
+
+async def insisted_lifecycle(client: Client, body: dict[str, Any], key: str) -> None:
+    client.tally.facts.setdefault("submitted", []).append(await client.tenant.submit(body, f"submit-{key}"))
+    lease = await _insisted(client, key)
+    if lease is None:
+        return
+    for verb, said in (("acknowledge", {}), ("heartbeat", {"phase": "executing"}), ("complete", COMPLETED)):
+        await client.worker.say(verb, lease["lease_id"], said)
+    client.tally.add()
+
+
+async def _insisted(client: Client, key: str = "") -> dict[str, Any] | None:
+    """A lease, asked for until there is one: as many jobs as clients wait, and another may have had ours."""
+    for tried in count():
+        if client.tally.is_over:
+            return None
+        lease = await client.worker.claim(f"claim-{key}-{tried}" if key else "")
+        if lease is not None:
+            return lease
+        client.tally.counts["empty"] += 1
+        await asyncio.sleep(IDLE)
+    raise AssertionError  # the loop returns
+
+
+def _until_over(client: Client, things: Iterator[Any]) -> Iterator[Any]:
+    for thing in things:
+        if client.tally.is_over:
+            return
+        yield thing
+
+
+FLOWS: dict[str, Callable[[Client], Awaitable[None]]] = {
+    flow.__name__: flow for flow in (lifecycles, many, claims, claims_many, drain, insisting)
+}
+
+
+async def run(flow: str, client: Client) -> None:
+    """Again after what nobody expected, which the tally tells, until the time is over."""
+    while True:
+        try:
+            await FLOWS[flow](client)
+        except Unexpected:
+            await asyncio.sleep(IDLE)
+            if not client.tally.is_over:
+                continue
+        return

@@ -1,0 +1,127 @@
+"""Do limits hold? Sixty-four workers claim from tenants that may run 1 or 7 jobs at once, more than there are places,
+while a sampler counts. Afterwards the leases of all jobs are laid over each other, and the claims that found nothing
+beside them: what no sampler could miss."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks import servers, tenants
+from benchmarks.environment import Stage
+from benchmarks.idle_claims import Held, unused
+from benchmarks.lifecycles import libraries
+from benchmarks.load import Plan, loaded
+from benchmarks.sizes import Sizes
+from leases.states import OPEN
+
+LIMITS = {f"one-{number}": 1 for number in range(8)} | {f"seven-{number}": 7 for number in range(6)}
+POOL = "limits"
+EVERY = 0.02
+
+ACTIVE = """SELECT j.org_slug, count(*) FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid)
+             WHERE l.state = ANY (%s) GROUP BY 1"""
+# How many leases of a tenant lived at once: one more at each beginning, one less at each end.
+AT_ONCE = """SELECT org_slug, max(at_once) FROM (
+    SELECT org_slug, sum(change) OVER (PARTITION BY org_slug ORDER BY at, change) AS at_once FROM (
+        SELECT j.org_slug, l.leased_at AS at, 1 AS change
+          FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid)
+         UNION ALL
+        SELECT j.org_slug, l.completed_at, -1 FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid)
+         WHERE l.completed_at IS NOT NULL) moments) counted GROUP BY 1"""
+LEASES = """SELECT j.org_slug, l.job_ulid,
+                   extract(epoch FROM l.leased_at)::float, extract(epoch FROM l.completed_at)::float
+              FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid) ORDER BY l.id"""
+
+
+@dataclass
+class Sampler:
+    """`exceeded`: looks in which a tenant had more than it may."""
+
+    stage: Stage
+    looks: int = 0
+    exceeded: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        with self.stage.superuser() as connection:
+            while not self.over.wait(EVERY):
+                active = connection.execute(ACTIVE, [list(OPEN)]).fetchall()
+                self.looks += 1
+                self.exceeded += sum(1 for org, number in active if number > LIMITS[org])
+
+
+def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
+    """`limits_exceeded`: in the sampler's looks and in the leases laid over each other. `limits`: what else was."""
+    shares = sizes.limit_claims // sum(LIMITS.values())
+    crew = tenants.settled(POOL, organizations=[], workers=sizes.limit_clients)
+    for org, most in LIMITS.items():
+        tenants.fill(org, POOL, shares * most)
+        tenants.limited(org, most)
+    told, sampler = _drained(stage, sizes, before.get("layout", "asgi-1"), crew, shares * sum(LIMITS.values()))
+    highest = _highest(stage)
+    return {
+        "limits_exceeded": sampler.exceeded + sum(1 for org, most in highest.items() if most > LIMITS[org]),
+        "limits": {
+            "claims": told["done"],
+            "left": shares * sum(LIMITS.values()) - told["done"],
+            "rate": told["rate"],
+            "looks": sampler.looks,
+            "highest": highest,
+            "room": unused(LIMITS, _leases(stage, told["facts"]), told["facts"]),
+            "calls": told["calls"],
+            "surprises": told["surprises"],
+        },
+    }
+
+
+def _drained(
+    stage: Stage, sizes: Sizes, layout: str, crew: tenants.Tenants, jobs: int
+) -> tuple[dict[str, Any], Sampler]:
+    with (
+        servers.serving(stage, layout, libraries=libraries(stage, layout)) as server,
+        servers.clock(stage),
+        _sampled(stage) as sampler,
+    ):
+        plan = Plan(
+            "drain",
+            server.address.host,
+            server.address.port,
+            sizes.limit_clients,
+            seconds=sizes.limit_seconds,
+            workers=crew.workers,
+            jobs=jobs,
+        )
+        return loaded(plan), sampler
+
+
+@contextmanager
+def _sampled(stage: Stage) -> Iterator[Sampler]:
+    sampler = Sampler(stage)
+    thread = threading.Thread(target=sampler.run)
+    thread.start()
+    try:
+        yield sampler
+    finally:
+        sampler.over.set()
+        thread.join()
+
+
+def _highest(stage: Stage) -> dict[str, int]:
+    with stage.superuser() as connection:
+        return {org: int(most) for org, most in connection.execute(AT_ONCE).fetchall()}
+
+
+def _leases(stage: Stage, facts: dict[str, Any]) -> dict[str, list[Held]]:
+    """Of each tenant; a lease is over when its holder heard so, and never if it did not."""
+    asked, ends = facts["asked"], facts["ends"]
+    found: dict[str, list[Held]] = {}
+    with stage.superuser() as connection:
+        for org, job, leased_at, completed_at in connection.execute(LEASES).fetchall():
+            held = Held(asked.get(job, leased_at), leased_at, ends.get(job, completed_at or math.inf))
+            found.setdefault(org, []).append(held)
+    return found

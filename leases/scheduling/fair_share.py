@@ -1,0 +1,67 @@
+"""Pools that share their workers between organizations by weight, instead of serving strictly by age."""
+
+from django.db import connection
+
+from leases.models import LaneQueue, LaneShare
+from runtime_jobs.models import Plan
+from workers.registry.models import Pool, PoolPolicy
+
+
+def ensure_share(pool: str, org_slug: str) -> None:
+    """Give an organization its share of a pool that shares, when its first job comes there. Elsewhere nothing."""
+    if not _is_shared(pool):
+        return
+    weight = Plan.objects.filter(organizations__slug=org_slug).values_list("weight", flat=True).first() or 1
+    LaneShare.objects.get_or_create(pool=pool, org_slug=org_slug, defaults={"weight": weight})
+
+
+def _is_shared(pool: str) -> bool:
+    """Who is changing that at the moment is waited for: it does not see the queue that is just being made."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT policy FROM workers_pool WHERE slug = %s FOR SHARE", [pool])
+        return cursor.fetchall() == [(PoolPolicy.FAIR,)]
+
+
+def enable_fair_share(pool: str) -> None:
+    """Serve the organizations of this pool by their weights from now on."""
+    for org_slug in set(LaneQueue.objects.filter(pool=pool).values_list("org_slug", flat=True)):
+        ensure_share(pool, org_slug)
+    _recompute_ranks(pool)
+
+
+def share_new_pool(*, instance: Pool, created: bool, **_: object) -> None:
+    """Give their shares to the organizations whose jobs were waiting for a pool before it was made."""
+    if created and instance.policy == PoolPolicy.FAIR:
+        enable_fair_share(instance.slug)
+
+
+def pools_without_a_share(*, most: int = 50) -> list[str]:
+    """Pools that share and have a queue of an organization without a share: its first job came while the pool was
+    being made. Without a share it would be served last."""
+    pools = Pool.objects.raw(
+        """SELECT p.id, p.slug FROM workers_pool p
+            WHERE p.policy = 'fair' AND EXISTS (
+                SELECT FROM lane_queues q WHERE q.pool = p.slug AND NOT EXISTS (
+                    SELECT FROM lane_shares s WHERE s.pool = q.pool AND s.org_slug = q.org_slug))
+            ORDER BY p.id LIMIT %s""",
+        [most],
+    )
+    return [pool.slug for pool in pools]
+
+
+def disable_fair_share(pool: str) -> None:
+    """Serve strictly by age again."""
+    LaneShare.objects.filter(pool=pool).delete()
+    _recompute_ranks(pool)
+
+
+def _recompute_ranks(pool: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """UPDATE lane_queues q
+                  SET served_at = NULL, rank = coalesce(lanes_rank_of(q.pool, q.org_slug, q.head_at), q.rank),
+                      tier = lanes_tier_of(q.priority, q.head_at, NULL)
+                FROM (SELECT id FROM lane_queues WHERE pool = %s ORDER BY id FOR NO KEY UPDATE) mine
+               WHERE q.id = mine.id""",
+            [pool],
+        )

@@ -1,0 +1,129 @@
+"""Which queues and lanes a limit holds, and the jobs that run from them when it comes."""
+
+from typing import Any
+
+from django.db import connection
+from django.db.models import Q, QuerySet
+
+from leases.advisory_locks import LIMITS_OF_QUEUE, advisory_xact_lock
+from leases.models import Lane, LaneProfile, LaneQueue, Limit, LimitKind, LimitScope, LimitSlot
+from leases.models.limits import LANE_SCOPES, QUEUE_SCOPES
+from runtime_jobs.models import Job
+from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.states import LEASED_STATES
+
+ALL_TYPES = "*"
+# Whoever skips the queue has a limit of its own instead of these.
+SKIPPED_BY_EMERGENCIES = (LimitKind.ORGANIZATION, LimitKind.PLAN, LimitKind.RATE)
+# They say who may start; what runs already is none of their business.
+NOT_COUNTING = (LimitKind.PAUSE, LimitKind.BREAKER)
+
+
+def limits_for_queue(*, org_slug: str, job_type: str, priority: int) -> list[int]:
+    """The limits that hold a new queue of this organization, type and priority, the narrower first."""
+    found = Limit.objects.filter(scope=LimitScope.ORGANIZATION, org_slug=org_slug, key__in=[job_type, ALL_TYPES])
+    if priority >= EMERGENCY:
+        found = found.exclude(kind__in=SKIPPED_BY_EMERGENCIES)
+    else:
+        found = found.exclude(kind=LimitKind.EMERGENCY)
+    return list(found.order_by("-key", "pk").values_list("pk", flat=True))
+
+
+def limits_for_lane(*, org_slug: str, project_slug: str, source_address: str, concurrency_key: str) -> list[int]:
+    """The limits that hold a new lane besides those of its queue."""
+    mine = (
+        Q(scope=LimitScope.PROJECT, org_slug=org_slug, key=project_slug)
+        | Q(scope=LimitScope.ADDRESS, org_slug="", key=source_address)
+        | Q(scope=LimitScope.KEY, org_slug=org_slug, key=concurrency_key)
+    )
+    return list(Limit.objects.filter(mine).order_by("pk").values_list("pk", flat=True))
+
+
+def attach_limit(limit: Limit) -> None:
+    """Let a new limit hold what is there already, and count the jobs that run."""
+    queues, lanes = _lock_targets(limit)
+    if limit.max_active is not None and limit.kind not in NOT_COUNTING:
+        _backfill_slots(limit, _running(limit, queues, lanes))
+    for row in _rows(Lane, lanes) + _rows(LaneQueue, queues):
+        row.limits = [*row.limits, limit.pk]
+        row.save(update_fields=["limits"])
+    _notify_affected_pools(queues, lanes)
+
+
+def detach_limit(limit: Limit) -> None:
+    queues, lanes = _lock_targets(limit)
+    for row in _rows(Lane, lanes) + _rows(LaneQueue, queues):
+        row.limits = [other for other in row.limits if other != limit.pk]
+        row.save(update_fields=["limits"])
+    _notify_affected_pools(queues, lanes)
+
+
+def _lock_targets(limit: Limit) -> tuple[list[int], list[int]]:
+    """The queues and the lanes in whose lists it stands, once no claim looks at them: all guards first, as claims and
+    ends have their rows before they ask for more."""
+    queues, lanes = _queues(limit), _lanes(limit)
+    for queue_id in sorted({*queues, *(queue for queue, _ in lanes)}):
+        advisory_xact_lock(LIMITS_OF_QUEUE, queue_id)
+    return queues, [lane for _, lane in lanes]
+
+
+def _notify_affected_pools(queues: list[int], lanes: list[int]) -> None:
+    """Claims pass by queues whose guard is held: who found nothing for that looks again after the commit."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """SELECT pg_notify('lanes', pool) FROM (SELECT DISTINCT pool FROM lane_queues WHERE head_id IS NOT NULL
+                  AND (id = ANY (%s) OR id IN (SELECT queue_id FROM lanes WHERE id = ANY (%s)))) q""",
+            [queues, lanes],
+        )
+
+
+def _rows(model: type[Lane] | type[LaneQueue], keys: list[int]) -> list[Any]:
+    return list(model.objects.select_for_update(no_key=True).filter(pk__in=keys).order_by("pk"))
+
+
+def _queues(limit: Limit) -> list[int]:
+    if limit.scope not in QUEUE_SCOPES:
+        return []
+    queues = LaneQueue.objects.filter(org_slug=limit.org_slug)
+    if limit.key != ALL_TYPES:
+        types = LaneProfile.objects.filter(job_type=limit.key)
+        queues = queues.filter(profile_id__in=list(types.values_list("pk", flat=True)))
+    if limit.kind == LimitKind.EMERGENCY:
+        queues = queues.filter(priority__gte=EMERGENCY)
+    elif limit.kind in SKIPPED_BY_EMERGENCIES:
+        queues = queues.filter(priority__lt=EMERGENCY)
+    return list(queues.order_by("pk").values_list("pk", flat=True))
+
+
+def _lanes(limit: Limit) -> list[tuple[int, int]]:
+    """As (queue, lane)."""
+    if limit.scope not in LANE_SCOPES:
+        return []
+    lanes = Lane.objects.all()
+    if limit.scope == LimitScope.ADDRESS:
+        lanes = lanes.filter(source_address=limit.key)
+    else:
+        name = "project_slug" if limit.scope == LimitScope.PROJECT else "concurrency_key"
+        queues = LaneQueue.objects.filter(org_slug=limit.org_slug).values("pk")
+        lanes = lanes.filter(queue_id__in=queues, **{name: limit.key})
+    return list(lanes.order_by("pk").values_list("queue_id", "pk"))
+
+
+def _running(limit: Limit, queues: list[int], lanes: list[int]) -> QuerySet[Job]:
+    running = Job.objects.filter(state__in=LEASED_STATES)
+    if limit.scope == LimitScope.ADDRESS:
+        return running.filter(source_address=limit.key)
+    if limit.scope in QUEUE_SCOPES:
+        return running.filter(lane_id__in=Lane.objects.filter(queue_id__in=queues).values("pk"))
+    return running.filter(lane_id__in=lanes)
+
+
+def _backfill_slots(limit: Limit, running: QuerySet[Job]) -> None:
+    """Give each running job a slot. Those above the limit get one that is not given again.
+
+    They are locked: one that is just ending would not know of the slot, and never give it back."""
+    locked = running.select_for_update(no_key=True, of=("self",)).order_by("pk")
+    for n, job_id in enumerate(locked.values_list("pk", flat=True)):
+        LimitSlot.objects.update_or_create(
+            limit_id=limit.pk, n=n, defaults={"job_id": job_id, "retired": n >= (limit.max_active or 0)}
+        )

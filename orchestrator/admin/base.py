@@ -1,0 +1,93 @@
+"""How every page of the console behaves: looked up by its filters only, never counted where rows are many, read-only
+unless it says otherwise."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin import ShowFacets
+from django.contrib.admin.widgets import RelatedFieldWidgetWrapper
+from django.core.paginator import Paginator
+from django.db import OperationalError
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from unfold.admin import ModelAdmin
+from unfold.paginator import InfinitePaginator
+from unfold.views import ChangeList
+
+from runtime_jobs.events import Actor
+
+PAGES = 200  # of an uncounted list; deeper means an OFFSET over everything before it
+QUERY_CANCELED = "57014"
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    return Actor("operator", request.user.get_username())
+
+
+class BaseAdmin(ModelAdmin):
+    """A page of one noun."""
+
+    show_facets = ShowFacets.NEVER
+    list_per_page = 50
+    list_max_show_all = 0
+    list_filter_submit = True
+    list_disable_select_all = True
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:  # noqa: ARG002 Django's signature
+        """Only what a filter of the page names. Django would allow any column, and a lease id or a digest could be
+        guessed letter by letter through the address (`?lease_ulid__startswith=…`)."""
+        return any(lookup in named.parameters for named in self.get_list_filter(request))
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Without the theme's menu beside a choice, which adds and edits other nouns in pop-up windows."""
+        found = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if found and isinstance(found.widget, RelatedFieldWidgetWrapper):
+            found.widget = found.widget.widget
+        return found
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Render here and not later, so that a search that takes too long is answered with words."""
+        try:
+            response = super().changelist_view(request, extra_context)
+            return response.render() if isinstance(response, TemplateResponse) else response
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED or not request.GET:
+                raise
+            messages.warning(request, "That search takes too long. Name an organization, a job or a commit as well.")
+            return HttpResponseRedirect(request.path)
+
+
+class ReadOnlyAdmin(BaseAdmin):
+    """To look at. What may be done to it are verbs, each with a button of its own."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 as above
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 as above
+        return False
+
+
+class FixedOrderChangeList(ChangeList):
+    """Only in the page's own order, which has an index. `sortable_by` hides the headings, but not `?o=3`."""
+
+    def get_ordering(self, request: HttpRequest, _queryset: QuerySet[Any]) -> list[str]:
+        return list(self.model_admin.get_ordering(request))
+
+
+class LargeTableAdmin(ReadOnlyAdmin):
+    """Too many rows to count, to sort by what has no index, or to leaf through to the end."""
+
+    show_full_result_count = False
+    sortable_by = ()
+
+    def get_changelist(self, _request: HttpRequest, **_: Any) -> type[ChangeList]:
+        return FixedOrderChangeList
+
+    def get_paginator(self, _request: HttpRequest, queryset: QuerySet[Any], per_page: int, *_: Any) -> Paginator:
+        paginator = InfinitePaginator(queryset, per_page)
+        paginator.count = PAGES * per_page
+        return paginator

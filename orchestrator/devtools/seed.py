@@ -1,0 +1,137 @@
+"""One small tenant with all that a first job needs. Run again, it keeps what works and mends what does not.
+
+Tokens are stored hashed, so their plain text is kept in a file of mode 0600 and compared with the database each time.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from django.contrib.auth import get_user_model
+
+from orchestrator import services
+from orchestrator.devtools.demo.repository import NAME, OWNER, DemoRepository
+from runtime_jobs.events import Actor
+from runtime_jobs.models import ApiToken, Organization, Plan, Project
+from runtime_jobs.models.tenants import Membership, Scope
+from workers.models import Pool, Worker
+from workers.registry.models import registered_capabilities
+from workers.registry.tokens import digest_of
+
+SLUG = "demo"
+ADMIN = "admin"
+SEED = Actor("operator", "manage.py seed")
+
+
+@dataclass(frozen=True)
+class SeedData:
+    """What a first visitor needs. `admin_password` is None once somebody has changed it."""
+
+    org_slug: str
+    project_slug: str
+    repo_url: str
+    git_commit: str
+    api_token: str
+    worker_id: str
+    worker_token: str
+    admin_username: str
+    admin_password: str | None
+
+
+def seed_database(*, file: Path, pool: str, repository: DemoRepository, repo_url: str) -> SeedData:
+    """Make what is missing, keep the rest, and write `file` with what is returned. One at a time per file."""
+    with _file_lock(file):
+        seed = _planted(_kept(file), pool, repository.commit, repo_url)
+        write_secret_file(file, json.dumps(asdict(seed), indent=2))
+    return seed
+
+
+def ensure_worker(slug: str, *, pool: str, token: str | None, capacity: int = 1) -> tuple[Worker, str]:
+    """Return the worker of that name and its token: the given one if it is the worker's, else a new one."""
+    worker = Worker.objects.filter(slug=slug).first()
+    if worker is None:
+        found, _ = Pool.objects.get_or_create(slug=pool)
+        return services.register_worker(
+            slug=slug, pool=found, capacity=capacity, labels=[], capabilities=registered_capabilities(), by=SEED
+        )
+    if not token or worker.digest != digest_of(token):
+        token = services.rotate_worker_token(worker_id=worker.worker_id, by=SEED, reason="its file has another one")
+    return worker, token
+
+
+def _planted(kept: dict[str, str], pool: str, commit: str, repo_url: str) -> SeedData:
+    project = _project(pool)
+    worker, worker_token = ensure_worker(SLUG, pool=pool, token=kept.get("worker_token"), capacity=8)
+    return SeedData(
+        org_slug=project.organization.slug,
+        project_slug=project.slug,
+        repo_url=repo_url,
+        git_commit=commit,
+        api_token=_api_token(project.organization, kept.get("api_token")),
+        worker_id=worker.worker_id,
+        worker_token=worker_token,
+        admin_username=ADMIN,
+        admin_password=_admin_password(project.organization, kept),
+    )
+
+
+def write_secret_file(file: Path, text: str) -> None:
+    """Write a file of mode 0600 in one step; a reader never sees half of it."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600, exist_ok=False)
+    draft.write_text(text + "\n")
+    draft.replace(file)
+
+
+@contextlib.contextmanager
+def _file_lock(file: Path) -> Iterator[None]:
+    """Two seeds at once would each make tokens, and one would print what the other has replaced."""
+    with file.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _kept(file: Path) -> dict[str, str]:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return dict(json.loads(file.read_text()))
+    return {}
+
+
+def _project(pool: str) -> Project:
+    Pool.objects.get_or_create(slug=pool)
+    plan, _ = Plan.objects.get_or_create(name=SLUG)
+    organization, _ = Organization.objects.get_or_create(
+        slug=SLUG, defaults={"name": "Demo", "plan": plan, "hosted_runtime_analysis": True}
+    )
+    project, _ = Project.objects.get_or_create(
+        organization=organization, slug=SLUG, defaults={"enabled": True, "repositories": [f"{OWNER}/{NAME}"]}
+    )
+    return project
+
+
+def _api_token(organization: Organization, token: str | None) -> str:
+    valid = ApiToken.objects.filter(organization=organization, revoked_at=None, expires_at=None)
+    if token and valid.filter(digest=digest_of(token)).exists():
+        return token
+    _, token = services.create_api_token(organization=organization, name="seed", scopes=Scope.values, by=SEED)
+    return token
+
+
+def _admin_password(organization: Organization, kept: dict[str, str]) -> str | None:
+    """Set a password for a new account only: one that was changed by hand is not ours to change back."""
+    users = get_user_model().objects
+    user = users.filter(username=ADMIN).first()
+    password = kept.get("admin_password") or secrets.token_urlsafe(12)
+    if user is None:
+        user = users.create_superuser(ADMIN, password=password)
+    elif not user.check_password(password):
+        return None
+    Membership.objects.get_or_create(user=user, organization=organization)
+    return password

@@ -1,0 +1,124 @@
+"""Strict JSON: whatever two parsers could read in two ways, or PostgreSQL cannot store, is refused here."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import IO, Any
+
+from django.http import QueryDict
+from django.utils.http import parse_header_parameters
+from rest_framework.exceptions import UnsupportedMediaType
+from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
+
+from orchestrator.http.asgi.bodies import too_large
+from orchestrator.http.asgi.routes import body_limit
+from orchestrator.http.errors.problems import ApiError
+
+DEPTH_LIMIT = 64
+DIGITS_LIMIT = 19  # of a bigint
+
+
+def refuse(detail: str) -> ApiError:
+    return ApiError(400, "malformed_json", detail)
+
+
+class StrictJSONParser(BaseParser):
+    """UTF-8 JSON objects only: no duplicate keys, NUL, lone surrogates, NaN, huge numbers, depth over 64."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        request = (parser_context or {})["request"]
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding != "identity" or not _is_json(media_type or ""):
+            raise UnsupportedMediaType(media_type or "")
+        limit = body_limit(request.method, request.path)
+        raw = stream.read(limit + 1)
+        if len(raw) > limit:
+            raise too_large(limit)
+        return loads(raw) if raw else {}
+
+
+def _is_json(media_type: str) -> bool:
+    """DRF's own match also takes `*/*` for JSON, and any charset."""
+    kind, parameters = parse_header_parameters(media_type)
+    return kind == "application/json" and parameters.get("charset", "utf-8").lower() == "utf-8"
+
+
+def body_of(request: Request) -> dict[str, Any]:
+    """The request's JSON object; `{}` if it has no body. (DRF makes a form of an empty body that is called a form.)"""
+    found: Any = request.data
+    return {} if isinstance(found, QueryDict) else found
+
+
+def loads(raw: bytes) -> dict[str, Any]:
+    """Parse one JSON object. Raises Refusal `malformed_json`."""
+    try:
+        text = raw.decode("utf-8")
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_bounded,
+        )
+    except UnicodeDecodeError:
+        raise refuse("The body is not UTF-8.") from None
+    except RecursionError:
+        raise refuse("The body is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        raise refuse(f"The body is not JSON: {error.msg} at character {error.pos}.") from None
+    if not isinstance(value, dict):
+        raise refuse("The body must be a JSON object.")
+    _check(value, DEPTH_LIMIT, texts="\\u" in text)  # JSON writes neither NUL nor half a pair without that escape
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise refuse("A key appears twice in one object.")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise refuse(f"{name} is not a JSON number.")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise refuse("A number is too large.")
+    return value
+
+
+def _bounded(text: str) -> int:
+    if len(text) > DIGITS_LIMIT:
+        raise refuse("A number is too large.")
+    return int(text)
+
+
+def _check(value: Any, depth: int, *, texts: bool) -> None:
+    if isinstance(value, str):
+        _check_text(value)
+        return
+    if depth == 0 or (depth == 1 and value):
+        raise refuse("The body is nested too deeply.")
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list) or (texts and isinstance(inner, str)):
+            _check(inner, depth - 1, texts=texts)
+    if texts and isinstance(value, dict):
+        for key in value:
+            _check_text(key)
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise refuse("A string contains a NUL character.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise refuse("A string contains half of a surrogate pair.") from None

@@ -1,0 +1,94 @@
+"""Who is it: bearer tokens for programs and workers, the session for people. A refusal says nothing more than 401."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Q
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied, Throttled
+from rest_framework.request import Request
+
+from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal, client_of_person, client_of_token
+from orchestrator.http.auth.throttling import FailedAuthThrottle
+from orchestrator.http.client_ip import rate_limit_key
+from runtime_jobs.db_functions import ClockTimestamp
+from runtime_jobs.models import ApiToken, Organization
+from runtime_jobs.prepared_queries import PreparedQuery
+from workers.models import Pool, Worker
+from workers.registry.models import WorkerState
+from workers.registry.tokens import API_PREFIX, digest_of, has_token_shape
+
+SEEN_EVERY = timedelta(seconds=5)
+_WORKER = PreparedQuery(
+    Worker,
+    "JOIN workers_pool pool ON pool.id = t.pool_id WHERE t.digest = %s",
+    joined={"pool": Pool},
+    computed={"at": "clock_timestamp()"},
+)
+_TOKEN = PreparedQuery(
+    ApiToken,
+    "JOIN runtime_jobs_organization organization ON organization.id = t.organization_id WHERE t.digest = %s"
+    " AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())",
+    joined={"organization": Organization},
+)
+refusals = FailedAuthThrottle()
+
+
+class BearerToken(BaseAuthentication):
+    """`Authorization: Bearer rto_api_…` or `rto_worker_…`: one look-up by SHA-256."""
+
+    def authenticate_header(self, _request: Request) -> str:
+        return 'Bearer realm="runtime-orchestrator"'
+
+    def authenticate(self, request: Request) -> tuple[ClientPrincipal | WorkerPrincipal, None] | None:
+        header = request.META.get("HTTP_AUTHORIZATION")
+        if header is None:
+            return None
+        scheme, _, token = header.partition(" ")
+        wait = refusals.wait(rate_limit_key(request), digest_of(token), limit=settings.BAD_TOKENS_PER_MINUTE)
+        if wait is not None:
+            raise Throttled(wait=wait)
+        principal = _principal_of(token) if scheme.lower() == "bearer" and has_token_shape(token) else None
+        if principal is None:
+            refusals.count(rate_limit_key(request))
+            raise AuthenticationFailed("The token is not valid.")
+        refusals.accept(digest_of(token))
+        return principal, None
+
+
+def _principal_of(token: str) -> ClientPrincipal | WorkerPrincipal | None:
+    if token.startswith(API_PREFIX):
+        found = _TOKEN.first(digest_of(token))
+        return None if found is None else client_of_token(found)
+    worker = _WORKER.first(digest_of(token))
+    if worker is None or worker.state == WorkerState.REVOKED:
+        return None
+    if worker.last_seen_at is None or worker.last_seen_at < vars(worker)["at"] - SEEN_EVERY:  # most need not even ask
+        touch_last_seen(worker)
+    return WorkerPrincipal(worker)
+
+
+def touch_last_seen(worker: Worker) -> None:
+    """Keep `last_seen_at`, without a write for each of its calls."""
+    long_ago = Q(last_seen_at__isnull=True) | Q(last_seen_at__lt=ClockTimestamp() - SEEN_EVERY)
+    Worker.objects.filter(long_ago, pk=worker.pk).update(last_seen_at=ClockTimestamp())
+
+
+class BrowserSession(SessionAuthentication):
+    """The admin's session, with a CSRF token for whatever changes something, and never for a page of another site."""
+
+    def authenticate(self, request: Request) -> tuple[Any, None] | None:
+        found = super().authenticate(request)
+        if found is None:
+            return None
+        _refuse_other_sites(request)
+        return client_of_person(found[0]), None
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """Another site's script may make a browser send the cookie with a GET; it shall not even start a stream."""
+    origin = request.headers.get("Origin")
+    own = {f"{request.scheme}://{request.get_host()}", *settings.CSRF_TRUSTED_ORIGINS}
+    if (origin is not None and origin not in own) or request.headers.get("Sec-Fetch-Site") == "cross-site":
+        raise PermissionDenied("The session counts only for pages of this server.")

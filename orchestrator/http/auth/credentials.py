@@ -1,0 +1,73 @@
+"""Credentials of open streams: what a stream was opened with, and which of them do not count any more."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.db.models import Q
+from django.http import HttpRequest
+from rest_framework.request import Request
+
+from orchestrator.http.auth.principals import client_of, client_of_person
+from runtime_jobs.db_functions import ClockTimestamp
+from runtime_jobs.models import ApiToken
+from runtime_jobs.models.tenants import Scope
+
+
+@dataclass(frozen=True)
+class Credential:
+    """The caller of a stream.
+
+    Attributes:
+        key: Stable name of the token or person; limits count by it.
+        session_key: Of the browser's session; empty for a token.
+        org_slug: The organization whose jobs are read.
+        counts_for_organization: False for staff, who read on behalf of the installation.
+    """
+
+    key: str
+    session_key: str
+    org_slug: str
+    counts_for_organization: bool
+
+
+def credential_of(request: Request, *, org_slug: str) -> Credential:
+    """Return the credential that opened this request, for jobs of the organization."""
+    client = client_of(request)
+    is_token = client.key.startswith("token:")
+    session_key = "" if is_token else request._request.session.session_key or ""  # noqa: SLF001 DRF has no name for it
+    return Credential(client.key, session_key, org_slug, counts_for_organization=not client.is_operator)
+
+
+def revoked_among(credentials: Iterable[Credential]) -> set[Credential]:
+    """Return those that may not read jobs of their organization any more; one query for all tokens."""
+    found = set(credentials)
+    tokens = {one for one in found if not one.session_key}
+    valid = _valid_tokens({int(one.key.removeprefix("token:")) for one in tokens if one.key.startswith("token:")})
+    return {one for one in tokens if (one.key, one.org_slug) not in valid} | {
+        one for one in found - tokens if not _is_valid_session(one)
+    }
+
+
+def _valid_tokens(keys: set[int]) -> set[tuple[str, str]]:
+    if not keys:
+        return set()
+    not_expired = Q(expires_at__isnull=True) | Q(expires_at__gt=ClockTimestamp())
+    tokens = ApiToken.objects.filter(
+        not_expired, pk__in=keys, revoked_at__isnull=True, scopes__contains=[Scope.JOBS_READ]
+    )
+    return {(f"token:{key}", slug) for key, slug in tokens.values_list("pk", "organization__slug")}
+
+
+def _is_valid_session(credential: Credential) -> bool:
+    """Ask as a request of that browser would: the session, the account, the password it was made with, membership."""
+    request: Any = HttpRequest()
+    request.session = import_module(settings.SESSION_ENGINE).SessionStore(credential.session_key)
+    user = get_user(request)
+    if not user.is_authenticated or f"user:{user.pk}" != credential.key:
+        return False
+    client = client_of_person(user)
+    return client.sees(credential.org_slug) and Scope.JOBS_READ in client.scopes

@@ -1,0 +1,214 @@
+"""Errors as RFC 9457 problem documents, each with a stable code. Nothing internal gets out, and nothing is HTML."""
+
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.module_loading import import_string
+from psycopg_pool import PoolTimeout
+from rest_framework import exceptions
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from orchestrator.http.errors.error_codes import CODES
+from orchestrator.http.observability.request_context import context_of
+from runtime_jobs.db_errors import is_database_unavailable
+from runtime_jobs.errors import Invalid, LifecycleError
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+
+TITLES = {
+    400: "Bad request",
+    401: "Not authenticated",
+    403: "Forbidden",
+    404: "Not found",
+    405: "Method not allowed",
+    406: "Not acceptable",
+    408: "Request timeout",
+    409: "Conflict",
+    411: "Length required",
+    412: "Changed meanwhile",
+    413: "Payload too large",
+    415: "Unsupported media type",
+    422: "Unprocessable",
+    428: "Precondition required",
+    429: "Too many requests",
+    431: "Headers too large",
+    500: "Internal error",
+    501: "Not implemented",
+    503: "Unavailable",
+}
+
+_UNIQUE_VIOLATION = "23505"
+
+
+class ApiError(Exception):
+    """An edge refuses a request: HTTP status, stable code, a sentence, further members, headers."""
+
+    def __init__(
+        self, status: int, code: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.members = status, code, detail, members
+        self.headers = headers or {}
+
+
+class ProblemDocument(Response):
+    """JSON whatever the view renders otherwise, so that a refusal looks the same inside DRF's views and outside."""
+
+    @property
+    def rendered_content(self) -> str:
+        self["Content-Type"] = MEDIA_TYPE
+        return str(JSONRenderer().render(self.data), "utf-8")
+
+
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
+    """DRF's EXCEPTION_HANDLER."""
+    return _document(to_api_error(error, context["request"]), context["request"])
+
+
+def to_api_error(error: Exception, request: Request) -> ApiError:
+    """What to say of an exception; a bug is written down and called one."""
+    refusal = map_exception(error)
+    if refusal is None:
+        log.error("request %s failed", context_of(request).request_id, exc_info=error)
+        refusal = internal_error()
+    return refusal
+
+
+def as_response(refusal: ApiError, request: HttpRequest) -> HttpResponse:
+    """For refusals outside DRF's views: middleware, unknown addresses, crashes. In the words of the door that the
+    address belongs to, where that door has its own (settings.ERROR_DIALECTS)."""
+    speak = next((name for prefix, name in settings.ERROR_DIALECTS.items() if request.path.startswith(prefix)), None)
+    response = (import_string(speak) if speak else _document)(refusal, request).render()
+    response["Content-Length"] = str(len(response.content))
+    return response
+
+
+def _document(refusal: ApiError, request: HttpRequest | Request) -> ProblemDocument:
+    body = problem(refusal, context_of(request).request_id)
+    return ProblemDocument(body, status=refusal.status, headers=refusal.headers)
+
+
+def internal_error() -> ApiError:
+    return ApiError(500, "internal_error", "Something went wrong on our side.")
+
+
+def problem(refusal: ApiError, request_id: str) -> dict[str, Any]:
+    """The document: `type`, `title`, `status`, `detail`, `code`, `request_id`, and what else the error knows."""
+    return {
+        "type": f"urn:runtime-orchestrator:problem:{refusal.code}",
+        "title": TITLES.get(refusal.status, "Error"),
+        "status": refusal.status,
+        "detail": refusal.detail,
+        "code": refusal.code,
+        "request_id": request_id,
+        **refusal.members,
+    }
+
+
+def map_exception(error: Exception) -> ApiError | None:
+    """What an exception means on the wire, or None for a bug."""
+    match error:
+        case ApiError():
+            return error
+        case LifecycleError():
+            return _of_core(error)
+        case exceptions.ValidationError():
+            return _invalid(error)
+        case exceptions.APIException():
+            return _of_framework(error)
+        case DatabaseError() | InterfaceError():
+            return _of_database(error)
+    return next((ApiError(*meaning) for kind, meaning in _MEANINGS.items() if isinstance(error, kind)), None)
+
+
+_MEANINGS: dict[type[Exception], tuple[int, str, str]] = {
+    Http404: (404, "not_found", "There is no such thing, or you may not see it."),
+    RequestDataTooBig: (413, "payload_too_large", "The body is too large."),
+    SuspiciousOperation: (400, "invalid", "The request is not valid."),
+    PermissionDenied: (403, "forbidden", "That is not allowed."),
+}
+
+
+def _of_core(error: LifecycleError) -> ApiError:
+    facts = {"errors": error.errors} if isinstance(error, Invalid) else error.facts
+    after = facts.get("retry_after")
+    headers = {} if after is None else {"Retry-After": str(after)}
+    return ApiError(CODES[error.code].status, error.code, error.message, headers=headers, **facts)
+
+
+def _invalid(error: exceptions.ValidationError) -> ApiError:
+    errors: dict[str, list[str]] = {}
+    codes = set()
+    for path, detail in _flat(error.detail):
+        errors.setdefault(path, []).append(str(detail))
+        codes.add(detail.code)
+    code = "unknown_field" if "unknown_field" in codes else "invalid"
+    return ApiError(400, code, "The request is not valid.", errors=errors)
+
+
+def _flat(detail: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Walk DRF's nested errors as ("execution.command", detail)."""
+    if isinstance(detail, dict):
+        for key, inner in detail.items():
+            yield from _flat(inner, path if key == "non_field_errors" else f"{path}.{key}".lstrip("."))
+    elif isinstance(detail, list):
+        for inner in detail:
+            yield from _flat(inner, path)
+    else:
+        yield path or "body", detail
+
+
+_FRAMEWORK_CODES = {
+    400: "malformed_json",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    415: "unsupported_media_type",
+}
+
+
+def _of_framework(error: exceptions.APIException) -> ApiError:
+    if isinstance(error, exceptions.Throttled):
+        seconds = str(math.ceil(getattr(error, "wait", None) or 1))
+        return ApiError(429, "rate_limited", "Too many requests.", headers={"Retry-After": seconds})
+    headers = {}
+    if header := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = header
+    status = error.status_code
+    detail = _PLAIN_DETAILS.get(status, str(error.detail))
+    return ApiError(status, _FRAMEWORK_CODES.get(status, "invalid"), detail, headers=headers)
+
+
+# What the framework says may differ with the reason, which is no business of the caller.
+_PLAIN_DETAILS = {401: "A valid token is needed.", 404: "There is no such thing, or you may not see it."}
+
+
+def _of_database(error: Exception) -> ApiError | None:
+    state = getattr(error.__cause__, "sqlstate", None)
+    match error:
+        case OperationalError() if isinstance(error.__cause__, PoolTimeout) and not is_database_unavailable(error):
+            detail = "All database connections of this process are in use."
+            return ApiError(503, "overloaded", detail, headers={"Retry-After": "1"})
+        case OperationalError() | InterfaceError() if not is_database_unavailable(error):
+            return ApiError(503, "busy", "Try again in a moment.", headers={"Retry-After": "1"})
+        case OperationalError() | InterfaceError():
+            log.warning("database unavailable: %s", type(error.__cause__).__name__)
+            later = {"Retry-After": "2"}
+            return ApiError(503, "database_unavailable", "The database cannot be reached.", headers=later)
+        case DataError():
+            return ApiError(400, "invalid", "A value cannot be stored.")
+        case IntegrityError() if state == _UNIQUE_VIOLATION:
+            return ApiError(409, "conflict", "Another request was quicker, or there is such a thing already.")
+    return None

@@ -1,0 +1,74 @@
+"""Finds the jobs whose time has come, and calls the operation for each. Finding takes no lock."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value
+from django.db.models.functions import Coalesce
+from django.db.models.lookups import LessThan
+
+from leases.models import Lease
+from orchestrator import services
+from orchestrator.maintenance.rows import RowRunner
+from orchestrator.services.expiry import PREPARING_SECONDS, TIMEOUT_GRACE_SECONDS, UPLOADING_SECONDS
+from runtime_jobs.db_time import database_now
+from runtime_jobs.models import Job
+from runtime_jobs.states import LEASED_STATES, JobState
+
+BATCH = 200
+
+
+def sweep(*, now: datetime | None = None) -> int:
+    """Do everything that is due. Returns how many jobs were changed; one job's failure does not stop the others."""
+    rows = RowRunner()
+    return (
+        force_cancels(rows, now=now)
+        + expire_leases(rows, now=now)
+        + time_out_phases(rows, now=now)
+        + follow_ended_dependencies(rows)
+    )
+
+
+def force_cancels(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Cancel the jobs whose workers did not obey in time. Returns how many."""
+    due = _held(rows).filter(cancel_deadline_at__lte=now or database_now())
+    return rows.each(services.force_cancel, _named(due), now=now)
+
+
+def expire_leases(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """End the leases whose time is up. Returns how many."""
+    due = Lease.objects.open().filter(expires_at__lte=now or database_now())
+    due = due.exclude(job__job_ulid__in=rows.suspended("job_ulid"))
+    names = due.values_list("job__job_ulid", flat=True)[:BATCH]
+    return rows.each(services.expire, [{"job_ulid": name} for name in names], now=now)
+
+
+def time_out_phases(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Fail the jobs of which a phase lasts too long. Returns how many. The operation checks again under the lock."""
+    at = now or database_now()
+    preparing = Q(
+        state__in=[JobState.STARTING, JobState.CHECKING_OUT], started_at__lt=at - timedelta(seconds=PREPARING_SECONDS)
+    )
+    uploading = Q(state=JobState.UPLOADING, phase_at__lt=at - timedelta(seconds=UPLOADING_SECONDS))
+    due = _held(rows).filter(preparing | uploading | (Q(state=JobState.EXECUTING) & Q(_is_over(at))))
+    return rows.each(services.time_out, _named(due), now=now)
+
+
+def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the operation isolates its rows itself
+    """Queue or cancel the jobs that waited for one that has ended. Returns how many were looked at."""
+    return services.propagate_pending(most=BATCH)
+
+
+def _is_over(at: datetime) -> LessThan:
+    """Whether the time limit of an executing job has passed: in SQL, since there are many and few of them are due."""
+    allowed = (Coalesce(F("timeout_seconds"), 0) + TIMEOUT_GRACE_SECONDS) * Value(timedelta(seconds=1))
+    deadline = F("executing_at") + ExpressionWrapper(allowed, DurationField())
+    return LessThan(ExpressionWrapper(deadline, DateTimeField()), Value(at, DateTimeField()))
+
+
+def _held(rows: RowRunner) -> QuerySet[Job]:
+    return Job.objects.filter(state__in=LEASED_STATES).exclude(job_ulid__in=rows.suspended("job_ulid"))
+
+
+def _named(due: QuerySet[Job]) -> Iterable[dict[str, str]]:
+    return [{"job_ulid": name} for name in due.values_list("job_ulid", flat=True)[:BATCH]]

@@ -1,0 +1,48 @@
+"""The clock's part in the metrics: read on in the trail and count. So they are right with any number of processes, and
+no verb is slower for them."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from runtime_jobs.states import FINAL_STATES
+
+MOST = 5000  # events that one transaction counts: 50 ms on a busy machine
+PIECES = 4  # in one round; after an outage of the clock it catches up
+BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)  # seconds
+
+
+class EventCounter:
+    """`go_on()` once a round. It remembers which limits somebody waited for, so that each wait counts once."""
+
+    def __init__(self) -> None:
+        self.known: list[int] = []
+
+    def go_on(self) -> None:
+        """Count what is new, at most `PIECES` times `MOST` events."""
+        for _ in range(PIECES):
+            if self.advance() < MOST:
+                return
+
+    def advance(self) -> int:
+        """Count what is new. Returns how many events were read."""
+        values: dict[str, Any] = {
+            "most": MOST,
+            "bounds": list(BOUNDS),
+            "final": [str(state) for state in FINAL_STATES],
+            "tenants": settings.METRICS_TENANTS,
+            "known": self.known,
+        }
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(_sql("begin"))
+            cursor.execute(_sql("count"), values)
+            events, self.known = cursor.fetchone()
+        return int(events)
+
+
+@cache
+def _sql(name: str) -> str:
+    return (Path(__file__).parent / "sql" / f"{name}.sql").read_text()

@@ -1,0 +1,99 @@
+"""The clock's part in who runs what next: what is over is lifted, what waits grows older, breakers are attended."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Q
+
+from leases.models import Breaker, BreakerState, Limit
+from leases.scheduling import lanes
+from leases.scheduling.fair_share import pools_without_a_share
+from leases.scheduling.plan_limits import organizations_with_changed_priority, organizations_with_stale_plan
+from orchestrator import services
+from orchestrator.maintenance.rows import RowRunner
+from orchestrator.services.breakers import COUNTED
+from runtime_jobs.db_time import database_now
+from runtime_jobs.models import Job
+from runtime_jobs.states import JobState
+
+MOST = 200
+# Somewhat more than a round and a verb may take: who failed longer ago was looked at then.
+LATELY = timedelta(seconds=30)
+ONCE: tuple[dict[str, Any], ...] = ({},)
+
+
+def sweep_scheduling(*, now: datetime | None = None, thorough: bool = True) -> None:
+    """Do everything that is due, once. Each piece is a transaction of its own, and one that fails stops no other.
+
+    `thorough`: also what looks at every queue and organization, and can wait some seconds."""
+    tasks = RowRunner()
+    for task in (*EVERY_ROUND, *(SLOW if thorough else ())):
+        tasks.each(partial(task, RowRunner()), ONCE, now=now)
+
+
+def advance_lanes(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Move the bounds of lanes that claims had no time to move."""
+    return rows.each(lanes.advance_cursor, ({"lane": pk} for pk in lanes.stale_lanes()))
+
+
+def activate_due_queues(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Serve again what was held until a time that has come."""
+    return lanes.activate_due()
+
+
+def notify_throttled_pools(rows: RowRunner, *, now: datetime | None = None) -> None:  # noqa: ARG001 as every task
+    """Wake the workers of pools in which a rate lets a job start again."""
+    lanes.notify_throttled_pools()
+
+
+def remove_expired_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Remove pauses and throttles whose time has passed."""
+    over = Limit.objects.filter(until__lte=now or database_now()).exclude(pk__in=rows.suspended("limit_id"))
+    keys = list(over.values_list("pk", flat=True)[:MOST])
+    return rows.each(services.remove_expired, ({"limit_id": pk} for pk in keys), now=now)
+
+
+def evaluate_breakers(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Open, try or close the circuit breakers for which that is due."""
+    return rows.each(services.evaluate_breaker, _breakers(now or database_now()), now=now)
+
+
+def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Raise the priority of what has waited long."""
+    return lanes.apply_aging()
+
+
+def sync_plan_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Bring the limits of organizations in line with their plans."""
+    return rows.each(
+        services.sync_plan, ({"org_slug": slug} for slug in organizations_with_stale_plan(most=MOST)), now=now
+    )
+
+
+def sync_shares(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Give the organizations of fair pools the shares that they lack."""
+    return rows.each(services.keep_shares, ({"pool": slug} for slug in pools_without_a_share(most=MOST)))
+
+
+def raise_plan_priorities(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
+    """Raise the priority of waiting jobs whose organization has got a better plan."""
+    return rows.each(
+        services.raise_queued_priority, ({"organization": row} for row in organizations_with_changed_priority())
+    )
+
+
+EVERY_ROUND = (advance_lanes, activate_due_queues, notify_throttled_pools, remove_expired_limits, evaluate_breakers)
+SLOW = (apply_aging, sync_plan_limits, sync_shares, raise_plan_priorities)
+
+
+def _breakers(at: datetime) -> Iterable[dict[str, Any]]:
+    """Those that are not closed, and those whose jobs failed lately."""
+    attended = Breaker.objects.exclude(state=BreakerState.CLOSED).values("org_slug", "job_type")
+    counted = Q(failure_class__in=COUNTED) | Q(job_type__in=settings.BREAKER["job_failures"])
+    lately = Job.objects.filter(counted, state=JobState.FAILED, finished_at__gt=at - LATELY)
+    failed = lately.values("org_slug", "job_type")
+    both = attended.union(failed.distinct())[:MOST]
+    return [{"org_slug": row["org_slug"], "job_type": row["job_type"]} for row in both]

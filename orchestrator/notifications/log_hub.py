@@ -1,0 +1,275 @@
+"""Shared reading for many followers: one read at a time per followed topic and process, whoever asked for it.
+
+A follower is a generator with a position. It costs no thread, no query and no database connection while it waits. Reads
+run in a few threads of their own, return a bounded number of bytes, and are shared by all followers at one position.
+The hub knows nothing of HTTP or of logs; a `Source` reads, so that later feeds (Server-Sent Events) can use it too.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import cache
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError
+
+from orchestrator.http.db_scope import release_connection_after
+from orchestrator.notifications.hub import NotificationHub
+from orchestrator.notifications.stream_metrics import FOLLOWED, READS
+
+log = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=Hashable)  # a position within a topic
+R = TypeVar("R")
+
+MIN_WAKE_INTERVAL = 0.25  # seconds between two wake-ups of one topic: a wake-up costs a send per follower
+CACHED_BYTES = 16 << 20  # of one hub, shared by all its topics
+ENTRY_OVERHEAD = 300  # bytes that a cached batch costs besides its data
+RECHECK_LISTENING, RECHECK_DEAF = 5.0, 1.0  # seconds between two re-checks
+RETRY_PAUSE = 1.0
+GIVE_UP_AFTER = 30.0  # seconds of failing reads
+
+
+class SourceUnavailable(Exception):
+    """The database did not answer for GIVE_UP_AFTER seconds."""
+
+
+class ChunkBatch(NamedTuple, Generic[P]):
+    """Bytes after a position, the position after them, and whether nothing can follow."""
+
+    data: bytes
+    position: P
+    ended: bool
+
+
+class StreamSource(Protocol[P]):
+    """Reads a kind of topic. The hub calls both methods in its reader threads."""
+
+    def read(self, topic: str, position: P) -> ChunkBatch[P]:
+        """Return a bounded batch of what follows the position; empty if nothing does yet."""
+
+    def states(self, topics: list[str]) -> dict[str, Hashable]:
+        """Return for each topic a value that differs whenever something was added or the topic ended."""
+
+
+class Topic:
+    """What is followed, and how often it changed as far as this process knows."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.followers = 0
+        self.version = 0
+        self.checked: Hashable = None  # what the last re-check found
+        self._changed = asyncio.Event()
+        self._next_wake = 0.0
+        self._wake_is_due = False
+
+    def note_change(self) -> None:
+        """Wake all followers now, or after MIN_WAKE_INTERVAL if they were woken just before."""
+        if self._wake_is_due:
+            return
+        now = time.monotonic()
+        if now >= self._next_wake:
+            self._wake()
+        else:
+            self._wake_is_due = True
+            asyncio.get_running_loop().call_later(self._next_wake - now, self._wake)
+
+    def _wake(self) -> None:
+        self._wake_is_due = False
+        self._next_wake = time.monotonic() + MIN_WAKE_INTERVAL
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self, version: int) -> None:
+        """Return once the version is another one."""
+        while self.version == version:
+            await self._changed.wait()
+
+
+class BatchCache(Generic[P]):
+    """The batches that were read last, by topic and position, up to a number of bytes. Entries never become wrong:
+    what follows a position is only ever added to."""
+
+    def __init__(self, limit: int = CACHED_BYTES) -> None:
+        self._limit, self._size = limit, 0
+        self._batches: OrderedDict[tuple[str, P], ChunkBatch[P]] = OrderedDict()
+
+    def get(self, topic: str, position: P) -> ChunkBatch[P] | None:
+        found = self._batches.get((topic, position))
+        if found is not None:
+            self._batches.move_to_end((topic, position))
+        return found
+
+    def put(self, topic: str, position: P, batch: ChunkBatch[P]) -> None:
+        before = self._batches.pop((topic, position), None)
+        self._size -= _cost(before) if before else 0
+        self._batches[topic, position] = batch
+        self._size += _cost(batch)
+        while self._size > self._limit:
+            _, oldest = self._batches.popitem(last=False)
+            self._size -= _cost(oldest)
+
+    def clear(self) -> None:
+        self._batches.clear()
+        self._size = 0
+
+
+def _cost(batch: ChunkBatch[Any]) -> int:
+    return len(batch.data) + ENTRY_OVERHEAD
+
+
+class Hub(Generic[P]):
+    """The topics of one source that are followed in this process. Lives in one event loop."""
+
+    def __init__(self, source: StreamSource[P], waking: NotificationHub) -> None:
+        self.source = source
+        self._waking = waking
+        self._topics: dict[str, Topic] = {}
+        self._cache: BatchCache[P] = BatchCache()
+        self._reading: dict[Hashable, asyncio.Task[ChunkBatch[P]]] = {}
+        self._rechecking: asyncio.Task[None] | None = None
+        self._recheck_now = asyncio.Event()
+        waking.job_subscribers.append(self.receive)
+
+    def receive(self, topics: list[str] | None) -> None:
+        """Take an announcement: these topics changed; None: announcements may have been lost."""
+        if topics is None:
+            self._recheck_now.set()
+            return
+        for name in topics:
+            if name in self._topics:
+                self._topics[name].note_change()
+
+    async def follow(self, name: str, start: P) -> AsyncGenerator[bytes, None]:
+        """Yield what the topic has after `start` and what is added, until it ends.
+
+        Raises:
+            SourceUnavailable: the database failed for too long."""
+        await self._waking.start()
+        position = start
+        with self._joined(name) as topic:
+            while True:
+                version = topic.version
+                batch = await self._shared(topic, version, position)
+                if batch.data:
+                    yield batch.data
+                elif batch.position == position and not batch.ended:
+                    await topic.wait(version)
+                if batch.ended:
+                    return
+                position = batch.position
+
+    async def read_to_end(self, name: str, start: P) -> AsyncGenerator[bytes, None]:
+        """Yield what the topic has after `start` until nothing follows at present.
+
+        Raises:
+            SourceUnavailable: the database failed for too long."""
+        position = start
+        while True:
+            batch = self._cache.get(name, position) or await self._fetched(name, position)
+            if batch.data:
+                yield batch.data
+            if batch.ended or batch.position == position:
+                return
+            position = batch.position
+
+    @contextmanager
+    def _joined(self, name: str) -> Iterator[Topic]:
+        topic = self._topics.setdefault(name, Topic(name))
+        topic.followers += 1
+        FOLLOWED.set(len(self._topics))
+        if self._rechecking is None or self._rechecking.done():
+            self._rechecking = asyncio.create_task(self._recheck())
+        try:
+            yield topic
+        finally:
+            topic.followers -= 1
+            if not topic.followers:
+                del self._topics[name]
+            FOLLOWED.set(len(self._topics))
+            if not self._topics and self._rechecking is not None:
+                self._cache.clear()
+                self._rechecking.cancel()
+                self._rechecking = None
+
+    async def _shared(self, topic: Topic, version: int, position: P) -> ChunkBatch[P]:
+        """Read once for all followers at this position. A read that began under an older version may miss the change
+        that made the newer one, so it is not shared with those that know of the change."""
+        if (found := self._cache.get(topic.name, position)) is not None:
+            return found
+        key = (topic.name, version, position)
+        task = self._reading.get(key)
+        if task is None:
+            task = self._reading[key] = asyncio.create_task(self._fetched_and_kept(topic.name, position))
+            task.add_done_callback(lambda done: self._forget(key, done))
+        return await asyncio.shield(task)  # a follower that leaves must not end the read of the others
+
+    def _forget(self, key: Hashable, done: "asyncio.Task[ChunkBatch[P]]") -> None:
+        del self._reading[key]
+        if not done.cancelled():
+            done.exception()  # with no follower left, no other code retrieves the exception
+
+    async def _fetched_and_kept(self, name: str, position: P) -> ChunkBatch[P]:
+        batch = await self._fetched(name, position)
+        if batch.data and name in self._topics:
+            self._cache.put(name, position, batch)
+        return batch
+
+    async def _fetched(self, name: str, position: P) -> ChunkBatch[P]:
+        give_up_at = time.monotonic() + GIVE_UP_AFTER
+        while True:
+            try:
+                READS.inc()
+                return await in_reader_thread(self.source.read, name, position)
+            except (DatabaseError, InterfaceError) as error:
+                log.warning("a read for followers failed: %s", type(error).__name__)
+                if time.monotonic() > give_up_at:
+                    raise SourceUnavailable from error
+            await asyncio.sleep(RETRY_PAUSE * random.uniform(0.8, 1.2))  # noqa: S311 jitter
+
+    async def _recheck(self) -> None:
+        """Find what no announcement named, with one query for all topics."""
+        while True:
+            try:
+                async with asyncio.timeout(RECHECK_LISTENING if self._waking.listener.is_alive else RECHECK_DEAF):
+                    await self._recheck_now.wait()
+            except TimeoutError:
+                pass
+            self._recheck_now.clear()
+            names = list(self._topics)
+            try:
+                READS.inc()
+                states = await in_reader_thread(self.source.states, names)
+            except (DatabaseError, InterfaceError) as error:
+                log.warning("the re-check for followers failed: %s", type(error).__name__)
+                continue
+            self._compare(names, states)
+
+    def _compare(self, names: list[str], states: dict[str, Hashable]) -> None:
+        for name in names:
+            topic, state = self._topics.get(name), states.get(name, "deleted")
+            if topic is not None and topic.checked != state:
+                topic.checked = state
+                topic.note_change()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(settings.STREAM_READERS, thread_name_prefix="stream-reader")
+
+
+async def in_reader_thread(function: Callable[..., R], *values: Any) -> R:
+    """Run a short query in one of the STREAM_READERS threads; the connection goes back to the pool afterwards."""
+    run: Callable[..., R] = copy_context().run
+    return await asyncio.get_running_loop().run_in_executor(
+        _threads(), run, release_connection_after(function), *values
+    )

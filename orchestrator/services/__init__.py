@@ -1,0 +1,100 @@
+"""The verbs: the only way to change a job. One function a verb, one transaction each: lock, check, change, record."""
+
+from orchestrator.services.artifacts import ArtifactRef
+from orchestrator.services.batch_calls import acknowledge_many, complete_many, fail_many, renew_many
+from orchestrator.services.batches import (
+    BatchJob,
+    BatchOutcome,
+    BatchSubmission,
+    cancel_batch,
+    rerun_batch,
+    submit_batch,
+)
+from orchestrator.services.breakers import evaluate_breaker, reset_breaker
+from orchestrator.services.bulk_submit import BulkOutcome, submit_many
+from orchestrator.services.cancellation import cancel
+from orchestrator.services.claiming import Claimed, claim, claim_many
+from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
+from orchestrator.services.credentials import create_api_token, register_worker, revoke_api_token, rotate_webhook_secret
+from orchestrator.services.dependency_propagation import propagate_pending, unblock
+from orchestrator.services.expiry import exceeded_limit, expire, force_cancel, time_out
+from orchestrator.services.finish import CompleteMessage, FailMessage, acknowledge_cancel, complete, fail
+from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate, acknowledge, release, renew, report
+from orchestrator.services.limits import keep_shares, set_limit, set_pool_policy, set_rate, sync_plan
+from orchestrator.services.logs import append_log
+from orchestrator.services.operator_actions import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
+from orchestrator.services.outcome import OperationResult
+from orchestrator.services.pausing import pause, remove_expired, resume, throttle
+from orchestrator.services.priority import prioritize, raise_queued_priority
+from orchestrator.services.pruning import delete_finished_jobs, delete_log
+from orchestrator.services.reuploads import RESEND, reupload
+from orchestrator.services.submission import Submission, retry, submit
+
+__all__ = [
+    "RESEND",
+    "ArtifactRef",
+    "BatchJob",
+    "BatchOutcome",
+    "BatchSubmission",
+    "BulkOutcome",
+    "Claimed",
+    "CompleteMessage",
+    "ConcurrencyGroup",
+    "FailMessage",
+    "HeartbeatResult",
+    "HeartbeatUpdate",
+    "OnConflict",
+    "OperationResult",
+    "Submission",
+    "acknowledge",
+    "acknowledge_cancel",
+    "acknowledge_many",
+    "append_log",
+    "cancel",
+    "cancel_batch",
+    "claim",
+    "claim_many",
+    "complete",
+    "complete_many",
+    "create_api_token",
+    "delete_finished_jobs",
+    "delete_log",
+    "evaluate_breaker",
+    "exceeded_limit",
+    "expire",
+    "fail",
+    "fail_many",
+    "force_cancel",
+    "keep_shares",
+    "pause",
+    "prioritize",
+    "propagate_pending",
+    "raise_queued_priority",
+    "register_worker",
+    "release",
+    "remove_expired",
+    "renew",
+    "renew_many",
+    "report",
+    "rerun_batch",
+    "reset_breaker",
+    "resume",
+    "retry",
+    "reupload",
+    "revoke",
+    "revoke_api_token",
+    "revoke_leases_of",
+    "rotate_webhook_secret",
+    "rotate_worker_token",
+    "set_limit",
+    "set_pool_policy",
+    "set_rate",
+    "set_worker_state",
+    "submit",
+    "submit_batch",
+    "submit_many",
+    "sync_plan",
+    "throttle",
+    "time_out",
+    "unblock",
+]

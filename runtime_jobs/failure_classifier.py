@@ -1,0 +1,81 @@
+"""Why did a command fail? A guess from the little that its runner says (document 001, failure analysis). Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+SUMMARY_BYTES = 160
+DETAILS_BYTES = 512
+EXIT_TIMEOUT = 124  # of `timeout`
+
+
+@dataclass(frozen=True)
+class FailureDiagnosis:
+    """Columns of `FailureExplanation`."""
+
+    category: str
+    confidence: str
+    summary: str
+    details: str
+
+
+class DiagnosisRule(NamedTuple):
+    """Fits where one of `signs` stands in what was said, in any case of letters."""
+
+    signs: tuple[str, ...]
+    category: str
+    confidence: str
+    phrase: str
+
+
+TIMEOUT = DiagnosisRule(("timed out", "timeout", "deadline exceeded"), "INFRA", "MEDIUM", "It took too long")
+MESSAGE_RULES = (
+    TIMEOUT,
+    DiagnosisRule(
+        ("out of memory", "no space", "disk full", "signal: killed", "killed"), "INFRA", "HIGH", "Resources ran out"
+    ),
+    DiagnosisRule(
+        ("dial tcp", "connection refused", "i/o timeout", "temporary failure", "tls handshake timeout"),
+        *("INFRA", "HIGH", "The network failed"),
+    ),
+    DiagnosisRule(
+        ("command not found", "executable file not found", "no such file or directory"),
+        *("TOOLING", "HIGH", "A program or file is missing"),
+    ),
+    DiagnosisRule(("permission denied",), "TOOLING", "MEDIUM", "A permission is missing"),
+)
+NAME_RULES = (
+    DiagnosisRule(("lint", "vet"), "USER", "MEDIUM", "The lint step failed"),
+    DiagnosisRule(("test",), "USER", "MEDIUM", "Tests failed"),
+    DiagnosisRule(("build",), "USER", "MEDIUM", "The build failed"),
+)
+DEFAULT_RULE = DiagnosisRule((), "USER", "LOW", "The command failed")
+
+
+def classify_failure(*, name: str, exit_code: int | None, said: str, logs: Sequence[str]) -> FailureDiagnosis:
+    """Guess from the job's name, the exit code, the runner's own words and where its logs lie. The first rule wins."""
+    said = " ".join(said.split())
+    rule = _rule(name.lower(), exit_code, said.lower())
+    code = "" if exit_code is None else f"exit code {exit_code}"
+    generic = not said or said.lower().startswith("exit status ")
+    details = ["" if generic else said, code, logs[0] if logs else ""]
+    return FailureDiagnosis(
+        category=rule.category,
+        confidence=rule.confidence,
+        summary=_cut(f"{rule.phrase} ({code})." if code else f"{rule.phrase}.", SUMMARY_BYTES),
+        details=_cut(" | ".join(filter(None, details)), DETAILS_BYTES),
+    )
+
+
+def _rule(name: str, exit_code: int | None, said: str) -> DiagnosisRule:
+    if exit_code == EXIT_TIMEOUT:
+        return TIMEOUT
+    by_words = (rule for rule in MESSAGE_RULES if any(sign in said for sign in rule.signs))
+    by_name = (rule for rule in NAME_RULES if any(sign in name for sign in rule.signs))
+    return next(by_words, None) or next(by_name, DEFAULT_RULE)
+
+
+def _cut(text: str, limit: int) -> str:
+    """At most so many bytes in UTF-8, with an ellipsis where something is missing."""
+    raw = text.encode()
+    return text if len(raw) <= limit else raw[: limit - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,125 @@
+"""The processes of an installation, which can be killed and started again. None of them outlives this process: the
+kernel kills each when the thread that started it ends, so all are started from the main thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from config import paths
+from config.postgres import embedded
+
+
+@dataclass
+class Part:
+    """One process and how to start it; all of its lives write to one log."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *self.command],
+                cwd=paths.BASE_DIR,
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def lives(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Whether there was anybody to hear it."""
+        if self.process is None or not self.lives:
+            return False
+        self.process.send_signal(number)
+        return True
+
+    def kill(self) -> bool:
+        heard = self.signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+        return heard
+
+    def end(self, seconds: float) -> None:
+        """Ask once, and kill after so long."""
+        if self.process is None:
+            return
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        self.kill()
+
+
+def manage(*arguments: str) -> list[str]:
+    return [sys.executable, str(paths.BASE_DIR / "manage.py"), *arguments]
+
+
+def serve(port: int) -> list[str]:
+    return manage("serve", "--port", str(port), "--graceful-seconds", "5")
+
+
+class Postgres:
+    """The embedded server of this run. Its keeper starts it again whenever it dies."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        embedded.ensure(state)
+        self.url = embedded.url(state)
+
+    def pid(self) -> int | None:
+        """The postmaster, if one lives on our data."""
+        data = paths.home(self.state) / "postgres" / "data"
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pid = int((data / "postmaster.pid").read_text().split()[0])
+            if Path(f"/proc/{pid}/cwd").readlink() == data.resolve():
+                return pid
+        return None
+
+    def strike(self, number: signal.Signals) -> bool:
+        pid = self.pid()
+        if pid is not None:
+            os.kill(pid, number)
+        return pid is not None
+
+    def kill_a_backend(self) -> bool:
+        """The postmaster then ends all of them, and recovers."""
+        try:
+            with psycopg.connect(self.url, connect_timeout=2) as connection:
+                question = "SELECT pid FROM pg_stat_activity WHERE application_name = 'orchestrator-api' LIMIT 1"
+                found = connection.execute(question).fetchone()
+        except psycopg.Error:
+            return False
+        if found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(found[0], signal.SIGKILL)
+        return found is not None
+
+    def ask(self, question: str, *values: object) -> tuple[object, ...] | None:
+        """The first row, or None while nobody answers."""
+        try:
+            with psycopg.connect(self.url, connect_timeout=2, options="-c statement_timeout=3s") as connection:
+                return connection.execute(question, values).fetchone()  # type: ignore[call-overload]
+        except psycopg.Error:
+            return None
+
+    def leave(self) -> None:
+        embedded.release(self.state)
+        paths.remove_home(self.state)

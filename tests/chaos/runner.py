@@ -1,0 +1,287 @@
+"""One run: an installation, load on it, faults by the schedule, and then time until everything has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import requests
+from ulid import ULID
+
+from config import paths
+from tests.chaos.client import Client, Ledger, path_of
+from tests.chaos.processes import Part, Postgres, manage, serve
+from tests.chaos.proxy import Proxy
+from tests.chaos.schedule import Fault, schedule
+
+CLIENTS = 3
+OPEN_JOBS = 60  # that may wait or run at a time: at the end they must all end
+RECOVERS_WITHIN = 60.0
+STARTS_WITHIN = 60.0
+LEASE = {"LEASE_TTL_SECONDS": "10", "HEARTBEAT_INTERVAL_SECONDS": "2", "ACKNOWLEDGE_WITHIN_SECONDS": "5"}
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """`seconds` from the blow until it worked again; None: never."""
+
+    fault: Fault
+    seconds: float | None
+
+
+@dataclass
+class Site:
+    """What the tenants of the run are: a client's token, what it may submit, and each worker's file and options."""
+
+    token: str
+    bodies: list[dict[str, Any]]
+    workers: list[tuple[str, Path, list[str]]]
+
+
+@dataclass
+class Fire:
+    state: Path
+    postgres: Postgres
+    site: Site
+    seed: int
+    seconds: float
+    say: Callable[[str], None]
+    ledger: Ledger = field(default_factory=Ledger)
+    recoveries: list[Recovery] = field(default_factory=list)
+    struck: int = 0
+    all_final: bool = False
+
+    def run(self, drain_seconds: float) -> None:
+        """Burn for `seconds`, then give everything `drain_seconds` to end."""
+        port = _free_port()
+        self.server_url = f"http://127.0.0.1:{port}"
+        with Proxy(("127.0.0.1", port), self.seed) as self.proxy, self._installed(port):
+            clients = self._clients()
+            self._burn(clients)
+            self.all_final = self._drain(drain_seconds)
+            self.say(f"all final: {self.all_final}")
+
+    # --- the installation ---------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _installed(self, port: int) -> Iterator[None]:
+        environment = self._environment()
+        log = self.state / "log"
+        log.mkdir()
+        self.server = Part("server", serve(port), environment, log / "server")
+        self.clock = Part("clock", manage("runclock", "--period", "0.5"), environment, log / "clock")
+        self.workers = [
+            Part(
+                name, manage("runworker", *self._called(name, file), *options), self._of_worker(environment), log / name
+            )
+            for name, file, options in self.site.workers
+        ]
+        self.parts = [self.server, self.clock, *self.workers]
+        try:
+            for part in self.parts:
+                part.start()
+            _until(self._is_ready, STARTS_WITHIN)
+            yield
+        finally:
+            for part in self.parts:
+                part.signal(signal.SIGCONT)
+            for part in self.workers:
+                part.signal(signal.SIGTERM)  # each may wait for the answer to a claim: at the same time
+            for part in reversed(self.parts):
+                part.end(10)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "DATABASE_URL": self.postgres.url,
+            "STATE_DIR": str(self.state),
+            "PYTHONUNBUFFERED": "1",
+            **LEASE,
+        }
+
+    def _of_worker(self, environment: dict[str, str]) -> dict[str, str]:
+        """A worker has no database: what it is given cannot connect."""
+        mirrors = f'{{"https://github.com/": "{paths.home(self.state)}/mirrors/"}}'
+        nothing = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/nothing"}
+        return environment | nothing | {"GIT_MIRRORS": mirrors, "RUNTIME_ORCHESTRATOR_TEST": "1"}
+
+    def _called(self, name: str, file: Path) -> list[str]:
+        folder = paths.home(self.state) / name
+        return ["--server", self.proxy.url, "--token-file", str(file), "--work-dir", str(folder)]
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{self.server_url}/readyz", timeout=2).status_code == 200
+        return False
+
+    # --- load ---------------------------------------------------------------------------------------------------------
+
+    def _clients(self) -> list[threading.Thread]:
+        self.over, self.room = threading.Event(), threading.Event()
+        self.room.set()
+        threads = [threading.Thread(target=self._client(number).run) for number in range(CLIENTS)]
+        threads.append(threading.Thread(target=self._keep_room))
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _client(self, number: int) -> Client:
+        return Client(
+            name=f"client-{number}",
+            url=self.proxy.url,
+            token=self.site.token,
+            bodies=self.site.bodies,
+            ledger=self.ledger,
+            room=self.room,
+            over=self.over,
+            chance=Random(f"{self.seed}/client/{number}"),
+        )
+
+    def _keep_room(self) -> None:
+        while not self.over.wait(0.2):
+            found = self.open_jobs()
+            if found is not None and found > OPEN_JOBS:
+                self.room.clear()
+            else:
+                self.room.set()
+
+    def open_jobs(self) -> int | None:
+        """How many have not ended, or None while the database is away."""
+        row = self.postgres.ask("SELECT count(*) FROM runtime_jobs WHERE finished_at IS NULL")
+        return None if row is None else int(str(row[0]))
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def _burn(self, clients: list[threading.Thread]) -> None:
+        began, order = time.monotonic(), itertools.count()
+        due = [(fault.at, next(order), fault, self._strike) for fault in schedule(self.seed, self.seconds)]
+        due.append((self.seconds, next(order), None, None))
+        heapq.heapify(due)
+        self._watching: list[threading.Thread] = []
+        try:
+            while due:
+                at, _, fault, act = heapq.heappop(due)
+                time.sleep(max(0.0, began + at - time.monotonic()))
+                if act == self._strike and self._strike(fault):
+                    heapq.heappush(due, (at + fault.lasts, next(order), fault, self._mend))
+                elif act == self._mend:
+                    self._mend(fault)
+        finally:
+            self.over.set()
+            for thread in [*clients, *self._watching]:
+                thread.join()
+
+    def _part(self, fault: Fault) -> Part:
+        if fault.kind in {"worker", "pause"}:
+            return self.workers[fault.target % len(self.workers)]
+        return self.server if fault.kind == "server" else self.clock
+
+    def _strike(self, fault: Fault) -> bool:
+        """Whether it hit anything, so that it has to be mended."""
+        hit = {
+            "postgres-kill": lambda: self.postgres.strike(signal.SIGKILL),
+            "postgres-immediate": lambda: self.postgres.strike(signal.SIGQUIT),
+            "postgres-backend": self.postgres.kill_a_backend,
+            "pause": lambda: self._part(fault).signal(signal.SIGSTOP),
+        }.get(fault.kind, lambda: self._part(fault).kill())()
+        self.struck += hit
+        if hit and fault.kind != "pause":
+            self._watch(fault)
+        return bool(hit)
+
+    def _mend(self, fault: Fault) -> None:
+        if fault.kind == "pause":
+            self._part(fault).signal(signal.SIGCONT)
+            self._watch(fault)
+        elif not fault.kind.startswith("postgres") and not self._part(fault).lives:
+            self._part(fault).start()
+
+    def _watch(self, fault: Fault) -> None:
+        watching = threading.Thread(target=self._recovery, args=[fault, datetime.now(UTC), time.monotonic()])
+        watching.start()
+        self._watching.append(watching)
+
+    def _recovery(self, fault: Fault, struck_at: datetime, began: float) -> None:
+        works = {"clock": self._clock_beats, "worker": self._worker_claims, "pause": self._worker_is_heard}
+        look = works.get(fault.kind, self._writes)
+        seconds = None
+        with contextlib.suppress(TimeoutError):
+            _until(lambda: look(fault, struck_at), RECOVERS_WITHIN)
+            seconds = time.monotonic() - began
+        self.recoveries.append(Recovery(fault, seconds))
+        self.say(f"{fault.at:7.1f} s  {fault.kind:<20} {'never recovered' if seconds is None else f'{seconds:.1f} s'}")
+
+    def _writes(self, fault: Fault, _struck_at: datetime) -> bool:
+        """The server takes a job, which is a promise like any other."""
+        key, body = f"probe-{fault.at}", self.site.bodies[0]
+        headers = {"Authorization": f"Bearer {self.site.token}", "Idempotency-Key": key}
+        try:
+            answer = requests.post(self.server_url + path_of(body), json=body, headers=headers, timeout=5)
+        except requests.RequestException:
+            return False
+        if answer.status_code not in {201, 503}:
+            self.ledger.wrong.append(f"{key}: {answer.status_code} {answer.text[:300]}")
+        if answer.status_code == 201:
+            self.ledger.submitted[key] = answer.json()["job_id"]
+        return answer.status_code == 201
+
+    def _clock_beats(self, _fault: Fault, struck_at: datetime) -> bool:
+        return self.postgres.ask("SELECT 1 FROM clock_beats WHERE beat_at > %s", struck_at) is not None
+
+    def _worker_is_heard(self, fault: Fault, struck_at: datetime) -> bool:
+        question = "SELECT 1 FROM workers_worker WHERE slug = %s AND last_seen_at > %s"
+        return self.postgres.ask(question, self._part(fault).name, struck_at) is not None
+
+    def _worker_claims(self, fault: Fault, struck_at: datetime) -> bool:
+        """Its new process has claimed: a session is named by the time of its birth."""
+        question = "SELECT 1 FROM workers_worker WHERE slug = %s AND session > %s"
+        born = str(ULID.from_datetime(struck_at))
+        return self.postgres.ask(question, self._part(fault).name, born) is not None
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _drain(self, seconds: float) -> bool:
+        """The network is faithful, everything runs: whether every job ends within so many seconds."""
+        self.proxy.faithful = True
+        for part in self.parts:
+            part.signal(signal.SIGCONT)
+            if not part.lives:
+                part.start()
+        with contextlib.suppress(TimeoutError):
+            _until(lambda: self.open_jobs() == 0, seconds)
+            return True
+        return False
+
+
+def _until(true: Callable[[], bool], seconds: float) -> None:
+    """Look again and again. Raises TimeoutError."""
+    until = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(0.05)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def audit(environment: dict[str, str]) -> list[str]:
+    """What `manage.py audit --chains` says is broken."""
+    done = subprocess.run(
+        manage("audit", "--chains"), cwd=paths.BASE_DIR, env=environment, capture_output=True, text=True, check=False
+    )
+    return (done.stdout + done.stderr).splitlines() if done.returncode else []

@@ -1,0 +1,73 @@
+"""The tenants of a run: one organization, a pool for jobs that need no sandbox and one for jobs that do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from config import paths
+from orchestrator import services
+from tests.chaos.runner import Site
+from tests.factories import OPERATOR, OrganizationFactory, PoolFactory, ProjectFactory, api_token
+from tests.workers.agent.repositories import Repository
+
+STEPS = ["null print=hello", "null print=again exit=0"]
+QUICK = ["null", "print=hello", "sleep=0.1", "exit=3"]
+SANDBOXED = ["sh", "-c", "echo hello; sleep 0.1; exit 3"]
+SHARES = (24, 5, 1)  # of jobs of steps, of runs without a sandbox and of runs in one
+
+
+def build(state: Path, workers: int) -> Site:
+    """The last worker has the sandbox; all have two slots, the others four."""
+    home = paths.prepare_home(state)
+    mirrors = home / "mirrors"
+    commit = Repository(mirrors / "acme" / "web.git").commit({"name": b"x"})
+    (mirrors).chmod(0o755)
+    organization = OrganizationFactory(slug="chaos")
+    for slug, isolation in (("quick", "none"), ("sandboxed", "namespaces")):
+        pool = PoolFactory(slug=slug)
+        ProjectFactory(
+            organization=organization, slug=slug, repositories=["acme/web"], pool=pool.slug, least_isolation=isolation
+        )
+    kinds = (steps(), body("quick", commit, QUICK), body("sandboxed", commit, SANDBOXED))
+    bodies = [kind for kind, share in zip(kinds, SHARES, strict=True) for _ in range(share)]
+    crew = [enrolled(state, number, sandboxed=number == workers) for number in range(1, workers + 1)]
+    return Site(api_token(organization), bodies, crew)
+
+
+def enrolled(state: Path, number: int, *, sandboxed: bool) -> tuple[str, Path, list[str]]:
+    pool, engine, capacity = ("sandboxed", "bubblewrap", 2) if sandboxed else ("quick", "null", 4)
+    worker, token = services.register_worker(
+        slug=f"worker-{number}",
+        pool=PoolFactory(slug=pool),
+        capacity=capacity,
+        labels=[],
+        capabilities=[],
+        by=OPERATOR,
+    )
+    file = state / f"worker-{number}.token"
+    file.touch(mode=0o600)
+    file.write_text(f"{token}\n{worker.worker_id}\n")
+    return worker.slug, file, ["--pool", pool, "--engine", engine, "--capacity", str(capacity)]
+
+
+def steps() -> dict[str, Any]:
+    """A job without a repository: cheap, so that there may be thousands."""
+    return {
+        "org_slug": "chaos",
+        "project_slug": "quick",
+        "job_type": "steps",
+        "spec": {"name": "chaos", "steps": STEPS, "timeout_seconds": 60},
+        "trigger": {"kind": "manual"},
+    }
+
+
+def body(project: str, commit: str, command: list[str]) -> dict[str, Any]:
+    source = {"kind": "github", "repo_url": "https://github.com/acme/web.git", "owner": "acme", "repo": "web"}
+    return {
+        "org_slug": "chaos",
+        "project_slug": project,
+        "source": source | {"ref": "refs/heads/main", "git_commit": commit},
+        "execution": {"working_directory": ".", "command": command, "timeout_seconds": 60, "allow_network": False},
+        "trigger": {"kind": "manual"},
+    }

@@ -1,0 +1,79 @@
+"""The backend: what the pool hands out is alive, and times come in UTC."""
+
+import select
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+from django.db import connection
+
+from config.postgres.backend.base import is_alive
+from leases.models import LimitSlot
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+
+@pytest.fixture
+def other():
+    """A connection of nobody's pool to the same database."""
+    parameters = connection.get_connection_params()
+    given = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters}
+    with psycopg.connect(**given, autocommit=True) as opened:
+        yield opened
+
+
+def test_connections_that_died_in_the_pool_are_not_handed_out(other):
+    connection.ensure_connection()
+    connection.close()
+    killed = other.execute(f"SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 10000)) {OTHERS}").fetchone()[0]
+    assert killed >= 1
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        assert cursor.fetchone() == (1,)
+
+
+def test_a_word_that_nobody_waited_for_is_no_death(other):
+    connection.ensure_connection()
+    held = connection.connection
+    held.execute("LISTEN somebody")
+    other.execute("NOTIFY somebody")
+    assert _is_readable(held)
+    assert is_alive(held)
+    held.execute("UNLISTEN *")
+
+
+def test_a_connection_that_the_server_ended_is_dead(other):
+    other.execute("SELECT 1")
+    assert is_alive(other)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [other.info.backend_pid])
+    assert _is_readable(other)
+    assert not is_alive(other)
+
+
+def _is_readable(held):
+    return bool(select.select([held.fileno()], [], [], 10)[0])
+
+
+def test_times_are_read_in_utc():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT '2026-01-02 03:04:05.000006+02'::timestamptz")
+        (found,) = cursor.fetchone()
+    assert found == datetime(2026, 1, 2, 1, 4, 5, 6, tzinfo=UTC)
+    assert found.utcoffset().total_seconds() == 0
+
+
+def test_rows_with_more_values_than_a_statement_has_are_several_statements():
+    LimitSlot.objects.bulk_create(LimitSlot(limit_id=1, n=number) for number in range(20_000))
+    assert LimitSlot.objects.count() == 20_000
+
+
+def test_what_is_asked_again_is_planned_already():
+    for _ in range(6):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT %s::integer + 4711", [1])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%%+ 4711'")
+        assert cursor.fetchone() == (1,)

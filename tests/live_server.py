@@ -1,0 +1,109 @@
+"""The real server for tests: uvicorn in a process of its own, on a free port of the loopback, on the test database."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from config.paths import BASE_DIR
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """Wait for a condition, and return what it said."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+    return found
+
+
+class Server:
+    """`url`, and `log()`: all it has written."""
+
+    def __init__(self, process: subprocess.Popen[bytes], address: tuple[str, int], log: Path) -> None:
+        self.process, self.address, self._log = process, address, log
+        self.url = f"http://{address[0]}:{address[1]}"
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, self.log()
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
+            return requests.get(f"{self.url}/healthz", timeout=5).status_code == 200
+        return False
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=30)
+
+
+# Not by its `--fd`, which takes every socket for one of a file: each answer then waits 40 ms for the other side's
+# acknowledgement.
+ASGI = """
+import os, socket, sys, django, uvicorn
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+django.setup()
+from orchestrator.http.asgi.uvicorn_options import uvicorn_options
+
+config = uvicorn.Config(**uvicorn_options(app=sys.argv[2], timeout_graceful_shutdown=2))
+uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+"""
+# The other kind of server, one thread a request.
+WSGI = """
+import socket, socketserver, sys
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from config.wsgi import application
+
+class Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_):
+        pass
+
+server = Server(("127.0.0.1", 0), Quiet, bind_and_activate=False)
+server.socket.close()
+server.socket = socket.socket(fileno=int(sys.argv[1]))
+server.server_address = server.socket.getsockname()
+server.server_name, server.server_port = server.server_address
+server.setup_environ()
+server.set_app(application)
+server.serve_forever()
+"""
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path, *, kind: str = "asgi", app: str = "config.asgi:application", **environment: str
+) -> Iterator[Server]:
+    """A server with these variables, ended with the block. `app`: an ASGI application in the place of ours. `folder` gets its state and its log."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "server.log").open("ab") as log:
+        descriptor = listener.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-c", ASGI if kind == "asgi" else WSGI, str(descriptor), app],
+            cwd=BASE_DIR,
+            env={**os.environ, "STATE_DIR": str(folder / "state"), **environment},
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        server = Server(process, listener.getsockname(), folder / "server.log")
+    try:
+        eventually(server.answers)
+        yield server
+    finally:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+        process.kill()
+        process.wait()

@@ -1,0 +1,51 @@
+"""The people who use the console: one who may everything, one who may operate jobs, one who may only look."""
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.cache import cache
+from django.test import Client
+
+from tests.orchestrator.admin.fixtures import Scene, busy
+
+NAME = "olga"
+
+
+@pytest.fixture(autouse=True)
+def empty_cache():
+    """The login's counts and the theme's search live in it."""
+    cache.clear()
+
+
+def person(name: str, *permissions: str, **rest: object) -> User:
+    user = User.objects.create(username=name, is_staff=True, **rest)
+    wanted = [permission.split(".") for permission in permissions]
+    for app, codename in wanted:
+        user.user_permissions.add(Permission.objects.get(content_type__app_label=app, codename=codename))
+    return user
+
+
+def client_of(user: User, **rest: object) -> Client:
+    client = Client(**rest)
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def olga(db) -> Client:
+    """A superuser's browser."""
+    return client_of(person(NAME, is_superuser=True))
+
+
+@pytest.fixture
+def operator(db) -> Client:
+    return client_of(person("otto", "runtime_jobs.view_job", "runtime_jobs.operate_job"))
+
+
+@pytest.fixture
+def viewer(db) -> Client:
+    return client_of(person("vera", "runtime_jobs.view_job", "workers.view_worker", "runtime_jobs.view_apitoken"))
+
+
+@pytest.fixture
+def scene(db) -> Scene:
+    return busy()

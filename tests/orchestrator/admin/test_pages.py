@@ -1,0 +1,222 @@
+"""What holds for every page of the console."""
+
+import pytest
+from django.contrib import admin
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from leases.models import Breaker, Lease, Limit, LimitScope
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from orchestrator.models import Incident, Run, WebhookDelivery
+from runtime_jobs.events import Actor
+from runtime_jobs.models import ApiToken, Batch, Job, JobEvent, Membership, OperatorEvent, Organization, Plan, Project
+from runtime_jobs.states import FailureReason
+from tests.factories import (
+    OPERATOR,
+    OrganizationFactory,
+    PoolFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    claimed,
+    submitted,
+)
+from tests.orchestrator.admin.conftest import client_of, person
+from tests.orchestrator.admin.pages import FIRST, address, all_pages, nouns
+from workers.models import Pool, Worker
+
+EVIL = "<script>alert(1)</script>"
+READ_ONLY = [Job, Batch, Lease, JobEvent, OperatorEvent, Run, WebhookDelivery, Limit, Breaker, Incident]
+LISTS_AT_MOST = 12  # queries
+SECRETS = ("rtl_", "rto_", "$argon2")
+
+
+def one_of_each(mark: str) -> None:
+    """A row of every noun, all free text of which is `mark`; the job has failed and been retried, with a log."""
+    project = ProjectFactory(
+        organization=OrganizationFactory(slug=f"org-{mark}"[:63], name=mark, egress=[mark]),
+        slug=mark,
+        repositories=[f"{mark}/{mark}"],
+    )
+    pool = PoolFactory(slug=f"{mark}-pool", description=mark)
+    worker = WorkerFactory(slug=f"worker-{mark}"[:63], pool=PoolFactory(), labels=[mark])
+    submitted(project, repo_url=mark, owner=mark, repo=mark, ref=mark, command=(mark,), working_directory=mark)
+    taken = claimed(worker)
+    lease = taken.lease.lease_ulid
+    services.report(lease_ulid=lease, worker=worker, phase="executing")
+    services.renew(lease_ulid=lease, worker=worker, progress={"message": mark, "percent": 5})
+    services.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=f"{mark} {lease}\n".encode())
+    services.fail(
+        lease_ulid=lease, worker=worker, reason=FailureReason.WORKER_ERROR, message=f"{mark} POST /v1/…/{lease}/fail"
+    )
+    again = services.retry(job_ulid=taken.job.job_ulid, by=OPERATOR, reason=mark).job
+    held = claimed(worker)
+    services.cancel(job_ulid=again.job_ulid, by=OPERATOR, deadline_seconds=60, message=f"{mark} {lease}")
+    services.set_worker_state(worker_id=worker.worker_id, state="maintenance", by=OPERATOR, note=mark, reason=mark)
+    batch = Batch.objects.create(
+        org_slug=mark, project_slug=mark, repo_url=mark, git_ref=mark, git_commit=mark, trigger_kind="manual",
+        trigger_actor=mark, details={"reason": mark}, correlation_id="x", created_at=again.created_at,
+    )  # fmt: skip
+    Job.objects.filter(pk=again.pk).update(
+        batch=batch, spec={"name": mark, "steps": [mark], "environment": {mark: mark}}
+    )
+    Run.objects.create(
+        run_id=f"run_{mark}"[:64], job_id=held.job.job_ulid, org_slug=mark, project_slug=mark, worker_id=worker.worker_id,
+        payload={"x": mark}, payload_sha256="0" * 64,
+    )  # fmt: skip
+    WebhookDelivery.objects.create(
+        event=mark, action=mark, repository=mark, org_slug=mark, project_slug=mark, outcome="refused", reason=mark,
+        received_at=held.job.created_at,
+    )  # fmt: skip
+    for subject in (
+        LimitTarget(LimitScope.PROJECT, f"org-{mark}"[:63], mark),
+        LimitTarget(LimitScope.POOL, "", pool.slug),
+    ):
+        services.pause(subject=subject, by=Actor("operator", mark), reason=mark)
+    services.set_rate(org_slug=f"org-{mark}"[:63], per_hour=1, by=OPERATOR, reason=mark)
+    Breaker.objects.create(org_slug=mark, job_type=mark, state="open", opened_at=again.created_at)
+    Incident.objects.create(kind="breaker", org_slug=mark, job_type=mark, summary=mark, opened_at=again.created_at)
+    api_token(project.organization)
+    ApiToken.objects.update(name=mark)
+    Membership.objects.create(user=person(f"member-{mark}"[:150]), organization=project.organization)
+    assert pool.pk
+
+
+def test_no_page_shows_a_lease_id_a_token_or_a_digest(olga):
+    one_of_each("plain")
+    digests = {*Worker.objects.values_list("digest", flat=True), *ApiToken.objects.values_list("digest", flat=True)}
+    for page in all_pages():
+        answer = olga.get(page, follow=True)
+        assert answer.status_code in {200, 403}, page
+        text = answer.content.decode()
+        assert not [secret for secret in (*SECRETS, *digests) if secret in text], page
+
+
+def test_no_page_lets_what_tenants_and_workers_say_become_html(olga):
+    one_of_each(EVIL)
+    said = 0
+    for page in all_pages():
+        text = olga.get(page, follow=True).content.decode()
+        assert EVIL not in text, page
+        said += "&lt;script&gt;alert(1)" in text
+    assert said > len(nouns())
+
+
+def test_no_page_allows_a_script_that_it_does_not_have(olga, scene):
+    for page in (FIRST, address(Job, "changelist"), address(Job, "change", scene.jobs["lost"].pk), "/admin/login/"):
+        answer = olga.get(page)
+        policy = dict(part.strip().split(" ", 1) for part in answer["Content-Security-Policy"].split(";"))
+        assert "'unsafe-inline'" not in policy["script-src"]
+        assert policy["frame-ancestors"] == "'none'"
+        assert answer["X-Frame-Options"] == "DENY"
+        assert "<script>" not in answer.content.decode()
+
+
+def test_nobody_comes_in_without_a_login(client, scene):
+    for page in all_pages():
+        answer = client.get(page)
+        assert (answer.status_code, answer.headers.get("Location", "").split("?")[0]) == (302, "/admin/login/"), page
+
+
+@pytest.mark.parametrize("model", nouns(), ids=lambda model: model.__name__)
+def test_staff_see_only_what_they_may_see(model, db):
+    stranger = client_of(person("sven"))
+    assert stranger.get(address(model, "changelist")).status_code == 403
+    assert stranger.get(address(model, "add")).status_code == 403
+    options = model._meta
+    allowed = client_of(person("sara", f"{options.app_label}.view_{options.model_name}"))
+    assert allowed.get(address(model, "changelist")).status_code == 200
+    assert allowed.get(address(model, "add")).status_code == 403
+
+
+@pytest.mark.parametrize("model", READ_ONLY, ids=lambda model: model.__name__)
+def test_what_is_history_cannot_be_edited_by_anybody(model, olga):
+    one_of_each("plain")
+    row = model.objects.first()
+    before = model.objects.filter(pk=row.pk).values().get()
+    assert olga.post(address(model, "add"), {}).status_code == 403
+    assert olga.post(address(model, "change", row.pk), {"state": "succeeded"}).status_code == 403
+    assert olga.post(address(model, "delete", row.pk), {"post": "yes"}).status_code == 403
+    action = {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
+    olga.post(address(model, "changelist"), action)
+    assert model.objects.filter(pk=row.pk).values().get() == before
+
+
+@pytest.mark.parametrize(
+    "model", [Organization, Project, Plan, Pool, Worker, ApiToken], ids=lambda model: model.__name__
+)
+def test_names_that_jobs_carry_are_never_free_again(model, olga):
+    one_of_each("plain")
+    row = model.objects.first()
+    assert olga.post(address(model, "delete", row.pk), {"post": "yes"}).status_code == 403
+    assert model.objects.filter(pk=row.pk).exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "guess"),
+    [
+        (Lease, "lease_ulid__startswith=rtl_"),
+        (Lease, "final_digest__startswith=a"),
+        (Job, "leases__lease_ulid__startswith=rtl_"),
+        (Job, "state__startswith=q"),
+        (Worker, "digest__startswith=a"),
+        (ApiToken, "digest__startswith=a"),
+        (Membership, "user__password__startswith=a"),
+    ],
+)
+def test_no_secret_can_be_guessed_through_a_lists_address(model, guess, olga):
+    assert olga.get(f"{address(model, 'changelist')}?{guess}").status_code == 400
+
+
+NONSENSE = ("\0", "a\0b", "'", "%", "x" * 3000, "-1", "9" * 40, "2026-99-99", "0001-01-01", "9999-12-31", "\N{SNOWMAN}")
+
+
+def test_nonsense_in_an_address_is_no_crash(olga):
+    one_of_each("plain")
+    for model in nouns():
+        page = address(model, "changelist")
+        names = [name for found in admin.site._registry[model].list_filter for name in found.parameters]
+        for value in NONSENSE:
+            query = dict.fromkeys([*names, "q", "p", "o"], value)
+            assert olga.get(page, query).status_code in {200, 302}, (page, value)
+            assert olga.get(page, query | {"p": "1", "q": ""}).status_code in {200, 302}, (page, value)
+        for key in ("0", "-1", "9" * 40, "x", "%00", "rtj_x", f"rtj_{'0' * 26}"):
+            assert olga.get(f"{page}{key}/change/").status_code in {302, 404}, (page, key)
+
+
+def test_a_list_costs_the_same_with_many_rows_as_with_few(olga):
+    lists = [address(model, "changelist") for model in nouns()]
+    for mark in ("one", "two"):
+        one_of_each(mark)
+    few = {page: queries_of(olga, page) for page in lists}
+    for mark in ("three", "four", "five", "six", "seven"):
+        one_of_each(mark)
+    assert {page: queries_of(olga, page) for page in lists} == few
+    assert max(few.values()) <= LISTS_AT_MOST, few
+
+
+def queries_of(client, page: str) -> int:
+    client.get(page)  # the first of a process fills Django's own caches
+    with CaptureQueriesContext(
+        connection,
+    ) as seen:
+        assert client.get(page).status_code == 200
+    return len(seen)
+
+
+def test_a_list_of_millions_is_neither_counted_nor_leafed_through(olga):
+    one_of_each("plain")
+    for model in set(READ_ONLY) - {Limit}:  # whose rows count the jobs that run under each
+        page = address(model, "changelist")
+        with CaptureQueriesContext(connection) as seen:
+            olga.get(page)
+        assert not [query["sql"] for query in seen if "COUNT(" in query["sql"].upper()], page
+        assert olga.get(f"{page}?p=200").status_code == 200
+        assert olga.get(f"{page}?p=201").status_code == 302
+        order = olga.get(f"{page}?o=2.5").context["cl"].queryset.query.order_by
+        assert set(order) <= {"-id", "-created_at"}, "sorted by what has no index"
+
+
+def test_the_root_leads_to_the_console(client, db):
+    assert client.get("/")["Location"] == "/admin/"

@@ -1,0 +1,236 @@
+"""The console in a real browser: it works under its own policy, in both lights, and looks as the pictures show.
+
+With SCREENSHOTS=docs/images in the environment the pictures go there."""
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.test import Client
+
+from leases.models import Breaker, Limit, LimitScope
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from orchestrator.ingest.models import Run
+from orchestrator.ingest.runs import digest_of
+from runtime_jobs.events import Actor
+from runtime_jobs.models import Job
+from tests.factories import OPERATOR
+from tests.orchestrator.admin.chromium import Chromium
+from tests.orchestrator.admin.conftest import NAME, client_of, person
+from tests.orchestrator.admin.fixtures import Scene, busy
+from tests.orchestrator.ingest.conftest import payload_for
+from workers.models import Pool
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+# Colours as the browser computes them are compared by their light, from 0 to 1.
+LIGHT = """(element => {
+    const canvas = document.createElement('canvas').getContext('2d');
+    canvas.fillStyle = getComputedStyle(element).%s;
+    canvas.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = canvas.getImageData(0, 0, 1, 1).data;
+    return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255;
+})(document.querySelector('%s'))"""
+
+
+@pytest.fixture
+def scene(transactional_db) -> Scene:
+    """The busy afternoon, its newest good job with a run as our worker would have traced it."""
+    found = busy()
+    job, claim = found.jobs["good-5"], found.claims["good-5"]
+    payload = payload_for(job, claim.lease.worker)
+    # Not by `store`: the afternoon lies in the past, and its leases are over.
+    Run.objects.create(
+        run_id=job.ingest_run_id or f"run_{job.job_ulid[4:]}",
+        job_id=job.job_ulid,
+        fence=claim.lease.fence,
+        org_slug=job.org_slug,
+        project_slug=job.project_slug,
+        worker_id=claim.lease.worker_id,
+        payload=payload,
+        payload_sha256=digest_of(payload),
+    )
+    return found
+
+
+@pytest.fixture
+def browser(live_server, tmp_path) -> Iterator[Chromium]:
+    user = person(NAME, is_superuser=True)
+    client: Client = client_of(user)
+    with Chromium(tmp_path / "chromium") as found:
+        found.show()
+        found.cookie("sessionid", client.cookies["sessionid"].value, live_server.url)
+        yield found
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    return Path(os.environ.get("SCREENSHOTS") or tmp_path / "pictures")
+
+
+def hold_back(scene: Scene) -> None:
+    """What a night may bring: a pool that rests, a noisy tenant, one that holds itself back, a breaker."""
+    pool, cli = LimitTarget(LimitScope.POOL, "", "gpu-linux"), LimitTarget(LimitScope.PROJECT, "sandtrace", "cli")
+    until = scene.at + timedelta(minutes=43)
+    by, ci = {"by": OPERATOR}, {"by": Actor("client", "token ci")}
+    services.set_limit(org_slug="acme-labs", max_active=2, reason="as agreed by mail", **by)
+    services.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=120, burst=10, reason="a slow registry", **ci)
+    services.pause(subject=cli, reason="the release goes out", **ci)
+    noisy = LimitTarget.of_organization("northwind")
+    services.throttle(subject=noisy, per_hour=60, burst=5, reason="a loop in their CI", until=until, **by)
+    services.pause(subject=pool, until=until, reason="new disks in gpu-01", **by)
+    Breaker.objects.create(
+        org_slug="acme-labs", job_type="steps", state="open", opened_at=scene.ago(1), cool_until=until
+    )
+
+
+def is_visible(browser: Chromium, *selectors: str) -> None:
+    for selector in selectors:
+        box = f"document.querySelector('{selector}')?.getBoundingClientRect()"
+        assert browser.evaluate(f"({box}?.width ?? 0) * ({box}?.height ?? 0)") > 0, selector
+
+
+def page_of(job: Job) -> str:
+    return f"/admin/runtime_jobs/job/{job.job_ulid}/change/"
+
+
+def run_of(job: Job) -> str:
+    from orchestrator.models import Run  # noqa: PLC0415 - only here
+
+    return f"/runs/{Run.objects.get(job_id=job.job_ulid).run_id}/"
+
+
+def test_the_pages_look_as_the_readme_shows_them(browser, live_server, scene, pictures):
+    for name, path, height, title, selectors in (
+        ("admin-first-page", "/admin/", 1000, "Is anything wrong?", (".headline", ".alarm.danger", ".tile", ".bar")),
+        ("admin-jobs", "/admin/runtime_jobs/job/", 1000, "job", ("#result_list", "#searchbar", ".tabs")),
+        ("admin-job", page_of(scene.jobs["lost"]), 1330, scene.jobs["lost"].job_ulid, (".verdict.danger", ".timeline li", "pre.log")),
+        ("admin-job-waiting", page_of(scene.jobs["deploy"]), 1000, scene.jobs["deploy"].job_ulid, (".verdict.info", ".halves .rows")),
+        ("run", run_of(scene.jobs["good-5"]), 1300, "un", ("#findings", "#processes", "#network")),
+    ):  # fmt: skip
+        browser.show(height=height)
+        browser.open(live_server.url + path)
+        assert title in browser.evaluate("document.title")
+        is_visible(browser, *selectors)
+        browser.picture(pictures / f"{name}.png")
+        assert (pictures / f"{name}.png").stat().st_size > 30_000
+    assert browser.errors == []
+
+
+def test_what_holds_jobs_back_is_on_one_page(browser, live_server, scene, pictures):
+    hold_back(scene)
+    browser.show(height=620)
+    browser.open(f"{live_server.url}/admin/leases/limit/")
+    is_visible(browser, "#result_list")
+    shown = browser.evaluate("document.querySelector('#result_list').textContent")
+    assert all(
+        words in shown for words in ("pool gpu-linux", "sandtrace/cli", "60 an hour, 5 at once", "a loop in their CI")
+    )
+    browser.picture(pictures / "admin-limits.png")
+    for path in ("/admin/", "/admin/leases/breaker/", "/admin/orchestrator/incident/", "/admin/workers/pool/"):
+        browser.open(live_server.url + path)
+    assert browser.errors == []
+
+
+def test_a_pool_is_paused_and_resumed_by_its_buttons(browser, live_server, scene):
+    pool = Pool.objects.get(slug="shared-linux")
+    browser.open(f"{live_server.url}/admin/workers/pool/{pool.pk}/change/")
+    press(browser, 'a[href$="/pause/"]')
+    browser.evaluate("document.querySelector('#id_until').value = '2099-01-01T00:00'")
+    browser.evaluate("document.querySelector('#id_reason').value = 'new disks'")
+    press(browser, 'form.card button[type="submit"]')
+    browser.until("document.body.textContent.includes('paused by olga until 2099-01-01 00:00 UTC')")
+    press(browser, 'a[href$="/resume/"]')
+    browser.evaluate("document.querySelector('#id_reason').value = 'they are in'")
+    press(browser, 'form.card button[type="submit"]')
+    browser.until("document.body.textContent.includes('not held back any more')")
+    assert not Limit.objects.exists()
+    assert browser.errors == []
+
+
+def test_both_lights_are_sane(browser, live_server, scene, tmp_path):
+    for dark in (False, True):
+        browser.show(dark=dark, height=1300)
+        for number, path in enumerate(
+            ("/admin/", "/admin/runtime_jobs/job/", page_of(scene.jobs["running"]), "/admin/login/")
+        ):
+            browser.open(live_server.url + path)
+            paper = browser.evaluate(LIGHT % ("backgroundColor", "#main, #page.bg-white"))
+            ink = browser.evaluate(LIGHT % ("color", "h1, h2, .headline h2, label"))
+            assert (paper < 0.2) == dark, path
+            assert abs(paper - ink) > 0.5, path
+            if dark:
+                browser.picture(tmp_path / f"dark-{number}.png")
+    assert browser.errors == []
+
+
+def test_no_page_of_the_console_breaks_its_own_policy(browser, live_server, scene):
+    worker = scene.workers["build-01"].pk
+    for path in (
+        f"/admin/workers/worker/{worker}/change/",
+        "/admin/workers/worker/add/",
+        "/admin/runtime_jobs/apitoken/add/",
+        "/admin/runtime_jobs/project/",
+        "/admin/auth/user/",
+        f"{page_of(scene.jobs['running'])}?",
+        "/admin/leases/lease/?due=open",
+        "/admin/runtime_jobs/operatorevent/",
+    ):
+        browser.open(live_server.url + path)
+        browser.until("window.Alpine !== undefined")
+    assert browser.errors == []
+
+
+def test_a_log_is_followed_while_it_is_printed(browser, live_server, scene):
+    job, claim = scene.jobs["running"], scene.claims["running"]
+    lease, worker = claim.lease.lease_ulid, scene.workers["build-01"]
+    browser.open(live_server.url + page_of(job))
+    assert "core-js" in browser.evaluate("document.querySelector('pre.log').textContent")
+    services.append_log(lease_ulid=lease, worker=worker, seq=1, chunk=b"<b>a later line</b>\n")
+    browser.until("document.querySelector('pre.log').textContent.endsWith('<b>a later line</b>\\n')")
+    assert browser.evaluate("document.querySelector('pre.log b')") is None
+    services.complete(lease_ulid=lease, worker=worker, ingest_run_id="run_followed", exit_code=0)
+    browser.until("document.querySelector('pre.log').dataset.ended === 'yes'")
+    browser.until("document.querySelector('#verdict h2').textContent === 'Uploaded'")
+    browser.until("document.querySelector('#story .timeline b').textContent === 'Completed'")
+    assert browser.evaluate("document.querySelector('#verdict').hasAttribute('hx-get')") is False
+    assert browser.errors == []
+
+
+def press(browser: Chromium, selector: str) -> None:
+    """Click what leads to another page, and wait for that page."""
+    browser.evaluate("window.before = true")
+    browser.evaluate(f"document.querySelector('{selector}').click()")
+    browser.until("window.before === undefined && document.readyState === 'complete'")
+
+
+def test_a_job_is_canceled_by_its_button(browser, live_server, scene):
+    job = scene.jobs["waiting-0"]
+    browser.open(live_server.url + page_of(job))
+    press(browser, 'a[href$="/cancel/"]')
+    browser.evaluate("document.querySelector('#id_reason').value = 'wrong branch'")
+    press(browser, 'form.card button[type="submit"]')
+    browser.until("document.body.textContent.includes('canceled.')")
+    job.refresh_from_db()
+    assert (job.state, job.cancel_message) == ("canceled", "wrong branch")
+    assert browser.errors == []
+
+
+def test_jobs_are_chosen_in_the_list_and_canceled_together(browser, live_server, scene):
+    browser.open(f"{live_server.url}/admin/runtime_jobs/job/?state=queued&pool=gpu-linux")
+    browser.evaluate("document.querySelectorAll('input.action-select').forEach(box => box.click())")
+    browser.evaluate("document.querySelector('select[name=action]').value = 'cancel_selected'")
+    browser.evaluate("document.querySelector('select[name=action]').dispatchEvent(new Event('change'))")
+    browser.until(
+        "document.querySelector('#changelist-actions-wrapper button[type=submit], button[name=index]') !== null"
+    )
+    press(browser, "#changelist-actions-wrapper button[type=submit], button[name=index]")
+    assert browser.evaluate("document.querySelector('.narrow h2').textContent") == "Cancel 3 jobs"
+    browser.evaluate("document.querySelector('#id_reason').value = 'no machine for it'")
+    press(browser, 'form.card button[type="submit"]')
+    states = {Job.objects.get(pk=scene.jobs[f"stranded-{number}"].pk).state for number in range(3)}
+    assert states == {"canceled"}
+    assert browser.errors == []

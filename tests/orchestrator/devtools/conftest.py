@@ -1,0 +1,121 @@
+"""Whole installations as real processes, each with a state directory and a PostgreSQL of its own."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from config import paths
+
+MANAGE = paths.BASE_DIR / "manage.py"
+
+
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
+
+
+class Installation:
+    """A state directory that other accounts can reach, as an ordinary clone's is; pytest's own folders are 0700."""
+
+    def __init__(self) -> None:
+        self.state = Path(tempfile.mkdtemp(prefix="rto-house-"))
+        (self.state / "throwaway").touch()
+        self.started: list[Told] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """As a newcomer's shell: nothing of the test run's own, no terminal."""
+        ours = (
+            "DATABASE_URL",
+            "DJANGO_SETTINGS_MODULE",
+            "STATE_DIR",
+            "PORT",
+            "HOST",
+            "ALLOWED_HOSTS",
+            "WORKERS",
+            "COLUMNS",
+            "LOG_LEVEL",
+        )
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        return kept | {"STATE_DIR": str(self.state)}
+
+    def manage(self, *arguments: str, **variables: str) -> "Told":
+        return self.run([sys.executable, str(MANAGE), *arguments], **variables)
+
+    def run(self, command: list[str], **variables: str) -> "Told":
+        told = Told(command, self.environment | variables)
+        self.started.append(told)
+        return told
+
+    def processes(self) -> set[int]:
+        """Every living process that names this state directory: in its command, or as its STATE_DIR."""
+        found = set()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                if os.fsencode(self.state) in words and int(entry.name) != os.getpid():
+                    found.add(int(entry.name))
+        return found
+
+    def end(self) -> None:
+        for told in self.started:
+            told.process.kill()
+            told.process.wait()
+        eventually(lambda: not self.processes())
+        shutil.rmtree(self.state, ignore_errors=True)
+
+
+class Told:
+    """A process of an installation and what it has said so far."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes)
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=pair, daemon=True)
+            for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.errors))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Iterator[str], into: list[str]) -> None:
+        for line in stream:
+            into.append(line.rstrip("\n"))  # noqa: PERF401 - others look at the list meanwhile
+        stream.close()
+
+    def said(self, words: str) -> bool:
+        assert self.process.poll() is None or any(words in line for line in self.lines), self.everything()
+        return any(words in line for line in self.lines)
+
+    def wait(self, seconds: float = 120) -> int:
+        code = self.process.wait(seconds)
+        for reader in self._readers:
+            reader.join(10)
+        return code
+
+    def signal(self, number: int = signal.SIGINT) -> None:
+        self.process.send_signal(number)
+
+    def everything(self) -> str:
+        return "\n".join([*self.lines, "--- stderr", *self.errors])
+
+
+@pytest.fixture
+def installation() -> Iterator[Installation]:
+    made = Installation()
+    yield made
+    made.end()

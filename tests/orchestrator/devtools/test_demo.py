@@ -1,0 +1,61 @@
+"""`manage.py demo` shows a job from end to end, finds what its install script does, and leaves nothing running."""
+
+import json
+import signal
+import subprocess
+import sys
+
+from tests.orchestrator.devtools.conftest import MANAGE, eventually
+
+PLANTED = {"credential_read", "lookup_outside", "connection_outside", "write_outside"}
+
+
+def test_the_demo_uploads_its_run_and_finds_what_was_planted(installation):
+    told = installation.manage("demo")
+    assert told.wait() == 0, told.everything()
+    result = json.loads(told.lines[-1])
+    assert set(result) == {"job_id", "status", "ingest_run_id", "exit_code", "counts", "suspicious"}
+    assert (result["status"], result["exit_code"]) == ("uploaded", 0)
+    assert set(result["suspicious"]) >= PLANTED
+    assert result["counts"]["suspicious_activity"] >= len(PLANTED)
+    assert not installation.processes()
+    assert "\x1b" not in told.everything(), "there is no terminal"
+    assert max(map(len, told.lines[:-1])) <= 100
+
+
+def test_an_interrupted_demo_leaves_nothing_that_the_next_one_trips_over(installation):
+    (installation.state / "throwaway").unlink()  # the second one finds the database of the first
+    told = installation.manage("demo")
+    eventually(lambda: told.said("executing"))
+    told.signal(signal.SIGINT)
+    assert told.wait() == 130, told.everything()
+    eventually(lambda: not installation.processes())
+    again = installation.manage("demo")
+    assert again.wait() == 0, again.everything()
+
+
+def test_a_repository_needs_a_commit_and_a_command(installation):
+    told = installation.manage("demo", "--repo", "https://github.com/owner/name")
+    assert told.wait() == 1
+    assert "REPO=… COMMIT=… CMD=" in told.errors[-1]
+
+
+def test_a_command_that_no_shell_could_read_is_told_in_one_line(installation):
+    told = installation.manage(
+        "demo", "--repo", "https://github.com/owner/name", "--commit", "main", "--cmd", "sh -c '"
+    )
+    assert told.wait() == 1
+    assert told.errors[-1] == "CommandError: CMD: No closing quotation"
+    assert len(told.errors) == 1
+
+
+def test_a_refused_job_is_told_in_one_line(installation):
+    told = installation.manage("demo", "--repo", "https://github.com/owner/name", "--commit", "main", "--cmd", "true")
+    assert told.wait() == 1
+    assert "git_commit" in told.errors[-1]
+    assert not installation.processes()
+
+
+def test_help_starts_nothing(installation):
+    subprocess.run([sys.executable, MANAGE, "demo", "--help"], env=installation.environment, check=True)
+    assert [item.name for item in installation.state.iterdir() if item.name != "secret_key"] == ["throwaway"]

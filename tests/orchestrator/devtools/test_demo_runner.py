@@ -1,0 +1,71 @@
+"""The demo refuses what it cannot hold, and shows what a job prints without letting it steer the terminal."""
+
+import pytest
+
+from orchestrator.devtools.demo import runner as shows
+from orchestrator.devtools.demo.client import DemoError, DemoRequest
+from orchestrator.devtools.demo.runner import DemoRun
+from orchestrator.devtools.demo.terminal import Terminal
+from workers.engines.contract import EngineCapabilities
+
+STRANGE = DemoRequest("https://github.com/owner/name", "c" * 40, ("true",), 60)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Engine name -> what is missing for it on this machine."""
+    missing: dict[str, tuple[str, ...]] = {"bubblewrap": (), "restricted": ()}
+
+    class Found:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def check(self) -> EngineCapabilities:
+            return EngineCapabilities(missing=missing[self.name])
+
+    monkeypatch.setattr(shows, "engine_named", Found)
+    return missing
+
+
+def test_namespaces_are_taken_where_they_can_be_had(machine):
+    assert DemoRun(Terminal(), None)._engine() == "bubblewrap"
+    assert DemoRun(Terminal(), STRANGE)._engine() == "bubblewrap"
+
+
+def test_without_namespaces_the_own_repository_runs_in_the_weaker_engine_and_that_is_said_loudly(machine, capsys):
+    machine["bubblewrap"] = ("no user namespaces",)
+    assert DemoRun(Terminal(), None)._engine() == "restricted"
+    assert "THIS MACHINE FORBIDS NAMESPACES" in capsys.readouterr().out
+
+
+def test_without_namespaces_a_strange_repository_is_refused(machine):
+    machine["bubblewrap"] = ("no user namespaces",)
+    with pytest.raises(DemoError, match="strange repository: no user namespaces"):
+        DemoRun(Terminal(), STRANGE)._engine()
+
+
+def test_without_any_engine_nothing_runs(machine):
+    machine["bubblewrap"], machine["restricted"] = ("no user namespaces",), ("no Landlock",)
+    with pytest.raises(DemoError, match="no user namespaces; no Landlock"):
+        DemoRun(Terminal(), None)._engine()
+
+
+def test_what_a_job_prints_does_not_steer_the_terminal(capsys):
+    Terminal().output(["\x1b[2J\x1b]0;title\x07\r[bold]text[/bold] :smile: \u202e\x9b31m"])
+    shown = capsys.readouterr().out
+    assert set(shown) & {"\x1b", "\x07", "\r", "\x9b", "\u202e"} == set()
+    assert "[bold]text[/bold] :smile:" in shown
+
+
+def test_an_event_tells_its_reason():
+    screen = Terminal()
+    event = {
+        "created_at": "2026-01-05T09:00:00Z",
+        "to_state": "failed",
+        "event_type": "job.failed",
+        "actor": {"kind": "worker", "id": "wrk_1"},
+        "payload": {"reason": "timed_out", "message": "after 60 s"},
+    }
+    with screen.console.capture() as shown:
+        screen.event(event)
+    assert shown.get().split() == ["0.00", "s", "●", "failed", "worker", "wrk_1", "timed_out", "after", "60", "s"]

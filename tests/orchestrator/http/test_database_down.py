@@ -1,0 +1,178 @@
+"""A database that goes away and comes back: the server says so quickly, in our words, lives on, and finds it again."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+import requests
+
+from config import paths as config_paths
+from config.postgres import embedded
+from tests.live_server import eventually, serving
+
+pytestmark = pytest.mark.slow
+TOKEN = {"Authorization": "Bearer rto_api_" + "x" * 43}
+JOBS = "/v1/runtime/jobs"
+PATIENCE = 7.0  # seconds: the pool's five, and what this machine needs
+
+
+class Cluster:
+    """A PostgreSQL of this module's own, with the tables in it."""
+
+    def __init__(self) -> None:
+        self.state = Path(tempfile.mkdtemp(prefix="rto-down-"))
+        self.start()
+        self.url = embedded.url(self.state)
+        environment = os.environ | {"DATABASE_URL": self.url, "STATE_DIR": str(self.state)}
+        command = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
+        subprocess.run(command, check=True, cwd=config_paths.BASE_DIR, env=environment)
+
+    def start(self) -> None:
+        embedded.ensure(self.state)
+
+    def stop(self) -> None:
+        embedded.release(self.state)
+
+    def plant(self) -> dict[str, str]:
+        """A tenant and a worker, with their tokens."""
+        environment = os.environ | {"DATABASE_URL": self.url, "STATE_DIR": str(self.state)}
+        command = [sys.executable, "manage.py", "seed", "--json"]
+        told = subprocess.run(command, check=True, cwd=config_paths.BASE_DIR, env=environment, stdout=subprocess.PIPE)
+        return json.loads(told.stdout)
+
+    def tell(self, *statements: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    found = Cluster()
+    yield found
+    found.stop()
+    shutil.rmtree(found.state, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def servers(cluster, tmp_path_factory):
+    """One of each kind."""
+    asgi, wsgi = (tmp_path_factory.mktemp(kind) for kind in ("asgi", "wsgi"))
+    with (
+        serving(asgi, DATABASE_URL=cluster.url) as first,
+        serving(wsgi, kind="wsgi", DATABASE_URL=cluster.url) as second,
+    ):
+        yield [first, second]
+
+
+def get(server, path, **headers):
+    """The answer, which comes within PATIENCE."""
+    then = time.monotonic()
+    answer = requests.get(f"{server.url}{path}", headers=headers, timeout=30)
+    assert time.monotonic() - then < PATIENCE, path
+    return answer
+
+
+def get_all(servers, *paths):
+    """All answers of all servers, asked for at the same time: for each server one for each path."""
+    with ThreadPoolExecutor(16) as threads:
+        asked = [[threads.submit(get, server, path, **TOKEN) for path in paths] for server in servers]
+        return [[call.result() for call in calls] for calls in asked]
+
+
+BEAT = (
+    "DELETE FROM clock_beats",
+    "INSERT INTO clock_beats (id, leader, beat_at) VALUES (1, 'test', clock_timestamp() + interval '10 minutes')",
+)
+
+
+def test_it_is_ready_when_database_migrations_and_clock_are(servers, cluster):
+    cluster.tell("DELETE FROM clock_beats")
+    for (answer,) in get_all(servers, "/readyz"):
+        assert (answer.status_code, answer.json()) == (503, {"status": "unready", "wrong": ["clock"]})
+    cluster.tell(*BEAT)
+    for (answer,) in get_all(servers, "/readyz"):
+        assert (answer.status_code, answer.json()) == (200, {"status": "ready", "wrong": []})
+
+
+def test_a_connection_that_was_cut_is_not_used_again(servers, cluster):
+    get_all(servers, *[JOBS] * 4)
+    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    cluster.tell(f"SELECT pg_terminate_backend(pid, 10000) {others}")
+    for answers in get_all(servers, *[JOBS] * 4):
+        assert [answer.status_code for answer in answers] == [401] * 4
+
+
+def test_while_it_is_down_everybody_is_told_and_afterwards_all_is_well(servers, cluster, tmp_path):
+    cluster.tell(*BEAT)
+    cluster.stop()
+    for alive, ready, jobs, scraped in get_all(servers, "/healthz", "/readyz", JOBS, "/metrics"):
+        assert alive.status_code == 200
+        assert (ready.status_code, ready.json()) == (503, {"status": "unready", "wrong": ["database"]})
+        assert jobs.headers["Content-Type"] == "application/problem+json"
+        assert (jobs.status_code, jobs.json()["code"]) == (503, "database_unavailable")
+        assert jobs.headers["Retry-After"] == "2"
+        assert "sock" not in jobs.text
+        assert (scraped.status_code, "orchestrator_database_up 0.0" in scraped.text) == (200, True)
+    # The outage lasts so long that a pool which tries again at growing distances is not going to for some time; and a
+    # server that is started meanwhile lives, and waits for its database like the others.
+    with serving(tmp_path, DATABASE_URL=cluster.url) as late:
+        assert get(late, "/readyz").json()["wrong"] == ["database"]
+        cluster.start()
+        then = time.monotonic()
+        everybody = [*servers, late]
+        eventually(lambda: {answer.status_code for (answer,) in get_all(everybody, "/readyz")} == {200})
+        assert time.monotonic() - then < 3
+        for server, (answer,) in zip(everybody, get_all(everybody, JOBS), strict=True):
+            assert answer.status_code == 401
+            assert "Traceback" not in server.log()
+
+
+def test_tables_that_are_not_there_yet_are_named(cluster, tmp_path):
+    cluster.tell("CREATE DATABASE bare")
+    with serving(tmp_path, DATABASE_URL=embedded.url(cluster.state, "bare")) as server:
+        assert get(server, "/readyz").json()["wrong"] == ["migrations"]
+
+
+STEPS = {
+    "org_slug": "demo",
+    "project_slug": "demo",
+    "job_type": "steps",
+    "spec": {"name": "unit", "steps": ["true"], "timeout_seconds": 60},
+    "trigger": {"kind": "manual"},
+}
+
+
+def test_a_claim_that_waits_outlives_its_database(servers, cluster):
+    """And hears of work again once that is back."""
+    server = servers[0]
+    planted = cluster.plant()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(
+            requests.post,
+            f"{server.url}/v1/runtime/leases",
+            json={"worker_id": planted["worker_id"], "wait_seconds": 60, "job_types": ["steps"]},
+            headers={"Authorization": f"Bearer {planted['worker_token']}"},
+            timeout=90,
+        )
+        eventually(lambda: "orchestrator_listener_up 1.0" in get(server, "/metrics").text)
+        cluster.stop()
+        eventually(lambda: "orchestrator_listener_up 0.0" in get(server, "/metrics").text)
+        assert not waiting.done()
+        cluster.start()
+        eventually(lambda: "orchestrator_listener_up 1.0" in get(server, "/metrics").text)
+        assert not waiting.done()
+        client = {"Authorization": f"Bearer {planted['api_token']}"}
+        answer = requests.post(f"{server.url}/v1/jobs", json=STEPS, headers=client, timeout=30)
+        assert answer.status_code == 201, answer.text
+        leased = waiting.result(timeout=30)
+    assert (leased.status_code, leased.json()["job"]["job_id"]) == (201, answer.json()["job_id"])
+    assert "Traceback" not in server.log()

@@ -1,0 +1,155 @@
+"""A statement that waits too long, a deadlock, a value that cannot be stored: a problem document, and nothing half done."""
+
+import threading
+import time
+
+import psycopg
+import pytest
+from django.db import DatabaseError, connection
+
+from orchestrator import services
+from orchestrator.services.unit_of_work.operation import TRIES, operation
+from runtime_jobs.models import Job
+from tests.api_client import Caller, problem_of
+from tests.db_snapshot import nothing_lost
+from tests.factories import OPERATOR, SUBMIT_BODY, OrganizationFactory, ProjectFactory, api_token, claimed, submitted
+from tests.live_server import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+JOBS = "/v1/runtime/jobs"
+
+
+@pytest.fixture
+def project():
+    return ProjectFactory(organization=OrganizationFactory(slug="sandtrace"))
+
+
+@pytest.fixture
+def alice(project):
+    return Caller(api_token(project.organization))
+
+
+@pytest.fixture
+def elsewhere(database_url):
+    """Another session on the same database, in a transaction of its own."""
+    with psycopg.connect(database_url) as session:
+        yield session
+        session.rollback()
+
+
+def busy(call):
+    with nothing_lost():
+        then = time.monotonic()
+        response = call()
+        assert time.monotonic() - then < 4
+    assert (response.status_code, problem_of(response)["code"]) == (503, "busy")
+    assert response["Retry-After"] == "1"
+
+
+def test_a_job_that_somebody_else_holds_is_busy(alice, project, elsewhere):
+    job = submitted(project)
+    elsewhere.execute("SELECT FROM runtime_jobs WHERE job_ulid = %s FOR UPDATE", [job.job_ulid])
+    busy(lambda: alice.post(f"{JOBS}/{job.job_ulid}/cancel"))
+    elsewhere.rollback()
+    assert alice.post(f"{JOBS}/{job.job_ulid}/cancel").status_code == 200
+
+
+def test_the_words_of_its_holder_are_busy_too_and_may_be_said_again(project, elsewhere):
+    job = submitted(project)
+    lease = claimed().lease
+    worker = Caller(services.rotate_worker_token(worker_id=lease.worker_id, by=OPERATOR))
+    elsewhere.execute("SELECT FROM runtime_jobs WHERE job_ulid = %s FOR UPDATE", [job.job_ulid])
+    failed = {"result": {"status": "failed", "reason": "worker_error"}}
+    busy(lambda: worker.post(f"/v1/runtime/leases/{lease.lease_ulid}/fail", failed))
+    elsewhere.rollback()
+    assert worker.post(f"/v1/runtime/leases/{lease.lease_ulid}/fail", failed).status_code == 200
+
+
+def test_a_statement_that_takes_too_long_is_given_up(alice, elsewhere):
+    elsewhere.execute("LOCK TABLE runtime_jobs IN ACCESS EXCLUSIVE MODE")
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = 0; SET statement_timeout = '300ms'")
+    try:
+        response = alice.get(JOBS)
+        assert (response.status_code, problem_of(response)["code"]) == (503, "busy")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET lock_timeout; RESET statement_timeout")
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "code"),
+    [
+        ("40P01", 503, "busy"), ("40001", 503, "busy"), ("55P03", 503, "busy"), ("57014", 503, "busy"), ("53300", 503, "busy"),
+        ("57P01", 503, "database_unavailable"), ("57P03", 503, "database_unavailable"), ("08006", 503, "database_unavailable"),
+        ("53100", 503, "database_unavailable"), ("53200", 503, "database_unavailable"), ("58030", 503, "database_unavailable"),
+        ("23505", 409, "conflict"), ("22001", 400, "invalid"), ("22P05", 400, "invalid"),
+        ("23514", 500, "internal_error"), ("42P01", 500, "internal_error"), ("XX000", 500, "internal_error"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_trouble_has_its_answer(alice, monkeypatch, state, status, code):
+    def trouble(*_, **__):
+        with connection.cursor() as cursor:
+            cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'secret' USING ERRCODE = '{state}'; END $$")
+
+    monkeypatch.setattr("orchestrator.protocols.native.jobs.services.submit", trouble)
+    response = alice.post(JOBS, SUBMIT_BODY)
+    document = problem_of(response)
+    assert (response.status_code, document["code"]) == (status, code)
+    assert ("Retry-After" in response) == (status == 503)
+    assert "secret" not in response.content.decode()
+
+
+def test_of_a_deadlock_the_verb_is_tried_again(project, elsewhere):
+    """Two sessions take two jobs in opposite order. PostgreSQL gives up the one that has waited for a second."""
+    one, two = submitted(project), submitted(project)
+    tried = []
+
+    @operation
+    def take_both():
+        tried.append("once")
+        for job in (one, two):
+            Job.objects.locked().get(pk=job.pk)
+        return Job.objects.filter(pk=one.pk).update(priority=7)
+
+    elsewhere.execute("SELECT FROM runtime_jobs WHERE id = %s FOR UPDATE", [two.pk])
+    answers = []
+
+    def act():
+        try:
+            answers.append(take_both())
+        finally:
+            connection.close()
+
+    other = threading.Thread(target=act)
+    other.start()
+    eventually(somebody_waits)
+    elsewhere.execute("SELECT FROM runtime_jobs WHERE id = %s FOR UPDATE", [one.pk])
+    elsewhere.commit()
+    other.join(timeout=20)
+    assert (tried, answers) == (["once", "once"], [1])
+    one.refresh_from_db()
+    assert one.priority == 7
+
+
+def somebody_waits():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return cursor.fetchone()[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"), [("40P01", TRIES), ("40001", TRIES), ("55P03", 1), ("57014", 1), ("23505", 1)]
+)
+def test_only_what_left_nothing_behind_is_tried_again_and_not_for_ever(state, expected):
+    tried = []
+
+    @operation
+    def never():
+        tried.append("once")
+        with connection.cursor() as cursor:
+            cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{state}'; END $$")
+
+    with pytest.raises(DatabaseError):
+        never()
+    assert len(tried) == expected

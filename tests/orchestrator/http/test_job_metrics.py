@@ -1,0 +1,207 @@
+"""Document 004's metrics: counted from the trail, once each, the same whichever process is asked, with few labels."""
+
+import re
+
+import pytest
+from django.db import connection
+
+from leases.models import Breaker, BreakerState
+from orchestrator import services
+from orchestrator.http.observability import job_metrics
+from orchestrator.maintenance import metrics_aggregation
+from orchestrator.maintenance.metrics_aggregation import EventCounter
+from orchestrator.maintenance.scheduler import Scheduler
+from orchestrator.models import Count, Place
+from tests.factories import (
+    ALICE,
+    OPERATOR,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    claimed,
+    offer,
+    submitted,
+)
+from tests.orchestrator.http.test_metrics import scrape, value
+
+pytestmark = pytest.mark.django_db(transaction=True)  # the trail is read below the oldest open transaction
+
+
+@pytest.fixture
+def tally():
+    """A clock's, which has begun to count."""
+    counting_clock = EventCounter()
+    counting_clock.advance()
+    return counting_clock
+
+
+def failed(project, reason="worker_error"):
+    submitted(project)
+    lease = claimed().lease
+    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=reason)
+    return lease.job_id
+
+
+def test_failures_retries_and_cancels_are_counted_by_type_and_reason(tally, organization):
+    project = organization.projects.get()
+    for reason in ("worker_error", "worker_error", "checkout_failed"):
+        job = failed(project, reason)
+    again = services.retry(job_ulid=job, by=ALICE, reason="again").job
+    services.cancel(job_ulid=again.job_ulid, by=ALICE, deadline_seconds=30)
+    tally.advance()
+    text = scrape()
+    assert value(text, 'job_failures_total{job_type="runtime",reason="worker_error"}') == 2
+    assert value(text, 'job_failures_total{job_type="runtime",reason="checkout_failed"}') == 1
+    assert value(text, 'job_retry_total{job_type="runtime"}') == 1
+    assert value(text, 'job_cancellations_total{job_type="runtime",reason="requested"}') == 1
+
+
+def test_each_event_counts_once_in_as_many_rounds_as_it_takes(tally, organization, monkeypatch):
+    monkeypatch.setattr(metrics_aggregation, "MOST", 3)
+    for _ in range(3):
+        failed(organization.projects.get())
+    read = [tally.advance() for _ in range(8)]
+    assert read[0] == 3
+    assert read[-1] == 0
+    assert Count.objects.get(name="job_failures").value == 3
+    EventCounter().advance()  # another clock, which has taken over
+    assert Count.objects.get(name="job_failures").value == 3
+
+
+def test_a_round_counts_some_pieces_and_no_more(tally, organization, monkeypatch):
+    monkeypatch.setattr(metrics_aggregation, "MOST", 1)
+    for _ in range(3):
+        failed(organization.projects.get())
+    tally.go_on()
+    assert tally.advance() == 1, "there is more to read"
+    for _ in range(5):
+        tally.go_on()
+    assert Count.objects.get(name="job_failures").value == 3
+    assert tally.advance() == 0
+
+
+def test_what_an_open_transaction_has_written_is_not_passed_over(tally, organization):
+    """A lower key may be committed later than a higher one."""
+    project = organization.projects.get()
+    with connection.copy().cursor() as other:
+        other.execute("BEGIN")
+        other.execute("SELECT pg_current_xact_id()")
+        failed(project)
+        assert tally.advance() == 0
+        other.execute("COMMIT")
+        other.connection.close()
+    assert tally.advance() > 0
+    assert Count.objects.get(name="job_failures").value == 1
+
+
+def test_what_happened_before_it_began_is_not_counted(organization):
+    failed(organization.projects.get())
+    tally = EventCounter()
+    assert tally.advance() == 0
+    assert not Count.objects.filter(name="job_failures").exists()
+
+
+def test_after_a_restore_with_new_transaction_numbers_it_goes_on_from_there(tally, organization):
+    Place.objects.update(xid=2**40)
+    tally.advance()
+    failed(organization.projects.get())
+    assert tally.advance() > 0
+
+
+def test_how_long_jobs_take_is_a_histogram(tally, organization):
+    project = organization.projects.get()
+    failed(project)
+    waiting = submitted(project)
+    services.cancel(job_ulid=waiting.job_ulid, by=ALICE, deadline_seconds=30)
+    tally.advance()
+    text = scrape()
+    name = 'job_latency_seconds_{}{{job_type="runtime",phase="{}"}}'
+    assert value(text, name.format("count", "queued")) == 2
+    assert value(text, name.format("count", "total")) == 2
+    assert value(text, name.format("count", "running")) == 1, "one never ran"
+    assert 0 < value(text, name.format("sum", "total")) < 60
+    buckets = re.findall(r'job_latency_seconds_bucket\{job_type="runtime",le="([^"]+)",phase="total"\} (\S+)', text)
+    assert [bound for bound, _ in buckets] == [*map(str, metrics_aggregation.BOUNDS), "+Inf"]
+    heights = [float(height) for _, height in buckets]
+    assert heights == sorted(heights)
+    assert heights[-1] == 2
+
+
+def test_a_heartbeat_counts_when_it_has_extended_a_lease(tally, organization):
+    submitted(organization.projects.get())
+    lease = claimed().lease
+    tally.advance()
+    before = value(scrape(), 'lease_extensions_total{job_type="runtime"}') or 0
+    services.renew(lease_ulid=lease.lease_ulid, worker=lease.worker, phase="executing")
+    tally.advance()
+    tally.advance()
+    assert value(scrape(), 'lease_extensions_total{job_type="runtime"}') == before + 1
+
+
+def at_its_limit(organization):
+    services.set_limit(org_slug=organization.slug, max_active=1, by=OPERATOR, reason="test")
+    worker = WorkerFactory()
+    for _ in range(2):
+        submitted(organization.projects.get())
+    claimed(worker)
+    assert services.claim(worker=worker, offer=offer(worker)) is None
+
+
+def test_a_wait_for_a_limit_counts_once_and_for_the_tenant_that_a_setting_names(tally, organization, settings):
+    at_its_limit(organization)
+    for _ in range(3):
+        tally.advance()
+    assert value(scrape(), 'quota_exceeded_total{kind="organization",tenant=""}') == 1
+    settings.METRICS_TENANTS = ["named"]
+    named = OrganizationFactory(slug="named")
+    ProjectFactory(organization=named)
+    at_its_limit(named)
+    tally.advance()
+    assert value(scrape(), 'quota_exceeded_total{kind="organization",tenant="named"}') == 1
+    assert value(scrape(), 'quota_exceeded_total{kind="organization",tenant=""}') == 1
+
+
+def test_the_depth_is_that_of_each_type_and_of_tenants_that_a_setting_names(organization, settings, monkeypatch):
+    text = scrape()
+    assert value(text, 'job_queue_depth{job_type="runtime",tenant=""}') == 0
+    assert value(text, 'job_queue_depth{job_type="steps",tenant=""}') == 0
+    for _ in range(3):
+        submitted(organization.projects.get())
+    other = OrganizationFactory(slug="other")
+    submitted(ProjectFactory(organization=other))
+    assert value(scrape(), 'job_queue_depth{job_type="runtime",tenant=""}') == 4
+    settings.METRICS_TENANTS = ["other"]
+    text = scrape()
+    assert value(text, 'job_queue_depth{job_type="runtime",tenant="other"}') == 1
+    assert value(text, 'job_queue_depth{job_type="runtime",tenant=""}') == 3
+    assert "sandtrace" not in text
+    monkeypatch.setattr(job_metrics, "OF_LANE", 2)
+    assert value(scrape(), 'job_queue_depth{job_type="runtime",tenant=""}') == 2
+    monkeypatch.setattr(job_metrics, "IN_ALL", 1)
+    assert sum(map(float, re.findall(r"^job_queue_depth\{[^}]*\} (\S+)", scrape(), re.MULTILINE))) == 1
+
+
+def test_jobs_that_a_limit_holds_back_wait_too(organization):
+    at_its_limit(organization)
+    assert value(scrape(), 'job_queue_depth{job_type="runtime",tenant=""}') == 1
+
+
+def test_the_state_of_breakers_is_the_worst_of_each_type(organization):
+    assert value(scrape(), 'circuit_breaker_state{job_type="runtime"}') == 0
+    Breaker.objects.create(org_slug="a", job_type="runtime", state=BreakerState.HALF_OPEN)
+    assert value(scrape(), 'circuit_breaker_state{job_type="runtime"}') == 1
+    Breaker.objects.create(org_slug="b", job_type="runtime", state=BreakerState.OPEN)
+    assert value(scrape(), 'circuit_breaker_state{job_type="runtime"}') == 2
+    assert value(scrape(), 'circuit_breaker_state{job_type="steps"}') == 0
+
+
+def test_a_clock_counts_in_each_round_and_outlives_what_it_cannot_count(organization, monkeypatch):
+    clock = Scheduler(period=1)
+    assert clock.round()
+    failed(organization.projects.get())
+    assert clock.round()
+    assert Count.objects.get(name="job_failures").value == 1
+    monkeypatch.setattr(metrics_aggregation, "_sql", lambda _name: "SELECT 1 / 0")
+    assert clock.round()
+    connection.close()
+    connection.close_pool()  # its connections hold the leader's lock as long as they live

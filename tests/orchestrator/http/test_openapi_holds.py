@@ -1,0 +1,162 @@
+"""What the OpenAPI document promises is kept: for whatever is sent, one of its answers in its shape, and never a 500.
+
+schemathesis makes requests from the document, right ones and wrong ones, always the same."""
+
+from types import SimpleNamespace
+
+import pytest
+import schemathesis
+from django.core.signals import request_finished, request_started
+from django.core.wsgi import get_wsgi_application
+from django.db import close_old_connections
+from drf_spectacular.generators import SchemaGenerator
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks
+
+from orchestrator import services
+from orchestrator.http.api.job_policies import policy_of
+from orchestrator.services import BatchJob, BatchSubmission
+from runtime_jobs.models import Job
+from tests.factories import (
+    ALICE,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    claimed,
+    source,
+    steps_spec,
+    submission,
+    submitted,
+)
+
+pytestmark = pytest.mark.slow
+EXAMPLES = 12  # of each operation and kind
+CHECKS = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+]
+
+DOCUMENT = SchemaGenerator().get_schema(request=None, public=True)
+for _operation in (one for methods in DOCUMENT["paths"].values() for one in methods.values()):
+    del _operation[
+        "security"
+    ]  # every call here brings the right token; tests/orchestrator/http/test_tokens.py the wrong ones
+SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+SCHEMA.app = get_wsgi_application()
+OPERATIONS = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
+ID_PARAMETERS = ("job_id", "lease_id", "batch_id", "limit_id")
+# Any text may be a run's id: nothing that is sent is wrong.
+NOT_TO_BE_WRONG = [("GET", "/v1/ingest/runs/{run_id}")]
+OF_ONE = [(method, path) for method, path in OPERATIONS if any(f"{{{name}}}" in path for name in ID_PARAMETERS)]
+
+
+@pytest.fixture
+def cast(db):
+    """A tenant and a worker, and the token that each operation wants."""
+    for signal in (request_started, request_finished):  # they would close the test's own connection
+        signal.disconnect(close_old_connections)
+    project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"), webhook_generation=1)
+    worker = WorkerFactory(capacity=200)
+    yield SimpleNamespace(project=project, worker=worker, client=api_token(project.organization))
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+def names(operations):
+    return [f"{method} {path}" for method, path in operations]
+
+
+def something_there(cast, path):
+    """The id of a running job, of the lease on it, or of a batch of one, by the parameter's name."""
+    submitted(cast.project)
+    lease = claimed(cast.worker).lease
+    ids = {"job_id": lease.job_id, "lease_id": lease.lease_ulid, "batch_id": a_batch(cast)}
+    ids["limit_id"] = str(services.set_limit(org_slug="sandtrace", max_active=99, by=ALICE, reason="test").pk)
+    return {name: value for name, value in ids.items() if f"{{{name}}}" in path}
+
+
+def a_batch(cast):
+    made = submission(cast.project, steps_spec())
+    origin = BatchSubmission(
+        made.org_slug,
+        made.project_slug,
+        source(),
+        "manual",
+        None,
+        correlation_id="test",
+        source_address=None,
+        details={},
+    )
+    jobs = [BatchJob(made.spec)]
+    outcome = services.submit_batch(origin, jobs, policy_of=policy_of, default_pool="shared-linux", by=ALICE)
+    return outcome.batch.batch_ulid
+
+
+def exchange(cast, method, path, strategy, prepare=lambda _case: None):
+    """Send what the strategy makes, and check each answer."""
+    of_worker = "leases" in path or "/internal/" in path or (method, path) == ("POST", "/v1/ingest/run")
+    headers = {"Authorization": f"Bearer {cast.worker.token if of_worker else cast.client}"}
+    suppressed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
+
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=suppressed)
+    @given(case=strategy)
+    def sent(case):
+        prepare(case)
+        if (case.query or {}).get("follow") == "1":
+            case.query = {"follow": "0"}  # the job runs, and would be followed for ever
+        if path == "/api/v1/internal/lease" and isinstance(case.body, dict) and waits(case.body.get("wait_seconds")):
+            case.body["wait_seconds"] = 0  # nobody brings work meanwhile
+        case.validate_response(case.call(headers=headers), checks=CHECKS, headers=headers)
+
+    sent()
+
+
+def waits(seconds) -> bool:
+    return type(seconds) in {int, float} and 0 <= seconds <= 60
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
+@pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=names(OPERATIONS))
+def test_every_answer_is_one_of_the_document(cast, method, path, mode):
+    if mode.is_negative and (method, path) in NOT_TO_BE_WRONG:
+        return
+    submitted(cast.project)
+    exchange(cast, method, path, SCHEMA[path][method].as_strategy(generation_mode=mode))
+
+
+@pytest.mark.parametrize(("method", "path"), OF_ONE, ids=names(OF_ONE))
+def test_so_it_is_for_what_is_there(cast, method, path):
+    def name_one(case):
+        case.path_parameters = something_there(cast, path)
+
+    exchange(cast, method, path, SCHEMA[path][method].as_strategy(), name_one)
+
+
+@pytest.mark.parametrize(("method", "path"), OF_ONE, ids=names(OF_ONE))
+def test_so_it_is_for_a_wrong_body_about_what_is_there(cast, method, path):
+    fixed = something_there(cast, path)
+    operation = SCHEMA[path][method]
+    if operation.body or operation.query or operation.headers:
+        exchange(
+            cast, method, path, operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=fixed)
+        )
+
+
+@pytest.mark.parametrize("path", ["/v1/runtime/jobs", "/v1/jobs", "/api/v1/runs"])
+def test_the_examples_of_the_document_are_answered_as_it_says(cast, path):
+    """Those that make something are sent as they stand."""
+    body = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    for example in body.values():
+        case = SCHEMA[path]["POST"].Case(body=example["value"], media_type="application/json")
+        headers = {"Authorization": f"Bearer {cast.client}"}
+        response = case.call(headers=headers)
+        assert response.status_code == 201, response.text
+        case.validate_response(response, checks=CHECKS[:-1], headers=headers)
+    assert Job.objects.count() == len(body)

@@ -1,0 +1,119 @@
+"""Announcements of jobs that changed: after the commit, few however many changes, and received by the listener."""
+
+import asyncio
+import threading
+
+import pytest
+from django.db import OperationalError
+
+from orchestrator import services
+from orchestrator.notifications import job_updates
+from orchestrator.notifications.job_updates import CHANNEL, IDS_PER_PAYLOAD, Announcer, announcer, ids_of
+from orchestrator.notifications.listener import Listener
+from runtime_jobs.models import Job
+from tests.factories import ALICE, WorkerFactory, claimed, submitted
+from tests.live_server import eventually
+
+
+class Sent:
+    """Takes what an announcer sends; `let` holds the first one back until it is set."""
+
+    def __init__(self):
+        self.payloads, self.let, self.trouble = [], threading.Event(), []
+
+    def __call__(self, channel, payload):
+        assert channel == CHANNEL
+        assert self.let.wait(20)
+        if self.trouble:
+            raise self.trouble.pop()
+        self.payloads.append(ids_of(payload))
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    monkeypatch.setattr(job_updates, "INTERVAL", 0)
+    return Sent()
+
+
+def test_many_changes_are_few_announcements(sent):
+    one = Announcer(sent)
+    one.announce(["a"])
+    eventually(lambda: not one._pending)
+    for _ in range(100):
+        one.announce(["b", "c"])
+    one.announce([])
+    sent.let.set()
+    eventually(lambda: sent.payloads == [["a"], ["b", "c"]])
+
+
+def test_a_payload_fits_into_a_notification(sent):
+    sent.let.set()
+    names = [f"rtj_{number:026}" for number in range(2 * IDS_PER_PAYLOAD + 1)]
+    assert len(",".join(names[:IDS_PER_PAYLOAD])) < 8000
+    Announcer(sent).announce(names)
+    eventually(lambda: sum(map(len, sent.payloads)) == len(names))
+    assert [len(ids) for ids in sent.payloads] == [IDS_PER_PAYLOAD, IDS_PER_PAYLOAD, 1]
+
+
+def test_trouble_loses_an_announcement_and_not_the_announcer(sent):
+    sent.let.set()
+    sent.trouble = [OperationalError()]
+    one = Announcer(sent)
+    one.announce(["a"])
+    eventually(lambda: not sent.trouble)
+    one.announce(["b"])
+    eventually(lambda: sent.payloads == [["b"]])
+
+
+def test_what_waits_to_be_announced_is_bounded(sent, monkeypatch):
+    monkeypatch.setattr(job_updates, "MAX_PENDING", 3)
+    one = Announcer(sent)
+    one.announce(["first"])
+    eventually(lambda: not one._pending)
+    one.announce(map(str, range(10)))
+    assert len(one._pending) == 3
+    sent.let.set()
+
+
+@pytest.fixture
+def announced(monkeypatch):
+    found = []
+    monkeypatch.setattr(announcer, "announce", found.extend)
+    return found
+
+
+@pytest.mark.django_db
+def test_a_chunk_and_an_end_are_announced_and_nothing_else(announced):
+    worker = WorkerFactory()
+    submitted()
+    lease = claimed(worker, acknowledge=True).lease
+    say = {"lease_ulid": lease.lease_ulid, "worker": worker}
+    services.renew(**say)
+    assert announced == []
+    for _ in range(2):
+        services.append_log(**say, seq=0, chunk=b"x")
+    assert announced == [lease.job_id], "the second time nothing was stored"
+    services.fail(**say, reason="worker_error")
+    assert announced == [lease.job_id] * 2
+    waiting = submitted()
+    services.cancel(job_ulid=waiting.job_ulid, by=ALICE, deadline_seconds=30, message="")
+    assert announced[2:] == [waiting.job_ulid]
+    assert Job.objects.get(pk=waiting.pk).is_final
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_listening_connection_of_a_process_receives_them():
+    async def story():
+        alive, received = asyncio.Event(), asyncio.Queue()
+        listener = Listener(lambda _: None, lambda _: alive.set(), {CHANNEL: received.put_nowait})
+        task = asyncio.create_task(listener.run())
+        try:
+            async with asyncio.timeout(20):
+                await alive.wait()
+                Announcer().announce(["rtj_a", "rtj_b"])
+                assert await received.get() == "rtj_a,rtj_b"
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    asyncio.run(story())

@@ -1,0 +1,60 @@
+"""The verbs of a pool, which are operators' alone."""
+
+import pytest
+
+from orchestrator import services
+from orchestrator.http.auth.principals import INSTALLATION
+from runtime_jobs.models import OperatorEvent
+from runtime_jobs.models.tenants import Scope
+from tests.api_client import refused
+from tests.factories import WorkerFactory, offer, submitted
+from tests.orchestrator.protocols.native.limits.calling import WHY, ok, with_scopes
+from workers.models import Pool
+
+pytestmark = pytest.mark.django_db
+
+
+class TestPools:
+    PATHS = [
+        ("POST", "pause", {}),
+        ("POST", "resume", {}),
+        ("POST", "throttle", {"per_hour": 6}),
+        ("PATCH", "", {"policy": "fair"}),
+    ]
+
+    @pytest.mark.parametrize(("method", "verb", "terms"), PATHS, ids=str)
+    def test_for_a_tenant_there_are_none_and_staff_need_the_permission(self, alice, vera, pool, method, verb, terms):
+        for slug in ("shared-linux", "nowhere"):
+            path = f"/v1/pools/{slug}/{verb}".rstrip("/")
+            refused(lambda path=path: alice.call(method, path, terms | WHY), 404, "not_found")
+            refused(lambda path=path: vera.call(method, path, terms | WHY), 403, "operator_only")
+
+    @pytest.mark.parametrize(("method", "verb", "terms"), PATHS, ids=str)
+    def test_a_scope_in_a_tokens_row_makes_nobody_an_operator(self, organization, pool, method, verb, terms):
+        path = f"/v1/pools/shared-linux/{verb}".rstrip("/")
+        token = with_scopes(organization, INSTALLATION, *Scope.values)
+        refused(lambda: token.call(method, path, terms | WHY), 404, "not_found")
+
+    @pytest.mark.parametrize(("method", "verb", "terms"), PATHS, ids=str)
+    def test_what_is_not_there_is_not_there(self, olga, method, verb, terms):
+        path = f"/v1/pools/nowhere/{verb}".rstrip("/")
+        refused(lambda: olga.call(method, path, terms | WHY), 404, "not_found")
+
+    def test_it_is_paused_resumed_and_throttled(self, olga, organization, pool):
+        worker = WorkerFactory(pool=pool)
+        submitted(organization.projects.get())
+        shown = ok(olga.post("/v1/pools/shared-linux/pause", WHY))
+        assert (shown["scope"], shown["key"], shown["org_slug"]) == ("pool", "shared-linux", None)
+        assert services.claim(worker=worker, offer=offer(worker)) is None
+        ok(olga.post("/v1/pools/shared-linux/resume", WHY), 204)
+        assert ok(olga.post("/v1/pools/shared-linux/throttle", {"per_hour": 6, **WHY}))["per_hour"] == 6
+        assert services.claim(worker=worker, offer=offer(worker)) is not None
+        assert OperatorEvent.objects.filter(target="pool:shared-linux", actor="operator:olga").count() == 3
+
+    def test_its_policy_changes(self, olga, pool):
+        answer = olga.call("PATCH", "/v1/pools/shared-linux", {"policy": "fair", **WHY})
+        assert ok(answer) == ok(olga.get("/v1/pools"))["results"][0]
+        assert ok(answer)["policy"] == "fair"
+        assert Pool.objects.get().policy == "fair"
+        assert OperatorEvent.objects.get().action == "pool.policy"
+        refused(lambda: olga.call("PATCH", "/v1/pools/shared-linux", {"policy": "x", **WHY}), 400, "invalid")

@@ -1,0 +1,374 @@
+"""One organization's token sees and does nothing of another's, at every address that the server has.
+
+The addresses are read from the server: one that no table here knows fails the first test."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+from django.test import Client
+from django.urls import get_resolver
+
+from leases.models import Breaker, LimitScope
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from orchestrator.http.observability.routes import _template
+from orchestrator.ingest.models import Run
+from orchestrator.models import Incident
+from runtime_jobs.models import Membership
+from tests.api_client import Caller, problem_of
+from tests.db_snapshot import nothing_lost
+from tests.factories import (
+    ALICE,
+    SUBMIT_ANY_BODY,
+    SUBMIT_BODY,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    claimed,
+    submitted,
+)
+
+pytestmark = pytest.mark.django_db
+LEASE = "/v1/runtime/leases/<lease_id>"
+DONE = {"result": {"status": "uploaded", "ingest_run_id": "run_a"}}
+FAILED = {"result": {"status": "failed", "reason": "worker_error"}}
+
+# What shows nothing of anybody's, and who says so: tests/access.
+OF_NOBODY = {"/", "/healthz", "/readyz", "/metrics", "/v1/schema", "/v1/docs", "/favicon.ico", "/login/", "/logout/"}
+# Addresses of one thing, for clients: what another's client gets is what it gets for a thing that is not there.
+OF_ONE = [
+    ("GET", "/v1/runtime/jobs/<job_id>", None),
+    ("POST", "/v1/runtime/jobs/<job_id>/cancel", {"reason": "mine"}),
+    ("POST", "/v1/runtime/jobs/<job_id>/retry", {"reason": "mine"}),
+    ("GET", "/v1/runtime/jobs/<job_id>/events", None),
+    ("GET", "/v1/runtime/jobs/<job_id>/logs", None),
+    ("GET", "/v1/runtime/jobs/<job_id>/logs?follow=1", None),
+    ("GET", "/v1/jobs/<job_id>", None),
+    ("POST", "/v1/jobs/<job_id>/cancel", {"reason": "mine"}),
+    ("POST", "/v1/jobs/<job_id>/retry", {"reason": "mine"}),
+    ("GET", "/v1/jobs/<job_id>/events", None),
+    ("GET", "/v1/jobs/<job_id>/logs", None),
+    ("GET", "/v1/jobs/<job_id>/logs?follow=1", None),
+    ("GET", "/v1/ingest/runs/<run_id>", None),
+    ("GET", "/v1/limits/<limit_id>", None),
+    ("PATCH", "/v1/limits/<limit_id>", {"max_active": 1, "reason": "mine"}),
+    ("DELETE", "/v1/limits/<limit_id>?reason=mine", None),
+]
+# Of an organization that the body names: another's is what one is that is not there. The fields are those of both.
+_SOURCE = {"source": {"kind": "organization", "org_slug": "<org_slug>"}, "reason": "mine"}
+NAMING_ONE = [
+    ("POST", "/v1/limits", {"kind": "rate", "org_slug": "<org_slug>", "per_hour": 1, "reason": "mine"}),
+    ("POST", "/v1/limits/pause", _SOURCE),
+    ("POST", "/v1/limits/resume", _SOURCE),
+    ("POST", "/v1/limits/throttle", _SOURCE | {"per_hour": 1}),
+    ("POST", "/v1/breakers/reset", {"org_slug": "<org_slug>", "job_type": "runtime", "reason": "mine"}),
+]
+# For operators alone: for a tenant's token no pool is there.
+OF_OPERATORS = [
+    ("PATCH", "/v1/pools/<pool>", {"policy": "fair", "reason": "mine"}),
+    ("POST", "/v1/pools/<pool>/pause", {"reason": "mine"}),
+    ("POST", "/v1/pools/<pool>/resume", {"reason": "mine"}),
+    ("POST", "/v1/pools/<pool>/throttle", {"per_hour": 1, "reason": "mine"}),
+]
+# The same at document 001's door, whose refusals have another form: tests/orchestrator/protocols/delta/test_runs.py.
+OF_RUNS = [
+    ("POST", "/api/v1/runs", {}),
+    ("GET", "/api/v1/runs/<batch_id>", None),
+    ("POST", "/api/v1/runs/<batch_id>/cancel", {}),
+    ("POST", "/api/v1/runs/<batch_id>/rerun", {}),
+]
+LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
+LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents"]
+# An organization's own row: tests/orchestrator/protocols/native/test_submit_quotas.py.
+OF_QUOTAS = ["/v1/quotas"]
+SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
+# For people with a session.
+PAGES = ["/runs/<run_id>/"]
+LIST_PAGES = ["/runs/"]  # tests/orchestrator/ingest/test_runs_page.py
+# Of pools, which are nobody's: tests/orchestrator/protocols/native/test_pools.py.
+OF_POOLS = ["/v1/pools", "/v1/pools/<pool>/load"]
+# For workers: another's lease is answered as one that does not exist.
+OF_A_LEASE = [
+    ("POST", f"{LEASE}/acknowledge", {}),
+    ("POST", f"{LEASE}/heartbeat", {"phase": "executing"}),
+    ("POST", f"{LEASE}/report", {"phase": "executing"}),
+    ("POST", f"{LEASE}/logs", {"seq": 0, "chunk": ""}),
+    ("POST", f"{LEASE}/complete", DONE),
+    ("POST", f"{LEASE}/fail", FAILED),
+    ("POST", f"{LEASE}/acknowledge-cancel", {}),
+    ("POST", f"{LEASE}/release", {}),
+]
+# The same for many leases, which the body names.
+OF_LEASES = {"acknowledge": {}, "heartbeat": {"phase": "executing"}, "complete": DONE, "fail": FAILED}
+MANY = [("POST", f"/v1/runtime/leases/{verb}", {"leases": []}) for verb in OF_LEASES]
+BULK = {f"{path}/bulk": body for path, body in SUBMITS.items()}
+# For workers, and clients get nowhere.
+OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {}), *MANY]
+
+# For document 001's runners, who name the lease in the message: tests/orchestrator/protocols/delta/test_callers.py.
+OF_RUNNERS = [f"/api/v1/internal/{verb}" for verb in ("lease", "ack-lease", "heartbeat", "complete", "cancel-ack")]
+# For GitHub, which signs: tests/orchestrator/protocols/github.
+SIGNED = [("POST", "/api/v1/webhooks/github", None)]
+
+NOT_THERE = {
+    "job_id": "rtj_01kkygkagq0jk17bx6y1w8c3df",
+    "run_id": "run_20260317143329_bd39b25f6f31",
+    "lease_id": "rtl_01kkygn4z3fkef0g4tgm6g3b1j",
+    "limit_id": "999999999",
+    "org_slug": "nobody",
+    "pool": "nowhere",
+}
+
+
+def walk(patterns, prefix=""):
+    """Every address with its view."""
+    for pattern in patterns:
+        route = prefix + str(pattern.pattern)
+        if hasattr(pattern, "url_patterns"):
+            yield from walk(pattern.url_patterns, route)
+        else:
+            yield _template(route), pattern.callback
+
+
+ROUTES = list(walk(get_resolver().url_patterns))
+
+
+def methods_of(view) -> set[str]:
+    kind = getattr(view, "cls", None)
+    if actions := getattr(view, "actions", None):
+        return {method.upper() for method in actions}
+    return set(kind().allowed_methods) - {"OPTIONS"} if kind else {"GET"}
+
+
+def test_no_address_is_forgotten():
+    named = [*OF_ONE, *OF_RUNS, *OF_A_LEASE, *OF_WORKERS, *SIGNED, *NAMING_ONE, *OF_OPERATORS]
+    calls = {(method, path.partition("?")[0]) for method, path, _ in named}
+    calls |= (
+        {("GET", path) for path in [*LISTS, *LISTS_OF_CONTROL]}
+        | {("POST", path) for path in OF_RUNNERS}
+        | {("POST", path) for path in [*SUBMITS, *BULK]}
+        | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS, *OF_QUOTAS]}
+    )
+    there = {
+        (method, path)
+        for path, view in ROUTES
+        if path not in OF_NOBODY and not path.startswith("/admin/")
+        for method in methods_of(view) - {"HEAD"}
+    }
+    # A claim's route, which waits, stands before the plain one of the same address.
+    there -= {("GET", "/v1/runtime/leases"), ("GET", "/api/v1/internal/lease")}
+    assert there == calls
+
+
+@pytest.fixture
+def tenants():
+    """Two organizations alike; the first has a job with a run, which a worker holds."""
+    mine, theirs = OrganizationFactory(slug="sandtrace"), OrganizationFactory(slug="intruder")
+    project = ProjectFactory(organization=mine)
+    ProjectFactory(organization=theirs)
+    holder = WorkerFactory()
+    job = submitted(project)
+    lease = claimed(holder).lease
+    Run.objects.create(
+        run_id="run_a", job_id=job.job_ulid, org_slug=mine.slug, project_slug="web", worker_id=holder.worker_id,
+        payload={}, payload_sha256="0" * 64,
+    )  # fmt: skip
+    limit = services.set_limit(org_slug=mine.slug, max_active=5, by=ALICE, reason="mine")
+    services.pause(subject=LimitTarget(LimitScope.PROJECT, mine.slug, "web"), by=ALICE, reason="mine")
+    Breaker.objects.create(org_slug=mine.slug, job_type="runtime", state="open", limit_id=limit.pk)
+    Incident.objects.create(
+        kind="breaker", org_slug=mine.slug, job_type="runtime", summary="mine", opened_at=job.created_at
+    )
+    ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid, "limit_id": str(limit.pk)}
+    ids |= {"org_slug": mine.slug, "pool": job.pool}
+    return SimpleNamespace(mine=mine, theirs=theirs, holder=holder, job=job, ids=ids)
+
+
+def filled(path, ids):
+    return re.sub("<([a-z_]+)>", lambda found: ids[found[1]], path)
+
+
+def told(response) -> dict:
+    """The whole of a refusal but its request's id: status, headers, body."""
+    headers = {
+        name: value for name, value in response.headers.items() if name not in {"X-Request-Id", "Content-Length"}
+    }
+    body = (
+        json.dumps(problem_of(response) | {"request_id": ""})
+        if "json" in response["Content-Type"]
+        else response.content
+    )
+    return {"status": response.status_code, "headers": headers, "body": body}
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OF_ONE, ids=[f"{m} {p}" for m, p, _ in OF_ONE])
+def test_anothers_thing_is_not_there(tenants, method, path, body):
+    intruder = Caller(api_token(tenants.theirs))
+    with nothing_lost():
+        found = told(intruder.call(method, filled(path, tenants.ids), body))
+        missing = told(intruder.call(method, filled(path, NOT_THERE), body))
+    assert found == missing
+    assert found["status"] == 404
+    owner = Caller(api_token(tenants.mine))
+    if "follow" not in path:
+        assert owner.call(method, filled(path, tenants.ids), body).status_code != 404
+
+
+@pytest.mark.parametrize(("method", "path", "body"), NAMING_ONE, ids=[p for _, p, _ in NAMING_ONE])
+def test_what_a_body_names_is_ones_own_or_not_there(tenants, method, path, body):
+    def naming(ids):
+        return json.loads(filled(json.dumps(body), ids))
+
+    intruder = Caller(api_token(tenants.theirs))
+    with nothing_lost():
+        found = told(intruder.call(method, path, naming(tenants.ids)))
+        missing = told(intruder.call(method, path, naming(NOT_THERE)))
+    assert found == missing
+    assert found["status"] == 404
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OF_OPERATORS, ids=[p for _, p, _ in OF_OPERATORS])
+def test_a_pool_is_not_there_for_a_tenant(tenants, method, path, body):
+    for organization in (tenants.mine, tenants.theirs):
+        caller = Caller(api_token(organization))
+        with nothing_lost():
+            found = told(caller.call(method, filled(path, tenants.ids), body))
+            missing = told(caller.call(method, filled(path, NOT_THERE), body))
+        assert found == missing
+        assert found["status"] == 404
+
+
+@pytest.mark.parametrize("path", LISTS_OF_CONTROL)
+def test_a_list_of_control_shows_only_ones_own(tenants, path):
+    intruder, owner = Caller(api_token(tenants.theirs)), Caller(api_token(tenants.mine))
+    for query in ("", f"?org_slug={tenants.mine.slug}", "?limit=200"):
+        assert intruder.get(path + query).json()["results"] == []
+        assert {row["org_slug"] for row in owner.get(path + query).json()["results"]} == {tenants.mine.slug}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_anothers_page_is_not_there(tenants, path, django_user_model):
+    member = django_user_model.objects.create_user("ivan")
+    Membership.objects.create(user=member, organization=tenants.theirs)
+    browser = Client(raise_request_exception=False)
+    assert browser.get(filled(path, tenants.ids)).status_code == 302, "to the login"
+    browser.force_login(member)
+    found, missing = browser.get(filled(path, tenants.ids)), browser.get(filled(path, NOT_THERE))
+    assert (found.status_code, missing.status_code) == (404, 404)
+    assert found.content == missing.content
+    assert Caller(api_token(tenants.theirs)).get(filled(path, tenants.ids)).status_code == 302, "no token opens it"
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_shows_only_ones_own_whatever_is_asked_for(tenants, path):
+    own = submitted(tenants.theirs.projects.get())
+    intruder, owner = Caller(api_token(tenants.theirs)), Caller(api_token(tenants.mine))
+    assert [row["job_id"] for row in intruder.get(path).json()["results"]] == [own.job_ulid]
+    for query in (f"org_slug={tenants.mine.slug}", "status=running"):
+        assert intruder.get(f"{path}?{query}").json()["results"] == []
+        assert len(owner.get(f"{path}?{query}").json()["results"]) == 1
+    for query in ("project_slug=web", f"git_commit={tenants.job.git_commit}", "trigger_kind=manual", "limit=200"):
+        assert [row["job_id"] for row in intruder.get(f"{path}?{query}").json()["results"]] == [own.job_ulid]
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_place_in_anothers_list_opens_only_ones_own(tenants, path):
+    own = submitted(tenants.theirs.projects.get())
+    for _ in range(2):
+        submitted(tenants.mine.projects.get())
+    cursor = Caller(api_token(tenants.mine)).get(f"{path}?limit=1").json()["next"].partition("?")[2]
+    shown = Caller(api_token(tenants.theirs)).get(f"{path}?{cursor}").json()["results"]
+    assert {row["job_id"] for row in shown} <= {own.job_ulid}
+
+
+@pytest.mark.parametrize("path", SUBMITS)
+def test_nobody_submits_for_another(tenants, path):
+    intruder = Caller(api_token(tenants.theirs))
+    with nothing_lost():
+        found = told(intruder.post(path, SUBMITS[path]))
+        missing = told(intruder.post(path, SUBMITS[path] | {"org_slug": "nobody"}))
+    assert found == missing
+    assert found["status"] == 404
+
+
+@pytest.mark.parametrize("path", BULK)
+def test_nobody_submits_many_for_another(tenants, path):
+    intruder = Caller(api_token(tenants.theirs))
+    wanted = [BULK[path], BULK[path] | {"org_slug": "nobody"}]
+    with nothing_lost():
+        results = intruder.post(path, {"jobs": wanted}).json()["results"]
+    assert [one["status"] for one in results] == [404, 404]
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("path", SUBMITS)
+def test_an_idempotency_key_belongs_to_one_token(tenants, path):
+    bodies = {name: SUBMITS[path] | {"org_slug": getattr(tenants, name).slug} for name in ("mine", "theirs")}
+    made = [
+        Caller(api_token(getattr(tenants, name))).post(path, body, **{"Idempotency-Key": "k"})
+        for name, body in bodies.items()
+    ]
+    assert [answer.status_code for answer in made] == [201, 201]
+    assert [answer.json()["org_slug"] for answer in made] == ["sandtrace", "intruder"]
+    assert not any("Idempotency-Replayed" in answer for answer in made)
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OF_A_LEASE, ids=[p for _, p, _ in OF_A_LEASE])
+def test_anothers_lease_is_an_unknown_one(tenants, method, path, body):
+    stranger = Caller(WorkerFactory().token)
+    with nothing_lost():
+        found = told(stranger.call(method, filled(path, tenants.ids), body))
+        missing = [told(stranger.call(method, path.replace("<lease_id>", name), body)) for name in UNKNOWN]
+    assert found["status"] == 409
+    assert json.loads(found["body"])["reason"] == "unknown_lease"
+    assert missing == [found] * len(UNKNOWN)
+
+
+@pytest.mark.parametrize("verb", OF_LEASES)
+def test_anothers_lease_is_an_unknown_one_among_many(tenants, verb):
+    stranger = Caller(WorkerFactory().token)
+    names = [filled("<lease_id>", tenants.ids), NOT_THERE["lease_id"], "x"]
+    body = {"leases": [{"lease_id": name} | OF_LEASES[verb] for name in names]}
+    with nothing_lost():
+        results = stranger.post(f"/v1/runtime/leases/{verb}", body).json()["results"]
+    assert [one.pop("lease_id") for one in results] == names
+    assert results == [results[0]] * 3
+    assert (results[0]["status"], results[0]["error"]["reason"]) == (409, "unknown_lease")
+
+
+UNKNOWN = [
+    NOT_THERE["lease_id"],
+    "x",
+    "%00",
+    "rtl_%00",
+    "1",
+    "RTL_01KKYGN4Z3FKEF0G4TGM6G3B1J",
+    "%F0%9F%92%A9",
+    "rtl_" + "z" * 300,
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"), [*OF_A_LEASE, *OF_WORKERS], ids=[p for _, p, _ in [*OF_A_LEASE, *OF_WORKERS]]
+)
+def test_a_client_is_no_worker_not_even_of_its_own_job(tenants, method, path, body):
+    owner = Caller(api_token(tenants.mine))
+    with nothing_lost():
+        response = owner.call(method, filled(path, tenants.ids), body)
+    assert (response.status_code, problem_of(response)["code"]) == (403, "wrong_principal")
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _ in ROUTES if path.startswith("/admin/")}))
+def test_the_operators_pages_open_to_no_token_and_no_member(tenants, path, django_user_model):
+    path = re.sub("<[^>]*>", "1", path)
+    member = django_user_model.objects.create_user("ivan")
+    browser = Client(raise_request_exception=False)
+    browser.force_login(member)
+    if path in {"/admin/login/", "/admin/logout/", "/admin/jsi18n/"}:
+        return
+    for answer in (Caller(api_token(tenants.theirs)).get(path), browser.get(path)):
+        assert answer.status_code in {302, 404}, path
+        assert answer.status_code == 404 or answer["Location"].startswith("/admin/login/")

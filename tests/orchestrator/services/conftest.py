@@ -1,0 +1,34 @@
+"""A job on a lease, and times around its deadlines."""
+
+from datetime import timedelta
+
+import pytest
+
+from orchestrator.audit.runner import run_audit
+from tests.factories import claimed, submitted
+
+
+@pytest.fixture(autouse=True)
+def audited(request):
+    """Whatever a test of the verbs does, the invariants hold after it."""
+    yield
+    if {"db", "transactional_db"} & set(request.fixturenames):
+        assert [str(finding) for finding in run_audit(chains=True)] == []
+
+
+@pytest.fixture
+def leased(db):
+    """A job on an active lease."""
+    submitted()
+    return claimed()
+
+
+@pytest.fixture
+def granted(db):
+    """A job on a lease that its worker has not acknowledged yet."""
+    submitted()
+    return claimed(acknowledge=True)
+
+
+def after(at, seconds: float):
+    return at + timedelta(seconds=seconds)

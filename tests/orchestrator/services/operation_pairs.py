@@ -1,0 +1,213 @@
+"""Two verbs on one job, each on a connection of its own, which meet between lock and decision.
+
+Both start at the same moment. Whichever wins the job's lock holds it, undecided, until the other one waits for it (or
+has found that it need not)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection
+
+from leases import fencing
+from orchestrator import services
+from orchestrator.services import Claimed, claiming, transitions
+from runtime_jobs.errors import LifecycleError
+from runtime_jobs.models import Project
+from runtime_jobs.states import FailureReason
+from tests.factories import ALICE, OPERATOR, WorkerFactory, claimed, offer, submitted
+from workers.models import Worker
+
+MOMENT = timedelta(milliseconds=1)
+HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A held job, another worker that would take it, and the moment at which its lease ends."""
+
+    claim: Claimed
+    other: Worker
+    ends: datetime
+
+    @property
+    def job(self) -> str:
+        return self.claim.job.job_ulid
+
+    def say(self, say: Callable[..., Any], **words: Any) -> Any:
+        """What the holder says at its last moment."""
+        lease = self.claim.lease
+        return say(lease_ulid=lease.lease_ulid, worker=lease.worker, now=self.ends - MOMENT, **words)
+
+    def seen_by(self, place: int) -> Scene:
+        """Of two claims each has a worker of its own: one worker's claims wait for each other anyway."""
+        return self if place == 0 else replace(self, other=self.claim.lease.worker)
+
+
+VERBS: dict[str, Callable[[Scene], Any]] = {
+    "acknowledge": lambda scene: scene.say(services.acknowledge),
+    "renew": lambda scene: scene.say(services.renew),
+    "report": lambda scene: scene.say(services.report, phase="checking_out"),
+    "append_log": lambda scene: scene.say(services.append_log, seq=0, chunk=b"x"),
+    "complete": lambda scene: scene.say(services.complete, ingest_run_id=f"run_{scene.claim.lease.pk}"),
+    "fail": lambda scene: scene.say(services.fail, reason=FailureReason.WORKER_ERROR),
+    "release": lambda scene: scene.say(services.release),
+    "acknowledge_cancel": lambda scene: scene.say(services.acknowledge_cancel),
+    "cancel": lambda scene: services.cancel(job_ulid=scene.job, by=ALICE, deadline_seconds=30, now=scene.ends - MOMENT),
+    "expire": lambda scene: services.expire(job_ulid=scene.job, now=scene.ends + MOMENT),
+    "revoke": lambda scene: services.revoke(job_ulid=scene.job, by=OPERATOR, reason="x", now=scene.ends - MOMENT),
+    "time_out": lambda scene: services.time_out(job_ulid=scene.job, now=scene.ends + HOUR),
+    "force_cancel": lambda scene: services.force_cancel(job_ulid=scene.job, now=scene.ends + HOUR),
+    "retry": lambda scene: services.retry(job_ulid=scene.job, by=OPERATOR, reason="x", now=scene.ends + HOUR),
+    "claim": lambda scene: services.claim(
+        worker=scene.other, offer=offer(scene.other), acknowledge=True, now=scene.ends + HOUR
+    ),
+}
+SPOKEN_ENDS = frozenset({"complete", "fail", "release", "acknowledge_cancel"})
+ENDS = SPOKEN_ENDS | {"expire", "revoke", "time_out", "force_cancel"}
+PROLONG = frozenset({"acknowledge", "renew", "report"})
+PAIRS = list(itertools.combinations_with_replacement(VERBS, 2))
+
+
+def has_one_winner(pair: tuple[str, str]) -> bool:
+    """Two ends of one lease, or an expiry and what puts it off: one of them has an effect and the other one has none.
+
+    Elsewhere both may: a renewal and then the end."""
+    one, two = pair
+    if one == two:
+        return one not in SPOKEN_ENDS | PROLONG | {"append_log", "cancel", "time_out"}
+    return {one, two} <= ENDS or ("expire" in pair and bool(PROLONG & {one, two}))
+
+
+def scene_for(pair: tuple[str, str], project: Project, holder: Worker, other: Worker) -> Scene:
+    """Made so that each of the two has cause: a lease to acknowledge, a cancel to obey, an end to follow, a next job."""
+    submitted(project)
+    granted = "acknowledge" in pair
+    claim = claimed(holder, acknowledge=granted)
+    lease = claim.lease
+    if {"acknowledge_cancel", "force_cancel"} & set(pair):
+        asked = lease.leased_at + MOMENT
+        services.cancel(job_ulid=claim.job.job_ulid, by=ALICE, deadline_seconds=3000, now=asked)
+    if set(pair) <= {"retry", "claim"} and "retry" in pair:
+        services.fail(lease_ulid=lease.lease_ulid, worker=holder, reason=FailureReason.WORKER_ERROR)
+    if pair == ("claim", "claim"):
+        submitted(project)
+    return Scene(claim, other, lease.expires_at)
+
+
+class Gate:
+    """Between lock and decision: the first one waits there until the second one waits for the lock."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self.open = threading.Event()
+
+    def pass_through(self) -> None:
+        if not self.arrived.is_set():
+            self.arrived.set()
+            self.open.wait(10)
+
+
+class Ring:
+    """Two threads, each with its connection, that meet in as many rounds as one likes."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self._threads = [ThreadPoolExecutor(1) for _ in range(2)]
+        self._pids = [thread.submit(_pid).result() for thread in self._threads]
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.submit(lambda: connection.close()).result()  # noqa: PLW0108 - the connection is the thread's own
+            thread.shutdown()
+
+    def meet(self, *acts: Callable[[], Any]) -> list[Any]:
+        """What each returned or refused. Any other error is raised."""
+        self.gate = Gate()
+        start = threading.Barrier(len(acts))
+        running = [thread.submit(_at_once, start, act) for thread, act in zip(self._threads, acts, strict=True)]
+        while not all(future.done() for future in running):
+            if self.gate.arrived.is_set() and (any(future.done() for future in running) or self._somebody_waits()):
+                self.gate.open.set()
+                break
+            threading.Event().wait(0.0005)
+        self.gate.open.set()
+        return [_answer(future) for future in running]
+
+    def _somebody_waits(self) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s) AND wait_event_type = 'Lock'", [self._pids]
+            )
+            return bool(cursor.fetchone()[0])
+
+
+@contextmanager
+def ring(monkeypatch: Any) -> Iterator[Ring]:
+    """A ring whose gate stands behind each lock of a job."""
+    made = Ring()
+    read_lease, lock_job, take_next = fencing._read_lease_after_lock, transitions.lock_job, claiming.claim_jobs
+
+    def behind(job: Any, lease: Any, now: Any) -> Any:
+        made.gate.pass_through()
+        return read_lease(job, lease, now)
+
+    def locked(job_ulid: str, *, now: Any = None) -> Any:
+        found = lock_job(job_ulid, now=now)
+        made.gate.pass_through()
+        return found
+
+    def taken(given: Any, *, most: int) -> Any:
+        found = take_next(given, most=most)
+        made.gate.pass_through()
+        return found
+
+    monkeypatch.setattr(fencing, "_read_lease_after_lock", behind)
+    monkeypatch.setattr(transitions, "lock_job", locked)
+    monkeypatch.setattr(claiming, "claim_jobs", taken)
+    made.gate.open.set()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _pid() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def _at_once(start: threading.Barrier, act: Callable[[], Any]) -> Any:
+    start.wait(10)
+    return act()
+
+
+def _answer(running: Future[Any]) -> Any:
+    try:
+        return running.result(30)
+    except LifecycleError as refused:
+        return refused
+
+
+def had_effect(answer: Any) -> bool:
+    """Clocks and claims answer None where there was nothing to do."""
+    return answer is not None and not isinstance(answer, LifecycleError)
+
+
+def winner(pair: tuple[str, str], answers: list[Any]) -> str:
+    effects = [had_effect(answer) for answer in answers]
+    if all(effects):
+        return "both"
+    return next((name for name, effect in zip(pair, effects, strict=True) if effect), "neither")
+
+
+def cast() -> tuple[Worker, Worker]:
+    return WorkerFactory(capacity=100_000), WorkerFactory(capacity=100_000)

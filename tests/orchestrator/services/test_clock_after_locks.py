@@ -1,0 +1,159 @@
+"""An operation reads the time, and what it decides by, after its last lock. Each test stops one session between a read
+and a commit, and lets another one wait for it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import connection, connections, transaction
+
+from leases.models import Breaker, BreakerState, Lease, Limit, LimitKind, LimitScope
+from leases.scheduling import claims
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from orchestrator.audit.runner import run_audit
+from orchestrator.services import limits
+from runtime_jobs.db_time import database_now
+from runtime_jobs.states import FailureReason
+from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, offer, submitted
+from tests.live_server import eventually
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+WHY = {"by": OPERATOR, "reason": "test"}
+
+
+class Session(threading.Thread):
+    """An operation in a database session of its own. `result()` waits for its end, and raises what it raised."""
+
+    def __init__(self, operation: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._operation, self._found, self._error = operation, None, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._found = self._operation()
+        except BaseException as error:  # noqa: BLE001 raised again by result()
+            self._error = error
+        finally:
+            connections.close_all()
+
+    def result(self) -> object:
+        self.join(60)
+        assert not self.is_alive()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
+def waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid <> %s)",
+                       [connection.connection.info.backend_pid])  # fmt: skip
+        return bool(cursor.fetchone()[0])
+
+
+@pytest.fixture
+def claim_in_progress(monkeypatch) -> Iterator[Callable[[int], tuple[Session, threading.Event]]]:
+    """Start a claim of so many jobs that stops after it took them, before it reads the time; set the event to go on."""
+    taken, go_on, original = threading.Event(), threading.Event(), claims._rows
+
+    def stopped(ids: list[int]) -> object:
+        taken.set()
+        assert go_on.wait(60)
+        return original(ids)
+
+    def begin(most: int) -> tuple[Session, threading.Event]:
+        worker = WorkerFactory()
+        monkeypatch.setattr(claims, "_rows", stopped)
+        session = Session(lambda: services.claim_many(worker=worker, offer=offer(worker), most=most))
+        assert taken.wait(60)
+        monkeypatch.setattr(claims, "_rows", original)
+        return session, go_on
+
+    yield begin
+    go_on.set()
+
+
+def test_jobs_that_started_before_a_rate_was_attached_do_not_count_against_it(claim_in_progress):
+    project = ProjectFactory()
+    for _ in range(5):
+        submitted(project)
+    claim, go_on = claim_in_progress(5)
+    rate = Session(lambda: services.set_rate(org_slug=project.organization.slug, per_hour=1, burst=1, **WHY))
+    eventually(waits_for_a_lock, 30)
+    go_on.set()
+    assert len(claim.result()) == 5
+    rate.result()
+    assert Limit.objects.get(kind=LimitKind.RATE).set_at > max(Lease.objects.values_list("leased_at", flat=True))
+    assert [str(finding) for finding in run_audit()] == []
+
+
+def test_a_changed_rate_keeps_the_starts_that_a_claim_in_progress_has_spent(claim_in_progress):
+    project = ProjectFactory()
+    org = project.organization.slug
+    for _ in range(12):
+        submitted(project)
+    services.set_rate(org_slug=org, per_hour=2, burst=6, **WHY)
+    worker = WorkerFactory()
+    assert services.claim(worker=worker, offer=offer(worker)) is not None
+    claim, go_on = claim_in_progress(5)
+    change = Session(lambda: services.set_rate(org_slug=org, per_hour=1, burst=6, **WHY))
+    eventually(waits_for_a_lock, 30)
+    go_on.set()
+    assert len(claim.result()) == 5
+    change.result()
+    assert services.claim_many(worker=worker, offer=offer(worker), most=6) == [], "the six starts are spent"
+    assert [str(finding) for finding in run_audit()] == []
+
+
+@contextmanager
+def uncommitted(operation: Callable[[], object]) -> Iterator[None]:
+    """Run an operation in another session, and commit it only at the end of the block."""
+    done, go_on = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with transaction.atomic():
+            operation()
+            done.set()
+            assert go_on.wait(60)
+
+    session = Session(run)
+    assert done.wait(60)
+    try:
+        yield
+    finally:
+        go_on.set()
+        session.result()
+
+
+def test_a_pause_that_gets_a_later_end_meanwhile_stays():
+    subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
+    services.pause(subject=subject, until=database_now() + timedelta(hours=1), **WHY)
+    Limit.objects.update(until=database_now())
+    key, later = Limit.objects.get().pk, database_now() + timedelta(hours=2)
+    terms = {"max_active": 0, "until": later, "note": "longer"}
+    with uncommitted(lambda: limits.apply_limit_change(LimitKind.PAUSE, subject, terms, source=None, **WHY)):
+        remove = Session(lambda: services.remove_expired(limit_id=key))
+        eventually(waits_for_a_lock, 30)
+    remove.result()
+    assert Limit.objects.get().until == later
+
+
+def test_failures_during_the_wait_for_a_reset_of_the_breaker_count_no_more(settings):
+    project = ProjectFactory()
+    org = project.organization.slug
+    settings.BREAKER = settings.BREAKER | {"least_jobs": 1}
+    job = submitted(project)
+    worker = WorkerFactory()
+    lease = services.claim(worker=worker, offer=offer(worker)).lease
+    Breaker.objects.create(org_slug=org, job_type=job.job_type, state=BreakerState.OPEN, opened_at=database_now())
+    with uncommitted(lambda: limits.advisory_xact_lock(limits.QUEUES_OF_ORGANIZATION, org)):
+        reset = Session(lambda: services.reset_breaker(org_slug=org, job_type=job.job_type, **WHY))
+        eventually(waits_for_a_lock, 30)
+        services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+    reset.result()
+    assert services.evaluate_breaker(org_slug=org, job_type=job.job_type) is None
+    assert Breaker.objects.get().state == BreakerState.CLOSED

@@ -1,0 +1,144 @@
+"""The trail cannot be changed, and a change by other means is found."""
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+
+from orchestrator import services
+from orchestrator.audit.runner import run_audit
+from runtime_jobs import events
+from runtime_jobs.models import Job, JobEvent, OperatorEvent
+from tests.factories import OPERATOR, WorkerFactory, submitted
+
+pytestmark = pytest.mark.django_db
+
+
+def refused(sql: str) -> str:
+    with pytest.raises(DatabaseError) as error, transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(sql)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("table", ["runtime_job_events", "operator_events"])
+@pytest.mark.parametrize("change", ["UPDATE {} SET created_at = now()", "DELETE FROM {}"])
+def test_events_cannot_be_changed_or_deleted(table, change):
+    submitted()
+    services.set_worker_state(worker_id=WorkerFactory().worker_id, state="draining", by=OPERATOR)
+    assert "append-only" in refused(change.format(table))
+
+
+def test_a_final_state_has_no_way_out_even_by_sql(leased):
+    services.fail(lease_ulid=leased.lease.lease_ulid, worker=leased.lease.worker, reason="checkout_failed")
+    assert "stays so" in refused(
+        "UPDATE runtime_jobs SET state = 'queued', finished_at = NULL, failure_reason = NULL, failure_class = NULL"
+    )
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE runtime_jobs SET state = 'succeeded', finished_at = now()",  # without a run
+        "UPDATE runtime_jobs SET state = 'failed', finished_at = now()",  # without a reason
+        "UPDATE runtime_jobs SET state = 'canceled', finished_at = now()",  # without a request
+        "UPDATE runtime_jobs SET state = 'failed', failure_reason = 'timed_out', failure_class = 'job'",  # not finished
+        "UPDATE runtime_jobs SET state = 'dreaming'",
+        "UPDATE runtime_jobs SET requeue_count = max_requeues + 1",
+        "UPDATE runtime_jobs SET automatic_retries_spent = automatic_retries + 1",
+        "UPDATE runtime_worker_leases SET state = 'expired'",  # without an end
+        "UPDATE runtime_worker_leases SET state = 'active', acknowledged_at = NULL",
+    ],
+)
+def test_nonsense_cannot_be_stored(leased, sql):
+    assert "violates check constraint" in refused(sql)
+
+
+def test_a_second_open_lease_cannot_be_stored(leased):
+    copy = (
+        "INSERT INTO runtime_worker_leases (lease_ulid, job_ulid, worker_id, pool, state, fence, session, ttl_seconds,"
+        " heartbeat_interval_seconds, acknowledge_within_seconds, leased_at, acknowledged_at, expires_at)"
+        " SELECT 'rtl_x', job_ulid, worker_id, pool, state, fence + 1, session, ttl_seconds,"
+        " heartbeat_interval_seconds, acknowledge_within_seconds, leased_at, acknowledged_at, expires_at"
+        " FROM runtime_worker_leases"
+    )
+    assert "one_open_lease_per_job" in refused(copy)
+
+
+def tamper(sql: str) -> None:
+    """As somebody with the keys to the database would."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL orchestrator.maintenance = 'update'")
+        cursor.execute(sql)
+        cursor.execute("SET LOCAL orchestrator.maintenance = 'delete'")
+
+
+def findings() -> set[str]:
+    return {finding.code for finding in run_audit(chains=True)}
+
+
+@pytest.fixture
+def audited():
+    """These tests break things on purpose."""
+
+
+def test_a_changed_event_is_found(leased):
+    tamper("UPDATE runtime_job_events SET actor_id = 'somebody else' WHERE seq = 2")
+    assert findings() == {"I8c"}
+    assert events.first_invalid_seq(leased.job.job_ulid) == 2
+
+
+def test_a_missing_event_is_found(leased):
+    tamper("UPDATE runtime_job_events SET actor_id = actor_id")
+    JobEvent.objects.filter(seq=2).delete()
+    assert {"I6", "I8", "I8h"} <= findings()
+
+
+def test_a_cut_off_tail_is_found(leased):
+    tamper("UPDATE runtime_job_events SET actor_id = actor_id")
+    JobEvent.objects.filter(seq=3).delete()
+    assert {"I8", "I8h"} <= findings()
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("UPDATE runtime_jobs SET fence = 7", "I4"),
+        ("UPDATE runtime_jobs SET state = 'queued'", "I2"),
+        ("UPDATE runtime_worker_leases SET state = 'revoked', completed_at = now()", "I3"),
+        ("UPDATE runtime_worker_leases SET state = 'expired', completed_at = leased_at", "I14"),
+        ("UPDATE runtime_jobs SET root_job_ulid = 'rtj_x'", "I22"),
+        ("UPDATE runtime_jobs SET retry_of_job_ulid = 'rtj_x'", "I10"),
+        ("UPDATE runtime_jobs SET event_seq = 9", "I8"),
+        ("UPDATE runtime_worker_leases SET acknowledged_at = leased_at - interval '1 s'", "I16"),
+        (
+            (
+                "INSERT INTO runtime_failure_explanations (job_ulid, category, confidence, summary, details, created_at)"
+                " SELECT job_ulid, 'USER', 'LOW', 'x', '', now() FROM runtime_jobs"
+            ),
+            "I26",
+        ),
+        (
+            (
+                "INSERT INTO runtime_job_artifacts (artifact_ulid, job_ulid, type, uri, created_at)"
+                " SELECT 'art_x', job_ulid, 'log', '', now() FROM runtime_jobs"
+            ),
+            "I27",
+        ),
+    ],
+)
+def test_the_audit_finds_what_no_constraint_can_refuse(leased, sql, code):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+    assert code in findings()
+
+
+def test_what_people_do_is_written_down_with_before_and_after():
+    worker = WorkerFactory()
+    services.set_worker_state(worker_id=worker.worker_id, state="maintenance", by=OPERATOR, note="new disk")
+    event = OperatorEvent.objects.get()
+    assert (event.action, event.actor, event.target) == ("worker.state", "operator:olga", worker.worker_id)
+    assert event.before == {"state": "active", "note": ""}
+    assert event.after == {"state": "maintenance", "note": "new disk"}
+
+
+def test_a_queue_of_one_has_an_intact_chain():
+    job = submitted()
+    assert Job.objects.get(pk=job.pk).event_head == JobEvent.objects.get(job=job).hash

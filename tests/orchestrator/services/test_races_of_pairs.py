@@ -1,0 +1,71 @@
+"""Every pair of verbs that can meet on one job. `PROOF_ROUNDS` makes it longer, and prints who won how often."""
+
+import functools
+import os
+import sys
+from collections import Counter
+
+import pytest
+
+from orchestrator import services
+from orchestrator.audit.runner import run_audit
+from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.states import FINAL_STATES
+from tests.factories import OPERATOR, ProjectFactory
+from tests.orchestrator.services.operation_pairs import (
+    HOUR,
+    PAIRS,
+    SPOKEN_ENDS,
+    VERBS,
+    cast,
+    has_one_winner,
+    ring,
+    scene_for,
+    winner,
+)
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1200)]
+
+ROUNDS = int(os.environ.get("PROOF_ROUNDS", "3"))
+
+
+def tell(pair: tuple[str, str], count: Counter[str]) -> None:
+    if ROUNDS >= 100:
+        said = ", ".join(f"{who} {times}" for who, times in sorted(count.items()))
+        sys.stderr.write(f"\n{' x '.join(pair):40} {sum(count.values()):7} rounds: {said}")
+
+
+@pytest.mark.parametrize("first", VERBS)
+def test_of_two_verbs_that_meet_there_is_one_story(first, monkeypatch, capsys):
+    with ring(monkeypatch) as meeting:
+        project, (holder, other) = ProjectFactory(), cast()
+        for pair in [pair for pair in PAIRS if pair[0] == first]:
+            count: Counter[str] = Counter()
+            for _ in range(ROUNDS):
+                scene = scene_for(pair, project, holder, other)
+                acts = [functools.partial(VERBS[name], scene.seen_by(place)) for place, name in enumerate(pair)]
+                answers = meeting.meet(*acts)
+                who = winner(pair, answers)
+                count[who] += 1
+                if has_one_winner(pair):
+                    assert who in pair, (pair, answers)
+                if pair[0] == pair[1] and pair[0] in SPOKEN_ENDS:
+                    assert who == "both", "the same word twice is answered twice the same"
+                assert_one_end(scene.job)
+                put_away(scene)
+            assert [str(finding) for finding in run_audit()] == [], pair
+            with capsys.disabled():
+                tell(pair, count)
+
+
+def assert_one_end(job_ulid):
+    ends = JobEvent.objects.filter(job_id=job_ulid, to_state__in=FINAL_STATES).count()
+    assert ends == Job.objects.get(job_ulid=job_ulid).is_final
+
+
+def put_away(scene):
+    """Whatever is left of the round: nobody shall claim it in the next one."""
+    for job_ulid in Job.objects.exclude(state__in=FINAL_STATES).values_list("job_ulid", flat=True):
+        at = scene.ends + 2 * HOUR
+        services.cancel(job_ulid=job_ulid, by=OPERATOR, deadline_seconds=30, now=at)
+        services.revoke(job_ulid=job_ulid, by=OPERATOR, reason="the round is over", now=at)

@@ -1,0 +1,152 @@
+"""How an operation writes: keys are matched by name, a refusal leaves nothing, a run that is taken fails its own entry."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+
+from leases.models import Lane
+from orchestrator import services
+from orchestrator.services import ArtifactRef, CompleteMessage, batch_calls
+from orchestrator.services import submission as services_submission
+from orchestrator.services.admission import load_context
+from orchestrator.services.dependencies import EMPTY_SNAPSHOT
+from orchestrator.services.finish import runs_in_use
+from orchestrator.services.unit_of_work import operation
+from runtime_jobs.errors import Conflict
+from runtime_jobs.models import Artifact, Job, JobEvent
+from tests.api_client import Caller
+from tests.factories import (
+    ALICE,
+    POLICY,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    claimed,
+    spec,
+    submission,
+    submitted,
+)
+
+LEASES = "/v1/runtime/leases"
+
+
+@pytest.mark.django_db
+def test_new_rows_get_their_own_keys_in_whatever_order_the_database_numbers_them():
+    """Keys that fall within one INSERT: sorted keys paired with rows put each job into the lane of another one."""
+    project = ProjectFactory()
+    other = ProjectFactory(organization=project.organization, slug="other")
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER SEQUENCE runtime_jobs_id_seq INCREMENT BY -1 RESTART WITH 1000 MAXVALUE 1000 MINVALUE 1")
+    made = services.submit_many(
+        [submission(one, spec()) for one in (project, other, project, other)],
+        policy_of=lambda _: POLICY,
+        default_pool="shared-linux",
+        by=ALICE,
+    ).results
+    assert [job.pk for job in made] == [1000, 999, 998, 997]
+    for job in made:
+        stored = Job.objects.get(job_ulid=job.job_ulid)
+        assert (stored.pk, stored.project_slug) == (job.pk, job.project_slug)
+        assert Lane.objects.get(pk=stored.lane_id).project_slug == job.project_slug
+    worker = WorkerFactory()
+    heads = dict(Lane.objects.values_list("project_slug", "head_id"))
+    of_project = {slug: {job.pk for job in made if job.project_slug == slug} for slug in heads}
+    assert all(head in of_project[slug] for slug, head in heads.items())
+    assert claimed(worker).job.project_slug in heads
+
+
+@pytest.mark.django_db
+def test_an_entry_that_is_refused_leaves_no_artifact(settings):
+    """Two entries name one run: the second is refused, with everything that it brought."""
+    worker, leases = WorkerFactory(), []
+    for _ in range(2):
+        submitted(ProjectFactory(slug="web", organization=OrganizationFactory(slug="sandtrace")))
+        leases.append(claimed(worker).lease)
+    words = {
+        lease.lease_ulid: CompleteMessage("run_1", artifacts=(ArtifactRef("log", f"https://x/{lease.pk}"),))
+        for lease in leases
+    }
+    answers = services.complete_many(words, worker=worker)
+    kept, refused = (answers[lease.lease_ulid] for lease in leases)
+    assert isinstance(refused, Conflict)
+    assert list(Artifact.objects.values_list("job_id", flat=True)) == [kept.job_ulid]
+    assert Job.objects.get(job_ulid=leases[1].job_id).state == "starting"
+
+
+@pytest.mark.django_db
+def test_a_refusal_after_an_immediate_write_undoes_the_whole_call(monkeypatch):
+    """The guard of the discipline: half of an entry is never left behind."""
+    submitted()
+    lease = claimed().lease
+
+    def writes_and_refuses(holding, *_):
+        Job.objects.filter(pk=holding.job.pk).update(log_bytes=7)
+        raise Conflict("no")
+
+    monkeypatch.setattr(batch_calls, "apply_success", writes_and_refuses)
+    with pytest.raises(RuntimeError, match="Refused after it was written: UPDATE"):
+        services.complete_many({lease.lease_ulid: CompleteMessage("run_1")}, worker=lease.worker)
+
+
+@pytest.mark.django_db
+def test_a_savepoint_undoes_what_was_decided_and_what_was_written():
+    @operation.operation
+    def attempt():
+        at = Job.objects.get(pk=first.pk).created_at
+        known = load_context([given.home], default_pool="shared-linux")
+        with pytest.raises(Conflict), operation.savepoint():  # noqa: PT012 the block is what is undone
+            job = services_submission.new_job(given, POLICY)
+            standing = services_submission.admit_job(job, given, known, EMPTY_SNAPSHOT)
+            services_submission.enqueue_job(job, given, standing, at=at, by=ALICE)
+            raise Conflict("late")
+        assert operation.current_unit_of_work().lanes == {}
+
+    project = ProjectFactory()
+    first = submitted(project)
+    given = submission(ProjectFactory(organization=project.organization, slug="new"), spec())
+    attempt()
+    assert Job.objects.count() == 1
+    assert JobEvent.objects.count() == 1
+    assert not Lane.objects.filter(project_slug="new").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_is_taken_meanwhile_fails_its_own_entry(monkeypatch, settings):
+    """With an external ingest nobody here knows whose run it is: two calls name one run, both have looked before."""
+    settings.INGEST_URL = "https://ingest.example"
+    project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"))
+    worker = WorkerFactory()
+    leases = []
+    for _ in range(4):
+        submitted(project)
+        leases.append(claimed(worker).lease.lease_ulid)
+    both_looked, looked = threading.Barrier(2), threading.local()
+
+    def look(words):
+        found = runs_in_use(words)
+        if not hasattr(looked, "once"):
+            looked.once = True
+            both_looked.wait(30)
+        return found
+
+    monkeypatch.setattr(batch_calls, "runs_in_use", look)
+
+    def complete(own, place):
+        runs = {own[0]: "run_shared", own[1]: f"run_{place}"}
+        results = [{"lease_id": name, "result": {"status": "uploaded", "ingest_run_id": runs[name]}} for name in own]
+        try:
+            return Caller(worker.token).post(f"{LEASES}/complete", {"leases": results})
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(complete, (leases[:2], leases[2:]), (0, 1)))
+    assert [answer.status_code for answer in answers] == [200, 200], [answer.content for answer in answers]
+    results = [answer.json()["results"] for answer in answers]
+    assert sorted(first["status"] for first, _ in results) == [200, 409]
+    assert {second["status"] for _, second in results} == {200}
+    refused = next(first for first, _ in results if first["status"] == 409)
+    assert refused["error"]["code"] == "conflict"
+    assert Job.objects.filter(state="succeeded").count() == 3

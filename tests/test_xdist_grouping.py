@@ -1,0 +1,48 @@
+"""Tests that share the machine stay in one process, and those of a file do."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from config.paths import BASE_DIR
+from tests import xdist_grouping
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "group"),
+    [
+        ("tests/orchestrator/devtools/test_up.py::test_it[2]", "servers"),
+        ("tests/chaos/test_chaos.py::test_it", "servers"),
+        ("tests/workers/engines/test_death.py::TestIt::test_it[a::b]", "sandboxes"),
+        ("tests/workers/report/test_rules.py::test_it", "tests/workers/report/test_rules.py"),
+    ],
+)
+def test_a_test_goes_with_its_group_or_its_file(nodeid, group):
+    assert xdist_grouping.group_of(nodeid) == group
+
+
+def test_the_groups_come_first():
+    names = [
+        "tests/leases/test_a.py::a",
+        "tests/workers/agent/test_b.py::b",
+        "tests/orchestrator/devtools/test_c.py::c",
+    ]
+    assert sorted(names, key=xdist_grouping.place_of) == list(reversed(names))
+
+
+def test_the_plugin_asks_for_it():
+    """It goes back to its own ways without a word. By those, of four tests each process has two."""
+    command = [sys.executable, "-m", "pytest", "--numprocesses", "2", "-v", "-p", "no:cacheprovider"]
+    told = subprocess.run(
+        [*command, f"{__file__}::{test_a_test_goes_with_its_group_or_its_file.__name__}"],
+        cwd=BASE_DIR,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(re.findall(r"^\[gw\d\].*PASSED", told.stdout, re.MULTILINE)) == 4
+    assert len(set(re.findall(r"^\[(gw\d)\].*PASSED", told.stdout, re.MULTILINE))) == 1

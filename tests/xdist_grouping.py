@@ -1,0 +1,41 @@
+"""Which test process runs which tests: those of one file stay together, and so do those that share the machine."""
+
+import os
+
+from xdist.scheduler import LoadScopeScheduling
+
+# Tests that share what a machine has once: slots, accounts, control groups, a server's processes. They take longest, so
+# they begin first.
+TOGETHER = {
+    "servers": ("tests/chaos/", "tests/orchestrator/devtools/", "tests/integration/"),
+    "sandboxes": ("tests/workers/agent/", "tests/workers/engines/"),
+}
+GROUPS = list(TOGETHER)
+
+
+def processes() -> int:
+    """One more than there are processors: many tests wait for processes of their own."""
+    return (os.cpu_count() or 1) + 1
+
+
+def group_of(nodeid: str) -> str:
+    file = nodeid.split("::", maxsplit=1)[0]
+    return next((name for name, folders in TOGETHER.items() if file.startswith(folders)), file)
+
+
+def place_of(nodeid: str) -> int:
+    """For sorting: the groups in their order, then the rest as it is."""
+    group = group_of(nodeid)
+    return GROUPS.index(group) if group in TOGETHER else len(GROUPS)
+
+
+class Distribution(LoadScopeScheduling):
+    """Groups by the names of the files. The plugin's own way by marks writes the group into a private attribute of the
+    test's name, which this pytest has no more: marked tests ran anywhere."""
+
+    def __init__(self, config, log=None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)

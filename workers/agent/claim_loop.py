@@ -1,0 +1,224 @@
+"""Claims jobs while there are free slots and runs each in a thread of its own, until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ulid import ULID
+
+from workers.agent.errors import (
+    LeaseRejected,
+    ProtocolError,
+    RequestRefused,
+    RequestRejected,
+    ServerUnreachable,
+    WorkerStartError,
+)
+from workers.agent.failpoints import failpoint
+from workers.agent.http.client import ClaimOffer, OrchestratorClient
+from workers.agent.http.wire import LeasePayload
+from workers.agent.retry import Backoff, RetryBudget, retry
+from workers.agent.slots import WorkerSlots
+from workers.agent.workspace import WorkFolder
+
+logger = logging.getLogger(__name__)
+
+# Also how long a first signal waits for a worker that is asking for work: cutting the question off could leave a job
+# leased to a worker that is gone.
+WAIT_SECONDS = 5.0
+WAIT_SECONDS_ONCE = 30.0
+REFUSED_SECONDS = 10.0  # until a worker that the server does not know asks again: its token may be rotated
+MAX_CLAIMED = 64  # in one call; the server's own bound
+SHUTDOWN_SECONDS = 10.0  # for the last words of jobs that a second signal stops
+
+
+class JobAttempt(Protocol):
+    """One job in one slot. `run` never raises; the others may come from any thread."""
+
+    def run(self) -> None: ...
+
+    def abandon(self) -> None:
+        """Stop the job now, tell the server, end."""
+        ...
+
+    def silence(self) -> None:
+        """Stop telling."""
+        ...
+
+
+@dataclass(frozen=True)
+class ActiveJob:
+    """A lease, and the slot for its job."""
+
+    lease: LeasePayload
+    slot: int
+
+
+class ClaimLoop:
+    def __init__(
+        self,
+        *,
+        client: OrchestratorClient,
+        offer: ClaimOffer,
+        slots: WorkerSlots,
+        folder: WorkFolder,
+        begin: Callable[[ActiveJob], JobAttempt],
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self._client = client
+        self._offer = offer
+        self._slots = slots
+        self._folder = folder
+        self._begin = begin
+        self._wait_seconds = wait_seconds
+        self._key, self._asked = str(ULID()), 0  # of a claim, and for how many: 0 while nothing has been asked
+        self._backoff = Backoff()
+        self.draining = threading.Event()
+        self._abandoning = threading.Event()
+        self._running: dict[threading.Thread, JobAttempt] = {}
+        self._guard = threading.Lock()
+
+    def drain(self) -> None:
+        """Claim no more, finish what runs."""
+        logger.info("stopping: no more claims, %d running", len(self._running))
+        self.draining.set()
+
+    def abandon(self) -> None:
+        """Stop what runs, too."""
+        with self._guard:
+            self._abandoning.set()
+            self.draining.set()
+            running = list(self._running.values())
+        logger.warning("stopping now: %d jobs are cut off", len(running))
+        for attempt in running:
+            attempt.abandon()
+
+    def run(self, *, once: bool = False) -> None:
+        """Work until drained, or for one claim. Returns when no job runs any more.
+
+        Raises StartRefused when the server will never let this worker claim."""
+        try:
+            while not self.draining.is_set():
+                worked = self._turn(once=once)
+                if once and worked is not None:
+                    return
+        finally:
+            self._see_out()
+
+    def _turn(self, *, once: bool) -> bool | None:
+        """Claim once. True: a job runs; False: there is none; None: nothing was asked, or there was no answer."""
+        if self._is_full():
+            self.draining.wait(5)
+            return None
+        slots = self._free_slots(once=once)
+        if not slots:
+            return None
+        claimed: list[ActiveJob] = []
+        try:
+            claimed = self._claim(slots, WAIT_SECONDS_ONCE if once else self._wait_seconds)
+        except (ServerUnreachable, RequestRejected, ProtocolError) as trouble:
+            self._hear(trouble, once=once)
+            return None
+        finally:
+            for slot in slots[len(claimed) :]:
+                self._slots.give_back(slot)
+        self._backoff.reset()
+        self._ask_anew()
+        for one in claimed:
+            self._launch(one)
+        return bool(claimed)
+
+    def _free_slots(self, *, once: bool) -> list[int]:
+        """All that are free; after trouble on the way as many as then, because a key belongs to one request."""
+        slot = self._slots.take(within=1)
+        if slot is None:
+            return []
+        self._asked = self._asked or (1 if once else MAX_CLAIMED)
+        slots = [slot, *self._slots.take_free(self._asked - 1)]
+        self._asked = len(slots)
+        return slots
+
+    def _ask_anew(self) -> None:
+        self._key, self._asked = str(ULID()), 0
+
+    def _claim(self, slots: list[int], wait_seconds: float) -> list[ActiveJob]:
+        leases = self._client.claim(self._offer, wait_seconds=wait_seconds, key=self._key, most=len(slots))
+        if leases:
+            failpoint("worker.claimed")
+        return [ActiveJob(lease, slot) for lease, slot in zip(leases, slots, strict=False)]
+
+    def _hear(self, trouble: Exception, *, once: bool) -> None:
+        """The same key again after trouble on the way, so that a lease whose answer was lost is handed out again."""
+        if isinstance(trouble, LeaseRejected):
+            raise WorkerStartError("a newer process of this worker has taken over")
+        if not isinstance(trouble, ServerUnreachable):
+            self._ask_anew()
+        if once and isinstance(trouble, RequestRefused):
+            raise WorkerStartError(f"the server refuses the claim: {trouble}")
+        logger.warning("no claim: %s", trouble)
+        longer = REFUSED_SECONDS if isinstance(trouble, RequestRefused) else getattr(trouble, "retry_after", None)
+        self.draining.wait(self._backoff.next(longer))
+
+    def _launch(self, claimed: ActiveJob) -> None:
+        logger.info("job %s: claimed for slot %d", claimed.lease.job.job_id, claimed.slot)
+        if self.draining.is_set():
+            self._give_back(claimed)
+            return
+        attempt = self._begin(claimed)
+        # A thread that lives as long as the job: what it starts dies with it.
+        thread = threading.Thread(target=self._work, args=(attempt, claimed.slot), daemon=True)
+        with self._guard:
+            self._running[thread] = attempt
+            thread.start()
+            late = self._abandoning.is_set()
+        if late:
+            attempt.abandon()
+
+    def _work(self, attempt: JobAttempt, slot: int) -> None:
+        try:
+            attempt.run()
+        finally:
+            with self._guard:
+                self._running.pop(threading.current_thread(), None)
+            self._slots.give_back(slot)
+
+    def _give_back(self, claimed: ActiveJob) -> None:
+        job_id = claimed.lease.job.job_id
+        try:
+            retry(
+                lambda: self._client.release(claimed.lease, "the worker is stopping", unable=False),
+                pause=RetryBudget(self._abandoning, SHUTDOWN_SECONDS),
+            )
+            logger.info("job %s: given back, the worker is stopping", job_id)
+        except (ServerUnreachable, RequestRejected) as trouble:
+            logger.warning("job %s: could not be given back: %s", job_id, trouble)
+        finally:
+            self._slots.give_back(claimed.slot)
+
+    def _see_out(self) -> None:
+        while self._now_running() and not self._abandoning.is_set():
+            self._abandoning.wait(0.1)
+        self._wait_for_jobs(SHUTDOWN_SECONDS)
+        for attempt in self._now_running():
+            attempt.silence()
+        self._wait_for_jobs(2)
+
+    def _wait_for_jobs(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._now_running() and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def _now_running(self) -> list[JobAttempt]:
+        with self._guard:
+            return list(self._running.values())
+
+    def _is_full(self) -> bool:
+        full = self._folder.is_nearly_full()
+        if full:
+            logger.error("%s has less than a tenth of its disk free: no claims until there is more", self._folder.path)
+        return full

@@ -1,0 +1,41 @@
+"""What every job of this worker is done with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workers.agent.checkout import Checkout
+from workers.agent.heartbeat import HeartbeatSender
+from workers.agent.http.client import OrchestratorClient
+from workers.agent.http.wire import JobPayload
+from workers.agent.result_delivery import ResultDelivery
+from workers.agent.result_spool import ResultSpool
+from workers.agent.workspace import WorkFolder
+from workers.engines.contract import Engine, RunLimits
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """`offered`: the capabilities that the engine has proven."""
+
+    worker_id: str
+    client: OrchestratorClient
+    heartbeat: HeartbeatSender
+    engine: Engine
+    offered: frozenset[str]
+    checkout: Checkout
+    folder: WorkFolder
+    spool: ResultSpool
+    delivery: ResultDelivery
+    limits: RunLimits = field(default_factory=RunLimits)
+
+    def lacks(self, job: JobPayload) -> list[str]:
+        """What this job asks for and cannot have here, in words."""
+        work, steps = job.work, job.steps
+        lacking = {
+            f"isolation by {work.least_isolation}": not self.engine.isolation.satisfies(work.least_isolation),
+            "network through the egress proxy": work.allow_network and "egress" not in self.offered,
+            "a command that may not start others": not work.allow_exec and "exec_control" not in self.offered,
+            "images": steps is not None and steps.image is not None,
+        }
+        return [name for name, lacks in lacking.items() if lacks]

@@ -1,0 +1,260 @@
+"""The native API as a worker speaks it: one method a call, one try each, problem documents turned into typed errors.
+
+Every call here may be repeated: a claim by its Idempotency-Key, a chunk by its number, a final message by its content.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import email.utils
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workers.agent.credentials import TokenFile
+from workers.agent.errors import (
+    LeaseRejected,
+    ProtocolError,
+    RequestRefused,
+    RequestRejected,
+    ServerConflict,
+    ServerUnreachable,
+)
+from workers.agent.failpoints import failpoint
+from workers.agent.http import wire
+from workers.agent.http.transport import ANSWER_BYTES, HttpResponseData, Timeouts, Transport
+from workers.agent.http.wire import LeasePayload
+from workers.agent.sanitize import one_line
+
+LEASES = "/v1/runtime/leases"
+BUSY = frozenset({408, 425, 429})  # the same request may succeed later
+
+
+@dataclass(frozen=True)
+class HeartbeatResponse:
+    """The answer to a heartbeat. `cancel_deadline_seconds`: how long until the server cancels without us."""
+
+    cancel_requested: bool = False
+    cancel_reason: str | None = None
+    cancel_deadline_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class ClaimOffer:
+    """What this worker claims with."""
+
+    worker_id: str
+    pool: str
+    capabilities: dict[str, bool]
+
+    def body(self, wait_seconds: float, most: int) -> dict[str, Any]:
+        many = {} if most == 1 else {"max_leases": most}
+        return many | {
+            "worker_id": self.worker_id,
+            "pool": self.pool,
+            "capabilities": self.capabilities,
+            "job_types": list(wire.JOB_TYPES),
+            "wait_seconds": wait_seconds,
+            "acknowledge": True,
+        }
+
+
+class OrchestratorClient:
+    """All calls raise Unreachable (try again), StaleLease, Conflict or Refused (do not)."""
+
+    def __init__(self, server: str, token: TokenFile, session: str) -> None:
+        headers = {"Worker-Session": session, "User-Agent": "runtime-orchestrator-worker"}
+        self._transport = Transport(server, token.current, headers)
+        self._token = token
+        self._patience = Timeouts(connect=5, read=15, total=20)
+
+    @property
+    def server(self) -> str:
+        return self._transport.origin
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def claim(self, offer: ClaimOffer, *, wait_seconds: float, key: str, most: int = 1) -> list[LeasePayload]:
+        """Ask for up to `most` jobs, waiting at the server until there is one. Raises Malformed, too, where none of
+        those that came can be read."""
+        patience = Timeouts(connect=5, read=wait_seconds + 15, total=wait_seconds + 20)
+        asked = offer.body(wait_seconds, most)
+        headers = {"Idempotency-Key": key}
+        body = self._post(LEASES, asked, patience, headers, on_sent=_claim_sent, limit=most * ANSWER_BYTES)
+        if body is None:
+            return []
+        sent = body.get("leases", [body])
+        if not isinstance(sent, list) or not sent:
+            raise ProtocolError("leases")
+        return self._readable(sent)
+
+    def _readable(self, sent: list[Any]) -> list[LeasePayload]:
+        """What cannot be read costs nobody but itself."""
+        leases, odd = [], []
+        for one in sent:
+            try:
+                leases.append(wire.lease(one))
+            except ProtocolError as what:
+                odd.append((one, what))
+        for one, why in odd:
+            # Beside jobs that can be run, one that cannot be given back is left to its window.
+            with contextlib.suppress(*(ServerUnreachable, RequestRejected) if leases else ()):
+                self._decline(one, f"this worker does not understand the job's {why}")
+        if odd and not leases:
+            raise odd[0][1]
+        return leases
+
+    def _decline(self, sent: Any, message: str) -> None:
+        """Give back what cannot even be read, so that another worker gets it at once."""
+        lease_id = sent.get("lease_id") if isinstance(sent, dict) else None
+        if isinstance(lease_id, str) and wire.IDENTIFIER.fullmatch(lease_id):
+            self._post(f"{LEASES}/{lease_id}/release", {"message": message, "unable": True}, self._patience)
+
+    def acknowledge(self, lease: LeasePayload) -> None:
+        self._speak(lease, "acknowledge", {})
+
+    def heartbeat(self, lease: LeasePayload, progress: dict[str, Any], *, within: float) -> HeartbeatResponse:
+        """Renew the lease, hearing whether to cancel; gives up `within` so many seconds."""
+        body = self._speak(lease, "heartbeat", progress, self._patience.within(within))
+        return _beat(body)
+
+    def heartbeat_many(
+        self, told: Sequence[tuple[LeasePayload, dict[str, Any]]], *, within: float
+    ) -> list[HeartbeatResponse | LeaseRejected | ServerConflict | RequestRefused | ServerUnreachable | ProtocolError]:
+        """The same for many leases in one call: for each the answer, or what the call for one would have raised."""
+        body = {"leases": [{"lease_id": lease.lease_id, **progress} for lease, progress in told]}
+        answer = self._post(f"{LEASES}/heartbeat", body, self._patience.within(within)) or {}
+        results = answer.get("results")
+        if not isinstance(results, list) or len(results) != len(told):
+            raise ProtocolError("results")
+        return [_beat_among(result, lease) for result, (lease, _) in zip(results, told, strict=True)]
+
+    def report(self, lease: LeasePayload, phase: str) -> None:
+        self._speak(lease, "report", {"phase": phase})
+
+    def log(self, lease: LeasePayload, seq: int, chunk: bytes, *, step: int = 0) -> None:
+        self._speak(lease, "logs", {"step": step, "seq": seq, "chunk": base64.b64encode(chunk).decode()})
+
+    def complete(self, lease: LeasePayload, result: dict[str, Any]) -> None:
+        self._speak(lease, "complete", {"result": {"status": "uploaded", **result}})
+
+    def fail(self, lease: LeasePayload, result: dict[str, Any]) -> None:
+        self._speak(lease, "fail", {"result": {"status": "failed", **result}})
+
+    def acknowledge_cancel(self, lease: LeasePayload, message: str) -> None:
+        self._speak(lease, "acknowledge-cancel", {"message": message})
+
+    def release(self, lease: LeasePayload, message: str, *, unable: bool) -> None:
+        """Give the job back unexecuted. `unable`: not to this worker again, the machine is too weak for it."""
+        self._speak(lease, "release", {"message": message, "unable": unable})
+
+    def _speak(
+        self, lease: LeasePayload, verb: str, body: dict[str, Any], patience: Timeouts | None = None
+    ) -> dict[str, Any]:
+        return self._post(f"{LEASES}/{lease.lease_id}/{verb}", body, patience or self._patience) or {}
+
+    def _post(
+        self,
+        path: str,
+        body: dict[str, Any],
+        patience: Timeouts,
+        headers: dict[str, str] | None = None,
+        *,
+        on_sent: Callable[[], None] | None = None,
+        limit: int = ANSWER_BYTES,
+    ) -> dict[str, Any] | None:
+        answer = self._transport.post(
+            path, encoded(body), patience=patience, headers=headers, on_sent=on_sent, limit=limit
+        )
+        if answer.status == 401:
+            self._token.refused()
+        return _parse_response(answer)
+
+
+def _claim_sent() -> None:
+    failpoint("worker.claim.sent")
+
+
+def encoded(body: dict[str, Any]) -> bytes:
+    """Return `body` as it is sent."""
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def retry_after(answer: HttpResponseData) -> float | None:
+    """Read Retry-After, as seconds or as a date, or None if it is absent or nonsense."""
+    text = answer.headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdecimal():
+        return float(text[:9])
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def _parse_response(answer: HttpResponseData) -> dict[str, Any] | None:
+    if answer.status in {200, 201}:
+        return _document(answer)
+    if answer.status == 204:
+        return None
+    if answer.status in BUSY or answer.status >= 500:
+        raise ServerUnreachable(f"the server answered {answer.status}", retry_after(answer))
+    raise _refusal(answer)
+
+
+def _document(answer: HttpResponseData) -> dict[str, Any]:
+    try:
+        body = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        body = None
+    if answer.oversize or not isinstance(body, dict):
+        # Something between us and the server answered in its place: as good as no answer.
+        raise ServerUnreachable(f"the server answered {answer.status} without a JSON object")
+    return body
+
+
+def _refusal(answer: HttpResponseData) -> LeaseRejected | ServerConflict | RequestRefused:
+    try:
+        problem = _document(answer)
+    except ServerUnreachable:
+        problem = {}
+    return _refused(answer.status, problem)
+
+
+def _refused(status: int, problem: dict[str, Any]) -> LeaseRejected | ServerConflict | RequestRefused:
+    code, detail = one_line(problem.get("code", "unknown"), 64), one_line(problem.get("detail", ""), 300)
+    if status == 409 and code == "stale_lease":
+        return LeaseRejected(one_line(problem.get("reason", "unknown"), 64))
+    if status == 409:
+        return ServerConflict(code, detail, problem)
+    return RequestRefused(status, code, detail)
+
+
+def _beat_among(
+    result: Any, lease: LeasePayload
+) -> HeartbeatResponse | LeaseRejected | ServerConflict | RequestRefused | ServerUnreachable | ProtocolError:
+    """One of the results of a call for many, which must be this lease's."""
+    if not isinstance(result, dict) or result.get("lease_id") != lease.lease_id:
+        return ProtocolError("lease_id")
+    status, error = result.get("status"), result.get("error")
+    try:
+        if status == 200 and isinstance(result.get("body"), dict):
+            return _beat(result["body"])
+    except ProtocolError as odd:
+        return odd
+    if type(status) is not int or not isinstance(error, dict):
+        return ProtocolError("results")
+    if status in BUSY or status >= 500:
+        return ServerUnreachable(f"the server answered {status}")
+    return _refused(status, error)
+
+
+def _beat(body: dict[str, Any]) -> HeartbeatResponse:
+    deadline = body.get("cancel_deadline_seconds")
+    if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
+        raise ProtocolError("cancel_deadline_seconds")
+    reason = body.get("cancel_reason")
+    return HeartbeatResponse(body.get("cancel_requested") is True, one_line(reason, 200) if reason else None, deadline)

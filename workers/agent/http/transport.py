@@ -1,0 +1,140 @@
+"""Sends one JSON request and brings back one answer: within a total time, of a limited size, by no redirect.
+
+Raises Unreachable for every trouble on the way, with a text that never holds the path: lease ids are part of paths.
+"""
+
+from __future__ import annotations
+
+import http.client
+import http.cookiejar
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+from requests import PreparedRequest, Response
+
+from workers.agent.errors import ServerUnreachable, WorkerStartError
+from workers.agent.http.deadline import RequestDeadline, TimedAdapter
+
+ANSWER_BYTES = 1 << 20
+TROUBLE = (
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+    http.client.HTTPException,
+    OSError,
+    ValueError,  # a TLS stream that was shut while it was read
+)
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+# Its debug and warning lines carry whole URLs, and a lease id is part of some.
+logging.getLogger("urllib3").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long one try may take, in seconds: to connect, between two bytes, and in all."""
+
+    connect: float = 5.0
+    read: float = 30.0
+    total: float = 120.0
+
+    def within(self, seconds: float) -> Timeouts:
+        """Return the same, but over after at most `seconds`."""
+        return Timeouts(min(self.connect, seconds), min(self.read, seconds), min(self.total, seconds))
+
+
+@dataclass(frozen=True)
+class HttpResponseData:
+    """What came back. `oversize`: the body was longer than allowed and has been left unread from there."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    oversize: bool = False
+
+
+class _Bearer(requests.auth.AuthBase):
+    """Also keeps `requests` from looking for credentials in ~/.netrc."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        if token := self._token():
+            request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+
+class Transport:
+    """One origin, its connections kept and shared by all threads. `token` is asked for before every request."""
+
+    def __init__(self, origin: str, token: Callable[[], str], headers: Mapping[str, str] | None = None) -> None:
+        self.origin = trusted_origin(origin)
+        self._session = requests.Session()
+        self._session.auth = _Bearer(token)
+        self._session.headers.update({"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})})
+        self._session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
+        # A proxy of the environment is for the world outside, never for this machine.
+        self._session.trust_env = urlsplit(self.origin).hostname not in LOOPBACK
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, TimedAdapter(pool_maxsize=256, max_retries=0))
+
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        patience: Timeouts,
+        headers: Mapping[str, str] | None = None,
+        on_sent: Callable[[], None] | None = None,
+        limit: int = ANSWER_BYTES,
+    ) -> HttpResponseData:
+        """POST `body` (JSON) and return the answer, whatever its status, if it has `limit` bytes at most. Raises
+        Unreachable."""
+        sent = {"Content-Type": "application/json; charset=utf-8", **(headers or {})}
+        with RequestDeadline(patience.total, on_sent) as deadline:
+            try:
+                response = self._session.post(
+                    self.origin + path,
+                    data=body,
+                    headers=sent,
+                    timeout=(patience.connect, patience.read),
+                    allow_redirects=False,
+                    stream=True,
+                )
+                answer = _read(response, limit)
+            except TROUBLE as error:
+                trouble = f"no answer within {patience.total:g} s" if deadline.passed else type(error).__name__
+                # The cause's own text holds the URL: it must not be chained.
+                raise ServerUnreachable(f"{self.origin}: {trouble}") from None
+        if deadline.passed:
+            raise ServerUnreachable(f"{self.origin}: no answer within {patience.total:g} s")
+        return answer
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def trusted_origin(url: str) -> str:
+    """Return scheme and host (and path prefix) of `url`, or raise StartRefused: https, or http to this machine only."""
+    parts = urlsplit(url)
+    plain_here = parts.scheme == "http" and parts.hostname in LOOPBACK
+    if not (parts.scheme == "https" or plain_here) or not parts.hostname:
+        raise WorkerStartError(
+            f"{parts.scheme}://{parts.hostname}: tokens go there: https, or http to this machine only"
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise WorkerStartError("the server's URL must not carry user, password, query or fragment")
+    return url.rstrip("/")
+
+
+def _read(response: Response, limit: int) -> HttpResponseData:
+    body = bytearray()
+    with response:
+        for piece in response.iter_content(1 << 16):
+            body += piece
+            if len(body) > limit:
+                return HttpResponseData(response.status_code, response.headers, bytes(body[:limit]), oversize=True)
+    return HttpResponseData(response.status_code, response.headers, bytes(body))

@@ -1,0 +1,238 @@
+"""The claim's answer as frozen values: dict in, dataclass out; unknown members are ignored, wrong ones refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from workers.agent.errors import ProtocolError
+from workers.engines.contract import Isolation
+
+T = TypeVar("T")
+IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")  # becomes part of a path and of file names
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RUNTIME, STEPS = "runtime", "steps"
+JOB_TYPES = (RUNTIME, STEPS)  # what this worker claims
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True)
+class SourcePayload:
+    repo_url: str
+    git_commit: str
+    ref: str | None
+    pull_request_number: int | None
+
+
+@dataclass(frozen=True)
+class WorkPayload:
+    """How a job must be held, whatever it does."""
+
+    working_directory: str
+    timeout_seconds: float
+    allow_network: bool
+    allow_exec: bool
+    least_isolation: Isolation
+    egress: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExecutionPayload(WorkPayload):
+    """Type `runtime`: one command, with a run for ingest."""
+
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PatternPayload:
+    """Which files a job leaves on purpose."""
+
+    type: str
+    path_glob: str
+
+
+@dataclass(frozen=True)
+class StepsPayload(WorkPayload):
+    """Type `steps`: lines for the shell."""
+
+    steps: tuple[str, ...]
+    environment: dict[str, str]
+    artifacts: tuple[PatternPayload, ...]
+    image: str | None
+
+
+@dataclass(frozen=True)
+class TriggerPayload:
+    kind: str
+    actor: str | None
+
+
+@dataclass(frozen=True)
+class JobPayload:
+    job_id: str
+    org_slug: str
+    project_slug: str
+    source: SourcePayload | None
+    execution: ExecutionPayload | None
+    steps: StepsPayload | None
+    trigger: TriggerPayload
+    retry_of: str | None
+    unsent_run: dict[str, Any] | None = field(default=None, repr=False)  # upload this; execute nothing
+
+    @property
+    def work(self) -> WorkPayload:
+        """What is to be done, by its type."""
+        found = self.execution or self.steps
+        assert found is not None  # noqa: S101 whoever read the claim has seen to it
+        return found
+
+
+@dataclass(frozen=True)
+class LeasePayload:
+    """A right to run one job. `lease_id` is a capability: it goes into requests and the spool, nowhere else."""
+
+    lease_id: str = field(repr=False)
+    job: JobPayload
+    fence: int
+    ttl_seconds: float
+    heartbeat_interval_seconds: float
+    acknowledge_within_seconds: float
+    sent: dict[str, Any] = field(repr=False)  # as it came, for the spool
+
+
+def lease(body: Any) -> LeasePayload:
+    """Read the answer to a claim. Raises Malformed, which names the member and never its value."""
+    outer = _object(body, "answer")
+    job = _object(outer.get("job"), "job")
+    return LeasePayload(
+        lease_id=_identifier(outer, "lease_id"),
+        job=_job(job),
+        fence=_take(job, "fence", int),
+        ttl_seconds=_seconds(job, "lease_ttl_seconds"),
+        heartbeat_interval_seconds=_seconds(job, "heartbeat_interval_seconds"),
+        acknowledge_within_seconds=_seconds(job, "acknowledge_within_seconds"),
+        sent=outer,
+    )
+
+
+def _job(job: dict[str, Any]) -> JobPayload:
+    trigger = _object(job.get("trigger"), "trigger")
+    kind = _take(job, "job_type", str, RUNTIME)
+    if kind not in JOB_TYPES:
+        raise ProtocolError("job_type")
+    source = job.get("source")
+    return JobPayload(
+        job_id=_identifier(job, "job_id"),
+        org_slug=_take(job, "org_slug", str),
+        project_slug=_take(job, "project_slug", str),
+        source=None if kind == STEPS and source is None else _source(_object(source, "source")),
+        execution=_execution(_object(job.get("execution"), "execution")) if kind == RUNTIME else None,
+        steps=_steps(_object(job.get("steps"), "steps")) if kind == STEPS else None,
+        trigger=TriggerPayload(_take(trigger, "kind", str), _take(trigger, "actor", str, None)),
+        retry_of=_take(job, "retry_of", str, None),
+        unsent_run=_take(job, "unsent_run", dict, None),
+    )
+
+
+def _source(source: dict[str, Any]) -> SourcePayload:
+    commit = _take(source, "git_commit", str)
+    if not COMMIT.fullmatch(commit):
+        raise ProtocolError("git_commit")
+    return SourcePayload(
+        repo_url=_take(source, "repo_url", str),
+        git_commit=commit,
+        ref=_take(source, "ref", str, None),
+        pull_request_number=_take(source, "pull_request_number", int, None),
+    )
+
+
+def _execution(execution: dict[str, Any]) -> ExecutionPayload:
+    command = _strings(execution, "command", None)
+    if not command:
+        raise ProtocolError("command")
+    return ExecutionPayload(command=command, allow_exec=_take(execution, "allow_exec", bool), **_terms(execution))
+
+
+def _steps(steps: dict[str, Any]) -> StepsPayload:
+    lines = _strings(steps, "steps", None)
+    if not lines:
+        raise ProtocolError("steps")
+    return StepsPayload(
+        steps=lines,
+        environment=_environment(_take(steps, "environment", dict, {})),
+        artifacts=tuple(_pattern(_object(one, "artifacts")) for one in _take(steps, "artifacts", list, [])),
+        image=_take(steps, "image", str, None),
+        allow_exec=True,
+        **_terms(steps),
+    )
+
+
+def _terms(work: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "working_directory": _take(work, "working_directory", str, "."),
+        "timeout_seconds": _seconds(work, "timeout_seconds"),
+        "allow_network": _take(work, "allow_network", bool),
+        "least_isolation": _isolation(work),
+        "egress": _strings(work, "egress", []),
+    }
+
+
+def _environment(named: dict[str, Any]) -> dict[str, str]:
+    for name, value in named.items():
+        if not VARIABLE.fullmatch(name) or not isinstance(value, str) or "\0" in value:
+            raise ProtocolError("environment")
+    return named
+
+
+def _pattern(pattern: dict[str, Any]) -> PatternPayload:
+    return PatternPayload(_take(pattern, "type", str), _take(pattern, "path_glob", str))
+
+
+def _isolation(execution: dict[str, Any]) -> Isolation:
+    # A level that this worker has never heard of must not be mistaken for a weak one.
+    name = _take(execution, "least_isolation", str, Isolation.NAMESPACES.value)
+    try:
+        return Isolation(name)
+    except ValueError:
+        raise ProtocolError("least_isolation") from None
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(name)
+    return value
+
+
+def _take(holder: dict[str, Any], name: str, kind: type[T], default: Any = _REQUIRED) -> T:
+    value = holder.get(name)
+    if value is None and default is not _REQUIRED:
+        return default
+    # In Python a bool is an int; on the wire it is not.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ProtocolError(name)
+    return value
+
+
+def _identifier(holder: dict[str, Any], name: str) -> str:
+    value = _take(holder, name, str)
+    if not IDENTIFIER.fullmatch(value):
+        raise ProtocolError(name)
+    return value
+
+
+def _seconds(holder: dict[str, Any], name: str) -> float:
+    value = holder.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**9:
+        raise ProtocolError(name)
+    return float(value)
+
+
+def _strings(holder: dict[str, Any], name: str, default: list[str] | None) -> tuple[str, ...]:
+    value = holder.get(name, default)
+    if value is None and default is not None:
+        value = default
+    if not isinstance(value, list) or not all(isinstance(item, str) and "\0" not in item for item in value):
+        raise ProtocolError(name)
+    return tuple(value)

@@ -1,0 +1,51 @@
+"""Stops a job before the server may give it to another worker, when the server has not answered for too long.
+
+In a thread that does nothing else: a heartbeat may hang in a look-up of a name just when time runs out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from workers.agent.active_leases import ActiveLeases, boottime
+from workers.agent.crash import CrashHandler
+
+logger = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 0.25
+
+
+class LeaseWatchdog:
+    def __init__(
+        self,
+        holdings: ActiveLeases,
+        clock: Callable[[], float] = boottime,
+        *,
+        crash_handler: CrashHandler | None = None,
+    ) -> None:
+        self._holdings = holdings
+        self._clock = clock
+        self._closing = threading.Event()
+        run = (crash_handler or CrashHandler()).run
+        self._thread = threading.Thread(target=run, args=(self._run,), name="trust-window", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def look(self) -> None:
+        """Give up every lease whose time has passed."""
+        now = self._clock()
+        for held in self._holdings.all():
+            if now >= held.trust_until:
+                self._holdings.discard(held)
+                logger.error("job %s: no word from the server for too long: lease given up", held.lease.job.job_id)
+                held.holder.lost("no word from the server")
+
+    def _run(self) -> None:
+        while not self._closing.wait(PERIOD_SECONDS):
+            self.look()

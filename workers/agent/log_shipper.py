@@ -1,0 +1,172 @@
+"""Sends what the command prints to the server while it runs. Never holds up the command: what cannot be sent in time
+is dropped, and the log says how much."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable
+from workers.agent.retry import Backoff
+from workers.agent.sanitize import counted
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 512 << 10
+BUFFER_BYTES = 8 << 20
+PERIOD_SECONDS = 0.5
+MAX_CONFLICTS = 5
+
+Send = Callable[[int, bytes], None]
+
+
+class Buffer:
+    """Bytes in order, at most `room` of them, with a marker where some had to be dropped. Safe between two threads."""
+
+    def __init__(self, room: int = BUFFER_BYTES) -> None:
+        self._room = room
+        self._pieces: deque[bytes] = deque()
+        self._held = 0
+        self._dropped = 0
+        self._guard = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        with self._guard:
+            fits = data[: max(self._room - self._held, 0)] if not self._dropped else b""
+            if fits:
+                self._pieces.append(fits)
+                self._held += len(fits)
+            self._dropped += len(data) - len(fits)
+
+    def take(self, most: int) -> bytes:
+        """Remove and return the next bytes, b"" if there are none."""
+        with self._guard:
+            if not self._pieces:
+                return self._marker()
+            taken = bytearray()
+            while self._pieces and len(taken) < most:
+                piece = self._pieces.popleft()
+                room = most - len(taken)
+                taken += piece[:room]
+                if len(piece) > room:
+                    self._pieces.appendleft(piece[room:])
+            self._held -= len(taken)
+            return bytes(taken)
+
+    def _marker(self) -> bytes:
+        # Everything before the gap is gone from here, so this is its place.
+        dropped, self._dropped = self._dropped, 0
+        return f"\n[{counted(dropped, 'byte')} of output were dropped here]\n".encode() if dropped else b""
+
+
+class LogShipper:
+    """One step's output: `write` from the engine's thread, sent from a thread of its own, in order, numbered from 0.
+
+    `stale` is called when the server says that the lease is over. `after` is the pump of the step before, which is sent
+    first: whoever reads along would miss what comes later of an earlier step."""
+
+    def __init__(
+        self,
+        send: Send,
+        stale: Callable[[LeaseRejected], None],
+        *,
+        period: float = PERIOD_SECONDS,
+        after: LogShipper | None = None,
+    ) -> None:
+        self._send = send
+        self._stale = stale
+        self._period = period
+        self._after = after
+        self._buffer = Buffer()
+        self._seq = 0
+        self._conflicts = 0
+        self._backoff = Backoff(first=0.5, longest=10)
+        self._closing = threading.Event()
+        self._deaf = threading.Event()  # nothing more can be sent, ever
+        self._give_up_at = float("inf")
+        self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def write(self, data: bytes) -> None:
+        """Take output; never waits."""
+        if not self._deaf.is_set():
+            self._buffer.write(data)
+
+    def finish(self) -> None:
+        """No more output comes; what is left is sent, until `close` sets an end to that."""
+        self._closing.set()
+
+    def close(self, *, within: float) -> None:
+        """Send what is left, and what is left of the steps before, giving up after so many seconds; 0 gives up at
+        once."""
+        self._give_up_at = time.monotonic() + within
+        if self._after is not None:
+            self._after.close(within=within)
+            within = max(self._give_up_at - time.monotonic(), 0.0)
+        if within <= 0:
+            self._deaf.set()
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(within + 1)
+
+    def _run(self) -> None:
+        if self._after is not None:
+            self._after._thread.join()  # noqa: SLF001 another of its own kind
+        while not self._deaf.is_set():
+            chunk = self._buffer.take(CHUNK_BYTES)
+            if chunk:
+                self._deliver(chunk)
+            elif self._closing.is_set():
+                return
+            if len(chunk) < CHUNK_BYTES:  # a full one means that more is waiting
+                self._closing.wait(self._period)
+
+    def _deliver(self, chunk: bytes) -> None:
+        """Send this chunk until the server has it, or there is no sense in it any more."""
+        while not self._deaf.is_set():
+            try:
+                self._send(self._seq, chunk)
+            except ServerUnreachable as trouble:
+                self._wait(self._backoff.next(trouble.retry_after))
+            except ServerConflict as conflict:
+                if self._is_there(conflict):
+                    return
+            except LeaseRejected as stale:
+                self._deaf.set()
+                self._stale(stale)
+            except RequestRefused as refusal:
+                logger.warning("the server takes no more of this log: %s", refusal)
+                self._deaf.set()
+            else:
+                self._seq += 1
+                self._conflicts = 0
+                self._backoff.reset()
+                return
+
+    def _is_there(self, conflict: ServerConflict) -> bool:
+        """Follow the server's count. True: it has this chunk already, its answer was lost."""
+        self._conflicts += 1
+        if self._conflicts > MAX_CONFLICTS:
+            logger.warning("the server and this log do not agree: %s", conflict)
+            self._deaf.set()
+            return True
+        expected = conflict.facts.get("expected_seq")
+        if conflict.code == "chunk_gap" and isinstance(expected, int) and expected >= 0:
+            there, self._seq = expected > self._seq, expected
+            return there
+        self._seq += 1  # somebody wrote under this number: the bytes go under the next
+        return False
+
+    def _wait(self, seconds: float) -> None:
+        left = self._give_up_at - time.monotonic()
+        if left <= 0:
+            self._deaf.set()
+        elif self._closing.is_set():
+            self._deaf.wait(min(seconds, left))
+        else:
+            self._closing.wait(seconds)

@@ -1,0 +1,92 @@
+"""Takes a spooled result to its end: uploaded and completed, or failed for a reason that the server has heard.
+
+The same for a job that has just ended and for what an earlier life of this worker left.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable
+from workers.agent.failpoints import failpoint
+from workers.agent.http.client import OrchestratorClient, encoded
+from workers.agent.result_spool import ResultSpool, SpoolEntry
+from workers.agent.retry import RetryBudget, retry
+from workers.agent.upload import IngestClient, UploadFailed, UploadRejected
+
+logger = logging.getLogger(__name__)
+
+# The server keeps the payload of a failed upload, but takes no body over 1 MiB.
+MAX_ENCLOSED_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class ResultDelivery:
+    """`upload_seconds`: how long an upload is tried in all."""
+
+    client: OrchestratorClient
+    ingest: IngestClient
+    spool: ResultSpool
+    upload_seconds: float = 600.0
+
+    def deliver(self, entry: SpoolEntry, *, over: threading.Event) -> None:
+        """Bring `entry` to its end and remove it; leave it where it is if `over` is set before that."""
+        job_id = entry.lease.job.job_id
+        try:
+            self._hand_over(entry, over)
+        except LeaseRejected as stale:
+            logger.warning("job %s: its lease is over (%s): the spooled result is dropped", job_id, stale.reason)
+        except (ServerConflict, RequestRefused) as refusal:
+            logger.error("job %s: the server refuses the result, which is dropped: %s", job_id, refusal)  # noqa: TRY400 - the text is all there is
+        except (ServerUnreachable, UploadFailed):
+            logger.warning("job %s: the result stays in the spool", job_id)
+            return
+        self.spool.remove(entry)
+
+    def _hand_over(self, entry: SpoolEntry, over: threading.Event) -> None:
+        job_id = entry.lease.job.job_id
+        if not entry.payload:
+            self._tell(entry, over)
+            return
+        try:
+            pause = RetryBudget(over, self.upload_seconds)
+            run_id = self.ingest.store(job_id, entry.payload, pause=pause, fence=entry.lease.fence)
+        except UploadRejected as refusal:
+            self._fail(entry, {"reason": "upload_rejected", "message": str(refusal)}, over)
+        except UploadFailed as failure:
+            if over.is_set():
+                raise
+            self._fail(entry, {"reason": "upload_failed", "message": str(failure), **_enclosed(entry)}, over)
+        else:
+            failpoint("worker.ingest.acked")
+            self._complete(entry, run_id, over)
+
+    def _complete(self, entry: SpoolEntry, run_id: str, over: threading.Event) -> None:
+        result = {"ingest_run_id": run_id, "uploaded_at": datetime.now(UTC).isoformat(), **entry.final}
+        failpoint("worker.complete.send")
+        retry(lambda: self.client.complete(entry.lease, result), pause=RetryBudget(over))
+        logger.info("job %s: uploaded as %s", entry.lease.job.job_id, run_id)
+
+    def _tell(self, entry: SpoolEntry, over: threading.Event) -> None:
+        """The end of a job that has no run."""
+        say = self.client.fail if entry.final["status"] == "failed" else self.client.complete
+        failpoint("worker.complete.send")
+        retry(lambda: say(entry.lease, entry.final), pause=RetryBudget(over))
+        logger.info("job %s: %s", entry.lease.job.job_id, entry.final["status"])
+
+    def _fail(self, entry: SpoolEntry, result: dict[str, Any], over: threading.Event) -> None:
+        logger.error("job %s: %s: %s", entry.lease.job.job_id, result["reason"], result["message"])
+        code = entry.final.get("exit_code")
+        result |= {} if code is None else {"exit_code": code}
+        retry(lambda: self.client.fail(entry.lease, result), pause=RetryBudget(over))
+
+
+def _enclosed(entry: SpoolEntry) -> dict[str, Any]:
+    payload = json.loads(entry.payload)
+    # Measured as the client sends it: what is not ASCII grows.
+    return {"payload": payload} if len(encoded(payload)) <= MAX_ENCLOSED_BYTES else {}

@@ -1,0 +1,58 @@
+"""Waits that grow, with jitter, so that workers that lost the same server do not come back in step."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from workers.agent.errors import ServerUnreachable
+
+MAX_RETRY_AFTER_SECONDS = 60.0
+T = TypeVar("T")
+
+
+class Backoff:
+    """Seconds to wait before the next try: full jitter below a bound that doubles up to `longest`."""
+
+    def __init__(self, first: float = 1.0, longest: float = 30.0) -> None:
+        self._first = first
+        self._longest = longest
+        self._bound = first
+
+    def next(self, retry_after: float | None = None) -> float:
+        """Return the next wait; never shorter than what the server asked for, which counts up to a minute."""
+        bound, self._bound = self._bound, min(self._bound * 2, self._longest)
+        # Never near zero: a full jitter down to nothing would hammer a server that is already in trouble.
+        wait = random.uniform(bound / 4, bound)  # noqa: S311 - not a secret
+        return max(wait, min(retry_after or 0.0, MAX_RETRY_AFTER_SECONDS))
+
+    def reset(self) -> None:
+        self._bound = self._first
+
+
+class RetryBudget:
+    """Waits between tries. Says no once `over` is set, or once `seconds` are spent since it was made."""
+
+    def __init__(self, over: threading.Event, seconds: float = float("inf")) -> None:
+        self._over = over
+        self._until = time.monotonic() + seconds
+
+    def __call__(self, seconds: float) -> bool:
+        left = self._until - time.monotonic()
+        return left > 0 and not self._over.wait(min(seconds, left))
+
+
+def retry(call: Callable[[], T], *, pause: Callable[[float], bool], backoff: Backoff | None = None) -> T:
+    """Call until there is an answer. `pause` waits so many seconds and says whether to try again.
+
+    Only Unreachable is tried again, so `call` must be one that may be repeated; every other error comes through."""
+    backoff = backoff or Backoff()
+    while True:
+        try:
+            return call()
+        except ServerUnreachable as trouble:
+            if not pause(backoff.next(trouble.retry_after)):
+                raise

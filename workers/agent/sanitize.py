@@ -1,0 +1,32 @@
+"""What the worker says to people about a job: one line, no control characters, nothing of the machine that ran it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+MAX_MESSAGE_LENGTH = 2000
+# Lease ids and tokens, by their prefixes: whoever sees one may use it.
+CAPABILITY = re.compile(r"\b(rtl|rto)_\w+")
+
+
+def one_line(text: Any, longest: int = MAX_MESSAGE_LENGTH) -> str:
+    """Return `text` with every run of blanks and control characters as one blank, no capability, cut with "…"."""
+    plain = "".join(" " if unicodedata.category(sign)[0] in "CZ" else sign for sign in str(text)[: longest * 4])
+    plain = CAPABILITY.sub(r"\1_…", " ".join(plain.split()))
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
+
+
+def scrubbed(text: Any, hidden: Iterable[tuple[str, str]], longest: int = MAX_MESSAGE_LENGTH) -> str:
+    """Return one line in which each of `hidden` (what, said instead) is replaced, longest first."""
+    said = str(text)
+    for what, instead in sorted(hidden, key=lambda pair: -len(pair[0])):
+        said = said.replace(what, instead) if what else said
+    return one_line(said, longest)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1,234 bytes", "1 byte"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

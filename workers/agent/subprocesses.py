@@ -1,0 +1,152 @@
+"""Runs a program of ours whose whole process group dies with the worker, at its deadline, and when it is told to.
+
+The kernel's parent-death signal reaches one process only, so it goes to a small shell that then kills its group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TAIL_BYTES = 8192
+TICK_SECONDS = 0.2
+GONE_SECONDS = 5.0
+# $1 is the worker's pid: had it died before the parent-death signal was set, nobody would ever send it.
+SHELL = 'trap "kill -KILL 0" TERM; [ "$PPID" = "$1" ] || exit 1; shift; "$@" & wait $!'
+
+
+@dataclass(frozen=True)
+class CommandLimits:
+    """What the program may use, per process."""
+
+    file_bytes: int
+    memory_bytes: int
+    cpu_seconds: int
+
+
+@dataclass(frozen=True)
+class CompletedCommand:
+    """How it ended. `cut_for` is what the watch said, or None if the program ended by itself; `tail` its last words."""
+
+    code: int
+    tail: str
+    cut_for: str | None = None
+
+
+def run_bound(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    owner: int | None,
+    ceiling: CommandLimits,
+    watch: Callable[[], str | None],
+) -> CompletedCommand:
+    """Run `command` as `owner` (None: as ourselves) in `folder` until it ends or `watch()` says why it must.
+
+    Call it from a thread that outlives it: the parent-death signal counts the thread, not the process.
+    """
+    process = subprocess.Popen(
+        [*_dropped(owner), *_limited(ceiling), "/bin/sh", "-c", SHELL, "tether", str(os.getpid()), *command],
+        cwd=folder,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    with process:
+        tail, cut_for = _follow(process, watch)
+        # Still unreaped, so the group's number cannot belong to anybody else yet.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+    _wait_group_gone(process.pid)
+    return CompletedCommand(code, tail.decode(errors="replace"), cut_for)
+
+
+def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -> tuple[bytes, str | None]:
+    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+    output, tail = process.stdout.fileno(), b""
+    ended = os.pidfd_open(process.pid)
+    poll = select.poll()  # select() takes no descriptor above 1023
+    poll.register(output, select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    try:
+        while True:
+            ready = dict(poll.poll(TICK_SECONDS * 1000))
+            if ready.get(output, 0) & select.POLLIN:
+                tail = (tail + os.read(output, 1 << 16))[-TAIL_BYTES:]
+            if ended in ready:
+                return _drained(output, tail), None
+            if output in ready and not ready[output] & select.POLLIN:
+                poll.unregister(output)  # all writers have closed it: it would be ready for ever
+            if cut_for := watch():
+                return tail, cut_for
+    finally:
+        os.close(ended)
+
+
+def _wait_group_gone(group: int) -> None:
+    """Return when nobody of the group is left: what SIGKILL has hit takes a moment to be gone."""
+    until = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):  # nobody, or by now a group of somebody else's
+            return
+        time.sleep(TICK_SECONDS / 20)
+
+
+def _drained(output: int, tail: bytes) -> bytes:
+    """Read what is there already; somebody may still hold the other end open."""
+    poll = select.poll()
+    poll.register(output, select.POLLIN)
+    while poll.poll(0):
+        piece = os.read(output, 1 << 16)
+        if not piece:
+            break
+        tail = (tail + piece)[-TAIL_BYTES:]
+    return tail
+
+
+def _dropped(owner: int | None) -> list[str]:
+    drop = [_program("setpriv"), "--no-new-privs", "--inh-caps=-all", "--pdeathsig", "TERM"]
+    if owner is not None and os.geteuid() == 0:
+        drop += [f"--reuid={owner}", f"--regid={owner}", "--clear-groups", "--bounding-set=-all"]
+    return [*drop, "--"]
+
+
+def _limited(ceiling: CommandLimits) -> list[str]:
+    return [
+        _program("prlimit"),
+        f"--fsize={ceiling.file_bytes}",
+        f"--as={ceiling.memory_bytes}",
+        f"--cpu={ceiling.cpu_seconds}",
+        "--core=0",
+        "--nofile=1024",
+        "--",
+    ]
+
+
+def _program(name: str) -> str:
+    return shutil.which(name) or f"/usr/bin/{name}"
+
+
+def until(deadline: float, *further: Callable[[], str | None]) -> Callable[[], str | None]:
+    """Return a watch that says `time` after `deadline` (monotonic), or the first thing that `further` ones say."""
+
+    def watch() -> str | None:
+        if time.monotonic() >= deadline:
+            return "time"
+        return next((word for word in (look() for look in further) if word), None)
+
+    return watch

@@ -1,0 +1,206 @@
+"""A worker from its start to its end: makes sure of the machine, delivers what was left, claims and works."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from ulid import ULID
+
+from workers.agent import open_files, signals
+from workers.agent.active_leases import ActiveLeases
+from workers.agent.checkout import Bounds, Checkout, Mirrors
+from workers.agent.claim_loop import ClaimLoop
+from workers.agent.context import WorkerContext
+from workers.agent.crash import CrashHandler
+from workers.agent.credentials import TokenFile
+from workers.agent.errors import RequestRejected, ServerUnreachable, WorkerCrashed, WorkerStartError
+from workers.agent.heartbeat import HeartbeatSender
+from workers.agent.http.client import ClaimOffer, OrchestratorClient
+from workers.agent.http.transport import Transport
+from workers.agent.job_runner import JobRunner
+from workers.agent.lease_watchdog import LeaseWatchdog
+from workers.agent.result_delivery import ResultDelivery
+from workers.agent.result_spool import ResultSpool
+from workers.agent.retry import RetryBudget, retry
+from workers.agent.slots import WorkerSlots
+from workers.agent.upload import IngestClient, ingest_origin
+from workers.agent.workspace import WorkFolder
+from workers.engines.contract import Engine, EngineCapabilities, EngineUnavailable, Isolation, RunLimits
+
+logger = logging.getLogger(__name__)
+
+SPOOL_DELIVERY_SECONDS = 60.0
+TOOLS = ("git", "setpriv", "prlimit")
+WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How to work. `ingest_url` empty: the server's own. `ingest_token_file` None: the worker's token counts there."""
+
+    server: str
+    token_file: Path
+    worker_id: str | None
+    pool: str
+    work_dir: Path
+    capacity: int = 1
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    ingest_url: str = ""
+    ingest_token_file: Path | None = None
+    limits: RunLimits = field(default_factory=RunLimits)
+    bounds: Bounds = field(default_factory=Bounds)
+    upload_seconds: float = 600.0
+
+
+class WorkerProcess:
+    """One worker process. `run` is called once, in the main thread. Raises StartRefused."""
+
+    def __init__(self, options: WorkerOptions, engine: Engine) -> None:
+        self._options = options
+        self._engine = engine
+        self._token = TokenFile(options.token_file)
+        # Sessions are compared as text: the newest process of a worker is the one that counts.
+        self._client = OrchestratorClient(options.server, self._token, str(ULID()).lower())
+        self._crash_handler = CrashHandler()
+
+    def run(self, *, once: bool = False) -> None:
+        """Work until the first signal has drained it, or for one claim. Raises WorkerCrashed."""
+        open_files.raise_limit(self._options.capacity)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._client.close)
+            folder = stack.enter_context(contextlib.closing(WorkFolder(self._options.work_dir)))
+            slots = stack.enter_context(contextlib.closing(WorkerSlots(self._options.capacity)))
+            found = self._make_sure(folder, slots)
+            stack.callback(self._engine.clean, slots.numbers)
+            delivery = self._delivery(folder, stack)
+            bench = self._bench(folder, found, delivery, stack)
+            loop = ClaimLoop(
+                client=self._client,
+                offer=ClaimOffer(bench.worker_id, self._options.pool, capabilities(found, self._engine.isolation)),
+                slots=slots,
+                folder=folder,
+                begin=lambda claimed: JobRunner(bench, claimed.lease, claimed.slot),
+            )
+            with signals.heard(loop.drain, loop.abandon):
+                self._crash_handler.stop_jobs_with(loop.abandon)
+                self._deliver_left(delivery, loop.draining)
+                self._end_left(delivery.spool, loop.draining)
+                loop.run(once=once)
+            if self._crash_handler.thread_name is not None:
+                raise WorkerCrashed(f"the worker ended because its thread {self._crash_handler.thread_name} failed")
+
+    def _make_sure(self, folder: WorkFolder, slots: WorkerSlots) -> EngineCapabilities:
+        """Raise StartRefused unless this machine holds jobs as the engine promises; clean up after a past life."""
+        if absent := [name for name in TOOLS if shutil.which(name) is None]:
+            raise WorkerStartError(f"not installed on this machine: {', '.join(absent)}")
+        found = self._engine.check()
+        for soft in found.soft:
+            logger.warning("engine %s: soft limit: %s", self._engine.name, soft)
+        for missing in found.missing:
+            logger.error("engine %s: missing: %s", self._engine.name, missing)
+        if found.missing:
+            raise WorkerStartError(f"engine {self._engine.name} cannot run here: {'; '.join(found.missing)}")
+        if any(self._engine.owner(slot) is not None for slot in slots.numbers):
+            folder.admit_others()
+        self._engine.clean(slots.numbers)
+        folder.wipe_all()
+        self._make_directories(folder, slots)
+        return found
+
+    def _make_directories(self, folder: WorkFolder, slots: WorkerSlots) -> None:
+        """Make the volumes of all slots now: no job waits for its own, and a work directory that cannot hold them is
+        refused here."""
+        try:
+            for slot in slots.numbers:
+                self._engine.directory(slot, folder.jobs, self._options.limits)
+        except EngineUnavailable as lack:
+            self._engine.clean(slots.numbers)
+            raise WorkerStartError(f"{lack}: use another --work-dir, or set WORKER_DISK_VOLUMES=false") from None
+
+    def _delivery(self, folder: WorkFolder, stack: contextlib.ExitStack) -> ResultDelivery:
+        origin = ingest_origin(self._client.server, self._options.ingest_url)
+        own = self._options.ingest_token_file
+        if own is None and origin != self._client.server:
+            logger.warning("INGEST_URL names another service and no token for it is given: runs go there without one")
+        token = TokenFile(own).current if own else self._token.current if origin == self._client.server else lambda: ""
+        transport = stack.enter_context(contextlib.closing(Transport(origin, token)))
+        return ResultDelivery(
+            self._client, IngestClient(transport), ResultSpool(folder.spool), self._options.upload_seconds
+        )
+
+    def _bench(
+        self, folder: WorkFolder, found: EngineCapabilities, delivery: ResultDelivery, stack: contextlib.ExitStack
+    ) -> WorkerContext:
+        holdings = ActiveLeases()
+        heartbeat = HeartbeatSender(self._client, holdings, crash_handler=self._crash_handler)
+        for thread in (heartbeat, LeaseWatchdog(holdings, crash_handler=self._crash_handler)):
+            thread.start()
+            stack.callback(thread.close)
+        return WorkerContext(
+            worker_id=self._worker_id(),
+            client=self._client,
+            heartbeat=heartbeat,
+            engine=self._engine,
+            offered=found.offered,
+            checkout=Checkout(Mirrors(self._options.mirrors), self._options.bounds),
+            folder=folder,
+            spool=delivery.spool,
+            delivery=delivery,
+            limits=self._options.limits,
+        )
+
+    def _worker_id(self) -> str:
+        worker_id = self._options.worker_id or self._token.worker_id
+        if not worker_id or not WORKER_ID.fullmatch(worker_id):
+            raise WorkerStartError(
+                "which worker is this? give --worker-id, or write its id below the token in the token file"
+            )
+        return worker_id
+
+    def _deliver_left(self, delivery: ResultDelivery, over: threading.Event) -> None:
+        # Nothing renews those leases, so there is no use in trying for longer than one lives.
+        delivery = replace(delivery, upload_seconds=min(delivery.upload_seconds, SPOOL_DELIVERY_SECONDS))
+        for entry in delivery.spool.left():
+            job_id = entry.lease.job.job_id
+            if entry.server != self._client.server:
+                logger.warning("job %s: its spooled result is for %s: kept", job_id, entry.server)
+                continue
+            logger.info("job %s: delivering the result that an earlier life left", job_id)
+            delivery.deliver(entry, over=over)
+
+    def _end_left(self, spool: ResultSpool, over: threading.Event) -> None:
+        """Fail the jobs that an earlier process of this worker was executing when it was killed.
+
+        Their leases count against the capacity until they end, and nothing renews them: without this a restarted worker
+        waits for their expiry. The server retries such a job by its policy."""
+        result = {"reason": "worker_shutdown", "message": "The worker's process ended while it executed the job."}
+        for lease in spool.left_leases(self._client.server):
+            job_id = lease.job.job_id
+            try:
+                retry(partial(self._client.fail, lease, result), pause=RetryBudget(over, SPOOL_DELIVERY_SECONDS))
+                logger.warning("job %s: failed, an earlier process was killed while it executed it", job_id)
+            except ServerUnreachable as trouble:
+                logger.warning("job %s: its lease is left to expire: %s", job_id, trouble)
+                continue
+            except RequestRejected as refusal:
+                logger.info("job %s: its lease is over: %s", job_id, refusal)
+            spool.forget_lease(lease)
+
+
+def capabilities(found: EngineCapabilities, isolation: Isolation) -> dict[str, bool]:
+    """Return what is sent with a claim. The server reads the isolation from the last two names; `resend` says that
+    we know a job that only uploads a run."""
+    names = dict.fromkeys(sorted(found.offered), True)
+    return names | {
+        "resend": True,
+        "namespaces": isolation is Isolation.NAMESPACES,
+        "restricted": isolation is Isolation.RESTRICTED,
+    }

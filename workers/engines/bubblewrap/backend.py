@@ -1,0 +1,202 @@
+"""bwrap for one run: its arguments, its status, and the death of its pid namespace."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+from workers.engines import landlock, seccomp
+from workers.engines.network.egress import PORT, EgressProxy
+from workers.engines.sandbox import command as sandbox_command
+from workers.engines.sandbox import processes
+from workers.engines.sandbox.launcher import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, LaunchSpec, memory_file
+from workers.engines.sandbox.processes import HostProcess
+from workers.engines.sandbox.reaper import Reaper
+from workers.engines.sandbox.run_dirs import RunEnvironment
+from workers.engines.tracing import seccomp_notify
+from workers.engines.tracing.seccomp_notify import Answer
+
+HOME, WORKSPACE, TEMPORARY = "/home/job", "/job", "/tmp"  # noqa: S108  # names inside
+SHARED_MEMORY_BYTES = 64 << 20
+_OWN_PROCESSES_INSIDE = 2  # the launcher as pid 1, and its child that becomes the command
+
+NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup")
+_SYSTEM_FILES = (
+    "alternatives", "ca-certificates", "debian_version", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
+    "mime.types", "os-release", "pki", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "timezone",
+)  # fmt: skip
+
+
+class BubblewrapBackend:
+    """A `Box`. Descriptors and not paths go to bwrap, so that nobody can put a link in the place of a directory."""
+
+    own_execs = 2  # bwrap, the launcher
+    layers: tuple[str, ...] = (
+        *(f"{name}_namespace" for name in NAMESPACES), "mount_namespace", "no_new_privileges", "no_capabilities",
+        "seccomp", "tracer_outside",
+    )  # fmt: skip
+
+    def __init__(
+        self, site: RunEnvironment, *, version: str, abi: int, read_only: tuple[str, ...] = (), cpu: int | None = None
+    ) -> None:
+        self.site, self.version, self.abi, self.read_only, self.cpu = site, version, abi, read_only, cpu
+        self.status_reader, self.status_writer = os.pipe()
+        os.set_blocking(self.status_reader, False)
+        self.status: dict[str, int] = {}
+        self.keeper = Reaper(site.uid)
+        self.init: int | None = None  # a pidfd of pid 1 of the namespace
+        self.layers += ("landlock",) if landlock.domain(abi)[0] else ()
+        self.layers += ("control_group",) if site.group else ("resource_limits",)
+        self.layers += ("uid_of_its_own",) if site.uid is not None else ()
+        self.layers += ("egress_proxy",) if site.order.egress else ("no_network",)
+        self.layers += () if site.order.allow_exec else ("one_program",)
+
+    # -- what the launcher is told
+
+    def orders(self) -> LaunchSpec:
+        order = self.site.order
+        one_program = seccomp.one_program_rules(PROGRAM_FD) if not order.allow_exec else []
+        domain, paths = landlock.domain(self.abi)
+        return LaunchSpec(
+            argv=order.argv,
+            directory=f"{WORKSPACE}/{self.site.directory}",
+            environment=self.site.environment(HOME, TEMPORARY),
+            filter=seccomp.program([*one_program, *seccomp.init_control_rules(), *seccomp.common_rules()]),
+            port=PORT if order.egress else None,
+            one_program=not order.allow_exec,
+            own_session=True,
+            limits=[] if self.site.group else self._soft_limits(),
+            init_filter=seccomp.init_program(),
+            hides_mounts=True,
+            landlock=domain,
+            paths=paths,
+        )
+
+    def _soft_limits(self) -> list[tuple[int, int, int]]:
+        """Taken inside, where the kernel counts the processes of this user namespace and not all of the user's."""
+        limits = self.site.order.limits
+        tasks = limits.processes + _OWN_PROCESSES_INSIDE
+        return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
+
+    def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:  # noqa: ARG002  # the port leads there
+        return {"prctl": seccomp_notify.accept}
+
+    # -- the row of programs
+
+    def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
+        site, passed = self.site, [self.status_writer]
+        arguments = memory_file("arguments", b"\0".join(map(os.fsencode, self._arguments(passed))) + b"\0")
+        row = [
+            *self.keeper.row(passed),
+            *sandbox_command.with_cgroup(site.group.entrances() if site.group else ()),
+            *sandbox_command.with_limits(site.order.limits),
+            *sandbox_command.drop_privileges(site.uid),
+            *sandbox_command.with_strace(fifo),
+            *[sandbox_command.tool_path("bwrap"), "--args", str(arguments), "--", *launcher.command],
+        ]
+        return row, [*passed, arguments]
+
+    def _arguments(self, passed: list[int]) -> list[str]:
+        def directory(path: Path, name: str) -> list[str]:
+            passed.append(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
+            return ["--bind-fd", str(passed[-1]), name]
+
+        def file(name: str, text: str) -> list[str]:
+            passed.append(memory_file("etc", text.encode()))
+            return ["--ro-bind-data", str(passed[-1]), name]
+
+        site = self.site
+        uid = os.geteuid() if site.uid is None else site.uid
+        gid = os.getegid() if site.uid is None else site.uid
+        return [
+            *[f"--unshare-{name}" for name in NAMESPACES],
+            # Its own pid 1 would be an unfiltered process of the job's uid, whose memory the job can write.
+            "--as-pid-1",
+            # For the launcher's `hide_mounts`, which drops them.
+            *["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_SETPCAP"],
+            *["--disable-userns", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"],
+            *[word for name in ("/etc", "/home", "/var") for word in ("--perms", "0755", "--dir", name)],
+            *self._system(),
+            *["--proc", "/proc", "--dev", "/dev"],
+            *["--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"],  # noqa: S108  # inside
+            *directory(site.temporary, TEMPORARY),
+            *["--symlink", "../tmp", "/var/tmp"],  # noqa: S108  # inside
+            *directory(site.home, HOME),
+            *directory(site.order.workspace, WORKSPACE),
+            *file("/etc/passwd", f"job:x:{uid}:{gid}:job:{HOME}:/bin/sh\n"),
+            *file("/etc/group", f"job:x:{gid}:\n"),
+            *file("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
+            # No one listens there: a lookup fails at once, and its question is in the trace.
+            *file("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"),
+            *file("/etc/nsswitch.conf", "hosts: files dns\npasswd: files\ngroup: files\n"),
+            *["--json-status-fd", str(self.status_writer)],
+            *["--remount-ro", "/dev", "--remount-ro", "/"],
+        ]
+
+    def _system(self) -> list[str]:
+        found = ["--ro-bind", "/usr", "/usr"]
+        for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
+            path = Path(name)
+            if path.is_symlink():
+                found += ["--symlink", str(path.readlink()), name]
+            elif path.is_dir():
+                found += ["--ro-bind", name, name]
+        for name in (*(f"/etc/{name}" for name in _SYSTEM_FILES), *self.read_only):
+            found += ["--ro-bind-try", name, name]
+        return found
+
+    # -- from outside, while it runs
+
+    def started(self, top: subprocess.Popen[bytes]) -> None:
+        if self.cpu is not None:
+            with contextlib.suppress(OSError):  # a hint: tracer and traced on one processor talk four times as fast
+                os.sched_setaffinity(top.pid, {self.cpu})
+
+    def is_ready(self) -> bool:
+        self._read_status()
+        with contextlib.suppress(OSError, KeyError):
+            self.init = os.pidfd_open(self.status["child-pid"])
+        return self.init is not None
+
+    def members(self) -> list[HostProcess]:
+        return processes.descendants(self.status["child-pid"]) if self.init is not None else []
+
+    def kill(self) -> None:
+        """Pid 1 dies, and the kernel kills everybody in its namespace; what is outside of it the keeper ends."""
+        if self.init is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.init, signal.SIGKILL)
+        self.keeper.let_go()
+
+    def close(self, top: subprocess.Popen[bytes]) -> int | None:  # noqa: ARG002  # its code says less than the status
+        self._read_status()
+        os.close(self.status_reader)
+        self.keeper.let_go()
+        if self.init is not None:
+            self._wait_for_init()
+            os.close(self.init)
+        return self.status.get("exit-code")
+
+    def _wait_for_init(self) -> None:
+        """A keeper that was killed goes before those that it kept: be sure that they are gone too."""
+        assert self.init is not None  # noqa: S101  # asked by the only caller
+        poll = select.poll()
+        poll.register(self.init, select.POLLIN)
+        if not poll.poll(0):
+            self.kill()
+            poll.poll(3000)
+
+    def _read_status(self) -> None:
+        """`child-pid` once the namespaces stand; `exit-code` only if the launcher was started and has ended."""
+        with contextlib.suppress(BlockingIOError):
+            text = os.read(self.status_reader, 1 << 16).decode()
+            decoder = json.JSONDecoder()
+            while text := text.lstrip():
+                found, end = decoder.raw_decode(text)
+                self.status.update(found)
+                text = text[end:]

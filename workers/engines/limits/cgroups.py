@@ -1,0 +1,239 @@
+"""Hard limits by control groups, version 1 or 2: one group per job, named by the uid of its slot."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.engines.contract import EngineUnavailable, RunLimits
+
+FAMILY = "runtime-orchestrator"
+NEEDED = ("memory", "pids", "cpu")
+_CPU_PERIOD = 100_000
+
+
+@dataclass(frozen=True)
+class CgroupUsage:
+    out_of_memory_kills: int = 0
+    refused_forks: int = 0
+    memory_peak: int | None = None
+    processes_peak: int | None = None
+    cpu_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Where groups can be made. Version 1 has a directory per controller; version 2 has one, found under each name."""
+
+    version: int
+    parents: dict[str, Path]
+
+    def group(self, name: str, *, extra: int) -> ControlGroup:
+        return ControlGroup(self.version, {key: parent / FAMILY / name for key, parent in self.parents.items()}, extra)
+
+
+@dataclass
+class ControlGroup:
+    version: int
+    directories: dict[str, Path]
+    extra: int = 0  # processes of the sandbox itself, which the job's own number does not count
+
+    @property
+    def places(self) -> list[Path]:
+        return list(dict.fromkeys(self.directories.values()))
+
+    def make(self, limits: RunLimits) -> None:
+        """Raises EngineUnavailable when a limit cannot be written: a job never runs with less than was promised.
+
+        One of the same name that an earlier life left goes first: its counters would speak of another job.
+        """
+        self.kill()
+        self.remove()
+        try:
+            for place in self.places:
+                place.parent.mkdir(exist_ok=True)
+                place.mkdir()
+            for controller, name, value in self._settings(limits):
+                (self.directories[controller] / name).write_text(str(value))
+        except OSError as error:
+            self.remove()
+            raise EngineUnavailable(f"control group: {error}") from error
+
+    def _settings(self, limits: RunLimits) -> list[tuple[str, str, object]]:
+        memory, tasks = limits.memory_bytes, limits.processes + self.extra
+        quota = max(limits.cpu_percent, 1) * _CPU_PERIOD // 100
+        if self.version == 2:
+            swap = self.directories["memory"] / "memory.swap.max"
+            return [
+                ("memory", "memory.max", memory),
+                *([("memory", swap.name, 0)] if swap.exists() else []),
+                ("pids", "pids.max", tasks),
+                ("cpu", "cpu.max", f"{quota} {_CPU_PERIOD}"),
+            ]
+        with_swap = self.directories["memory"] / "memory.memsw.limit_in_bytes"
+        return [
+            ("memory", "memory.limit_in_bytes", memory),
+            *([("memory", with_swap.name, memory)] if with_swap.exists() else []),
+            ("pids", "pids.max", tasks),
+            ("cpu", "cpu.cfs_period_us", _CPU_PERIOD),
+            ("cpu", "cpu.cfs_quota_us", quota),
+        ]
+
+    def entrances(self) -> list[Path]:
+        """The files that a process writes its pid to, to be held by these limits from then on."""
+        return [place / "cgroup.procs" for place in self.places]
+
+    def pids(self) -> list[int]:
+        found: set[int] = set()
+        for entrance in self.entrances():
+            with contextlib.suppress(OSError):
+                found.update(map(int, entrance.read_text().split()))
+        return sorted(found)
+
+    def kill(self, *, within: float = 3.0) -> bool:
+        """Kill whatever is left inside. True: nothing is."""
+        end = time.monotonic() + within
+        while True:
+            for place in self.places:
+                with contextlib.suppress(OSError):  # version 2, Linux 5.14: all at once
+                    (place / "cgroup.kill").write_text("1")
+            left = self.pids()
+            if not left or time.monotonic() > end:
+                return not left
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+    def usage(self) -> CgroupUsage:
+        two = self.version == 2
+        memory = self.directories["memory"]
+        return CgroupUsage(
+            out_of_memory_kills=_entry(memory / ("memory.events" if two else "memory.oom_control"), "oom_kill") or 0,
+            refused_forks=_entry(self.directories["pids"] / "pids.events", "max") or 0,
+            memory_peak=_number(memory / ("memory.peak" if two else "memory.max_usage_in_bytes")),
+            processes_peak=self._processes_peak(),
+            cpu_seconds=self._cpu_seconds(),
+        )
+
+    def _processes_peak(self) -> int | None:
+        peak = _number(self.directories["pids"] / "pids.peak")
+        return None if peak is None else max(peak - self.extra, 0)
+
+    def _cpu_seconds(self) -> float | None:
+        if self.version == 2:
+            used = _entry(self.directories["cpu"] / "cpu.stat", "usage_usec")
+            return None if used is None else used / 1e6
+        used = _number(self.directories["cpuacct"] / "cpuacct.usage") if "cpuacct" in self.directories else None
+        return None if used is None else used / 1e9
+
+    def remove(self, *, within: float = 1.0) -> None:
+        end = time.monotonic() + within
+        for place in self.places:
+            while place.exists():
+                try:
+                    place.rmdir()
+                except OSError:  # the kernel still counts a process that has just died
+                    if time.monotonic() > end:
+                        break
+                    time.sleep(0.01)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _entry(path: Path, key: str) -> int | None:
+    with contextlib.suppress(OSError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    return None
+
+
+def find(
+    mountinfo: Path = Path("/proc/self/mountinfo"), *, writable: Callable[[Path], bool] | None = None
+) -> Hierarchy | None:
+    """The hierarchy in which this process may make groups with all three limits, or None."""
+    mounts = [line.split() for line in mountinfo.read_text().splitlines()]
+    writable = writable or _can_make_groups
+    return _version_1(mounts, writable) or _version_2(mounts, writable)
+
+
+def _version_1(mounts: list[list[str]], writable: Callable[[Path], bool]) -> Hierarchy | None:
+    parents: dict[str, Path] = {}
+    for mount in mounts:
+        kind, options = mount[mount.index("-") + 1], mount[-1].split(",")
+        if kind == "cgroup":
+            parents.update({name: Path(mount[4]) for name in (*NEEDED, "cpuacct") if name in options})
+    if not set(NEEDED) <= set(parents) or not all(writable(parent) for parent in parents.values()):
+        return None
+    return Hierarchy(1, parents)
+
+
+def _version_2(mounts: list[list[str]], writable: Callable[[Path], bool]) -> Hierarchy | None:
+    for mount in mounts:
+        if mount[mount.index("-") + 1] == "cgroup2":
+            root = Path(mount[4])
+            for parent in (root, root / _own_group().lstrip("/")):
+                if writable(parent) and _hand_down(parent):
+                    return Hierarchy(2, dict.fromkeys(NEEDED, parent))
+    return None
+
+
+def _own_group() -> str:
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+
+
+def _can_make_groups(parent: Path) -> bool:
+    probe = parent / f"{FAMILY}-{os.getpid()}"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def _hand_down(parent: Path) -> bool:
+    """Let children of `parent`, and of our family there, have limits (version 2 asks for it level by level)."""
+    if not set(NEEDED) <= set((parent / "cgroup.controllers").read_text().split()):
+        return False
+    if not _switch_on(parent) and not (_step_aside(parent) and _switch_on(parent)):
+        return False
+    family = parent / FAMILY
+    family.mkdir(exist_ok=True)
+    return _switch_on(family)
+
+
+def _switch_on(group: Path) -> bool:
+    control = group / "cgroup.subtree_control"
+    try:
+        if not set(NEEDED) <= set(control.read_text().split()):
+            control.write_text(" ".join(f"+{name}" for name in NEEDED))
+    except OSError:
+        return False
+    return True
+
+
+def _step_aside(parent: Path) -> bool:
+    """A group with processes of its own cannot hand limits down: move this worker one level deeper, it alone."""
+    if (parent / "cgroup.procs").read_text().split() != [str(os.getpid())]:
+        return False
+    leaf = parent / f"{FAMILY}-worker"
+    try:
+        leaf.mkdir(exist_ok=True)
+        (leaf / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,158 @@
+"""Live processes as /proc shows them: who descends from whom, and signals that never hit a stranger."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    """`born` (clock ticks since boot) tells a process from a later one with the same pid."""
+
+    pid: int
+    parent: int
+    born: int
+    state: str
+    threads: int = 1
+
+    @property
+    def is_alive(self) -> bool:
+        """A process whose first thread has ended looks like a zombie, and lives while another thread does."""
+        return self.state not in "ZX" or self.threads > 1
+
+
+def read(pid: int) -> HostProcess | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    # The name between the parentheses may hold anything, parentheses too.
+    fields = text[text.rindex(")") + 2 :].split()
+    return HostProcess(pid=pid, parent=int(fields[1]), born=int(fields[19]), state=fields[0], threads=int(fields[17]))
+
+
+def has_ended(child: int, *, within: float = 0.0) -> bool:
+    """Whether a child of ours has, without reaping it."""
+    handle = os.pidfd_open(child)
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        return bool(poll.poll(within * 1000))
+    finally:
+        os.close(handle)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Of a process that has ended and is not reaped yet, with all that it and its children have waited for."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def all_processes() -> list[HostProcess]:
+    """All processes but zombies."""
+    found = (read(int(path.name)) for path in PROC.iterdir() if path.name.isdigit())
+    return [process for process in found if process and process.is_alive]
+
+
+def descendants(root: int) -> list[HostProcess]:
+    """Children of `root`, their children, and so on; without `root` itself."""
+    children: dict[int, list[HostProcess]] = {}
+    for process in all_processes():
+        children.setdefault(process.parent, []).append(process)
+    found, open_ends = [], [root]
+    while open_ends:
+        below = children.get(open_ends.pop(), [])
+        found += below
+        open_ends += [process.pid for process in below]
+    return found
+
+
+def send(process: HostProcess, number: signal.Signals) -> None:
+    """Signal exactly this process, or nobody if it is gone."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    try:
+        now = read(process.pid)
+        if now and now.born == process.born:
+            signal.pidfd_send_signal(handle, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+    finally:
+        os.close(handle)
+
+
+def of_uid(uid: int) -> list[int]:
+    """Pids of live processes whose real or effective uid this is."""
+    found = []
+    for process in all_processes():
+        with contextlib.suppress(OSError):
+            status = (PROC / str(process.pid) / "status").read_text("utf-8", "replace")
+            uids = status.split("\nUid:", 1)[1].split("\n", 1)[0].split()
+            if str(uid) in uids[:2]:
+                found.append(process.pid)
+    return found
+
+
+def kill_uid(uid: int, *, within: float = 3.0) -> bool:
+    """Kill everything that runs under a slot's uid, which nobody else shares. True: nothing is left.
+
+    `kill -1` run as that uid reaches all of its processes at once, so that a fork bomb cannot outrun it. It must never
+    run as root: there it would end the machine.
+    """
+    if uid == 0:
+        raise ValueError("the uid of a slot is never 0")
+    end = time.monotonic() + within
+    while of_uid(uid):
+        if time.monotonic() > end:
+            return False
+        as_slot = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
+        script = f'[ "$(id -ru)" = {uid} ] && [ "$(id -u)" = {uid} ] && kill -KILL -1'
+        subprocess.run([*as_slot, "/bin/sh", "-c", script], env={"PATH": "/usr/bin:/bin"}, check=False, timeout=within)
+    return True
+
+
+def memory_of(processes: Iterable[HostProcess]) -> int:
+    """Bytes of anonymous and shared memory that they hold: what a limit means, without the pages of files."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for line in (PROC / str(process.pid) / "status").read_text("utf-8", "replace").splitlines():
+                if line.startswith(("RssAnon:", "RssShmem:")):
+                    total += int(line.split()[1]) << 10
+    return total
+
+
+def tasks_of_uid(uid: int) -> int:
+    """Processes and threads that the kernel counts against this uid's limit: those in our own user namespace."""
+    ours = (PROC / "self/ns/user").readlink()
+    return threads_of(process for pid in of_uid(uid) if _in_namespace(pid, ours) and (process := read(pid)))
+
+
+def _in_namespace(pid: int, ours: Path) -> bool:
+    try:
+        return (PROC / str(pid) / "ns/user").readlink() == ours
+    except OSError:  # whoever is outside of our namespace may not be looked at
+        return False
+
+
+def threads_of(processes: Iterable[HostProcess]) -> int:
+    total = 0
+    for process in processes:
+        with contextlib.suppress(OSError):
+            total += len(list((PROC / str(process.pid) / "task").iterdir()))
+    return total

@@ -1,0 +1,226 @@
+"""Pumps that empty the job's output and its trace to the end, whatever happens, and hand on no more than the cap."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import select
+import threading
+from collections import Counter, deque
+from pathlib import Path
+
+from workers.engines.contract import Sink
+
+_CHUNK = 1 << 20
+_LONGEST_LINE = 1 << 20
+_BEGINNING = 4096
+_IDLE_MS = 50
+_MOST_ANSWERED = 1024
+_F_SETPIPE_SZ = 1031
+
+
+class PipePump(threading.Thread):
+    """Reads `descriptor` to its end and closes it. A sink that raises is not called again; `error` keeps why."""
+
+    def __init__(self, name: str, descriptor: int, sink: Sink, cap: int) -> None:
+        super().__init__(name=name, daemon=True)
+        self.descriptor, self.sink, self.cap = descriptor, sink, cap
+        self.total = 0
+        self.passed_on = 0
+        self.truncated = False
+        self.error: Exception | None = None
+        self.beginning = b""
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        try:
+            while True:
+                if not poll.poll(_IDLE_MS):
+                    self.idle()
+                elif chunk := os.read(self.descriptor, _CHUNK):
+                    self.take(chunk)
+                else:
+                    break
+        except Exception as error:  # noqa: BLE001  # a fault of ours must end the job, not hang it
+            self.error = error
+        finally:
+            os.close(self.descriptor)
+
+    def idle(self) -> None:
+        """Nothing has come for a while."""
+
+    def take(self, chunk: bytes) -> None:
+        self.total += len(chunk)
+        if len(self.beginning) < _BEGINNING:
+            self.beginning += chunk[:_BEGINNING]
+        fits = chunk[: self.cap - self.passed_on]
+        if len(fits) < len(chunk):
+            self.truncated = True
+        self.pass_on(fits)
+
+    def pass_on(self, data: bytes) -> None:
+        if not data or self.error:
+            return
+        self.passed_on += len(data)
+        try:
+            self.sink(data)
+        except Exception as error:  # noqa: BLE001  # a sink is the caller's code; the pipe must be emptied all the same
+            self.error = error
+
+
+class TracePump(PipePump):
+    """Hands on whole lines, from the command's own `execve` on.
+
+    `own_execs`: how many programs the sandbox starts before the command. Up to then no foreign code has run, so the
+    lines can be trusted; strings in later ones are escaped by strace, so no command can forge a line. From then on two
+    kinds of lines are left out: those of the sandbox's first process, which is outside of the namespaces and so out of
+    the command's reach, and the expected ends of its other ones. Whatever else pid 1 of the sandbox does is evidence.
+    """
+
+    _EXEC = re.compile(rb"(\d+) +[\d.]+ execve(?:at)?\(")
+    _CALL = re.compile(rb"(\d+) +[\d.]+ (\w+)\(")
+    _EXPECTED_END = re.compile(rb"\d+ +[\d.]+ \+\+\+ (?:exited with \d+|killed by SIGKILL) \+\+\+$")
+    _ENDED = re.compile(rb" *[\d.]+ \+\+\+ (?:exited with (\d+)|killed by (SIG\w+))")
+
+    def __init__(self, descriptor: int, sink: Sink, cap: int, *, own_execs: int) -> None:
+        super().__init__("trace", descriptor, sink, cap)
+        with contextlib.suppress(OSError):  # room means fewer switches between tracer and worker
+            fcntl.fcntl(descriptor, _F_SETPIPE_SZ, _CHUNK)
+        self.own_execs = own_execs
+        self.own_pids: dict[bytes, None] = {}  # in the order of their first lines
+        self.outer_prefix = b" "  # no line begins with it
+        self.inner_prefixes: tuple[bytes, ...] = ()
+        self.command: bytes | None = None  # the pid of the command, once it was started
+        self.exit_code: int | None = None
+        self.killed_by: str | None = None
+        self._rest = b""
+        self._answered: deque[bytes] = deque()
+        self._gists: Counter[tuple[bytes, ...]] = Counter()
+
+    @property
+    def has_ended(self) -> bool:
+        """The command itself has, whoever else still runs."""
+        return self.exit_code is not None or self.killed_by is not None
+
+    def run(self) -> None:
+        super().run()
+        self._add_answered()
+        if self._rest and self.command:
+            self.truncated = True  # the tracer was killed in the middle of a line
+
+    def take(self, chunk: bytes) -> None:
+        lines = (self._rest + chunk).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > _LONGEST_LINE:
+            self._rest, self.truncated = b"", True
+        if self.command is None:
+            lines = self._after_start(lines)
+        self._add([line for line in lines if not self._is_own(line)])
+
+    def idle(self) -> None:
+        """Strace has written down all that happened so far."""
+        if self.command is not None:
+            self._add_answered()
+
+    def answered(self, line: bytes) -> None:
+        """Put in a line about a call before the worker answers it; from any thread."""
+        if len(self._gists) > _MOST_ANSWERED:
+            self._gists.clear()
+        self._gists[self._gist(line)] += 1
+        self._answered.append(line)
+
+    def _merged(self, lines: list[bytes]) -> list[bytes]:
+        """The lines of both sources in the order of their times: what a descriptor means depends on it."""
+        found: list[bytes] = []
+        for line in lines:
+            while self._answered and self._time(self._answered[0]) < self._time(line):
+                found.append(self._answered.popleft())
+            if not self._is_known(line):
+                found.append(line)
+        return found
+
+    def _add_answered(self) -> None:
+        lines = []
+        while self._answered:
+            lines.append(self._answered.popleft())
+        self._hand_on(lines)
+
+    def _is_known(self, line: bytes) -> bool:
+        """Strace does see such a call when the process is so young that it has met no filter yet."""
+        if not self._gists or not self._gists[gist := self._gist(line)]:
+            return False
+        self._gists[gist] -= 1
+        return True
+
+    def _gist(self, line: bytes) -> tuple[bytes, ...]:
+        """Process, call and result."""
+        match = self._CALL.match(line)
+        return (*match.groups(), line.rpartition(b" = ")[2].split(b"<", 1)[0]) if match else ()
+
+    @staticmethod
+    def _time(line: bytes) -> bytes:
+        """Seconds since 1970 with six decimals: all of one length, so they compare as they are."""
+        words = line.split(None, 2)
+        return words[1] if len(words) == 3 else b""
+
+    def _add(self, lines: list[bytes]) -> None:
+        if self._answered or self._gists:
+            lines = self._merged(lines)
+        self._notice_the_end(lines)
+        self._hand_on(lines)
+
+    def _hand_on(self, lines: list[bytes]) -> None:
+        data = b"".join(line + b"\n" for line in lines)
+        self.total += len(data)
+        if self.truncated:
+            return
+        room = self.cap - self.passed_on
+        if len(data) > room:
+            self.truncated = True
+            data = data[: data.rfind(b"\n", 0, max(room, 0)) + 1]
+        self.pass_on(data)
+
+    def _after_start(self, lines: list[bytes]) -> list[bytes]:
+        for index, line in enumerate(lines):
+            match = self._EXEC.match(line)
+            if match and self.own_execs == 0:
+                self.command = match[1]
+                self.own_pids.pop(match[1], None)
+                prefixes = [pid + b" " for pid in self.own_pids]
+                self.outer_prefix, self.inner_prefixes = (prefixes or [b" "])[0], tuple(prefixes[1:])
+                return lines[index:]
+            self.own_execs -= bool(match)
+            self.own_pids[line.split(b" ", 1)[0]] = None
+        return []
+
+    def _is_own(self, line: bytes) -> bool:
+        if line.startswith(self.outer_prefix):
+            return True
+        return line.startswith(self.inner_prefixes) and bool(self._EXPECTED_END.match(line))
+
+    def _notice_the_end(self, lines: list[bytes]) -> None:
+        if self.command is None:
+            return
+        prefix = self.command + b" "
+        for line in lines:
+            if b" +++ " in line and line.startswith(prefix) and (match := self._ENDED.match(line[len(prefix) :])):
+                self.exit_code = int(match[1]) if match[1] else None
+                self.killed_by = match[2].decode() if match[2] else None
+
+
+def trace_fifo(directory: Path, owner: int | None) -> tuple[Path, int, int]:
+    """A FIFO that only the tracer's uid can open: its path, the end to read, and an end to hold open until the exit.
+
+    A path and not an inherited descriptor, because strace would hand a descriptor on to the command, which could then
+    write lines of its own.
+    """
+    path = directory / "trace"
+    os.mkfifo(path, 0o600)
+    if owner is not None:
+        os.chown(path, owner, owner)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(reader, True)
+    return path, reader, os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -1,0 +1,223 @@
+"""One run of one job, the same for every engine that isolates: start it, trace, watch, end it, clean up, tell."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Protocol
+
+from workers.engines.contract import NetworkRecord, ResourceUsage, RunResult, SandboxFailed, Sink, StopSignal
+from workers.engines.limits.cgroups import CgroupUsage
+from workers.engines.limits.resource_monitor import ResourceMonitor, VolumeGauge
+from workers.engines.network.egress import EgressProxy
+from workers.engines.sandbox import processes
+from workers.engines.sandbox.exit_status import Observation, classify_exit
+from workers.engines.sandbox.launcher import Launcher, LaunchSpec
+from workers.engines.sandbox.processes import HostProcess
+from workers.engines.sandbox.pumps import PipePump, TracePump, trace_fifo
+from workers.engines.sandbox.run_dirs import RunEnvironment
+from workers.engines.sandbox.supervisor import RunSupervisor
+from workers.engines.tracing import strace_format
+from workers.engines.tracing.seccomp_notify import Answer, NotifyHandler, SyscallRequest, SyscallResponse
+
+_LAST_SECONDS = 5.0  # for pipes to run dry and processes to be reaped once everything has been killed
+
+
+class SandboxBackend(Protocol):
+    """What one engine adds to a run: how the command is shut in, and how everything in there is ended."""
+
+    own_execs: int  # programs that the tracer sees before the command
+    layers: tuple[str, ...]
+    version: str
+
+    def orders(self) -> LaunchSpec: ...
+
+    def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
+        """The whole row of programs, and the descriptors it inherits, which are closed here once it runs."""
+        ...
+
+    def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]: ...
+
+    def started(self, top: subprocess.Popen[bytes]) -> None: ...
+
+    def is_ready(self) -> bool:
+        """The sandbox stands and the command waits: a last look from outside."""
+        ...
+
+    def members(self) -> list[HostProcess]:
+        """The job's processes, without the sandbox's own."""
+        ...
+
+    def kill(self) -> None:
+        """End all members at once, also those that are stopped or have detached themselves."""
+        ...
+
+    def close(self, top: subprocess.Popen[bytes]) -> int | None:
+        """Nothing lives any more: let go of everything. Returns the exit code in the shell's manner, if any."""
+        ...
+
+
+class SandboxRun:
+    """One run: `run` is called once."""
+
+    def __init__(self, site: RunEnvironment, box: SandboxBackend, output: Sink, trace: Sink) -> None:
+        limits = site.order.limits
+        self.site, self.box = site, box
+        self.launcher = Launcher(box.orders())
+        self.proxy = EgressProxy(site.order.egress, site.way_out) if site.order.egress else None
+        self.fifo, reader, self.hold = trace_fifo(site.trace, site.uid)
+        self.lines = TracePump(reader, trace, limits.trace_bytes, own_execs=box.own_execs)
+        ours, self.theirs = os.pipe()
+        if site.uid is not None:
+            os.fchown(self.theirs, site.uid, site.uid)  # or `> /dev/stderr`, which opens it anew, is refused
+        self.output = PipePump("output", ours, output, limits.output_bytes)
+        ours, self.complaints = os.pipe()
+        self.words = PipePump("words", ours, lambda _: None, 0)
+        self.gauge = site.gauge(box.members)
+        self.meter = ResourceMonitor(
+            limits, self.gauge, box.members, counts_all=site.group is None, reserve=site.reserve
+        )
+        self.notices: NotifyHandler | None = None
+        self.reason: str | None = None
+        self.cpu_seconds: float | None = None
+        self.records: tuple[NetworkRecord, ...] = ()
+
+    def run(self, stop: StopSignal) -> RunResult:
+        started_at = time.time()
+        top = self._spawn()
+        try:
+            self._watch(top, stop)
+        finally:
+            seen = self._clear(top)
+        for error in self._failed_sinks():
+            raise error
+        if seen.failure is None and self.lines.command is None and not self.reason:
+            raise SandboxFailed(self._last_words())
+        return self._tell(seen, started_at)
+
+    def _failed_sinks(self) -> list[Exception]:
+        return [part.error for part in (self.output, self.lines, self.meter) if part.error]
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command, passed = self.box.command(self.launcher, self.fifo)
+        try:
+            # An empty environment: pid 1 of a sandbox shows the one it was started with to everybody inside.
+            return subprocess.Popen(
+                command, env={}, cwd="/", stdin=subprocess.DEVNULL, stdout=self.theirs, stderr=self.complaints,
+                pass_fds=[*passed, *self.launcher.passed], start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:  # such as a command longer than the kernel takes
+            for descriptor in (self.hold, *(pump.descriptor for pump in (self.lines, self.output, self.words))):
+                os.close(descriptor)
+            self.launcher.close()
+            raise SandboxFailed(f"The sandbox could not be started: {error.strerror}.") from error
+        finally:
+            for descriptor in (*passed, self.theirs, self.complaints):
+                os.close(descriptor)
+            self.launcher.started()
+
+    def _watch(self, top: subprocess.Popen[bytes], stop: StopSignal) -> None:
+        for pump in (self.output, self.lines, self.words):
+            pump.start()
+        self.box.started(top)
+        if self.launcher.wait_until_ready(top, stop.asked.is_set) and self.box.is_ready():
+            self._answer()
+            self.meter.start()
+            self.launcher.go()
+            self.reason = RunSupervisor(
+                self.site.order,
+                stop,
+                top,
+                members=self.box.members,
+                kill=self.box.kill,
+                trouble=lambda: "sink failed" if self._failed_sinks() else self.meter.exceeded,
+                over=lambda: self.lines.has_ended,
+            ).keep()
+        elif stop.asked.is_set():
+            self.reason = "stopped"
+
+    def _answer(self) -> None:
+        def record(question: SyscallRequest, reply: SyscallResponse) -> None:
+            self.lines.answered(strace_format.format_denied_call(question, reply))
+
+        self.notices = NotifyHandler(self.launcher.take("notices"), self.box.answers(self.proxy), record)
+        self.notices.start()
+        if self.proxy and "port" in self.launcher.given:
+            self.proxy.listen_on(socket.socket(fileno=self.launcher.take("port")))
+
+    def _clear(self, top: subprocess.Popen[bytes]) -> Observation:
+        """End what is left, then what serves it, then what holds it: each waits for the one before."""
+        alone = self._end_processes(top)
+        self.meter.stop()
+        os.close(self.hold)
+        for pump in (self.lines, self.output, self.words):
+            pump.join(_LAST_SECONDS)
+        if self.notices:
+            self.notices.stop()
+        self.records = self.proxy.finish() if self.proxy else ()
+        seen = self._seen(self.box.close(top))
+        self.launcher.close()
+        if not alone:
+            raise SandboxFailed("Processes of the job are still alive.")
+        return seen
+
+    def _end_processes(self, top: subprocess.Popen[bytes]) -> bool:
+        if top.returncode is None:
+            if not processes.has_ended(top.pid):
+                self.box.kill()
+            if not processes.has_ended(top.pid, within=_LAST_SECONDS):
+                top.kill()
+                processes.has_ended(top.pid, within=_LAST_SECONDS)
+            self.cpu_seconds = processes.cpu_seconds(top.pid)  # before it is reaped
+        top.wait()
+        group, uid = self.site.group, self.site.uid
+        return (group is None or group.kill()) and (uid is None or processes.kill_uid(uid))
+
+    def _seen(self, status: int | None) -> Observation:
+        """The trace knows best; `status`, in the shell's manner, when it was cut off."""
+        code, name = self.lines.exit_code, self.lines.killed_by
+        if code is None and name is None and status is not None:
+            code, name = (None, _signal_name(status - 128)) if status > 128 else (status, None)
+        usage = self.site.group.usage() if self.site.group else CgroupUsage()
+        return Observation(self.reason or self.meter.exceeded, code, name, self.launcher.last_word(), usage)
+
+    def _last_words(self) -> str:
+        """What the programs of the sandbox said, without control characters and paths of this machine."""
+        text = self.words.beginning.decode("utf-8", "replace").replace(str(self.site.order.workspace), "WORKSPACE")
+        return re.sub(r"[^\n\x20-\x7e]", "?", text).strip()[-500:] or "The sandbox ended without a word."
+
+    def _tell(self, seen: Observation, started_at: float) -> RunResult:
+        kind, code, name = classify_exit(seen)
+        usage, meter = seen.usage, self.meter
+        return RunResult(
+            kind=kind,
+            exit_code=code,
+            signal=name,
+            started_at=started_at,
+            finished_at=time.time(),
+            output_bytes=self.output.total,
+            output_truncated=self.output.truncated,
+            trace_bytes=self.lines.total,
+            trace_truncated=self.lines.truncated,
+            enforced_layers=self.box.layers + (("disk_volume",) if isinstance(self.gauge, VolumeGauge) else ()),
+            tool_version=self.box.version,
+            resources=ResourceUsage(
+                memory_bytes=usage.memory_peak or meter.memory_peak or None,
+                processes=usage.processes_peak or meter.processes_peak or None,
+                disk_bytes=meter.disk_peak,
+                cpu_seconds=usage.cpu_seconds or self.cpu_seconds,
+            ),
+            network=self.records,
+        )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"

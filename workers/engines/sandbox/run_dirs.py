@@ -1,0 +1,131 @@
+"""What one run has to itself: its uid, its control group, its directories, its environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from workers.engines.contract import RunSpec
+from workers.engines.limits import disk
+from workers.engines.limits.cgroups import ControlGroup
+from workers.engines.limits.resource_monitor import Gauge, Reserve, TreeGauge, VolumeGauge
+from workers.engines.limits.volumes import Volumes
+from workers.engines.network.egress import PORT, EgressResolver
+from workers.engines.sandbox.processes import HostProcess
+
+BASIC_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "CI": "true", "TERM": "dumb", "USER": "job",
+    "LOGNAME": "job", "SHELL": "/bin/sh",
+    # Nobody answers inside: a lookup should fail in a moment, after its question stands in the trace.
+    "RES_OPTIONS": "timeout:1 attempts:1",
+    "GIT_CONFIG_NOSYSTEM": "1",  # the machine's own is not there, or closed: git takes the latter for an error
+}  # fmt: skip
+
+
+@dataclass
+class RunEnvironment:
+    """`with site:` around one run: makes what it needs, and removes it whatever happened. Raises EngineUnavailable."""
+
+    order: RunSpec
+    uid: int | None  # None: the worker's own
+    group: ControlGroup | None  # None: limits are soft
+    way_out: EgressResolver = field(default_factory=EgressResolver)
+    volumes: Volumes | None = None  # None: the disk limit is measured, the kernel does not enforce it
+    reserve: Reserve = field(default_factory=Reserve)
+
+    @property
+    def private(self) -> Path:
+        return self.order.workspace.with_name(self.order.workspace.name + ".private")
+
+    @property
+    def home(self) -> Path:
+        return self.private / "home"
+
+    @property
+    def temporary(self) -> Path:
+        return self.private / "tmp"
+
+    @property
+    def trace(self) -> Path:
+        return self.private / "trace"
+
+    @property
+    def spaces(self) -> list[Path]:
+        """Where the job may write: what its disk limit is measured over."""
+        return [self.order.workspace, self.home, self.temporary]
+
+    def gauge(self, members: Callable[[], list[HostProcess]]) -> Gauge:
+        """Returns what measures the disk of this run, whose processes are `members`."""
+        volume = self.volumes.of(self.order.workspace) if self.volumes else None
+        if volume and self.volumes:
+            return VolumeGauge(self.order.limits, volume, self.volumes)
+        return TreeGauge(self.order.limits, self.spaces, members)
+
+    @property
+    def directory(self) -> str:
+        """The working directory below the workspace."""
+        return os.path.normpath(self.order.working_directory)
+
+    def environment(self, home: str, temporary: str) -> dict[str, str]:
+        way_out = {}
+        if self.order.egress:
+            names = ("https_proxy", "HTTPS_PROXY", "http_proxy", "all_proxy", "ALL_PROXY")
+            way_out = dict.fromkeys(names, f"http://127.0.0.1:{PORT}")
+            way_out |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+            way_out["NODE_USE_ENV_PROXY"] = "1"
+        return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | way_out | self.order.environment
+
+    def __enter__(self) -> Self:
+        self._check_words()
+        self._check_workspace()
+        if self.group:
+            self.group.make(self.order.limits)
+        try:
+            self._make_directories()
+        except OSError:
+            self.__exit__()
+            raise
+        return self
+
+    def _make_directories(self) -> None:
+        kept = self._kept()
+        disk.remove_tree(self.trace if kept else self.private)
+        if not kept:
+            self.private.mkdir()
+            self.private.chmod(0o711)
+        for path in (self.trace,) if kept else (self.home, self.temporary, self.trace):
+            path.mkdir()
+            path.chmod(0o700)
+            if self.uid is not None:
+                os.chown(path, self.uid, self.uid)
+
+    def _kept(self) -> bool:
+        """An order before this one has left its home. Nobody of the job could put anything else in its place: what the
+        home lies in is not the job's to write."""
+        return self.order.keeps_home and self.home.is_dir() and self.temporary.is_dir()
+
+    def _check_words(self) -> None:
+        order = self.order
+        words = [*order.argv, order.working_directory, *order.environment, *order.environment.values()]
+        if not order.argv or any("\0" in word for word in words) or any("=" in name for name in order.environment):
+            raise ValueError("a command needs words, none with a NUL, and names of variables without =")
+        if self.directory == ".." or self.directory.startswith(("/", "../")):
+            raise ValueError(f"working_directory {order.working_directory!r} leaves the workspace")
+
+    def _check_workspace(self) -> None:
+        """Raises OSError for anything but a directory, such as a link to one; ValueError if it is not the slot's."""
+        handle = os.open(self.order.workspace, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            owner = os.fstat(handle).st_uid
+        finally:
+            os.close(handle)
+        if self.uid is not None and owner != self.uid:
+            raise ValueError(f"the workspace belongs to uid {owner}, and not to its slot's uid {self.uid}")
+
+    def __exit__(self, *_: object) -> None:
+        disk.remove_tree(self.trace if self.order.keeps_home else self.private)
+        if self.group:
+            self.group.remove()

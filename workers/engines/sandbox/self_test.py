@@ -1,0 +1,234 @@
+"""What an engine tries at the worker's start: small jobs that attack, and must fail to, before any real one comes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from workers.engines.bubblewrap.backend import BubblewrapBackend
+from workers.engines.contract import (
+    EgressPolicy,
+    EngineUnavailable,
+    RunLimits,
+    RunResult,
+    RunSpec,
+    SandboxFailed,
+    Sink,
+    StopSignal,
+)
+from workers.engines.limits import disk
+from workers.engines.sandbox.launcher import PERL, Launcher
+from workers.engines.sandbox.pumps import trace_fifo
+from workers.engines.sandbox.run_dirs import RunEnvironment
+
+_SELFTEST = Path(__file__).with_name("self_test.pl").read_text("utf-8")
+_GREEDY = Path(__file__).with_name("greedy.pl").read_text("utf-8")
+_DISK = Path(__file__).with_name("greedy_disk.pl").read_text("utf-8")
+_SECONDS = 10.0
+_DISK_BYTES = 16 << 20
+_EPERM = str(errno.EPERM)
+_STALE_SECONDS = 60  # the moment between making a directory and locking it is far shorter
+
+Run = Callable[[RunSpec, Sink, Sink, StopSignal], RunResult]
+
+_NO = {"EPERM", "EACCES", "EROFS", "EAFNOSUPPORT", "ENOSPC"}
+_WANTED: dict[str, tuple[set[str], str]] = {
+    "user_namespace": (_NO, "a job can make a user namespace"),
+    "vsock": (_NO, "a job can open a socket to the hypervisor"),
+    "internet": ({"ENETUNREACH"}, "a job reaches the network"),
+    "outside": (_NO | {"ENOENT"}, "a job can read a file of the machine"),
+    "core_pattern": (_NO, "a job can set the machine's core_pattern"),
+    "system": (_NO, "a job can write into the system"),
+    "root": (_NO, "a job can write beside its workspace"),
+    "exec": ({"EPERM"}, "a job that may not start programs can"),
+    "above_state": (_NO, "a job can read the registers of the process above it"),
+    "above_memory": (_NO, "a job can write into the memory of the process above it"),
+    "above_write": (_NO, "a job can write into another process"),
+    "above_limits": (_NO, "a job can set limits of the process above it"),
+}
+_FILTERS_OF_INIT = 2  # the tracer's, which every process inherits, and its own
+
+
+@dataclass(frozen=True)
+class EngineUnderTest:
+    """An engine as the checks see it."""
+
+    run: Run
+    owner: Callable[[int], int | None]
+    slot: int
+    directory: Callable[[int, Path, RunLimits], Path]
+    reset: Callable[[int], None]
+    has_init: bool  # jobs have a pid 1 of their own
+    scopes_signals: bool  # Landlock keeps them from signalling processes outside of the job
+
+
+_PREFIX = "runtime-orchestrator-check-"
+
+
+@contextlib.contextmanager
+def workspace(owner: int | None) -> Iterator[Path]:
+    """A workspace for a moment, which the slot's uid reaches. Removes those of workers that were killed in theirs."""
+    _remove_stale(Path(tempfile.gettempdir()))
+    place = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    try:
+        with _held(place):
+            place.chmod(0o711)
+            (place / "job").mkdir()
+            if owner is not None:
+                os.chown(place / "job", owner, owner)
+            yield place / "job"
+    finally:
+        disk.remove_tree(place)
+
+
+@contextlib.contextmanager
+def _held(place: Path) -> Iterator[None]:
+    """Locked as long as this process lives. Raises BlockingIOError when another holds it."""
+    handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_stale(folder: Path) -> None:
+    for place in folder.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            found = place.lstat()
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _STALE_SECONDS:
+                with _held(place):
+                    disk.remove_tree(place)
+
+
+def check_isolation(subject: EngineUnderTest) -> list[str]:
+    """What a job could do and must not, in words; an empty list is what everybody wants."""
+    with workspace(None) as other:
+        outside = other.with_name("outside")
+        outside.write_text("not for jobs")
+        outside.chmod(0o644)
+        command = (PERL, "-e", _SELFTEST, str(outside))
+        ended, output, trace = _run(subject, command, allow_exec=False, egress=EgressPolicy(()))
+    said = dict(line.partition(" ")[::2] for line in output.splitlines())
+    found = [f"{words} ({name}: {said.get(name)})" for name, words in _failed(said)]
+    uid = str(subject.owner(subject.slot) or os.geteuid())
+    checks = {
+        f"the command did not run to its end: {ended.kind}, {output[-300:]!r}": ended.exit_code == 0,
+        f"the command runs as {said.get('uid')}": said.get("uid") == f"{uid} {uid}",
+        f"a job has capabilities: {said.get('capabilities')}": said.get("capabilities") == "none",
+        f"a job can read the table of mounts: {said.get('mounts')}": said.get("mounts") == "0",
+        "the environment of pid 1 is readable": said.get("environment") == "0",
+        f"descriptors leak into the job: {said.get('descriptors')}": said.get("descriptors", "0,1,2") == "0,1,2",
+        "calls of another architecture are not killed": said.get("foreign_call") == "31",
+        f"the way out does not answer: {said.get('way_out')}": said.get("way_out") == "405",
+        "the tracer saw nothing": b"execveat(" in trace and b"unshare(" in trace,
+        "a job can signal the process above it": not subject.scopes_signals or said.get("above_signal") == _EPERM,
+    }
+    if subject.has_init:
+        checks |= {
+            "pid 1 of a sandbox is not filtered": int(said.get("above_filters", 0)) >= _FILTERS_OF_INIT,
+            "pid 1 of a sandbox is dumpable": said.get("above_owner") not in (uid, None),
+        }
+    return found + [words for words, holds in checks.items() if not holds]
+
+
+def _failed(said: dict[str, str]) -> list[tuple[str, str]]:
+    def name(number: str) -> str:
+        return errno.errorcode.get(int(number), number) if number.isdigit() else number
+
+    return [(key, words) for key, (wanted, words) in _WANTED.items() if name(said.get(key, "nothing")) not in wanted]
+
+
+def check_limits(subject: EngineUnderTest) -> list[str]:
+    """Which limits do not hold."""
+    limits = replace(RunLimits(), memory_bytes=64 << 20, processes=16)
+    ended, output, _ = _run(subject, (PERL, "-e", _GREEDY, "48", str(512 << 20)), limits=limits)
+    checks = {
+        "the limit of processes does not hold": "processes refused" in output,
+        f"the limit of memory does not hold ({ended.kind})": "memory\n" in output and "memory taken" not in output,
+    }
+    return [words for words, holds in checks.items() if not holds]
+
+
+def fill_disk(subject: EngineUnderTest) -> list[str]:
+    """Whether a job can keep more disk than its limit in files that have no name, or more files than its limit."""
+    limits = replace(RunLimits(), disk_bytes=_DISK_BYTES)
+    found = []
+    for what in ("bytes", "files"):
+        said = bytearray()
+        with workspace(None) as place:
+            folder = place.parent
+            folder.chmod(0o711)
+            job = subject.directory(subject.slot, folder, limits) / "disk"
+            job.mkdir(mode=0o700)
+            if (owner := subject.owner(subject.slot)) is not None:
+                os.chown(job, owner, owner)
+            order = RunSpec((PERL, "-e", _DISK, what, str(_DISK_BYTES)), job, subject.slot, _SECONDS, limits=limits)
+            ended = subject.run(order, said.extend, lambda _: None, StopSignal())
+            disk.remove_tree(job)
+        if ended.kind != "disk_full":
+            found.append(f"the limit of disk {what} does not hold ({ended.kind}: {said[-200:]!r})")
+    return found
+
+
+def _run(subject: EngineUnderTest, argv: tuple[str, ...], **details: object) -> tuple[RunResult, str, bytes]:
+    output, trace = bytearray(), bytearray()
+    with workspace(subject.owner(subject.slot)) as place:
+        order = RunSpec(argv=argv, workspace=place, slot=subject.slot, timeout_seconds=_SECONDS)
+        ended = subject.run(replace(order, **details), output.extend, trace.extend, StopSignal())  # type: ignore[arg-type]  # fields of Order
+    return ended, output.decode("utf-8", "replace"), bytes(trace)
+
+
+# Takes the place of the worker, as the only one that holds the lifeline: the row of programs must die with it.
+_FAKE_PARENT = "my $lifeline = shift; syscall 72, $lifeline + 0, 2, 1; fork or exec @ARGV; sleep 1 while 1"
+
+
+def check_parent_death(site: RunEnvironment, box: BubblewrapBackend) -> list[str]:
+    """Kill what started a sandbox, in a way that it cannot answer to. `site` has been entered."""
+    launcher = Launcher(box.orders())
+    fifo, reader, hold = trace_fifo(site.trace, site.uid)
+    row, passed = box.command(launcher, fifo)
+    passed.append(box.keeper.hand_over())
+    stand_in = subprocess.Popen(
+        [PERL, "-e", _FAKE_PARENT, str(passed[-1]), *row], env={}, cwd="/", pass_fds=[*passed, *launcher.passed],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    launcher.started()
+    for descriptor in passed:
+        os.close(descriptor)
+    try:
+        if not launcher.wait_until_ready(stand_in, lambda: False):
+            return ["the sandbox does not start"]
+        box.is_ready()
+        stand_in.kill()
+        poll = select.poll()
+        poll.register(box.init or 0, select.POLLIN)
+        return [] if poll.poll(1000) else ["a sandbox survives the death of its worker"]
+    finally:
+        box.kill()
+        stand_in.kill()
+        stand_in.wait()
+        box.close(stand_in)
+        launcher.close()
+        os.close(reader)
+        os.close(hold)
+
+
+def run_checks(*checks: Callable[[], list[str]]) -> tuple[str, ...]:
+    """Run until the first that finds something; what cannot even start is a finding too."""
+    try:
+        for check in checks:
+            if found := check():
+                return tuple(found)
+    except (EngineUnavailable, SandboxFailed, OSError) as error:
+        return (f"the sandbox does not start: {error}",)
+    return ()

@@ -1,0 +1,168 @@
+"""Answers the calls that a job's seccomp program leaves to the worker (mostly with no), and writes each into the trace.
+
+strace never sees these calls, so the lines that `attempts.py` makes of them are the only record. Answers come one at a
+time and, after a first burst, no faster than `RATE`: a job that asks in a loop slows itself down, not the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from workers.engines import seccomp
+
+_RECEIVE, _SEND, _STILL_ASKED, _ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+_QUESTION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags, call, architecture, instruction, arguments
+_SEND_WITH_IT = 2
+_CONTINUE = 1
+
+BURST, RATE = 500, 500.0
+NAMES = {number: name for name, number in seccomp.CALLS.items()}
+
+
+@dataclass(frozen=True)
+class SyscallResponse:
+    """`error` (an errno) or a `value`; or a new `descriptor` in the asker, whose number there is the value.
+
+    `proceeds`: the kernel carries the call out, with the arguments that its registers then hold. Fit for calls that are
+    judged by their registers alone: memory may change in between.
+    """
+
+    error: int = 0
+    value: int = 0
+    descriptor: int | None = None
+    flags: int = 0  # O_CLOEXEC for the descriptor, or 0
+    proceeds: bool = False
+
+
+@dataclass(frozen=True)
+class SyscallRequest:
+    """One call that waits for its answer. What is read from its memory may change the next moment: fit for a record,
+    never for a decision that opens anything.
+    """
+
+    token: int
+    pid: int
+    call: str
+    arguments: tuple[int, ...]
+
+    def memory(self, address: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer at the end of a mapping, none where nothing can be read."""
+        data = b""
+        with contextlib.suppress(OSError, OverflowError):
+            handle = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                while len(data) < size:
+                    step = min(size - len(data), 4096 - (address + len(data)) % 4096)
+                    data += os.pread(handle, step, address + len(data))
+            finally:
+                os.close(handle)
+        return data
+
+    def text(self, address: int, size: int = 4096) -> bytes:
+        return self.memory(address, size).split(b"\0", 1)[0]
+
+    def word(self, argument: int) -> int:
+        """The low 32 bits, as a C int."""
+        return struct.unpack("=i", struct.pack("=I", self.arguments[argument] & 0xFFFFFFFF))[0]
+
+
+Answer = Callable[[SyscallRequest], SyscallResponse]
+
+
+def control_own_process(question: SyscallRequest) -> SyscallResponse:
+    """Let a process set how its own threads run, and no other process. For `seccomp.process_control_rules`."""
+    call = question.call
+    if question.word(0) == seccomp.ONE_PROCESS.get(call, question.word(0)):
+        target = question.word(seccomp.CONTROLS[call])
+        if target == 0 or Path(f"/proc/{question.pid}/task/{target}").exists():
+            return SyscallResponse(proceeds=True)
+    return SyscallResponse(error=errno.EPERM)
+
+
+def accept(_: SyscallRequest) -> SyscallResponse:
+    """Answer that the call succeeded, and change nothing: programs that hide keys in their memory go on."""
+    return SyscallResponse()
+
+
+def refuse(question: SyscallRequest) -> SyscallResponse:
+    if question.call != "socket":
+        return SyscallResponse(error=errno.EPERM)
+    return SyscallResponse(error=errno.EPROTONOSUPPORT if question.word(0) in seccomp.FAMILIES else errno.EAFNOSUPPORT)
+
+
+class NotifyHandler(threading.Thread):
+    """Owns the listener. `answers` by name of call; any other call is refused. `record` gets question and reply."""
+
+    def __init__(
+        self, listener: int, answers: dict[str, Answer], record: Callable[[SyscallRequest, SyscallResponse], None]
+    ) -> None:
+        super().__init__(name="notices", daemon=True)
+        self.listener, self.answers, self.record = listener, answers, record
+        self.asked = 0
+        self._allowance, self._filled_at = float(BURST), time.monotonic()
+        self._stop_reader, self._stop_writer = os.pipe()
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self.listener, select.POLLIN)
+        poll.register(self._stop_reader, select.POLLIN)
+        while True:
+            events = dict(poll.poll())
+            if self._stop_reader in events or events.get(self.listener, 0) & (select.POLLHUP | select.POLLERR):
+                break
+            self._answer_one()
+        os.close(self.listener)
+        os.close(self._stop_reader)
+
+    def stop(self) -> None:
+        """After the last process of the job has died. Does not wait forever: before Linux 6.6 a question whose asker
+        died in the very moment leaves the thread waiting in the kernel.
+        """
+        os.close(self._stop_writer)
+        self.join(2.0)
+
+    def _answer_one(self) -> None:
+        buffer = bytearray(_QUESTION.size)
+        try:
+            fcntl.ioctl(self.listener, _RECEIVE, buffer)
+        except OSError:
+            return  # the asker died, or a signal came: the next poll tells
+        token, pid, _flags, number, _arch, _at, *arguments = _QUESTION.unpack(buffer)
+        question = SyscallRequest(token, pid, NAMES.get(number, f"syscall_{number}"), tuple(arguments))
+        self._slow_down()
+        with contextlib.suppress(OSError):  # the asker died while it waited
+            self._reply(question, self.answers.get(question.call, refuse)(question))
+
+    def _reply(self, question: SyscallRequest, reply: SyscallResponse) -> None:
+        self.asked += 1
+        fcntl.ioctl(self.listener, _STILL_ASKED, struct.pack("=Q", question.token))
+        if reply.proceeds:
+            fcntl.ioctl(self.listener, _SEND, struct.pack("=QqiI", question.token, 0, 0, _CONTINUE))
+            return
+        if reply.descriptor is None:
+            self.record(question, reply)  # before the answer, so that what the asker does next comes after it
+            fcntl.ioctl(self.listener, _SEND, struct.pack("=QqiI", question.token, reply.value, -reply.error, 0))
+            return
+        try:
+            order = bytearray(struct.pack("=QIIII", question.token, _SEND_WITH_IT, reply.descriptor, 0, reply.flags))
+            self.record(question, replace(reply, value=fcntl.ioctl(self.listener, _ADD_DESCRIPTOR, order)))
+        finally:
+            os.close(reply.descriptor)
+
+    def _slow_down(self) -> None:
+        now = time.monotonic()
+        self._allowance = min(self._allowance + (now - self._filled_at) * RATE, BURST)
+        self._filled_at = now
+        if self._allowance < 1:
+            time.sleep(1 / RATE)
+        self._allowance -= 1

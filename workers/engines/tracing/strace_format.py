@@ -1,0 +1,130 @@
+"""The calls that the worker answered, as lines in strace's own form, so that one reader reads them all."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+
+from workers.engines.tracing.seccomp_notify import SyscallRequest, SyscallResponse
+
+_FAMILIES = {
+    1: "AF_UNIX", 2: "AF_INET", 10: "AF_INET6", 16: "AF_NETLINK", 17: "AF_PACKET", 31: "AF_BLUETOOTH", 38: "AF_ALG",
+    40: "AF_VSOCK",
+}  # fmt: skip
+_TYPES = {1: "SOCK_STREAM", 2: "SOCK_DGRAM", 3: "SOCK_RAW", 5: "SOCK_SEQPACKET"}
+_PATH_ARGUMENTS = {
+    "mount": (0, 1, 2), "umount2": (0,), "pivot_root": (0, 1), "chroot": (0,), "open_tree": (1,), "acct": (0,),
+    "swapon": (0,), "swapoff": (0,), "name_to_handle_at": (1,), "mq_open": (0,), "mq_unlink": (0,),
+}  # fmt: skip
+_LONGEST_STRING, _MOST_WORDS = 1024, 32
+
+
+def format_denied_call(question: SyscallRequest, reply: SyscallResponse) -> bytes:
+    head = f"{question.pid:<5} {time.time():.6f} {question.call}"
+    return f"{head}({_arguments(question)}) = {_result(reply)}".encode("latin-1")
+
+
+def _result(reply: SyscallResponse) -> str:
+    if not reply.error:
+        return str(reply.value)
+    return f"-1 {errno.errorcode.get(reply.error, reply.error)} ({os.strerror(reply.error)})"
+
+
+def _arguments(question: SyscallRequest) -> str:
+    values = question.arguments
+    if question.call == "execve":
+        return f"{_string(question, values[0])}, {_words(question, values[1])}, {values[2]:#x}"
+    if question.call == "execveat":
+        path, words = _string(question, values[1]), _words(question, values[2])
+        return f"{_descriptor(question, 0)}, {path}, {words}, {values[3]:#x}, {values[4]:#x}"
+    if question.call == "socket":
+        return f"{_family(question.word(0))}, {_socket_type(question.word(1))}, {question.word(2)}"
+    if question.call in ("connect", "bind"):
+        return f"{_descriptor(question, 0)}, {_address(question)}, {question.word(2)}"
+    paths = _PATH_ARGUMENTS.get(question.call, ())
+    return ", ".join(_string(question, value) if at in paths else f"{value:#x}" for at, value in enumerate(values))
+
+
+def escaped(data: bytes) -> str:
+    """In quotes, with every byte that is not plain ASCII text as an octal escape: no line can be made with it."""
+    plain = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x09: "\\t", 0x0D: "\\r"}
+    return '"' + "".join(plain.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in data) + '"'
+
+
+def _string(question: SyscallRequest, address: int) -> str:
+    if not address:
+        return "NULL"
+    data = question.text(address)
+    return escaped(data[:_LONGEST_STRING]) + ("..." if len(data) > _LONGEST_STRING else "")
+
+
+def _words(question: SyscallRequest, address: int) -> str:
+    if not address:
+        return "NULL"
+    found: list[str] = []
+    table = question.memory(address, 8 * (_MOST_WORDS + 1))
+    for (pointer,) in struct.iter_unpack("=Q", table[: len(table) // 8 * 8]):
+        if not pointer:
+            break
+        found.append("..." if len(found) == _MOST_WORDS else _string(question, pointer))
+    return "[" + ", ".join(found) + "]"
+
+
+def _descriptor(question: SyscallRequest, at: int) -> str:
+    number = question.word(at)
+    if number == -100:
+        return "AT_FDCWD"
+    try:
+        target = Path(f"/proc/{question.pid}/fd/{number}").readlink()
+    except OSError:
+        return str(number)
+    shown = escaped(os.fsencode(target))[1:-1].replace("<", "\\74").replace(">", "\\76")
+    return f"{number}<{shown}>"
+
+
+def _family(number: int) -> str:
+    return _FAMILIES.get(number, f"{number:#x} /* AF_??? */")
+
+
+def _socket_type(number: int) -> str:
+    flags = [
+        name
+        for name, bit in (("SOCK_CLOEXEC", socket.SOCK_CLOEXEC), ("SOCK_NONBLOCK", socket.SOCK_NONBLOCK))
+        if number & bit
+    ]
+    return "|".join([_TYPES.get(number & 0xF, f"{number & 0xF:#x} /* SOCK_??? */"), *flags])
+
+
+def _address(question: SyscallRequest) -> str:
+    raw = question.memory(question.arguments[1], min(question.arguments[2] & 0xFFFFFFFF, 128))
+    if len(raw) < 2:
+        return f"{question.arguments[1]:#x}"
+    family = struct.unpack_from("=H", raw)[0]
+    if family == socket.AF_INET and len(raw) >= 8:
+        port, address = struct.unpack_from("!H4s", raw, 2)
+        return f'{{sa_family=AF_INET, sin_port=htons({port}), sin_addr=inet_addr("{ipaddress.IPv4Address(address)}")}}'
+    if family == socket.AF_INET6 and len(raw) >= 24:
+        port, flow, address = struct.unpack_from("!HI16s", raw, 2)
+        shown = f'inet_pton(AF_INET6, "{ipaddress.IPv6Address(address)}", &sin6_addr), sin6_scope_id=0'
+        return f"{{sa_family=AF_INET6, sin6_port=htons({port}), sin6_flowinfo=htonl({flow}), {shown}}}"
+    if family == socket.AF_UNIX:
+        path = "@" + escaped(raw[3:]) if raw[2:3] == b"\0" else escaped(raw[2:].split(b"\0", 1)[0])
+        return f"{{sa_family=AF_UNIX, sun_path={path}}}"
+    return f"{{sa_family={_family(family)}, sa_data={escaped(raw[2:])}}}"
+
+
+def destination(question: SyscallRequest) -> tuple[int, int, str] | None:
+    """Family, port and address that a connect names, as the record shows it."""
+    raw = question.memory(question.arguments[1], min(question.arguments[2] & 0xFFFFFFFF, 28))
+    if len(raw) >= 8 and struct.unpack_from("=H", raw)[0] == socket.AF_INET:
+        port, address = struct.unpack_from("!H4s", raw, 2)
+        return socket.AF_INET, port, str(ipaddress.IPv4Address(address))
+    if len(raw) >= 24 and struct.unpack_from("=H", raw)[0] == socket.AF_INET6:
+        port, _flow, six = struct.unpack_from("!HI16s", raw, 2)
+        return socket.AF_INET6, port, str(ipaddress.IPv6Address(six))
+    return None

@@ -1,0 +1,47 @@
+"""Paths as the job sees them: made absolute, and told apart by whether the job was given that place to write in."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+
+from workers.engines.contract import MountPoints
+
+
+@dataclass(frozen=True, slots=True)
+class JobPaths:
+    """What the places of a sandbox mean. All paths are absolute and normal (`absolute`)."""
+
+    places: MountPoints
+
+    def shown(self, path: str) -> str:
+        """Short for people, the same on every worker: `./` for the checkout, `~/` for the home."""
+        for place, short in ((self.places.workspace, "./"), (self.places.home, "~/")):
+            if _lies_in(path, place):
+                return short + path[len(place) + 1 :]
+        return path
+
+    def is_checkout(self, path: str) -> bool:
+        return _lies_in(path, self.places.workspace)
+
+    def is_home(self, path: str) -> bool:
+        return _lies_in(path, self.places.home)
+
+    def is_temporary(self, path: str) -> bool:
+        """Not what lies in the checkout or the home, which may stand below a temporary directory themselves."""
+        is_kept = self.is_checkout(path) or self.is_home(path)
+        return not is_kept and any(_lies_in(path, place) for place in self.places.temporary)
+
+    def is_own(self, path: str) -> bool:
+        """Whether the job may write there: its checkout, its home, its temporary directories."""
+        return self.is_checkout(path) or self.is_home(path) or self.is_temporary(path)
+
+
+def absolute(path: bytes, directory: str) -> str:
+    """`path` seen from `directory`, without `.`, `..` and doubled slashes; bytes that are no text are replaced."""
+    joined = posixpath.join(directory, path.decode("utf-8", "replace"))
+    return "/" + posixpath.normpath(joined).lstrip("/")
+
+
+def _lies_in(path: str, place: str) -> bool:
+    return path.startswith(place) and (len(path) == len(place) or path[len(place)] == "/")

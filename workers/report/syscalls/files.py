@@ -1,0 +1,121 @@
+"""What the calls that name files mean: which path, used for what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from workers.engines.tracing.strace import TracedCall
+from workers.engines.tracing.values import descriptor, fields, text
+from workers.report.events import FileUse
+from workers.report.job_paths import absolute
+from workers.report.processes import TracedProcess
+
+_MODE = re.compile(rb"0[0-7]{0,6}$")
+
+
+def argument(call: TracedCall, at: int) -> bytes:
+    return call.arguments[at] if at < len(call.arguments) else b""
+
+
+def path_of(call: TracedCall, process: TracedProcess, at: int) -> str | None:
+    """The path in argument `at`, seen from the directory in the argument before it if one stands there.
+
+    None: strace could not read the name, or the call has none.
+    """
+    name = text(argument(call, at))
+    before = descriptor(argument(call, at - 1)) if at else None
+    directory = process.leader.cwd
+    if before is not None and before.path is not None and before.path.startswith(b"/"):
+        directory = before.path.decode("utf-8", "replace")
+        if before.number is None:  # AT_FDCWD: strace shows where the process stands
+            process.leader.cwd = directory
+    return None if name is None else absolute(name, directory)
+
+
+def opened(call: TracedCall, process: TracedProcess) -> Iterator[FileUse]:
+    """open, openat, openat2, creat."""
+    at = 1 if call.name.startswith("openat") else 0
+    flags = b"O_WRONLY|O_CREAT|O_TRUNC" if call.name == "creat" else argument(call, at + 1)
+    mode = argument(call, 1) if call.name == "creat" else argument(call, at + 2)
+    if flags.startswith(b"{"):  # openat2 has a structure
+        how = fields(flags)
+        flags, mode = how.get(b"flags", b""), how.get(b"mode", b"")
+    ops, is_directory = _intent(flags)
+    asked = path_of(call, process, at)
+    if asked is not None and ops:
+        bits = _bits(mode) if "create" in ops else None
+        yield FileUse(_led_to(call, asked), asked, ops, call.errno, bits, is_directory)
+
+
+@lru_cache(maxsize=256)
+def _intent(flags: bytes) -> tuple[frozenset[str], bool]:
+    """What the flags of an open want, and whether they want a directory. O_PATH reads nothing."""
+    words = set(flags.split(b"|"))
+    ops = set()
+    if b"O_PATH" not in words:
+        ops |= {"write"} if words & {b"O_WRONLY", b"O_RDWR", b"O_TRUNC"} else set()
+        ops |= {"read"} if b"O_WRONLY" not in words else set()
+        ops |= {"create", "write"} if words & {b"O_CREAT", b"O_TMPFILE"} else set()
+    return frozenset(ops), b"O_DIRECTORY" in words
+
+
+def _led_to(call: TracedCall, asked: str) -> str:
+    """Where an open really led: strace shows it. /proc is left as asked, numbers there are the tracer's."""
+    found = call.opened
+    if found is None or found.path is None or found.deleted or not found.path.startswith(b"/"):
+        return asked
+    return asked if asked.startswith("/proc/") else found.path.decode("utf-8", "replace")
+
+
+def _bits(mode: bytes) -> int | None:
+    return int(mode, 8) if _MODE.match(mode) else None
+
+
+# call → which arguments are paths, what is done to each; then which argument holds permission bits
+_CHANGES: dict[str, tuple[tuple[tuple[int, str], ...], int | None]] = {
+    "unlink": (((0, "delete"),), None),
+    "unlinkat": (((1, "delete"),), None),
+    "rmdir": (((0, "delete"),), None),
+    "mkdir": (((0, "create"),), 1),
+    "mkdirat": (((1, "create"),), 2),
+    "mknod": (((0, "create"),), 1),
+    "mknodat": (((1, "create"),), 2),
+    "rename": (((0, "rename"), (1, "rename")), None),
+    "renameat": (((1, "rename"), (3, "rename")), None),
+    "renameat2": (((1, "rename"), (3, "rename")), None),
+    "link": (((0, "read"), (1, "create")), None),
+    "linkat": (((1, "read"), (3, "create")), None),
+    "symlink": (((1, "create"),), None),
+    "symlinkat": (((2, "create"),), None),
+    "truncate": (((0, "write"),), None),
+    "chmod": (((0, "metadata"),), 1),
+    "fchmodat": (((1, "metadata"),), 2),
+    "fchmodat2": (((1, "metadata"),), 2),
+    "chown": (((0, "metadata"),), None),
+    "lchown": (((0, "metadata"),), None),
+    "fchownat": (((1, "metadata"),), None),
+}
+CHANGES = frozenset(_CHANGES)
+
+
+def changed(call: TracedCall, process: TracedProcess) -> Iterator[FileUse]:
+    """Everything that names a file but open: see `_CHANGES`."""
+    paths, mode_at = _CHANGES[call.name]
+    mode = _bits(argument(call, mode_at)) if mode_at is not None else None
+    for at, op in paths:
+        path = path_of(call, process, at)
+        if path is not None:
+            yield FileUse(path, path, frozenset({op}), call.errno, mode, call.name.startswith(("mkdir", "rmdir")))
+
+
+def moved(call: TracedCall, process: TracedProcess) -> Iterator[FileUse]:
+    """chdir, fchdir: no fact, but where later relative names start."""
+    if call.ok:
+        standing = descriptor(argument(call, 0)) if call.name == "fchdir" else None
+        if standing is not None and standing.path is not None:
+            process.leader.cwd = standing.path.decode("utf-8", "replace")
+        elif (path := path_of(call, process, 0)) is not None:
+            process.leader.cwd = path
+    yield from ()
