@@ -29,6 +29,7 @@ class Batch(models.Model):
 
     class Meta:
         db_table = "runtime_batches"
+        verbose_name_plural = "batches"
         indexes = [
             # The lists of an organization's batches, newest first.
             models.Index(models.F("org_slug"), models.F("id").desc(), name="batches_of_organization"),

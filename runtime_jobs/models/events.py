@@ -68,11 +68,12 @@ class OperatorEvent(models.Model):
     before = models.JSONField(null=True)
     after = models.JSONField(null=True)
     reason = models.TextField(blank=True)
-    source_address = models.GenericIPAddressField(null=True)
+    source_address = models.GenericIPAddressField("source IP", null=True)
     created_at = models.DateTimeField()
 
     class Meta:
         db_table = "operator_events"
+        verbose_name = "operator action"
         # The list in the admin, newest first.
         indexes = [models.Index(fields=["-created_at"], name="operator_events_newest")]
 

@@ -35,40 +35,53 @@ class Plan(models.Model):
     priority = models.IntegerField(
         default=150,
         validators=[MaxValueValidator(EMERGENCY - 1)],
-        help_text="Of its jobs; higher goes first (free 100, team 200 …).",
+        help_text="Priority of the organization's jobs. A higher number is claimed first (free 100, team 200).",
     )
-    max_timeout_seconds = models.PositiveIntegerField(default=900, validators=[MinValueValidator(1)])
+    max_timeout_seconds = models.PositiveIntegerField(
+        "max timeout (seconds)",
+        default=900,
+        validators=[MinValueValidator(1)],
+        help_text="Longest timeout that a job may request.",
+    )
     max_active = models.PositiveIntegerField(
+        "max concurrency",
         null=True,
         blank=True,
-        help_text="Jobs of an organization at once. Those of priority 200 and more count, but are not held.",
+        help_text="Running jobs per organization. Jobs with priority 200 or higher count, but are never blocked. "
+        "Empty: unlimited.",
     )
     max_queued = models.PositiveIntegerField(
+        "max queued jobs",
         null=True,
         blank=True,
         default=MAX_QUEUED,
         validators=[MinValueValidator(MAX_BATCH_JOBS)],
-        help_text="Waiting jobs of an organization; further submits are refused (429). Empty: any number.",
+        help_text="Queued jobs per organization. Further submits are answered 429. Empty: unlimited.",
     )
     submits_per_minute = models.PositiveIntegerField(
+        "submit rate (per minute)",
         null=True,
         blank=True,
         default=SUBMITS_PER_MINUTE,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_SUBMITS_PER_MINUTE)],
-        help_text="Jobs that an organization may submit in a minute; more are refused (429). Empty: any number.",
+        help_text="Submitted jobs per organization and minute. Further submits are answered 429. Empty: unlimited.",
     )
     submit_burst = models.PositiveIntegerField(
         default=SUBMIT_BURST,
         db_default=SUBMIT_BURST,
         validators=[MinValueValidator(MAX_BATCH_JOBS)],
-        help_text="So many jobs may be submitted at once after a pause, if submits per minute are limited.",
+        help_text="Jobs that may be submitted in one burst. Applies only with a submit rate.",
     )
     one_per_address = models.BooleanField(
+        "one job per source IP",
         default=False,
-        help_text="For organizations that nobody has claimed: one job at a time from a source address.",
+        help_text="At most one running job per source IP. For organizations without an owner.",
     )
     weight = models.PositiveIntegerField(
-        default=1, validators=[MinValueValidator(1)], help_text="Its share in pools that share between organizations."
+        "fair-share weight",
+        default=1,
+        validators=[MinValueValidator(1)],
+        help_text="Share of the organization in pools with the fair-share policy.",
     )
 
     def __str__(self) -> str:
@@ -84,12 +97,13 @@ class Organization(models.Model):
     hosted_runtime_analysis = models.BooleanField(default=False)
     egress = ArrayField(
         models.CharField(max_length=255),
+        verbose_name="egress allowlist",
         default=list,
         blank=True,
-        help_text="Where its jobs with network may go: host, *.suffix or host:port (443 unless named).",
+        help_text="Destinations that jobs with network access may reach: host, *.suffix or host:port (default 443).",
     )
     followed_priority = models.IntegerField(
-        null=True, editable=False, help_text="Its plan's, when its waiting jobs were last brought up to that."
+        null=True, editable=False, help_text="Priority of the plan that was last applied to queued jobs."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -102,29 +116,40 @@ class Project(models.Model):
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
     slug = models.CharField(max_length=63, validators=[slug])
-    enabled = models.BooleanField(default=False, help_text="For hosted runtime analysis.")
+    enabled = models.BooleanField(default=False, help_text="Allows hosted runtime analysis for this project.")
     repositories = ArrayField(
         models.CharField(max_length=512),
         default=list,
         blank=True,
-        help_text="owner/name as on the host; owner/* for all of an owner's.",
+        help_text="owner/name as on the Git host, or owner/* for all repositories of an owner.",
     )
-    pool = models.CharField(max_length=63, blank=True, help_text="Empty: the default pool.")
+    pool = models.CharField(
+        max_length=63, blank=True, help_text="Pool that runs the project's jobs. Empty: the default pool."
+    )
     least_isolation = models.CharField(
-        max_length=20, blank=True, choices=ISOLATION_CHOICES, help_text="Empty: what its pool asks for."
+        "minimum isolation",
+        max_length=20,
+        blank=True,
+        choices=ISOLATION_CHOICES,
+        help_text="Weakest sandbox that is accepted. Empty: the minimum isolation of the pool.",
     )
     configured_command = ArrayField(
         models.CharField(max_length=4096),
+        verbose_name="default command",
         default=list,
         blank=True,
-        help_text="What a webhook or a run without jobs of its own runs, as an argument list. Empty: nothing.",
+        help_text="Argument list for jobs of webhooks and for batches without own jobs. Empty: no job is created.",
     )
-    configured_directory = models.CharField(max_length=1024, default=".")
-    configured_timeout_seconds = models.PositiveIntegerField(default=300, validators=[MinValueValidator(1)])
-    configured_network = models.BooleanField(default=False)
-    push_enabled = models.BooleanField(default=False, help_text="Pushes make jobs too, not only pull requests.")
+    configured_directory = models.CharField("working directory", max_length=1024, default=".")
+    configured_timeout_seconds = models.PositiveIntegerField(
+        "timeout (seconds)", default=300, validators=[MinValueValidator(1)]
+    )
+    configured_network = models.BooleanField("allow network", default=False)
+    push_enabled = models.BooleanField(
+        "run on push", default=False, help_text="Creates jobs for pushes as well as for pull requests."
+    )
     webhook_generation = models.PositiveIntegerField(
-        default=0, editable=False, help_text="Of its webhook's secret, which is derived, never stored; 0: none yet."
+        default=0, editable=False, help_text="Generation of the webhook secret, which is derived. 0: no secret yet."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -145,6 +170,7 @@ class Membership(models.Model):
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="memberships")
 
     class Meta:
+        verbose_name = "member"
         constraints = [models.UniqueConstraint(fields=["user", "organization"], name="one_membership_per_person")]
 
     def __str__(self) -> str:
@@ -160,8 +186,11 @@ class ApiToken(models.Model):
     scopes = ArrayField(models.CharField(max_length=20, choices=Scope.choices), default=list)
     created_by = models.CharField(max_length=150, blank=True, editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-    expires_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField("expires", null=True, blank=True, help_text="In UTC. Empty: never.")
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        verbose_name = "API token"
 
     def __str__(self) -> str:
         return f"{self.name} ({self.organization.slug})"

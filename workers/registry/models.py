@@ -30,19 +30,26 @@ class Pool(models.Model):
 
     slug = models.CharField(max_length=63, unique=True, validators=[slug])
     description = models.CharField(max_length=200, blank=True)
-    least_isolation = models.CharField(max_length=20, default="namespaces", choices=ISOLATION_CHOICES)
+    least_isolation = models.CharField(
+        "minimum isolation",
+        max_length=20,
+        default="namespaces",
+        choices=ISOLATION_CHOICES,
+        help_text="Weakest sandbox that the pool's jobs accept, unless their project sets another.",
+    )
     policy = models.CharField(
         max_length=10,
         choices=PoolPolicy.choices,
         default=PoolPolicy.FAIR,
         editable=False,
-        help_text="Order among jobs of one priority. fair: organizations take turns by weight, so a backlog of one "
-        "delays no other. fifo: the older job first, whoever's it is.",
+        help_text="Order among jobs of equal priority. fair: organizations share by weight, so a backlog of one "
+        "delays no other. fifo: the oldest job first.",
     )
     trusts_lease_ids = models.BooleanField(
+        "allow unauthenticated runners",
         default=False,
-        help_text="Delta CI's own runner sends no credentials: whoever knows the id of a lease of this pool's workers "
-        "may speak for its job.",
+        help_text="Accepts the id of a lease instead of a token. The runner of Delta CI sends no credentials: every "
+        "client that knows a lease id of this pool may report on its job.",
     )
 
     def __str__(self) -> str:
@@ -66,14 +73,25 @@ class Worker(models.Model):
         null=True,
         blank=True,
         unique=True,
-        help_text="By which a trusted proxy names it after it has checked its client certificate.",
+        help_text="Subject that a trusted proxy sends after it has verified the worker's client certificate.",
     )
-    capacity = models.PositiveIntegerField(default=1, validators=[MinValueValidator(1), MaxValueValidator(256)])
+    capacity = models.PositiveIntegerField(
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(256)],
+        help_text="Slots: the number of jobs that run at the same time.",
+    )
     labels = ArrayField(models.CharField(max_length=63), default=list, blank=True)
-    capabilities = ArrayField(models.CharField(max_length=63), default=registered_capabilities, blank=True)
+    capabilities = ArrayField(
+        models.CharField(max_length=63),
+        default=registered_capabilities,
+        blank=True,
+        help_text="Capabilities that the worker may offer. A job runs only where all its requirements are offered.",
+    )
     state = models.CharField(max_length=20, choices=WorkerState.choices, default=WorkerState.ACTIVE, editable=False)
     note = models.CharField(max_length=200, blank=True, editable=False)
-    session = models.CharField(max_length=26, blank=True, editable=False, help_text="ULID of its newest process.")
+    session = models.CharField(
+        max_length=26, blank=True, editable=False, help_text="ULID of the worker's newest process."
+    )
     last_seen_at = models.DateTimeField(null=True, editable=False)
     # What it came with last; null before its first claim. Shown as what is missing where nobody can take a job.
     offered = ArrayField(models.CharField(max_length=63), null=True, editable=False)
