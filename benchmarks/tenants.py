@@ -62,7 +62,7 @@ def _hired(pool: Any, number: int) -> Any:
 
 
 def limited(org: str, most: int) -> None:
-    services.set_limit(org_slug=org, max_active=most, by=OPERATOR, reason="benchmark")
+    services.set_limit(org_slug=org, max_active=most, actor=OPERATOR, reason="benchmark")
 
 
 def fill(org: str, pool: str, jobs: int, *, trail: bool = True) -> None:

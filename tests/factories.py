@@ -120,7 +120,7 @@ def submitted(
     """A queued job, or a blocked one."""
     on = tuple(job.job_ulid for job in depends_on)
     given = submission(project or ProjectFactory(), spec(**changes), depends_on=on, group=group, priority=priority)
-    return services.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
+    return services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE, now=now).job
 
 
 def submission(project: Project, wanted: Any, **changes: Any) -> Submission:
@@ -155,7 +155,7 @@ def submitted_steps(
     """A queued job of type `steps`."""
     given = submission(project or ProjectFactory(), steps_spec(**changes), pool=pool)
     policy = policy or steps_policy(**TIMINGS)
-    return services.submit(given, policy=policy, default_pool="shared-linux", by=ALICE, now=now).job
+    return services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE, now=now).job
 
 
 def demanding(job: Job, **columns: Any) -> None:

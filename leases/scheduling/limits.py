@@ -74,7 +74,7 @@ class KeyRoom:
 
 
 def set_limit(
-    kind: LimitKind, subject: LimitTarget, *, at: datetime | None = None, by: str = "", **terms: Any
+    kind: LimitKind, subject: LimitTarget, *, at: datetime | None = None, actor: str = "", **terms: Any
 ) -> Limit:
     """Set a limit on these terms (`max_active`, or `per_hour` and `burst`; `until`, `note`, `binds_below`, `one_shot`).
 
@@ -91,7 +91,7 @@ def set_limit(
     # A claim that spends tokens holds the row until its commit: the bucket is read after that, or its starts are lost.
     limit = Limit.objects.select_for_update(no_key=True).get(pk=limit.pk)
     now = database_now()
-    changed = terms | {"set_by": by, "set_at": at or now, "version": limit.version + (not made)}
+    changed = terms | {"set_by": actor, "set_at": at or now, "version": limit.version + (not made)}
     if limit.spent_until and limit.per_hour and terms.get("per_hour"):
         owed = max(timedelta(), limit.spent_until - now) * limit.per_hour
         changed["spent_until"] = now + owed / terms["per_hour"]  # as many starts, made good at the new pace

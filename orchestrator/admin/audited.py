@@ -71,7 +71,7 @@ class AuditedAdmin(BaseAdmin):
         record_operator_event(
             f"{self.noun}.{done}",
             target=self.target_of(row)[:200],
-            by=actor_of(request),
+            actor=actor_of(request),
             before=getattr(form, "before", None),
             after=self._values(row, names),
             source_address=client_address(request),

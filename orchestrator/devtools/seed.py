@@ -57,10 +57,10 @@ def ensure_worker(slug: str, *, pool: str, token: str | None, capacity: int = 1)
     if worker is None:
         found, _ = Pool.objects.get_or_create(slug=pool)
         return services.register_worker(
-            slug=slug, pool=found, capacity=capacity, labels=[], capabilities=registered_capabilities(), by=SEED
+            slug=slug, pool=found, capacity=capacity, labels=[], capabilities=registered_capabilities(), actor=SEED
         )
     if not token or worker.digest != digest_of(token):
-        token = services.rotate_worker_token(worker_id=worker.worker_id, by=SEED, reason="its file has another one")
+        token = services.rotate_worker_token(worker_id=worker.worker_id, actor=SEED, reason="its file has another one")
     return worker, token
 
 
@@ -120,7 +120,7 @@ def _api_token(organization: Organization, token: str | None) -> str:
     valid = ApiToken.objects.filter(organization=organization, revoked_at=None, expires_at=None)
     if token and valid.filter(digest=digest_of(token)).exists():
         return token
-    _, token = services.create_api_token(organization=organization, name="seed", scopes=Scope.values, by=SEED)
+    _, token = services.create_api_token(organization=organization, name="seed", scopes=Scope.values, actor=SEED)
     return token
 
 

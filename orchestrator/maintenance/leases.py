@@ -56,7 +56,7 @@ def time_out_phases(rows: RowRunner, *, now: datetime | None = None) -> int:
 
 def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the operation isolates its rows itself
     """Queue or cancel the jobs that waited for one that has ended. Returns how many were looked at."""
-    return services.propagate_pending(most=BATCH)
+    return services.propagate_pending(limit=BATCH)
 
 
 def _is_over(at: datetime) -> LessThan:

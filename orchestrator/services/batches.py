@@ -63,17 +63,26 @@ def submit_batch(
     *,
     policy_of: Callable[[str], JobPolicy],
     default_pool: str,
-    by: Actor,
-    once: IdempotentRequest | None = None,
+    actor: Actor,
+    idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> BatchOutcome:
     """Queue all jobs or none. With `once`, the same request again returns the first batch.
 
     Raises what `place` raises, Invalid, IdempotencyConflict."""
     at = now or database_now()
-    if once and (first := once.known()):
+    if idempotency and (first := idempotency.known()):
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
-    return _create(_new(origin), origin, jobs, policy_of=policy_of, default_pool=default_pool, by=by, once=once, at=at)
+    return _create(
+        _new(origin),
+        origin,
+        jobs,
+        policy_of=policy_of,
+        default_pool=default_pool,
+        actor=actor,
+        idempotency=idempotency,
+        at=at,
+    )
 
 
 @operation
@@ -82,11 +91,11 @@ def rerun_batch(
     batch_ulid: str,
     policy_of: Callable[[str], JobPolicy],
     default_pool: str,
-    by: Actor,
+    actor: Actor,
     correlation_id: str,
     source_address: str | None,
     reason: str = "",
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> BatchOutcome:
     """The same jobs again as a new batch, admitted by today's rules; the old one stays as it is, whatever its state.
@@ -95,22 +104,24 @@ def rerun_batch(
     Raises NotFound, what `place` raises, IdempotencyConflict."""
     at = now or database_now()
     old = _found(batch_ulid)
-    if once and (first := once.known()):
+    if idempotency and (first := idempotency.known()):
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
     firsts = Job.objects.filter(batch=old, attempt=1).order_by("id")
     optional = set(old.details.get(OPTIONAL, ()))
     jobs = [BatchJob(JOB_TYPES[job.job_type].asked(job), job.root_job_ulid not in optional) for job in firsts]
-    origin = replace(_origin(old, by), correlation_id=correlation_id, source_address=source_address)
+    origin = replace(_origin(old, actor), correlation_id=correlation_id, source_address=source_address)
     batch = _new(origin)
     batch.details |= {"reason": reason} if reason else {}
     batch.rerun_of = old.batch_ulid
     batch.repo_url, batch.git_ref, batch.git_commit = old.repo_url, old.git_ref, old.git_commit
-    return _create(batch, origin, jobs, policy_of=policy_of, default_pool=default_pool, by=by, once=once, at=at)
+    return _create(
+        batch, origin, jobs, policy_of=policy_of, default_pool=default_pool, actor=actor, idempotency=idempotency, at=at
+    )
 
 
 @operation
 def cancel_batch(
-    *, batch_ulid: str, by: Actor, deadline_seconds: float, message: str = "", now: datetime | None = None
+    *, batch_ulid: str, actor: Actor, deadline_seconds: float, message: str = "", now: datetime | None = None
 ) -> BatchOutcome:
     """Cancel what waits at once and ask the holders of what runs, for the reason `batch_canceled`.
 
@@ -124,12 +135,12 @@ def cancel_batch(
     if batch.cancel_requested_at is None:
         batch.cancel_requested_at, batch.cancel_reason = now or database_now(), CancelReason.BATCH_CANCELED
         batch.save(update_fields=["cancel_requested_at", "cancel_reason"])
-    asked = list(_canceled(batch, now=now, by=by, deadline_seconds=deadline_seconds, message=message))
+    asked = list(_canceled(batch, now=now, actor=actor, deadline_seconds=deadline_seconds, message=message))
     return BatchOutcome(batch, accepted=any(asked))
 
 
 def _canceled(
-    batch: Batch, *, now: datetime | None, by: Actor, deadline_seconds: float, message: str
+    batch: Batch, *, now: datetime | None, actor: Actor, deadline_seconds: float, message: str
 ) -> Iterable[bool]:
     """Say of each open job whether its holder was asked. Look until none is left: while we waited for a lock its job
     may have failed, and its automatic retry is a row that the look before could not see."""
@@ -141,7 +152,7 @@ def _canceled(
             yield cancel_locked(
                 job,
                 at=at,
-                by=by,
+                actor=actor,
                 deadline_seconds=deadline_seconds,
                 reason=CancelReason.BATCH_CANCELED,
                 message=message,
@@ -171,14 +182,14 @@ def _found(batch_ulid: str, *, locked: bool = False) -> Batch:
     return batch
 
 
-def _origin(batch: Batch, by: Actor) -> BatchSubmission:
+def _origin(batch: Batch, actor: Actor) -> BatchSubmission:
     """As it was, but asked for by somebody else now."""
     return BatchSubmission(
         org_slug=batch.org_slug,
         project_slug=batch.project_slug,
         source=None,
         trigger_kind="manual",
-        trigger_actor=by.name[:200],
+        trigger_actor=actor.name[:200],
         correlation_id=batch.correlation_id,
         source_address=None,
         details={name: value for name, value in batch.details.items() if name != OPTIONAL},
@@ -207,13 +218,13 @@ def _create(
     *,
     policy_of: Callable[[str], JobPolicy],
     default_pool: str,
-    by: Actor,
-    once: IdempotentRequest | None,
+    actor: Actor,
+    idempotency: IdempotentRequest | None,
     at: datetime,
 ) -> BatchOutcome:
     if not 1 <= len(planned) <= MAX_JOBS:
         raise Invalid({"jobs": [f"A batch has 1 to {MAX_JOBS} jobs."]})
-    if once and (first := once.settle(batch.batch_ulid, at=at)) != batch.batch_ulid:
+    if idempotency and (first := idempotency.settle(batch.batch_ulid, at=at)) != batch.batch_ulid:
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
     batch.created_at = at
     batch.save(force_insert=True)
@@ -224,7 +235,11 @@ def _create(
         job = new_job(submission, policy_of(one.spec.job_type))
         job.batch = batch
         enqueue_job(
-            job, submission, admit_job(job, submission, known, EMPTY_SNAPSHOT, limited=is_limited(by)), at=at, by=by
+            job,
+            submission,
+            admit_job(job, submission, known, EMPTY_SNAPSHOT, limited=is_limited(actor)),
+            at=at,
+            actor=actor,
         )
         if not one.required:
             optional.append(job.root_job_ulid)

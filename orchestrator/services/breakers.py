@@ -42,7 +42,7 @@ def reset_breaker(
     *,
     org_slug: str,
     job_type: str,
-    by: Actor,
+    actor: Actor,
     reason: str,
     source_address: str | None = None,
     now: datetime | None = None,
@@ -55,14 +55,14 @@ def reset_breaker(
     record_operator_event(
         "breaker.reset",
         target=str(_subject(breaker)),
-        by=by,
+        actor=actor,
         before={"state": breaker.state},
         after={"state": "closed"},
         reason=reason,
         source_address=source_address,
         now=at,
     )
-    return _close(breaker, at, by=by)
+    return _close(breaker, at, actor=actor)
 
 
 def failure_ratio(breaker: Breaker, at: datetime) -> float | None:
@@ -126,20 +126,20 @@ def _evaluate_probe(breaker: Breaker, at: datetime) -> Breaker | None:
         return _half_open(breaker, at)
     if counts(breaker.job_type, probe.state, probe.failure_class):
         return _open(breaker, at, f"The {breaker.job_type} job that {breaker.org_slug} tried failed, too.")
-    return _close(breaker, at, by=SCHEDULER)
+    return _close(breaker, at, actor=SCHEDULER)
 
 
-def _close(breaker: Breaker, at: datetime, *, by: Actor) -> Breaker:
+def _close(breaker: Breaker, at: datetime, *, actor: Actor) -> Breaker:
     remove_limit(LimitKind.BREAKER, _subject(breaker))
     breaker.state, breaker.seen_from, breaker.cool_until, breaker.limit_id = BreakerState.CLOSED, at, None, None
     open_ones = Incident.objects.filter(org_slug=breaker.org_slug, job_type=breaker.job_type, resolved_at=None)
-    open_ones.update(resolved_at=at, resolved_by=str(by))
+    open_ones.update(resolved_at=at, resolved_by=str(actor))
     return _stored(breaker)
 
 
 def _hold(breaker: Breaker, at: datetime, **terms: object) -> None:
     one_shot = {"one_shot": False} | terms
-    breaker.limit_id = set_limit(LimitKind.BREAKER, _subject(breaker), at=at, by=str(SCHEDULER), **one_shot).pk
+    breaker.limit_id = set_limit(LimitKind.BREAKER, _subject(breaker), at=at, actor=str(SCHEDULER), **one_shot).pk
 
 
 def _stored(breaker: Breaker) -> Breaker:

@@ -41,8 +41,8 @@ def submit_many(
     *,
     policy_of: Callable[[str], JobPolicy],
     default_pool: str,
-    by: Actor,
-    once: IdempotentRequest | None = None,
+    actor: Actor,
+    idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> BulkOutcome:
     """Queue a job for each entry that may come in; one that is refused stops no other. What the door has refused stands
@@ -50,23 +50,23 @@ def submit_many(
 
     Raises IdempotencyConflict; and, if no entry may come in and a submit quota is why, QueueFull or
     SubmitRateExceeded: nothing is kept under the key then, so the same request may succeed later."""
-    if once and (told := once.known()):
+    if idempotency and (told := idempotency.known()):
         return _remembered(told)
     submissions = [entry for entry in entries if isinstance(entry, Submission)]
     known = load_context({one.home for one in submissions}, default_pool=default_pool)
     at = now or known.at
     placed = _placed(entries, submissions, policy_of, known)
     _require_some(placed)
-    told = _told(placed) if once else ""
-    if once and (first := once.settle(told, at=at)) != told:
+    told = _told(placed) if idempotency else ""
+    if idempotency and (first := idempotency.settle(told, at=at)) != told:
         return _remembered(first)
-    return BulkOutcome([_queued(one, at, by) if isinstance(one, _Placed) else one for one in placed])
+    return BulkOutcome([_queued(one, at, actor) if isinstance(one, _Placed) else one for one in placed])
 
 
-def _queued(one: _Placed, at: datetime, by: Actor) -> Job:
+def _queued(one: _Placed, at: datetime, actor: Actor) -> Job:
     if one.submission.group:  # its group may have members among those before it, which it must find
         current_unit_of_work().flush()
-    return enqueue_job(one.job, one.submission, one.standing, at=at, by=by)
+    return enqueue_job(one.job, one.submission, one.standing, at=at, actor=actor)
 
 
 def _placed(

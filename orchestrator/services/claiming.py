@@ -34,11 +34,14 @@ def claim(
     offer: Offer,
     acknowledge: bool = False,
     session: str = "",
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> Claimed | None:
     """Take the next job for this worker, or None: no work, no capacity left, or the worker drains. See `claim_many`."""
-    return next(iter(_claimed(worker, offer, 1, acknowledge=acknowledge, session=session, once=once, now=now)), None)
+    return next(
+        iter(_claimed(worker, offer, 1, acknowledge=acknowledge, session=session, idempotency=idempotency, now=now)),
+        None,
+    )
 
 
 @operation
@@ -46,10 +49,10 @@ def claim_many(
     *,
     worker: Worker,
     offer: Offer,
-    most: int,
+    limit: int,
     acknowledge: bool = False,
     session: str = "",
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> list[Claimed]:
     """Take up to `most` of the next jobs for this worker, as far as its capacity goes.
@@ -57,25 +60,25 @@ def claim_many(
     `acknowledge` promises an acknowledgement: the lease is granted and dies after its window; else it is active at
     once. With `once`, the same claim again returns those of the same leases that are open, if there are any.
     Raises StaleLease for a session that a newer process of the worker has replaced."""
-    return _claimed(worker, offer, most, acknowledge=acknowledge, session=session, once=once, now=now)
+    return _claimed(worker, offer, limit, acknowledge=acknowledge, session=session, idempotency=idempotency, now=now)
 
 
 def _claimed(
     worker: Worker,
     offer: Offer,
-    most: int,
+    limit: int,
     *,
     acknowledge: bool,
     session: str,
-    once: IdempotentRequest | None,
+    idempotency: IdempotentRequest | None,
     now: datetime | None,
 ) -> list[Claimed]:
     worker = _locked(worker)
     _takeover_session(worker, session)
     _record_offer(worker, offer)
-    if once and (earlier := _claimed_before(once)):
+    if idempotency and (earlier := _claimed_before(idempotency)):
         return earlier
-    room = min(most, worker.capacity - _held(worker, now)) if worker.may_claim else 0
+    room = min(limit, worker.capacity - _held(worker, now)) if worker.may_claim else 0
     if room < 1:
         return []
     jobs, lane_updates().taken = claim_jobs(replace(offer, worker_id=worker.worker_id), most=room)
@@ -83,8 +86,8 @@ def _claimed(
         return []
     at = now or max(vars(job)["at"] for job in jobs)
     leases = [_create_lease(job, worker, at=at, acknowledge=acknowledge, session=session) for job in jobs]
-    if once:
-        once.settle(" ".join(lease.lease_ulid for lease in leases), at=at)
+    if idempotency:
+        idempotency.settle(" ".join(lease.lease_ulid for lease in leases), at=at)
     return [Claimed(lease.job, lease) for lease in leases]
 
 
@@ -132,18 +135,18 @@ def _held(worker: Worker, now: datetime | None) -> int:
         return int(cursor.fetchone()[0])
 
 
-def _claimed_before(once: IdempotentRequest) -> list[Claimed]:
-    known = once.known()
+def _claimed_before(idempotency: IdempotentRequest) -> list[Claimed]:
+    known = idempotency.known()
     if known is None:
         return []
     leases = list(Lease.objects.open().select_related("job").filter(lease_ulid__in=known.split()).order_by("pk"))
     if not leases:
-        once.forget()
+        idempotency.forget()
     return [Claimed(lease.job, lease, replayed=True) for lease in leases]
 
 
 def _create_lease(job: Job, worker: Worker, *, at: datetime, acknowledge: bool, session: str) -> Lease:
-    by = Actor("worker", worker.worker_id)
+    actor = Actor("worker", worker.worker_id)
     lease = Lease(
         job=job,
         worker=worker,
@@ -157,9 +160,9 @@ def _create_lease(job: Job, worker: Worker, *, at: datetime, acknowledge: bool, 
         leased_at=at,
         expires_at=at + timedelta(seconds=job.acknowledge_within_seconds),
     )
-    transitions.leased(job, at=at, by=by)
+    transitions.leased(job, at=at, actor=actor)
     if not acknowledge:
-        transitions.acknowledge(job, lease, at=at, by=by)
+        transitions.acknowledge(job, lease, at=at, actor=actor)
     current_unit_of_work().add(lease)
     transitions.mark_dirty(job, at)
     return lease

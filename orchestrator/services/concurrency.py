@@ -29,7 +29,7 @@ class ConcurrencyGroup:
     when_busy: OnConflict = OnConflict.QUEUE
 
 
-def apply_conflict_policy(job: Job, group: ConcurrencyGroup, *, at: datetime, by: Actor) -> bool:
+def apply_conflict_policy(job: Job, group: ConcurrencyGroup, *, at: datetime, actor: Actor) -> bool:
     """Cancel the older ones where the group says so. Returns whether the new job shall be dropped instead."""
     deadline_seconds = settings.CANCEL_DEADLINE_SECONDS
     advisory_xact_lock(
@@ -40,11 +40,11 @@ def apply_conflict_policy(job: Job, group: ConcurrencyGroup, *, at: datetime, by
         locked = list(older.locked().order_by("pk"))
         since = max(at, database_now())  # they may have come while this one waited for the guard
         for one in locked:
-            cancel_locked(one, at=since, by=by, deadline_seconds=deadline_seconds, reason=CancelReason.SUPERSEDED)
+            cancel_locked(one, at=since, actor=actor, deadline_seconds=deadline_seconds, reason=CancelReason.SUPERSEDED)
     return group.when_busy == OnConflict.DROP_NEW and older.exists()
 
 
-def cancel_new(job: Job, *, at: datetime, by: Actor) -> Job:
+def cancel_new(job: Job, *, at: datetime, actor: Actor) -> Job:
     """End a job that has just come in: another one of its group is there."""
-    cancel_locked(job, at=at, by=by, deadline_seconds=0, reason=CancelReason.SUPERSEDED)
+    cancel_locked(job, at=at, actor=actor, deadline_seconds=0, reason=CancelReason.SUPERSEDED)
     return transitions.mark_dirty(job, at)

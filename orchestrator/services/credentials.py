@@ -23,7 +23,7 @@ def register_worker(
     labels: Sequence[str],
     capabilities: Sequence[str],
     certificate_subject: str | None = None,
-    by: Actor,
+    actor: Actor,
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> tuple[Worker, str]:
@@ -48,7 +48,7 @@ def register_worker(
         "certificate_subject": certificate_subject or None,
     }
     record_operator_event(
-        "worker.registered", target=worker.worker_id, by=by, after=after, source_address=source_address, now=now
+        "worker.registered", target=worker.worker_id, actor=actor, after=after, source_address=source_address, now=now
     )
     return worker, token
 
@@ -59,7 +59,7 @@ def create_api_token(
     organization: Organization,
     name: str,
     scopes: Sequence[str],
-    by: Actor,
+    actor: Actor,
     expires_at: datetime | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
@@ -71,19 +71,19 @@ def create_api_token(
         name=name,
         digest=digest_of(token),
         scopes=list(scopes),
-        created_by=by.name[:150],
+        created_by=actor.name[:150],
         expires_at=expires_at,
     )
     after = {"name": name, "scopes": list(scopes), "expires_at": expires_at and expires_at.isoformat()}
     record_operator_event(
-        "token.created", target=_name_of(row), by=by, after=after, source_address=source_address, now=now
+        "token.created", target=_name_of(row), actor=actor, after=after, source_address=source_address, now=now
     )
     return row, token
 
 
 @operation
 def revoke_api_token(
-    *, token_id: int, by: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+    *, token_id: int, actor: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
 ) -> ApiToken:
     """End a key. Again: nothing changes. Raises NotFound."""
     row = ApiToken.objects.select_for_update(of=("self",)).select_related("organization").filter(pk=token_id).first()
@@ -93,14 +93,14 @@ def revoke_api_token(
         row.revoked_at = now or database_now()
         row.save(update_fields=["revoked_at"])
         record_operator_event(
-            "token.revoked", target=_name_of(row), by=by, reason=reason, source_address=source_address, now=now
+            "token.revoked", target=_name_of(row), actor=actor, reason=reason, source_address=source_address, now=now
         )
     return row
 
 
 @operation
 def rotate_webhook_secret(
-    *, project_id: int, by: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+    *, project_id: int, actor: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
 ) -> tuple[Project, str]:
     """Give the project's webhook its first secret, or another one; the one before counts no more. Raises NotFound."""
     rows = Project.objects.select_for_update(of=("self",), no_key=True).select_related("organization")
@@ -113,7 +113,7 @@ def rotate_webhook_secret(
     record_operator_event(
         "project.webhook_secret_rotated",
         target=f"project:{project}"[:200],
-        by=by,
+        actor=actor,
         before={"webhook_generation": before},
         after={"webhook_generation": before + 1},
         reason=reason,

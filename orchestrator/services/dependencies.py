@@ -122,8 +122,8 @@ def record_completion(job: Job) -> list[EndedDependency]:
     return [EndedDependency(root_job_ulid=job.root_job_ulid)] if job.awaited else []
 
 
-def dependents(ended: EndedDependency, *, most: int) -> list[tuple[int, str]]:
+def dependents(ended: EndedDependency, *, limit: int) -> list[tuple[int, str]]:
     """The next `most` blocked jobs (key and id) that wait for it and were not looked at, oldest first."""
     waiting = Dependency.objects.filter(on__job_ulid=ended.root_job_ulid).values("job__job_ulid")
     blocked = Job.objects.filter(state=JobState.BLOCKED, root_job_ulid__in=waiting, pk__gt=ended.looked_to)
-    return list(blocked.order_by("pk").values_list("pk", "job_ulid")[:most])
+    return list(blocked.order_by("pk").values_list("pk", "job_ulid")[:limit])

@@ -65,7 +65,7 @@ def propagate_after_commit(done: PendingChanges) -> None:
     before = _queue.set(line)
     try:
         while line and room > 0:
-            room -= propagate_completion(line.popleft(), most=room)
+            room -= propagate_completion(line.popleft(), limit=room)
     except Error as error:
         if is_database_unavailable(error):
             log.warning("dependents are left to the clock: %s", type(error).__name__)
@@ -75,19 +75,19 @@ def propagate_after_commit(done: PendingChanges) -> None:
         _queue.reset(before)
 
 
-def propagate_completion(ended: EndedDependency, *, most: int, failed: list[int] | None = None) -> int:
+def propagate_completion(ended: EndedDependency, *, limit: int, failed: list[int] | None = None) -> int:
     """Look at up to `most` of those that wait for this job, and forget it after the last one. Returns how many.
 
     May be done twice, or by two at a time: `unblock` looks under the lock. One's trouble does not stop the others; it
     gets a row of its own, whose key is added to `failed`."""
-    found = dependencies.dependents(ended, most=most + 1)
-    looked = found[:most]
+    found = dependencies.dependents(ended, limit=limit + 1)
+    looked = found[:limit]
     if trouble := _look_at(looked):
         again = EndedDependency.objects.create(root_job_ulid=ended.root_job_ulid, looked_to=min(trouble) - 1)
         if failed is not None:
             failed.append(again.pk)
     rows = EndedDependency.objects.filter(pk=ended.pk)
-    if len(found) > most:
+    if len(found) > limit:
         rows.update(looked_to=looked[-1][0])
     else:
         rows.delete()
@@ -110,15 +110,17 @@ def _look_at(jobs: Sequence[tuple[int, str]]) -> list[int]:
     return []
 
 
-def propagate_pending(*, most: int) -> int:
+def propagate_pending(*, limit: int) -> int:
     """The clock's part: look at up to `most` jobs that wait for one that has ended. Returns how many.
 
     A job that fails gets a new row for the next call; in this one it would be tried `most` times."""
     done, failed = 0, list[int]()
-    while done < most and (left := list(EndedDependency.objects.exclude(pk__in=failed).order_by("pk")[: most - done])):
+    while done < limit and (
+        left := list(EndedDependency.objects.exclude(pk__in=failed).order_by("pk")[: limit - done])
+    ):
         before = done
         for ended in left:
-            done += propagate_completion(ended, most=min(PAGE, most - done), failed=failed) if done < most else 0
+            done += propagate_completion(ended, limit=min(PAGE, limit - done), failed=failed) if done < limit else 0
         if done == before:
             break
     return done

@@ -35,7 +35,7 @@ def _end_overdue(holding: LockedLease) -> Job:
         return _fail_timed_out(holding, limit)
     return end_lease_externally(
         holding,
-        by=SCHEDULER,
+        actor=SCHEDULER,
         active_ends=LeaseState.EXPIRED,
         reason=FailureReason.LEASE_EXPIRED,
         message="The worker fell silent.",
@@ -43,44 +43,46 @@ def _end_overdue(holding: LockedLease) -> Job:
 
 
 def end_lease_externally(
-    holding: LockedLease, *, by: Actor, active_ends: LeaseState, reason: FailureReason, message: str
+    holding: LockedLease, *, actor: Actor, active_ends: LeaseState, reason: FailureReason, message: str
 ) -> Job:
     """End an open lease from outside. The job of a granted one waits again, that of an active one fails."""
     job, lease, at = holding.job, holding.lease, holding.at
     if lease.state == LeaseState.GRANTED:
-        _never_started(holding, by=by)
+        _never_started(holding, actor=actor)
     else:
         transitions.end_lease(lease, active_ends, reason=str(reason), at=at)
-        _lease_event(holding, by=by, reason=str(reason))
-        transitions.fail_or_cancel(job, reason, message=message, at=at, by=by, worker_id=lease.worker_id)
+        _lease_event(holding, actor=actor, reason=str(reason))
+        transitions.fail_or_cancel(job, reason, message=message, at=at, actor=actor, worker_id=lease.worker_id)
     return transitions.mark_dirty(job, at)
 
 
-def _never_started(holding: LockedLease, *, by: Actor) -> None:
+def _never_started(holding: LockedLease, *, actor: Actor) -> None:
     job, lease, at = holding.job, holding.lease, holding.at
     transitions.end_lease(lease, LeaseState.REVOKED, reason="not_acknowledged", at=at)
-    _lease_event(holding, by=by, reason="not_acknowledged")
+    _lease_event(holding, actor=actor, reason="not_acknowledged")
     if job.cancel_requested_at is not None:
-        transitions.cancel_now(job, at=at, by=by, worker_id=lease.worker_id)
+        transitions.cancel_now(job, at=at, actor=actor, worker_id=lease.worker_id)
     elif job.requeue_count >= job.max_requeues:
         transitions.fail_or_cancel(
             job,
             FailureReason.NEVER_ACKNOWLEDGED,
             message="No worker took it up.",
             at=at,
-            by=by,
+            actor=actor,
             worker_id=lease.worker_id,
         )
     else:
         job.requeue_count += 1
         transitions.requeue(
-            job, kind="job.requeued", at=at, by=by, worker_id=lease.worker_id, reason="not_acknowledged"
+            job, kind="job.requeued", at=at, actor=actor, worker_id=lease.worker_id, reason="not_acknowledged"
         )
 
 
-def _lease_event(holding: LockedLease, *, by: Actor, reason: str) -> None:
+def _lease_event(holding: LockedLease, *, actor: Actor, reason: str) -> None:
     kind = "lease.expired" if holding.lease.state == LeaseState.EXPIRED else "lease.revoked"
-    transitions.record_event(holding.job, kind, at=holding.at, by=by, worker_id=holding.lease.worker_id, reason=reason)
+    transitions.record_event(
+        holding.job, kind, at=holding.at, actor=actor, worker_id=holding.lease.worker_id, reason=reason
+    )
 
 
 @operation
@@ -91,8 +93,8 @@ def force_cancel(*, job_ulid: str, now: datetime | None = None) -> Job | None:
         return None
     job, lease, at = holding.job, holding.lease, holding.at
     transitions.end_lease(lease, LeaseState.REVOKED, reason="cancel_deadline", at=at)
-    _lease_event(holding, by=SCHEDULER, reason="cancel_deadline")
-    transitions.cancel_now(job, at=at, by=SCHEDULER, worker_id=lease.worker_id, forced=True)
+    _lease_event(holding, actor=SCHEDULER, reason="cancel_deadline")
+    transitions.cancel_now(job, at=at, actor=SCHEDULER, worker_id=lease.worker_id, forced=True)
     return transitions.mark_dirty(job, at)
 
 
@@ -108,10 +110,10 @@ def time_out(*, job_ulid: str, now: datetime | None = None) -> Job | None:
 def _fail_timed_out(holding: LockedLease, limit: int) -> Job:
     job, lease, at = holding.job, holding.lease, holding.at
     transitions.end_lease(lease, LeaseState.REVOKED, reason="timed_out", at=at)
-    _lease_event(holding, by=SCHEDULER, reason="timed_out")
+    _lease_event(holding, actor=SCHEDULER, reason="timed_out")
     message = f"Still {job.state} after {limit} seconds."
     transitions.fail_or_cancel(
-        job, FailureReason.TIMED_OUT, message=message, at=at, by=SCHEDULER, worker_id=lease.worker_id
+        job, FailureReason.TIMED_OUT, message=message, at=at, actor=SCHEDULER, worker_id=lease.worker_id
     )
     return transitions.mark_dirty(job, at)
 

@@ -82,7 +82,7 @@ def is_duplicate(holding: LockedLease, digest: str) -> bool:
 
 def _implied_ack(holding: LockedLease, worker: Worker, runner: str | None) -> None:
     """A final message says that the lease was taken up, too."""
-    transitions.acknowledge(holding.job, holding.lease, at=holding.at, by=actor_of(worker), runner_id=runner)
+    transitions.acknowledge(holding.job, holding.lease, at=holding.at, actor=actor_of(worker), runner_id=runner)
 
 
 @operation
@@ -133,7 +133,7 @@ def apply_success(holding: LockedLease, worker: Worker, word: CompleteMessage, i
         JobState.SUCCEEDED,
         kind="job.completed",
         at=at,
-        by=actor_of(worker),
+        actor=actor_of(worker),
         worker_id=worker.worker_id,
         ingest_run_id=word.ingest_run_id,
         exit_code=word.exit_code,
@@ -191,7 +191,7 @@ def apply_failure(holding: LockedLease, worker: Worker, word: FailMessage) -> Jo
         word.reason,
         message=word.message,
         at=at,
-        by=actor_of(worker),
+        actor=actor_of(worker),
         worker_id=worker.worker_id,
         exit_code=word.exit_code,
     )
@@ -223,5 +223,5 @@ def acknowledge_cancel(
 
 def _acknowledge_cancel(holding: LockedLease, worker: Worker, digest: str, **payload: Any) -> Job:
     transitions.end_lease(holding.lease, LeaseState.CANCELED, reason="canceled", at=holding.at, digest=digest)
-    transitions.cancel_now(holding.job, at=holding.at, by=actor_of(worker), worker_id=worker.worker_id, **payload)
+    transitions.cancel_now(holding.job, at=holding.at, actor=actor_of(worker), worker_id=worker.worker_id, **payload)
     return transitions.mark_dirty(holding.job, holding.at)

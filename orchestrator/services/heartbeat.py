@@ -60,7 +60,7 @@ def validate_and_acknowledge(
     require_present_session(holding, session)
     if runner is not None:
         _require_same_runner(holding, runner)
-    transitions.acknowledge(holding.job, holding.lease, at=holding.at, by=actor_of(worker), runner_id=runner)
+    transitions.acknowledge(holding.job, holding.lease, at=holding.at, actor=actor_of(worker), runner_id=runner)
 
 
 def _require_same_runner(holding: LockedLease, runner: str) -> None:
@@ -156,7 +156,7 @@ def _advance(holding: LockedLease, worker: Worker, phase: str) -> None:
     if holding.job.state == phase:
         return
     transitions.transition(
-        holding.job, phase, kind="job.progress", at=holding.at, by=actor_of(worker), worker_id=worker.worker_id
+        holding.job, phase, kind="job.progress", at=holding.at, actor=actor_of(worker), worker_id=worker.worker_id
     )
 
 
@@ -175,30 +175,30 @@ def release(
 
 
 def _release(holding: LockedLease, worker: Worker, digest: str, *, message: str, unable: bool) -> None:
-    job, at, by = holding.job, holding.at, actor_of(worker)
+    job, at, actor = holding.job, holding.at, actor_of(worker)
     if job.state not in UNEXECUTED and job.cancel_requested_at is None:
         raise InvalidTransition(f"A job that is {job.state} cannot be given back.")
     transitions.end_lease(
         holding.lease, LeaseState.RELEASED, reason="unable" if unable else "released", at=at, digest=digest
     )
     transitions.record_event(
-        job, "lease.released", at=at, by=by, worker_id=worker.worker_id, unable=unable, message=message or None
+        job, "lease.released", at=at, actor=actor, worker_id=worker.worker_id, unable=unable, message=message or None
     )
     job.release_count += 1
     if unable:
         job.excluded_workers = [*job.excluded_workers, worker.worker_id]
     if job.cancel_requested_at is not None:
-        transitions.cancel_now(job, at=at, by=by, worker_id=worker.worker_id)
+        transitions.cancel_now(job, at=at, actor=actor, worker_id=worker.worker_id)
     elif len(job.excluded_workers) >= MAX_EXCLUDED:
-        transitions.fail_or_cancel(job, FailureReason.SANDBOX_UNAVAILABLE, message=message, at=at, by=by)
+        transitions.fail_or_cancel(job, FailureReason.SANDBOX_UNAVAILABLE, message=message, at=at, actor=actor)
     elif job.release_count > MAX_RELEASES:
-        transitions.fail_or_cancel(job, FailureReason.WORKER_ERROR, message="Given back too often.", at=at, by=by)
+        transitions.fail_or_cancel(job, FailureReason.WORKER_ERROR, message="Given back too often.", at=at, actor=actor)
     else:
         transitions.requeue(
             job,
             kind="job.requeued",
             at=at,
-            by=by,
+            actor=actor,
             worker_id=worker.worker_id,
             reason="unable" if unable else "released",
         )

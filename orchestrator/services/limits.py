@@ -26,11 +26,11 @@ def set_limit(
     org_slug: str,
     job_type: str = ALL_TYPES,
     max_active: int | None,
-    by: Actor,
+    actor: Actor,
     reason: str,
     kind: LimitKind = LimitKind.ORGANIZATION,
     if_version: int | None = None,
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
@@ -41,7 +41,15 @@ def set_limit(
     terms = None if max_active is None else {"max_active": max_active, "note": reason}
     subject = LimitTarget.of_organization(org_slug, job_type)
     return apply_limit_change(
-        kind, subject, terms, by=by, reason=reason, if_version=if_version, once=once, source=source_address, now=now
+        kind,
+        subject,
+        terms,
+        actor=actor,
+        reason=reason,
+        if_version=if_version,
+        idempotency=idempotency,
+        source=source_address,
+        now=now,
     )
 
 
@@ -52,10 +60,10 @@ def set_rate(
     job_type: str = ALL_TYPES,
     per_hour: int | None,
     burst: int = 1,
-    by: Actor,
+    actor: Actor,
     reason: str,
     if_version: int | None = None,
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
@@ -67,10 +75,10 @@ def set_rate(
         LimitKind.RATE,
         subject,
         terms,
-        by=by,
+        actor=actor,
         reason=reason,
         if_version=if_version,
-        once=once,
+        idempotency=idempotency,
         source=source_address,
         now=now,
     )
@@ -81,7 +89,7 @@ def set_pool_policy(
     *,
     pool: str,
     policy: PoolPolicy,
-    by: Actor,
+    actor: Actor,
     reason: str,
     source_address: str | None = None,
     now: datetime | None = None,
@@ -94,7 +102,7 @@ def set_pool_policy(
     record_operator_event(
         "pool.policy",
         target=f"pool:{pool}",
-        by=by,
+        actor=actor,
         before={"policy": before},
         after={"policy": str(policy)},
         reason=reason,
@@ -123,11 +131,11 @@ def apply_limit_change(
     subject: LimitTarget,
     terms: dict[str, Any] | None,
     *,
-    by: Actor,
+    actor: Actor,
     reason: str,
     source: str | None,
     if_version: int | None = None,
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
     """Put a limit on these terms, or lift it for None, and keep who did it: part of the verbs here and in `pausing`."""
@@ -135,7 +143,7 @@ def apply_limit_change(
         QUEUES_OF_ORGANIZATION, subject.org_slug
     )  # of two changes at once the later one sees the earlier
     before = subject.limit(kind)
-    _require_may(kind, before, by)
+    _require_may(kind, before, actor)
     if if_version is not None and if_version != (before.version if before else 0):
         raise VersionConflict("It was changed meanwhile.", version=before.version if before else 0)
     limit = None
@@ -144,13 +152,13 @@ def apply_limit_change(
         if kind == LimitKind.EMERGENCY and subject.key == ALL_TYPES:
             end_emergencies(subject.org_slug, at=now or database_now())  # no other limit holds them
     else:
-        limit = put(kind, subject, at=now, by=str(by), **terms)
-        if once:
-            once.settle(str(limit.pk), at=now or database_now())
+        limit = put(kind, subject, at=now, actor=str(actor), **terms)
+        if idempotency:
+            idempotency.settle(str(limit.pk), at=now or database_now())
     record_operator_event(
         "limit.lifted" if limit is None else "limit.set",
         target=str(subject),
-        by=by,
+        actor=actor,
         before=_terms(before),
         after=_terms(limit),
         reason=reason,
@@ -160,9 +168,9 @@ def apply_limit_change(
     return limit
 
 
-def _require_may(kind: LimitKind, before: Limit | None, by: Actor) -> None:
+def _require_may(kind: LimitKind, before: Limit | None, actor: Actor) -> None:
     """Not before the guard: an operator may be setting it at this moment."""
-    if by.kind == "client" and (kind == LimitKind.EMERGENCY or (before and before.is_an_operators)):
+    if actor.kind == "client" and (kind == LimitKind.EMERGENCY or (before and before.is_an_operators)):
         raise OperatorOnly("Operators set this. Ask one.")
 
 

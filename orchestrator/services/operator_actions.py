@@ -20,7 +20,7 @@ from workers.registry.tokens import WORKER_PREFIX, digest_of, new_token
 
 
 @operation
-def revoke(*, job_ulid: str, by: Actor, reason: str, now: datetime | None = None) -> Job | None:
+def revoke(*, job_ulid: str, actor: Actor, reason: str, now: datetime | None = None) -> Job | None:
     """Take the job's lease away: what runs fails as `worker_lost`, what was not taken up waits again.
 
     None where the job has no open lease (any more)."""
@@ -28,7 +28,11 @@ def revoke(*, job_ulid: str, by: Actor, reason: str, now: datetime | None = None
     if holding is None:
         return None
     return end_lease_externally(
-        holding, by=by, active_ends=LeaseState.REVOKED, reason=FailureReason.WORKER_LOST, message=f"Revoked: {reason}"
+        holding,
+        actor=actor,
+        active_ends=LeaseState.REVOKED,
+        reason=FailureReason.WORKER_LOST,
+        message=f"Revoked: {reason}",
     )
 
 
@@ -37,7 +41,7 @@ def set_worker_state(
     *,
     worker_id: str,
     state: WorkerState,
-    by: Actor,
+    actor: Actor,
     note: str = "",
     reason: str = "",
     source_address: str | None = None,
@@ -53,7 +57,7 @@ def set_worker_state(
     record_operator_event(
         "worker.state",
         target=worker_id,
-        by=by,
+        actor=actor,
         before=before,
         after={"state": str(state), "note": note},
         reason=reason,
@@ -63,22 +67,22 @@ def set_worker_state(
     return worker
 
 
-def revoke_leases_of(*, worker_id: str, by: Actor, reason: str) -> int:
+def revoke_leases_of(*, worker_id: str, actor: Actor, reason: str) -> int:
     """Revoke whatever the worker holds, one job a transaction. Returns how many there were."""
     held = Lease.objects.open().filter(worker_id=worker_id).values_list("job__job_ulid", flat=True)
-    return sum(revoke(job_ulid=job_ulid, by=by, reason=reason) is not None for job_ulid in list(held))
+    return sum(revoke(job_ulid=job_ulid, actor=actor, reason=reason) is not None for job_ulid in list(held))
 
 
 @operation
 def rotate_worker_token(
-    *, worker_id: str, by: Actor, reason: str = "", source_address: str | None = None, now: datetime | None = None
+    *, worker_id: str, actor: Actor, reason: str = "", source_address: str | None = None, now: datetime | None = None
 ) -> str:
     """Give the worker a new token and return it, once; the old one counts no more. Raises NotFound."""
     worker, token = _locked(worker_id), new_token(WORKER_PREFIX)
     worker.digest = digest_of(token)
     worker.save(update_fields=["digest"])
     record_operator_event(
-        "worker.token_rotated", target=worker_id, by=by, reason=reason, source_address=source_address, now=now
+        "worker.token_rotated", target=worker_id, actor=actor, reason=reason, source_address=source_address, now=now
     )
     return token
 
@@ -94,7 +98,7 @@ def record_operator_event(
     action: str,
     *,
     target: str,
-    by: Actor,
+    actor: Actor,
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
     reason: str = "",
@@ -105,7 +109,7 @@ def record_operator_event(
     return OperatorEvent.objects.create(
         event_ulid=new_event_id(),
         action=action,
-        actor=str(by),
+        actor=str(actor),
         target=target,
         before=before,
         after=after,

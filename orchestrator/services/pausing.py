@@ -16,7 +16,7 @@ from runtime_jobs.events import SCHEDULER, Actor
 def pause(
     *,
     subject: LimitTarget,
-    by: Actor,
+    actor: Actor,
     reason: str,
     until: datetime | None = None,
     source_address: str | None = None,
@@ -27,17 +27,19 @@ def pause(
     Raises OperatorOnly, as the next two."""
     _require_future(until, now)
     terms = {"max_active": 0, "until": until, "note": reason}
-    return apply_limit_change(LimitKind.PAUSE, subject, terms, by=by, reason=reason, source=source_address, now=now)
+    return apply_limit_change(
+        LimitKind.PAUSE, subject, terms, actor=actor, reason=reason, source=source_address, now=now
+    )
 
 
 @operation
 def resume(
-    *, subject: LimitTarget, by: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+    *, subject: LimitTarget, actor: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
 ) -> None:
     """Let paused jobs start again. Raises NotFound where nothing is paused."""
     if subject.limit(LimitKind.PAUSE) is None:
         raise NotFound("That is not paused.")
-    apply_limit_change(LimitKind.PAUSE, subject, None, by=by, reason=reason, source=source_address, now=now)
+    apply_limit_change(LimitKind.PAUSE, subject, None, actor=actor, reason=reason, source=source_address, now=now)
 
 
 @operation
@@ -45,7 +47,7 @@ def throttle(
     *,
     subject: LimitTarget,
     per_hour: int | None,
-    by: Actor,
+    actor: Actor,
     reason: str,
     burst: int = 1,
     until: datetime | None = None,
@@ -59,7 +61,9 @@ def throttle(
     if per_hour is None and subject.limit(LimitKind.THROTTLE) is None:
         raise NotFound("That is not throttled.")
     terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": reason}
-    return apply_limit_change(LimitKind.THROTTLE, subject, terms, by=by, reason=reason, source=source_address, now=now)
+    return apply_limit_change(
+        LimitKind.THROTTLE, subject, terms, actor=actor, reason=reason, source=source_address, now=now
+    )
 
 
 @operation
@@ -75,7 +79,7 @@ def remove_expired(*, limit_id: int, now: datetime | None = None) -> Limit | Non
         return None
     subject = LimitTarget(LimitScope(limit.scope), limit.org_slug, limit.key)
     apply_limit_change(
-        LimitKind(limit.kind), subject, None, by=SCHEDULER, reason="Its time has come.", source=None, now=now
+        LimitKind(limit.kind), subject, None, actor=SCHEDULER, reason="Its time has come.", source=None, now=now
     )
     return limit
 

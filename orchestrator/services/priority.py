@@ -13,7 +13,7 @@ from runtime_jobs.states import WAITING_STATES, JobState
 
 
 @operation
-def prioritize(*, job_ulid: str, priority: int, by: Actor, reason: str, now: datetime | None = None) -> Job | None:
+def prioritize(*, job_ulid: str, priority: int, actor: Actor, reason: str, now: datetime | None = None) -> Job | None:
     """Let a waiting job wait with another priority, at the place that its age gives it there. None: it waits no more.
 
     Raises NotFound, and PriorityForbidden for the emergency lane of an organization that has none."""
@@ -23,7 +23,7 @@ def prioritize(*, job_ulid: str, priority: int, by: Actor, reason: str, now: dat
         return None
     if not may_skip:
         raise PriorityForbidden("The organization has no emergency lane: set its limit first.")
-    return _with_priority(job, priority, at=at, by=by, reason=reason)
+    return _with_priority(job, priority, at=at, actor=actor, reason=reason)
 
 
 def _has_emergency_lane(job_ulid: str) -> bool:
@@ -32,8 +32,8 @@ def _has_emergency_lane(job_ulid: str) -> bool:
     return org_slug is not None and has_emergency_lane(org_slug)
 
 
-def _with_priority(job: Job, priority: int, *, at: datetime, by: Actor, reason: str) -> Job:
-    transitions.change_priority(job, priority, at=at, by=by, reason=reason)
+def _with_priority(job: Job, priority: int, *, at: datetime, actor: Actor, reason: str) -> Job:
+    transitions.change_priority(job, priority, at=at, actor=actor, reason=reason)
     if job.lane_id is not None:
         if job.state == JobState.QUEUED:
             lane_updates().entered.append((job.pk, job.lane_id, job.created_at))
@@ -51,24 +51,24 @@ def end_emergencies(org_slug: str, *, at: datetime) -> int:
     jobs = list(skipping.locked().order_by("pk"))
     priority = plan_priority(org_slug) if jobs else 0
     for job in jobs:
-        _with_priority(job, priority, at=at, by=SYSTEM, reason=transitions.LIMIT_IS_GONE)
+        _with_priority(job, priority, at=at, actor=SYSTEM, reason=transitions.LIMIT_IS_GONE)
     return len(jobs)
 
 
-def raise_queued_priority(organization: Organization, *, most: int = 100) -> bool:
+def raise_queued_priority(organization: Organization, *, limit: int = 100) -> bool:
     """Bring `most` of the jobs that wait up to a plan that has become better, one transaction each: those that have the
     priority of the plan as it was. A worse plan changes nothing for them. Returns whether all is done."""
     before, now = organization.followed_priority or 0, organization.plan.priority
-    lifted = _waiting(organization.slug, before, most) if now > before else []
+    lifted = _waiting(organization.slug, before, limit) if now > before else []
     for job_ulid in lifted:
-        prioritize(job_ulid=job_ulid, priority=now, by=SYSTEM, reason=f"The plan is {organization.plan} now.")
-    if len(lifted) == most:
+        prioritize(job_ulid=job_ulid, priority=now, actor=SYSTEM, reason=f"The plan is {organization.plan} now.")
+    if len(lifted) == limit:
         return False
     Organization.objects.filter(pk=organization.pk, followed_priority=before).update(followed_priority=now)
     return True
 
 
-def _waiting(org_slug: str, priority: int, most: int) -> list[str]:
+def _waiting(org_slug: str, priority: int, limit: int) -> list[str]:
     """State by state: each has an index of its own, both together have none."""
     jobs = Job.objects.filter(org_slug=org_slug, priority=priority).order_by("pk").values_list("job_ulid", flat=True)
-    return [job_ulid for state in WAITING_STATES for job_ulid in jobs.filter(state=state)[:most]][:most]
+    return [job_ulid for state in WAITING_STATES for job_ulid in jobs.filter(state=state)[:limit]][:limit]

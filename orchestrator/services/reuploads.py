@@ -16,7 +16,7 @@ RESEND = "resend"  # the capability of a worker that knows what to do with such 
 
 
 @operation
-def reupload(*, job_ulid: str, by: Actor, reason: str, now: datetime | None = None) -> OperationResult:
+def reupload(*, job_ulid: str, actor: Actor, reason: str, now: datetime | None = None) -> OperationResult:
     """Queue a new attempt that only uploads the run which the failed one has left.
 
     Raises NotFound (also where no run was left), AlreadyRetried, NotFinal, AlreadyFinal, and what `admit` raises."""
@@ -30,6 +30,6 @@ def reupload(*, job_ulid: str, by: Actor, reason: str, now: datetime | None = No
         "requirements": sorted({*job.requirements, RESEND}),
         "automatic_retries": 0,
     }
-    successor = transitions.create_retry(job, RetryKind.MANUAL, at=at, by=by, reason=reason, **changed)
+    successor = transitions.create_retry(job, RetryKind.MANUAL, at=at, actor=actor, reason=reason, **changed)
     current_unit_of_work().beside.append(UnsentRun(job=successor, payload=left.payload, created_at=at))
     return OperationResult(successor)

@@ -48,8 +48,8 @@ def submit(
     *,
     policy: JobPolicy,
     default_pool: str,
-    by: Actor,
-    once: IdempotentRequest | None = None,
+    actor: Actor,
+    idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> OperationResult:
     """Queue a new job. With `once`, the same request again returns the first job.
@@ -58,11 +58,11 @@ def submit(
     known = load_context([submission.home], default_pool=default_pool)
     at = now or known.at
     job = new_job(submission, policy)
-    if once and (first := once.settle(job.job_ulid, at=at)) != job.job_ulid:
+    if idempotency and (first := idempotency.settle(job.job_ulid, at=at)) != job.job_ulid:
         return OperationResult(Job.objects.get(job_ulid=first), replayed=True)
     outlook = dependencies.lock_dependencies(submission.depends_on, org_slugs=[submission.org_slug])
     standing = admit_job(job, submission, known, outlook)
-    return OperationResult(enqueue_job(job, submission, standing, at=at, by=by))
+    return OperationResult(enqueue_job(job, submission, standing, at=at, actor=actor))
 
 
 def admit_job(
@@ -88,13 +88,13 @@ def admit_job(
     return standing
 
 
-def enqueue_job(job: Job, submission: Submission, standing: DependencyStatus, *, at: datetime, by: Actor) -> Job:
+def enqueue_job(job: Job, submission: Submission, standing: DependencyStatus, *, at: datetime, actor: Actor) -> Job:
     """Let a new job in that has its place, inside the verb that made it."""
     group = submission.group
-    dropped = group is not None and apply_conflict_policy(job, group, at=at, by=by)
+    dropped = group is not None and apply_conflict_policy(job, group, at=at, actor=actor)
     told = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
-    transitions.enqueue(job, at=at, by=by, standing=standing, **told)
-    return cancel_new(job, at=at, by=by) if dropped else transitions.mark_dirty(job, at)
+    transitions.enqueue(job, at=at, actor=actor, standing=standing, **told)
+    return cancel_new(job, at=at, actor=actor) if dropped else transitions.mark_dirty(job, at)
 
 
 def new_job(submission: Submission, policy: JobPolicy) -> Job:
@@ -115,7 +115,12 @@ def new_job(submission: Submission, policy: JobPolicy) -> Job:
 
 @operation
 def retry(
-    *, job_ulid: str, by: Actor, reason: str, once: IdempotentRequest | None = None, now: datetime | None = None
+    *,
+    job_ulid: str,
+    actor: Actor,
+    reason: str,
+    idempotency: IdempotentRequest | None = None,
+    now: datetime | None = None,
 ) -> OperationResult:
     """Queue a new attempt of a job that failed or was canceled, with the whole count of automatic retries again.
 
@@ -128,20 +133,20 @@ def retry(
         QueueFull, SubmitRateExceeded: The organization's submit quota is used up.
     """
     job, at = transitions.lock_job(job_ulid, now=now)
-    if once and (first := once.known()):
+    if idempotency and (first := idempotency.known()):
         return OperationResult(Job.objects.get(job_ulid=first), replayed=True)
     require_retryable(job)
     successor = transitions.create_retry(
-        job, RetryKind.MANUAL, at=at, by=by, reason=reason, **readmit(job, limited=is_limited(by))
+        job, RetryKind.MANUAL, at=at, actor=actor, reason=reason, **readmit(job, limited=is_limited(actor))
     )
-    if once:
-        once.settle(successor.job_ulid, at=at)
+    if idempotency:
+        idempotency.settle(successor.job_ulid, at=at)
     return OperationResult(successor)
 
 
-def is_limited(by: Actor) -> bool:
+def is_limited(actor: Actor) -> bool:
     """Whether submit quotas may refuse what this actor asks for: an operator's own acts are never refused."""
-    return by.kind == "client"
+    return actor.kind == "client"
 
 
 def require_retryable(job: Job) -> None:

@@ -54,19 +54,23 @@ def lock_job(job_ulid: str, *, now: datetime | None = None) -> tuple[Job, dateti
 
 
 def transition(
-    job: Job, target: str, *, kind: str, at: datetime, by: Actor, worker_id: str | None = None, **payload: Any
+    job: Job, target: str, *, kind: str, at: datetime, actor: Actor, worker_id: str | None = None, **payload: Any
 ) -> None:
     """Change the state and write the event that says so. The caller stores the job."""
     if not can_transition(job.state, target):
         raise InvalidTransition(f"A job that is {job.state} cannot become {target}.")
     source, job.state = job.state, JobState(target)
     _stamp(job, at)
-    record_event(job, kind, at=at, by=by, worker_id=worker_id, from_state=source, to_state=target, **payload)
+    record_event(job, kind, at=at, actor=actor, worker_id=worker_id, from_state=source, to_state=target, **payload)
 
 
-def record_event(job: Job, kind: str, *, at: datetime, by: Actor, worker_id: str | None = None, **payload: Any) -> None:
+def record_event(
+    job: Job, kind: str, *, at: datetime, actor: Actor, worker_id: str | None = None, **payload: Any
+) -> None:
     """Add an event to the trail, which by itself changes no state. The caller stores the job."""
-    current_unit_of_work().events.append(events.build_event(job, kind, at=at, by=by, worker_id=worker_id, **payload))
+    current_unit_of_work().events.append(
+        events.build_event(job, kind, at=at, actor=actor, worker_id=worker_id, **payload)
+    )
 
 
 def _stamp(job: Job, at: datetime) -> None:
@@ -93,7 +97,9 @@ def store_lease(lease: Lease) -> None:
     current_unit_of_work().change(lease)
 
 
-def enqueue(job: Job, *, at: datetime, by: Actor, standing: DependencyStatus = NO_DEPENDENCIES, **payload: Any) -> Job:
+def enqueue(
+    job: Job, *, at: datetime, actor: Actor, standing: DependencyStatus = NO_DEPENDENCIES, **payload: Any
+) -> Job:
     """Let a new job in with its first event: queued, or blocked while what it depends on has not ended, or canceled
     at once where one of those did not succeed. It is written, and gets its key, when the verb ends."""
     job.state = JobState.QUEUED if standing.is_met else JobState.BLOCKED
@@ -103,7 +109,7 @@ def enqueue(job: Job, *, at: datetime, by: Actor, standing: DependencyStatus = N
     current_unit_of_work().add(job)
     current_unit_of_work().beside += dependencies.build_edges(job, standing)
     kind, needs = "job.queued" if standing.is_met else "job.blocked", list(standing.roots) or None
-    record_event(job, kind, at=at, by=by, to_state=job.state, depends_on=needs, **payload)
+    record_event(job, kind, at=at, actor=actor, to_state=job.state, depends_on=needs, **payload)
     if standing.failed:
         cancel_for_dependency(job, standing.failed, at=at)
     return job
@@ -125,32 +131,38 @@ def _into_lane(job: Job) -> None:
 def unblock(job: Job, *, at: datetime) -> None:
     """All that it depends on has succeeded."""
     _into_lane(job)
-    transition(job, JobState.QUEUED, kind="job.unblocked", at=at, by=SYSTEM)
+    transition(job, JobState.QUEUED, kind="job.unblocked", at=at, actor=SYSTEM)
 
 
 def cancel_for_dependency(job: Job, failed: str, *, at: datetime) -> None:
     """End a blocked job that waits in vain. `failed`: what it depends on, and what has not succeeded."""
     job.cancel_requested_at, job.cancel_reason, job.cancel_actor = at, CancelReason.DEPENDENCY_FAILED, str(SYSTEM)
     job.cancel_message = f"It depends on {failed}, which did not succeed."
-    cancel_now(job, at=at, by=SYSTEM, depends_on=failed)
+    cancel_now(job, at=at, actor=SYSTEM, depends_on=failed)
 
 
-def leased(job: Job, *, at: datetime, by: Actor) -> None:
+def leased(job: Job, *, at: datetime, actor: Actor) -> None:
     """Write the event of a claim, whose SQL has moved the job already."""
     job.phase_at = at
     record_event(
-        job, "job.leased", at=at, by=by, worker_id=by.name, from_state=JobState.QUEUED, to_state=JobState.LEASED
+        job,
+        "job.leased",
+        at=at,
+        actor=actor,
+        worker_id=actor.name,
+        from_state=JobState.QUEUED,
+        to_state=JobState.LEASED,
     )
 
 
-def acknowledge(job: Job, lease: Lease, *, at: datetime, by: Actor, **payload: Any) -> None:
+def acknowledge(job: Job, lease: Lease, *, at: datetime, actor: Actor, **payload: Any) -> None:
     """Granted becomes active, for its TTL from now even if the window was longer. Does nothing to an active lease."""
     if lease.state != LeaseState.GRANTED:
         return
     lease.state = LeaseState.ACTIVE
     lease.acknowledged_at = lease.last_heartbeat_at = at
     lease.expires_at = at + timedelta(seconds=lease.ttl_seconds)
-    transition(job, JobState.STARTING, kind="job.started", at=at, by=by, worker_id=lease.worker_id, **payload)
+    transition(job, JobState.STARTING, kind="job.started", at=at, actor=actor, worker_id=lease.worker_id, **payload)
 
 
 def extend_lease(lease: Lease, at: datetime) -> None:
@@ -169,30 +181,32 @@ def end_lease(lease: Lease, state: LeaseState, *, reason: str, at: datetime, dig
     store_lease(lease)
 
 
-def requeue(job: Job, *, kind: str, at: datetime, by: Actor, worker_id: str, reason: str) -> None:
+def requeue(job: Job, *, kind: str, at: datetime, actor: Actor, worker_id: str, reason: str) -> None:
     """Back to the queue, as if it had not been claimed."""
     job.progress = None
     lane_updates().arrived(job.org_slug)
     if (priority := bounded_priority(job)) != job.priority:
-        change_priority(job, priority, at=at, by=SYSTEM, reason=LIMIT_IS_GONE)
+        change_priority(job, priority, at=at, actor=SYSTEM, reason=LIMIT_IS_GONE)
     _into_lane(job)
-    transition(job, JobState.QUEUED, kind=kind, at=at, by=by, worker_id=worker_id, reason=reason)
+    transition(job, JobState.QUEUED, kind=kind, at=at, actor=actor, worker_id=worker_id, reason=reason)
 
 
-def change_priority(job: Job, priority: int, *, at: datetime, by: Actor, reason: str) -> None:
+def change_priority(job: Job, priority: int, *, at: datetime, actor: Actor, reason: str) -> None:
     """Give a waiting job, or one about to wait again, another priority and the lane of that priority.
 
     The caller stores the job and brings it into its lane."""
     before, job.priority = job.priority, priority
     job.lane_id = _lane_of(job)
     current_unit_of_work().relocate(job)
-    record_event(job, "job.prioritized", at=at, by=by, before=before, priority=priority, reason=reason)
+    record_event(job, "job.prioritized", at=at, actor=actor, before=before, priority=priority, reason=reason)
 
 
-def cancel_now(job: Job, *, at: datetime, by: Actor, worker_id: str | None = None, **payload: Any) -> None:
+def cancel_now(job: Job, *, at: datetime, actor: Actor, worker_id: str | None = None, **payload: Any) -> None:
     """End as canceled, for the reason that was given when it was asked for."""
     reason = job.cancel_reason or CancelReason.REQUESTED
-    transition(job, JobState.CANCELED, kind="job.canceled", at=at, by=by, worker_id=worker_id, reason=reason, **payload)
+    transition(
+        job, JobState.CANCELED, kind="job.canceled", at=at, actor=actor, worker_id=worker_id, reason=reason, **payload
+    )
 
 
 def fail_or_cancel(
@@ -201,7 +215,7 @@ def fail_or_cancel(
     *,
     message: str,
     at: datetime,
-    by: Actor,
+    actor: Actor,
     worker_id: str | None = None,
     exit_code: int | None = None,
 ) -> Job | None:
@@ -210,17 +224,17 @@ def fail_or_cancel(
     With a cancel requested it ends canceled, and there is no retry."""
     job.exit_code = exit_code
     if job.cancel_requested_at is not None:
-        cancel_now(job, at=at, by=by, worker_id=worker_id, instead_of=str(reason))
+        cancel_now(job, at=at, actor=actor, worker_id=worker_id, instead_of=str(reason))
         return None
     job.failure_reason, job.failure_class = reason, FAILURE_CLASSES[reason]
     job.failure_message = message[:MESSAGE_LIMIT]
-    transition(job, JobState.FAILED, kind="job.failed", at=at, by=by, worker_id=worker_id, reason=str(reason))
+    transition(job, JobState.FAILED, kind="job.failed", at=at, actor=actor, worker_id=worker_id, reason=str(reason))
     if reason in RETRIED_AUTOMATICALLY and job.automatic_retries_spent < job.automatic_retries:
-        return create_retry(job, RetryKind.AUTOMATIC, at=at, by=SYSTEM, reason=str(reason))
+        return create_retry(job, RetryKind.AUTOMATIC, at=at, actor=SYSTEM, reason=str(reason))
     return None
 
 
-def create_retry(job: Job, kind: RetryKind, *, at: datetime, by: Actor, reason: str, **changed: Any) -> Job:
+def create_retry(job: Job, kind: RetryKind, *, at: datetime, actor: Actor, reason: str, **changed: Any) -> Job:
     """Make the next attempt of an ended job: a new row with the same root that points back.
 
     `changed`: columns in which it differs from the attempt before."""
@@ -233,6 +247,6 @@ def create_retry(job: Job, kind: RetryKind, *, at: datetime, by: Actor, reason: 
     # What has run had to wait for nothing any more; what is retried by hand may never have run.
     waits = kind != RetryKind.AUTOMATIC
     standing = dependencies.held_standing_of(dependencies.roots_for(job)) if waits else NO_DEPENDENCIES
-    enqueue(successor, at=at, by=by, standing=standing, attempt=successor.attempt)
-    record_event(successor, "job.retried", at=at, by=by, retry_of=job.job_ulid, retry=str(kind), reason=reason)
+    enqueue(successor, at=at, actor=actor, standing=standing, attempt=successor.attempt)
+    record_event(successor, "job.retried", at=at, actor=actor, retry_of=job.job_ulid, retry=str(kind), reason=reason)
     return mark_dirty(successor, at)

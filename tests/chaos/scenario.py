@@ -43,7 +43,7 @@ def enrolled(state: Path, number: int, *, sandboxed: bool) -> tuple[str, Path, l
         capacity=capacity,
         labels=[],
         capabilities=[],
-        by=OPERATOR,
+        actor=OPERATOR,
     )
     file = state / f"worker-{number}.token"
     file.touch(mode=0o600)

@@ -24,7 +24,7 @@ def test_a_resent_run_is_uploaded_under_the_new_job_and_nothing_is_executed(yard
     lease = claimed().lease
     lost = {**good, "metadata": {**good["metadata"], "job_id": failed.job_ulid}}
     services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.UPLOAD_FAILED, unsent_run=lost)
-    again = services.reupload(job_ulid=failed.job_ulid, by=OPERATOR, reason="ingest is back").job
+    again = services.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="ingest is back").job
 
     other = yard.start(yard.enrol("two"), "--once")
     assert other.end() == 0, other.log

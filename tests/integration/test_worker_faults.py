@@ -107,7 +107,7 @@ def test_a_cancel_is_obeyed_in_time_by_a_command_that_ignores_it(yard: Yard) -> 
     yard.until(job, lambda found: found.state == "executing")
     wait_until(lambda: log_of(job.job_ulid) == b"before\n")
     assert processes_with(mark)
-    services.cancel(job_ulid=job.job_ulid, by=OPERATOR, message="enough", deadline_seconds=10)
+    services.cancel(job_ulid=job.job_ulid, actor=OPERATOR, message="enough", deadline_seconds=10)
     asked = time.monotonic()
     canceled = yard.ended(job, 12)
     assert time.monotonic() - asked < 12
@@ -164,7 +164,7 @@ def test_a_worker_killed_at_full_capacity_has_its_place_back_when_it_starts_agai
     failed = yard.ended(job)
     assert (failed.state, failed.failure_reason) == ("failed", "worker_shutdown")
     (retry,) = yard.retries_of(job)
-    services.cancel(job_ulid=retry.job_ulid, by=OPERATOR, deadline_seconds=10)
+    services.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
     assert yard.ended(other).public_status == "uploaded"
     assert yard.ended(retry).state == "canceled"
     wait_until(lambda: not left(yard, "spool"))
@@ -179,7 +179,7 @@ def test_a_worker_that_slept_through_its_lease_says_nothing_of_use(yard: Yard) -
     sleeper.signal(signal.SIGSTOP)
     assert yard.ended(job, SHORT + 5).failure_reason == "lease_expired"
     (retry,) = yard.retries_of(job)
-    services.cancel(job_ulid=retry.job_ulid, by=OPERATOR, deadline_seconds=10)
+    services.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
     before = JobEvent.objects.filter(job_id=job.job_ulid).count()
     sleeper.signal(signal.SIGCONT)
     wait_until(lambda: not processes_with(mark), 5.0)

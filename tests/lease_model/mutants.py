@@ -74,7 +74,7 @@ MUTANTS = (
            "since is None"),
     Mutant("a cancel is forgotten", transitions.fail_or_cancel, "job.cancel_requested_at is not None", "False"),
     Mutant("a success after the deadline", finish._beats_cancel, "and in_time", ""),
-    Mutant("more than it can hold", claiming._claimed, "min(most, worker.capacity - _held(worker, now))", "most"),
+    Mutant("more than it can hold", claiming._claimed, "min(limit, worker.capacity - _held(worker, now))", "limit"),
     Mutant("requeued for ever", expiry._never_started, "job.requeue_count >= job.max_requeues", "False"),
     Mutant("retried while it runs", submission.require_retryable, "if not job.is_final:", "if False:"),
     Mutant("retried twice", submission.require_retryable, "if newer is not None:", "if False:"),

@@ -72,16 +72,18 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(job=jobs, reason=st.sampled_from(CancelReason))
     def cancel(self, job: str, reason: CancelReason) -> None:
-        self.attempt(lambda: services.cancel(job_ulid=job, by=ALICE, deadline_seconds=30, reason=reason, now=self.now))
+        self.attempt(
+            lambda: services.cancel(job_ulid=job, actor=ALICE, deadline_seconds=30, reason=reason, now=self.now)
+        )
 
     @rule(target=jobs, job=jobs)
     def retry(self, job: str) -> Any:
-        answer = self.attempt(lambda: services.retry(job_ulid=job, by=OPERATOR, reason="again", now=self.now))
+        answer = self.attempt(lambda: services.retry(job_ulid=job, actor=OPERATOR, reason="again", now=self.now))
         return multiple() if isinstance(answer, LifecycleError) else answer.job.job_ulid
 
     @rule(job=jobs)
     def revoke(self, job: str) -> None:
-        services.revoke(job_ulid=job, by=OPERATOR, reason="burning", now=self.now)
+        services.revoke(job_ulid=job, actor=OPERATOR, reason="burning", now=self.now)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, of
 pytestmark = pytest.mark.django_db(transaction=True)
 
 POOL = "shared-linux"
-WHY = {"by": OPERATOR, "reason": "test"}
+WHY = {"actor": OPERATOR, "reason": "test"}
 
 
 @contextmanager

@@ -99,5 +99,5 @@ def test_a_job_that_goes_back_to_the_queue_is_the_first_again(worker):
 def test_canceled_jobs_are_passed(worker):
     jobs = [submitted(project()) for _ in range(3)]
     for job in jobs[:2]:
-        services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30)
+        services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert taken(worker) == jobs[2].job_ulid

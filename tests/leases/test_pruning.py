@@ -81,7 +81,7 @@ def test_keys_addresses_lanes_and_queues_that_idle_are_deleted(worker):
 def test_limits_that_somebody_has_set_stay(worker):
     project = ProjectFactory(organization=OrganizationFactory(plan=PlanFactory(name="free", max_active=3)))
     org_slug = project.organization.slug
-    services.set_limit(org_slug=org_slug, max_active=7, by=OPERATOR, reason="test")
+    services.set_limit(org_slug=org_slug, max_active=7, actor=OPERATOR, reason="test")
     submitted(project)
     drain(worker)
     prune()
@@ -185,7 +185,7 @@ def test_a_lane_that_is_pruned_between_look_up_and_use_loses_no_job(worker, way,
     elif way == "blocked":
         job = submitted(project, depends_on=(other,))
     else:
-        job = services.retry(job_ulid=first.job_ulid, by=ALICE, reason="again").job
+        job = services.retry(job_ulid=first.job_ulid, actor=ALICE, reason="again").job
     assert pruned == [1]
     if way == "blocked":
         assert claimed(worker).job == other
@@ -296,7 +296,7 @@ def test_one_key_too_many_stops_no_other_job_of_a_bulk(monkeypatch):
     entries = [submission(project, spec(), group=ConcurrencyGroup(key)) for key in ("a", "b", "c", "a")] + [
         submission(project, spec())
     ]
-    outcome = services.submit_many(entries, policy_of=lambda _: POLICY, default_pool="shared-linux", by=ALICE)
+    outcome = services.submit_many(entries, policy_of=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
     codes = [getattr(one, "code", "ok") for one in outcome.results]
     assert codes == ["ok", "ok", "too_many_concurrency_keys", "ok", "ok"]
     assert run_audit() == []

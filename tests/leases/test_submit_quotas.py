@@ -83,10 +83,10 @@ def at_once(count, act):
 
 def many(project, count, **kwargs):
     entries = [submission(project, spec()) for _ in range(count)]
-    return services.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, by=ALICE, **kwargs)
+    return services.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, actor=ALICE, **kwargs)
 
 
-def batch(project, count, by=ALICE):
+def batch(project, count, actor=ALICE):
     origin = BatchSubmission(
         org_slug=project.organization.slug,
         project_slug=project.slug,
@@ -98,7 +98,7 @@ def batch(project, count, by=ALICE):
         details={},
     )
     jobs = [BatchJob(steps_spec(name=f"job-{n}")) for n in range(count)]
-    return services.submit_batch(origin, jobs, policy_of=lambda _: POLICY, default_pool=POOL, by=by)
+    return services.submit_batch(origin, jobs, policy_of=lambda _: POLICY, default_pool=POOL, actor=actor)
 
 
 def test_a_full_queue_refuses_the_next_job_with_the_numbers():
@@ -120,7 +120,7 @@ def test_a_claim_and_a_cancel_make_room():
     submitted(project)
     refusal(lambda: submitted(project))
     newest = Job.objects.filter(state="queued").order_by("-pk").first()
-    services.cancel(job_ulid=newest.job_ulid, by=ALICE, deadline_seconds=1)
+    services.cancel(job_ulid=newest.job_ulid, actor=ALICE, deadline_seconds=1)
     submitted(project)
     refusal(lambda: submitted(project))
     assert (waiting(project), first.org_slug) == (2, "small")
@@ -305,11 +305,11 @@ def test_an_automatic_retry_is_never_refused():
 def test_a_clients_retry_counts_and_an_operators_is_not_refused():
     project = project_with(max_queued=1)
     job = submitted(project)
-    services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=1)
+    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
     submitted(project)
     again = {"job_ulid": job.job_ulid, "reason": "again"}
-    assert refusal(lambda: services.retry(by=ALICE, **again)).code == "queue_full"
-    services.retry(by=OPERATOR, **again)
+    assert refusal(lambda: services.retry(actor=ALICE, **again)).code == "queue_full"
+    services.retry(actor=OPERATOR, **again)
     assert waiting(project) == 2
     assert run_audit() == []
 
@@ -321,8 +321,8 @@ def test_a_batch_comes_in_whole_or_not_at_all():
     assert (waiting(project), Batch.objects.count()) == (4, 1)
     rerun = {"batch_ulid": made.batch_ulid, "policy_of": lambda _: POLICY, "default_pool": POOL}
     rerun |= {"correlation_id": "test", "source_address": None}
-    assert refusal(lambda: services.rerun_batch(by=ALICE, **rerun)).code == "queue_full"
-    services.rerun_batch(by=OPERATOR, **rerun)
+    assert refusal(lambda: services.rerun_batch(actor=ALICE, **rerun)).code == "queue_full"
+    services.rerun_batch(actor=OPERATOR, **rerun)
     assert waiting(project) == 8
     assert run_audit() == []
 
@@ -330,7 +330,7 @@ def test_a_batch_comes_in_whole_or_not_at_all():
 def test_of_many_as_many_come_in_as_there_is_room_for():
     project, other = project_with(max_queued=3), project_with(slug="other", max_queued=100)
     entries = [submission(one, spec()) for one in [project] * 5 + [other] * 2]
-    outcome = services.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, by=ALICE)
+    outcome = services.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, actor=ALICE)
     assert [getattr(one, "code", "ok") for one in outcome.results] == ["ok"] * 3 + ["queue_full"] * 2 + ["ok"] * 2
     assert (waiting(project), waiting(other)) == (3, 2)
     assert refusal(lambda: many(project, 2)).code == "queue_full"

@@ -53,10 +53,10 @@ class JobAction:
     joint: str = " "  # between the title and the job's id
 
 
-def _cancel(job_ulid: str, by: Actor, reason: str) -> str:
+def _cancel(job_ulid: str, actor: Actor, reason: str) -> str:
     outcome = services.cancel(
         job_ulid=job_ulid,
-        by=by,
+        actor=actor,
         deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
         reason=CancelReason.OPERATOR,
         message=reason,
@@ -64,23 +64,23 @@ def _cancel(job_ulid: str, by: Actor, reason: str) -> str:
     return "its worker has been told to stop" if outcome.accepted else "canceled"
 
 
-def _retry(job_ulid: str, by: Actor, reason: str) -> str:
-    return f"queued again as {services.retry(job_ulid=job_ulid, by=by, reason=reason).job.job_ulid}"
+def _retry(job_ulid: str, actor: Actor, reason: str) -> str:
+    return f"queued again as {services.retry(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
 
 
-def _resend(job_ulid: str, by: Actor, reason: str) -> str:
-    return f"its run goes out again as {services.reupload(job_ulid=job_ulid, by=by, reason=reason).job.job_ulid}"
+def _resend(job_ulid: str, actor: Actor, reason: str) -> str:
+    return f"its run goes out again as {services.reupload(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
 
 
-def _prioritize(job_ulid: str, by: Actor, reason: str, priority: str) -> str:
-    job = services.prioritize(job_ulid=job_ulid, priority=PRIORITIES[priority], by=by, reason=reason)
+def _prioritize(job_ulid: str, actor: Actor, reason: str, priority: str) -> str:
+    job = services.prioritize(job_ulid=job_ulid, priority=PRIORITIES[priority], actor=actor, reason=reason)
     if job is None:
         raise LifecycleError(f"It waits no more, or with priority {priority} already.")
     return f"waits with priority {priority}"
 
 
-def _revoke(job_ulid: str, by: Actor, reason: str) -> str:
-    job = services.revoke(job_ulid=job_ulid, by=by, reason=reason)
+def _revoke(job_ulid: str, actor: Actor, reason: str) -> str:
+    job = services.revoke(job_ulid=job_ulid, actor=actor, reason=reason)
     if job is None:
         raise LifecycleError("No worker holds it; there is nothing to take away.")
     return f"taken from its worker, now {job.public_status}"
@@ -154,10 +154,10 @@ def confirm_and_run(
     return render_confirm(model_admin, request, question, form, jobs=_listed(job_ulids))
 
 
-def _do(verb: JobAction, job_ulid: str, by: Actor, asked: dict[str, Any]) -> tuple[bool, str]:
+def _do(verb: JobAction, job_ulid: str, actor: Actor, asked: dict[str, Any]) -> tuple[bool, str]:
     """Whether it was done, and what there is to say."""
     try:
-        return True, verb.act(job_ulid, by, **asked)
+        return True, verb.act(job_ulid, actor, **asked)
     except LifecycleError as refusal:
         return False, refusal.message
     except Error:

@@ -172,7 +172,7 @@ def _end(job: Job) -> str:
 def _cancel(request: HttpRequest, batch: Batch, reason: str) -> str:
     outcome = services.cancel_batch(
         batch_ulid=batch.batch_ulid,
-        by=actor_of(request),
+        actor=actor_of(request),
         deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
         message=reason,
     )
@@ -185,7 +185,7 @@ def _rerun(request: HttpRequest, batch: Batch, reason: str) -> str:
         batch_ulid=batch.batch_ulid,
         policy_of=policy_of,
         default_pool=settings.DEFAULT_POOL,
-        by=actor_of(request),
+        actor=actor_of(request),
         correlation_id=new_id("req"),
         source_address=None,
         reason=reason,

@@ -89,7 +89,7 @@ THROTTLE = PauseAction(
 def asked_by(request: HttpRequest, form: forms.Form) -> dict[str, Any]:
     """Who, why and from where, as the verbs of operators take it."""
     return {
-        "by": actor_of(request),
+        "actor": actor_of(request),
         "reason": form.cleaned_data["reason"],
         "source_address": client_address(request),
     }

@@ -40,7 +40,7 @@ class MembershipAdmin(AuditedAdmin):
         record_operator_event(
             "membership.ended",
             target=self.target_of(obj)[:200],
-            by=actor_of(request),
+            actor=actor_of(request),
             source_address=client_address(request),
         )
         super().delete_model(request, obj)

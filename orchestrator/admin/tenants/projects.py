@@ -104,7 +104,7 @@ class ProjectAdmin(PausableAdmin, AuditedAdmin):
         if request.method == "POST" and form.is_valid():
             found, secret = services.rotate_webhook_secret(
                 project_id=project.pk,
-                by=actor_of(request),
+                actor=actor_of(request),
                 reason=form.cleaned_data["reason"],
                 source_address=client_address(request),
             )

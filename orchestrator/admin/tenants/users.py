@@ -46,9 +46,9 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):
 
     def log_change(self, request: HttpRequest, obj: User, message: Any) -> Any:  # noqa: ARG002 Django's signature
         if request.resolver_match and request.resolver_match.url_name == "auth_user_password_change":
-            by, address = actor_of(request), client_address(request)
+            actor, address = actor_of(request), client_address(request)
             record_operator_event(
-                "user.password_changed", target=self.target_of(obj)[:200], by=by, source_address=address
+                "user.password_changed", target=self.target_of(obj)[:200], actor=actor, source_address=address
             )
 
 

@@ -59,7 +59,7 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def make(self, request: HttpRequest, asked: dict[str, Any]) -> tuple[ApiToken, str]:
-        return services.create_api_token(**asked, by=actor_of(request), source_address=client_address(request))
+        return services.create_api_token(**asked, actor=actor_of(request), source_address=client_address(request))
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         token = self.get_object(request, object_id)
@@ -79,7 +79,7 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
         try:
             services.revoke_api_token(
                 token_id=token.pk,
-                by=actor_of(request),
+                actor=actor_of(request),
                 reason=form.cleaned_data["reason"],
                 source_address=client_address(request),
             )

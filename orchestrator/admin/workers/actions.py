@@ -119,7 +119,7 @@ def _taken_back(request: HttpRequest, worker: Worker, change: WorkerChange, form
     if change.state != WorkerState.REVOKED:
         return ""
     reason = f"its worker was revoked: {form.cleaned_data['reason']}"
-    count = services.revoke_leases_of(worker_id=worker.worker_id, by=actor_of(request), reason=reason)
+    count = services.revoke_leases_of(worker_id=worker.worker_id, actor=actor_of(request), reason=reason)
     return f"; {count} lease{'s' * (count != 1)} taken back"
 
 
@@ -130,7 +130,7 @@ def _refused(request: HttpRequest, worker: Worker, refusal: LifecycleError) -> H
 
 def _by(request: HttpRequest, form: ReasonForm) -> dict[str, Any]:
     return {
-        "by": actor_of(request),
+        "actor": actor_of(request),
         "reason": form.cleaned_data["reason"],
         "source_address": client_address(request),
     }

@@ -88,7 +88,7 @@ class WorkerAdmin(WorkerActions, CreateWithToken, AuditedAdmin):
         return super().get_queryset(request).annotate(held=Coalesce(Subquery(held), 0))
 
     def make(self, request: HttpRequest, asked: dict[str, Any]) -> tuple[Worker, str]:
-        return services.register_worker(**asked, by=actor_of(request), source_address=client_address(request))
+        return services.register_worker(**asked, actor=actor_of(request), source_address=client_address(request))
 
     @display(description="Health", label=HEALTH)
     def shown_health(self, worker: Worker) -> str:

@@ -16,14 +16,14 @@ from workers.registry.matching import offer_of
 
 
 def claim_for_runner(
-    worker: Worker, *, capabilities: Sequence[str] | None = None, once: IdempotentRequest | None = None
+    worker: Worker, *, capabilities: Sequence[str] | None = None, idempotency: IdempotentRequest | None = None
 ) -> Claimed | None:
     """Claim the next job of type `steps` for this worker, to be acknowledged within its window; None: no work for it.
 
     `capabilities`: the runner's tags. They only narrow what is registered. The worker is alive: `manage.py grantlease`
     claims without a request that would have recorded it. Raises IdempotencyConflict."""
     touch_last_seen(worker)
-    return services.claim(worker=worker, offer=_offer(worker, capabilities), acknowledge=True, once=once)
+    return services.claim(worker=worker, offer=_offer(worker, capabilities), acknowledge=True, idempotency=idempotency)
 
 
 def _offer(worker: Worker, tags: Sequence[str] | None) -> Offer:

@@ -64,8 +64,8 @@ class RunCreateView(RunDoor):
             _jobs(body, project, source),
             policy_of=policy_of,
             default_pool=settings.DEFAULT_POOL,
-            by=client_of(request).actor,
-            once=idempotent_request(request, "start run", body_of(request)),
+            actor=client_of(request).actor,
+            idempotency=idempotent_request(request, "start run", body_of(request)),
         )
         return _made(outcome, _told(outcome.batch))
 
@@ -91,7 +91,7 @@ class CancelRunView(RunDoor):
         body.is_valid(raise_exception=True)
         outcome = services.cancel_batch(
             batch_ulid=self.batch(batch_id).batch_ulid,
-            by=client_of(request).actor,
+            actor=client_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
             message=body.validated_data["reason"] or "",
         )
@@ -104,18 +104,18 @@ class RerunRunView(RunDoor):
         """The same jobs again as a new run. The Idempotency-Key is needed: a lost answer must not cost a second run."""
         RerunRun(data=body_of(request)).is_valid(raise_exception=True)
         original = self.batch(batch_id)
-        once = _needed(request, f"rerun {original.batch_ulid}")
+        idempotency = _needed(request, f"rerun {original.batch_ulid}")
         outcome = services.rerun_batch(
             batch_ulid=original.batch_ulid,
             policy_of=policy_of,
             default_pool=settings.DEFAULT_POOL,
-            by=client_of(request).actor,
+            actor=client_of(request).actor,
             correlation_id=context_of(request).correlation_id,
             source_address=client_address(request),
-            once=once,
+            idempotency=idempotency,
         )
         created = "false" if outcome.replayed else "true"
-        again = {"original_run": original.batch_ulid, "created": created, "idempotencyKey": once.key}
+        again = {"original_run": original.batch_ulid, "created": created, "idempotencyKey": idempotency.key}
         return _made(outcome, _told(outcome.batch) | again)
 
 
@@ -132,11 +132,11 @@ def _made(outcome: BatchOutcome, body: dict[str, Any]) -> Response:
 
 def _needed(request: Request, operation: str) -> IdempotentRequest:
     """The body holds nothing that counts, so every repeat under the key is the same."""
-    once = idempotent_request(request, operation, {})
-    if once is None:
+    idempotency = idempotent_request(request, operation, {})
+    if idempotency is None:
         detail = "An Idempotency-Key is needed."
         raise ApiError(400, "invalid", detail, errors={"Idempotency-Key": [detail]})
-    return once
+    return idempotency
 
 
 def _project(request: Request, body: StartRun) -> Project:

@@ -52,8 +52,10 @@ class LeaseView(DeltaView):
         """Grant the next job of type `steps`. With `wait_seconds`, answer as soon as there is one."""
         sent = requests.LeaseWanted(data=body_of(request))
         sent.is_valid(raise_exception=True)
-        once = idempotent_request(request, "delta lease", body_of(request))
-        claimed = claim_for_runner(worker_of(request), capabilities=sent.validated_data["capabilities"], once=once)
+        idempotency = idempotent_request(request, "delta lease", body_of(request))
+        claimed = claim_for_runner(
+            worker_of(request), capabilities=sent.validated_data["capabilities"], idempotency=idempotency
+        )
         if claimed is None:
             return Response(status=204)
         headers = {"Idempotency-Replayed": "true"} if claimed.replayed else {}

@@ -87,4 +87,4 @@ def _submitted(
     job, batch = new_job(submission, policy), batch_of(submission, event, delivery, at)
     job.batch = batch
     standing = admit_job(job, submission, load_context([submission.home], default_pool=default_pool), EMPTY_SNAPSHOT)
-    return enqueue_job(job, submission, standing, at=at, by=GITHUB), batch
+    return enqueue_job(job, submission, standing, at=at, actor=GITHUB), batch

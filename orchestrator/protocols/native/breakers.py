@@ -21,7 +21,7 @@ from orchestrator.models import Incident
 from orchestrator.protocols.native import control_operations as operations
 from orchestrator.protocols.native import control_wire
 from orchestrator.protocols.native.control_requests import ResetBreaker
-from orchestrator.protocols.native.holding import by
+from orchestrator.protocols.native.holding import operator_kwargs
 from orchestrator.protocols.native.subjects import require_organization
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import JOB_TYPES
@@ -78,7 +78,7 @@ class BreakerViewSet(_OfOrganizations):
         sent = body.validated_data
         require_organization(client_of(request), sent["org_slug"])
         row = services.reset_breaker(
-            org_slug=sent["org_slug"], job_type=sent["job_type"], **by(request, sent["reason"])
+            org_slug=sent["org_slug"], job_type=sent["job_type"], **operator_kwargs(request, sent["reason"])
         )
         return Response(control_wire.breaker(row))
 

@@ -15,23 +15,23 @@ from orchestrator.protocols.native import control_wire
 from runtime_jobs.errors import NotFound
 
 
-def by(request: Request, reason: str) -> dict[str, Any]:
+def operator_kwargs(request: Request, reason: str) -> dict[str, Any]:
     """Who, why and from where, as the verbs of operators take it."""
-    return {"by": client_of(request).actor, "reason": reason, "source_address": client_address(request)}
+    return {"actor": client_of(request).actor, "reason": reason, "source_address": client_address(request)}
 
 
 def pause(request: Request, subject: LimitTarget, sent: dict[str, Any]) -> Response:
-    return shown(services.pause(subject=subject, until=sent["until"], **by(request, sent["reason"])))
+    return shown(services.pause(subject=subject, until=sent["until"], **operator_kwargs(request, sent["reason"])))
 
 
 def resume(request: Request, subject: LimitTarget, sent: dict[str, Any]) -> Response:
-    services.resume(subject=subject, **by(request, sent["reason"]))
+    services.resume(subject=subject, **operator_kwargs(request, sent["reason"]))
     return Response(status=204)
 
 
 def throttle(request: Request, subject: LimitTarget, sent: dict[str, Any]) -> Response:
     terms = {name: sent[name] for name in ("per_hour", "burst", "until")}
-    return shown(services.throttle(subject=subject, **terms, **by(request, sent["reason"])))
+    return shown(services.throttle(subject=subject, **terms, **operator_kwargs(request, sent["reason"])))
 
 
 def shown(limit: Limit | None, *, status: int = 200, **headers: str) -> Response:

@@ -84,8 +84,8 @@ class Jobs(StrictQueryMixin, GenericViewSet):
             submission,
             policy=policy_of(submission.spec.job_type),
             default_pool=settings.DEFAULT_POOL,
-            by=client_of(request).actor,
-            once=idempotent_request(request, self.operation, body_of(request)),
+            actor=client_of(request).actor,
+            idempotency=idempotent_request(request, self.operation, body_of(request)),
         )
         return self._created(outcome)
 
@@ -96,8 +96,8 @@ class Jobs(StrictQueryMixin, GenericViewSet):
             [self._entry(entry) for entry in parse(ManyJobs, body_of(request))["jobs"]],
             policy_of=policy_of,
             default_pool=settings.DEFAULT_POOL,
-            by=client_of(request).actor,
-            once=idempotent_request(request, f"{self.operation} bulk", body_of(request)),
+            actor=client_of(request).actor,
+            idempotency=idempotent_request(request, f"{self.operation} bulk", body_of(request)),
         )
         results = [
             refusal(one, request) if isinstance(one, Exception) else {"status": 201, "body": self.shown(one)}
@@ -149,7 +149,7 @@ class Jobs(StrictQueryMixin, GenericViewSet):
         sent = parse(CancelJob, body_of(request))
         outcome = services.cancel(
             job_ulid=self.get_object().job_ulid,
-            by=client_of(request).actor,
+            actor=client_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
             message=sent["reason"],
         )
@@ -162,9 +162,9 @@ class Jobs(StrictQueryMixin, GenericViewSet):
         found = self.get_object().job_ulid
         outcome = services.retry(
             job_ulid=found,
-            by=client_of(request).actor,
+            actor=client_of(request).actor,
             reason=sent["reason"],
-            once=idempotent_request(request, f"retry {found}", body_of(request)),
+            idempotency=idempotent_request(request, f"retry {found}", body_of(request)),
         )
         return self._created(outcome)
 

@@ -63,10 +63,10 @@ class LeaseViewSet(ForWorkers):
         claims = services.claim_many(
             worker=self.worker,
             offer=_offer(self.worker, sent),
-            most=sent["max_leases"] or 1,
+            limit=sent["max_leases"] or 1,
             acknowledge=sent["acknowledge"],
             session=worker_session(request),
-            once=idempotent_request(request, "claim", body_of(request)),
+            idempotency=idempotent_request(request, "claim", body_of(request)),
         )
         if not claims:
             return Response(status=204)

@@ -21,7 +21,7 @@ from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native import control_operations as operations
 from orchestrator.protocols.native import control_requests as requests
 from orchestrator.protocols.native import control_wire, holding
-from orchestrator.protocols.native.holding import by, shown
+from orchestrator.protocols.native.holding import operator_kwargs, shown
 from orchestrator.protocols.native.subjects import require_organization, subject_of
 from orchestrator.services.idempotency import IdempotentRequest
 from runtime_jobs.errors import Conflict, LimitNotEditable, NotFound, OperatorOnly, VersionConflict
@@ -92,8 +92,8 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
         body = requests.NewLimit(data=body_of(request))
         body.is_valid(raise_exception=True)
         require_organization(client_of(request), body.validated_data["org_slug"])
-        once = idempotent_request(request, "create limit", body_of(request))
-        limit, headers = _created(request, body.validated_data, once)
+        idempotency = idempotent_request(request, "create limit", body_of(request))
+        limit, headers = _created(request, body.validated_data, idempotency)
         return shown(limit, status=201, Location=f"/v1/limits/{limit.pk}", **headers)
 
     @operations.CHANGE_LIMIT
@@ -157,20 +157,27 @@ def _about(row: Limit) -> dict[str, Any]:
 
 def _set(request: Request, about: dict[str, Any], terms: dict[str, Any], **guards: Any) -> Limit | None:
     """Call the kind's verb; without terms the limit is lifted."""
-    common = {"org_slug": about["org_slug"], "job_type": about["job_type"], **by(request, terms["reason"]), **guards}
+    common = {
+        "org_slug": about["org_slug"],
+        "job_type": about["job_type"],
+        **operator_kwargs(request, terms["reason"]),
+        **guards,
+    }
     if about["kind"] == LimitKind.RATE:
         return services.set_rate(per_hour=terms.get("per_hour"), burst=terms.get("burst", 1), **common)
     return services.set_limit(max_active=terms.get("max_active"), kind=LimitKind(about["kind"]), **common)
 
 
-def _created(request: Request, sent: dict[str, Any], once: IdempotentRequest | None) -> tuple[Limit, dict[str, str]]:
+def _created(
+    request: Request, sent: dict[str, Any], idempotency: IdempotentRequest | None
+) -> tuple[Limit, dict[str, str]]:
     """The new limit, or the one that the same request made before. Raises Conflict where there is one already."""
-    if first := once and once.known():
+    if first := idempotency and idempotency.known():
         return _first(first)
     try:
-        limit = _set(request, sent, sent, if_version=0, once=once)
+        limit = _set(request, sent, sent, if_version=0, idempotency=idempotency)
     except VersionConflict:
-        if first := once and once.known():
+        if first := idempotency and idempotency.known():
             return _first(first)  # the same request, at the same moment
         raise Conflict("There is such a limit already: change that one.") from None
     assert limit is not None  # noqa: S101 it has terms

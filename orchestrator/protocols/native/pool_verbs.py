@@ -35,7 +35,7 @@ class PoolVerbs(StrictQueryMixin, GenericViewSet):
         """Serve the jobs of one priority strictly by age (`fifo`), or the organizations by turns (`fair`)."""
         subject, sent = self._asked(request, pool, requests.ChangePool)
         policy = PoolPolicy(sent["policy"])
-        services.set_pool_policy(pool=subject.key, policy=policy, **holding.by(request, sent["reason"]))
+        services.set_pool_policy(pool=subject.key, policy=policy, **holding.operator_kwargs(request, sent["reason"]))
         return Response(pools.shown(Pool.objects.get(slug=subject.key)))
 
     @operations.PAUSE_POOL

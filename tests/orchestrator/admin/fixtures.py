@@ -64,7 +64,7 @@ class Scene:
             depends_on=tuple(self.jobs[one].job_ulid for one in after),
         )
         outcome = services.submit(
-            submission, policy=POLICY, default_pool="shared-linux", by=ALICE, now=self.ago(minutes)
+            submission, policy=POLICY, default_pool="shared-linux", actor=ALICE, now=self.ago(minutes)
         )
         self.jobs[name] = outcome.job
         return outcome.job
@@ -162,12 +162,15 @@ def busy() -> Scene:
     services.set_worker_state(
         worker_id=scene.workers["attic-07"].worker_id,
         state=WorkerState.MAINTENANCE,
-        by=OPERATOR,
+        actor=OPERATOR,
         note="New disk on Thursday",
         reason="smartctl complains",
     )
     services.set_worker_state(
-        worker_id=scene.workers["build-03"].worker_id, state=WorkerState.DRAINING, by=OPERATOR, reason="kernel update"
+        worker_id=scene.workers["build-03"].worker_id,
+        state=WorkerState.DRAINING,
+        actor=OPERATOR,
+        reason="kernel update",
     )
     ClockBeat.objects.create(leader="clock-a:4121", beat_at=scene.at)
     for job in scene.jobs.values():
@@ -200,7 +203,7 @@ def _ended(scene: Scene, ours: dict[str, Project]) -> None:
     scene.submit("superseded", ours["web"], 21)
     services.cancel(
         job_ulid=scene.jobs["superseded"].job_ulid,
-        by=OPERATOR,
+        actor=OPERATOR,
         deadline_seconds=30,
         message="a newer push came",
         now=scene.ago(20.5),
@@ -221,7 +224,11 @@ def _running(scene: Scene, ours: dict[str, Project]) -> None:
         scene.execute(name, worker, minutes)
         scene.keep(name, worker, minutes - 0.3)
     services.cancel(
-        job_ulid=scene.jobs["stopping"].job_ulid, by=OPERATOR, deadline_seconds=30, message="wrong branch", now=scene.at
+        job_ulid=scene.jobs["stopping"].job_ulid,
+        actor=OPERATOR,
+        deadline_seconds=30,
+        message="wrong branch",
+        now=scene.at,
     )
     scene.submit("taken", ours["web"], 0.4)
     scene.claim("taken", "build-02", 0.1, acknowledge=True)

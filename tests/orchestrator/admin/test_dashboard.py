@@ -71,7 +71,7 @@ def test_a_worker_is_silent_after_a_minute_while_it_is_active(well, now):
     assert said(now) == []
     heard(well, now - timedelta(seconds=60))
     assert said(now) == [("warning", "1 active worker has been silent for more than a minute.")]
-    services.set_worker_state(worker_id=well.worker_id, state="maintenance", by=OPERATOR)
+    services.set_worker_state(worker_id=well.worker_id, state="maintenance", actor=OPERATOR)
     assert said(now) == []
 
 
@@ -121,7 +121,7 @@ def test_a_lease_that_the_clock_should_have_ended_is_said(well, now):
 def test_a_cancel_that_nobody_obeys_is_said(well, now):
     submitted()
     job = claimed(well).job
-    services.cancel(job_ulid=job.job_ulid, by=OPERATOR, deadline_seconds=5, now=now - timedelta(seconds=20))
+    services.cancel(job_ulid=job.job_ulid, actor=OPERATOR, deadline_seconds=5, now=now - timedelta(seconds=20))
     assert said(now) == [("danger", "1 cancel was not obeyed in time.")]
 
 

@@ -139,7 +139,7 @@ def test_of_many_each_is_done_or_refused_on_its_own(operator, worker):
 def test_a_busy_database_is_said_and_stops_nobody_else(operator, worker, monkeypatch):
     busy, free = submitted(), submitted()
 
-    def act(job_ulid, by, reason):
+    def act(job_ulid, actor, reason):
         if job_ulid == busy.job_ulid:
             raise OperationalError("lock timeout")
         return "canceled"

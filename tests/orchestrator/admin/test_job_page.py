@@ -92,7 +92,7 @@ def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):
     assert said.headline == "Executes the command on build-01"
     assert "its lease expires in 1 min" in said.sentences[0] or "its lease expires in 2 min" in said.sentences[0]
     assert (said.percent, said.message) == (100, "half")
-    services.cancel(job_ulid=taken.job.job_ulid, by=OPERATOR, deadline_seconds=30, message="stop it")
+    services.cancel(job_ulid=taken.job.job_ulid, actor=OPERATOR, deadline_seconds=30, message="stop it")
     assert "Told to stop by operator olga (stop it)" in verdict(olga, taken.job).sentences[1]
 
 
@@ -143,8 +143,8 @@ def test_of_many_that_wait_the_first_are_shown(olga, worker, monkeypatch):
 def test_the_newest_attempt_of_a_dependency_is_the_one_that_counts(olga, worker):
     project = ProjectFactory()
     first = submitted(project)
-    services.cancel(job_ulid=first.job_ulid, by=OPERATOR, deadline_seconds=30)
-    again = services.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    services.cancel(job_ulid=first.job_ulid, actor=OPERATOR, deadline_seconds=30)
+    again = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
     waiting = submitted(project, depends_on=(first,))
     (shown,) = page_of(olga, waiting).context["page"].neighbours.needs
     assert (shown.job_ulid, shown.attempt) == (again.job_ulid, 2)

@@ -162,18 +162,18 @@ class TestLimits:
 
     def test_the_list_says_whose_how_much_until_when_by_whom_and_why(self, olga, project, pool):
         worker = WorkerFactory()
-        services.set_limit(org_slug="sandtrace", max_active=3, by=OPERATOR, reason="noisy")
-        services.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=2, by=OPERATOR, reason="dear")
+        services.set_limit(org_slug="sandtrace", max_active=3, actor=OPERATOR, reason="noisy")
+        services.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=2, actor=OPERATOR, reason="dear")
         until = database_now() + timedelta(hours=12, minutes=30)
-        by = Actor("client", "token ci")
-        services.pause(subject=SUBJECTS["project"], until=until, by=by, reason="deploy")
-        services.pause(subject=SUBJECTS["pool"], by=OPERATOR, reason="disks")
-        services.resume(subject=SUBJECTS["project"], by=by, reason="x")
-        services.resume(subject=SUBJECTS["pool"], by=OPERATOR, reason="x")
+        actor = Actor("client", "token ci")
+        services.pause(subject=SUBJECTS["project"], until=until, actor=actor, reason="deploy")
+        services.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="disks")
+        services.resume(subject=SUBJECTS["project"], actor=actor, reason="x")
+        services.resume(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
         submitted(project)
         claimed(worker)
-        services.pause(subject=SUBJECTS["project"], until=until, by=by, reason="deploy")
-        services.pause(subject=SUBJECTS["pool"], by=OPERATOR, reason="disks")
+        services.pause(subject=SUBJECTS["project"], until=until, actor=actor, reason="deploy")
+        services.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="disks")
         page = text_of(olga.get(address(Limit, "changelist")))
         for words in (
             "1 of 3", "runtime jobs of sandtrace", "2 an hour, 1 at once", "sandtrace/web", "pool shared-linux",
@@ -187,12 +187,12 @@ class TestLimits:
 
     @pytest.mark.parametrize("kind", ["organization", "rate", "emergency", "pause", "throttle"])
     def test_one_is_lifted_from_its_page(self, olga, organization, kind):
-        about = {"org_slug": "sandtrace", "by": OPERATOR, "reason": "x"}
+        about = {"org_slug": "sandtrace", "actor": OPERATOR, "reason": "x"}
         match kind:
             case "pause":
-                services.pause(subject=SUBJECTS["pool"], by=OPERATOR, reason="x")
+                services.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
             case "throttle":
-                services.throttle(subject=SUBJECTS["project"], per_hour=5, by=OPERATOR, reason="x")
+                services.throttle(subject=SUBJECTS["project"], per_hour=5, actor=OPERATOR, reason="x")
             case "rate":
                 services.set_rate(per_hour=5, **about)
             case _:
@@ -206,9 +206,9 @@ class TestLimits:
 
     def test_who_operates_jobs_lifts_a_pause_and_not_a_limit(self, organization):
         otto = client_of(person("otto", "leases.view_limit", "runtime_jobs.operate_job"))
-        services.pause(subject=SUBJECTS["project"], by=OPERATOR, reason="x")
-        services.pause(subject=SUBJECTS["pool"], by=OPERATOR, reason="x")
-        services.set_limit(org_slug="sandtrace", max_active=5, by=OPERATOR, reason="x")
+        services.pause(subject=SUBJECTS["project"], actor=OPERATOR, reason="x")
+        services.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
+        services.set_limit(org_slug="sandtrace", max_active=5, actor=OPERATOR, reason="x")
         answers = {
             limit.scope + limit.kind: otto.get(button(limit, "lift")).status_code for limit in Limit.objects.all()
         }
@@ -311,7 +311,7 @@ class TestPriorities:
         nowhere = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
         assert "no emergency lane" in text_of(nowhere)
         lane = {"org_slug": running.org_slug, "kind": LimitKind.EMERGENCY, "max_active": 2}
-        services.set_limit(**lane, by=OPERATOR, reason="test")
+        services.set_limit(**lane, actor=OPERATOR, reason="test")
         answer = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
         assert "It waits no more" in text_of(answer)
         assert list(Job.objects.order_by("pk").values_list("priority", flat=True)) == [200, 400, 400]
@@ -346,8 +346,8 @@ class TestFirstPage:
 
     def test_what_is_paused_or_throttled_is_said_with_its_rows(self, olga, project, pool, now):
         until = now + timedelta(hours=12, minutes=30)
-        services.throttle(subject=SUBJECTS["organization"], per_hour=6, by=OPERATOR, reason="noisy")
-        services.pause(subject=SUBJECTS["pool"], until=until, by=OPERATOR, reason="disks")
+        services.throttle(subject=SUBJECTS["organization"], per_hour=6, actor=OPERATOR, reason="noisy")
+        services.pause(subject=SUBJECTS["pool"], until=until, actor=OPERATOR, reason="disks")
         (first, link), (second, _) = self.said(now).items()
         assert first.startswith(f"Pool shared-linux: paused by olga until {until:%Y-%m-%d %H:%M} UTC (in 12 h")
         assert first.endswith("): disks")
@@ -358,7 +358,7 @@ class TestFirstPage:
     def test_many_are_said_in_one(self, olga, now, project):
         for number in range(8):
             subject = LimitTarget(LimitScope.PROJECT, "sandtrace", f"web-{number}")
-            services.pause(subject=subject, by=OPERATOR, reason="x")
+            services.pause(subject=subject, actor=OPERATOR, reason="x")
         *one_by_one, (text, link) = self.said(now).items()
         assert len(one_by_one) == 5
         assert text == "3 more pauses or throttles."

@@ -50,10 +50,10 @@ def one_of_each(mark: str) -> None:
     services.fail(
         lease_ulid=lease, worker=worker, reason=FailureReason.WORKER_ERROR, message=f"{mark} POST /v1/…/{lease}/fail"
     )
-    again = services.retry(job_ulid=taken.job.job_ulid, by=OPERATOR, reason=mark).job
+    again = services.retry(job_ulid=taken.job.job_ulid, actor=OPERATOR, reason=mark).job
     held = claimed(worker)
-    services.cancel(job_ulid=again.job_ulid, by=OPERATOR, deadline_seconds=60, message=f"{mark} {lease}")
-    services.set_worker_state(worker_id=worker.worker_id, state="maintenance", by=OPERATOR, note=mark, reason=mark)
+    services.cancel(job_ulid=again.job_ulid, actor=OPERATOR, deadline_seconds=60, message=f"{mark} {lease}")
+    services.set_worker_state(worker_id=worker.worker_id, state="maintenance", actor=OPERATOR, note=mark, reason=mark)
     batch = Batch.objects.create(
         org_slug=mark, project_slug=mark, repo_url=mark, git_ref=mark, git_commit=mark, trigger_kind="manual",
         trigger_actor=mark, details={"reason": mark}, correlation_id="x", created_at=again.created_at,
@@ -73,8 +73,8 @@ def one_of_each(mark: str) -> None:
         LimitTarget(LimitScope.PROJECT, f"org-{mark}"[:63], mark),
         LimitTarget(LimitScope.POOL, "", pool.slug),
     ):
-        services.pause(subject=subject, by=Actor("operator", mark), reason=mark)
-    services.set_rate(org_slug=f"org-{mark}"[:63], per_hour=1, by=OPERATOR, reason=mark)
+        services.pause(subject=subject, actor=Actor("operator", mark), reason=mark)
+    services.set_rate(org_slug=f"org-{mark}"[:63], per_hour=1, actor=OPERATOR, reason=mark)
     Breaker.objects.create(org_slug=mark, job_type=mark, state="open", opened_at=again.created_at)
     Incident.objects.create(kind="breaker", org_slug=mark, job_type=mark, summary=mark, opened_at=again.created_at)
     api_token(project.organization)

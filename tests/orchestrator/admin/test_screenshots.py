@@ -75,13 +75,13 @@ def hold_back(scene: Scene) -> None:
     """What a night may bring: a pool that rests, a noisy tenant, one that holds itself back, a breaker."""
     pool, cli = LimitTarget(LimitScope.POOL, "", "gpu-linux"), LimitTarget(LimitScope.PROJECT, "sandtrace", "cli")
     until = scene.at + timedelta(minutes=43)
-    by, ci = {"by": OPERATOR}, {"by": Actor("client", "token ci")}
-    services.set_limit(org_slug="acme-labs", max_active=2, reason="as agreed by mail", **by)
+    actor, ci = {"actor": OPERATOR}, {"actor": Actor("client", "token ci")}
+    services.set_limit(org_slug="acme-labs", max_active=2, reason="as agreed by mail", **actor)
     services.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=120, burst=10, reason="a slow registry", **ci)
     services.pause(subject=cli, reason="the release goes out", **ci)
     noisy = LimitTarget.of_organization("northwind")
-    services.throttle(subject=noisy, per_hour=60, burst=5, reason="a loop in their CI", until=until, **by)
-    services.pause(subject=pool, until=until, reason="new disks in gpu-01", **by)
+    services.throttle(subject=noisy, per_hour=60, burst=5, reason="a loop in their CI", until=until, **actor)
+    services.pause(subject=pool, until=until, reason="new disks in gpu-01", **actor)
     Breaker.objects.create(
         org_slug="acme-labs", job_type="steps", state="open", opened_at=scene.ago(1), cool_until=until
     )

@@ -113,7 +113,7 @@ def test_a_revoked_worker_gives_back_what_it_holds(olga, worker):
 
 
 def test_a_revoked_worker_stays_so_and_says_it(olga, worker):
-    services.set_worker_state(worker_id=worker.worker_id, state="revoked", by=OPERATOR)
+    services.set_worker_state(worker_id=worker.worker_id, state="revoked", actor=OPERATOR)
     for name in ("activate", "drain", "maintenance", "rotate", "revoke"):
         words = said(olga.post(verb(name, worker), WHY))
         assert words[-1] == "build-01: There is no such worker, or it was revoked.", name
@@ -148,7 +148,7 @@ def test_health_is_what_was_heard_lately(olga, worker):
             name: len(olga.get(f"{LIST}?health={name}").context["cl"].result_list) for name in ("alive", "silent")
         }
         assert listed == {"alive": int(health == "alive"), "silent": int(health == "silent")}
-    services.set_worker_state(worker_id=worker.worker_id, state="draining", by=OPERATOR)
+    services.set_worker_state(worker_id=worker.worker_id, state="draining", actor=OPERATOR)
     assert olga.get(page).context["health"] == "draining"
 
 

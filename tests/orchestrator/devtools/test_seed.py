@@ -52,7 +52,7 @@ def test_the_plain_tokens_are_for_their_owner_only(file):
 
 def test_a_revoked_token_is_replaced(file):
     before = plant(file)
-    services.revoke_api_token(token_id=ApiToken.objects.get().pk, by=seed.SEED, reason="leaked")
+    services.revoke_api_token(token_id=ApiToken.objects.get().pk, actor=seed.SEED, reason="leaked")
     after = plant(file)
     assert after.api_token != before.api_token
     assert ApiToken.objects.filter(revoked_at=None, digest=digest_of(after.api_token)).exists()
@@ -60,7 +60,7 @@ def test_a_revoked_token_is_replaced(file):
 
 def test_a_token_that_an_operator_has_rotated_is_replaced(file):
     before = plant(file)
-    services.rotate_worker_token(worker_id=before.worker_id, by=seed.SEED)
+    services.rotate_worker_token(worker_id=before.worker_id, actor=seed.SEED)
     after = plant(file)
     assert after.worker_id == before.worker_id
     assert Worker.objects.get().digest == digest_of(after.worker_token)

@@ -57,7 +57,7 @@ def test_a_job_that_somebody_else_holds_is_busy(alice, project, elsewhere):
 def test_the_words_of_its_holder_are_busy_too_and_may_be_said_again(project, elsewhere):
     job = submitted(project)
     lease = claimed().lease
-    worker = Caller(services.rotate_worker_token(worker_id=lease.worker_id, by=OPERATOR))
+    worker = Caller(services.rotate_worker_token(worker_id=lease.worker_id, actor=OPERATOR))
     elsewhere.execute("SELECT FROM runtime_jobs WHERE job_ulid = %s FOR UPDATE", [job.job_ulid])
     failed = {"result": {"status": "failed", "reason": "worker_error"}}
     busy(lambda: worker.post(f"/v1/runtime/leases/{lease.lease_ulid}/fail", failed))

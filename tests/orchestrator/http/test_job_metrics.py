@@ -46,8 +46,8 @@ def test_failures_retries_and_cancels_are_counted_by_type_and_reason(tally, orga
     project = organization.projects.get()
     for reason in ("worker_error", "worker_error", "checkout_failed"):
         job = failed(project, reason)
-    again = services.retry(job_ulid=job, by=ALICE, reason="again").job
-    services.cancel(job_ulid=again.job_ulid, by=ALICE, deadline_seconds=30)
+    again = services.retry(job_ulid=job, actor=ALICE, reason="again").job
+    services.cancel(job_ulid=again.job_ulid, actor=ALICE, deadline_seconds=30)
     tally.advance()
     text = scrape()
     assert value(text, 'job_failures_total{job_type="runtime",reason="worker_error"}') == 2
@@ -112,7 +112,7 @@ def test_how_long_jobs_take_is_a_histogram(tally, organization):
     project = organization.projects.get()
     failed(project)
     waiting = submitted(project)
-    services.cancel(job_ulid=waiting.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=waiting.job_ulid, actor=ALICE, deadline_seconds=30)
     tally.advance()
     text = scrape()
     name = 'job_latency_seconds_{}{{job_type="runtime",phase="{}"}}'
@@ -139,7 +139,7 @@ def test_a_heartbeat_counts_when_it_has_extended_a_lease(tally, organization):
 
 
 def at_its_limit(organization):
-    services.set_limit(org_slug=organization.slug, max_active=1, by=OPERATOR, reason="test")
+    services.set_limit(org_slug=organization.slug, max_active=1, actor=OPERATOR, reason="test")
     worker = WorkerFactory()
     for _ in range(2):
         submitted(organization.projects.get())

@@ -78,7 +78,7 @@ def something_there(cast, path):
     submitted(cast.project)
     lease = claimed(cast.worker).lease
     ids = {"job_id": lease.job_id, "lease_id": lease.lease_ulid, "batch_id": a_batch(cast)}
-    ids["limit_id"] = str(services.set_limit(org_slug="sandtrace", max_active=99, by=ALICE, reason="test").pk)
+    ids["limit_id"] = str(services.set_limit(org_slug="sandtrace", max_active=99, actor=ALICE, reason="test").pk)
     return {name: value for name, value in ids.items() if f"{{{name}}}" in path}
 
 
@@ -95,7 +95,7 @@ def a_batch(cast):
         details={},
     )
     jobs = [BatchJob(made.spec)]
-    outcome = services.submit_batch(origin, jobs, policy_of=policy_of, default_pool="shared-linux", by=ALICE)
+    outcome = services.submit_batch(origin, jobs, policy_of=policy_of, default_pool="shared-linux", actor=ALICE)
     return outcome.batch.batch_ulid
 
 

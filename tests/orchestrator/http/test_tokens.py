@@ -94,13 +94,13 @@ def test_a_token_lives_until_its_expiry(organization):
 def test_a_revoked_worker_is_a_stranger(worker, wendy, organization):
     submitted(organization.projects.get())
     lease = claimed(worker).lease
-    services.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, by=OPERATOR)
+    services.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
     for path in (LEASES, f"{LEASES}/{lease.lease_ulid}/heartbeat"):
         refused(lambda path=path: wendy.post(path), 401, "unauthenticated")
 
 
 def test_a_rotated_worker_token_opens_no_more(worker, wendy):
-    new = services.rotate_worker_token(worker_id=worker.worker_id, by=OPERATOR)
+    new = services.rotate_worker_token(worker_id=worker.worker_id, actor=OPERATOR)
     refused(lambda: wendy.post(LEASES, {"worker_id": worker.worker_id}), 401, "unauthenticated")
     assert Caller(new).post(LEASES, {"worker_id": worker.worker_id}).status_code == 204
 

@@ -98,7 +98,7 @@ def test_no_ended_lease_opens_ingest(job, worker, wendy, payload, end):
     if end == "expired":
         services.expire(job_ulid=job.job_ulid, now=lease.expires_at)
     elif end == "revoked":
-        services.revoke(job_ulid=job.job_ulid, by=OPERATOR, reason="x")
+        services.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="x")
     else:
         wendy.post(f"{LEASES}/{lease.lease_ulid}/fail", {"result": {"status": "failed", "reason": "worker_error"}})
     refused(lambda: wendy.post(PATH, encoded(payload)), 409, "stale_lease")

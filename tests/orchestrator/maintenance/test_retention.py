@@ -110,7 +110,7 @@ def test_jobs_that_have_not_ended_stay_whatever_their_age(project, long_ago):
 
 def test_all_attempts_of_a_job_are_deleted_together_or_not_at_all(project, long_ago):
     first = ended(submitted(project, now=long_ago), long_ago)
-    second = services.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
     assert +prune() == {"runtime_job_log_chunks": 1}, "its log has a period of its own"
     ended(second, database_now())
     prune()
@@ -126,7 +126,7 @@ def test_a_run_that_waits_for_its_upload_keeps_its_job(project, long_ago):
     )
     prune()
     assert kept() == {failed.job_ulid}
-    again = services.reupload(job_ulid=failed.job_ulid, by=OPERATOR, reason="up again", now=long_ago).job
+    again = services.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="up again", now=long_ago).job
     claim = claimed(WorkerFactory(capabilities=["linux", "resend"]), now=long_ago)
     services.complete(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="run_1", now=long_ago)
     assert UnsentRun.objects.count() == 2
@@ -156,7 +156,7 @@ def batch_of(project, number: int, at: datetime) -> Batch:
     jobs = [BatchJob(steps_spec(name=f"job-{place}")) for place in range(number)]
     policy = steps_policy(**TIMINGS)
     outcome = services.submit_batch(
-        origin, jobs, policy_of=lambda _: policy, default_pool="shared-linux", by=ALICE, now=at
+        origin, jobs, policy_of=lambda _: policy, default_pool="shared-linux", actor=ALICE, now=at
     )
     return outcome.batch
 

@@ -231,7 +231,7 @@ def test_what_is_no_trouble_with_the_connection_is_not_away():
 
 def test_a_piece_that_cannot_be_done_keeps_no_other_from_its_turn(monkeypatch, caplog):
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    services.pause(subject=subject, until=database_now() + timedelta(hours=1), by=OPERATOR, reason="test")
+    services.pause(subject=subject, until=database_now() + timedelta(hours=1), actor=OPERATOR, reason="test")
     Limit.objects.update(until=database_now())
 
     def locked():
@@ -265,11 +265,11 @@ def test_a_dependent_that_fails_is_tried_once_a_round_and_stops_no_other(monkeyp
         return original(job, standing, at)
 
     monkeypatch.setattr(dependency_propagation, "_gone_on", gone_on)
-    services.propagate_pending(most=200)
+    services.propagate_pending(limit=200)
     assert Job.objects.filter(state=JobState.QUEUED).count() == 2
     assert len(tried) == 2, "once with its page, once alone"
     monkeypatch.setattr(dependency_propagation, "_gone_on", original)
-    services.propagate_pending(most=200)
+    services.propagate_pending(limit=200)
     assert Job.objects.filter(state=JobState.QUEUED).count() == 3
 
 

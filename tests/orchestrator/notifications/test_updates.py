@@ -96,7 +96,7 @@ def test_a_chunk_and_an_end_are_announced_and_nothing_else(announced):
     services.fail(**say, reason="worker_error")
     assert announced == [lease.job_id] * 2
     waiting = submitted()
-    services.cancel(job_ulid=waiting.job_ulid, by=ALICE, deadline_seconds=30, message="")
+    services.cancel(job_ulid=waiting.job_ulid, actor=ALICE, deadline_seconds=30, message="")
     assert announced[2:] == [waiting.job_ulid]
     assert Job.objects.get(pk=waiting.pk).is_final
 

@@ -60,12 +60,14 @@ VERBS: dict[str, Callable[[Scene], Any]] = {
     "fail": lambda scene: scene.say(services.fail, reason=FailureReason.WORKER_ERROR),
     "release": lambda scene: scene.say(services.release),
     "acknowledge_cancel": lambda scene: scene.say(services.acknowledge_cancel),
-    "cancel": lambda scene: services.cancel(job_ulid=scene.job, by=ALICE, deadline_seconds=30, now=scene.ends - MOMENT),
+    "cancel": lambda scene: services.cancel(
+        job_ulid=scene.job, actor=ALICE, deadline_seconds=30, now=scene.ends - MOMENT
+    ),
     "expire": lambda scene: services.expire(job_ulid=scene.job, now=scene.ends + MOMENT),
-    "revoke": lambda scene: services.revoke(job_ulid=scene.job, by=OPERATOR, reason="x", now=scene.ends - MOMENT),
+    "revoke": lambda scene: services.revoke(job_ulid=scene.job, actor=OPERATOR, reason="x", now=scene.ends - MOMENT),
     "time_out": lambda scene: services.time_out(job_ulid=scene.job, now=scene.ends + HOUR),
     "force_cancel": lambda scene: services.force_cancel(job_ulid=scene.job, now=scene.ends + HOUR),
-    "retry": lambda scene: services.retry(job_ulid=scene.job, by=OPERATOR, reason="x", now=scene.ends + HOUR),
+    "retry": lambda scene: services.retry(job_ulid=scene.job, actor=OPERATOR, reason="x", now=scene.ends + HOUR),
     "claim": lambda scene: services.claim(
         worker=scene.other, offer=offer(scene.other), acknowledge=True, now=scene.ends + HOUR
     ),
@@ -94,7 +96,7 @@ def scene_for(pair: tuple[str, str], project: Project, holder: Worker, other: Wo
     lease = claim.lease
     if {"acknowledge_cancel", "force_cancel"} & set(pair):
         asked = lease.leased_at + MOMENT
-        services.cancel(job_ulid=claim.job.job_ulid, by=ALICE, deadline_seconds=3000, now=asked)
+        services.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=3000, now=asked)
     if set(pair) <= {"retry", "claim"} and "retry" in pair:
         services.fail(lease_ulid=lease.lease_ulid, worker=holder, reason=FailureReason.WORKER_ERROR)
     if pair == ("claim", "claim"):

@@ -54,7 +54,7 @@ def worker(db):
 
 def claim_many(worker, most, *, job_types=("runtime",), **kwargs):
     kwargs.setdefault("acknowledge", True)
-    return services.claim_many(worker=worker, offer=offer(worker, job_types=job_types), most=most, **kwargs)
+    return services.claim_many(worker=worker, offer=offer(worker, job_types=job_types), limit=most, **kwargs)
 
 
 def held(worker, project, number, **kwargs):
@@ -101,15 +101,15 @@ def test_it_takes_no_more_than_the_worker_can_hold(project):
 def test_the_same_claim_again_returns_the_leases_that_are_open(project, worker):
     for _ in range(4):
         submitted(project)
-    first = claim_many(worker, 3, once=key())
-    again = claim_many(worker, 3, once=key())
+    first = claim_many(worker, 3, idempotency=key())
+    again = claim_many(worker, 3, idempotency=key())
     assert [one.lease.lease_ulid for one in again] == [one.lease.lease_ulid for one in first]
     assert all(one.replayed for one in again)
     services.complete(lease_ulid=first[0].lease.lease_ulid, worker=worker, ingest_run_id="run_1")
-    assert [one.job.pk for one in claim_many(worker, 3, once=key())] == [one.job.pk for one in first[1:]]
+    assert [one.job.pk for one in claim_many(worker, 3, idempotency=key())] == [one.job.pk for one in first[1:]]
     for one in first[1:]:
         services.release(lease_ulid=one.lease.lease_ulid, worker=worker)
-    assert len(claim_many(worker, 3, once=key())) == 3, "a key whose leases have ended counts no more"
+    assert len(claim_many(worker, 3, idempotency=key())) == 3, "a key whose leases have ended counts no more"
 
 
 # --- what a holder says -----------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_failures_bring_their_retries_their_runs_and_their_explanations(project,
 
 def test_a_cancel_that_was_asked_for_counts_here_too(project, worker):
     asked, free = held(worker, project, 2, acknowledge=False)
-    services.cancel(job_ulid=job_of(asked).job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=job_of(asked).job_ulid, actor=ALICE, deadline_seconds=30)
     answers = services.fail_many(
         dict.fromkeys([asked, free], FailMessage(FailureReason.WORKER_SHUTDOWN)), worker=worker
     )
@@ -257,7 +257,7 @@ def test_those_that_wait_for_the_ended_ones_go_on(project, worker):
 
 
 def submit_many(entries, **kwargs):
-    return services.submit_many(entries, policy_of=policy_of, default_pool="shared-linux", by=ALICE, **kwargs)
+    return services.submit_many(entries, policy_of=policy_of, default_pool="shared-linux", actor=ALICE, **kwargs)
 
 
 def test_each_entry_has_its_own_result(project, worker):
@@ -277,8 +277,8 @@ def test_each_entry_has_its_own_result(project, worker):
 
 def test_the_same_bulk_again_makes_nothing_and_answers_the_same(project):
     entries = [submission(project, spec()), Invalid({"x": ["wrong"]}), submission(project, spec())]
-    first = submit_many(entries, once=key())
-    again = submit_many(entries, once=key())
+    first = submit_many(entries, idempotency=key())
+    again = submit_many(entries, idempotency=key())
     assert (first.replayed, again.replayed) == (False, True)
     assert [getattr(one, "job_ulid", None) for one in again.results] == [
         getattr(one, "job_ulid", None) for one in first.results
@@ -286,7 +286,7 @@ def test_the_same_bulk_again_makes_nothing_and_answers_the_same(project):
     assert (again.results[1].code, again.results[1].facts) == ("invalid", {"errors": {"x": ["wrong"]}})
     assert Job.objects.count() == 2
     with pytest.raises(IdempotencyConflict):
-        submit_many(entries, once=key(fingerprint="another"))
+        submit_many(entries, idempotency=key(fingerprint="another"))
 
 
 def test_jobs_of_a_bulk_may_wait_for_others(project):

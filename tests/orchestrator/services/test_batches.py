@@ -47,23 +47,23 @@ def origin(project, **changes):
     return BatchSubmission(**values | changes)
 
 
-def submitted(project=None, *specs, once=None, required=True, **changes):
+def submitted(project=None, *specs, idempotency=None, required=True, **changes):
     jobs = [BatchJob(one, required) for one in specs or (steps_spec(name="a"), steps_spec(name="b"))]
     return services.submit_batch(
         origin(project or ProjectFactory(), **changes), jobs, policy_of=policy_of, default_pool="shared-linux",
-        by=ALICE, once=once,
+        actor=ALICE, idempotency=idempotency,
     )  # fmt: skip
 
 
-def rerun(batch, once=None):
+def rerun(batch, idempotency=None):
     return services.rerun_batch(
-        batch_ulid=batch.batch_ulid, policy_of=policy_of, default_pool="shared-linux", by=ALICE,
-        correlation_id="again", source_address="127.0.0.1", once=once,
+        batch_ulid=batch.batch_ulid, policy_of=policy_of, default_pool="shared-linux", actor=ALICE,
+        correlation_id="again", source_address="127.0.0.1", idempotency=idempotency,
     )  # fmt: skip
 
 
 def canceled(batch):
-    return services.cancel_batch(batch_ulid=batch.batch_ulid, by=ALICE, deadline_seconds=30, message="enough")
+    return services.cancel_batch(batch_ulid=batch.batch_ulid, actor=ALICE, deadline_seconds=30, message="enough")
 
 
 def key(name="k", operation="run", body="x"):
@@ -95,16 +95,16 @@ def test_one_that_is_not_admitted_keeps_all_out():
     for number in (0, 65):
         with nothing_lost(), pytest.raises(Invalid):
             services.submit_batch(
-                origin(project), [BatchJob(steps_spec())] * number, policy_of=policy_of, default_pool="x", by=ALICE
+                origin(project), [BatchJob(steps_spec())] * number, policy_of=policy_of, default_pool="x", actor=ALICE
             )
 
 
 def test_the_same_key_makes_one_batch():
     project = ProjectFactory()
-    first, again = submitted(project, once=key()), submitted(project, once=key())
+    first, again = submitted(project, idempotency=key()), submitted(project, idempotency=key())
     assert (first.batch, again.replayed) == (again.batch, True)
     with pytest.raises(IdempotencyConflict):
-        submitted(project, once=key(body="y"))
+        submitted(project, idempotency=key(body="y"))
     assert Job.objects.count() == 2
 
 
@@ -115,7 +115,7 @@ def test_its_state_is_that_of_its_newest_attempts():
     done(first.lease, worker)
     failed(second.lease, worker)
     assert state_of(batch) == "failed"
-    services.retry(job_ulid=second.job.job_ulid, by=ALICE, reason="again")
+    services.retry(job_ulid=second.job.job_ulid, actor=ALICE, reason="again")
     assert state_of(batch) == "running"
     done(take(worker).lease, worker)
     assert state_of(batch) == "succeeded"
@@ -128,7 +128,7 @@ def test_an_optional_job_may_fail():
     project = ProjectFactory(slug="other")
     jobs = [BatchJob(steps_spec(name="a")), BatchJob(steps_spec(name="b"), required=False)]
     mixed = services.submit_batch(
-        origin(project), jobs, policy_of=policy_of, default_pool="shared-linux", by=ALICE
+        origin(project), jobs, policy_of=policy_of, default_pool="shared-linux", actor=ALICE
     ).batch
     for _ in range(3):
         held = take(worker)
@@ -159,13 +159,13 @@ def test_what_has_ended_otherwise_is_not_canceled():
     with nothing_lost(), pytest.raises(AlreadyFinal):
         canceled(batch)
     with pytest.raises(NotFound):
-        services.cancel_batch(batch_ulid="rtb_none", by=ALICE, deadline_seconds=1)
+        services.cancel_batch(batch_ulid="rtb_none", actor=ALICE, deadline_seconds=1)
 
 
 def test_a_job_that_somebody_canceled_before_keeps_its_reason():
     batch = submitted().batch
     first = batch.jobs.order_by("id").first()
-    services.cancel(job_ulid=first.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=first.job_ulid, actor=ALICE, deadline_seconds=30)
     canceled(batch)
     assert list(batch.jobs.order_by("id").values_list("cancel_reason", flat=True)) == ["requested", "batch_canceled"]
 
@@ -224,7 +224,7 @@ def test_a_rerun_is_the_same_jobs_in_a_new_batch():
     for _ in range(2):
         held = take(worker)
         failed(held.lease, worker, FailureReason.WORKER_ERROR)
-    services.retry(job_ulid=batch.jobs.order_by("id")[0].job_ulid, by=ALICE, reason="x")
+    services.retry(job_ulid=batch.jobs.order_by("id")[0].job_ulid, actor=ALICE, reason="x")
     again = rerun(batch).batch
     assert (again.rerun_of, again.git_commit, again.details) == (batch.batch_ulid, COMMIT, batch.details)
     old, new = (list(one.jobs.filter(attempt=1).order_by("id")) for one in (batch, again))

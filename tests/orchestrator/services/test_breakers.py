@@ -256,7 +256,7 @@ class TestReset:
     def test_an_operator_closes_it(self, project, worker):
         opened(project, worker)
         submitted_steps(project)
-        services.reset_breaker(org_slug=ORG, job_type="steps", by=OPERATOR, reason="mended")
+        services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
         assert take(worker) is not None
         assert state() == CLOSED, "what failed before counts no more"
         assert Incident.objects.get().resolved_by == str(OPERATOR)
@@ -264,4 +264,4 @@ class TestReset:
 
     def test_what_is_not_open_cannot_be_reset(self, project):
         with pytest.raises(NotFound):
-            services.reset_breaker(org_slug=ORG, job_type="steps", by=OPERATOR, reason="x")
+            services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="x")

@@ -21,7 +21,7 @@ from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, offer, subm
 from tests.live_server import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
-WHY = {"by": OPERATOR, "reason": "test"}
+WHY = {"actor": OPERATOR, "reason": "test"}
 
 
 class Session(threading.Thread):
@@ -68,7 +68,7 @@ def claim_in_progress(monkeypatch) -> Iterator[Callable[[int], tuple[Session, th
     def begin(most: int) -> tuple[Session, threading.Event]:
         worker = WorkerFactory()
         monkeypatch.setattr(claims, "_rows", stopped)
-        session = Session(lambda: services.claim_many(worker=worker, offer=offer(worker), most=most))
+        session = Session(lambda: services.claim_many(worker=worker, offer=offer(worker), limit=most))
         assert taken.wait(60)
         monkeypatch.setattr(claims, "_rows", original)
         return session, go_on
@@ -105,7 +105,7 @@ def test_a_changed_rate_keeps_the_starts_that_a_claim_in_progress_has_spent(clai
     go_on.set()
     assert len(claim.result()) == 5
     change.result()
-    assert services.claim_many(worker=worker, offer=offer(worker), most=6) == [], "the six starts are spent"
+    assert services.claim_many(worker=worker, offer=offer(worker), limit=6) == [], "the six starts are spent"
     assert [str(finding) for finding in run_audit()] == []
 
 

@@ -36,7 +36,7 @@ def worker(db):
 
 def submit(project, key: str = "deploy", when_busy: OnConflict = OnConflict.QUEUE):
     given = submission(project, spec(), group=ConcurrencyGroup(key, when_busy))
-    return services.submit(given, policy=POLICY, default_pool="shared-linux", by=ALICE).job
+    return services.submit(given, policy=POLICY, default_pool="shared-linux", actor=ALICE).job
 
 
 def take(worker):
@@ -103,7 +103,7 @@ def test_a_retry_is_of_the_same_group(project, worker):
     first, second = submit(project), submit(project)
     take(worker)
     finish(first)
-    again = services.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="x").job
+    again = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="x").job
     assert again.concurrency_key == "deploy"
     assert [take(worker), take(worker)] == [second.job_ulid, None]
 

@@ -68,7 +68,7 @@ def fail(job: Job, reason: FailureReason = FailureReason.WORKER_ERROR) -> None:
 
 
 def cancel(job: Job) -> Job:
-    return services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30).job
+    return services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30).job
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def test_those_that_have_ended_already_are_looked_at_on_submit(project):
 def test_any_attempt_stands_for_all_of_them(project):
     first = submitted(project)
     fail(first)
-    second = services.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
     waiting = [submitted(project, depends_on=(one,)) for one in (first, second)]
     assert states(*waiting) == ["blocked", "blocked"]
     succeed(second)
@@ -165,7 +165,7 @@ def test_who_was_canceled_stays_so_when_the_cause_is_retried(project):
     first = submitted(project)
     last = submitted(project, depends_on=(first,))
     fail(first)
-    second = services.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
+    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
     succeed(second)
     assert states(last) == ["canceled"]
 
@@ -175,10 +175,10 @@ def test_a_retry_takes_the_dependencies_over(project):
     last = submitted(project, depends_on=(first,))
     after_last = submitted(project, depends_on=(last,))
     fail(first)
-    hopeless = services.retry(job_ulid=last.job_ulid, by=OPERATOR, reason="too early").job
+    hopeless = services.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="too early").job
     assert states(hopeless) == ["canceled"]
-    second = services.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
-    hopeful = services.retry(job_ulid=hopeless.job_ulid, by=OPERATOR, reason="again").job
+    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
+    hopeful = services.retry(job_ulid=hopeless.job_ulid, actor=OPERATOR, reason="again").job
     assert states(hopeful) == ["blocked"]
     succeed(second)
     assert states(hopeful, after_last) == ["queued", "canceled"]
@@ -209,7 +209,7 @@ def test_only_jobs_of_the_same_organization_may_be_named(project, whose):
 def test_a_refused_entry_of_many_leaves_no_mark_on_anothers_job(project):
     stranger = submitted(ProjectFactory(organization=OrganizationFactory()))
     given = submission(project, spec(), depends_on=(stranger.job_ulid,))
-    done = services.submit_many([given], policy_of=lambda _: POLICY, default_pool="shared-linux", by=ALICE)
+    done = services.submit_many([given], policy_of=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
     assert [error.code for error in done.results] == ["invalid_dependency"]
     assert not now_of(stranger).awaited
 
@@ -231,9 +231,9 @@ def test_of_many_a_few_are_looked_at_at_once_and_the_rest_by_the_clock(project, 
     fan = [submitted(project, depends_on=(first,)) for _ in range(7)]
     succeed(first)
     assert states(*fan) == ["queued"] * 2 + ["blocked"] * 5
-    assert services.propagate_pending(most=3) == 3
+    assert services.propagate_pending(limit=3) == 3
     assert states(*fan) == ["queued"] * 5 + ["blocked"] * 2
-    assert services.propagate_pending(most=3) == 2
+    assert services.propagate_pending(limit=3) == 2
     assert states(*fan) == ["queued"] * 7
     assert not EndedDependency.objects.exists()
 
@@ -247,7 +247,7 @@ def test_the_clock_goes_page_by_page(project, monkeypatch, dead):
     first = submitted(project)
     fan = [submitted(project, depends_on=(first,)) for _ in range(5)]
     succeed(first)
-    assert services.propagate_pending(most=100) == 5
+    assert services.propagate_pending(limit=100) == 5
     assert pages == [[job.job_ulid for job in fan[:2]], [job.job_ulid for job in fan[2:4]], [fan[4].job_ulid]]
     assert states(*fan) == ["queued"] * 5
 
@@ -260,7 +260,7 @@ def test_those_that_wait_on_do_not_stand_before_the_others(project, monkeypatch)
     ready = submitted(project, depends_on=(first,))
     succeed(first)
     for _ in range(2):
-        services.propagate_pending(most=2)
+        services.propagate_pending(limit=2)
     assert states(*waiting, ready) == ["blocked"] * 3 + ["queued"]
 
 
@@ -319,8 +319,8 @@ def test_a_retry_may_be_the_first_to_wait_for_another_retry(project):
     first = submitted(project)
     fail(first)
     last = submitted(project, depends_on=(first,))
-    second = services.retry(job_ulid=first.job_ulid, by=OPERATOR, reason="again").job
-    again = services.retry(job_ulid=last.job_ulid, by=OPERATOR, reason="again").job
+    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
+    again = services.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again").job
     succeed(second)
     assert states(again) == ["queued"]
 

@@ -36,7 +36,7 @@ def project(org: str, tier: str):
 
 def submit(where, address: str = "192.0.2.1", now=None):
     given = submission(where, spec(), source_address=address)
-    return services.submit(given, policy=POLICY, default_pool="shared-linux", by=ALICE, now=now).job
+    return services.submit(given, policy=POLICY, default_pool="shared-linux", actor=ALICE, now=now).job
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_jobs_of_priority_200_are_counted_and_not_held(worker):
     first, waits = submit(free), submit(free)
     assert taken(worker) == ids(first)
     lifted = submit(free)
-    services.prioritize(job_ulid=lifted.job_ulid, priority=200, by=OPERATOR, reason="claimed")
+    services.prioritize(job_ulid=lifted.job_ulid, priority=200, actor=OPERATOR, reason="claimed")
     assert taken(worker) == ids(lifted)
     finish(first, worker)
     assert taken(worker) == [], "the lifted one still runs"
@@ -181,7 +181,7 @@ def test_a_better_plan_lifts_what_waits_but_not_what_asked_for_less(worker):
     unclaimed, free = project("a", "unclaimed"), project("b", "free")
     running, waits = submit(unclaimed), submit(unclaimed)
     modest = submission(ProjectFactory(organization=unclaimed.organization), spec(), priority=-1)
-    modest = services.submit(modest, policy=POLICY, default_pool="shared-linux", by=ALICE).job
+    modest = services.submit(modest, policy=POLICY, default_pool="shared-linux", actor=ALICE).job
     other = submit(free, address="192.0.2.2")
     assert take(worker).job.pk == other.pk
     assert take(worker).job.pk == running.pk

@@ -42,7 +42,9 @@ def allowed(project):
 
 
 def set_limit(max_active):
-    services.set_limit(org_slug=ORG, max_active=max_active, kind=LimitKind.EMERGENCY, by=OPERATOR, reason="incident 7")
+    services.set_limit(
+        org_slug=ORG, max_active=max_active, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="incident 7"
+    )
 
 
 def lane_priority(job) -> int:
@@ -60,7 +62,7 @@ def test_removing_the_limit_gives_what_waits_the_priority_of_the_plan(project, a
         event = JobEvent.objects.get(job=job, event_type="job.prioritized")
         assert (event.payload_json["before"], event.payload_json["priority"]) == (EMERGENCY, PLAN_PRIORITY)
     assert run_audit() == []
-    services.set_limit(org_slug=ORG, max_active=1, by=OPERATOR, reason="one at a time")
+    services.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="one at a time")
     worker = WorkerFactory()
     assert claimed(worker).job.pk == first.pk, "by age again"
     assert services.claim(worker=worker, offer=offer(worker)) is None
@@ -68,12 +70,12 @@ def test_removing_the_limit_gives_what_waits_the_priority_of_the_plan(project, a
 
 def test_other_limits_and_other_organizations_demote_nothing(project, allowed):
     other = ProjectFactory(organization=OrganizationFactory(slug="other"))
-    services.set_limit(org_slug="other", max_active=1, kind=LimitKind.EMERGENCY, by=OPERATOR, reason="x")
+    services.set_limit(org_slug="other", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
     jobs = [submitted(one, priority=EMERGENCY) for one in (project, other)]
-    services.set_limit(org_slug=ORG, max_active=3, by=OPERATOR, reason="x")
-    services.set_limit(org_slug=ORG, max_active=None, by=OPERATOR, reason="x")
+    services.set_limit(org_slug=ORG, max_active=3, actor=OPERATOR, reason="x")
+    services.set_limit(org_slug=ORG, max_active=None, actor=OPERATOR, reason="x")
     set_limit(2)
-    services.set_limit(org_slug="other", max_active=None, kind=LimitKind.EMERGENCY, by=OPERATOR, reason="x")
+    services.set_limit(org_slug="other", max_active=None, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
     assert [Job.objects.get(pk=job.pk).priority for job in jobs] == [EMERGENCY, PLAN_PRIORITY]
 
 
@@ -83,7 +85,7 @@ def test_the_audit_names_a_waiting_emergency_without_a_limit(project, allowed):
         cursor.execute("DELETE FROM lane_limits WHERE kind = 'emergency'")
         found = {finding.code: finding.broken_for for finding in run_audit()}
         assert found["L11"] == (job.job_ulid,)
-    services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=0)
+    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0)
     LaneQueue.objects.update(limits=[])
 
 
@@ -114,7 +116,7 @@ def test_a_retry_skips_the_queue_only_while_there_is_a_limit(project, allowed, k
     reason = FailureReason.WORKER_SHUTDOWN if kind == "automatic" else FailureReason.WORKER_ERROR
     services.fail(**lease, reason=reason)
     if kind == "manual":
-        services.retry(job_ulid=claim.job.job_ulid, by=ALICE, reason="again")
+        services.retry(job_ulid=claim.job.job_ulid, actor=ALICE, reason="again")
     retry = Job.objects.get(retry_of_job_ulid=claim.job.job_ulid)
     assert retry.retry_kind == kind
     assert retry.priority == lane_priority(retry) == (EMERGENCY if limited else PLAN_PRIORITY)
@@ -157,7 +159,7 @@ def test_a_job_that_is_admitted_while_the_limit_is_removed_is_not_left_without_o
         try:
             if way == "submit":
                 return submitted(project, priority=EMERGENCY)
-            return services.prioritize(job_ulid=waiting.job_ulid, priority=EMERGENCY, by=OPERATOR, reason="x")
+            return services.prioritize(job_ulid=waiting.job_ulid, priority=EMERGENCY, actor=OPERATOR, reason="x")
         finally:
             connection.close()
 

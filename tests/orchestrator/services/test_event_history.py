@@ -22,7 +22,7 @@ def refused(sql: str) -> str:
 @pytest.mark.parametrize("change", ["UPDATE {} SET created_at = now()", "DELETE FROM {}"])
 def test_events_cannot_be_changed_or_deleted(table, change):
     submitted()
-    services.set_worker_state(worker_id=WorkerFactory().worker_id, state="draining", by=OPERATOR)
+    services.set_worker_state(worker_id=WorkerFactory().worker_id, state="draining", actor=OPERATOR)
     assert "append-only" in refused(change.format(table))
 
 
@@ -132,7 +132,7 @@ def test_the_audit_finds_what_no_constraint_can_refuse(leased, sql, code):
 
 def test_what_people_do_is_written_down_with_before_and_after():
     worker = WorkerFactory()
-    services.set_worker_state(worker_id=worker.worker_id, state="maintenance", by=OPERATOR, note="new disk")
+    services.set_worker_state(worker_id=worker.worker_id, state="maintenance", actor=OPERATOR, note="new disk")
     event = OperatorEvent.objects.get()
     assert (event.action, event.actor, event.target) == ("worker.state", "operator:olga", worker.worker_id)
     assert event.before == {"state": "active", "note": ""}

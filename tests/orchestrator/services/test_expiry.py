@@ -60,7 +60,7 @@ def test_a_manual_retry_brings_its_own_automatic_one(leased):
     sweep(now=after(leased.lease.leased_at, 121))
     second = claimed(leased.lease.worker)
     sweep(now=after(second.lease.leased_at, 121))
-    manual = services.retry(job_ulid=second.job.job_ulid, by=OPERATOR, reason="the rack is back").job
+    manual = services.retry(job_ulid=second.job.job_ulid, actor=OPERATOR, reason="the rack is back").job
     third = claimed(leased.lease.worker)
     assert third.job.job_ulid == manual.job_ulid
     sweep(now=after(third.lease.leased_at, 121))
@@ -74,7 +74,7 @@ def test_the_trail_of_a_crash_says_what_happened(leased):
 
 
 def test_a_cancel_that_is_not_obeyed_is_forced_at_its_deadline(leased):
-    asked = services.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30).job
+    asked = services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30).job
     assert sweep(now=after(asked.cancel_deadline_at, -0.1)) == 0
     assert sweep(now=asked.cancel_deadline_at) == 1
     assert row(leased.lease).state == JobState.CANCELED
@@ -83,7 +83,7 @@ def test_a_cancel_that_is_not_obeyed_is_forced_at_its_deadline(leased):
 
 def test_the_clock_looks_again_under_the_lock(leased):
     """What a sweep found may have been settled meanwhile: the verb itself decides."""
-    services.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30)
     now = after(leased.lease.leased_at, 1)
     assert services.force_cancel(job_ulid=leased.job.job_ulid, now=now) is None
     assert services.expire(job_ulid=leased.job.job_ulid, now=now) is None
@@ -92,7 +92,7 @@ def test_the_clock_looks_again_under_the_lock(leased):
 
 
 def test_a_dead_worker_with_a_cancel_leaves_a_canceled_job(leased):
-    services.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=3000)
+    services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=3000)
     sweep(now=after(leased.lease.leased_at, 121))
     assert row(leased.lease).state == JobState.CANCELED
     assert Job.objects.count() == 1
@@ -140,12 +140,12 @@ def test_after_a_pause_of_the_scheduler_a_job_fails_for_what_came_first(
 
 
 def test_a_revoked_lease_fails_its_job_as_lost(leased):
-    services.revoke(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="burning")
+    services.revoke(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="burning")
     assert row(leased.lease).failure_reason == FailureReason.WORKER_LOST
     assert Lease.objects.get(pk=leased.lease.pk).state == LeaseState.REVOKED
     assert Job.objects.filter(retry_of_job_ulid=leased.job.job_ulid).exists()
 
 
 def test_a_revoked_lease_that_was_not_taken_up_costs_nothing(granted):
-    services.revoke(job_ulid=granted.job.job_ulid, by=OPERATOR, reason="burning")
+    services.revoke(job_ulid=granted.job.job_ulid, actor=OPERATOR, reason="burning")
     assert row(granted.lease).state == JobState.QUEUED

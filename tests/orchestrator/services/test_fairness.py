@@ -37,7 +37,7 @@ from workers.models import Pool
 
 pytestmark = pytest.mark.django_db
 
-WHY = {"by": OPERATOR, "reason": "test"}
+WHY = {"actor": OPERATOR, "reason": "test"}
 POOL = "shared-linux"
 
 
@@ -49,7 +49,7 @@ def project(org: str, priority: int = 200, weight: int = 1):
 def submit(where, number: int, now=None) -> None:
     for _ in range(number):
         given = submission(where, spec())
-        services.submit(given, policy=POLICY, default_pool=POOL, by=ALICE, now=now)
+        services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE, now=now)
 
 
 @pytest.fixture
@@ -331,7 +331,7 @@ class TestEmergencies:
     def hurry(self, where, number: int = 1) -> None:
         for _ in range(number):
             given = submission(where, spec(), priority=400)
-            services.submit(given, policy=POLICY, default_pool=POOL, by=ALICE)
+            services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE)
 
     def test_they_skip_the_queue_and_the_limits_of_the_others_within_their_own(self, urgent, worker):
         services.set_limit(org_slug="urgent", max_active=1, **WHY)
@@ -359,8 +359,8 @@ class TestEmergencies:
         with pytest.raises(PriorityForbidden):
             self.hurry(urgent)
         with pytest.raises(PriorityForbidden):
-            services.submit(submission(urgent, spec(), priority=250), policy=POLICY, default_pool=POOL, by=ALICE)
+            services.submit(submission(urgent, spec(), priority=250), policy=POLICY, default_pool=POOL, actor=ALICE)
 
     def test_a_job_may_be_worth_less_than_its_plan_gives(self, urgent):
         given = submission(urgent, spec(), priority=50)
-        assert services.submit(given, policy=POLICY, default_pool=POOL, by=ALICE).job.priority == 50
+        assert services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE).job.priority == 50

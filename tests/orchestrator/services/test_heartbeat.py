@@ -229,24 +229,24 @@ def test_after_ten_releases_the_eleventh_fails_the_job(db):
 def test_a_cancel_is_only_acknowledged_where_it_was_asked_for(leased):
     with pytest.raises(CancelNotRequested):
         services.acknowledge_cancel(**speak(leased))
-    services.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert services.acknowledge_cancel(**speak(leased)).state == JobState.CANCELED
     assert services.acknowledge_cancel(**speak(leased)).state == JobState.CANCELED
 
 
 def test_a_result_that_ingest_has_beats_a_cancel_before_the_deadline(leased):
-    services.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert services.complete(**speak(leased, ingest_run_id="run_1")).state == JobState.SUCCEEDED
 
 
 def test_after_the_deadline_the_cancel_wins(leased):
-    asked = services.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30).job
+    asked = services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30).job
     job = services.complete(**speak(leased, ingest_run_id="run_1", now=asked.cancel_deadline_at))
     assert (job.state, job.ingest_run_id) == (JobState.CANCELED, None)
 
 
 def test_with_a_cancel_requested_a_failure_ends_canceled_without_a_retry(leased):
-    services.cancel(job_ulid=leased.job.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert services.fail(**speak(leased, reason=FailureReason.WORKER_SHUTDOWN)).state == JobState.CANCELED
     assert Job.objects.count() == 1
 
@@ -256,11 +256,11 @@ def expire(claim):
 
 
 def revoke(claim):
-    services.revoke(job_ulid=claim.job.job_ulid, by=OPERATOR, reason="burning")
+    services.revoke(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="burning")
 
 
 def force(claim):
-    asked = services.cancel(job_ulid=claim.job.job_ulid, by=ALICE, deadline_seconds=30).job
+    asked = services.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30).job
     services.force_cancel(job_ulid=claim.job.job_ulid, now=asked.cancel_deadline_at)
 
 

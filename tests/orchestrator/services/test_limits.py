@@ -35,7 +35,7 @@ ORG = "sandtrace"
 
 
 def limited(**limit) -> None:
-    services.set_limit(org_slug=ORG, **limit, by=OPERATOR, reason="test")
+    services.set_limit(org_slug=ORG, **limit, actor=OPERATOR, reason="test")
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_every_way_to_lose_a_lease_gives_the_place_back(project, worker):
     services.expire(job_ulid=expired.job.job_ulid, now=expired.lease.expires_at)
     canceled = take(worker)
     assert canceled is not None
-    services.cancel(job_ulid=canceled.job.job_ulid, by=OPERATOR, deadline_seconds=0)
+    services.cancel(job_ulid=canceled.job.job_ulid, actor=OPERATOR, deadline_seconds=0)
     services.force_cancel(job_ulid=canceled.job.job_ulid)
     assert take(worker) is not None
 
@@ -310,7 +310,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
     for where in (project, other, other, other):
         submitted(where)
     paused = LimitTarget(LimitScope.PROJECT, ORG, project.slug)
-    services.pause(subject=paused, by=OPERATOR, reason="test")
+    services.pause(subject=paused, actor=OPERATOR, reason="test")
     worker = WorkerFactory()
     take(worker)
     assert Lane.objects.filter(blocked_by__isnull=False).exists()
@@ -318,7 +318,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
         with transaction.atomic(), connection.cursor() as cursor:
             [job], taken = claim_jobs(offer(worker))
             resuming = pool.submit(
-                lambda: [services.resume(subject=paused, by=OPERATOR, reason="test"), connection.close()]
+                lambda: [services.resume(subject=paused, actor=OPERATOR, reason="test"), connection.close()]
             )
             wait_until(somebody_waits)
             cursor.execute("SET LOCAL lock_timeout = '500ms'")
@@ -339,7 +339,7 @@ def test_a_type_that_is_held_does_not_hide_the_others_however_many_its_profiles(
         profile.save(force_insert=True)
         queue.pk, queue.profile_id = None, profile.pk
         queue.save(force_insert=True)
-    services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), by=OPERATOR, reason="test")
+    services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), actor=OPERATOR, reason="test")
     wide = offer(worker, job_types=("runtime", "steps"))
     wide = replace(wide, offers=wide.offers | {f"z{number:02}" for number in range(20)})
     assert services.claim(worker=worker, offer=wide).job.pk == behind_them.pk

@@ -140,7 +140,7 @@ def test_of_a_cancel_and_a_claim_the_job_never_runs_after_it_was_canceled(_round
     job = submitted()
     worker = WorkerFactory()
     canceled, taken = together(
-        lambda: services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30),
+        lambda: services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30),
         lambda: services.claim(worker=worker, offer=offer(worker)),
     )
     job.refresh_from_db()
@@ -154,7 +154,7 @@ def test_of_a_cancel_and_a_claim_the_job_never_runs_after_it_was_canceled(_round
 @pytest.mark.parametrize("_round", range(ROUNDS))
 def test_of_a_cancel_and_a_result_there_is_one_end(claim, _round):
     canceled, done = together(
-        lambda: services.cancel(job_ulid=claim.job.job_ulid, by=ALICE, deadline_seconds=30),
+        lambda: services.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30),
         lambda: services.complete(**speak(claim, ingest_run_id="run_1")),
     )
     assert row(claim.lease).state == JobState.SUCCEEDED
@@ -175,8 +175,8 @@ def test_of_two_different_ends_the_first_counts(claim, _round):
 @pytest.mark.parametrize("_round", range(ROUNDS))
 def test_of_two_retries_one_makes_a_row(_round):
     job = submitted()
-    services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30)
-    answers = together(*[lambda: services.retry(job_ulid=job.job_ulid, by=OPERATOR, reason="again")] * 2)
+    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    answers = together(*[lambda: services.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="again")] * 2)
     assert refused(answers) == ["already_retried"]
     assert Job.objects.count() == 2
 

@@ -72,7 +72,7 @@ def test_a_submit_that_meets_the_end_of_what_it_depends_on_is_not_forgotten(proj
 def test_of_a_cancel_and_an_end_there_is_one_story(project, end, _round):
     first = submitted(project)
     last = submitted(project, depends_on=(first,))
-    together(end(claimed()), lambda: services.cancel(job_ulid=last.job_ulid, by=ALICE, deadline_seconds=30))
+    together(end(claimed()), lambda: services.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30))
     assert state_of(last) == JobState.CANCELED
     assert events(last, "job.canceled") == 1
 
@@ -90,9 +90,9 @@ def test_process_and_clock_may_look_at_the_same_time(project, _round):
 def test_a_retry_of_a_dependent_meets_the_end_of_the_dependency(project, _round):
     first = submitted(project)
     last = submitted(project, depends_on=(first,))
-    services.cancel(job_ulid=last.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30)
     answers = together(
-        success(claimed()), lambda: services.retry(job_ulid=last.job_ulid, by=OPERATOR, reason="again").job
+        success(claimed()), lambda: services.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again").job
     )
     assert state_of(answers[1]) == JobState.QUEUED
 
@@ -140,11 +140,11 @@ def test_nor_what_a_new_attempt_depends_on(project, monkeypatch):
     first = submitted(project)
     last = submitted(project, depends_on=(first,))
     claim = claimed()
-    services.cancel(job_ulid=last.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30)
     in_the_middle(
         monkeypatch,
         "held_standing_of",
-        lambda: services.retry(job_ulid=last.job_ulid, by=OPERATOR, reason="again"),
+        lambda: services.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again"),
         meanwhile=success(claim),
     )
     assert Job.objects.get(retry_of_job_ulid=last.job_ulid).state == JobState.QUEUED

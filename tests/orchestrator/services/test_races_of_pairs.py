@@ -67,5 +67,5 @@ def put_away(scene):
     """Whatever is left of the round: nobody shall claim it in the next one."""
     for job_ulid in Job.objects.exclude(state__in=FINAL_STATES).values_list("job_ulid", flat=True):
         at = scene.ends + 2 * HOUR
-        services.cancel(job_ulid=job_ulid, by=OPERATOR, deadline_seconds=30, now=at)
-        services.revoke(job_ulid=job_ulid, by=OPERATOR, reason="the round is over", now=at)
+        services.cancel(job_ulid=job_ulid, actor=OPERATOR, deadline_seconds=30, now=at)
+        services.revoke(job_ulid=job_ulid, actor=OPERATOR, reason="the round is over", now=at)

@@ -27,7 +27,7 @@ from tests.orchestrator.services.test_races import together
 pytestmark = pytest.mark.django_db
 
 ORG = "sandtrace"
-WHY = {"by": OPERATOR, "reason": "test"}
+WHY = {"actor": OPERATOR, "reason": "test"}
 HOUR = timedelta(hours=1)
 
 

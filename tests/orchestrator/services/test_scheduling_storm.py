@@ -38,7 +38,7 @@ from tests.factories import (
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 
 POOL = "shared-linux"
-WHY = {"by": OPERATOR, "reason": "storm"}
+WHY = {"actor": OPERATOR, "reason": "storm"}
 STEPS = int(os.environ.get("STORM_STEPS", "60"))
 
 LOCK_NOT_AVAILABLE = "55P03"
@@ -82,7 +82,7 @@ class Actor:
             self.dice.choice(self.projects), spec(), source_address=f"192.0.2.{self.dice.randrange(3)}", group=group,
             priority=self.dice.choice([None, None, -5]),
         )  # fmt: skip
-        services.submit(given, policy=POLICY, default_pool=POOL, by=ALICE)
+        services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE)
 
     def claim(self) -> None:
         self.did["claimed"] += services.claim(worker=self.worker, offer=offer(self.worker)) is not None
@@ -98,7 +98,7 @@ class Actor:
     def cancel(self) -> None:
         job = Job.objects.queued().order_by("?").first()
         if job is not None:
-            services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30)
+            services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
 
     def tick(self) -> None:
         sweep_scheduling()

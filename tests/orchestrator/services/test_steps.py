@@ -133,7 +133,7 @@ def test_a_cancel_beats_its_end():
     worker = WorkerFactory()
     job = submitted_steps()
     lease = claim_steps(worker).lease
-    services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert told(lease, worker, exit_code=0).state == "canceled"
 
 

@@ -40,7 +40,7 @@ from tests.orchestrator.services.test_heartbeat import kinds, speak
 pytestmark = pytest.mark.django_db
 
 
-def submit(project, once=None, **changes):
+def submit(project, idempotency=None, **changes):
     submission = Submission(
         org_slug=project.organization.slug,
         project_slug=project.slug,
@@ -50,11 +50,11 @@ def submit(project, once=None, **changes):
         correlation_id="c",
         source_address=None,
     )
-    return services.submit(submission, policy=POLICY, default_pool="shared-linux", by=ALICE, once=once)
+    return services.submit(submission, policy=POLICY, default_pool="shared-linux", actor=ALICE, idempotency=idempotency)
 
 
 def cancel(job):
-    return services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30)
+    return services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
 
 
 def test_a_job_takes_priority_pool_and_isolation_from_its_tenant():
@@ -90,9 +90,9 @@ def test_an_owner_may_be_allowed_as_a_whole():
 
 def test_the_same_key_gets_the_first_job_and_another_request_a_conflict():
     project = ProjectFactory()
-    once = IdempotentRequest("alice", "submit", "k1", "f1")
-    first = submit(project, once)
-    again = submit(project, once)
+    idempotency = IdempotentRequest("alice", "submit", "k1", "f1")
+    first = submit(project, idempotency)
+    again = submit(project, idempotency)
     assert (again.job.job_ulid, again.replayed) == (first.job.job_ulid, True)
     with pytest.raises(IdempotencyConflict):
         submit(project, IdempotentRequest("alice", "submit", "k1", "f2"))
@@ -102,12 +102,12 @@ def test_the_same_key_gets_the_first_job_and_another_request_a_conflict():
 
 def test_a_refused_submit_does_not_use_up_its_key():
     project = ProjectFactory(enabled=False)
-    once = IdempotentRequest("alice", "submit", "k1", "f1")
+    idempotency = IdempotentRequest("alice", "submit", "k1", "f1")
     with pytest.raises(ProjectNotEnabled):
-        submit(project, once)
+        submit(project, idempotency)
     project.enabled = True
     project.save()
-    assert submit(project, once).replayed is False
+    assert submit(project, idempotency).replayed is False
 
 
 def test_a_waiting_job_is_canceled_at_once_and_again_is_the_same():
@@ -136,20 +136,20 @@ def test_a_result_cannot_be_canceled(leased):
 
 def test_only_what_failed_or_was_canceled_can_be_retried(leased):
     with pytest.raises(NotFinal):
-        services.retry(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="why not")
+        services.retry(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="why not")
     services.complete(**speak(leased, ingest_run_id="run_1"))
     with pytest.raises(AlreadyFinal):
-        services.retry(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="why not")
+        services.retry(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="why not")
 
 
 def test_a_retry_is_a_new_row_that_points_back_and_there_is_one_of_each():
     job = submitted()
     cancel(job)
-    new = services.retry(job_ulid=job.job_ulid, by=OPERATOR, reason="it was a mistake").job
+    new = services.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="it was a mistake").job
     assert (new.retry_of_job_ulid, new.attempt, new.state) == (job.job_ulid, 2, JobState.QUEUED)
     assert new.payload_digest == job.payload_digest
     with pytest.raises(AlreadyRetried) as refused:
-        services.retry(job_ulid=job.job_ulid, by=OPERATOR, reason="again")
+        services.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="again")
     assert refused.value.facts == {"newer_job_id": new.job_ulid}
     told = JobEvent.objects.get(job=new, event_type="job.retried")
     assert told.payload_json == {"retry_of": job.job_ulid, "retry": "manual", "reason": "it was a mistake"}
@@ -157,7 +157,7 @@ def test_a_retry_is_a_new_row_that_points_back_and_there_is_one_of_each():
 
 def test_what_does_not_exist_is_not_found():
     with pytest.raises(NotFound):
-        services.cancel(job_ulid="rtj_none", by=ALICE, deadline_seconds=30)
+        services.cancel(job_ulid="rtj_none", actor=ALICE, deadline_seconds=30)
 
 
 def test_jobs_are_claimed_by_priority_then_age_then_number():
@@ -191,7 +191,7 @@ def test_a_worker_gets_only_what_it_can_run(weaker):
 def test_a_worker_that_is_not_active_gets_nothing_new(state):
     submitted()
     worker = WorkerFactory()
-    services.set_worker_state(worker_id=worker.worker_id, state=state, by=OPERATOR)
+    services.set_worker_state(worker_id=worker.worker_id, state=state, actor=OPERATOR)
     assert services.claim(worker=worker, offer=offer(worker)) is None
 
 
@@ -210,12 +210,12 @@ def test_the_same_claim_again_gets_the_same_lease_while_it_is_open():
     submitted(project)
     submitted(project)
     worker = WorkerFactory()
-    once = IdempotentRequest(worker.worker_id, "claim", "k1", "f1")
-    first = claimed(worker, once=once)
-    again = claimed(worker, once=once)
+    idempotency = IdempotentRequest(worker.worker_id, "claim", "k1", "f1")
+    first = claimed(worker, idempotency=idempotency)
+    again = claimed(worker, idempotency=idempotency)
     assert (again.lease.pk, again.replayed) == (first.lease.pk, True)
     services.fail(**speak(first, reason="checkout_failed"))
-    assert claimed(worker, once=once).lease.pk != first.lease.pk
+    assert claimed(worker, idempotency=idempotency).lease.pk != first.lease.pk
 
 
 def test_the_newest_process_of_a_worker_counts():
@@ -242,16 +242,16 @@ def test_a_restarted_worker_claims_as_soon_as_the_leases_of_its_last_process_end
 
 def test_a_run_that_could_not_be_uploaded_is_sent_again_without_executing(leased):
     services.fail(**speak(leased, reason="upload_failed", unsent_run={"schema_version": "run.v1"}))
-    new = services.reupload(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="ingest is back").job
+    new = services.reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back").job
     assert new.requirements == ["linux", "resend"]
     assert new.unsent_run.payload == {"schema_version": "run.v1"}
     old_worker = WorkerFactory()
     assert services.claim(worker=old_worker, offer=offer(old_worker)) is None
     with pytest.raises(AlreadyRetried):
-        services.reupload(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="again")
+        services.reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="again")
 
 
 def test_a_job_that_left_no_run_cannot_be_sent_again(leased):
     services.fail(**speak(leased, reason="upload_failed"))
     with pytest.raises(NotFound):
-        services.reupload(job_ulid=leased.job.job_ulid, by=OPERATOR, reason="ingest is back")
+        services.reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back")

@@ -43,7 +43,7 @@ def test_new_rows_get_their_own_keys_in_whatever_order_the_database_numbers_them
         [submission(one, spec()) for one in (project, other, project, other)],
         policy_of=lambda _: POLICY,
         default_pool="shared-linux",
-        by=ALICE,
+        actor=ALICE,
     ).results
     assert [job.pk for job in made] == [1000, 999, 998, 997]
     for job in made:
@@ -99,7 +99,7 @@ def test_a_savepoint_undoes_what_was_decided_and_what_was_written():
         with pytest.raises(Conflict), operation.savepoint():  # noqa: PT012 the block is what is undone
             job = services_submission.new_job(given, POLICY)
             standing = services_submission.admit_job(job, given, known, EMPTY_SNAPSHOT)
-            services_submission.enqueue_job(job, given, standing, at=at, by=ALICE)
+            services_submission.enqueue_job(job, given, standing, at=at, actor=ALICE)
             raise Conflict("late")
         assert operation.current_unit_of_work().lanes == {}
 

@@ -65,9 +65,9 @@ class Held:
         named = {"lease_id": self.claimed.lease.lease_ulid, "job_id": self.claimed.job.root_job_ulid}
         return about(name, **(named | changes))
 
-    def say(self, name: str, *, by: Caller | None = None, **changes: Any) -> Any:
+    def say(self, name: str, *, actor: Caller | None = None, **changes: Any) -> Any:
         message = self.message(name, **changes)
-        return (by or self.caller).post(PATHS[recorded(name)["type"]], message)
+        return (actor or self.caller).post(PATHS[recorded(name)["type"]], message)
 
 
 def error_of(response: Any, status: int, code: str) -> dict[str, Any]:

@@ -54,12 +54,12 @@ def certified(settings, worker):
 @pytest.mark.parametrize("word", WORDS)
 def test_without_a_token_nobody_is_heard(granted, word):
     with nothing_lost():
-        error = error_of(granted.say(word, by=NOBODY), 401, "UNAUTHORIZED")
+        error = error_of(granted.say(word, actor=NOBODY), 401, "UNAUTHORIZED")
     assert error["details"]["code"] == "unauthenticated"
 
 
 def test_a_refused_runner_is_told_how_to_come_in(granted):
-    assert granted.say("runner_heartbeat", by=NOBODY)["WWW-Authenticate"].startswith("Bearer")
+    assert granted.say("runner_heartbeat", actor=NOBODY)["WWW-Authenticate"].startswith("Bearer")
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -68,14 +68,14 @@ def test_a_wrong_token_is_refused_also_where_a_lease_id_would_do(granted, trusti
     caller = Caller()
     caller.headers = {"Authorization": header}
     with nothing_lost():
-        error_of(granted.say(word, by=caller), 401, "UNAUTHORIZED")
+        error_of(granted.say(word, actor=caller), 401, "UNAUTHORIZED")
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_client_is_no_runner_not_even_of_its_own_job(project, granted, trusting, word):
     client = Caller(api_token(project.organization))
     with nothing_lost():
-        error = error_of(granted.say(word, by=client), 403, "FORBIDDEN")
+        error = error_of(granted.say(word, actor=client), 403, "FORBIDDEN")
         error_of(client.post(PATHS["LeaseRequest"], {"runner_id": "r"}), 403, "FORBIDDEN")
     assert error["details"]["code"] == "wrong_principal"
 
@@ -89,7 +89,7 @@ def test_a_browsers_session_opens_nothing(granted, trusting, admin_client):
 
 def test_where_a_pool_trusts_lease_ids_the_real_runner_needs_nothing_else(granted, trusting):
     for word in ("runner_ack_lease", "runner_heartbeat", "runner_complete_succeeded"):
-        assert granted.say(word, by=NOBODY).status_code == 200
+        assert granted.say(word, actor=NOBODY).status_code == 200
     assert granted.job.state == "succeeded"
     granted.worker.refresh_from_db()
     assert granted.worker.last_seen_at is not None
@@ -100,14 +100,14 @@ def test_a_pool_that_trusts_none_is_not_opened_by_one_that_does(granted, unknown
     """And its leases look as if they were not there."""
     PoolFactory(slug="elsewhere", trusts_lease_ids=True)
     with nothing_lost():
-        there, missing = granted.say(word, by=NOBODY), granted.say(word, by=NOBODY, lease_id=unknown)
+        there, missing = granted.say(word, actor=NOBODY), granted.say(word, actor=NOBODY, lease_id=unknown)
     assert there.status_code == missing.status_code == 409
     assert there.content.decode() == missing.content.decode().replace(unknown, granted.lease.lease_ulid)
 
 
 def test_a_revoked_workers_lease_ids_open_nothing(granted, trusting):
     Worker.objects.update(state=WorkerState.REVOKED)
-    assert granted.say("runner_heartbeat", by=NOBODY).json()["reason"] == "UNKNOWN_LEASE"
+    assert granted.say("runner_heartbeat", actor=NOBODY).json()["reason"] == "UNKNOWN_LEASE"
 
 
 def test_a_lease_is_granted_to_no_stranger(project, granted, trusting):
@@ -144,23 +144,23 @@ def test_a_certificate_opens_what_a_token_does(project, certified):
 )
 def test_a_certificate_that_our_proxy_has_not_named_opens_nothing(granted, certified, caller):
     with nothing_lost():
-        error_of(granted.say("runner_heartbeat", by=caller), 401, "UNAUTHORIZED")
+        error_of(granted.say("runner_heartbeat", actor=caller), 401, "UNAUTHORIZED")
 
 
 def test_what_a_stranger_says_of_the_peer_counts_nothing(granted, certified):
     liar = Behind("203.0.113.9")
     liar.headers |= {"X-Forwarded-For": PROXY, "X-Real-IP": PROXY, "Forwarded": f"for={PROXY}"}
-    error_of(granted.say("runner_heartbeat", by=liar), 401, "UNAUTHORIZED")
+    error_of(granted.say("runner_heartbeat", actor=liar), 401, "UNAUTHORIZED")
 
 
 def test_it_is_off_by_default(granted):
     Worker.objects.update(certificate_subject=SUBJECT)
-    error_of(granted.say("runner_heartbeat", by=Behind(PROXY)), 401, "UNAUTHORIZED")
+    error_of(granted.say("runner_heartbeat", actor=Behind(PROXY)), 401, "UNAUTHORIZED")
 
 
 def test_a_revoked_workers_certificate_opens_nothing(granted, certified):
     Worker.objects.update(state=WorkerState.REVOKED)
-    error_of(granted.say("runner_heartbeat", by=Behind(PROXY)), 401, "UNAUTHORIZED")
+    error_of(granted.say("runner_heartbeat", actor=Behind(PROXY)), 401, "UNAUTHORIZED")
 
 
 def test_workers_without_a_certificate_do_not_share_one(certified):
@@ -234,7 +234,7 @@ def test_a_form_is_no_message(wendy):
 def test_a_flood_of_wrong_tokens_is_told_to_wait(granted, settings):
     settings.BAD_TOKENS_PER_MINUTE = 2
     wrong = Caller(new_token(WORKER_PREFIX))
-    told = [granted.say("runner_heartbeat", by=wrong) for _ in range(3)]
+    told = [granted.say("runner_heartbeat", actor=wrong) for _ in range(3)]
     assert [response.status_code for response in told] == [401, 401, 429]
     assert int(told[-1]["Retry-After"]) > 0
     error_of(told[-1], 429, "INVALID_REQUEST")

@@ -17,7 +17,7 @@ LEASE = PATHS["LeaseRequest"]
 
 
 def cancel(held, *, reason=CancelReason.REQUESTED, seconds=30.0):
-    return services.cancel(job_ulid=held.job.job_ulid, by=ALICE, deadline_seconds=seconds, reason=reason)
+    return services.cancel(job_ulid=held.job.job_ulid, actor=ALICE, deadline_seconds=seconds, reason=reason)
 
 
 # --- LeaseGranted -----------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_it_is_canceled(start):
 
     def cancel(runner):
         job = runner.lease["attempt_id"]
-        services.cancel(job_ulid=job, by=ALICE, deadline_seconds=30, message="not needed any more")
+        services.cancel(job_ulid=job, actor=ALICE, deadline_seconds=30, message="not needed any more")
         runner.beat()
 
     assert runner.run(during=cancel) == 0
@@ -102,7 +102,7 @@ def test_it_goes_stale(start):
 
     def lose(runner):
         job = runner.lease["attempt_id"]
-        services.revoke(job_ulid=job, by=OPERATOR, reason="the machine burns")
+        services.revoke(job_ulid=job, actor=OPERATOR, reason="the machine burns")
         runner.beat()
 
     assert runner.run(during=lose) == 1

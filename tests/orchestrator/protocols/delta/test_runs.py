@@ -114,7 +114,7 @@ def test_the_root_is_the_job_and_each_row_an_attempt(alice, run, worker):
     assert shown["run"]["state"] == "TIMEOUT"
     build = shown["jobs"][0]
     assert (build["job"]["state"], build["job"]["reason"]) == ("TIMED_OUT", "timed_out")
-    services.retry(job_ulid=first.job.job_ulid, by=ALICE, reason="x")
+    services.retry(job_ulid=first.job.job_ulid, actor=ALICE, reason="x")
     build = show(alice, run)["jobs"][0]
     assert (build["job"]["id"], build["job"]["state"], build["job"]["attempt_count"]) == (
         first.job.job_ulid,

@@ -42,12 +42,12 @@ def never_acknowledged(held):
 
 def revoked(held):
     acknowledged(held)
-    services.revoke(job_ulid=held.job.job_ulid, by=OPERATOR, reason="burning")
+    services.revoke(job_ulid=held.job.job_ulid, actor=OPERATOR, reason="burning")
 
 
 def forced(held):
     acknowledged(held)
-    services.cancel(job_ulid=held.job.job_ulid, by=ALICE, deadline_seconds=0)
+    services.cancel(job_ulid=held.job.job_ulid, actor=ALICE, deadline_seconds=0)
     services.force_cancel(job_ulid=held.job.job_ulid)
 
 
@@ -65,7 +65,7 @@ def succeeded(held):
 
 def canceled(held):
     acknowledged(held)
-    services.cancel(job_ulid=held.job.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=held.job.job_ulid, actor=ALICE, deadline_seconds=30)
     held.say("runner_cancel_ack", artifacts=[{"type": "log", "uri": "s3://elsewhere"}])
 
 
@@ -132,7 +132,7 @@ def test_a_foreign_lease_is_an_unknown_one(granted, unknown, word, taken_up):
     stranger = Caller(WorkerFactory().token)
     names = [granted.lease.lease_ulid, unknown, "lease_abc", "x", "%00", "💩"]
     with nothing_lost():
-        answers = {name: granted.say(word, by=stranger, lease_id=name) for name in names}
+        answers = {name: granted.say(word, actor=stranger, lease_id=name) for name in names}
     for name, response in answers.items():
         body = told_stale(
             response, lease_id=name, word="UNKNOWN_LEASE", reason="unknown_lease", beat=word == "runner_heartbeat"

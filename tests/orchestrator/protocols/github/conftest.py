@@ -31,7 +31,7 @@ def signature(secret: str, raw: bytes) -> str:
 
 
 def new_secret(project) -> str:
-    secret = services.rotate_webhook_secret(project_id=project.pk, by=OPERATOR, reason="connect")[1]
+    secret = services.rotate_webhook_secret(project_id=project.pk, actor=OPERATOR, reason="connect")[1]
     project.refresh_from_db()
     return secret
 

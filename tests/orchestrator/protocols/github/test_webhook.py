@@ -111,11 +111,11 @@ def test_a_duplicate_is_told_how_the_run_stands(github):
     assert github("pull_request.opened").json()["state"] == "RUNNING"
     services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message="")
     assert github("pull_request.opened").json()["state"] == "FAILED"
-    services.retry(job_ulid=Job.objects.get().job_ulid, by=OPERATOR, reason="again")
+    services.retry(job_ulid=Job.objects.get().job_ulid, actor=OPERATOR, reason="again")
     assert github("pull_request.opened").json()["state"] == "QUEUED", "the newest attempt is the run's"
     newest = Job.objects.latest("id")
     claimed(worker)
-    services.cancel(job_ulid=newest.job_ulid, by=OPERATOR, deadline_seconds=60)
+    services.cancel(job_ulid=newest.job_ulid, actor=OPERATOR, deadline_seconds=60)
     newest.refresh_from_db()
     assert word_of(newest) == "CANCEL_REQUESTED"
 

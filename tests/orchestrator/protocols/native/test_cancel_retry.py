@@ -20,7 +20,7 @@ def job(organization):
 
 def end(job, how):
     if how == "canceled":
-        return services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30)
+        return services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     held = claimed()
     if how == "failed":
         return services.fail(

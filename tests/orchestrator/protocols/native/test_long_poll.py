@@ -147,7 +147,7 @@ def test_a_worker_that_was_revoked_while_it_waited_gets_nothing(server, project)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(claim, server, worker, 30)
         waiting_at(server, 1)
-        services.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, by=OPERATOR, reason="lost")
+        services.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR, reason="lost")
         submitted(project)
         call()
         assert waiting.result(timeout=15).status_code == 401

@@ -144,16 +144,16 @@ class TestTheReasonThatHoldsLongest:
     @pytest.mark.parametrize("kind", ["at once", "rate"])
     def test_a_limit_before_no_worker_alive(self, why, project, kind):
         if kind == "at once":
-            services.set_limit(org_slug="sandtrace", max_active=1, by=OPERATOR, reason="x")
+            services.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
         else:
-            services.set_rate(org_slug="sandtrace", per_hour=1, by=OPERATOR, reason="x")
+            services.set_rate(org_slug="sandtrace", per_hour=1, actor=OPERATOR, reason="x")
         submitted(project)
         claimed(WorkerFactory(last_seen_at=None))
         code = "organization_limit" if kind == "at once" else "rate_limited"
         assert why(submitted(project))["code"] == code
 
     def test_what_no_worker_offers_before_a_limit(self, why, project):
-        services.set_limit(org_slug="sandtrace", max_active=1, by=OPERATOR, reason="x")
+        services.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
         submitted(project)
         claimed(alive())
         job = submitted(project)
@@ -243,7 +243,7 @@ def test_a_worker_that_gave_it_back_as_too_weak_does_not_count(why, project):
 
 def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
     worker = alive()
-    services.set_limit(org_slug="sandtrace", job_type="runtime", max_active=1, by=OPERATOR, reason="x")
+    services.set_limit(org_slug="sandtrace", job_type="runtime", max_active=1, actor=OPERATOR, reason="x")
     submitted(project)
     claimed(worker)
     waiting = submitted(project)
@@ -259,7 +259,7 @@ def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
 
 def test_another_types_limit_holds_nobody_else(why, project):
     alive()
-    services.set_limit(org_slug="sandtrace", job_type="steps", max_active=0, by=OPERATOR, reason="x")
+    services.set_limit(org_slug="sandtrace", job_type="steps", max_active=0, actor=OPERATOR, reason="x")
     assert why(submitted(project))["code"] == "behind"
     assert why(submitted_steps(project))["code"] == "organization_limit"
 
@@ -296,7 +296,7 @@ def test_a_concurrency_group_is_a_limit_of_the_organization(why, project):
 
 
 def test_the_emergency_lane_has_its_own_limit(why, project):
-    services.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, by=OPERATOR, reason="x")
+    services.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
     told = why(busy_with(project, priority=EMERGENCY))
     assert (told["code"], told["limit"]["kind"]) == ("organization_limit", "emergency")
     assert told["message"] == "sandtrace may run 1 job at once that skip the queue, and no more."
@@ -311,7 +311,7 @@ def test_source_address_limit(why, organization, project):
 
 
 def test_rate_limited_says_when_the_next_one_may_start(why, project):
-    services.set_rate(org_slug="sandtrace", per_hour=2, burst=1, by=OPERATOR, reason="x")
+    services.set_rate(org_slug="sandtrace", per_hour=2, burst=1, actor=OPERATOR, reason="x")
     told = why(busy_with(project))
     assert (told["code"], told["limit"]["per_hour"]) == ("rate_limited", 2)
     wait = datetime.fromisoformat(told["next_at"]) - timezone.now()
@@ -321,7 +321,7 @@ def test_rate_limited_says_when_the_next_one_may_start(why, project):
 
 def test_a_throttle_says_who_and_why(why, project):
     subject = LimitTarget(LimitScope.PROJECT, "sandtrace", "web")
-    services.throttle(subject=subject, per_hour=1, by=OPERATOR, reason="the registry is slow")
+    services.throttle(subject=subject, per_hour=1, actor=OPERATOR, reason="the registry is slow")
     told = why(busy_with(project))
     assert (told["code"], told["limit"]["kind"]) == ("rate_limited", "throttle")
     words = "The project sandtrace/web is throttled to 1 start an hour by olga (the registry is slow); the next at 20"
@@ -345,7 +345,7 @@ UNTIL = datetime(2100, 1, 1, 12, tzinfo=UTC)
 def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whose):
     """Also of what else can be paused: the list of codes is closed, and `limit` says what it is."""
     alive()
-    services.pause(subject=subject, by=OPERATOR, reason="new racks", until=UNTIL)
+    services.pause(subject=subject, actor=OPERATOR, reason="new racks", until=UNTIL)
     assert why(submitted(project)) == {
         "code": "pool_paused",
         "message": f"{whose} paused by olga until 2100-01-01 12:00:00 UTC (new racks).",
@@ -359,15 +359,15 @@ def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whos
 def test_a_pause_that_is_over_holds_nobody(why, project):
     alive()
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    services.pause(subject=subject, by=OPERATOR, reason="x", until=UNTIL)
+    services.pause(subject=subject, actor=OPERATOR, reason="x", until=UNTIL)
     Limit.objects.update(until=timezone.now())
     assert why(submitted(project))["code"] == "behind"
 
 
 def test_another_pools_pause_holds_nobody_here(why, project):
     alive()
-    services.pause(subject=LimitTarget(LimitScope.POOL, "", "elsewhere"), by=OPERATOR, reason="x")
-    services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), by=OPERATOR, reason="x")
+    services.pause(subject=LimitTarget(LimitScope.POOL, "", "elsewhere"), actor=OPERATOR, reason="x")
+    services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), actor=OPERATOR, reason="x")
     assert why(submitted(project))["code"] == "behind"
 
 
@@ -403,18 +403,18 @@ def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
 
 def test_of_several_the_one_is_told_that_stands_before_the_others(why, project, settings):
     failing(project, settings)
-    services.set_limit(org_slug="sandtrace", max_active=0, by=OPERATOR, reason="x")
+    services.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
     job = submitted(project)
     demanding(job, requirements=["gpu"])
     told = [why(job)["code"]]
-    services.pause(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), by=OPERATOR, reason="x")
+    services.pause(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
     told.insert(0, why(job)["code"])
-    services.resume(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), by=OPERATOR, reason="x")
-    services.reset_breaker(org_slug="sandtrace", job_type="runtime", by=OPERATOR, reason="x")
+    services.resume(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
+    services.reset_breaker(org_slug="sandtrace", job_type="runtime", actor=OPERATOR, reason="x")
     told.append(why(job)["code"])
     demanding(job, requirements=["linux"])
     told.append(why(job)["code"])
-    services.set_limit(org_slug="sandtrace", max_active=None, by=OPERATOR, reason="x")
+    services.set_limit(org_slug="sandtrace", max_active=None, actor=OPERATOR, reason="x")
     told.append(why(job)["code"])
     assert told == ["pool_paused", "breaker_open", "no_matching_worker", "organization_limit", "behind"]
 
@@ -439,13 +439,13 @@ def test_what_does_not_wait_has_no_reason(why, project):
     job = submitted(project)
     claimed(worker, acknowledge=True)
     assert why(job) is None
-    services.cancel(job_ulid=job.job_ulid, by=ALICE, deadline_seconds=30)
+    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert why(job) is None
 
 
 def test_a_page_costs_as_many_queries_as_one_row(alice, project):
     alive()
-    services.set_limit(org_slug="sandtrace", max_active=0, by=OPERATOR, reason="x")
+    services.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
     first = submitted(project)
     submitted(project, depends_on=(first,))
     with CaptureQueriesContext(connection) as few:

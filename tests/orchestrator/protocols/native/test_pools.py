@@ -58,7 +58,7 @@ def test_it_counts_what_waits_what_runs_and_who_is_there(alice, organization):
     WorkerFactory()  # never heard
     for state in (WorkerState.DRAINING, WorkerState.MAINTENANCE, WorkerState.REVOKED):
         leaving = heard(WorkerFactory(capacity=9))
-        services.set_worker_state(worker_id=leaving.worker_id, state=state, by=OPERATOR)
+        services.set_worker_state(worker_id=leaving.worker_id, state=state, actor=OPERATOR)
     heard(WorkerFactory(pool__slug="gpu"))
     told = alice.get(LOAD).json()
     assert 300 <= told.pop("oldest_wait_seconds") < 400
@@ -92,7 +92,7 @@ def test_a_start_counts_for_a_minute_and_in_its_own_pool(alice, organization):
 
 def test_what_a_limit_holds_back_needs_no_more_workers(alice, organization):
     project = organization.projects.get()
-    services.set_limit(org_slug=organization.slug, max_active=1, by=OPERATOR, reason="test")
+    services.set_limit(org_slug=organization.slug, max_active=1, actor=OPERATOR, reason="test")
     for _ in range(3):
         submitted(project)
     worker = heard(WorkerFactory())
@@ -104,7 +104,7 @@ def test_what_a_limit_holds_back_needs_no_more_workers(alice, organization):
 
 def test_in_a_pool_that_is_paused_nothing_can_be_served(alice, organization):
     submitted(organization.projects.get())
-    services.pause(subject=LimitTarget(LimitScope.POOL, "", POOL), by=OPERATOR, reason="maintenance")
+    services.pause(subject=LimitTarget(LimitScope.POOL, "", POOL), actor=OPERATOR, reason="maintenance")
     told = alice.get(LOAD).json()
     assert (told["queued"], told["servable"]) == (1, 0)
 

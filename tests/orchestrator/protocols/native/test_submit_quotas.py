@@ -209,11 +209,11 @@ class TestNeighbours:
         loud = ProjectFactory(organization=OrganizationFactory(slug="loud", plan=plan))
         for _ in range(self.FLOOD // 500):
             entries: list[Submission] = [submission(loud, spec()) for _ in range(500)]
-            services.submit_many(entries, policy_of=lambda _: POLICY, default_pool="shared-linux", by=ALICE)
+            services.submit_many(entries, policy_of=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
 
     def place_of_the_neighbour(self, worker) -> int:
         quiet = ProjectFactory(organization=OrganizationFactory(slug="quiet"))
-        services.submit(submission(quiet, spec()), policy=POLICY, default_pool="shared-linux", by=ALICE)
+        services.submit(submission(quiet, spec()), policy=POLICY, default_pool="shared-linux", actor=ALICE)
         for place in range(1, 30):
             if services.claim(worker=worker, offer=offer(worker)).job.org_slug == "quiet":
                 return place

@@ -176,8 +176,8 @@ def tenants():
         run_id="run_a", job_id=job.job_ulid, org_slug=mine.slug, project_slug="web", worker_id=holder.worker_id,
         payload={}, payload_sha256="0" * 64,
     )  # fmt: skip
-    limit = services.set_limit(org_slug=mine.slug, max_active=5, by=ALICE, reason="mine")
-    services.pause(subject=LimitTarget(LimitScope.PROJECT, mine.slug, "web"), by=ALICE, reason="mine")
+    limit = services.set_limit(org_slug=mine.slug, max_active=5, actor=ALICE, reason="mine")
+    services.pause(subject=LimitTarget(LimitScope.PROJECT, mine.slug, "web"), actor=ALICE, reason="mine")
     Breaker.objects.create(org_slug=mine.slug, job_type="runtime", state="open", limit_id=limit.pk)
     Incident.objects.create(
         kind="breaker", org_slug=mine.slug, job_type="runtime", summary="mine", opened_at=job.created_at

@@ -60,7 +60,7 @@ def lift(caller, limit, version=1):
 
 
 def by_operator(**terms) -> Limit:
-    return services.set_limit(org_slug=ORG, max_active=5, by=OPERATOR, reason="night", **terms)
+    return services.set_limit(org_slug=ORG, max_active=5, actor=OPERATOR, reason="night", **terms)
 
 
 def broken(org_slug: str) -> Breaker:

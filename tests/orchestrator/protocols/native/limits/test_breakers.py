@@ -64,4 +64,4 @@ class TestBreakers:
 
 def test_a_verb_says_so_where_nothing_is_there(db):
     with pytest.raises(NotFound):
-        services.reset_breaker(org_slug=ORG, job_type="runtime", by=CI, reason="test")
+        services.reset_breaker(org_slug=ORG, job_type="runtime", actor=CI, reason="test")

@@ -133,8 +133,8 @@ class TestLimits:
         organization.plan.max_active = 2
         organization.plan.save()
         services.sync_plan(org_slug=ORG)
-        services.pause(subject=LimitTarget.of_organization(ORG), by=OPERATOR, **WHY)
-        services.throttle(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), per_hour=6, by=OPERATOR, **WHY)
+        services.pause(subject=LimitTarget.of_organization(ORG), actor=OPERATOR, **WHY)
+        services.throttle(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), per_hour=6, actor=OPERATOR, **WHY)
         assert {limit.kind for limit in Limit.objects.all()} == {"plan", "pause", "throttle"}
         for limit in Limit.objects.all():
             for act in (
@@ -163,7 +163,7 @@ class TestLimits:
     def test_a_list_is_filtered_and_costs_the_same_with_many(self, alice, django_assert_max_num_queries):
         for number in range(5):
             subject = LimitTarget(LimitScope.PROJECT, ORG, f"web-{number}")
-            services.pause(subject=subject, by=CI, **WHY)
+            services.pause(subject=subject, actor=CI, **WHY)
         ok(alice.post("/v1/limits", RATE), 201)
         for query, count in {
             "": 6, "kind=pause": 5, "kind=rate": 1, "scope=project": 5, "scope=pool": 0, f"org_slug={ORG}&kind=rate": 1,

@@ -59,7 +59,7 @@ class TestWhoMaySetLimits:
         """The verb looks itself, under the guard: what a view has seen may be over."""
         by_operator()
         with pytest.raises(OperatorOnly):
-            services.set_limit(org_slug=ORG, max_active=9, by=CI, reason="mine")
+            services.set_limit(org_slug=ORG, max_active=9, actor=CI, reason="mine")
 
     def test_emergencies_are_operators(self, alice, olga):
         refused(lambda: alice.post("/v1/limits", EMERGENCY), 403, "operator_only")
@@ -92,8 +92,8 @@ class TestWhoMaySetLimits:
         refused(lambda: olga.post("/v1/limits", RATE | {"org_slug": "nobody"}), 404, "not_found")
 
     def test_operators_alone_see_what_belongs_to_no_tenant(self, alice, olga, pool):
-        services.pause(subject=LimitTarget(LimitScope.POOL, "", pool.slug), by=OPERATOR, **WHY)
-        services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), by=OPERATOR, **WHY)
+        services.pause(subject=LimitTarget(LimitScope.POOL, "", pool.slug), actor=OPERATOR, **WHY)
+        services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), actor=OPERATOR, **WHY)
         assert ok(alice.get("/v1/limits"))["results"] == []
         assert len(ok(olga.get("/v1/limits"))["results"]) == 2
         for limit in Limit.objects.all():
