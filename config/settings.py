@@ -266,7 +266,9 @@ DEMO_REPOSITORY_URL = "https://github.com/runtime-orchestrator/demo.git"
 _demo = {DEMO_REPOSITORY_URL: str(DEMO_REPOSITORY)} if DEMO_REPOSITORY.is_dir() else {}
 GIT_MIRRORS = _demo | env.json("GIT_MIRRORS", default={})  # URL prefix -> mirror, as git's insteadOf
 WORKER_DIR = Path(env.str("WORKER_DIR", default="") or work_dir(STATE_DIR))
-_disk = {
+_engine = {
+    # Where the worker is root, slot n runs its jobs as this uid + n. No account may have one of the 184 uids.
+    "first_uid": env.int("WORKER_FIRST_UID", default=61000),
     # A file system per slot, where the worker is root and the kernel has loop devices; else the disk limit is measured.
     "use_volumes": env.bool("WORKER_DISK_VOLUMES", default=True),
     # Of the work directory's file system. Below it running jobs are stopped, the largest first.
@@ -274,8 +276,8 @@ _disk = {
     "reserve_inodes": env.int("WORKER_RESERVE_INODES", default=10_000),
 }
 ENGINES = {
-    "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.engine.BubblewrapEngine", "OPTIONS": _disk},
-    "restricted": {"BACKEND": "workers.engines.restricted.engine.RestrictedEngine", "OPTIONS": _disk},
+    "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.engine.BubblewrapEngine", "OPTIONS": _engine},
+    "restricted": {"BACKEND": "workers.engines.restricted.engine.RestrictedEngine", "OPTIONS": _engine},
     "null": {"BACKEND": "workers.engines.null.NullEngine", "OPTIONS": {}},
 }
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,14 @@ class Yard:
         file.write_text(f"{worker.token}\n{worker.worker_id}\n")
         return file
 
-    def start(self, token_file: Path, *arguments: str, engine: str = "null", **environment: str) -> WorkerProcess:
+    def start(
+        self,
+        token_file: Path,
+        *arguments: str,
+        engine: str = "null",
+        container: Sequence[str] = (),
+        **environment: str,
+    ) -> WorkerProcess:
         """Start a worker that has the folder of its name; `environment` adds to the installation's."""
         mirrors = f'{{"https://github.com/": "{self.root}/mirrors/"}}'
         # A worker has no database: what it is given cannot connect.
@@ -138,7 +145,7 @@ class Yard:
         options = ["--server", self.installation.url, "--token-file", str(token_file), "--engine", engine]
         options += ["--work-dir", str(self.root / token_file.stem), *arguments]
         log = self.root / f"log-{len(self.processes)}"
-        process = WorkerProcess(given | {"GIT_MIRRORS": mirrors} | environment, log, *options)
+        process = WorkerProcess(given | {"GIT_MIRRORS": mirrors} | environment, log, *options, container=container)
         self.processes.append(process)
         return process
 

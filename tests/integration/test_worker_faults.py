@@ -214,6 +214,25 @@ def test_two_jobs_run_side_by_side_and_a_drain_finishes_both(yard: Yard) -> None
     assert states == ["queued", "uploaded", "uploaded"]
 
 
+@pytest.mark.root
+def test_a_worker_goes_on_to_uids_that_no_other_worker_uses(yard: Yard) -> None:
+    """Two containers, each with a /run of its own, so that neither sees the locks of the other's slots."""
+    own_run = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
+    mark = marked_sleep(300)
+    first = yard.submit("sh", "-c", f"sleep {mark}", ttl=LONG)
+    other = yard.start(yard.enrol("one"), engine="bubblewrap", container=own_run)
+    yard.until(first, lambda found: found.state == "executing")
+    wait_until(lambda: processes_with(mark))
+    second = yard.submit("true", ttl=LONG)
+    worker = yard.start(yard.enrol("two"), "--once", engine="bubblewrap", container=own_run)
+    assert yard.ended(second).public_status == "uploaded"
+    assert worker.end() == 0
+    assert "is in use by another worker" in worker.log
+    assert processes_with(mark), "the other worker's job still runs"
+    other.signal(signal.SIGTERM)
+    other.signal(signal.SIGTERM)
+
+
 def zombies_below(pid: int) -> list[int]:
     """Children of `pid` that have ended and were not waited for."""
     found = []

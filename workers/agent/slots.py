@@ -3,13 +3,21 @@ lock that the kernel gives up with the process, however that ends."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import logging
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from workers.agent.errors import WorkerStartError
+from workers.engines.contract import EngineUnavailable
+
+logger = logging.getLogger(__name__)
+
+Reserve = Callable[[int], contextlib.AbstractContextManager[None]]
 
 MAX_SLOTS = 160  # above them are the engines' spare ones, and then uids that are systemd's
 
@@ -21,18 +29,32 @@ def lock_folder() -> Path:
     return Path("/tmp", f"runtime-orchestrator-{os.geteuid()}")  # noqa: S108 - owner and mode are checked below
 
 
+def _no_reservation(_slot: int) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
 class WorkerSlots:
     """The slots that this process holds: the first `count` that no other worker of this machine has."""
 
-    def __init__(self, count: int, folder: Path | None = None) -> None:
-        self._locks: dict[int, int] = {}
+    def __init__(self, count: int, folder: Path | None = None, reserve: Reserve = _no_reservation) -> None:
+        """Take the slots.
+
+        Args:
+            count: How many.
+            folder: Where the locks are; None: the place for all workers of this account.
+            reserve: Reserves what a slot stands for, such as a uid. A slot that it refuses is left out.
+
+        Raises:
+            WorkerStartError: There are too few free slots.
+        """
+        self._held: dict[int, contextlib.ExitStack] = {}
         self._changed = threading.Condition()
-        self._take(count, _private(folder or lock_folder()))
-        self._free = sorted(self._locks)
+        self._take(count, _private(folder or lock_folder()), reserve)
+        self._free = sorted(self._held)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        return tuple(sorted(self._locks))
+        return tuple(sorted(self._held))
 
     def take(self, *, within: float) -> int | None:
         """Return a free slot, or None if there is none `within` so many seconds."""
@@ -54,19 +76,33 @@ class WorkerSlots:
 
     def close(self) -> None:
         """Leave the slots to other workers."""
-        for lock in self._locks.values():
-            os.close(lock)
-        self._locks.clear()
+        for held in self._held.values():
+            held.close()
+        self._held.clear()
 
-    def _take(self, count: int, folder: Path) -> None:
-        for number in range(MAX_SLOTS):
-            if len(self._locks) == count:
+    def _take(self, count: int, folder: Path, reserve: Reserve) -> None:
+        reason = f"other workers hold the locks in {folder}"
+        for slot in range(MAX_SLOTS):
+            if len(self._held) == count:
                 return
-            lock = locked(folder / f"slot-{number}")
-            if lock is not None:
-                self._locks[number] = lock
+            lock = locked(folder / f"slot-{slot}")
+            if lock is None:
+                continue
+            with contextlib.ExitStack() as stack:
+                stack.callback(os.close, lock)
+                try:
+                    stack.enter_context(reserve(slot))
+                except EngineUnavailable as refusal:
+                    reason = str(refusal)
+                    logger.warning("slot skipped slot=%d reason=%r", slot, reason)
+                else:
+                    self._held[slot] = stack.pop_all()
+        found = len(self._held)
         self.close()
-        raise WorkerStartError(f"no {count} free slots on this machine: {folder} holds the locks of the others")
+        raise WorkerStartError(
+            f"{found} of the {MAX_SLOTS} slots of this machine are free, {count} are needed ({reason}): "
+            "stop other workers, lower --capacity, or set WORKER_FIRST_UID"
+        )
 
 
 def locked(path: Path) -> int | None:

@@ -77,7 +77,8 @@ class WorkerProcess:
         with contextlib.ExitStack() as stack:
             stack.callback(self._client.close)
             folder = stack.enter_context(contextlib.closing(WorkFolder(self._options.work_dir)))
-            slots = stack.enter_context(contextlib.closing(WorkerSlots(self._options.capacity)))
+            slots = WorkerSlots(self._options.capacity, reserve=self._engine.reserved)
+            stack.enter_context(contextlib.closing(slots))
             found = self._make_sure(folder, slots)
             stack.callback(self._engine.clean, slots.numbers)
             delivery = self._delivery(folder, stack)

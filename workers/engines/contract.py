@@ -2,9 +2,10 @@
 
 A stranger can write an engine from this file alone.
 
-Order of calls. `check()` once, at the worker's start, in the worker's own process and in the thread that later starts
-the jobs' threads: it tries what this machine can enforce, and may move them into a mount namespace. `clean()` next, for
-what an earlier life left. `directory()` before each job, for its workspace; `reset()` after its workspace was removed.
+Order of calls. `reserved()` for each slot, for the life of the worker. `check()` once, at the worker's start, in the
+worker's own process and in the thread that later starts the jobs' threads: it tries what this machine can enforce, and
+may move them into a mount namespace. `clean()` next, for what an earlier process of the worker left. `directory()`
+before each job, for its workspace; `reset()` after its workspace was removed.
 `run()` once per job, from a thread that lives as long as the
 job; several may run at the same time in different slots. `Stop.ask()` may come from any thread, at any moment, also
 before `run` began and after it ended.
@@ -25,6 +26,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -189,6 +191,10 @@ class Engine(Protocol):
 
     name: str
     isolation: Isolation
+
+    def reserved(self, slot: int) -> AbstractContextManager[None]:
+        """Reserve the slot's uid on this machine while the context is entered. Raises EngineUnavailable."""
+        ...
 
     def check(self) -> EngineCapabilities:
         """Try what this machine can enforce (under two seconds). Never raises for what is only missing."""

@@ -14,6 +14,7 @@ as is a second job in a slot that still runs one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import threading
@@ -142,6 +143,9 @@ class NullEngine:
 
     def check(self) -> EngineCapabilities:
         return EngineCapabilities(offered=frozenset({"linux", "ptrace", "namespaces", "egress", "exec_control"}))
+
+    def reserved(self, slot: int) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002  # no uid
+        return contextlib.nullcontext()
 
     def owner(self, slot: int) -> int | None:  # noqa: ARG002  # nobody else
         return None

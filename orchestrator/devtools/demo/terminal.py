@@ -59,7 +59,7 @@ class Terminal:
         state = event["to_state"] or event["event_type"]
         colour = MARKS.get(state, "blue")
         line = Text.assemble((f"{(at - self.queued_at).total_seconds():7.2f} s ", "dim"), ("● ", colour))
-        line.append(f"{state.replace('_', ' '):<14}", "bold")
+        line.append(f"{state.replace('_', ' '):<13} ", "bold")
         actor = f"{event['actor']['kind']} {event['actor']['id']}"
         told = _why(event) if actor == self.actor else f"{actor}  {_why(event)}"
         self.actor = actor

@@ -44,7 +44,7 @@ class Engine(NullEngine):
 @pytest.fixture(autouse=True)
 def _null(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(FLAG, "1")
-    monkeypatch.setattr(module, "WorkerSlots", lambda count: WorkerSlots(count, tmp_path / "slots"))
+    monkeypatch.setattr(module, "WorkerSlots", lambda count, **given: WorkerSlots(count, tmp_path / "slots", **given))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -16,10 +16,15 @@ class WorkerProcess:
     """One process of the command; what it logs goes to a file."""
 
     def __init__(
-        self, environment: Mapping[str, str], log: Path, *arguments: str, program: Path = ROOT / "manage.py"
+        self,
+        environment: Mapping[str, str],
+        log: Path,
+        *arguments: str,
+        program: Path = ROOT / "manage.py",
+        container: Sequence[str] = (),
     ) -> None:
         self.log_file = log
-        command = [sys.executable, str(program), "runworker", *arguments]
+        command = [*container, sys.executable, str(program), "runworker", *arguments]
         given = {"PATH": os.environ["PATH"], "RUNTIME_ORCHESTRATOR_TEST": "1", "ORCH_TEST": "1", **environment}
         with log.open("ab") as file:
             self.process = subprocess.Popen(command, env=given, cwd="/", stdout=file, stderr=file)

@@ -134,28 +134,70 @@ def test_what_an_older_kernel_does_not_count_is_unknown(group):
 
 def test_a_limit_that_cannot_be_written_is_no_job(tmp_path):
     (tmp_path / "file").write_text("")
-    group = Hierarchy(2, dict.fromkeys(cgroups.NEEDED, tmp_path / "file")).group("uid-1", extra=0)
+    group = Hierarchy(2, dict.fromkeys(cgroups.NEEDED, tmp_path / "file")).group(1, extra=0)
     with pytest.raises(EngineUnavailable, match="control group"):
         group.make(LIMITS)
 
 
-def test_a_group_of_the_same_name_goes_first(group, monkeypatch):
-    monkeypatch.setattr(ControlGroup, "kill", lambda _: True)
-    group.make(LIMITS)
-    (place,) = group.places
-    for path in place.iterdir():
-        path.unlink()  # as the kernel does
-    group.make(LIMITS)
-    (place / "in-the-way").write_text("")
-    with pytest.raises(EngineUnavailable, match="File exists"):
-        group.make(LIMITS)
+def test_every_group_has_a_name_of_its_own(tmp_path):
+    hierarchy = Hierarchy(2, dict.fromkeys(cgroups.NEEDED, tmp_path))
+    names = {hierarchy.group(61000, extra=0).places[0].name for _ in range(100)}
+    assert len(names) == 100
+    assert all(cgroups._GROUP_NAME.fullmatch(name)[1] == "61000" for name in names)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A hierarchy of version 1 in an ordinary directory, which can be locked like the kernel's."""
+    return Hierarchy(1, {name: tmp_path / name for name in cgroups.NEEDED})
+
+
+def _directories(tree, name):
+    made = [parent / FAMILY / name for parent in tree.parents.values()]
+    for place in made:
+        place.mkdir(parents=True)
+    return made
+
+
+def test_groups_of_killed_workers_are_removed_and_no_others(tree, monkeypatch):
+    monkeypatch.setattr(ControlGroup, "kill", lambda _: True)  # it would make files that only the kernel removes
+    abandoned = _directories(tree, "uid-7-0123abcd")
+    half_removed = _directories(tree, "uid-7-1111abcd")
+    half_removed[0].rmdir()
+    foreign = [*_directories(tree, "uid-7"), *_directories(tree, "something")]
+    in_use = _directories(tree, "uid-7-ffffffff")
+    with tree._named("uid-7-ffffffff", 0).locked():
+        tree.remove_abandoned({7})
+    assert not any(place.exists() for place in [*abandoned, *half_removed])
+    assert all(place.exists() for place in [*foreign, *in_use])
+
+
+def test_a_group_of_another_uid_is_removed_only_when_it_is_empty(tree, monkeypatch):
+    def kill(group):
+        raise AssertionError(group)
+
+    monkeypatch.setattr(ControlGroup, "kill", kill)
+    empty = _directories(tree, "uid-8-0123abcd")
+    full = _directories(tree, "uid-9-0123abcd")
+    for place in full:
+        (place / "inside").mkdir()  # a directory with an entry cannot be removed, as a group with a process
+    tree.remove_abandoned({7})
+    assert not any(place.exists() for place in empty)
+    assert all(place.exists() for place in full)
+
+
+def test_a_process_of_another_pid_namespace_is_not_signalled(group):
+    """Version 2 lists it as 0, and a signal to 0 is for our own process group."""
+    group.places[0].mkdir(parents=True)
+    group.entrances()[0].write_text(f"0\n{os.getpid()}\n0\n")
+    assert group.pids() == [os.getpid()]
 
 
 @pytest.fixture
 def real():
     hierarchy = cgroups.find()
     assert hierarchy is not None
-    group = hierarchy.group(f"test-{os.getpid()}", extra=0)
+    group = hierarchy.group(os.getpid(), extra=0)
     group.make(LIMITS)
     yield group
     group.kill()

@@ -244,7 +244,7 @@ def test_spare_slots_are_for_checks_only(engine):
 @pytest.mark.root
 def test_a_uid_of_somebody_is_not_used(monkeypatch):
     engine = engine_named("bubblewrap", first_uid=65534)  # nobody, who may run other things
-    with pytest.raises(EngineUnavailable, match="belongs to nobody"), engine.slots.taken(0):
+    with pytest.raises(EngineUnavailable, match="belongs to the account nobody"), engine.slots.running(0):
         pass
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.workers.engines.conftest import FIRST_UID, Bench
 from workers.engines.contract import EngineUnavailable, StopSignal
+from workers.engines.limits.cgroups import FAMILY
 from workers.engines.sandbox import processes
 
 # A child, a daemon in a session of its own, a grandchild of a parent that has left, one that is stopped, and all of
@@ -99,12 +100,12 @@ def test_nothing_runs_under_the_slot_s_uid_after_the_worker_s_death(lone_worker)
 @pytest.mark.root
 def test_cleaning_removes_what_a_killed_worker_left(lone_worker, bench):
     worker, _ = lone_worker
-    group = bench.engine.hierarchy.group(f"uid-{FIRST_UID}", extra=0)
-    assert all(place.exists() for place in group.places)
+    parents = {parent / FAMILY for parent in bench.engine.hierarchy.parents.values()}
+    assert all(len(list(parent.glob(f"uid-{FIRST_UID}-*"))) == 1 for parent in parents)
     worker.kill()
     worker.wait()
     bench.engine.clean([0])
-    assert not any(place.exists() for place in group.places)
+    assert [path for parent in parents for path in parent.glob(f"uid-{FIRST_UID}-*")] == []
     assert processes.of_uid(FIRST_UID) == []
 
 

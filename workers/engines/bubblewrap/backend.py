@@ -14,9 +14,9 @@ from workers.engines import landlock, seccomp
 from workers.engines.network.egress import PORT, EgressProxy
 from workers.engines.sandbox import command as sandbox_command
 from workers.engines.sandbox import processes
-from workers.engines.sandbox.launcher import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, Launcher, LaunchSpec, memory_file
+from workers.engines.sandbox.backend import SandboxBackend
+from workers.engines.sandbox.launcher import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPROC, LaunchSpec, memory_file
 from workers.engines.sandbox.processes import HostProcess
-from workers.engines.sandbox.reaper import Reaper
 from workers.engines.sandbox.run_dirs import RunEnvironment
 from workers.engines.tracing import seccomp_notify
 from workers.engines.tracing.seccomp_notify import Answer
@@ -32,8 +32,8 @@ _SYSTEM_FILES = (
 )  # fmt: skip
 
 
-class BubblewrapBackend:
-    """A `Box`. Descriptors and not paths go to bwrap, so that nobody can put a link in the place of a directory."""
+class BubblewrapBackend(SandboxBackend):
+    """Runs bwrap. Descriptors and not paths go to bwrap, so that nobody can put a link in the place of a directory."""
 
     own_execs = 2  # bwrap, the launcher
     layers: tuple[str, ...] = (
@@ -44,17 +44,13 @@ class BubblewrapBackend:
     def __init__(
         self, site: RunEnvironment, *, version: str, abi: int, read_only: tuple[str, ...] = (), cpu: int | None = None
     ) -> None:
-        self.site, self.version, self.abi, self.read_only, self.cpu = site, version, abi, read_only, cpu
+        self.layers += ("landlock",) if landlock.domain(abi)[0] else ()
+        super().__init__(site, version=version, abi=abi, read_only=read_only)
+        self.cpu = cpu
         self.status_reader, self.status_writer = os.pipe()
         os.set_blocking(self.status_reader, False)
         self.status: dict[str, int] = {}
-        self.keeper = Reaper(site.uid)
         self.init: int | None = None  # a pidfd of pid 1 of the namespace
-        self.layers += ("landlock",) if landlock.domain(abi)[0] else ()
-        self.layers += ("control_group",) if site.group else ("resource_limits",)
-        self.layers += ("uid_of_its_own",) if site.uid is not None else ()
-        self.layers += ("egress_proxy",) if site.order.egress else ("no_network",)
-        self.layers += () if site.order.allow_exec else ("one_program",)
 
     # -- what the launcher is told
 
@@ -88,18 +84,11 @@ class BubblewrapBackend:
 
     # -- the row of programs
 
-    def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
-        site, passed = self.site, [self.status_writer]
+    def wrapper(self, passed: list[int]) -> list[str]:
+        passed.append(self.status_writer)
         arguments = memory_file("arguments", b"\0".join(map(os.fsencode, self._arguments(passed))) + b"\0")
-        row = [
-            *self.keeper.row(passed),
-            *sandbox_command.with_cgroup(site.group.entrances() if site.group else ()),
-            *sandbox_command.with_limits(site.order.limits),
-            *sandbox_command.drop_privileges(site.uid),
-            *sandbox_command.with_strace(fifo),
-            *[sandbox_command.tool_path("bwrap"), "--args", str(arguments), "--", *launcher.command],
-        ]
-        return row, [*passed, arguments]
+        passed.append(arguments)
+        return [sandbox_command.tool_path("bwrap"), "--args", str(arguments), "--"]
 
     def _arguments(self, passed: list[int]) -> list[str]:
         def directory(path: Path, name: str) -> list[str]:

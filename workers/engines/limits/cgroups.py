@@ -1,13 +1,16 @@
-"""Hard limits by control groups, version 1 or 2: one group per job, named by the uid of its slot."""
+"""Hard limits by control groups, version 1 or 2: one group per job, with the uid of its slot in the name."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
+import secrets
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from workers.engines.contract import EngineUnavailable, RunLimits
@@ -15,6 +18,7 @@ from workers.engines.contract import EngineUnavailable, RunLimits
 FAMILY = "runtime-orchestrator"
 NEEDED = ("memory", "pids", "cpu")
 _CPU_PERIOD = 100_000
+_GROUP_NAME = re.compile(r"uid-(\d+)-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -28,35 +32,78 @@ class CgroupUsage:
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Where groups can be made. Version 1 has a directory per controller; version 2 has one, found under each name."""
+    """Directories in which groups can be made. Version 1 has one per controller; version 2 has one for all."""
 
     version: int
     parents: dict[str, Path]
 
-    def group(self, name: str, *, extra: int) -> ControlGroup:
+    def group(self, uid: int | None, *, extra: int) -> ControlGroup:
+        """Return a new group, not made yet, for one job of this uid.
+
+        Its name is unique: containers may share this directory and, at the same time, use the same uids.
+
+        Args:
+            uid: The uid of the job's slot.
+            extra: How many processes of the sandbox itself the group holds.
+        """
+        return self._named(f"uid-{uid}-{secrets.token_hex(4)}", extra)
+
+    def remove_abandoned(self, uids: Collection[int]) -> None:
+        """Remove the groups of workers that were killed. A worker that lives holds a lock on each of its groups.
+
+        Processes are killed in groups of `uids` only. A group of another uid that holds processes stays.
+        """
+        with contextlib.suppress(OSError), _locked(self._family, fcntl.LOCK_EX):
+            for name in {path.name for parent in self.parents.values() for path in (parent / FAMILY).glob("uid-*-*")}:
+                if match := _GROUP_NAME.fullmatch(name):
+                    group = self._named(name, 0)
+                    lock = group.locked() if group.places[0].exists() else contextlib.nullcontext()
+                    with contextlib.suppress(FileNotFoundError, BlockingIOError), lock:
+                        if is_ours := int(match[1]) in uids:
+                            group.kill()
+                        group.remove(within=1.0 if is_ours else 0.0)
+
+    @property
+    def _family(self) -> Path:
+        return self.parents["memory"] / FAMILY
+
+    def _named(self, name: str, extra: int) -> ControlGroup:
         return ControlGroup(self.version, {key: parent / FAMILY / name for key, parent in self.parents.items()}, extra)
 
 
 @dataclass
 class ControlGroup:
+    """The limits and the counters of one job."""
+
     version: int
-    directories: dict[str, Path]
+    directories: dict[str, Path]  # by controller
     extra: int = 0  # processes of the sandbox itself, which the job's own number does not count
+    _lock: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
     def places(self) -> list[Path]:
-        return list(dict.fromkeys(self.directories.values()))
+        """The directories, each once. The first exists before the others and after them."""
+        return list(dict.fromkeys((self.directories["memory"], *self.directories.values())))
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock of the group. Raises BlockingIOError while a worker that lives uses it."""
+        return _locked(self.places[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def make(self, limits: RunLimits) -> None:
-        """Raises EngineUnavailable when a limit cannot be written: a job never runs with less than was promised.
+        """Make the group, with its lock, and write the limits.
 
-        One of the same name that an earlier life left goes first: its counters would speak of another job.
+        Raises:
+            EngineUnavailable: A limit cannot be written. A job never runs with less than was promised.
         """
-        self.kill()
-        self.remove()
+        first, *others = self.places
         try:
             for place in self.places:
                 place.parent.mkdir(exist_ok=True)
+            # Between its creation and its lock the group looks abandoned.
+            with _locked(first.parent, fcntl.LOCK_SH):
+                first.mkdir()
+                self._lock.enter_context(self.locked())
+            for place in others:
                 place.mkdir()
             for controller, name, value in self._settings(limits):
                 (self.directories[controller] / name).write_text(str(value))
@@ -93,7 +140,7 @@ class ControlGroup:
         for entrance in self.entrances():
             with contextlib.suppress(OSError):
                 found.update(map(int, entrance.read_text().split()))
-        return sorted(found)
+        return sorted(found - {0})  # 0: a process outside of this pid namespace; a signal to 0 is for our own group
 
     def kill(self, *, within: float = 3.0) -> bool:
         """Kill whatever is left inside. True: nothing is."""
@@ -133,15 +180,28 @@ class ControlGroup:
         return None if used is None else used / 1e9
 
     def remove(self, *, within: float = 1.0) -> None:
+        """Remove the group, trying for `within` seconds: the kernel counts a process for a while after its death."""
         end = time.monotonic() + within
-        for place in self.places:
+        for place in reversed(self.places):
             while place.exists():
                 try:
                     place.rmdir()
-                except OSError:  # the kernel still counts a process that has just died
-                    if time.monotonic() > end:
+                except OSError:
+                    if time.monotonic() >= end:
                         break
                     time.sleep(0.01)
+        self._lock.close()
+
+
+@contextlib.contextmanager
+def _locked(directory: Path, operation: int) -> Iterator[None]:
+    """Hold a lock that the kernel frees at the end of this process, however that ends."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _number(path: Path) -> int | None:
@@ -196,7 +256,7 @@ def _own_group() -> str:
 
 
 def _can_make_groups(parent: Path) -> bool:
-    probe = parent / f"{FAMILY}-{os.getpid()}"
+    probe = parent / f"{FAMILY}-probe-{secrets.token_hex(4)}"  # containers may share this directory and the pid
     try:
         probe.mkdir()
         probe.rmdir()

@@ -108,6 +108,28 @@ def of_uid(uid: int) -> list[int]:
     return found
 
 
+def foreign_process(uid: int) -> int | None:
+    """Return a process of this uid that another worker started, one in another network namespace than ours.
+
+    What a killed worker of this network namespace left has no such process: the first process of the uid in a process
+    tree is the tracer, which stays in the network namespace of its worker.
+    """
+    ours = _network_namespace("self")
+    found = {process.pid: process for pid in of_uid(uid) if (process := read(pid))}
+    tops = (process.pid for process in found.values() if process.parent not in found)
+    return next((pid for pid in tops if _network_namespace(pid) not in (ours, None)), None)
+
+
+def _network_namespace(pid: int | str) -> str | None:
+    """Return the namespace's name, or None for a process that has ended."""
+    try:
+        return str((PROC / str(pid) / "ns/net").readlink())
+    except PermissionError:
+        return "hidden"
+    except OSError:
+        return None
+
+
 def kill_uid(uid: int, *, within: float = 3.0) -> bool:
     """Kill everything that runs under a slot's uid, which nobody else shares. True: nothing is left.
 

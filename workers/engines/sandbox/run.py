@@ -8,58 +8,22 @@ import signal
 import socket
 import subprocess
 import time
-from pathlib import Path
-from typing import Protocol
 
 from workers.engines.contract import NetworkRecord, ResourceUsage, RunResult, SandboxFailed, Sink, StopSignal
 from workers.engines.limits.cgroups import CgroupUsage
 from workers.engines.limits.resource_monitor import ResourceMonitor, VolumeGauge
 from workers.engines.network.egress import EgressProxy
 from workers.engines.sandbox import processes
+from workers.engines.sandbox.backend import SandboxBackend
 from workers.engines.sandbox.exit_status import Observation, classify_exit
-from workers.engines.sandbox.launcher import Launcher, LaunchSpec
-from workers.engines.sandbox.processes import HostProcess
+from workers.engines.sandbox.launcher import Launcher
 from workers.engines.sandbox.pumps import PipePump, TracePump, trace_fifo
 from workers.engines.sandbox.run_dirs import RunEnvironment
 from workers.engines.sandbox.supervisor import RunSupervisor
 from workers.engines.tracing import strace_format
-from workers.engines.tracing.seccomp_notify import Answer, NotifyHandler, SyscallRequest, SyscallResponse
+from workers.engines.tracing.seccomp_notify import NotifyHandler, SyscallRequest, SyscallResponse
 
 _LAST_SECONDS = 5.0  # for pipes to run dry and processes to be reaped once everything has been killed
-
-
-class SandboxBackend(Protocol):
-    """What one engine adds to a run: how the command is shut in, and how everything in there is ended."""
-
-    own_execs: int  # programs that the tracer sees before the command
-    layers: tuple[str, ...]
-    version: str
-
-    def orders(self) -> LaunchSpec: ...
-
-    def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
-        """The whole row of programs, and the descriptors it inherits, which are closed here once it runs."""
-        ...
-
-    def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]: ...
-
-    def started(self, top: subprocess.Popen[bytes]) -> None: ...
-
-    def is_ready(self) -> bool:
-        """The sandbox stands and the command waits: a last look from outside."""
-        ...
-
-    def members(self) -> list[HostProcess]:
-        """The job's processes, without the sandbox's own."""
-        ...
-
-    def kill(self) -> None:
-        """End all members at once, also those that are stopped or have detached themselves."""
-        ...
-
-    def close(self, top: subprocess.Popen[bytes]) -> int | None:
-        """Nothing lives any more: let go of everything. Returns the exit code in the shell's manner, if any."""
-        ...
 
 
 class SandboxRun:

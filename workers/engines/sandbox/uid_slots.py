@@ -1,4 +1,4 @@
-"""Slots: whose uid a job runs under, and that no two jobs ever share one, in this process or in another."""
+"""Slots and their uids: which uid a job runs as, and that no two jobs of this machine ever share one."""
 
 from __future__ import annotations
 
@@ -9,113 +9,109 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 
-from workers.engines.contract import SPARE, EngineUnavailable, RunSpec
+from workers.engines.contract import SPARE, EngineUnavailable
 from workers.engines.limits.cgroups import Hierarchy
-from workers.engines.limits.volumes import Volumes
 from workers.engines.sandbox import processes
 
 FIRST_UID = 61000
 
 
 class UidSlots:
-    """Started as root, slot n is uid `first_uid + n` (and the gid of the same number). Else it is who we are.
+    """Maps slot n to uid `first_uid + n` (and the gid of the same number) if the worker is root.
 
-    Two workers started as root on one machine need ranges of their own: one of them would find its slots taken.
+    Otherwise jobs run as the worker's own uid, and nothing needs to be reserved.
     """
 
     def __init__(self, first_uid: int = FIRST_UID) -> None:
         if first_uid < 1000:
             raise ValueError(f"first_uid {first_uid}: uids below 1000 belong to the system")
         self.first_uid = first_uid
-        self._busy: set[int] = set()
+        self._running: set[int] = set()
+        self._reserved: set[int] = set()
         self._lock = threading.Lock()
 
     def uid(self, slot: int) -> int | None:
+        """Return the uid of a slot, or None for the worker's own."""
         return self.first_uid + slot if os.geteuid() == 0 else None
 
     @contextlib.contextmanager
-    def taken(self, slot: int) -> Iterator[None]:
-        """Hold the slot. Raises EngineUnavailable when a job runs in it, or its uid is somebody's: everything that runs
-        under it is killed after each job.
+    def reserved(self, slot: int) -> Iterator[None]:
+        """Reserve the uid of a slot on this machine, also while no job runs in it.
+
+        Raises:
+            EngineUnavailable: The uid belongs to an account, or another worker has it.
+        """
+        with _reserved_uid(self.uid(slot)):
+            self._reserved.add(slot)
+            try:
+                yield
+            finally:
+                self._reserved.discard(slot)
+
+    @contextlib.contextmanager
+    def running(self, slot: int) -> Iterator[None]:
+        """Reserve the slot for one job. After each job everything that runs under its uid is killed.
+
+        Raises:
+            EngineUnavailable: A job runs in it, the uid belongs to an account, or another worker has it.
         """
         with self._lock:
-            if slot in self._busy:
+            if slot in self._running:
                 raise EngineUnavailable(f"slot {slot} already runs a job")
-            self._busy.add(slot)
+            self._running.add(slot)
         try:
-            with self._uid_held(self.uid(slot)):
+            with contextlib.nullcontext() if slot in self._reserved else _reserved_uid(self.uid(slot)):
                 yield
         finally:
             with self._lock:
-                self._busy.discard(slot)
+                self._running.discard(slot)
 
     @contextlib.contextmanager
     def spare(self) -> Iterator[int]:
-        """A slot for the checks at a worker's start, beside other workers of this machine that have begun."""
+        """Reserve a slot for the self-test, which may run in several workers of this machine at the same time."""
         with contextlib.ExitStack() as stack:
             for slot in SPARE:
                 with contextlib.suppress(EngineUnavailable):
-                    stack.enter_context(self.taken(slot))
+                    stack.enter_context(self.running(slot))
                     yield slot
                     return
-            raise EngineUnavailable("all spare slots are taken: too many workers start at a time")
+            raise EngineUnavailable(
+                f"all {len(SPARE)} slots for self-tests are in use: start fewer workers at the same time"
+            )
 
-    @staticmethod
-    @contextlib.contextmanager
-    def _uid_held(uid: int | None) -> Iterator[None]:
-        """A name in the abstract namespace: one holder on this machine, and gone with its process however that ends."""
-        if uid is None:
-            yield
-            return
-        with contextlib.suppress(KeyError):
-            raise EngineUnavailable(f"uid {uid} belongs to {pwd.getpwuid(uid).pw_name}: choose another first_uid")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as name:
-            try:
-                name.bind(f"\0runtime-orchestrator/uid/{uid}")
-            except OSError as error:
-                raise EngineUnavailable(f"uid {uid} runs a job of another worker on this machine") from error
-            yield
+    def clean(self, slots: Sequence[int], hierarchy: Hierarchy | None) -> None:
+        """End the processes and remove the control groups that a killed worker left in these slots.
 
-
-def group_name(uid: int | None) -> str:
-    return f"uid-{uid}"
+        Skips a slot that another worker has reserved. Does nothing for an ordinary user: the jobs died with their
+        worker, and no uid tells them from the user's other processes.
+        """
+        cleaned = set()
+        for slot in slots:
+            uid = self.uid(slot)
+            if uid is not None:
+                with contextlib.suppress(EngineUnavailable), self.running(slot):
+                    processes.kill_uid(uid)
+                    cleaned.add(uid)
+        if hierarchy and cleaned:
+            hierarchy.remove_abandoned(cleaned)
 
 
-def clean(slots: UidSlots, numbers: Sequence[int], hierarchy: Hierarchy | None) -> None:
-    """End and remove what an earlier life left in these slots. One that another worker uses is not ours to clean."""
-    for number in numbers:
-        uid = slots.uid(number)
-        if uid is None:
-            continue  # an ordinary user's jobs died with their worker, and no uid tells them from his other processes
-        with contextlib.suppress(EngineUnavailable), slots.taken(number):
-            processes.kill_uid(uid)
-            if hierarchy:
-                group = hierarchy.group(group_name(uid), extra=0)
-                group.kill()
-                group.remove()
+@contextlib.contextmanager
+def _reserved_uid(uid: int | None) -> Iterator[None]:
+    """Hold a name in the abstract socket namespace: the kernel gives it to one process and frees it at its end.
 
-
-def require_volume(volumes: Volumes | None, order: RunSpec) -> None:
-    """Raise EngineUnavailable for a workspace outside of the volumes that `check` has promised."""
-    if volumes and volumes.of(order.workspace) is None:
-        raise EngineUnavailable(f"{order.workspace.name} lies in no volume: make it in the slot's `directory`")
-
-
-def soft_limits(hierarchy: Hierarchy | None, no_volumes: str) -> tuple[str, ...]:
-    """Returns the limits that only measurements at intervals hold, in words for an operator.
-
-    `no_volumes`: why this machine has none; empty when the kernel enforces the disk limit.
+    The name is visible in one network namespace. A worker of another one is recognized by the processes of its jobs.
     """
-    disk = (
-        "disk: single files by the kernel, the whole job by measuring it about once a second, so that a job may pass "
-        f"its limit for the time of a measurement (no volumes: {no_volumes})"
-    )
-    disk_limit = (disk,) if no_volumes else ()
-    if hierarchy:
-        return disk_limit
-    return (
-        *disk_limit,
-        "memory: single processes by the kernel, the whole job by looking ten times a second",
-        "processes: by the kernel, but a job that hits the limit is not told from one that fails",
-        "cpu: not limited",
-    )
+    if uid is None:
+        yield
+        return
+    with contextlib.suppress(KeyError):
+        raise EngineUnavailable(f"uid {uid} belongs to the account {pwd.getpwuid(uid).pw_name}: set WORKER_FIRST_UID")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as name:
+        try:
+            name.bind(f"\0runtime-orchestrator/uid/{uid}")
+        except OSError as error:
+            raise EngineUnavailable(f"uid {uid} is in use by another worker on this machine") from error
+        if pid := processes.foreign_process(uid):
+            raise EngineUnavailable(f"uid {uid} is in use by process {pid} of another network namespace")
+        yield
