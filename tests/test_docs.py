@@ -31,7 +31,7 @@ def names() -> frozenset[str]:
 
 
 @cache
-def tests() -> frozenset[str]:
+def known_tests() -> frozenset[str]:
     """Returns the names of all test functions and test files without their suffix."""
     found = set()
     for name in names():
@@ -54,7 +54,7 @@ def missing(document: str, text: str) -> Iterator[str]:
         if " " in code or code.startswith(("http", "/", "~", "$", "<", ".state/")):
             continue
         for test in _TEST.finditer(code):
-            if test["test"] not in tests() and not test["test"].endswith("_"):
+            if test["test"] not in known_tests() and not test["test"].endswith("_"):
                 yield f"{document}: {code}: there is no test {test['test']}"
         path = code.partition("::")[0]
         if _PATH.fullmatch(path) and not exists(path):
