@@ -1,8 +1,8 @@
 """The same SQL as a claim's, from pgbench: what PostgreSQL gives on this machine when no program stands before it.
 
 The script is a claim that was recorded, statement by statement. Only what differs from claim to claim is put in anew:
-the worker, the job that `lanes_take` returned, the ids of the lease and the events. So it stays the product's own SQL
-when that changes."""
+the worker, the job that `claim_jobs_v1` returned, the ids of the lease and the events. So it stays the product's own
+SQL when that changes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def recorded(claim: Callable[[], object], workers: int) -> list[str]:
     with CaptureQueriesContext(connection) as seen:
         claim()
     statements = [_moving(str(query["sql"])) for query in seen.captured_queries]
-    if not any("lanes_take(" in statement for statement in statements):
-        raise PgbenchFailed("the claim that was recorded does not call lanes_take")
+    if not any("claim_jobs_v1(" in statement for statement in statements):
+        raise PgbenchFailed("the claim that was recorded does not call claim_jobs_v1")
     choice = f"\\set worker random({FIRST_WORKER}, {FIRST_WORKER + workers - 1})"
     return [
         choice,
-        *(_taking(statement) if "lanes_take(" in statement else f"{statement};" for statement in statements),
+        *(_taking(statement) if "claim_jobs_v1(" in statement else f"{statement};" for statement in statements),
     ]
 
 
@@ -69,7 +69,7 @@ def claims(stage: Stage, script: Sequence[str], *, clients: int, seconds: float)
 
 def _taking(statement: str) -> str:
     """pgbench keeps columns of one row: of all that the claim found, the job."""
-    return f"SELECT max(id) FILTER (WHERE what = 'job') AS job FROM ({statement}) taken\n\\gset"
+    return f"SELECT max(id) FILTER (WHERE kind = 'job') AS job FROM ({statement}) taken\n\\gset"
 
 
 def _moving(sql: str) -> str:

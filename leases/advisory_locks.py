@@ -1,4 +1,22 @@
-"""Advisory locks of a transaction. `leases/sql/lanes_settle.sql` says which there are and in which order."""
+"""Advisory locks of a transaction, and the order in which all locks are taken.
+
+| number | key | guards |
+| --- | --- | --- |
+| 4 | hash of the organization | the set of its queues and lanes, and its limits |
+| 5 | queue | the limits of the queue; claims hold it shared |
+| 6 | queue | the fact that the queue has nothing to serve |
+| 7 | lane | the fact that the lane is empty, and the lane's existence |
+| 8 | limit | the fact that the limit is full |
+| 9 | lane | work on the lane's head: keeps two claims from the same work, guards nothing |
+| 10 | hash of the source address | the jobs from that address that run |
+| 11 | hash of the concurrency key | the jobs with that key |
+| 12 | hash of the organization | the waiting jobs that its submit quota counts |
+
+An absence (6, 7, 8) is recorded under its lock, tried and alone. A transaction that ends the absence holds the lock
+shared until commit. Order of locks at the end of a transaction, in `finalize_claim_v1` and `release_and_enqueue_v1`:
+12, submit quota row, 8, rows of limits, 7, rows of lanes, 6, rows of shares, rows of queues.
+Claims try locks and never wait; other transactions wait in this order.
+"""
 
 from django.db import connection
 
@@ -9,10 +27,18 @@ JOBS_OF_ADDRESS = 10
 JOBS_OF_KEY = 11
 SUBMIT_QUOTA = 12
 
+_KEY_BITS = 2**31 - 1  # a key has 32 bits, an id 64: two ids that share a key only wait for each other
+
 
 def advisory_xact_lock(number: int, key: int | str, *, shared: bool = False) -> None:
-    """Wait for a guard and hold it until the transaction ends."""
+    """Wait for an advisory lock and hold it until the transaction ends.
+
+    Args:
+        number: What the lock guards, one of the constants of this module.
+        key: An id, or a text of which the hash is used.
+        shared: Exclude only those that take the lock alone.
+    """
     function = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
     hashed = "hashtext(%s)" if isinstance(key, str) else "%s"
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {function}(%s, {hashed})", [number, key])
+        cursor.execute(f"SELECT {function}(%s, {hashed})", [number, key if isinstance(key, str) else key & _KEY_BITS])

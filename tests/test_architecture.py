@@ -141,7 +141,7 @@ def test_only_the_claim_writes_a_state_in_sql():
     found = {
         path.name for path in ROOT.glob("*/**/*.sql") if ".venv" not in path.parts and "SET state" in path.read_text()
     }
-    assert found == {"lanes_take.sql"}
+    assert found == {"claim.sql"}
     raw = [name for name, tree in MODULES.items() for text in strings(tree) if "UPDATE runtime_" in text]
     assert raw == []
 

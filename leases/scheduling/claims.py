@@ -1,18 +1,29 @@
-"""Who runs what next. The one place besides the verbs that writes a job's state: the claim's SQL."""
+"""The claim: choose the jobs that a worker runs next. Besides the services, only this SQL writes a job's state."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from leases.scheduling import lanes
+from django.db import connection
+
+from leases.scheduling.periodic import activate_due
 from runtime_jobs.models import Job
 from runtime_jobs.prepared_queries import PreparedQuery
 
 ISOLATION_LEVELS = ("none", "restricted", "namespaces")  # weakest first
 
+_CLAIM = """SELECT * FROM claim_jobs_v1(
+    %s,
+    ARRAY(SELECT id FROM lane_profiles WHERE job_type = ANY (%s::text[]) AND least_isolation = ANY (%s::text[])
+             AND requirements <@ %s::varchar[]),
+    %s, %s)"""
+_FINALIZE = """SELECT finalize_claim_v1(
+    %s::bigint[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"""
+
 
 @dataclass(frozen=True)
 class Offer:
-    """What a worker offers with a claim: the pool, the types of jobs it understands, labels and capabilities in one
-    set, and its isolation level."""
+    """What a worker offers with a claim: its pool, the job types that it can run, labels and capabilities in one set,
+    and its isolation level."""
 
     worker_id: str
     pool: str
@@ -22,24 +33,65 @@ class Offer:
 
     @property
     def isolations(self) -> list[str]:
-        """The least isolation that a job may ask for and still be served."""
+        """The minimum isolations of jobs that this worker may run."""
         return list(ISOLATION_LEVELS[: ISOLATION_LEVELS.index(self.isolation) + 1])
 
 
-_TAKEN = PreparedQuery(Job, "WHERE t.id = ANY (%s)", computed={"at": "clock_timestamp()"})
+@dataclass(frozen=True)
+class ClaimResult:
+    """What a claim found. `jobs` are ids of `runtime_jobs`; `rows` are those of `claim_jobs_v1`, for `settle`."""
+
+    jobs: list[int]
+    rows: Sequence[tuple[str, int, int]]
+
+    @property
+    def is_due(self) -> bool:
+        """Nothing was found, but a queue or lane that was blocked for a time is due."""
+        return any(kind == "due" for kind, _, _ in self.rows)
+
+    @property
+    def again(self) -> bool:
+        """The claim was inconclusive: nothing was found, and nothing shows that no job waits."""
+        return any(kind in {"due", "again"} for kind, _, _ in self.rows)
+
+    def settle(self) -> None:
+        """Record what was found to be empty or full: the last statement of the claim."""
+        if self.is_due:
+            activate_due()
+            return
+        if not self.rows:
+            return
+        lanes = [key for kind, key, _ in self.rows if kind == "lane"]
+        found = [sum(1 for kind, _, lane in self.rows if kind == "job" and lane == key) for key in lanes]
+        full_lanes = [(key, limit) for kind, key, limit in self.rows if kind == "lane_full"]
+        full_queues = [(key, limit) for kind, key, limit in self.rows if kind == "queue_full"]
+        with connection.cursor() as cursor:
+            cursor.execute(_FINALIZE, [lanes, found, *_columns(full_lanes), *_columns(full_queues)])
 
 
-def claim_jobs(offer: Offer, *, most: int = 1) -> tuple[list[Job], lanes.ClaimResult]:
+# The clock is read after the lock that the claim has taken on each job.
+_CLAIMED = PreparedQuery(Job, "WHERE t.id = ANY (%s)", computed={"at": "clock_timestamp()"})
+
+
+def claim_jobs(offer: Offer, *, most: int = 1) -> tuple[list[Job], ClaimResult]:
     """Move up to `most` of the next jobs for this offer to `leased` under new fences, and return them.
 
-    Each row comes with `at`, the database's clock after its lock. What was taken has to be settled last."""
-    fitting = lanes.ProfileFilter(list(offer.job_types), offer.isolations, sorted(offer.offers))
-    taken = lanes.claim(pool=offer.pool, fitting=fitting, worker_id=offer.worker_id, most=most)
-    return _rows(taken.jobs), taken
+    Each row comes with `at`, the database's clock after its lock. The result has to be settled last."""
+    values = [offer.pool, list(offer.job_types), offer.isolations, sorted(offer.offers), offer.worker_id, most]
+    with connection.cursor() as cursor:
+        cursor.execute(_CLAIM, values)
+        rows = cursor.fetchall()
+    ids = [key for kind, key, _ in rows if kind == "job"]
+    return _jobs(ids), ClaimResult(ids, rows)
 
 
-def _rows(ids: list[int]) -> list[Job]:
+def _jobs(ids: list[int]) -> list[Job]:
     if not ids:
         return []
     place = {key: number for number, key in enumerate(ids)}
-    return sorted(_TAKEN.all(ids), key=lambda job: place[job.pk])
+    return sorted(_CLAIMED.all(ids), key=lambda job: place[job.pk])
+
+
+def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    rows = list(pairs)
+    return [first for first, _ in rows], [second for _, second in rows]

@@ -129,8 +129,8 @@ def _resize_slots(limit: Limit, max_active: int) -> None:
 def _wake_blocked(limit: Limit) -> None:
     """A limit that was raised may have room again for those that it blocked; workers of its pool may look again."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT lanes_hand_on(%s)", [limit.pk])
-        cursor.execute("SELECT lanes_end('{}', '{}', '{}', '{}', ARRAY[%s])", [limit.pk])
+        cursor.execute("SELECT reassign_overflow_slots_v1(%s)", [limit.pk])
+        cursor.execute("SELECT release_and_enqueue_v1('{}', '{}', '{}', '{}', ARRAY[%s]::bigint[])", [limit.pk])
         if limit.scope == LimitScope.POOL:
             cursor.execute("SELECT pg_notify('lanes', %s)", [limit.key])
         elif limit.scope == LimitScope.JOB_TYPE:

@@ -21,18 +21,18 @@ def prune_idle_lanes(
 
     Returns:
         The id at which the next call continues (None at the end of the table), and the number of deleted lanes."""
-    return _pruned("lanes_prune(%s, %s, %s)", [after, batch_size, idle_for])
+    return _pruned("prune_idle_lanes_v1(%s, %s, %s)", [after, batch_size, idle_for])
 
 
 def prune_empty_queues(*, batch_size: int = BATCH_SIZE, after: int = 0) -> tuple[int | None, int]:
     """Delete queues without lanes; arguments and result as those of `prune_idle_lanes`."""
-    return _pruned("lane_queues_prune(%s, %s)", [after, batch_size])
+    return _pruned("prune_empty_queues_v1(%s, %s)", [after, batch_size])
 
 
 def prune_unused_limits(*, batch_size: int = BATCH_SIZE, after: int = 0) -> tuple[int | None, int]:
     """Delete limits of concurrency keys and source addresses that hold no lane, with their slots; arguments and result
     as those of `prune_idle_lanes`. Limits that a person or a plan has set stay."""
-    return _pruned("lane_limits_prune(%s, %s)", [after, batch_size])
+    return _pruned("prune_unused_limits_v1(%s, %s)", [after, batch_size])
 
 
 def _pruned(call: str, values: list[Any]) -> tuple[int | None, int]:

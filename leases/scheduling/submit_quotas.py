@@ -11,8 +11,8 @@ from django.db import DatabaseError, connection, transaction
 from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
 from runtime_jobs.models import Organization, Plan
 
-_SHORT = "QT001"  # the SQLSTATE of submit_quota_take
-_ROUNDING = 0.000001  # as in lanes_tokens
+_SHORT = "QT001"  # the SQLSTATE of take_submit_quota_v1
+_ROUNDING = 0.000001  # as in bucket_tokens_v1
 
 
 class QuotaChanged(Exception):
@@ -54,7 +54,7 @@ class Arrivals:
 class Room:
     """What is left of an organization's quota, as one transaction read it without a lock.
 
-    The row decides at the end of the transaction (`submit_quota_take`); this spares a refused submit all writes.
+    The row decides at the end of the transaction (`take_submit_quota_v1`); this spares a refused submit all writes.
     `counted_for`, `room`: as in the row, None without one. `recount_in`, `full_in`: seconds until the next recount may
     be made and until the bucket of the rate is full again, negative in the past."""
 
@@ -153,12 +153,12 @@ def take(org_slug: str, arrivals: Arrivals) -> tuple[str, list[Any]]:
     terms = arrivals.terms or QuotaTerms(None, None, 0)
     numbers = ("NULL" if n is None else str(int(n)) for n in (terms.max_queued, terms.per_minute, terms.burst))
     enforced = "false" if arrivals.terms is None else "true"
-    return f"submit_quota_take(%s, %s::integer, {enforced}, {', '.join(numbers)})", [org_slug, arrivals.jobs]
+    return f"take_submit_quota_v1(%s, %s::integer, {enforced}, {', '.join(numbers)})", [org_slug, arrivals.jobs]
 
 
 @contextmanager
 def short_quotas() -> Iterator[None]:
-    """Raise QuotaChanged for a quota that `submit_quota_take` finds short inside."""
+    """Raise QuotaChanged for a quota that `take_submit_quota_v1` finds short inside."""
     try:
         yield
     except DatabaseError as error:
@@ -173,7 +173,7 @@ def recount(org_slug: str) -> None:
     Waits for submits of the organization that are about to commit. Does nothing before the time of the next recount."""
     with transaction.atomic(durable=True), connection.cursor() as cursor:
         cursor.execute(
-            "SELECT submit_quota_recount(o.slug, p.max_queued)"
+            "SELECT recount_submit_quota_v1(o.slug, p.max_queued)"
             "  FROM runtime_jobs_organization o JOIN runtime_jobs_plan p ON p.id = o.plan_id WHERE o.slug = %s",
             [org_slug],
         )
@@ -193,7 +193,7 @@ def room_of(organization: Organization) -> Room:
 def waiting_jobs(org_slug: str) -> int:
     """Count the jobs of the organization that wait. Reads each of them."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT submit_quota_waiting(%s)", [org_slug])
+        cursor.execute("SELECT count_waiting_jobs_v1(%s)", [org_slug])
         return int(cursor.fetchone()[0])
 
 

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db.models import Q
 
 from leases.models import Breaker, BreakerState, Limit
-from leases.scheduling import lanes
+from leases.scheduling import periodic
 from leases.scheduling.fair_share import pools_without_a_share
 from leases.scheduling.plan_limits import organizations_with_changed_priority, organizations_with_stale_plan
 from orchestrator import services
@@ -36,17 +36,17 @@ def sweep_scheduling(*, now: datetime | None = None, thorough: bool = True) -> N
 
 def advance_lanes(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
     """Move the bounds of lanes that claims had no time to move."""
-    return rows.each(lanes.advance_cursor, ({"lane": pk} for pk in lanes.stale_lanes()))
+    return rows.each(periodic.advance_cursor, ({"lane": pk} for pk in periodic.stale_lanes()))
 
 
 def activate_due_queues(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
     """Serve again what was held until a time that has come."""
-    return lanes.activate_due()
+    return periodic.activate_due()
 
 
 def notify_throttled_pools(rows: RowRunner, *, now: datetime | None = None) -> None:  # noqa: ARG001 as every task
     """Wake the workers of pools in which a rate lets a job start again."""
-    lanes.notify_throttled_pools()
+    periodic.notify_throttled_pools()
 
 
 def remove_expired_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
@@ -63,7 +63,7 @@ def evaluate_breakers(rows: RowRunner, *, now: datetime | None = None) -> int:
 
 def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
     """Raise the priority of what has waited long."""
-    return lanes.apply_aging()
+    return periodic.apply_aging()
 
 
 def sync_plan_limits(rows: RowRunner, *, now: datetime | None = None) -> int:

@@ -17,7 +17,7 @@ MAX_QUEUED = 10_000
 SUBMITS_PER_MINUTE = 6_000
 SUBMIT_BURST = 2_000
 MAX_BATCH_JOBS = 64  # less could never take the largest batch
-MAX_SUBMITS_PER_MINUTE = 10_000_000  # keeps the arithmetic of lanes_tokens within 32 bits
+MAX_SUBMITS_PER_MINUTE = 10_000_000  # keeps the arithmetic of bucket_tokens_v1 within 32 bits
 
 
 class Scope(models.TextChoices):

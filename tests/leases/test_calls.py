@@ -10,8 +10,8 @@ from django.db import connection
 from django.db.models import F
 
 from leases.models import Limit, LimitScope
-from leases.scheduling.lanes import advance_cursor, notify_throttled_pools, stale_lanes
 from leases.scheduling.limits import LimitTarget
+from leases.scheduling.periodic import advance_cursor, notify_throttled_pools, stale_lanes
 from orchestrator import services
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason

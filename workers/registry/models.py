@@ -45,6 +45,12 @@ class Pool(models.Model):
         help_text="Order among jobs of equal priority. fair: organizations share by weight, so a backlog of one "
         "delays no other. fifo: the oldest job first.",
     )
+    aging = models.BooleanField(
+        default=True,
+        db_default=True,
+        help_text="Waiting raises the priority of a job (setting AGING_SECONDS). "
+        "Off: strict order by priority; a job of low priority may starve.",
+    )
     trusts_lease_ids = models.BooleanField(
         "allow unauthenticated runners",
         default=False,

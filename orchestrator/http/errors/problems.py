@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
-from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError
+from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 from psycopg_pool import PoolTimeout
@@ -48,6 +48,8 @@ TITLES = {
 }
 
 _UNIQUE_VIOLATION = "23505"
+# Undefined function, column and table: this process is newer than the schema, or has a bug. Both are logged as errors.
+_SCHEMA_MISMATCH = frozenset({"42883", "42703", "42P01"})
 
 
 class ApiError(Exception):
@@ -127,7 +129,7 @@ def map_exception(error: Exception) -> ApiError | None:
         case exceptions.APIException():
             return _of_framework(error)
         case DatabaseError() | InterfaceError():
-            return _of_database(error)
+            return _of_schema(error) or _of_database(error)
     return next((ApiError(*meaning) for kind, meaning in _MEANINGS.items() if isinstance(error, kind)), None)
 
 
@@ -212,3 +214,11 @@ def _of_database(error: Exception) -> ApiError | None:
         case IntegrityError() if state == _UNIQUE_VIOLATION:
             return ApiError(409, "conflict", "Another request was quicker, or there is such a thing already.")
     return None
+
+
+def _of_schema(error: Exception) -> ApiError | None:
+    if not isinstance(error, ProgrammingError) or getattr(error.__cause__, "sqlstate", None) not in _SCHEMA_MISMATCH:
+        return None
+    log.error("the database schema does not match this release: run `manage.py migrate`", exc_info=error)
+    detail = "The database schema does not match this release. An operator must run `manage.py migrate`."
+    return ApiError(503, "database_unavailable", detail, headers={"Retry-After": "10"})

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from leases.sql_functions import are_functions_current
 from orchestrator.http.client_ip import is_direct_loopback
 from orchestrator.http.errors.problems import ApiError, as_response
 from orchestrator.http.observability.metrics import registry
@@ -47,8 +48,9 @@ def alive(_request: HttpRequest) -> HttpResponse:
 
 @for_reading
 def ready(_request: HttpRequest) -> HttpResponse:
-    """Database, migrations, clock: 200 if all are well, else 503 with what is wrong; `overloaded` where the database is
-    there and this process found no connection to it, or no answer in time."""
+    """Database, migrations, SQL functions, clock: 200 if all are well, else 503 with what is wrong.
+
+    `overloaded` where the database is there and this process found no connection to it, or no answer in time."""
     wrong = _wrong()
     return JsonResponse({"status": "unready" if wrong else "ready", "wrong": wrong}, status=503 if wrong else 200)
 
@@ -72,7 +74,9 @@ def _may_scrape(request: HttpRequest) -> bool:
 
 def _wrong() -> list[str]:
     try:
-        return _silent_clock() if _is_migrated() else ["migrations"]
+        if not _is_migrated():
+            return ["migrations"]
+        return _silent_clock() if are_functions_current() else ["sql_functions"]
     except (DatabaseError, InterfaceError) as error:
         return ["database" if is_database_unavailable(error) else "overloaded"]
 

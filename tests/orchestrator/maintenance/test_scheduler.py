@@ -8,7 +8,7 @@ from psycopg.errors import AdminShutdown, ConnectionFailure, DeadlockDetected, D
 
 from config.databases import TIMEOUTS
 from leases.models import Lease, Limit, LimitScope
-from leases.scheduling import lanes
+from leases.scheduling import periodic
 from leases.scheduling.limits import LimitTarget
 from leases.states import OPEN
 from orchestrator import services
@@ -237,7 +237,7 @@ def test_a_piece_that_cannot_be_done_keeps_no_other_from_its_turn(monkeypatch, c
     def locked():
         raise OperationalError("lock timeout") from LockNotAvailable()
 
-    monkeypatch.setattr(lanes, "activate_due", locked)
+    monkeypatch.setattr(periodic, "activate_due", locked)
     assert Scheduler(period=1).round()
     assert not Limit.objects.exists()
     assert "task activate_due_queues failed" in caplog.text

@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 
 from leases.models import Lane, LaneQueue, LaneShare, LimitScope
-from leases.scheduling import lanes
+from leases.scheduling import periodic
 from leases.scheduling.fair_share import enable_fair_share as begin_to_share
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
@@ -128,7 +128,7 @@ class TestPolicies:
         share()
         submit(project("crowd"), 60, now=database_now() - timedelta(hours=hours))
         served(worker, 20)
-        lanes.apply_aging()
+        periodic.apply_aging()
         for number in range(9):
             submit(project(f"small-{number}"), 10)
         places = [place for place, org in enumerate(served(worker, 99), start=1) if org != "crowd"]
@@ -140,14 +140,14 @@ class TestPolicies:
         now = database_now()
         submit(project("low", priority=50), 1, now=now - timedelta(hours=3.5))
         submit(project("team"), 2, now=now)
-        lanes.apply_aging()
+        periodic.apply_aging()
         assert served(worker, 2) == ["low", "team"]
 
     def test_a_turn_that_was_had_counts_also_behind_a_head_that_is_not_for_all(self, worker):
         share()
         submit(project("old"), 3, now=database_now() - timedelta(hours=3))
         Job.objects.filter(pk=Job.objects.earliest("pk").pk).update(excluded_workers=[worker.worker_id])
-        lanes.apply_aging()
+        periodic.apply_aging()
         assert take(worker) == "old"
         submit(project("new"), 1)
         assert take(worker) == "new"

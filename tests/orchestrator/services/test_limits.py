@@ -10,8 +10,8 @@ from django.db import connection, transaction
 from leases.advisory_locks import JOBS_OF_ADDRESS, advisory_xact_lock
 from leases.models import Lane, LaneProfile, LaneQueue, Lease, Limit, LimitKind, LimitScope, LimitSlot
 from leases.scheduling.claims import claim_jobs
-from leases.scheduling.lanes import advance_cursor, stale_lanes
 from leases.scheduling.limits import LimitTarget, set_limit
+from leases.scheduling.periodic import advance_cursor, stale_lanes
 from orchestrator import services
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, OperatorEvent
@@ -204,7 +204,7 @@ def test_a_job_that_is_submitted_while_a_claim_finds_the_lane_empty_is_found():
             job = Job.objects.get()
             with connection.cursor() as cursor:
                 cursor.execute(
-                    "SELECT lanes_end('{}', %s::bigint[], %s::integer[], %s::timestamptz[])",
+                    "SELECT release_and_enqueue_v1('{}', %s::bigint[], %s::bigint[], %s::timestamptz[])",
                     [[job.pk + 10**6], [lane.pk], [job.created_at]],
                 )
             entered.set()
@@ -290,7 +290,7 @@ def test_a_place_that_a_claim_has_in_its_hands_is_not_given_to_another_job():
 
     def hand_on():
         with connection.cursor() as cursor:
-            cursor.execute("SELECT lanes_hand_on(%s)", [limit.pk])
+            cursor.execute("SELECT reassign_overflow_slots_v1(%s)", [limit.pk])
         connection.close()
 
     with ThreadPoolExecutor(1) as pool:

@@ -14,7 +14,7 @@ import requests
 from django.db import connection
 
 from leases.models import Lease
-from leases.scheduling.lanes import sql
+from leases.sql_functions import read_sql
 from orchestrator import services
 from orchestrator.maintenance.leases import sweep
 from runtime_jobs.models import Job
@@ -61,14 +61,14 @@ def call(pool="shared-linux"):
 
 
 @contextlib.contextmanager
-def unheard(function):
-    """A database whose function calls on a channel on which nobody listens."""
+def unheard(file):
+    """Let the functions of a file notify a channel without listeners."""
     with connection.cursor() as cursor:
-        cursor.execute(sql(function).replace("pg_notify('lanes'", "pg_notify('nobody'"))
+        cursor.execute(read_sql(file).replace("pg_notify('lanes'", "pg_notify('nobody'"))
         try:
             yield
         finally:
-            cursor.execute(sql(function))
+            cursor.execute(read_sql(file))
 
 
 def number(server, name):
@@ -133,7 +133,7 @@ def test_work_is_handed_out_by_all_processes(server, project, database_url, tmp_
 
 
 def test_a_call_that_is_lost_costs_a_wait_and_no_job(server, project):
-    with ThreadPoolExecutor() as threads, unheard("lanes_show"):
+    with ThreadPoolExecutor() as threads, unheard("v1/release.sql"):
         waiting = threads.submit(claim, server, WorkerFactory(), 30)
         waiting_at(server, 1)
         polled = looks(server, "polled", "work")
