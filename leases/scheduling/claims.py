@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection
 
@@ -77,9 +78,9 @@ def claim_jobs(offer: Offer, *, most: int = 1) -> tuple[list[Job], ClaimResult]:
     """Move up to `most` of the next jobs for this offer to `leased` under new fences, and return them.
 
     Each row comes with `at`, the database's clock after its lock. The result has to be settled last."""
-    values = [offer.pool, list(offer.job_types), offer.isolations, sorted(offer.offers), offer.worker_id, most]
+    matching: list[Any] = [list(offer.job_types), offer.isolations, sorted(offer.offers)]
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, values)
+        cursor.execute(_CLAIM, [offer.pool, *matching, offer.worker_id, most])
         rows = cursor.fetchall()
     ids = [key for kind, key, _ in rows if kind == "job"]
     return _jobs(ids), ClaimResult(ids, rows)
