@@ -1,6 +1,6 @@
 """The suite's PostgreSQL: the one that DATABASE_URL names, else a throw-away cluster of this run's own.
 
-Several runs may go on at the same time. The cluster is started by the first test that needs it, and stopped and deleted
+Several runs may take place at the same time. The cluster is started by the first test that needs it, and stopped and deleted
 by its keeper when this process ends, whatever ends it.
 """
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-# Before anything reads the settings; that is why the name of their module stands here and not in pyproject.toml, from
+# Before anything reads the settings; that is why the name of their module is here and not in pyproject.toml, from
 # where pytest-django would load them before this file.
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
 GIVEN = bool(os.environ.get("DATABASE_URL") or os.environ.get("DATABASE_URL_FILE"))
@@ -34,7 +34,7 @@ def pytest_configure() -> None:
     """Load the settings, so that pytest-django sees a Django project."""
     from django.conf import settings  # noqa: PLC0415 - after the environment
 
-    # Tests that commit are cleaned up by TRUNCATE, which the trail's guard refuses everyone else.
+    # Tests that commit are cleaned up by TRUNCATE, which the trigger of the event history refuses to all other code.
     settings.DATABASES["default"]["OPTIONS"]["options"] += " -c orchestrator.maintenance=truncate"
 
 
@@ -44,7 +44,7 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(STATE_DIR, ignore_errors=True)
 
 
-# Left to `make test`: real processes, servers, browsers and sandboxes, races, and every door with every bad input.
+# Left to `make test`: real processes, servers, browsers and sandboxes, races, and every API with every bad input.
 SLOW = (
     *(
         "config/test_embedded_postgres",
@@ -76,8 +76,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> xdist_groupi
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow; skip what needs root, by that name, for an ordinary user; say what several processes begin
-    with."""
+    """Mark slow tests, skip tests that need root for an ordinary user, and name what several processes begin with."""
     for item in items:
         file = str(item.path.relative_to(Path(__file__).parent))
         if file.startswith(SLOW):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from django.apps import apps
 from django.db import connection
 
-# When a worker was last heard of may change with any call it makes, also with one that is refused.
+# `last_seen_at` of a worker may change with any call it makes, also with one that is refused.
 _NOT_COMPARED = "last_seen_at"
 # How many jobs an organization may still submit is counted anew by submits, also by one that is refused.
 _COUNTED = "submit_quotas"

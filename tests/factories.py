@@ -1,4 +1,4 @@
-"""Rows for tests. Tenants and workers are made; jobs and leases go through the verbs, so that they are legal."""
+"""Creates rows for tests: tenants and workers directly, jobs and leases by the operations, so that they are legal."""
 
 from datetime import datetime
 from typing import Any

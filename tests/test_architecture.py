@@ -149,7 +149,7 @@ def test_only_the_claim_writes_a_state_in_sql():
 
 
 def test_only_what_a_verb_has_decided_is_stored():
-    """`storing` writes whatever it is given, a state too: the verbs give it theirs, and nobody else anything."""
+    """`bulk_write` stores whatever it is given, states included, so only operations may call it."""
     users = {
         name for name, tree in MODULES.items() if "orchestrator.services.unit_of_work.bulk_write" in set(imports(tree))
     }

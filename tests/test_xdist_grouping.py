@@ -34,7 +34,7 @@ def test_the_groups_come_first():
 
 
 def test_the_plugin_asks_for_it():
-    """It goes back to its own ways without a word. By those, of four tests each process has two."""
+    """Without the setting the plugin uses its own grouping silently: two of four tests for each process."""
     command = [sys.executable, "-m", "pytest", "--numprocesses", "2", "-v", "-p", "no:cacheprovider"]
     told = subprocess.run(
         [*command, f"{__file__}::{test_a_test_goes_with_its_group_or_its_file.__name__}"],

@@ -30,8 +30,11 @@ def place_of(nodeid: str) -> int:
 
 
 class Distribution(LoadScopeScheduling):
-    """Groups by the names of the files. The plugin's own way by marks writes the group into a private attribute of the
-    test's name, which this pytest has no more: marked tests ran anywhere."""
+    """Groups tests by the names of their files.
+
+    The plugin's own grouping by marks writes the group into a private attribute of the test's name. This pytest has no
+    such attribute, so marked tests ran anywhere.
+    """
 
     def __init__(self, config, log=None) -> None:
         super().__init__(config, log)

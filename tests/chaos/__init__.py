@@ -1,1 +1,1 @@
-"""A whole installation under fire. In tests/, because it is no part of the product and stands on the tests' factories."""
+"""Runs a whole installation under faults. This is part of `tests/` because it uses the tests' factories."""

@@ -1,5 +1,4 @@
-"""Clients that submit and cancel through the bad network, insist until they are answered, and write down what was
-acknowledged."""
+"""Clients that submit and cancel through the bad network, repeat until answered, and record what was acknowledged."""
 
 from __future__ import annotations
 
@@ -29,8 +28,10 @@ def path_of(body: dict[str, Any]) -> str:
 
 @dataclass
 class Ledger:
-    """What the server has acknowledged: key -> job, and the jobs whose cancel was taken. `wrong`: answers that no
-    fault excuses."""
+    """The acknowledgements of the server: job by key, and the jobs whose cancel was accepted.
+
+    `wrong` are answers that no fault excuses.
+    """
 
     submitted: dict[str, str] = field(default_factory=dict)
     canceled: set[str] = field(default_factory=set)

@@ -1,5 +1,8 @@
-"""The processes of an installation, which can be killed and started again. None of them outlives this process: the
-kernel kills each when the thread that started it ends, so all are started from the main thread."""
+"""The processes of an installation, which can be killed and started again.
+
+None of them outlives this process: the kernel kills each when the thread that started it ends, so all are started from
+the main thread.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class Part:
         return self.process is not None and self.process.poll() is None
 
     def signal(self, number: signal.Signals) -> bool:
-        """Whether there was anybody to hear it."""
+        """Return whether the process was alive."""
         if self.process is None or not self.lives:
             return False
         self.process.send_signal(number)
@@ -113,7 +116,7 @@ class Postgres:
         return found is not None
 
     def ask(self, question: str, *values: object) -> tuple[object, ...] | None:
-        """The first row, or None while nobody answers."""
+        """Return the first row, or None while the database is down."""
         try:
             with psycopg.connect(self.url, connect_timeout=2, options="-c statement_timeout=3s") as connection:
                 return connection.execute(question, values).fetchone()  # type: ignore[call-overload]

@@ -1,6 +1,6 @@
 """A network that loses and repeats: between the callers and the server, one request a connection.
 
-It knows as much of HTTP as it needs to tell where a request ends."""
+It knows as much of HTTP as it needs to find the end of a request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONNECTION = re.compile(rb"\r\nconnection: [^\r]*", re.IGNORECASE)
 # What may happen to a request, and how often; otherwise it passes.
 FATES = {"request lost": 0.01, "answer lost": 0.03, "sent twice": 0.03, "delayed": 0.03}
 LONGEST_DELAY = 1.5
-TWICE_SECONDS = 10.0  # that the second of two waits for an answer nobody hears
+TWICE_SECONDS = 10.0  # for which the second of two waits for a response that no client reads
 
 
 class Proxy:
@@ -110,7 +110,7 @@ class Proxy:
 
 
 async def _unless(gone: asyncio.Future[Any], coming: Coroutine[Any, Any, bytes]) -> bytes:
-    """What comes, or nothing once the caller has gone."""
+    """Return what arrives, or nothing after the client has disconnected."""
     piece = asyncio.ensure_future(coming)
     await asyncio.wait({piece, gone}, return_when=asyncio.FIRST_COMPLETED)
     if piece.done():

@@ -1,4 +1,4 @@
-"""What a run has left behind, against what was promised during it."""
+"""Compares what a run has left behind with what was promised during it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOUBLE = """
     UNION
     SELECT root_job_ulid FROM runtime_jobs WHERE state = 'succeeded' GROUP BY root_job_ulid HAVING count(*) > 1
 """
-# Runs whose job ended otherwise before their worker could say so: nobody's result.
+# Runs whose job ended otherwise before their worker reported: results of no job.
 ORPHANS = """
     SELECT count(*) FROM ingest_runs r LEFT JOIN runtime_jobs j ON j.ingest_run_id = r.run_id WHERE j.id IS NULL
 """

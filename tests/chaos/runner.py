@@ -43,7 +43,7 @@ class Recovery:
 
 @dataclass
 class Site:
-    """What the tenants of the run are: a client's token, what it may submit, and each worker's file and options."""
+    """The tenants of the run: a client's token, what it may submit, and each worker's file and options."""
 
     token: str
     bodies: list[dict[str, Any]]
@@ -158,7 +158,7 @@ class Fire:
                 self.room.set()
 
     def open_jobs(self) -> int | None:
-        """How many have not ended, or None while the database is away."""
+        """Count the jobs that have not ended; None while the database is down."""
         row = self.postgres.ask("SELECT count(*) FROM runtime_jobs WHERE finished_at IS NULL")
         return None if row is None else int(str(row[0]))
 
@@ -266,7 +266,7 @@ class Fire:
 
 
 def _until(true: Callable[[], bool], seconds: float) -> None:
-    """Look again and again. Raises TimeoutError."""
+    """Poll until the condition holds. Raises TimeoutError."""
     until = time.monotonic() + seconds
     while not true():
         if time.monotonic() > until:
@@ -280,7 +280,7 @@ def _free_port() -> int:
 
 
 def audit(environment: dict[str, str]) -> list[str]:
-    """What `manage.py audit --chains` says is broken."""
+    """Return what `manage.py audit --chains` reports as broken."""
     done = subprocess.run(
         manage("audit", "--chains"), cwd=paths.BASE_DIR, env=environment, capture_output=True, text=True, check=False
     )

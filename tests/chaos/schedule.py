@@ -1,4 +1,4 @@
-"""What breaks when: all of it follows from the seed, so that the same seed breaks the same things at the same times."""
+"""Plans the faults of a run from its seed, so that one seed causes the same faults at the same times."""
 
 from __future__ import annotations
 

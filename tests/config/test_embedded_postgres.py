@@ -104,7 +104,7 @@ def lasting() -> Iterator[Users]:
     users = Users(Path(tempfile.mkdtemp(prefix="rto-pg-")))
     yield users
     users.kill_all()
-    eventually(lambda: removed(users.state))  # a process leaves /proc a moment before it leaves its locks
+    eventually(lambda: removed(users.state))  # a process leaves /proc shortly before it releases its locks
 
 
 def test_the_last_user_out_stops_the_server(users):

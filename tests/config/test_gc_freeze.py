@@ -1,4 +1,4 @@
-"""What a server has loaded when it begins is no business of its garbage collector."""
+"""Objects that a server has loaded at its start are excluded from garbage collection."""
 
 import gc
 import os

@@ -19,7 +19,7 @@ def modes(path: Path) -> dict[Path, int]:
 
 @pytest.fixture
 def unreachable(tmp_path: Path) -> Path:
-    """A folder as /root is: nobody else may walk through it."""
+    """Make a folder with the mode of /root: no other user may pass it."""
     folder = tmp_path / "private"
     folder.mkdir(mode=0o700)
     return folder

@@ -17,7 +17,7 @@ OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg
 
 @pytest.fixture
 def other():
-    """A connection of nobody's pool to the same database."""
+    """Open a connection to the same database outside of any pool."""
     parameters = connection.get_connection_params()
     given = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters}
     with psycopg.connect(**given, autocommit=True) as opened:

@@ -1,4 +1,4 @@
-"""What stands in the environment reaches the settings, as it was meant."""
+"""Environment variables reach the settings with the intended values."""
 
 import json
 import os

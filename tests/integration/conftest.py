@@ -163,7 +163,7 @@ class Yard:
         return found
 
     def story(self, job: Job) -> str:
-        """What happened so far, for whoever reads a failed test."""
+        """Return what happened so far, for readers of a failed test."""
         trail = JobEvent.objects.filter(job_id=job.job_ulid).order_by("seq")
         lines = [f"{event.created_at:%T.%f} {event.event_type} {event.to_state or ''}" for event in trail]
         leases = Lease.objects.filter(job_id=job.job_ulid).order_by("fence")

@@ -54,7 +54,7 @@ class Wire:
             key.data.sendall(piece)
             if key.fileobj is caller and b"COMMIT" in piece and self._losing.is_set():
                 self._losing.clear()
-                server.recv(1 << 16)  # it is committed now, and nobody will hear of it
+                server.recv(1 << 16)  # it is committed now, and the response is dropped
                 self.lost += 1
                 return False
         return True

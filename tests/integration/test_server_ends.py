@@ -1,4 +1,4 @@
-"""A server that is told to stop answers what it has begun, and takes nothing new (fault 61)."""
+"""A server that receives SIGTERM answers the requests that it has begun and accepts no new ones (fault 61)."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor

@@ -109,7 +109,9 @@ def test_a_worker_killed_before_its_word_was_taken_tells_it_in_its_next_life(yar
 
 def test_a_cancel_stops_the_step_that_runs(yard: Yard) -> None:
     mark = marked_sleep(60)
-    policy = steps_policy(**TIMINGS | {"lease_ttl_seconds": 30, "heartbeat_interval_seconds": 1})  # hears of it soon
+    policy = steps_policy(
+        **TIMINGS | {"lease_ttl_seconds": 30, "heartbeat_interval_seconds": 1}
+    )  # so that it learns of the cancel soon
     job = submitted_steps(yard.project, policy=policy, steps=(f"sleep {mark}", "echo never"))
     yard.start(yard.enrol("one"), engine="bubblewrap")
     yard.until(job, lambda found: found.state == "executing")

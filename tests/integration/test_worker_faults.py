@@ -39,7 +39,7 @@ def log_of(job_ulid: str) -> bytes:
 
 
 def left(yard: Yard, folder: str) -> list[Path]:
-    """What the worker called one has there."""
+    """Return what the worker has at this path."""
     return list((yard.root / "one" / folder).iterdir())
 
 
@@ -86,7 +86,7 @@ def test_a_worker_killed_around_ingest_s_answer_delivers_the_same_run_after_its_
     job = yard.submit("null", "print=x", "exit=0", ttl=LONG)
     token = yard.enrol("one")
     assert yard.start(token, ORCH_FP=f"{failpoint}=kill").end() == -signal.SIGKILL
-    # A server that sees in time that nobody listens any more stores nothing.
+    # A server that sees in time that the client has disconnected stores nothing.
     if failpoint != "worker.upload.sent":
         assert Run.objects.count() == 1
     before = list(Run.objects.values_list("run_id", flat=True))
@@ -128,7 +128,7 @@ def test_a_worker_killed_before_it_acknowledged_costs_no_attempt(yard: Yard, fai
         assert queued.state == "queued"
     yard.start(token)
     done = yard.ended(job)
-    # A server that sees in time that nobody listens any more grants nothing.
+    # A server that sees in time that the client has disconnected grants nothing.
     granted_in_vain = done.requeue_count
     assert granted_in_vain == 1 or failpoint == "worker.claim.sent"
     assert (done.public_status, done.attempt, done.fence) == ("uploaded", 1, 1 + granted_in_vain)

@@ -1,4 +1,4 @@
-"""The verbs with one guard taken out, each in its own way. The machine that proves them must find every one."""
+"""The operations with one check removed, each in its own way. The state machine must detect every one."""
 
 from __future__ import annotations
 

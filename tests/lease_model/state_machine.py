@@ -1,4 +1,4 @@
-"""The lease protocol as a state machine over the real verbs and a real PostgreSQL, with a clock that the machine moves.
+"""The lease protocol as a state machine over the real operations and a real PostgreSQL, with a clock that the machine moves.
 
 Every handle that was ever given out stays in the game: stale holders keep talking. After each step the audit is empty;
 what no SQL can say (a final state never changes, a fence rises, a stale call changes nothing) is remembered here."""
@@ -43,7 +43,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.example = transaction.atomic()
-        self.example._from_testcase = True  # the verbs ask for a transaction of their own
+        self.example._from_testcase = True  # the operations open a transaction of their own
         self.example.__enter__()
         self.now = datetime(2026, 3, 17, 20, tzinfo=UTC)
         self.ended: dict[str, str] = {}
@@ -214,7 +214,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @invariant()
     def audit_is_empty(self) -> None:
-        """What has not changed needs no second look."""
+        """Audit only after a change."""
         now = images()
         if now != self.seen:
             assert [str(finding) for finding in run_audit()] == []
@@ -240,7 +240,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.ended |= {job: state for job, state in states.items() if state in FINAL_STATES}
 
     def speak(self, handle: Claimed, say: Any, **kwargs: Any) -> Any:
-        """Say something as the holder. If the lease does not count any more, only its own last word may be repeated."""
+        """Send a message as the holder. Of a lease that is not valid any more, only its own final message may be repeated."""
         before, counts, lease = images(), self.counts(handle), Lease.objects.get(pk=handle.lease.pk)
         answer = self.attempt(
             lambda: say(lease_ulid=handle.lease.lease_ulid, worker=handle.lease.worker, now=self.now, **kwargs)

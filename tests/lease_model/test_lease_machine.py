@@ -1,7 +1,8 @@
 """Random stories of the lease protocol, each step audited. `PROOF_EXAMPLES`, `PROOF_STEPS` and `PROOF_SEED` change them.
 
-And a test of this test: with any one guard taken out of the verbs the machine must fail, not by luck: chance seldom tells
-the stories of `stories.py`, and without them most mutants lived through hundreds of random ones."""
+A test of this test: with any one check removed from the operations the machine must fail, and not by chance. Random
+sequences seldom reach the scenarios of `scenarios.py`: without them most mutants survived hundreds of sequences.
+"""
 
 import os
 import random
@@ -49,6 +50,6 @@ def test_every_mutant_dies(mutant, monkeypatch):
 def _breaks(story) -> bool:
     try:
         tell(story)
-    except Exception:  # noqa: BLE001 - an assertion, or what a verb or the database has refused
+    except Exception:  # noqa: BLE001 - an assertion, or what an operation or the database has refused
         return True
     return False

@@ -1,4 +1,4 @@
-"""Who waits is called when a lane becomes servable, and not for a job that joins others."""
+"""Waiting workers are notified when a lane becomes servable, and not for a job that joins others."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What jobs leave in the scheduler's tables goes again, and no job goes with it."""
+"""Idle lanes, queues and limits are deleted, and no job is lost by it."""
 
 import threading
 from datetime import timedelta
@@ -43,7 +43,7 @@ def worker(db):
 
 
 def prune(rounds: int = 3) -> int:
-    """Everything that idles at this moment: the first round only marks it."""
+    """Delete everything that is idle now: the first round only marks it."""
     return sum(IdlePruner().advance(batches=100, idle_for=NOW) for _ in range(rounds))
 
 

@@ -1,4 +1,4 @@
-"""Submit quotas: no more waiting jobs and no faster submits than a plan allows, whoever submits at the same moment."""
+"""Submit quotas: no more waiting jobs and no faster submits than a plan allows, also under concurrent submits."""
 
 import threading
 
@@ -59,7 +59,7 @@ def refusal(act) -> LifecycleError:
 
 
 def at_once(count, act):
-    """Run `act` on so many connections at the same moment; return what each returned or raised."""
+    """Run `act` on so many connections at the same time; return what each returned or raised."""
     barrier, answers = threading.Barrier(count), [None] * count
 
     def run(place):

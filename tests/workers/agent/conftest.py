@@ -1,4 +1,4 @@
-"""What the agent's tests share: a scripted server, a lease, a client, a repository to check out."""
+"""Fixtures of the agent's tests: a scripted server, a lease, a client, a repository to check out."""
 
 from __future__ import annotations
 

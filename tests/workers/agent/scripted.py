@@ -1,4 +1,4 @@
-"""A small real HTTP server that answers as a test tells it to, well or badly, and remembers what it was asked."""
+"""A small real HTTP server that gives the responses of a test, good or bad, and records the requests."""
 
 from __future__ import annotations
 
@@ -100,9 +100,10 @@ class _Server(ThreadingHTTPServer):
 
 
 class ScriptedServer:
-    """`on(verb, *answers)`: given in turn, the last one again and again. Without: 200 {} (a claim: 204).
+    """Gives the responses set by `on` in turn and repeats the last one; otherwise 200 {} (a claim: 204).
 
-    `tls`: with CERTIFICATE."""
+    `tls`: with CERTIFICATE.
+    """
 
     def __init__(self, *, tls: bool = False) -> None:
         self._scheme = "https" if tls else "http"

@@ -50,7 +50,7 @@ def log_of(server: ScriptedServer) -> bytes:
 
 
 def left(bench: WorkerContext) -> list[str]:
-    """What is still on the disk."""
+    """Return what is still on the disk."""
     return sorted(path.name for place in (bench.folder.jobs, bench.folder.spool) for path in place.iterdir())
 
 
@@ -486,7 +486,7 @@ def test_what_is_no_run_is_not_sent_again(bench: WorkerContext, server: Scripted
 
 
 class Unwanted(NullEngine):
-    """An engine that nobody should ask to run anything."""
+    """An engine that must not run anything."""
 
     asked = False
 

@@ -27,7 +27,7 @@ class Clock:
 
 
 class Answers:
-    """Stands in for the client: each heartbeat takes the next of `answers`, and `costs` seconds."""
+    """Replaces the client: each heartbeat takes the next of `answers`, and `costs` seconds."""
 
     def __init__(self, clock: Clock, *answers: HeartbeatResponse | Exception, costs: float = 0.0) -> None:
         self._clock = clock

@@ -108,7 +108,7 @@ def test_a_chunk_whose_answer_was_lost_is_there_once() -> None:
 
 
 def test_a_server_that_is_ahead_is_followed() -> None:
-    # As after a lost answer to a chunk that somebody else counted, too.
+    # As after a lost response to a chunk that another call counted, too.
     numbers = []
 
     def send(seq: int, chunk: bytes) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py runworker` as a real process with real signals. Its database setting cannot connect, and nobody notices."""
+"""`manage.py runworker` as a real process with real signals. Its database setting cannot connect, to no effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def database() -> Iterator[socket.socket]:
 def start(
     server: ScriptedServer, token_file: Path, open_dir: Path, tmp_path: Path, database: socket.socket
 ) -> Iterator[Start]:
-    """Start a worker against the scripted server; the null engine unless told otherwise. None outlives the test."""
+    """Start a worker against the scripted server; the null engine unless the test names another. None outlives the test."""
     started: list[WorkerProcess] = []
     environment = {
         "STATE_DIR": str(tmp_path / "state"),

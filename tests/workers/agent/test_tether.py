@@ -128,7 +128,7 @@ def test_the_group_dies_with_a_killed_worker(open_dir: Path) -> None:
 
 
 def test_a_group_whose_worker_is_gone_before_it_began_does_nothing(open_dir: Path) -> None:
-    # The shell is told another parent than it has, as if the worker had died in between.
+    # The shell gets another parent than it has, as if the worker had died in between.
     command = ["/bin/sh", "-c", subprocesses.SHELL, "tether", "1", "touch", str(open_dir / "ran")]
     assert subprocess.run(command, check=False).returncode == 1
     assert not (open_dir / "ran").exists()

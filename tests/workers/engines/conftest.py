@@ -15,7 +15,7 @@ from tests.workers.engines.upstreams import Upstream
 from workers.engines import engine_named
 from workers.engines.contract import RunLimits, RunResult, RunSpec, StopSignal
 
-# Other suites may run on this machine at the same time: uids of our own, and nobody's.
+# Other suites may run on this machine at the same time: uids of our own.
 FIRST_UID = 200_000 + os.getpid() % 5000 * 200
 REAL = ("bubblewrap", "restricted")
 SMALL = RunLimits(memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, output_bytes=1 << 20, trace_bytes=8 << 20)
@@ -23,7 +23,7 @@ SMALL = RunLimits(memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, out
 
 @dataclass
 class Run:
-    """What came of one run."""
+    """The outcome of one run."""
 
     ended: RunResult
     output: str
@@ -150,7 +150,7 @@ def _is_volume(line):
 
 @pytest.fixture
 def unchanged_machine(engines):  # their check enters a mount namespace, once
-    """What a job attacks is the same afterwards."""
+    """Check that what a job attacks is the same afterwards."""
     before = host_state()
     yield
     after = host_state()

@@ -1,4 +1,4 @@
-"""What the attacks are made of: perl that makes any system call and says what came of it, and a few bytes of machine."""
+"""Programs for attacks: perl that makes any system call and prints its result, and a few bytes of machine code."""
 
 import struct
 
@@ -33,5 +33,5 @@ def program_64(code: bytes) -> bytes:
     return header + segment + code
 
 
-# getpid by the door for 32-bit programs, then exit(0): a filter that looks at numbers alone would take it for another.
+# getpid by the entry point for 32-bit programs, then exit(0): a filter that looks at numbers alone would take it for another.
 INT80 = program_64(bytes.fromhex("b814000000 cd80 b83c000000 31ff 0f05"))

@@ -80,7 +80,7 @@ print "taken\n" if -s $file;
 
 
 def results(data: bytes) -> dict[str, int]:
-    """What each forbidden call returned in the foreign process: a descriptor or key, or a negative errno."""
+    """Return what each forbidden call returned in the foreign process: a descriptor or key, or a negative errno."""
     return dict(zip(FORBIDDEN, struct.unpack(f"<{len(FORBIDDEN)}q", data), strict=True))
 
 

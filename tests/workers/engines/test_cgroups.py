@@ -73,7 +73,7 @@ def test_version_2_steps_aside_when_it_is_alone(tmp_path, monkeypatch):
 
     def switch_on(group):
         tried.append(group)
-        return len(tried) != 1  # busy, as long as a process stands in the way
+        return len(tried) != 1  # busy, as long as a process is in the group
 
     monkeypatch.setattr(cgroups, "_switch_on", switch_on)
     assert cgroups.find(info).version == 2

@@ -1,4 +1,4 @@
-"""What the start-up checks find: nothing on a machine that is well, and each guard when it is taken away."""
+"""The start-up checks find nothing on a sound machine, and each protection that is removed."""
 
 import os
 import tempfile
@@ -243,7 +243,7 @@ def test_spare_slots_are_for_checks_only(engine):
 
 @pytest.mark.root
 def test_a_uid_of_somebody_is_not_used(monkeypatch):
-    engine = engine_named("bubblewrap", first_uid=65534)  # nobody, who may run other things
+    engine = engine_named("bubblewrap", first_uid=65534)  # a system user, who may run other things
     with pytest.raises(EngineUnavailable, match="belongs to the account nobody"), engine.slots.running(0):
         pass
 

@@ -1,4 +1,4 @@
-"""One story, every engine: what `base.py` promises, told with the words that each engine understands."""
+"""Runs one scenario on every engine: what `contract.py` promises, in commands that each engine understands."""
 
 import threading
 import time

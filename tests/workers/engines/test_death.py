@@ -1,4 +1,4 @@
-"""Who dies when somebody is killed: always everybody, within a second, however they tried to stay."""
+"""When any process of a job is killed, all others end within a second, however they tried to stay."""
 
 import os
 import select
@@ -172,7 +172,7 @@ VICTIMS = {
 TABLE = [
     ("bubblewrap", "keeper"),
     ("bubblewrap", "tracer"), ("bubblewrap", "outer_bwrap"), ("bubblewrap", "first_inside"), ("restricted", "tracer"),
-    pytest.param("restricted", "keeper", marks=pytest.mark.root),  # for others: nobody is left who knows them all
+    pytest.param("restricted", "keeper", marks=pytest.mark.root),  # for others no process is left that knows them all
 ]  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def test_a_storm_of_signals_does_not_keep_it_alive(bench):
 
 
 def test_a_worker_that_died_while_it_started_a_sandbox_leaves_none(bench):
-    """Killed at a moment that nobody chose: in the row of programs, in bwrap, in the launcher."""
+    """Killed at random times: among the programs, in bwrap, in the launcher."""
     for hundredths in (0, 1, 3, 6):
         place = bench.place()
         root = Path(__file__).parents[3]

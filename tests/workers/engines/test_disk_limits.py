@@ -28,7 +28,7 @@ MAP = "my $address = syscall 9, 0, 4096, 3, 1, fileno $file, 0; die if $address 
 HOLD_MAPPED = (
     TAKE + f"for (1 .. 12) {{ my $file = take('held', {16 * MIB}) or last; {MAP} unlink 'held'; print 'x' }} sleep 4"
 )
-# Each goes into a socket of our own, is closed here, and is received by nobody.
+# Each goes into a socket of our own, is closed here, and is never received.
 HOLD_IN_FLIGHT = (
     TAKE
     + f"""

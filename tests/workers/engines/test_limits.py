@@ -1,4 +1,4 @@
-"""What one job may use: it ends for its own excess, with the reason named, and nobody else notices."""
+"""A job that exceeds a limit ends with that reason, and other jobs are not affected."""
 
 import threading
 import time

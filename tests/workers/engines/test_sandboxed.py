@@ -1,4 +1,4 @@
-"""What every engine promises that really runs something: the command, its places, its trace."""
+"""Promises of every engine that really runs something: the command, its places, its trace."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Who is whose child, though the numbers inside a pid namespace are not the numbers of the trace."""
+"""The tree of processes is found, although numbers inside a pid namespace are not those of the trace."""
 
 from tests.workers.traced import METADATA, ROOT, ended, line, order, payload_of, recorded, trace
 from workers.engines.contract import MountPoints
@@ -37,7 +37,7 @@ def test_a_silent_thread_is_not_taken_for_the_next_process():
         trace(THREAD + "3", born(4))
         + line('execve("/usr/bin/true", ["true"], 0x1 /* 3 vars */) = 0', pid=531)
         + line("+++ exited with 0 +++", pid=531)
-        + line("+++ exited with 0 +++", pid=530)  # the thread, heard of only at its end
+        + line("+++ exited with 0 +++", pid=530)  # the thread, which appears only at its end
     )
     payload = payload_of(data)
     assert tree(payload) == {ROOT: None, 531: ROOT}
