@@ -1,15 +1,17 @@
 """The disk limit of a job: files without a name, many names, the time between two measurements, inodes, the machine."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.workers.engines.conftest import SMALL
+from tests.workers.engines.conftest import FIRST_UID, REAL, SMALL
 from workers.engines.contract import EngineUnavailable, StopSignal
 from workers.engines.limits import disk, volumes
 from workers.engines.limits.disk import deleted_use, tree_use
@@ -17,6 +19,7 @@ from workers.engines.limits.resource_monitor import Reserve, ResourceMonitor, Tr
 from workers.engines.sandbox import self_test
 
 MIB = 1 << 20
+ROOT = Path(__file__).parents[3]
 
 # take(name, bytes): a file of so many bytes without writing them. The file, or undef.
 TAKE = """
@@ -272,6 +275,16 @@ def test_a_volume_that_is_larger_than_the_limit_does_not_pass_the_self_test(benc
     assert any("limit of disk bytes" in words for words in bench.engine.check().missing)
 
 
+@pytest.mark.root
+def test_the_self_test_leaves_no_volume(bench, monkeypatch, base):
+    """Its slot runs no job: what it mounts would stay for the worker's life."""
+    monkeypatch.setattr(tempfile, "tempdir", str(base))
+    assert bench.engine.check().missing == ()
+    assert bench.engine.volumes is not None
+    assert [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(base) in line] == []
+    assert list(base.iterdir()) == []
+
+
 # --- measuring without a volume -------------------------------------------------------------------------------------------
 
 
@@ -367,3 +380,43 @@ def test_the_largest_job_is_stopped_first(tmp_path):
     finally:
         for one in (large, small):
             one.stop()
+
+
+# --- an ordinary user ---------------------------------------------------------------------------------------------------
+
+ORDINARY = """
+import sys
+from pathlib import Path
+from workers.engines import engine_named
+from workers.engines.contract import RunLimits, RunSpec, StopSignal
+name, workspace, program = sys.argv[1:]
+engine = engine_named(name, reserve_bytes=0, reserve_inodes=0)
+limits = RunLimits(disk_bytes=64 << 20)
+spec = RunSpec(("/usr/bin/perl", "-e", program), Path(workspace), 0, 60.0, limits=limits)
+output = bytearray()
+print(engine.run(spec, output=output.extend, trace=bytes, stop=StopSignal()).kind)
+print(output.decode(), file=sys.stderr)
+"""
+
+
+@pytest.mark.root  # to become another user
+@pytest.mark.parametrize("name", REAL)
+def test_an_ordinary_user_s_worker_measures_what_it_may_not_look_at(base, name):
+    """Without the right to look at mapped files, the growth of the file system decides."""
+    uid = FIRST_UID + 190
+    shutil.copytree(ROOT / "workers", base / "workers", ignore=shutil.ignore_patterns("__pycache__"))
+    workspace = base / "home" / "job"
+    workspace.mkdir(parents=True)
+    for path in (workspace, workspace.parent):
+        os.chown(path, uid, uid)
+    base.chmod(0o755)  # Python lists the directory that it imports from
+    as_user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"]
+
+    def run(*arguments):
+        command = [*as_user, "--bounding-set=-all", "/usr/bin/python3", "-c", *arguments]
+        return subprocess.run(command, check=False, cwd=base, capture_output=True, text=True, timeout=120)
+
+    if run("import enum; enum.StrEnum").returncode:
+        pytest.skip("the system's Python is older than 3.11")
+    done = run(ORDINARY, name, str(workspace), HOLD_MAPPED)
+    assert done.stdout.splitlines()[-1:] == ["disk_full"], done.stderr

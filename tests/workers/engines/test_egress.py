@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import threading
 import time
 
 import pytest
@@ -207,6 +208,33 @@ def test_connections_are_capped(proxy_for, upstream, monkeypatch):
     assert refused.recv(10) == b""
     for end in (*held, refused):
         end.close()
+
+
+def test_the_end_of_the_job_waits_for_a_connection_that_is_about_to_start(proxy_for, monkeypatch):
+    """A thread that has not started cannot be joined: `finish` would raise in place of the job's result."""
+    starting, may_start, ends = threading.Event(), threading.Event(), []
+
+    class SlowThread(threading.Thread):
+        def start(self):
+            starting.set()
+            assert may_start.wait(20)
+            super().start()
+
+    proxy = proxy_for()
+    ours, theirs = socket.socketpair()
+    serving = threading.Thread(target=proxy.serve, args=(theirs,))
+    finishing = threading.Thread(target=lambda: ends.append(proxy.finish()))
+    with ours, monkeypatch.context() as patch:
+        patch.setattr(egress.threading, "Thread", SlowThread)
+        serving.start()
+        assert starting.wait(20)
+        finishing.start()
+        finishing.join(0.2)
+        assert finishing.is_alive()
+        may_start.set()
+        for thread in (serving, finishing):
+            thread.join(20)
+    assert ends == [()]
 
 
 def test_the_end_of_the_job_ends_its_connections(proxy_for, upstream):

@@ -105,7 +105,7 @@ class SandboxEngine(abc.ABC):
                 self.owner,
                 slot,
                 self.directory,
-                self.reset,
+                self._close_volume,
                 has_init=self.has_init,
                 scopes_signals=self.abi >= landlock.SCOPES_SINCE,
             )
@@ -113,7 +113,7 @@ class SandboxEngine(abc.ABC):
                 self.requirements,
                 lambda: self_test.check_isolation(subject),
                 lambda: self_test.check_limits(subject),
-                lambda: self_test.fill_disk(subject),
+                lambda: self_test.check_disk_limits(subject),
                 lambda: self.check_further(slot),
             )
         return EngineCapabilities(self.offered, self._soft_limits(why_not), missing)
@@ -138,6 +138,10 @@ class SandboxEngine(abc.ABC):
     def _run(self, order: RunSpec, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
         with self.environment(order) as site:
             return SandboxRun(site, self.backend(site), output, trace).run(stop)
+
+    def _close_volume(self, slot: int) -> None:
+        if self.volumes:
+            self.volumes.close([slot])
 
     def _find_volumes(self) -> str:
         """Look for volumes once. Returns why there are none, for an operator."""

@@ -31,8 +31,7 @@ from workers.engines.sandbox.pumps import trace_fifo
 from workers.engines.sandbox.run_dirs import RunEnvironment
 
 _SELFTEST = Path(__file__).with_name("self_test.pl").read_text("utf-8")
-_GREEDY = Path(__file__).with_name("greedy.pl").read_text("utf-8")
-_DISK = Path(__file__).with_name("greedy_disk.pl").read_text("utf-8")
+_LIMITS = Path(__file__).with_name("self_test_limits.pl").read_text("utf-8")
 _SECONDS = 10.0
 _DISK_BYTES = 16 << 20
 _EPERM = str(errno.EPERM)
@@ -66,7 +65,7 @@ class EngineUnderTest:
     owner: Callable[[int], int | None]
     slot: int
     directory: Callable[[int, Path, RunLimits], Path]
-    reset: Callable[[int], None]
+    close_volume: Callable[[int], None]
     has_init: bool  # jobs have a pid 1 of their own
     scopes_signals: bool  # Landlock keeps them from signalling processes outside of the job
 
@@ -151,7 +150,7 @@ def _failed(said: dict[str, str]) -> list[tuple[str, str]]:
 def check_limits(subject: EngineUnderTest) -> list[str]:
     """Which limits do not hold."""
     limits = replace(RunLimits(), memory_bytes=64 << 20, processes=16)
-    ended, output, _ = _run(subject, (PERL, "-e", _GREEDY, "48", str(512 << 20)), limits=limits)
+    ended, output, _ = _run(subject, (PERL, "-e", _LIMITS, "memory", "48", str(512 << 20)), limits=limits)
     checks = {
         "the limit of processes does not hold": "processes refused" in output,
         f"the limit of memory does not hold ({ended.kind})": "memory\n" in output and "memory taken" not in output,
@@ -159,25 +158,29 @@ def check_limits(subject: EngineUnderTest) -> list[str]:
     return [words for words, holds in checks.items() if not holds]
 
 
-def fill_disk(subject: EngineUnderTest) -> list[str]:
-    """Whether a job can keep more disk than its limit in files that have no name, or more files than its limit."""
+def check_disk_limits(subject: EngineUnderTest) -> list[str]:
+    """Test whether a job can keep more disk than its limit in files that have no name, or more files than its limit."""
     limits = replace(RunLimits(), disk_bytes=_DISK_BYTES)
-    found = []
-    for what in ("bytes", "files"):
-        said = bytearray()
-        with workspace(None) as place:
-            folder = place.parent
-            folder.chmod(0o711)
-            job = subject.directory(subject.slot, folder, limits) / "disk"
-            job.mkdir(mode=0o700)
-            if (owner := subject.owner(subject.slot)) is not None:
-                os.chown(job, owner, owner)
-            order = RunSpec((PERL, "-e", _DISK, what, str(_DISK_BYTES)), job, subject.slot, _SECONDS, limits=limits)
-            ended = subject.run(order, said.extend, lambda _: None, StopSignal())
-            disk.remove_tree(job)
-        if ended.kind != "disk_full":
-            found.append(f"the limit of disk {what} does not hold ({ended.kind}: {said[-200:]!r})")
-    return found
+    with workspace(None) as place:
+        try:
+            return [words for what in ("bytes", "files") if (words := _fill_disk(subject, place.parent, limits, what))]
+        finally:
+            subject.close_volume(subject.slot)  # no job runs in this slot, and its mount point is about to be removed
+
+
+def _fill_disk(subject: EngineUnderTest, folder: Path, limits: RunLimits, what: str) -> str:
+    output = bytearray()
+    job = subject.directory(subject.slot, folder, limits) / "disk"
+    job.mkdir(mode=0o700)
+    if (owner := subject.owner(subject.slot)) is not None:
+        os.chown(job, owner, owner)
+    argv = (PERL, "-e", _LIMITS, what, str(_DISK_BYTES))
+    order = RunSpec(argv, job, subject.slot, _SECONDS, limits=limits)
+    ended = subject.run(order, output.extend, lambda _: None, StopSignal())
+    disk.remove_tree(job)
+    if ended.kind == "disk_full":
+        return ""
+    return f"the limit of disk {what} does not hold ({ended.kind}: {output[-200:]!r})"
 
 
 def _run(subject: EngineUnderTest, argv: tuple[str, ...], **details: object) -> tuple[RunResult, str, bytes]:
