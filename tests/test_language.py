@@ -41,11 +41,13 @@ BANNED = {
     r"last words?": "final message, last line",
 }
 _BANNED = [(re.compile(rf"\b({words})\b", re.IGNORECASE), better) for words, better in BANNED.items()]
+_CODE = re.compile(r"`[^`\n]*`")  # names, which have rules of their own
 _WRONG_START = re.compile(r"(What|Who|Whose|How|It)\b")
 
-# (file, word in the sense of BANNED, or "" for all): why it may stay.
+# (file or folder, part of a banned word, or "" for all): why it may stay.
 EXCEPTIONS = {
     ("tests/test_language.py", ""): "lists the banned words",
+    ("tests/leases/former_functions/", ""): "functions of earlier commits, letter for letter",
     ("docs/adr/0046-service-modules-are-nouns.md", "verb"): "in the sense of grammar",
     ("docs/adr/README.md", "verb"): "the title of that decision",
 }
@@ -82,14 +84,6 @@ NOT_CLEANED = frozenset(
         "orchestrator/static",
         "runtime_jobs",
         "templates",
-        "tests/orchestrator/admin",
-        "tests/orchestrator/devtools",
-        "tests/orchestrator/http",
-        "tests/orchestrator/ingest",
-        "tests/orchestrator/maintenance",
-        "tests/orchestrator/notifications",
-        "tests/orchestrator/protocols",
-        "tests/orchestrator/services",
         "workers/agent",
         "workers/engines",
         "workers/registry",
@@ -132,7 +126,7 @@ def texts_of_python(source: str, *, messages: bool = True) -> Iterator[tuple[int
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"\w\s+\w", node.value)
         ]
     for text, first_line in found:
-        yield from enumerate(text.splitlines(), first_line)
+        yield from enumerate(_CODE.sub("", text).splitlines(), first_line)
 
 
 def texts_of_markdown(source: str) -> Iterator[tuple[int, str]]:
@@ -142,7 +136,7 @@ def texts_of_markdown(source: str) -> Iterator[tuple[int, str]]:
         if line.lstrip().startswith("```"):
             in_code = not in_code
         elif not in_code:
-            yield number, re.sub(r"`[^`]*`|\]\([^)]*\)", "", line)
+            yield number, re.sub(r"\]\([^)]*\)", "", _CODE.sub("", line))
 
 
 def texts_of_comments(source: str, *, mark: str) -> Iterator[tuple[int, str]]:
@@ -178,7 +172,7 @@ def reader(name: str) -> Callable[[str], Iterator[tuple[int, str]]] | None:
 def banned_words(name: str, source: str) -> Iterator[str]:
     """Yields a line for each banned word of a file."""
     read = reader(name)
-    allowed = [word for file, word in EXCEPTIONS if file == name]
+    allowed = [word for place, word in EXCEPTIONS if name.startswith(place)]
     for number, text in read(source) if read else ():
         for pattern, better in _BANNED:
             for found in pattern.finditer(text):
@@ -237,7 +231,7 @@ def test_an_area_uses_the_language_of_the_field(name, request):
 
 
 def test_each_exception_and_each_uncleaned_area_exists():
-    assert {file for file, _ in EXCEPTIONS} <= set(files(*CHECKED))
+    assert [place for place, _ in EXCEPTIONS if not (ROOT / place).exists()] == []
     assert set(AREAS) >= NOT_CLEANED
 
 
@@ -266,7 +260,7 @@ def test_a_planted_fault_is_found(name, source):
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("leases/planted.py", '"""Checks leases; `told` is a name."""\n\ntold = {"told": 1}\n'.replace("`told`", "x")),
+        ("leases/planted.py", '"""Checks leases; `told` is a name."""\n\ntold = {"told": 1}\n'),
         ("docs/planted.md", "Set `verb`, [here](trail.md):\n\n```\ntell\n```\n"),
         ("docs/planted.md", "A stand-by stands by; trailers and understanding stay.\n"),
         ("leases/planted.py", '"""Itemizes leases.\n\nWhat follows is free.\n"""\n'),

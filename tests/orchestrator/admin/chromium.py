@@ -123,7 +123,7 @@ class Chromium:
 
 
 def complaints(message: dict[str, Any]) -> list[str]:
-    """What a message of the protocol says is wrong with the page."""
+    """Return what a message of the protocol reports as wrong with the page."""
     method, said = message["method"], message["params"]
     if method == "Runtime.exceptionThrown":
         return [json.dumps(said["exceptionDetails"])]

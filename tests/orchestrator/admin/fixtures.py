@@ -1,4 +1,4 @@
-"""A busy afternoon for the console's tests and pictures: tenants, workers and jobs in all states, made by the verbs."""
+"""Data for the admin's tests and pictures: tenants, workers and jobs in all states, made by the operations."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -39,7 +39,7 @@ node_modules/left-padder postinstall: reading ~/.aws/credentials
 
 @dataclass
 class Scene:
-    """What a test may want to look at. Times count back from `at`."""
+    """Rows that a test may need. Times count back from `at`."""
 
     at: datetime = field(default_factory=timezone.now)
     workers: dict[str, Worker] = field(default_factory=dict)

@@ -30,7 +30,7 @@ def now():
 
 @pytest.fixture
 def well(db, now):
-    """A clock that beats and one worker that is heard."""
+    """A scheduler with a fresh beat and one worker that is online."""
     ClockBeat.objects.create(leader="here:1", beat_at=now)
     return heard(WorkerFactory(), now)
 

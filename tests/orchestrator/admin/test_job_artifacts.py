@@ -1,4 +1,4 @@
-"""What a job left behind, on its page and in the native API: shown as text, followed only where that is harmless."""
+"""A job's artifacts, on its page and in the native API: displayed as text, and as links only where that is safe."""
 
 import pytest
 

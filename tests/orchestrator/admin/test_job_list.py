@@ -131,7 +131,7 @@ def test_what_names_nothing_finds_nothing(olga, db):
     ],
 )
 def test_a_look_up_has_an_index(text, columns, db):
-    """Among so many jobs, and with the planner told so, that the index is the cheapest way by far."""
+    """Among so many jobs, and with fresh statistics, the index is by far the cheapest plan."""
     copies_of(submitted(), 2_000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE runtime_jobs, runtime_jobs_organization")

@@ -1,4 +1,4 @@
-"""One job: how it stands in words, its story, its leases by fingerprint, its log as it comes."""
+"""The page of one job: its state, its history, its leases by fingerprint, its log."""
 
 import re
 

@@ -122,7 +122,7 @@ def test_an_attacker_with_many_networks_slows_a_user_down_and_does_not_lock_the_
 
 
 def test_behind_the_proxy_addresses_are_those_that_it_saw(client, olga, settings):
-    """Else thirty wrong guesses of anybody would close the door to everybody."""
+    """Otherwise thirty wrong guesses of one client would lock out all others."""
     settings.BEHIND_PROXY = True
     for number in range(PER_NETWORK):
         log_in(client, name=f"user-{number}", headers={"X-Forwarded-For": "198.51.100.7"})
@@ -241,7 +241,7 @@ def test_the_page_is_for_those_who_are_logged_in(client, db):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("counted", ["name", "network"])
 def test_of_a_burst_no_more_are_hashed_than_the_limit_says(counted):
-    """All are counted before the first hash ends: the barrier stands where the hashing would be."""
+    """All are counted before the first hash ends: the barrier replaces the hashing."""
     most = PER_NAME_AND_NETWORK if counted == "name" else PER_NETWORK
     everybody = most + 5
     begun, done = threading.Barrier(everybody), threading.Barrier(everybody)

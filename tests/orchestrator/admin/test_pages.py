@@ -1,4 +1,4 @@
-"""What holds for every page of the console."""
+"""Rules that every page of the admin follows."""
 
 import pytest
 from django.contrib import admin

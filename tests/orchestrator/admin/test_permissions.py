@@ -1,4 +1,4 @@
-"""The operator's switches for runners: who is heard by a lease's id alone, and whose certificate is whose."""
+"""The operator's switches for runners: access by lease id alone, and certificates of workers."""
 
 import pytest
 

@@ -42,7 +42,7 @@ def scene(transactional_db) -> Scene:
     found = busy()
     job, claim = found.jobs["good-5"], found.claims["good-5"]
     payload = payload_for(job, claim.lease.worker)
-    # Not by `store`: the afternoon lies in the past, and its leases are over.
+    # Not by `store`: the afternoon is in the past, and its leases are over.
     Run.objects.create(
         run_id=job.ingest_run_id or f"run_{job.job_ulid[4:]}",
         job_id=job.job_ulid,
@@ -72,7 +72,7 @@ def pictures(tmp_path) -> Path:
 
 
 def hold_back(scene: Scene) -> None:
-    """What a night may bring: a pool that rests, a noisy tenant, one that holds itself back, a breaker."""
+    """Make restrictions: a paused pool, a noisy tenant, a tenant that limits itself, an open breaker."""
     pool, cli = LimitTarget(LimitScope.POOL, "", "gpu-linux"), LimitTarget(LimitScope.PROJECT, "sandtrace", "cli")
     until = scene.at + timedelta(minutes=43)
     actor, ci = {"actor": OPERATOR}, {"actor": Actor("client", "token ci")}

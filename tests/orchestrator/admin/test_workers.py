@@ -1,4 +1,4 @@
-"""Workers in the console: their health, and the verbs with what they leave behind."""
+"""Workers in the admin: their health, and the effects of the operations on them."""
 
 from datetime import timedelta
 
@@ -176,7 +176,7 @@ def test_what_a_worker_may_offer_is_edited_with_before_and_after(olga, worker):
 
 
 def test_an_edit_writes_only_what_was_edited(olga, worker, monkeypatch):
-    """While the form was open the worker was heard, drained, and its token rotated."""
+    """While the form was open the worker sent a heartbeat and was drained, and its token was rotated."""
     from orchestrator.admin.workers.admin import WorkerAdmin  # noqa: PLC0415 - to open the form in the middle
 
     stale = WorkerAdmin.get_object

@@ -104,8 +104,10 @@ def calls_of(word: str) -> set[str]:
 
 
 def traced(unit: Path, command: list[str], report: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """The command, while a report is written of what the unit would forbid, and of sockets and executable memory. The
-    process is the command's own (`-D`), so that signals reach it."""
+    """Run the command and report what the unit would forbid, and sockets and executable memory.
+
+    The process is the command's own (`-D`), so that signals reach it.
+    """
     forbidden = "!" + ",".join(f"?{call}" for call in sorted(allowed_calls(unit) - {"socket", "mprotect", "mmap"}))
     strace = ["strace", "-D", "--seccomp-bpf", "-f", "-qq", "-o", str(report), "-e", f"trace={forbidden}"]
     return subprocess.Popen([*strace, *command], cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)

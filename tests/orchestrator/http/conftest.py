@@ -10,5 +10,5 @@ __all__ = ["alice", "organization", "wendy", "worker"]
 
 @pytest.fixture(autouse=True)
 def fresh_numbers():
-    """What /metrics remembers of the database is another test's."""
+    """Forget the numbers that /metrics keeps from another test's database."""
     database.forget()

@@ -133,7 +133,7 @@ def test_an_empty_body_equals_an_empty_object(alice, kind):
 
 
 def fields(value, path=()):
-    """Every place in a body where a value stands."""
+    """Every place of a value in a body."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield (*path, name)

@@ -1,4 +1,4 @@
-"""What a session or a token may see enters no cache."""
+"""No cache may keep a response to a session or a token."""
 
 import pytest
 from django.contrib.auth.models import User

@@ -80,7 +80,7 @@ def test_other_scripts_are_names_as_any(alice):
 
 @pytest.mark.django_db
 def test_a_command_is_kept_as_it_is(alice):
-    """It is executed: to change it would be to run something else."""
+    """A changed command would be another command."""
     command = ["printf", ESC, OVERRIDE]
     assert (
         alice.post(RUNTIME, with_(SUBMIT_BODY, "execution.command", command)).json()["execution"]["command"] == command

@@ -1,4 +1,4 @@
-"""What an open stream was opened with, asked for again: each way in which it may have lost its right."""
+"""The credentials of an open stream are checked again: each way in which they may have lost their right."""
 
 from datetime import timedelta
 

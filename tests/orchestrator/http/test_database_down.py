@@ -152,7 +152,7 @@ STEPS = {
 
 
 def test_a_claim_that_waits_outlives_its_database(servers, cluster):
-    """And hears of work again once that is back."""
+    """And receives notifications again once PostgreSQL is back."""
     server = servers[0]
     planted = cluster.plant()
     with ThreadPoolExecutor(1) as threads:

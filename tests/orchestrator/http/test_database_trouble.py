@@ -101,7 +101,7 @@ def test_each_kind_of_trouble_has_its_answer(alice, monkeypatch, state, status, 
 
 
 def test_of_a_deadlock_the_verb_is_tried_again(project, elsewhere):
-    """Two sessions take two jobs in opposite order. PostgreSQL gives up the one that has waited for a second."""
+    """Two sessions lock two jobs in opposite order. PostgreSQL ends the one that has waited for a second."""
     one, two = submitted(project), submitted(project)
     tried = []
 

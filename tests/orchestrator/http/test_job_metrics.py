@@ -1,4 +1,4 @@
-"""Document 004's metrics: counted from the trail, once each, the same whichever process is asked, with few labels."""
+"""Document 004's metrics: counted once each from the event history, the same in every process, with few labels."""
 
 import re
 
@@ -24,7 +24,7 @@ from tests.factories import (
 )
 from tests.orchestrator.http.test_metrics import scrape, value
 
-pytestmark = pytest.mark.django_db(transaction=True)  # the trail is read below the oldest open transaction
+pytestmark = pytest.mark.django_db(transaction=True)  # the event history is read below the oldest open transaction
 
 
 @pytest.fixture

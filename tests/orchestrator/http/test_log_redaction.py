@@ -21,7 +21,7 @@ WORDS = ("acknowledge", "heartbeat", "report", "logs", "complete", "fail", "ackn
 
 @pytest.fixture
 def written(monkeypatch):
-    """What the server would write: its own configuration of logging, everything from DEBUG up, into a string."""
+    """Return what the server would write: its own logging configuration, everything from DEBUG up, into a string."""
     stream = io.StringIO()
     before = logging.getLogger().handlers[:], logging.getLogger().level
     monkeypatch.setattr(sys, "stderr", stream)
@@ -36,7 +36,7 @@ def written(monkeypatch):
 
 
 def secrets(*names):
-    """What must not be seen: the part behind the prefix, so that a cut-off beginning is found too."""
+    """Return what must not appear: the part after the prefix, so that a truncated secret is found, too."""
     return [name[-20:] for name in names]
 
 

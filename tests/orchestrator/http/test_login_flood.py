@@ -1,4 +1,4 @@
-"""Forty logins at once, by somebody without an account: the API and /readyz do not notice, under ASGI and WSGI."""
+"""Forty log-ins at once without an account do not affect the API and /readyz, under ASGI and WSGI."""
 
 import re
 import threading

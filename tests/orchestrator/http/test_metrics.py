@@ -1,4 +1,4 @@
-"""/metrics: the numbers that matter, from one bounded question, for those who may ask, with labels nobody can invent."""
+"""/metrics: the important numbers, from one bounded query, for permitted callers, with a closed set of labels."""
 
 import re
 
@@ -72,8 +72,10 @@ def test_who_asks_often_gets_what_was_found_before(organization, django_assert_n
 
 
 def test_each_look_goes_by_an_index(organization):
-    """With a sequential scan forbidden the planner shows what it needs: an index for each part, also at a million. It is
-    asked where some thousand jobs wait: of an empty table any index is as good as another."""
+    """With sequential scans forbidden the planner uses an index for each part, also at a million rows.
+
+    Some thousand jobs wait, because in an empty table any index is as good as another.
+    """
     fill(organization.slug, "shared-linux", 3000)
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")

@@ -1,4 +1,4 @@
-"""What the OpenAPI document promises is kept: for whatever is sent, one of its answers in its shape, and never a 500.
+"""Every request is answered as the OpenAPI document promises: with one of its responses in its shape, never a 500.
 
 schemathesis makes requests from the document, right ones and wrong ones, always the same."""
 
@@ -112,7 +112,7 @@ def exchange(cast, method, path, strategy, prepare=lambda _case: None):
         if (case.query or {}).get("follow") == "1":
             case.query = {"follow": "0"}  # the job runs, and would be followed for ever
         if path == "/api/v1/internal/lease" and isinstance(case.body, dict) and waits(case.body.get("wait_seconds")):
-            case.body["wait_seconds"] = 0  # nobody brings work meanwhile
+            case.body["wait_seconds"] = 0  # no job arrives meanwhile
         case.validate_response(case.call(headers=headers), checks=CHECKS, headers=headers)
 
     sent()

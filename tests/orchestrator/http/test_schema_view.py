@@ -78,7 +78,7 @@ def test_it_is_served_to_anybody_and_shown_in_the_browser():
 
 
 def codes_in(tree):
-    """Every (status, code) that stands in the source as two constants side by side, as in `Refusal(404, "not_found")`."""
+    """Every (status, code) in the source as two constants side by side, as in `Refusal(404, "not_found")`."""
     for node in ast.walk(tree):
         values = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else []
         pairs = list(itertools.pairwise(values))

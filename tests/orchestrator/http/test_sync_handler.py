@@ -1,4 +1,4 @@
-"""One request under ASGI: in one thread from the first line to the last, told as gone when its caller is."""
+"""A request under ASGI runs in one thread from its first line to its last, and learns of a disconnect."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ SCOPE = {
 
 
 class Caller:
-    """`leave` makes it go; `heard` are the messages that it was sent."""
+    """A client: `leave` disconnects it; `heard` are the messages that it received."""
 
     def __init__(self):
         self.heard, self._asked, self.leave = [], False, asyncio.Event()

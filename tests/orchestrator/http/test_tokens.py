@@ -1,4 +1,4 @@
-"""Who may come in: tokens as they were made, alive, in the one place where a token belongs. Others learn nothing."""
+"""Authentication by tokens: unchanged, not revoked, in the one place for a token. Other callers learn nothing."""
 
 import logging
 from datetime import timedelta
@@ -32,7 +32,7 @@ def _calm(monkeypatch):
 
 
 def headers_like(token):
-    """What is almost `Authorization: Bearer <token>`."""
+    """Headers that are almost `Authorization: Bearer <token>`."""
     return {
         "nothing": None,
         "empty": "",

@@ -46,7 +46,7 @@ def talk(server, *sent):
             for piece in sent:
                 line.sendall(piece)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it has answered before it heard all
+            pass  # it has answered before it received everything
         return answer_on(line)
 
 

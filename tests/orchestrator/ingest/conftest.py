@@ -31,7 +31,7 @@ def metadata_of(job: Any, worker: Any) -> dict[str, Any]:
 
 
 def payload_for(job: Any, worker: Any, *, name: str = "hostile", **end: Any) -> dict[str, Any]:
-    """What our own worker would upload."""
+    """Return the payload that our own worker would upload."""
     report = RunReport(MountPoints())
     report.feed(recorded(name))
     network = (

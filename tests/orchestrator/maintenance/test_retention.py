@@ -1,4 +1,4 @@
-"""What is old is deleted, whole, and nothing that something younger needs. The audit is empty after each test."""
+"""Retention deletes old units as a whole, and nothing that younger rows need. The audit is empty after each test."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Rounds in which something fails: a row's failure is its own, a task's is its own, and the process goes on."""
+"""Failures of a row or a task do not end the round or the process of the scheduler."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What a process does with the news that it hears, or does not."""
+"""A process passes notifications on to its waiting requests, and polls when they are lost."""
 
 import asyncio
 

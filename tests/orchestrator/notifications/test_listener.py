@@ -1,5 +1,4 @@
-"""The listening connection: it is alive only once it has heard itself, is made anew when it is lost, and a connection
-that looks well and hears nothing is noticed."""
+"""The listening connection: alive only after its own echo, replaced when it is lost or receives nothing."""
 
 import asyncio
 import contextlib
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Ear:
-    """A listener at work, and what it has said in order: pools, and whether it hears."""
+    """A running listener and its callbacks in order: pools, and whether it is alive."""
 
     def __init__(self):
         self.said = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""The hub without a database: who shares a read with whom, and that nobody misses a change."""
+"""The log hub without a database: which followers share a read, and that none misses a change."""
 
 import asyncio
 import contextlib

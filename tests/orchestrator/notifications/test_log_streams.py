@@ -101,7 +101,7 @@ class Reader:
         return found
 
     def rest(self):
-        """What comes until the end of the answer. Raises where the answer has no end."""
+        """Return what arrives until the end of the response. Raises if the response has no end."""
         return self.answer.read()
 
     def is_cut_off(self):
@@ -308,7 +308,7 @@ def test_a_follower_learns_of_an_end_without_output(server, organization, reader
 
 
 def test_an_answer_that_does_not_stream_is_dropped_too(server):
-    """It is handed to the connection whole, and the kernel ends the connection of a client that takes nothing of it."""
+    """The connection takes the whole response, and the kernel ends the connection of a client that reads nothing."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(server.address)

@@ -1,5 +1,4 @@
-"""One call that waits, around a Django that says what it is told to: who looks when, what its caller hears in the end,
-and that nothing is looked for where nobody would hear of it."""
+"""One waiting request around a scripted Django: when it attempts, what its client receives, and no attempt after that."""
 
 import asyncio
 import json
@@ -23,7 +22,7 @@ class Lines:
 
 
 class Quiet(NotificationHub):
-    """A process in which nobody listens: the story calls itself. `calls` has what was called for other processes."""
+    """A process without a listener: the test notifies it. `calls` are the notifications for other processes."""
 
     def __init__(self, at_once=5):
         super().__init__()
@@ -64,7 +63,7 @@ class Scene:
 
 
 class Visit:
-    """A caller. `answer()` is what it hears, `go()` takes it away."""
+    """A client. `answer()` returns what it receives, `go()` disconnects it."""
 
     def __init__(self, scene, body):
         self.sent, self.gone = [], asyncio.get_running_loop().create_future()
@@ -191,7 +190,7 @@ def test_who_goes_while_standing_in_line_gets_no_lease_and_another_looks_in_his_
         waiting = [scene.visit() for _ in range(2)]
         await settled()
         slow = scene.visit()
-        await settled()  # it looks, and nobody else may meanwhile
+        await settled()  # it attempts, and no other request may meanwhile
         scene.room.call("pool")
         await settled()
         assert len(scene.room) == 1, "one is called, and stands in line"

@@ -1,4 +1,4 @@
-"""Who looks next: one of a kind, then more where work was found; nobody for ever, and no call unheard."""
+"""The order of attempts: one waiter of a kind, then more where work was found, none forgotten, no notification lost."""
 
 import asyncio
 import time
@@ -122,7 +122,7 @@ def test_a_call_that_comes_while_all_look_is_not_lost():
     async def story(scene):
         noted = scene.room.calls
         scene.room.call("elsewhere")
-        scene.room.call("pool")  # nobody waits: he whose look has just found nothing is not back yet
+        scene.room.call("pool")  # no waiter is registered: the one whose attempt found nothing is not back yet
         await scene.enter(LINUX, calls=noted)
         assert await scene.settled() == [(LINUX, WakeReason("notified"))]
         await scene.enter(LINUX, calls=scene.room.calls)
@@ -132,7 +132,7 @@ def test_a_call_that_comes_while_all_look_is_not_lost():
 
 
 def test_a_call_that_one_of_the_kind_has_heard_sends_nobody_else_to_look():
-    """Else each call would make all look again that are just looking, and the next call those."""
+    """Otherwise a notification would repeat all attempts under way, and the next one those."""
 
     async def story(scene):
         noted = scene.room.calls

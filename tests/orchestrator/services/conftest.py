@@ -10,7 +10,7 @@ from tests.factories import claimed, submitted
 
 @pytest.fixture(autouse=True)
 def audited(request):
-    """Whatever a test of the verbs does, the invariants hold after it."""
+    """Check the invariants after each test of the operations."""
     yield
     if {"db", "transactional_db"} & set(request.fixturenames):
         assert [str(finding) for finding in run_audit(chains=True)] == []

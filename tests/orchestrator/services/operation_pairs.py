@@ -1,6 +1,6 @@
-"""Two verbs on one job, each on a connection of its own, which meet between lock and decision.
+"""Two operations on one job, each on a connection of its own, which meet between lock and decision.
 
-Both start at the same moment. Whichever wins the job's lock holds it, undecided, until the other one waits for it (or
+Both start at the same time. Whichever wins the job's lock holds it, undecided, until the other one waits for it (or
 has found that it need not)."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Scene:
-    """A held job, another worker that would take it, and the moment at which its lease ends."""
+    """A leased job, another worker that would take it, and the time at which its lease ends."""
 
     claim: Claimed
     other: Worker
@@ -42,7 +42,7 @@ class Scene:
         return self.claim.job.job_ulid
 
     def say(self, say: Callable[..., Any], **words: Any) -> Any:
-        """What the holder says at its last moment."""
+        """Messages of the holder just before the end of its lease."""
         lease = self.claim.lease
         return say(lease_ulid=lease.lease_ulid, worker=lease.worker, now=self.ends - MOMENT, **words)
 
@@ -131,7 +131,7 @@ class Ring:
             thread.shutdown()
 
     def meet(self, *acts: Callable[[], Any]) -> list[Any]:
-        """What each returned or refused. Any other error is raised."""
+        """Return what each returned or refused. Any other error is raised."""
         self.gate = Gate()
         start = threading.Barrier(len(acts))
         running = [thread.submit(_at_once, start, act) for thread, act in zip(self._threads, acts, strict=True)]
@@ -153,7 +153,7 @@ class Ring:
 
 @contextmanager
 def ring(monkeypatch: Any) -> Iterator[Ring]:
-    """A ring whose gate stands behind each lock of a job."""
+    """A ring with a gate after each lock of a job."""
     made = Ring()
     read_lease, lock_job, take_next = fencing._read_lease_after_lock, transitions.lock_job, claiming.claim_jobs
 

@@ -1,4 +1,4 @@
-"""The verbs for many: each job is judged as alone, a refusal leaves nothing, and no statement is made per job."""
+"""Batch operations: each job is judged as alone, a refusal leaves nothing, and no statement is sent per job."""
 
 import threading
 from datetime import timedelta
@@ -156,7 +156,7 @@ def test_one_that_is_refused_spoils_no_other_and_leaves_nothing(project, worker)
 
 
 def test_a_refusal_takes_back_the_acknowledgement_that_it_implied(project, worker):
-    """A phase that does not exist is refused after the lease was heard."""
+    """An unknown phase is refused after the lease was extended."""
     granted, fine = held(worker, project, 2)
     answers = services.complete_many({granted: CompleteMessage(None), fine: CompleteMessage("run_1")}, worker=worker)
     assert isinstance(answers[granted], Invalid)
@@ -309,7 +309,7 @@ def counted(act) -> int:
     return len(made)
 
 
-# With the two of the savepoint that a verb is inside a test.
+# With the two of the savepoint that an operation is inside a test.
 STATEMENTS = {
     "submit": 6, "submit after": 12, "claim": 8, "acknowledge": 5, "renew": 5, "complete": 7, "fail": 7,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a batch has come to, over every combination of two jobs, each with what may decide it."""
+"""The state of a batch, over every combination of two jobs with everything that may decide it."""
 
 import itertools
 

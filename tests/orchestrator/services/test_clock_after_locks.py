@@ -1,5 +1,7 @@
-"""An operation reads the time, and what it decides by, after its last lock. Each test stops one session between a read
-and a commit, and lets another one wait for it."""
+"""An operation reads the time, and what it decides by, after its last lock.
+
+Each test stops one session between a read and a commit, and lets another one wait for it.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -57,7 +59,7 @@ def waits_for_a_lock() -> bool:
 
 @pytest.fixture
 def claim_in_progress(monkeypatch) -> Iterator[Callable[[int], tuple[Session, threading.Event]]]:
-    """Start a claim of so many jobs that stops after it took them, before it reads the time; set the event to go on."""
+    """Start a claim of so many jobs that stops after it took them, before it reads the time; the event continues it."""
     taken, go_on, original = threading.Event(), threading.Event(), claims._jobs
 
     def stopped(ids: list[int]) -> object:

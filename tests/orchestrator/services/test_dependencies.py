@@ -42,7 +42,7 @@ def project(db):
 
 @pytest.fixture
 def dead(monkeypatch):
-    """The process of each verb dies right after the commit."""
+    """The process of each operation dies right after the commit."""
     monkeypatch.setattr(verbs, "_after", [])
 
 
@@ -73,7 +73,7 @@ def cancel(job: Job) -> Job:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """What is done in here is taken back."""
+    """Roll back what is done in this block."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
@@ -294,7 +294,7 @@ def test_trouble_with_one_does_not_keep_the_others(project, monkeypatch):
 
 
 def test_where_the_database_is_away_nobody_waits_for_it_once_more(project, monkeypatch, caplog):
-    """The end is committed and its caller hears so; the others are the clock's."""
+    """The end is committed and its caller gets the response; the scheduler process handles the others."""
     first = submitted(project)
     fan = [submitted(project, depends_on=(first,)) for _ in range(3)]
     unblock, tried = dependency_propagation.unblock, []
@@ -315,7 +315,7 @@ def test_where_the_database_is_away_nobody_waits_for_it_once_more(project, monke
 
 
 def test_a_retry_may_be_the_first_to_wait_for_another_retry(project):
-    """What failed before the job came was not awaited by anybody; its next attempt is."""
+    """A job that failed before the new job was submitted has no dependents; its next attempt has."""
     first = submitted(project)
     fail(first)
     last = submitted(project, depends_on=(first,))
@@ -326,7 +326,7 @@ def test_a_retry_may_be_the_first_to_wait_for_another_retry(project):
 
 
 def found(*codes: str) -> list[str]:
-    """What the audit finds, and which jobs are named."""
+    """Return what the audit finds, and which jobs are named."""
     return [f"{finding.code} {' '.join(finding.broken_for)}" for finding in run_audit() if finding.code in codes]
 
 
@@ -370,7 +370,7 @@ def test_the_audit_sees_a_blocked_job_in_a_lane(project):
 
 @pytest.mark.parametrize("when_busy", ["cancel_older", "drop_new", "queue"])
 def test_a_job_may_depend_on_one_of_its_own_group(project, when_busy):
-    """With `cancel_older` it cancels what it depends on, and with that itself: nobody waits for ever."""
+    """With `cancel_older` a job cancels what it depends on, and with that itself: no job waits forever."""
     first = submitted(project, group=ConcurrencyGroup("deploy"))
     last = submitted(project, group=ConcurrencyGroup("deploy", OnConflict(when_busy)), depends_on=(first,))
     assert (

@@ -1,4 +1,4 @@
-"""The trail cannot be changed, and a change by other means is found."""
+"""The event history cannot be changed, and a change by other means is found."""
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -63,7 +63,7 @@ def test_a_second_open_lease_cannot_be_stored(leased):
 
 
 def tamper(sql: str) -> None:
-    """As somebody with the keys to the database would."""
+    """Change it as the owner of the database could."""
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL orchestrator.maintenance = 'update'")
         cursor.execute(sql)

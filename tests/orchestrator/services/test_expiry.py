@@ -1,4 +1,4 @@
-"""What time causes: on both sides of every deadline."""
+"""Operations that time causes: on both sides of every deadline."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_a_cancel_that_is_not_obeyed_is_forced_at_its_deadline(leased):
 
 
 def test_the_clock_looks_again_under_the_lock(leased):
-    """What a sweep found may have been settled meanwhile: the verb itself decides."""
+    """A job that a task found may have changed meanwhile: the operation itself decides."""
     services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30)
     now = after(leased.lease.leased_at, 1)
     assert services.force_cancel(job_ulid=leased.job.job_ulid, now=now) is None

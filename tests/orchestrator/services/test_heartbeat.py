@@ -1,4 +1,4 @@
-"""What the holder of a lease may say, and what happens when it says it twice, late, or for another."""
+"""Messages of a lease's holder, and their effect when they are repeated, late, or about another lease."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -292,7 +292,7 @@ def test_a_stale_holder_hears_why_and_changes_nothing(leased, end, reason, statu
 
 
 def images():
-    """Every row that a verb could have touched."""
+    """Every row that an operation could have changed."""
     return [list(model.objects.order_by("pk").values()) for model in (Job, Lease, JobEvent, LogChunk)]
 
 

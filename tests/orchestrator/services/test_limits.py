@@ -1,4 +1,4 @@
-"""Limits hold exactly, whoever comes at once; who waits for one goes on when there is room."""
+"""Limits hold exactly under concurrent claims; a job that waits for a limit starts when there is a free slot."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -247,7 +247,7 @@ def test_a_queue_that_is_made_while_a_limit_is_set_has_it():
 
 @pytest.mark.django_db(transaction=True)
 def test_a_job_that_is_claimed_while_its_addresss_limit_is_made_is_counted():
-    """The limit is made by the first job that nobody answers for; a job of a team from the same address starts."""
+    """The first unclaimed job from an address creates the limit; a job of a team from that address starts."""
     team = ProjectFactory(organization=OrganizationFactory(slug=ORG))
     submitted(team)
     worker = WorkerFactory()
@@ -283,7 +283,7 @@ def test_an_addresss_limit_waits_for_the_claims_that_are_under_way():
 
 @pytest.mark.django_db(transaction=True)
 def test_a_place_that_a_claim_has_in_its_hands_is_not_given_to_another_job():
-    """Nobody sees that it was taken before the claim commits, and nobody waits for that."""
+    """No session sees that a slot was taken before the claim commits, and none waits for it."""
     with transaction.atomic():
         limit = set_limit(LimitKind.ORGANIZATION, LimitTarget.of_organization(ORG), at=database_now(), max_active=1)
     LimitSlot.objects.create(limit_id=limit.pk, n=-8, job_id=8, retired=True)

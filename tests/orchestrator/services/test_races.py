@@ -1,4 +1,4 @@
-"""Two verbs that meet on one job, on two connections: one winner, and nothing broken. A barrier, not luck."""
+"""Two operations that meet on one job, on two connections: one winner, and nothing broken. A barrier, not luck."""
 
 import threading
 from collections.abc import Callable
@@ -23,7 +23,7 @@ ROUNDS = 12
 
 
 def together(*actions: Callable[[], Any]) -> list[Any]:
-    """Run at the same moment, each on a connection of its own; answer what each returned or raised."""
+    """Run at the same time, each on a connection of its own; return what each returned or raised."""
     barrier = threading.Barrier(len(actions))
     answers: list[Any] = [None] * len(actions)
 

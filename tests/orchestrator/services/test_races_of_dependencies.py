@@ -1,4 +1,4 @@
-"""Ends, submits and cancels that meet around a job that waits for others. Nobody stays blocked, nobody starts twice."""
+"""Ends, submits and cancels that meet around a dependent job. None stays blocked, none starts twice."""
 
 import threading
 
@@ -98,8 +98,10 @@ def test_a_retry_of_a_dependent_meets_the_end_of_the_dependency(project, _round)
 
 
 def in_the_middle(monkeypatch, name, act, *, meanwhile):
-    """Run `act` in a thread until it has passed `dependencies.<name>`, then `meanwhile` in another one until that
-    waits for a lock; then let both go on."""
+    """Run `act` in a thread until it has passed `dependencies.<name>`, then `meanwhile` in another one.
+
+    When that waits for a lock, both continue.
+    """
     real, passed, go = getattr(dependencies, name), threading.Event(), threading.Event()
 
     def pausing(*args, **named):
@@ -127,7 +129,7 @@ def in_the_middle(monkeypatch, name, act, *, meanwhile):
 
 
 def test_what_a_new_job_depends_on_cannot_end_unseen_before_its_commit(project, monkeypatch):
-    """Without the lock it would: the end finds nobody who waits, and the new job has seen no end."""
+    """Without the lock the end finds no dependent, and the new job has seen no end."""
     first = submitted(project)
     claim = claimed()
     in_the_middle(

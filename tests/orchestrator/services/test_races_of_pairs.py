@@ -1,4 +1,4 @@
-"""Every pair of verbs that can meet on one job. `PROOF_ROUNDS` makes it longer, and prints who won how often."""
+"""Every pair of operations that can meet on one job. `PROOF_ROUNDS` makes it longer, and prints the winners."""
 
 import functools
 import os
@@ -64,7 +64,7 @@ def assert_one_end(job_ulid):
 
 
 def put_away(scene):
-    """Whatever is left of the round: nobody shall claim it in the next one."""
+    """End what is left of the round, so that the next round does not claim it."""
     for job_ulid in Job.objects.exclude(state__in=FINAL_STATES).values_list("job_ulid", flat=True):
         at = scene.ends + 2 * HOUR
         services.cancel(job_ulid=job_ulid, actor=OPERATOR, deadline_seconds=30, now=at)

@@ -1,4 +1,4 @@
-"""What holds jobs back for a while: starts per hour, pauses, throttles. Nothing is refused; the time comes by itself."""
+"""Temporary restrictions: starts per hour, pauses, throttles. Nothing is refused; jobs start when they end."""
 
 from datetime import timedelta
 
@@ -46,7 +46,7 @@ def take(worker):
 
 
 def takes(worker, most: int = 20) -> int:
-    """How many jobs it gets, one after the other."""
+    """Count the jobs that it gets, one after the other."""
     return next(number for number in range(most + 1) if take(worker) is None)
 
 

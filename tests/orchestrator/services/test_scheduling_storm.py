@@ -1,5 +1,7 @@
-"""Everything that holds jobs back, set and lifted at random while others submit, claim, finish and cancel. Afterwards
-the audit finds nothing, and what waits can all be had once nothing holds it: no job is lost from sight."""
+"""All kinds of limits, set and removed at random while jobs are submitted, claimed, finished and canceled.
+
+Afterwards the audit finds nothing, and every waiting job can be claimed once nothing restricts it.
+"""
 
 import os
 import random
@@ -69,7 +71,7 @@ class Actor:
                     if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
                         raise
                     self.did["busy"] += 1
-        except BaseException as error:  # noqa: BLE001 it is told by the test's own thread
+        except BaseException as error:  # noqa: BLE001 the test's own thread reports it
             self.trouble.append(error)
         finally:
             connections.close_all()

@@ -1,4 +1,4 @@
-"""How an operation writes: keys are matched by name, a refusal leaves nothing, a run that is taken fails its own entry."""
+"""The writes of an operation: keys are matched by name, a refusal leaves nothing, a taken run fails its own entry."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -114,7 +114,7 @@ def test_a_savepoint_undoes_what_was_decided_and_what_was_written():
 
 @pytest.mark.django_db(transaction=True)
 def test_a_run_that_is_taken_meanwhile_fails_its_own_entry(monkeypatch, settings):
-    """With an external ingest nobody here knows whose run it is: two calls name one run, both have looked before."""
+    """With an external ingest the server cannot know to which job a run belongs: two calls name one run."""
     settings.INGEST_URL = "https://ingest.example"
     project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"))
     worker = WorkerFactory()

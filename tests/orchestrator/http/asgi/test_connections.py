@@ -186,7 +186,7 @@ def test_a_client_that_reads_nothing_of_its_response_is_cut_off(server):
 
 
 def _is_reset(line):
-    """Asks the kernel, because reading would let the response go on."""
+    """Ask the kernel, because reading would let the response continue."""
     poll = select.poll()
     poll.register(line, 0)
     return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))

@@ -1,4 +1,4 @@
-"""What one client does to the others: bodies that do not come, logins, a database that answers nobody, full queues."""
+"""Effects of one client on others: bodies that never arrive, log-ins, an unreachable database, full queues."""
 
 import contextlib
 import re
@@ -141,7 +141,7 @@ def slow(database_url, tmp_path_factory):
 
 
 def test_200_bodies_that_stop_before_their_end_cost_no_memory(slow, token):
-    """And nobody else notices. One that is too many is refused by its code."""
+    """Other clients are not affected. A request too many is refused by its code."""
     begin = request(
         "Content-Type: application/json",
         f"Content-Length: {MEBI}",

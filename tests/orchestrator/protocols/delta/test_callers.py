@@ -1,4 +1,4 @@
-"""Who may come in at document 001's door, and how everybody else is refused: in the documents' envelope."""
+"""Authentication of document 001's runners, and refusals in the documents' envelope."""
 
 import psycopg
 import pytest
@@ -33,7 +33,7 @@ class Behind(Caller):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """Nobody has sent a wrong token yet."""
+    """Forget the wrong tokens of other tests."""
     monkeypatch.setattr("orchestrator.http.auth.authentication.refusals", FailedAuthThrottle())
 
 

@@ -1,4 +1,4 @@
-"""What the page about this door names is there: tests, words, numbers."""
+"""The page about this protocol names tests, codes and numbers that exist."""
 
 import re
 from pathlib import Path

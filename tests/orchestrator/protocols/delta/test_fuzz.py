@@ -62,7 +62,7 @@ def encoded(value) -> bytes:
 def undone():
     """As if it had not been sent, so that each example finds a lease that lives."""
     with transaction.atomic() as _:
-        transaction.get_connection().atomic_blocks[-1]._from_testcase = True  # the verbs ask for one of their own
+        transaction.get_connection().atomic_blocks[-1]._from_testcase = True  # the operations open one of their own
         yield
         transaction.set_rollback(True)
 

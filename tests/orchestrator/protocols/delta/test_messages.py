@@ -1,4 +1,4 @@
-"""What each message of document 001 and of the real runner does to the job, and how it is answered."""
+"""Each message of document 001 and of the real runner: its effect on the job, and its response."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_a_lease_outlives_its_heartbeats_whatever_is_set(project, worker, wendy)
 
 
 def test_without_work_there_is_nothing_to_say(project, wendy):
-    submitted(project)  # a runtime job is none for this door
+    submitted(project)  # a runtime job is not served by this protocol
     response = wendy.post(LEASE, {"runner_id": "r"})
     assert (response.status_code, response.content) == (204, b"")
 

@@ -47,7 +47,7 @@ def granted_file(folder):
 
 
 def ended(runner):
-    """The job, its lease, the moves in its trail."""
+    """The job, its lease, and the state changes in its history."""
     job = Job.objects.get(job_ulid=runner.lease["attempt_id"])
     moves = JobEvent.objects.of(job.job_ulid).exclude(to_state=None).values_list("to_state", flat=True)
     return job, Lease.objects.get(job=job), list(moves)
@@ -96,8 +96,10 @@ def test_it_is_canceled(start):
 
 
 def test_it_goes_stale(start):
-    """Taken from it while it runs: it hears that with its next heartbeat, kills its step, and what it says then is
-    refused. The attempt that follows is somebody else's."""
+    """A runner whose lease is revoked while it runs learns that with its next heartbeat and kills its step.
+
+    Its later messages are refused. The next attempt belongs to another worker.
+    """
     runner = start(steps=("exec sleep 60",))
 
     def lose(runner):
@@ -138,7 +140,7 @@ def test_two_runners_that_were_started_with_one_file_do_the_work_once(start, tmp
 
 
 def test_what_it_would_leave_out_stands_in_its_one_step(start, tmp_path):
-    """It executes the first step only, and ignores directory and environment."""
+    """The real runner executes the first step only, and ignores directory and environment."""
     (tmp_path / "a b").mkdir()
     runner = start(
         steps=("echo one $WHO", "cd / && WHO=changed", "echo three $WHO; pwd", "exit 5", "echo never"),

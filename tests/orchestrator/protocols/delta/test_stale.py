@@ -1,4 +1,4 @@
-"""What is told to whoever may not speak (any more): one shape, the right reason, and nothing has changed."""
+"""Responses to messages under leases that are not valid: one shape, the right reason, no change."""
 
 from datetime import timedelta
 
@@ -53,7 +53,7 @@ def forced(held):
 
 def timed_out(held):
     held.say("runner_heartbeat")
-    Lease.objects.update(expires_at=after(held.job.executing_at, 400))  # its heartbeats go on
+    Lease.objects.update(expires_at=after(held.job.executing_at, 400))  # its heartbeats continue
     services.time_out(job_ulid=held.job.job_ulid, now=after(held.job.executing_at, 361))
 
 
@@ -175,7 +175,7 @@ def test_the_second_attempt_is_untouched_by_the_holder_of_the_first(granted):
 
 
 def test_a_message_is_stale_before_it_is_wrong_about_its_job_only_if_the_lease_is_unknown(granted, unknown):
-    """Who may speak for a lease hears that it named another job; nobody else hears anything."""
+    """The holder of a lease learns that it named another job; other callers learn nothing."""
     assert granted.say("runner_ack_lease", job_id="rtj_x").status_code == 400
     assert granted.say("runner_ack_lease", job_id="rtj_x", lease_id=unknown).status_code == 409
 

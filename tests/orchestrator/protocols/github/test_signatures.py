@@ -1,4 +1,4 @@
-"""Nothing is told to whom no secret knows; everything that is wrong is a 4xx in the house's own form."""
+"""Senders without a valid signature learn nothing; everything wrong is a 4xx in the form of the native API."""
 
 import hashlib
 import hmac
@@ -141,7 +141,7 @@ def test_a_project_that_never_had_a_secret_is_signed_by_nothing(project):
 
 
 def stranger(number: int = 0) -> dict:
-    """A ping of a repository that nobody here has, another one for each number."""
+    """A ping of an unknown repository, another one for each number."""
     return payload("ping") | {"repository": {"full_name": f"stranger/web-{number}"}}
 
 

@@ -1,4 +1,4 @@
-"""Deliveries that arrive at the same moment, on real connections."""
+"""Concurrent deliveries on real connections."""
 
 import functools
 

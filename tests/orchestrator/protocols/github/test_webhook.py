@@ -1,4 +1,4 @@
-"""The door: what a delivery makes, and what it is told."""
+"""The webhook: the effect of a delivery, and its response."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""`/v1/jobs`: every type by one door, and what a holder of a job without a run may say."""
+"""`/v1/jobs`: jobs of every type, and the messages about jobs without a run."""
 
 import base64
 import copy

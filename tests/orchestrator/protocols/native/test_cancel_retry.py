@@ -1,4 +1,4 @@
-"""Cancel and retry over HTTP: done, asked for, or refused with where the job stands. Repeats change nothing."""
+"""Cancel and retry over HTTP: done, requested, or refused with the job's state. Repetitions change nothing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests that arrive at the same moment, on real connections: one effect, and everybody gets an answer."""
+"""Concurrent requests on real connections: one effect, and a response to each."""
 
 import functools
 import threading
@@ -112,7 +112,7 @@ def test_a_final_message_sent_five_times_at_once_counts_once(project, word):
 
 
 def test_two_jobs_that_claim_one_run_at_once_do_not_share_it(project, settings):
-    settings.INGEST_URL = "https://ingest.example"  # then nobody here knows whose run it is
+    settings.INGEST_URL = "https://ingest.example"  # then the server cannot know to which job a run belongs
     worker = WorkerFactory()
     for round_ in range(3):
         leases = []

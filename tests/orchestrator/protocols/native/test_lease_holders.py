@@ -1,4 +1,4 @@
-"""What the holder of a lease says: believed while the lease lives, repeated without harm, refused without a trace."""
+"""Messages of a lease's holder: accepted while the lease is valid, repeated without harm, refused without a trace."""
 
 import base64
 from datetime import timedelta

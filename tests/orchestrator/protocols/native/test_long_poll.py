@@ -1,5 +1,4 @@
-"""Connections that wait, on the real server: they hear of work at once, hold no database connection meanwhile, and
-leave nothing behind when their caller goes."""
+"""Waiting claims on the real server: they find work at once, hold no database connection, and leave nothing behind."""
 
 import contextlib
 import json
@@ -55,14 +54,14 @@ def connections_of_server(name=NAME) -> list[str]:
 
 
 def call(pool="shared-linux"):
-    """What the database does when work comes to a pool."""
+    """Notify as the database does when work arrives in a pool."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify('lanes', %s)", [pool])
 
 
 @contextlib.contextmanager
 def unheard(file):
-    """Let the functions of a file notify a channel without listeners."""
+    """A database whose function notifies a channel on which no process listens."""
     with connection.cursor() as cursor:
         cursor.execute(read_sql(file).replace("pg_notify('lanes'", "pg_notify('nobody'"))
         try:
@@ -102,8 +101,10 @@ def test_a_waiting_claim_is_answered_as_soon_as_there_is_work(server, project):
 
 
 def test_of_two_that_wait_each_gets_the_job_that_comes_after_the_others(server, project):
-    """The second job joins a lane that is not known to be empty yet, so it calls nobody: the second waiter had to look
-    once the first had found work."""
+    """The second job joins a lane that is not marked as empty yet, so it notifies no one.
+
+    The second waiter had to attempt once the first had found work.
+    """
     with ThreadPoolExecutor() as threads:
         waiting = [threads.submit(claim, server, WorkerFactory(), 30) for _ in range(2)]
         waiting_at(server, 2)
@@ -117,7 +118,7 @@ def test_of_two_that_wait_each_gets_the_job_that_comes_after_the_others(server, 
 
 
 def test_work_is_handed_out_by_all_processes(server, project, database_url, tmp_path):
-    """Both hear of the first job, and one gets it. The other has looked, so the lane is known to be empty and calls."""
+    """Both are woken for the first job, and one gets it. The other marks the lane as empty, so the next job notifies."""
     with serving(tmp_path, DATABASE_URL=database_url) as other, ThreadPoolExecutor() as threads:
         servers = (server, other)
         waiting = [threads.submit(claim, one, WorkerFactory(), 30) for one in servers]
@@ -155,7 +156,7 @@ def test_a_worker_that_was_revoked_while_it_waited_gets_nothing(server, project)
 
 
 def test_those_that_wait_cost_no_thread_and_one_connection_hears_for_all(server):
-    """A thread each they did cost, and half of them stood in line for one."""
+    """Each had a thread, and half of them waited in the queue for one."""
     worker, threads_of_server = WorkerFactory(), Path(f"/proc/{server.process.pid}/task")
     with ThreadPoolExecutor(40) as threads:
         waiting = [threads.submit(claim, server, worker, 8) for _ in range(40)]
@@ -245,7 +246,7 @@ def test_a_caller_that_goes_takes_its_claim_along(server, project):
 
 
 def test_a_lease_for_a_caller_that_had_gone_already_goes_back_by_the_clock(project):
-    """What its moment of going cannot be told apart from: the acknowledgement that never comes."""
+    """A lost acknowledgement looks the same as a client that disconnects just then."""
     job = submitted(project)
     lease = claimed(acknowledge=True).lease
     assert sweep(now=after(lease.leased_at, 29)) == 0

@@ -42,13 +42,13 @@ def project(organization):
 
 
 def alive(**columns) -> Worker:
-    """A worker that was heard just now."""
+    """A worker that is online."""
     return WorkerFactory(last_seen_at=timezone.now(), **columns)
 
 
 @pytest.fixture
 def why(alice):
-    """The reason of a job: the same from the list and from its page, in both doors that show it."""
+    """The reason of a job: the same from the list and from its page, in both APIs that serialize it."""
 
     def ask(job):
         doors = [JOBS, ANY_JOBS] if job.job_type == "runtime" else [ANY_JOBS]

@@ -1,4 +1,4 @@
-"""How much a pool has to do, for whom it may concern: right numbers, bounded costs, and nothing for strangers."""
+"""The load of a pool for permitted callers: right numbers, bounded costs, and nothing for other tenants."""
 
 from datetime import timedelta
 
@@ -55,7 +55,7 @@ def test_it_counts_what_waits_what_runs_and_who_is_there(alice, organization):
     claimed(busy, acknowledge=True)
     heard(WorkerFactory(capacity=2))
     heard(WorkerFactory(capacity=7), timedelta(minutes=2))  # silent
-    WorkerFactory()  # never heard
+    WorkerFactory()  # never seen
     for state in (WorkerState.DRAINING, WorkerState.MAINTENANCE, WorkerState.REVOKED):
         leaving = heard(WorkerFactory(capacity=9))
         services.set_worker_state(worker_id=leaving.worker_id, state=state, actor=OPERATOR)

@@ -1,4 +1,4 @@
-"""What may be submitted: every limit from both sides, and what a shell, git or a sandbox could misread refused."""
+"""Validation of submits: every limit from both sides, and refusal of what a shell, git or a sandbox could misread."""
 
 import copy
 

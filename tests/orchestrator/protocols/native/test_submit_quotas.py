@@ -196,7 +196,7 @@ def test_plans_are_limited_unless_somebody_says_otherwise():
 
 
 class TestNeighbours:
-    """One tenant has thousands of jobs waiting in a pool that somebody has just made."""
+    """One tenant has thousands of jobs waiting in a new pool."""
 
     FLOOD = 2_000
 

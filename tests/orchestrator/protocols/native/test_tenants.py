@@ -73,7 +73,7 @@ OF_OPERATORS = [
     ("POST", "/v1/pools/<pool>/resume", {"reason": "mine"}),
     ("POST", "/v1/pools/<pool>/throttle", {"per_hour": 1, "reason": "mine"}),
 ]
-# The same at document 001's door, whose refusals have another form: tests/orchestrator/protocols/delta/test_runs.py.
+# The same for document 001's API, whose refusals have another form: tests/orchestrator/protocols/delta/test_runs.py.
 OF_RUNS = [
     ("POST", "/api/v1/runs", {}),
     ("GET", "/api/v1/runs/<batch_id>", None),
@@ -88,7 +88,7 @@ SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
 PAGES = ["/runs/<run_id>/"]
 LIST_PAGES = ["/runs/"]  # tests/orchestrator/ingest/test_runs_page.py
-# Of pools, which are nobody's: tests/orchestrator/protocols/native/test_pools.py.
+# Of pools, which have no owner: tests/orchestrator/protocols/native/test_pools.py.
 OF_POOLS = ["/v1/pools", "/v1/pools/<pool>/load"]
 # For workers: another's lease is answered as one that does not exist.
 OF_A_LEASE = [
@@ -158,7 +158,7 @@ def test_no_address_is_forgotten():
         if path not in OF_NOBODY and not path.startswith("/admin/")
         for method in methods_of(view) - {"HEAD"}
     }
-    # A claim's route, which waits, stands before the plain one of the same address.
+    # A claim's route, which waits, is before the plain one of the same address.
     there -= {("GET", "/v1/runtime/leases"), ("GET", "/api/v1/internal/lease")}
     assert there == calls
 

@@ -1,4 +1,4 @@
-"""What these tests send, who sends it, and what they read of an answer."""
+"""Requests of these tests, their callers, and readers of their responses."""
 
 from django.contrib.auth.models import Permission, User
 from django.test import Client

@@ -1,4 +1,4 @@
-"""Who calls: operators in a browser, and a program of another organization."""
+"""Callers: operators in a browser, and a program of another organization."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The verbs of a pool, which are operators' alone."""
+"""Operations on a pool, which only operators may use."""
 
 import pytest
 

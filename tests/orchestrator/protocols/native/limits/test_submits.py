@@ -1,4 +1,4 @@
-"""What a submit may ask of the schedule: a priority, a key that keeps jobs apart."""
+"""Scheduling fields of a submit: a priority, and a concurrency key."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who may set and see which limit: the table of docs/api.md, cell by cell."""
+"""Permissions to set and see limits: the table of docs/api.md, cell by cell."""
 
 import pytest
 
@@ -56,7 +56,7 @@ class TestWhoMaySetLimits:
         refused(lambda: alice.post("/v1/limits", AT_ONCE), 403, "operator_only")
 
     def test_nor_what_an_operator_sets_at_that_moment(self, alice):
-        """The verb looks itself, under the guard: what a view has seen may be over."""
+        """The operation itself checks under the advisory lock: what a view has read may be outdated."""
         by_operator()
         with pytest.raises(OperatorOnly):
             services.set_limit(org_slug=ORG, max_active=9, actor=CI, reason="mine")
