@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 
+SECTIONS = ["Context", "Decision", "Measurement", "Consequences"]  # of a decision
+
 _CODE = re.compile(r"`([^`\n]+)`")
 _SUFFIX = r"(?:py|pl|sql|html|md|svg|png|json|yaml|toml|service|txt)"
 _PATH = re.compile(rf"(?:[\w.…*-]+/)*[\w.*-]+\.{_SUFFIX}")
@@ -80,5 +82,17 @@ def test_a_planted_name_is_found(text):
 
 
 def test_existing_names_are_accepted():
-    text = "`docs/adr/README.md` `tests/test_docs.py::test_existing_names_are_accepted` `leases/sql/*.sql` [a](docs/api.md#x)"
+    text = "`docs/adr/README.md` `tests/test_docs.py::test_existing_names_are_accepted` `docs/adr/00*.md` [a](docs/api.md#x)"
     assert list(missing("README.md", text)) == []
+
+
+def test_the_index_lists_every_decision_with_its_title():
+    decisions = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+    rows = []
+    for number, path in enumerate(decisions, 1):
+        heading, title = path.read_text().partition("\n")[0].split(". ", 1)
+        assert heading == f"# {number}"
+        rows.append(f"| [{number}]({path.name}) | {title} |")
+        assert re.findall("^## (.*)", path.read_text(), re.MULTILINE) == SECTIONS, path.name
+    index = (ROOT / "docs" / "adr" / "README.md").read_text()
+    assert [line for line in index.splitlines() if line.startswith("| [")] == rows
