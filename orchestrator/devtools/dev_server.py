@@ -1,10 +1,11 @@
-"""A whole installation on one machine: server, clock and workers as the members of one crew, for `up` and `demo`."""
+"""Runs a whole installation on one machine for `manage.py up` and `manage.py demo`: server, scheduler and workers."""
 
 import contextlib
 import errno
 import fcntl
 import os
 import re
+import shlex
 import socket
 import sys
 import time
@@ -29,41 +30,41 @@ from orchestrator.devtools.process_supervisor import (
     child_environment,
 )
 
-ANSWERS_WITHIN = 60.0
+SERVER_START_TIMEOUT_SECONDS = 60.0
 
 
 class DevServerError(Exception):
-    """It cannot start here; `str()` says in one line why."""
+    """Reports in one line why the installation cannot start here."""
 
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """Where the server listens."""
+    """Names the host and port that the server listens on."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """Return the address for a client on this machine."""
+        """Return the base URL for a client on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
         return self._url_of(host)
 
     @property
     def is_loopback(self) -> bool:
-        """Say whether only this machine reaches it."""
+        """Return whether only this machine can reach the server."""
         with contextlib.suppress(ValueError):
             return ip_address(self.host).is_loopback
         return self.host == "localhost"
 
     @property
     def is_set_by_operator(self) -> bool:
-        """Say whether ALLOWED_HOSTS was given: then nothing is added to it."""
+        """Return whether ALLOWED_HOSTS was given: then no name is added to it."""
         return bool(os.environ.get("ALLOWED_HOSTS") or os.environ.get("ALLOWED_HOSTS_FILE"))
 
     @property
     def names(self) -> list[str]:
-        """Return the names and addresses by which other machines may call it."""
+        """Return the names and addresses by which other machines may call the server."""
         if self.is_set_by_operator:
             return [name for name in settings.ALLOWED_HOSTS if not name.startswith((".", "*"))]
         if ip_address_or_none(self.host) in UNSPECIFIED:
@@ -72,15 +73,16 @@ class ListenAddress:
 
     @property
     def urls(self) -> list[str]:
+        """Return the base URLs for clients on other machines."""
         return [self._url_of(name.strip("[]")) for name in self.names]
 
     @property
     def allowed_hosts(self) -> str:
-        """Return ALLOWED_HOSTS for the server: the operator's, else its default and the names above."""
+        """Return the server's ALLOWED_HOSTS: the operator's value, else the default and the names above."""
         if self.is_set_by_operator or self.is_loopback:
             return ",".join(settings.ALLOWED_HOSTS)
-        written = [f"[{name}]" if ":" in name else name for name in self.names]
-        return ",".join(dict.fromkeys([*settings.ALLOWED_HOSTS, *written]))
+        host_names = [f"[{name}]" if ":" in name else name for name in self.names]
+        return ",".join(dict.fromkeys([*settings.ALLOWED_HOSTS, *host_names]))
 
     def _url_of(self, host: str) -> str:
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
@@ -90,6 +92,7 @@ UNSPECIFIED = {ip_address("0.0.0.0"), ip_address("::")}  # noqa: S104 - compared
 
 
 def ip_address_or_none(text: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that the text spells, or None for a name."""
     try:
         return ip_address(text)
     except ValueError:
@@ -97,13 +100,14 @@ def ip_address_or_none(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def local_names(*, only_v4: bool) -> list[str]:
-    """Return this machine's name and its addresses, without those that only itself can use."""
+    """Return this machine's name and its addresses, without loopback and link-local ones."""
     found = set(re.findall(r"-- ([0-9.]+)\n\s+/32 host LOCAL", _read("/proc/net/fib_trie")))
     if not only_v4:
         found |= {line.split()[0] for line in _read("/proc/net/if_inet6").splitlines()}
     addresses = {ip_address(text if "." in text else ":".join(re.findall("....", text))) for text in found}
-    usable = [one for one in addresses if not one.is_loopback and not one.is_link_local]
-    return [socket.gethostname(), *(str(one) for one in sorted(usable, key=lambda one: (one.version, int(one))))]
+    usable = [address for address in addresses if not address.is_loopback and not address.is_link_local]
+    by_version = sorted(usable, key=lambda address: (address.version, int(address)))
+    return [socket.gethostname(), *map(str, by_version)]
 
 
 def _read(path: str) -> str:
@@ -114,94 +118,124 @@ def _read(path: str) -> str:
 
 
 def prepare() -> seed.SeedData:
-    """Bring the tables up to date and plant the seed; leave no connection open, it is the children's turn."""
+    """Migrate the database, seed it, and close all connections, so that the child processes can have them."""
     executor = MigrationExecutor(connections["default"])
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         call_command("migrate", verbosity=0)
-    planted = seed.seed_database(
+    seed_data = seed.seed_database(
         file=settings.STATE_DIR / "seed.json",
         pool=settings.DEFAULT_POOL,
         repository=repository.build(settings.DEMO_REPOSITORY),
         repo_url=settings.DEMO_REPOSITORY_URL,
     )
     connections.close_all()
-    return planted
+    return seed_data
 
 
 def ensure_local_worker(number: int) -> tuple[str, Path]:
-    """Return the name and the token file of this machine's worker of that number; both are made on first use."""
+    """Return the name and token file of this machine's worker with that number. The first call registers it."""
     name = f"local-{number}"
     file = settings.STATE_DIR / "workers" / f"{name}.token"
-    kept = file.read_text().split()[0] if file.is_file() else None
-    worker, token = seed.ensure_worker(name, pool=settings.DEFAULT_POOL, token=kept)
+    kept_token = file.read_text().split()[0] if file.is_file() else None
+    worker, token = seed.ensure_worker(name, pool=settings.DEFAULT_POOL, token=kept_token)
     seed.write_secret_file(file, f"{token}\n{worker.worker_id}")
     return name, file
 
 
-def server(address: ListenAddress, **environment: str) -> ManagedProcess:
-    """The web server."""
-    options = ["--host", address.host, "--port", str(address.port), "--graceful-seconds", "5", "--log-level", "warning"]
-    return ManagedProcess("web", _manage("serve", *options), _environment(address) | environment)
-
-
-def clock(address: ListenAddress) -> ManagedProcess:
-    return ManagedProcess("clock", _manage("runclock"), _environment(address))
-
-
-def worker(
-    address: ListenAddress, name: str, token_file: Path, *, engine: str = "bubblewrap", is_vital: bool = False
-) -> ManagedProcess:
-    """A worker that has a folder of its own; the mirrors are those of the settings."""
-    options = ["--server", address.url, "--token-file", str(token_file), "--engine", engine]
-    options += ["--work-dir", str(settings.WORKER_DIR / name)]
-    return ManagedProcess(name, _manage("runworker", *options), _environment(address), is_vital)
-
-
-def wait_until_it_answers(crew: ProcessSupervisor, address: ListenAddress) -> None:
-    """Return when the server answers, or somebody asked to stop. Raises CrewFailed when it does not, or died."""
-    deadline = time.monotonic() + ANSWERS_WITHIN
-    while not crew.asked and not _answers(address):
-        if not crew.members[0].is_running:
-            raise ProcessSupervisorError("the server did not start; its last lines say why")
-        crew.look()
-        if time.monotonic() > deadline:
-            raise ProcessSupervisorError(f"the server does not answer at {address.url}")
-        time.sleep(0.05)
-
-
-def free_address(host: str, port: int) -> ListenAddress:
-    """Return the address, with a free port if `port` is 0. Raises InstallationRefused if it is taken."""
-    try:
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
-            return ListenAddress(host, found.getsockname()[1])
-    except OSError as error:
-        # A name that nothing resolves has one of the resolver's own codes, which are negative.
-        is_host = (error.errno or 0) < 0 or error.errno == errno.EADDRNOTAVAIL
-        variable, reason = "HOST" if is_host else "PORT", str(error.strerror).partition(" (while")[0]
-        raise DevServerError(f"cannot listen on {host}, port {port}: {reason}; choose one with {variable}=") from None
-
-
-@contextlib.contextmanager
-def state_dir_lock(state: Path) -> Iterator[None]:
-    """Hold the state directory against a second installation. Raises InstallationRefused."""
-    with (state / "up.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DevServerError(f"it is running already on {state}: stop it, or name another STATE_DIR=") from None
-        yield
-
-
 def workers(numbers: Sequence[int]) -> list[tuple[str, Path]]:
+    """Return name and token file of each of this machine's workers with these numbers."""
     found = [ensure_local_worker(number) for number in numbers]
     connections.close_all()
     return found
 
 
-def _answers(address: ListenAddress) -> bool:
+def server(address: ListenAddress, **environment: str) -> ManagedProcess:
+    """Return the web server's process, not started; `environment` has additional variables."""
+    options = ["--host", address.host, "--port", str(address.port), "--graceful-seconds", "5", "--log-level", "warning"]
+    return ManagedProcess("web", _manage("serve", *options), _environment(address) | environment)
+
+
+def scheduler(address: ListenAddress) -> ManagedProcess:
+    """Return the scheduler's process, not started."""
+    return ManagedProcess("scheduler", _manage("runclock"), _environment(address))
+
+
+def worker(
+    address: ListenAddress, name: str, token_file: Path, *, engine: str = "bubblewrap", is_vital: bool = False
+) -> ManagedProcess:
+    """Return a worker's process, not started, with a work directory of its own."""
+    options = ["--server", address.url, "--token-file", str(token_file), "--engine", engine]
+    options += ["--work-dir", str(settings.WORKER_DIR / name)]
+    return ManagedProcess(name, _manage("runworker", *options), _environment(address), is_vital)
+
+
+def wait_until_ready(supervisor: ProcessSupervisor, address: ListenAddress) -> None:
+    """Return when the server responds, or when a stop was requested.
+
+    Raises:
+        ProcessSupervisorError: The server has ended, or does not respond within `SERVER_START_TIMEOUT_SECONDS`.
+    """
+    deadline = time.monotonic() + SERVER_START_TIMEOUT_SECONDS
+    while not supervisor.stop_requests and not _responds(address):
+        if not supervisor.processes[0].is_running:
+            raise ProcessSupervisorError("the server did not start; its last lines above name the reason")
+        supervisor.poll()
+        if time.monotonic() > deadline:
+            raise ProcessSupervisorError(
+                f"the server does not respond at {address.url} within {SERVER_START_TIMEOUT_SECONDS:.0f} s"
+            )
+        time.sleep(0.05)
+
+
+def free_address(host: str, port: int) -> ListenAddress:
+    """Return the address, with a free port if `port` is 0.
+
+    Raises:
+        DevServerError: The port is taken, or the host is none of this machine's.
+    """
     try:
-        with urllib.request.urlopen(f"{address.url}/healthz", timeout=5) as answer:  # noqa: S310 - http, our own
-            return bool(answer.status == 200)
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
+            return ListenAddress(host, found.getsockname()[1])
+    except (OSError, UnicodeError) as error:
+        # A name that nothing resolves has one of the resolver's own codes, which are negative.
+        code, reason = getattr(error, "errno", -1) or 0, str(getattr(error, "strerror", error)).partition(" (while")[0]
+        variable = "HOST" if code < 0 or code == errno.EADDRNOTAVAIL else "PORT"
+        raise DevServerError(f"cannot listen on {host}, port {port}: {reason}; choose one with {variable}=") from None
+
+
+@contextlib.contextmanager
+def state_dir_lock(state: Path) -> Iterator[None]:
+    """Lock the state directory against a second `up` or `demo`.
+
+    Raises:
+        DevServerError: Another process has the lock.
+    """
+    with (state / "up.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DevServerError(
+                f"`make up` or `make demo` is running already on {state}: stop it, or name another STATE_DIR="
+            ) from None
+        yield
+
+
+def variables_for_shell(port: int = 8000) -> str:
+    """Return the variables, quoted for a shell, that a later command needs to find this installation.
+
+    Args:
+        port: The port of the server; 8000 needs no variable.
+    """
+    path = settings.STATE_DIR
+    shown = path.relative_to(settings.ROOT) if path.is_relative_to(settings.ROOT) else path
+    state = "" if str(shown) == ".state" else f"STATE_DIR={shlex.quote(str(shown))}"
+    return " ".join(filter(None, [state, "" if port == 8000 else f"PORT={port}"]))
+
+
+def _responds(address: ListenAddress) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address.url}/healthz", timeout=5) as response:  # noqa: S310 - http, our own
+            return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
 
@@ -211,7 +245,7 @@ def _manage(*arguments: str) -> list[str]:
 
 
 def _environment(address: ListenAddress) -> dict[str, str]:
-    own = child_environment(STATE_DIR=str(settings.STATE_DIR))
-    own.setdefault("PUBLIC_URL", address.url)
-    own.setdefault("ALLOWED_HOSTS", address.allowed_hosts)
-    return own
+    environment = child_environment(STATE_DIR=str(settings.STATE_DIR))
+    environment.setdefault("PUBLIC_URL", address.url)
+    environment.setdefault("ALLOWED_HOSTS", address.allowed_hosts)
+    return environment

@@ -1,6 +1,6 @@
-"""Child processes that are started together, watched, started again when they die, and stopped in order.
+"""Starts child processes together, restarts those that die, and stops them in order.
 
-Whatever happens to this process, no child outlives it: the kernel kills each when its parent dies.
+No child outlives this process: the kernel kills each child when its parent dies.
 """
 
 import contextlib
@@ -13,36 +13,41 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-Say = Callable[[str, str], None]  # name of the member (or "" for the crew itself), one line of text
+LogLine = Callable[[str, str], None]  # name of the process ("" for the supervisor itself), one line of text
 
-RESTARTS = 5
-WITHIN = 60.0  # seconds in which so many restarts are too many
-RESTART_AFTER = 1.0
-PATIENCE = 15.0  # seconds between asking to stop, asking again, and killing
+MAX_RESTARTS = 5
+RESTART_WINDOW_SECONDS = 60.0  # more than MAX_RESTARTS within this time end the attempts
+RESTART_DELAY_SECONDS = 1.0
+STOP_TIMEOUT_SECONDS = 15.0  # between the first SIGTERM, the second one, and SIGKILL
+STOP_NOTICE_SECONDS = 3.0  # after which a line names the processes that have not ended
 
 
 class ProcessSupervisorError(Exception):
-    """A member died too often, or never became ready; `str()` says which in one line."""
+    """Reports in one line that a process died too often, or never became ready."""
 
 
 @dataclass
 class ManagedProcess:
-    """One child. It runs in a session of its own, so that Ctrl-C reaches it only through `Crew.stop`."""
+    """Describes one child process, which gets a session of its own: Ctrl-C does not reach it directly.
+
+    A vital process that keeps dying ends the whole supervisor. Another one is given up alone.
+    """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
-    is_vital: bool = True  # without it the others are of no use
-    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=RESTARTS + 1))
+    is_vital: bool = True
+    exits: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RESTARTS + 1))
     process: subprocess.Popen[bytes] | None = None
-    due: float | None = None  # when to start it again
+    restart_at: float | None = None  # monotonic time of the next start
 
     @property
     def is_running(self) -> bool:
+        """Return whether the process was started and has not ended."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        # From the main thread only: the kernel's promise is about the thread that started the child.
+        """Start the process. Call it from the main thread: PDEATHSIG follows the thread that started the child."""
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *self.command],
             env=dict(self.environment),
@@ -51,101 +56,109 @@ class ManagedProcess:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self.due = None
+        self.restart_at = None
 
     def signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
         if self.process is not None and self.is_running:
             self.process.send_signal(number)
 
 
 class ProcessSupervisor:
-    """The first member is the one that the others talk to: it stops last. Used from the main thread."""
+    """Supervises processes from the main thread. The first process is the one that the others need: it stops last."""
 
-    def __init__(self, members: Sequence[ManagedProcess], say: Say) -> None:
-        self.members = list(members)
-        self.say = say
-        self.asked = 0  # how often somebody asked to stop
+    def __init__(self, processes: Sequence[ManagedProcess], log_line: LogLine) -> None:
+        self.processes = list(processes)
+        self.log_line = log_line
+        self.stop_requests = 0
         self._readers: list[threading.Thread] = []
 
-    def start(self, member: ManagedProcess) -> None:
-        member.start()
-        reader = threading.Thread(target=self._read, args=[member, member.process], daemon=True)
+    def start(self, process: ManagedProcess) -> None:
+        """Start a process and pass each line of its output on to `log_line`."""
+        process.start()
+        reader = threading.Thread(target=self._read_output, args=[process, process.process], daemon=True)
         reader.start()
         self._readers.append(reader)
 
-    def look(self) -> None:
-        """Start again what has died; to be called all the time. Raises CrewFailed when a vital one dies too often."""
-        for member in self.members:
-            if member.due is not None and time.monotonic() >= member.due:
-                self.start(member)
-            elif member.due is None and member.process is not None and not member.is_running:
-                self._mourn(member)
+    def poll(self) -> None:
+        """Restart processes that have died. Call it several times a second.
+
+        Raises:
+            ProcessSupervisorError: A vital process has died more than `MAX_RESTARTS` times within the window.
+        """
+        for process in self.processes:
+            if process.restart_at is not None and time.monotonic() >= process.restart_at:
+                self.start(process)
+            elif process.restart_at is None and process.process is not None and not process.is_running:
+                self._schedule_restart(process)
 
     def stop(self) -> None:
-        """End all, the first member last: ask, ask again (a worker then drops its jobs), kill. Every request to stop
-        that comes meanwhile goes one step further at once."""
-        self._end(self.members[1:])
-        self._end(self.members[:1])
+        """End all processes, the first one last: SIGTERM, SIGTERM again (a worker then drops its jobs), SIGKILL.
+
+        Every further stop request skips the rest of the current wait.
+        """
+        self._terminate(self.processes[1:])
+        self._terminate(self.processes[:1])
         for reader in self._readers:
             reader.join(timeout=2)
 
-    def ask_to_stop(self, *_signal: object) -> None:
-        """Note a request to stop; a signal handler."""
-        self.asked += 1
+    def request_stop(self, *_signal: object) -> None:
+        """Count a request to stop. Usable as a signal handler."""
+        self.stop_requests += 1
 
-    def _mourn(self, member: ManagedProcess) -> None:
+    def _schedule_restart(self, process: ManagedProcess) -> None:
         now = time.monotonic()
-        member.deaths.append(now)
-        end = describe_exit(member.process.returncode if member.process else None)
-        if len(member.deaths) > RESTARTS and now - member.deaths[0] < WITHIN:
-            if member.is_vital:
+        process.exits.append(now)
+        end = describe_exit(process.process.returncode if process.process else None)
+        if len(process.exits) > MAX_RESTARTS and now - process.exits[0] < RESTART_WINDOW_SECONDS:
+            if process.is_vital:
                 raise ProcessSupervisorError(
-                    f"{member.name} {end}, {len(member.deaths)} times within {WITHIN:.0f} seconds"
+                    f"{process.name} {end}, {len(process.exits)} times within {RESTART_WINDOW_SECONDS:.0f} seconds"
                 )
-            self.say("", f"{member.name} {end} again; it is not started any more, the others go on without it")
-            member.process = None
+            self.log_line("", f"{process.name} {end} again; it is not started any more, the other processes continue")
+            process.process = None
             return
-        self.say("", f"{member.name} {end}; starting it again ({len(member.deaths)} of {RESTARTS})")
-        member.due = now + RESTART_AFTER
+        self.log_line("", f"{process.name} {end}; starting it again ({len(process.exits)} of {MAX_RESTARTS})")
+        process.restart_at = now + RESTART_DELAY_SECONDS
 
-    def _end(self, members: Sequence[ManagedProcess]) -> None:
+    def _terminate(self, processes: Sequence[ManagedProcess]) -> None:
         for _ in range(2):
-            for member in members:
-                member.signal(signal.SIGTERM)
-            self._wait(members)
-        for member in members:
-            member.signal(signal.SIGKILL)
-        for member in members:
-            if member.process:
-                member.process.wait()
+            for process in processes:
+                process.signal(signal.SIGTERM)
+            self._wait(processes)
+        for process in processes:
+            process.signal(signal.SIGKILL)
+        for process in processes:
+            if process.process:
+                process.process.wait()
 
-    def _wait(self, members: Sequence[ManagedProcess]) -> None:
-        """Until they have ended, their time is up, or somebody asked once more."""
-        begun, asked, told = time.monotonic(), self.asked, False
-        while time.monotonic() - begun < PATIENCE and self.asked == asked:
-            running = [member.name for member in members if member.is_running]
+    def _wait(self, processes: Sequence[ManagedProcess]) -> None:
+        """Return when the processes have ended, the timeout is over, or another stop request has come."""
+        begun, requests_before, is_announced = time.monotonic(), self.stop_requests, False
+        while time.monotonic() - begun < STOP_TIMEOUT_SECONDS and self.stop_requests == requests_before:
+            running = [process.name for process in processes if process.is_running]
             if not running:
                 return
-            if not told and time.monotonic() - begun > 3:
-                told = True
-                self.say("", f"waiting for {', '.join(running)} to finish (Ctrl-C: do not wait)")
+            if not is_announced and time.monotonic() - begun > STOP_NOTICE_SECONDS:
+                is_announced = True
+                self.log_line("", f"waiting for {', '.join(running)} to finish (Ctrl-C: do not wait)")
             time.sleep(0.05)
 
-    def _read(self, member: ManagedProcess, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None  # noqa: S101 - PIPE above
-        with contextlib.suppress(ValueError), process.stdout as lines:
+    def _read_output(self, process: ManagedProcess, popen: subprocess.Popen[bytes]) -> None:
+        assert popen.stdout is not None  # noqa: S101 - PIPE above
+        with contextlib.suppress(ValueError), popen.stdout as lines:
             for line in lines:
-                self.say(member.name, line.decode(errors="replace").rstrip())
+                self.log_line(process.name, line.decode(errors="replace").rstrip())
 
 
 def describe_exit(code: int | None) -> str:
-    """Say in words how a process ended."""
+    """Return the end of a sentence that tells how a process ended."""
     if code is None or code >= 0:
         return f"ended with exit code {code}"
     return f"was killed by {signal.Signals(-code).name}"
 
 
 def child_environment(**changes: str) -> dict[str, str]:
-    """Return this process's environment for a child: its own timeouts, no buffering of its lines."""
+    """Return this process's environment for a child: without its database role, and with unbuffered output."""
     kept = {name: value for name, value in os.environ.items() if name != "DATABASE_ROLE"}
     return kept | {"PYTHONUNBUFFERED": "1"} | changes

@@ -1,6 +1,7 @@
-"""One small tenant with all that a first job needs. Run again, it keeps what works and mends what does not.
+"""Creates one small tenant with all that a first job needs. A second run keeps what is valid and replaces the rest.
 
-Tokens are stored hashed, so their plain text is kept in a file of mode 0600 and compared with the database each time.
+The database has only hashes of the tokens. Their plain text is in a file of mode 0600, which each run compares with
+the database.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ SEED = Actor("operator", "manage.py seed")
 
 @dataclass(frozen=True)
 class SeedData:
-    """What a first visitor needs. `admin_password` is None once somebody has changed it."""
+    """Holds names and secrets of the seeded tenant. `admin_password` is None once it has been changed by hand."""
 
     org_slug: str
     project_slug: str
@@ -44,15 +45,22 @@ class SeedData:
 
 
 def seed_database(*, file: Path, pool: str, repository: DemoRepository, repo_url: str) -> SeedData:
-    """Make what is missing, keep the rest, and write `file` with what is returned. One at a time per file."""
+    """Create what is missing, and write the returned data to `file`. Runs on the same file wait for each other.
+
+    Args:
+        file: The JSON file that keeps the plain tokens between two runs.
+        pool: Slug of the pool of the seeded worker.
+        repository: The demo's repository; its commit is part of the returned data.
+        repo_url: The URL under which jobs name that repository.
+    """
     with _file_lock(file):
-        seed = _planted(_kept(file), pool, repository.commit, repo_url)
-        write_secret_file(file, json.dumps(asdict(seed), indent=2))
-    return seed
+        seed_data = _seed(_kept_values(file), pool, repository.commit, repo_url)
+        write_secret_file(file, json.dumps(asdict(seed_data), indent=2))
+    return seed_data
 
 
 def ensure_worker(slug: str, *, pool: str, token: str | None, capacity: int = 1) -> tuple[Worker, str]:
-    """Return the worker of that name and its token: the given one if it is the worker's, else a new one."""
+    """Return the worker with that slug and its token: the given token if it is the worker's, else a new one."""
     worker = Worker.objects.filter(slug=slug).first()
     if worker is None:
         found, _ = Pool.objects.get_or_create(slug=pool)
@@ -64,7 +72,7 @@ def ensure_worker(slug: str, *, pool: str, token: str | None, capacity: int = 1)
     return worker, token
 
 
-def _planted(kept: dict[str, str], pool: str, commit: str, repo_url: str) -> SeedData:
+def _seed(kept: dict[str, str], pool: str, commit: str, repo_url: str) -> SeedData:
     project = _project(pool)
     worker, worker_token = ensure_worker(SLUG, pool=pool, token=kept.get("worker_token"), capacity=8)
     return SeedData(
@@ -81,7 +89,7 @@ def _planted(kept: dict[str, str], pool: str, commit: str, repo_url: str) -> See
 
 
 def write_secret_file(file: Path, text: str) -> None:
-    """Write a file of mode 0600 in one step; a reader never sees half of it."""
+    """Write a file of mode 0600 atomically."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -92,13 +100,13 @@ def write_secret_file(file: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _file_lock(file: Path) -> Iterator[None]:
-    """Two seeds at once would each make tokens, and one would print what the other has replaced."""
+    """Serialize runs: of two at once, one would print tokens that the other has just replaced."""
     with file.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _kept(file: Path) -> dict[str, str]:
+def _kept_values(file: Path) -> dict[str, str]:
     with contextlib.suppress(FileNotFoundError, ValueError):
         return dict(json.loads(file.read_text()))
     return {}
@@ -125,7 +133,7 @@ def _api_token(organization: Organization, token: str | None) -> str:
 
 
 def _admin_password(organization: Organization, kept: dict[str, str]) -> str | None:
-    """Set a password for a new account only: one that was changed by hand is not ours to change back."""
+    """Set a password for a new account only: one that was changed by hand stays."""
     users = get_user_model().objects
     user = users.filter(username=ADMIN).first()
     password = kept.get("admin_password") or secrets.token_urlsafe(12)

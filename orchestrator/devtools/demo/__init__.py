@@ -1,0 +1,1 @@
+"""Runs one job and displays its findings in the terminal."""

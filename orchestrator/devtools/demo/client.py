@@ -1,4 +1,4 @@
-"""The demo as a program of a tenant: it submits a job over HTTP and follows it, with nothing but its API token."""
+"""Submits a job over HTTP and follows it, as a program of a tenant would: with nothing but an API token."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,16 +8,16 @@ from typing import Any
 import requests
 
 JOBS = "/v1/runtime/jobs"
-SECONDS = 15
+REQUEST_TIMEOUT_SECONDS = 15
 
 
 class DemoError(Exception):
-    """The server, or this machine, did not take the job; `str()` says why in one line."""
+    """Reports in one line why the server, or this machine, did not run the job."""
 
 
 @dataclass(frozen=True)
 class DemoRequest:
-    """What is to be run. `egress`: None for no network, else the hosts that it may reach."""
+    """Holds the job to run. `egress` is None for no network, else the hosts that the command may reach."""
 
     repo_url: str
     git_commit: str
@@ -27,71 +27,85 @@ class DemoRequest:
 
     @property
     def owner_and_name(self) -> tuple[str, str]:
+        """Return the last two parts of the repository's URL."""
         owner, name = self.repo_url.removesuffix(".git").split("/")[-2:]
         return owner, name
 
 
 @dataclass
 class JobFollower:
-    """One job as it goes on. Each call asks the server once; `log` grows, `events` are handed out once each."""
+    """Polls one job. Each call sends one request; `new_events` and `new_lines` yield each item once."""
 
     url: str
     token: str
     job_id: str = ""
     log: bytes = b""
-    seen: int = 0
+    last_seq: int = 0
     session: requests.Session = field(default_factory=requests.Session)
 
-    def submit(self, order: DemoRequest, *, org_slug: str, project_slug: str) -> None:
-        """Queue the job. Raises DemoRefused."""
-        owner, name = order.owner_and_name
+    def submit(self, request: DemoRequest, *, org_slug: str, project_slug: str) -> None:
+        """Submit the job.
+
+        Raises:
+            DemoError: The server rejected it.
+        """
+        owner, name = request.owner_and_name
         body = {
             "org_slug": org_slug,
             "project_slug": project_slug,
             "source": {
                 "kind": "github",
-                "repo_url": order.repo_url,
+                "repo_url": request.repo_url,
                 "owner": owner,
                 "repo": name,
-                "git_commit": order.git_commit,
+                "git_commit": request.git_commit,
             },
             "execution": {
-                "command": list(order.command),
-                "timeout_seconds": order.timeout_seconds,
-                "allow_network": order.egress is not None,
+                "command": list(request.command),
+                "timeout_seconds": request.timeout_seconds,
+                "allow_network": request.egress is not None,
             },
             "trigger": {"kind": "manual", "actor": "demo"},
         }
         self.job_id = self._call("POST", JOBS, json=body).json()["job_id"]
 
     def job(self) -> dict[str, Any]:
+        """Return the job's current representation."""
         return dict(self._call("GET", f"{JOBS}/{self.job_id}").json())
 
+    def pending_message(self) -> str:
+        """Return the server's sentence about why the job waits; empty if it does not wait."""
+        reason = self._call("GET", f"/v1/jobs/{self.job_id}").json().get("pending_reason")
+        return str(reason["message"]) if reason else ""
+
     def cancel(self) -> None:
-        """Give the job up, if it was submitted and the server still listens."""
+        """Cancel the job, if it was submitted and the server still responds."""
         with contextlib.suppress(requests.RequestException, DemoError):
             if self.job_id:
-                self._call("POST", f"{JOBS}/{self.job_id}/cancel", json={"reason": "the demo was given up"})
+                self._call("POST", f"{JOBS}/{self.job_id}/cancel", json={"reason": "the demo was interrupted"})
 
     def new_events(self) -> Iterator[dict[str, Any]]:
-        events = self._call("GET", f"{JOBS}/{self.job_id}/events", params={"after": self.seen}).json()["results"]
+        """Yield the events since the last call."""
+        events = self._call("GET", f"{JOBS}/{self.job_id}/events", params={"after": self.last_seq}).json()["results"]
         for event in events:
-            self.seen = event["seq"]
+            self.last_seq = event["seq"]
             yield event
 
-    def new_lines(self, *, rest: bool = False) -> Iterator[str]:
-        """Yield the lines that the job has printed since the last call; with `rest` also one that has no end yet."""
+    def new_lines(self, *, is_complete: bool = False) -> Iterator[str]:
+        """Yield the lines of output since the last call; with `is_complete` also a last one without a newline."""
         log = self._call("GET", f"{JOBS}/{self.job_id}/logs").content
-        fresh = log[len(self.log) :]
-        whole = fresh if rest else fresh[: fresh.rfind(b"\n") + 1]
-        self.log += whole
-        yield from whole.decode(errors="replace").splitlines()
+        unread = log[len(self.log) :]
+        lines = unread if is_complete else unread[: unread.rfind(b"\n") + 1]
+        self.log += lines
+        yield from lines.decode(errors="replace").splitlines()
 
     def _call(self, method: str, path: str, **options: Any) -> requests.Response:
         headers = {"Authorization": f"Bearer {self.token}"}
-        answer = self.session.request(method, self.url + path, headers=headers, timeout=SECONDS, **options)
-        if not answer.ok:
-            problem = answer.json()
-            told = "; ".join(f"{name}: {' '.join(map(str, why))}" for name, why in problem.get("errors", {}).items())
-            raise DemoError(f"{problem.get('detail', answer.reason)} {told}".strip())
-        return answer
+        response = self.session.request(
+            method, self.url + path, headers=headers, timeout=REQUEST_TIMEOUT_SECONDS, **options
+        )
+        if not response.ok:
+            problem = response.json()
+            errors = "; ".join(f"{name}: {' '.join(map(str, why))}" for name, why in problem.get("errors", {}).items())
+            raise DemoError(f"{problem.get('detail', response.reason)} {errors}".strip())
+        return response

@@ -1,4 +1,4 @@
-"""The demo's git repository: one small package with a nosy install script, the same commit on every machine."""
+"""Builds the demo's git repository: a small package with a suspicious install script, the same commit everywhere."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).with_name("package")
 COMMAND = ("sh", "scripts/install.sh")
 OWNER, NAME, REF = "runtime-orchestrator", "demo", "refs/heads/main"
 
-# Nothing of the machine's own may reach the commit, or its id would not be the same everywhere.
+# The commit must not depend on the machine's git settings, or its id would differ.
 _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -29,32 +29,31 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class DemoRepository:
-    """A bare repository with one commit on `main`, readable by every account of the machine."""
+    """Names a bare repository with one commit on `main` that every account of the machine may read."""
 
     path: Path
     commit: str
 
 
 def build(path: Path) -> DemoRepository:
-    """Make the repository at `path`, or bring the one there up to date, and return it. Needs git; who comes while
-    another builds it waits."""
-    with _alone(path.parent), tempfile.TemporaryDirectory(dir=path.parent, prefix="demo-") as folder:
+    """Create or update the repository at `path`, and return it. Needs git. Concurrent calls wait for each other."""
+    with _folder_lock(path.parent), tempfile.TemporaryDirectory(dir=path.parent, prefix="demo-") as folder:
         draft = Path(folder, "demo.git")
         commit = _commit(draft)
-        if not _has(path, commit):
+        if not _has_commit(path, commit):
             _publish(draft, path)
     return DemoRepository(path, commit)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Directories cannot replace each other in one step: two that try take away what the other has just put there."""
-    held = os.open(folder, os.O_RDONLY)
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Serialize builds: directories are not replaced atomically, so two builds would remove each other's result."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _commit(draft: Path) -> str:
@@ -66,7 +65,7 @@ def _commit(draft: Path) -> str:
     return commit
 
 
-def _has(path: Path, commit: str) -> bool:
+def _has_commit(path: Path, commit: str) -> bool:
     try:
         return path.is_dir() and _git(path, "rev-parse", "--verify", "--quiet", REF) == commit
     except subprocess.CalledProcessError:
@@ -74,7 +73,7 @@ def _has(path: Path, commit: str) -> bool:
 
 
 def _publish(draft: Path, path: Path) -> None:
-    """Put the draft in its place. A checkout that comes in between would try again."""
+    """Replace the repository by the draft. A checkout between the two renames fails and is tried again."""
     for item in (draft, *draft.rglob("*")):
         item.chmod(0o755 if item.is_dir() else 0o644)
     if path.exists():

@@ -1,4 +1,4 @@
-"""`manage.py up`: server, clock and workers on this machine, in the foreground, until interrupted."""
+"""`manage.py up`: runs server, scheduler and workers on this machine in the foreground, until interrupted."""
 
 import os
 import signal
@@ -19,34 +19,38 @@ from orchestrator.devtools.seed import SeedData
 from runtime_jobs.control_characters import escape_controls
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
-
-
 MAX_WORKERS = 64
 
 
 def number(name: str, value: object, *, maximum: int) -> int:
-    """Return the number. Raises CommandError, which names the variable."""
+    """Return the value of a variable as a number from 0 to `maximum`.
+
+    Raises:
+        CommandError: The value is no such number; the message names the variable.
+    """
     text = str(value)
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= maximum):
         raise CommandError(f"{name}={text!r}: a number from 0 to {maximum} is needed")
     return int(text)
 
 
-def warning(address: ListenAddress) -> list[str]:
-    """Return what to know of a server that others reach, which has a login that was made for trying things out."""
-    lines = ["PLAIN HTTP: whoever is on the network can read the password of the login above, and every token."]
+def network_warning(address: ListenAddress) -> list[str]:
+    """Return the warnings for a server that other machines reach and whose login was seeded."""
+    lines = ["PLAIN HTTP: anybody on the network can read the password above and every token."]
     if not address.is_set_by_operator:
-        lines.append("Other names of this server are answered 400: allow them with ALLOWED_HOSTS=name,name.")
+        lines.append("Other names of this server get status 400: allow them with ALLOWED_HOSTS=name,name.")
     return lines
 
 
 class Command(BaseCommand):
-    help = "Serves until interrupted: server, clock, workers, and the embedded PostgreSQL unless DATABASE_URL is set."
+    """Runs the whole installation."""
+
+    help = "Serves until interrupted: server, scheduler, workers, and a PostgreSQL unless DATABASE_URL is set."
 
     def add_arguments(self, parser: CommandParser) -> None:
         environment = os.environ.get
         parser.add_argument("--host", default=environment("HOST") or "127.0.0.1")
-        # Numbers are read in `handle`: argparse would answer a bad one with its usage, or a traceback.
+        # `handle` parses the numbers: argparse would answer a bad one with its usage, or a traceback.
         parser.add_argument("--port", default=environment("PORT") or "8000", help="0: any free one")
         parser.add_argument("--workers", default=environment("WORKERS") or "1", help="0: none")
 
@@ -58,45 +62,51 @@ class Command(BaseCommand):
         try:
             with dev_server.state_dir_lock(settings.STATE_DIR):
                 self.run(dev_server.free_address(options["host"], port), workers)
-        except (DevServerError, ProcessSupervisorError) as refusal:
-            raise CommandError(str(refusal)) from None
+        except (DevServerError, ProcessSupervisorError) as error:
+            raise CommandError(str(error)) from None
 
     def run(self, address: ListenAddress, workers: int) -> None:
-        crew = ProcessSupervisor([dev_server.server(address)], self.say)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, crew.ask_to_stop)
-        planted = dev_server.prepare()
-        crew.members += [dev_server.clock(address)]
-        crew.members += [dev_server.worker(address, *found) for found in dev_server.workers(range(1, workers + 1))]
+        """Start everything, print the welcome, and supervise until a signal arrives."""
+        supervisor = ProcessSupervisor([dev_server.server(address)], self.log_line)
+        for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signal_number, supervisor.request_stop)
+        seed_data = dev_server.prepare()
+        supervisor.processes += [dev_server.scheduler(address)]
+        supervisor.processes += [
+            dev_server.worker(address, *found) for found in dev_server.workers(range(1, workers + 1))
+        ]
         try:
-            for member in crew.members:
-                crew.start(member)
-            dev_server.wait_until_it_answers(crew, address)
-            if not crew.asked:
-                self.welcome(address, planted, workers)
-            while not crew.asked:
-                crew.look()
+            for process in supervisor.processes:
+                supervisor.start(process)
+            dev_server.wait_until_ready(supervisor, address)
+            if not supervisor.stop_requests:
+                self.welcome(address, seed_data, workers)
+            while not supervisor.stop_requests:
+                supervisor.poll()
                 time.sleep(0.2)
         finally:
-            self.say("", "stopping")
-            crew.stop()
-            self.say("", "stopped")
+            self.log_line("", "stopping")
+            supervisor.stop()
+            self.log_line("", "stopped")
 
-    def say(self, name: str, line: str) -> None:
+    def log_line(self, name: str, line: str) -> None:
+        """Print one line of a process in its colour; an empty name stands for this command."""
         colour = self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)]) if name else "bold"
-        self.console.print(Text.assemble((f"{name or 'up':>8} ", colour), ("│ ", "dim"), escape_controls(line)))
+        self.console.print(Text.assemble((f"{name or 'up':>9} ", colour), ("│ ", "dim"), escape_controls(line)))
 
-    def welcome(self, address: ListenAddress, planted: SeedData, workers: int) -> None:
+    def welcome(self, address: ListenAddress, seed_data: SeedData, workers: int) -> None:
+        """Print addresses, login and next commands. Each can be pasted as it is."""
         table = Table.grid(padding=(0, 3))
         if not address.is_loopback:
             table.add_row("reached at", "\n".join(address.urls))
         table.add_row("console", f"{address.url}/admin/")
-        table.add_row("login", f"{planted.admin_username} / {planted.admin_password or '(changed by hand)'}")
+        table.add_row("login", f"{seed_data.admin_username} / {seed_data.admin_password or '(changed by hand)'}")
         table.add_row("API", f"{address.url}/v1/docs")
-        table.add_row("tokens", f"{settings.STATE_DIR / 'seed.json'}, or: .venv/bin/python manage.py seed")
+        table.add_row("tokens", str(settings.STATE_DIR / "seed.json"))
+        table.add_row("", f"{dev_server.variables_for_shell()} .venv/bin/python manage.py seed".strip())
         table.add_row("workers", str(workers) if workers else "none; start one with manage.py runworker")
         table.add_row("stop", "Ctrl-C")
         self.console.print(Panel(table, title="Runtime Orchestrator", title_align="left", expand=False, padding=(1, 2)))
         if not address.is_loopback:
-            for line in warning(address):
+            for line in network_warning(address):
                 self.console.print(Text(f" {line} ", "bold black on yellow"))

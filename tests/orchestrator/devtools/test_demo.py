@@ -1,9 +1,13 @@
 """`manage.py demo` shows a job from end to end, finds what its install script does, and leaves nothing running."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from urllib.parse import urlsplit
+
+import requests
 
 from tests.orchestrator.devtools.conftest import MANAGE, eventually
 
@@ -21,6 +25,35 @@ def test_the_demo_uploads_its_run_and_finds_what_was_planted(installation):
     assert not installation.processes()
     assert "\x1b" not in told.everything(), "there is no terminal"
     assert max(map(len, told.lines[:-1])) <= 100
+    assert not [line for line in told.lines if line != line.rstrip()]
+
+
+def test_what_the_demo_prints_last_works_with_make_up(installation):
+    """The address, user name and password that it prints, in the server of the command that it prints."""
+    (installation.state / "throwaway").unlink()  # `up` finds the database of the demo
+    told = installation.manage("demo")
+    assert told.wait() == 0, told.everything()
+    shown = dict(line.strip().split(maxsplit=1) for line in told.lines if re.match(r"  (user|password|this) ", line))
+    assert f"  make up STATE_DIR={installation.state}" in told.lines
+    page = urlsplit(shown["this"].removeprefix("run").strip()).path
+
+    served = installation.manage("up", "--port", "0", "--workers", "0")
+    eventually(lambda: served.said("console "))
+    address = re.search(r"http://127\.0\.0\.1:\d+", served.everything()).group()
+    with requests.Session() as browser:
+        form = browser.get(address + page, timeout=30)
+        token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', form.text).group(1)
+        login = {
+            "username": shown["user"].removeprefix("name").strip(),
+            "password": shown["password"],
+            "csrfmiddlewaretoken": token,
+        }
+        opened = browser.post(form.url, data=login, headers={"Referer": form.url}, timeout=30)
+    assert (opened.status_code, urlsplit(opened.url).path) == (200, page)
+    assert "credential_read" in opened.text
+    api_token = json.loads((installation.state / "seed.json").read_text())["api_token"]
+    listed = requests.get(f"{address}/v1/jobs", headers={"Authorization": f"Bearer {api_token}"}, timeout=30)
+    assert (listed.status_code, len(listed.json()["results"])) == (200, 1)
 
 
 def test_an_interrupted_demo_leaves_nothing_that_the_next_one_trips_over(installation):

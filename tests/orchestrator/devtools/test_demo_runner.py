@@ -28,26 +28,50 @@ def machine(monkeypatch):
 
 
 def test_namespaces_are_taken_where_they_can_be_had(machine):
-    assert DemoRun(Terminal(), None)._engine() == "bubblewrap"
-    assert DemoRun(Terminal(), STRANGE)._engine() == "bubblewrap"
+    assert DemoRun(Terminal(), None)._choose_engine() == "bubblewrap"
+    assert DemoRun(Terminal(), STRANGE)._choose_engine() == "bubblewrap"
 
 
 def test_without_namespaces_the_own_repository_runs_in_the_weaker_engine_and_that_is_said_loudly(machine, capsys):
     machine["bubblewrap"] = ("no user namespaces",)
-    assert DemoRun(Terminal(), None)._engine() == "restricted"
+    assert DemoRun(Terminal(), None)._choose_engine() == "restricted"
     assert "THIS MACHINE FORBIDS NAMESPACES" in capsys.readouterr().out
 
 
 def test_without_namespaces_a_strange_repository_is_refused(machine):
     machine["bubblewrap"] = ("no user namespaces",)
-    with pytest.raises(DemoError, match="strange repository: no user namespaces"):
-        DemoRun(Terminal(), STRANGE)._engine()
+    with pytest.raises(DemoError, match="that is not the demo's: no user namespaces"):
+        DemoRun(Terminal(), STRANGE)._choose_engine()
 
 
 def test_without_any_engine_nothing_runs(machine):
     machine["bubblewrap"], machine["restricted"] = ("no user namespaces",), ("no Landlock",)
     with pytest.raises(DemoError, match="no user namespaces; no Landlock"):
-        DemoRun(Terminal(), None)._engine()
+        DemoRun(Terminal(), None)._choose_engine()
+
+
+class Waiting:
+    """A follower of a job that no worker takes."""
+
+    def job(self) -> dict[str, str]:
+        return {"status": "queued"}
+
+    def new_events(self) -> list[dict[str, str]]:
+        return []
+
+    def new_lines(self, **_: bool) -> list[str]:
+        return []
+
+    def pending_message(self) -> str:
+        return "No worker is alive in the pool shared-linux."
+
+
+def test_a_job_that_no_worker_starts_ends_the_demo_with_advice(monkeypatch):
+    monkeypatch.setattr(shows, "START_TIMEOUT_SECONDS", 0.0)
+    with pytest.raises(DemoError) as error:
+        DemoRun(Terminal(), None)._follow(Waiting(), 3600)
+    for part in ("no worker started the job within 0 s", "No worker is alive in the pool", "stop it", "make clean"):
+        assert part in str(error.value)
 
 
 def test_what_a_job_prints_does_not_steer_the_terminal(capsys):

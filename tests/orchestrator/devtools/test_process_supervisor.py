@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.devtools import process_supervisor as crews
+from orchestrator.devtools import process_supervisor
 from orchestrator.devtools.process_supervisor import ManagedProcess, ProcessSupervisor, ProcessSupervisorError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,103 +34,103 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def said() -> list[tuple[str, str]]:
+def log() -> list[tuple[str, str]]:
     return []
 
 
 @pytest.fixture
-def crew(said) -> Iterator[ProcessSupervisor]:
-    crew = ProcessSupervisor([], lambda name, line: said.append((name, line)))
-    yield crew
-    for member in crew.members:
-        member.signal(signal.SIGKILL)
-        if member.process:
-            member.process.wait()
+def supervisor(log) -> Iterator[ProcessSupervisor]:
+    supervisor = ProcessSupervisor([], lambda name, line: log.append((name, line)))
+    yield supervisor
+    for process in supervisor.processes:
+        process.signal(signal.SIGKILL)
+        if process.process:
+            process.process.wait()
 
 
-def add(crew: ProcessSupervisor, name: str, script: str, *, is_vital: bool = True) -> ManagedProcess:
-    member = ManagedProcess(name, ["sh", "-c", script], {"PATH": os.environ["PATH"]}, is_vital)
-    crew.members.append(member)
-    crew.start(member)
-    return member
+def add(supervisor: ProcessSupervisor, name: str, script: str, *, is_vital: bool = True) -> ManagedProcess:
+    process = ManagedProcess(name, ["sh", "-c", script], {"PATH": os.environ["PATH"]}, is_vital)
+    supervisor.processes.append(process)
+    supervisor.start(process)
+    return process
 
 
-def test_what_a_member_prints_is_said_under_its_name(crew, said):
-    add(crew, "one", "echo out; echo err >&2")
-    eventually(lambda: set(said) == {("one", "out"), ("one", "err")})
+def test_what_a_member_prints_is_said_under_its_name(supervisor, log):
+    add(supervisor, "one", "echo out; echo err >&2")
+    eventually(lambda: set(log) == {("one", "out"), ("one", "err")})
 
 
-def test_a_member_that_dies_is_started_again_and_that_is_said(crew, said, monkeypatch):
-    monkeypatch.setattr(crews, "RESTART_AFTER", 0.0)
-    member = add(crew, "one", POLITE)
-    first = member.process
+def test_a_member_that_dies_is_started_again_and_that_is_said(supervisor, log, monkeypatch):
+    monkeypatch.setattr(process_supervisor, "RESTART_DELAY_SECONDS", 0.0)
+    process = add(supervisor, "one", POLITE)
+    first = process.process
     first.kill()
     first.wait()
-    crew.look()
-    crew.look()
-    assert member.process is not first
-    assert member.is_running
-    assert ("", "one was killed by SIGKILL; starting it again (1 of 5)") in said
+    supervisor.poll()
+    supervisor.poll()
+    assert process.process is not first
+    assert process.is_running
+    assert ("", "one was killed by SIGKILL; starting it again (1 of 5)") in log
 
 
-def test_a_vital_member_that_keeps_dying_ends_it_all(crew, monkeypatch):
-    monkeypatch.setattr(crews, "RESTART_AFTER", 0.0)
-    add(crew, "one", "exit 3")
+def test_a_vital_member_that_keeps_dying_ends_it_all(supervisor, monkeypatch):
+    monkeypatch.setattr(process_supervisor, "RESTART_DELAY_SECONDS", 0.0)
+    add(supervisor, "one", "exit 3")
     with pytest.raises(ProcessSupervisorError, match="one ended with exit code 3, 6 times"):
-        look_for_long(crew)
+        poll_until_error(supervisor)
 
 
-def test_a_member_that_is_not_vital_is_given_up_alone(crew, said, monkeypatch):
-    monkeypatch.setattr(crews, "RESTART_AFTER", 0.0)
-    other = add(crew, "other", POLITE)
-    add(crew, "one", "exit 3", is_vital=False)
-    eventually(lambda: crew.look() or any("not started any more" in line for _, line in said))
-    crew.look()
+def test_a_member_that_is_not_vital_is_given_up_alone(supervisor, log, monkeypatch):
+    monkeypatch.setattr(process_supervisor, "RESTART_DELAY_SECONDS", 0.0)
+    other = add(supervisor, "other", POLITE)
+    add(supervisor, "one", "exit 3", is_vital=False)
+    eventually(lambda: supervisor.poll() or any("not started any more" in line for _, line in log))
+    supervisor.poll()
     assert other.is_running
 
 
-def look_for_long(crew: ProcessSupervisor) -> None:
-    eventually(lambda: crew.look() or False, 60)
+def poll_until_error(supervisor: ProcessSupervisor) -> None:
+    eventually(lambda: supervisor.poll() or False, 60)
 
 
-def test_the_first_member_stops_last(crew, said):
-    add(crew, "server", POLITE)
-    add(crew, "worker", POLITE)
-    eventually(lambda: said.count(("server", "ready")) + said.count(("worker", "ready")) == 2)
-    crew.stop()
-    assert [name for name, line in said if line == "bye"] == ["worker", "server"]
+def test_the_first_member_stops_last(supervisor, log):
+    add(supervisor, "server", POLITE)
+    add(supervisor, "worker", POLITE)
+    eventually(lambda: log.count(("server", "ready")) + log.count(("worker", "ready")) == 2)
+    supervisor.stop()
+    assert [name for name, line in log if line == "bye"] == ["worker", "server"]
 
 
-def test_a_member_that_does_not_listen_is_killed(crew, said, monkeypatch):
-    monkeypatch.setattr(crews, "PATIENCE", 0.2)
-    member = add(crew, "one", STUBBORN)
-    eventually(lambda: ("one", "ready") in said)
-    crew.stop()
-    assert member.process.returncode == -signal.SIGKILL
+def test_a_member_that_does_not_listen_is_killed(supervisor, log, monkeypatch):
+    monkeypatch.setattr(process_supervisor, "STOP_TIMEOUT_SECONDS", 0.2)
+    process = add(supervisor, "one", STUBBORN)
+    eventually(lambda: ("one", "ready") in log)
+    supervisor.stop()
+    assert process.process.returncode == -signal.SIGKILL
 
 
-def test_every_further_request_to_stop_goes_one_step_further(crew, said, monkeypatch):
-    monkeypatch.setattr(crews, "PATIENCE", 60.0)
-    member = add(crew, "one", STUBBORN)
-    eventually(lambda: ("one", "ready") in said)
+def test_every_further_request_to_stop_goes_one_step_further(supervisor, log, monkeypatch):
+    monkeypatch.setattr(process_supervisor, "STOP_TIMEOUT_SECONDS", 60.0)
+    process = add(supervisor, "one", STUBBORN)
+    eventually(lambda: ("one", "ready") in log)
     begun = time.monotonic()
-    monkeypatch.setattr(time, "sleep", lambda _seconds: crew.ask_to_stop())
-    crew.stop()
-    assert member.process.returncode == -signal.SIGKILL
+    monkeypatch.setattr(time, "sleep", lambda _seconds: supervisor.request_stop())
+    supervisor.stop()
+    assert process.process.returncode == -signal.SIGKILL
     assert time.monotonic() - begun < 30
 
 
-def test_ctrl_c_reaches_a_member_only_through_the_crew(crew):
-    member = add(crew, "one", POLITE)
-    assert os.getsid(member.process.pid) != os.getsid(0)
+def test_ctrl_c_reaches_a_member_only_through_the_crew(supervisor):
+    process = add(supervisor, "one", POLITE)
+    assert os.getsid(process.process.pid) != os.getsid(0)
 
 
 def test_no_member_outlives_a_killed_parent():
     script = (
         "import os, time\n"
         "from orchestrator.devtools.process_supervisor import ProcessSupervisor, ManagedProcess\n"
-        "crew = ProcessSupervisor([], lambda name, line: print(line, flush=True))\n"
-        "crew.start(ManagedProcess('one', ['sh', '-c', 'echo $$; exec sleep 600'], os.environ))\n"
+        "supervisor = ProcessSupervisor([], lambda name, line: print(line, flush=True))\n"
+        "supervisor.start(ManagedProcess('one', ['sh', '-c', 'echo $$; exec sleep 600'], os.environ))\n"
         "time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
@@ -143,4 +143,4 @@ def test_no_member_outlives_a_killed_parent():
 
 def test_a_child_does_not_inherit_its_parents_timeouts(monkeypatch):
     monkeypatch.setenv("DATABASE_ROLE", "migrate")
-    assert "DATABASE_ROLE" not in crews.child_environment()
+    assert "DATABASE_ROLE" not in process_supervisor.child_environment()
