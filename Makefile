@@ -1,8 +1,9 @@
-# Every target does the set-up it needs and is quick the second time. `make` alone lists them.
+# Every target prepares what it needs, and is quick the second time. `make` alone lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test proof chaos bench check lock clean chromium system
+.PHONY: help setup demo up test proof chaos bench check lock clean system
 
+# Recipes read this variable from the environment, as "$$STATE_DIR": its value may contain spaces and quotes.
 STATE_DIR ?= .state
 export STATE_DIR
 RUN := .venv/bin/python
@@ -11,29 +12,28 @@ MANAGE := $(RUN) manage.py
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/.installed system ## virtual environment, locked dependencies, system packages
+setup: .venv/.installed system ## create .venv with the locked dependencies, and check the system packages
 
-demo: setup ## run one real job from end to end and show it (REPO=… COMMIT=… CMD="…" EGRESS="hosts" for yours)
-	@STATE_DIR=$(STATE_DIR)/demo $(MANAGE) demo \
-		$(if $(REPO),--repo "$$REPO" --commit "$$COMMIT" --cmd "$$CMD" --egress "$$EGRESS")
+demo: setup ## run one real job and display what it did (your own: REPO=… COMMIT=… CMD="…" EGRESS="host host")
+	@$(MANAGE) demo $(if $(REPO),--repo "$$REPO" --commit "$$COMMIT" --cmd "$$CMD" --egress "$$EGRESS")
 
-up: setup ## serve until interrupted (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_DIR=.state)
+up: setup ## serve until Ctrl-C (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_DIR=.state)
 	@$(MANAGE) up
 
-test: setup chromium ## the whole test suite (ARGS="-k name" for a part of it)
+test: setup ## run the whole test suite (ARGS="-k name" for a part of it)
 	@$(RUN) -m pytest --numprocesses auto $(ARGS)
 
-proof: setup ## the lease protocol at length: 200 random stories of 40 steps, the mutants, 500 races of each pair of verbs
+proof: setup ## test the leases at length: 200 random histories of 40 steps, the mutants, 500 races of each pair of operations
 	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 $(RUN) -m pytest -o timeout=3600 tests/lease_model tests/orchestrator/services/test_races.py \
 		tests/orchestrator/services/test_races_of_pairs.py $(ARGS)
 
-chaos: setup ## kill server, clock, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
+chaos: setup ## kill server, scheduler, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
 
-bench: setup ## measure all of it beside its peers, 20 to 30 minutes (QUICK=1 for five; ONLY="claims limits" for a part)
-	@STATE_DIR=$(STATE_DIR)/bench QUICK=$(QUICK) ONLY="$(ONLY)" $(RUN) -m benchmarks
+bench: setup ## run all benchmarks, 20 to 30 minutes (QUICK=1: five minutes; ONLY="claims limits": a part)
+	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" $(RUN) -m benchmarks
 
-check: setup ## lint, format, types, migrations, OpenAPI, deployment settings, fast tests
+check: setup ## check lint, format, types, migrations, OpenAPI and deployment settings, and run the fast tests
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet . || { echo "not formatted: run .venv/bin/ruff format"; exit 1; }
 	@.venv/bin/mypy --no-error-summary
@@ -43,36 +43,38 @@ check: setup ## lint, format, types, migrations, OpenAPI, deployment settings, f
 	@PUBLIC_URL=https://orchestrator.example $(MANAGE) check --deploy --fail-level WARNING
 	@$(RUN) -m pytest --numprocesses auto --quiet -m "not slow"
 
-lock: .venv/.installed ## write requirements.txt anew from pyproject.toml
+lock: .venv/.installed ## resolve the dependencies of pyproject.toml again, into requirements.txt
 	@$(RUN) -m pip install --quiet uv
 	@.venv/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
 		pyproject.toml --group dev --output-file requirements.txt
 
-clean: ## remove what the targets above have made: the environment, the state, caches
-	@if [ -e $(STATE_DIR) ]; then $(call python) -m config.paths $(STATE_DIR)/demo $(STATE_DIR); fi
+clean: ## remove .venv, the data in STATE_DIR and the caches
+	@if [ -e "$$STATE_DIR" ]; then $(PYTHON) -m config.paths "$$STATE_DIR"; fi
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
 # The first Python of these names that is new enough; empty if there is none.
-python = $(shell for name in python3 python3.11 python3.12 python3.13 python3.14; do \
+PYTHON = $(shell for name in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
 
-.venv/bin/python:
-	@python="$(call python)"; \
+# COMMAND=PACKAGE pairs. All are checked before anything is downloaded, so that one message names all that is missing.
+NEEDS := git=git bwrap=bubblewrap strace=strace setpriv=util-linux prlimit=util-linux taskset=util-linux mkfs.ext4=e2fsprogs
+test: NEEDS += chromium=chromium
+# Debian's python3 cannot create a virtual environment without this package.
+VENV_NEEDS = $(if $(wildcard .venv/bin/python),,$(shell $(PYTHON) -c 'import ensurepip' 2>/dev/null || echo ensurepip=python3-venv))
+
+system:
+	@[ -x .venv/bin/python ] || [ -n "$(PYTHON)" ] || ! command -v python3 >/dev/null \
+		|| { echo "Python 3.11 or newer is needed; this machine has $$(python3 --version)"; exit 1; }
+	@deploy/need $(NEEDS) $(VENV_NEEDS)
+
+.venv/bin/python: | system
+	@python="$(PYTHON)"; \
 	[ -n "$$python" ] || { echo "Python 3.11 or newer is missing on this machine"; exit 1; }; \
-	$$python -m venv .venv >/dev/null 2>&1 && exit; \
-	rm -rf .venv; deploy/need ensurepip=python3-venv || exit 1; \
 	$$python -m venv .venv >/dev/null 2>&1 || { rm -rf .venv; echo "could not make .venv with $$python"; exit 1; }
 
 .venv/.installed: requirements.txt | .venv/bin/python
-	@echo "installing the locked dependencies into .venv" >&2
-	@$(RUN) -m pip install --quiet --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
+	@deploy/install-dependencies
 	@touch $@
-
-system:
-	@deploy/need git=git bwrap=bubblewrap strace=strace setpriv=util-linux prlimit=util-linux taskset=util-linux mkfs.ext4=e2fsprogs
-
-chromium: # for the tests that take pictures of the pages
-	@deploy/need chromium=chromium

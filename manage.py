@@ -1,48 +1,67 @@
-#!/usr/bin/env python
-"""Runs a management command, with the embedded PostgreSQL up for those that need a database."""
+#!/usr/bin/env python3
+"""Runs a management command; starts the embedded PostgreSQL first if the command needs a database."""
 
 import errno
 import os
 import sys
+from pathlib import Path
 
 # Workers run on machines without a database; the others only read code or print.
 WITHOUT_DATABASE = {"runworker", "help", "version", "check", "spectacular", "collectstatic", "diffsettings"}
-# Whose timeouts a command's statements get (config.databases); all others are bound like a request.
-DATABASE_ROLES = dict.fromkeys(["migrate", "seed", "up", "demo"], "migrate") | {
+# The statement timeouts of each command (config.databases); all other commands have those of a request.
+DATABASE_ROLES = dict.fromkeys(["migrate", "seed", "up", "demo", "backup", "restore"], "migrate") | {
     "runclock": "clock",
     "audit": "clock",
     "prune": "clock",
 }
+# Commands that end with one line without a database. `runclock` and `serve` wait for it instead.
+FAIL_WITHOUT_DATABASE = {"migrate", "seed", "up", "demo", "backup", "restore", "audit", "prune"}
+OVERVIEW = ([], ["help"], ["--help"], ["-h"])
+VENV_PYTHON = Path(__file__).resolve().parent / ".venv" / "bin" / "python"
 
 
 def needs_database(arguments: list[str]) -> bool:
-    """Say whether this command line will talk to the database."""
+    """Return whether this command line accesses the database."""
     asks_for_help = not arguments or bool({"-h", "--help", "--version"} & set(arguments))
     return not asks_for_help and arguments[0] not in WITHOUT_DATABASE
 
 
 def main() -> None:
+    """Run the command of `sys.argv`, and report a missing environment, database or disk in one line."""
+    arguments = sys.argv[1:]
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-    os.environ.setdefault("DATABASE_ROLE", DATABASE_ROLES.get((sys.argv[1:] or ["help"])[0], "api"))
+    os.environ.setdefault("DATABASE_ROLE", DATABASE_ROLES.get((arguments or ["help"])[0], "api"))
     try:
-        from django.core.management import execute_from_command_line  # noqa: PLC0415 - its absence is told in one line
+        from django.core.management import execute_from_command_line  # noqa: PLC0415 - may be missing
     except ImportError:
-        sys.exit("Django is not installed here: run `make setup`, then use .venv/bin/python manage.py")
-    if needs_database(sys.argv[1:]):
-        from config.paths import PathError  # noqa: PLC0415 - only then
-        from config.postgres.embedded import EmbeddedPostgresFailed, ensure_unless_given  # noqa: PLC0415 - only then
+        run_in_virtual_environment()
+    if arguments in OVERVIEW:
+        from config.command_overview import command_overview  # noqa: PLC0415 - loads every command of ours
+
+        print(command_overview())  # noqa: T201 - the command's output
+        return
+    if needs_database(arguments):
+        from config.paths import PathError  # noqa: PLC0415 - only where a database is needed
+        from config.postgres.embedded import EmbeddedPostgresFailed, ensure_unless_given  # noqa: PLC0415 - likewise
 
         try:
             ensure_unless_given()
         except (EmbeddedPostgresFailed, PathError) as error:
             sys.exit(str(error))
-    if os.environ["DATABASE_ROLE"] == "migrate" and needs_database(sys.argv[1:]):
-        require_database()
+        if arguments[0] in FAIL_WITHOUT_DATABASE:
+            require_database()
     execute_from_command_line(sys.argv)
 
 
+def run_in_virtual_environment() -> None:
+    """Replace this process by the same command under .venv's Python. Exits if .venv is missing or incomplete."""
+    if not VENV_PYTHON.exists() or Path(sys.prefix).resolve() == VENV_PYTHON.parent.parent.resolve():
+        sys.exit("The dependencies are not installed here: run `make setup`, then repeat the command.")
+    os.execv(VENV_PYTHON, [str(VENV_PYTHON), *sys.argv])  # noqa: S606 - the same command, no shell
+
+
 def require_database() -> None:
-    """Exit with one line if the database cannot be reached: the pool of connections would log each of its tries."""
+    """Exit with one line if the database cannot be reached: the connection pool would log each of its attempts."""
     import psycopg  # noqa: PLC0415 - only where a database is needed
     from django.db import connections  # noqa: PLC0415 - likewise
 
@@ -60,7 +79,7 @@ if __name__ == "__main__":
     try:
         from django.core.exceptions import ImproperlyConfigured
     except ImportError:
-        ImproperlyConfigured = ()  # main() says what is missing
+        ImproperlyConfigured = ()  # main() reports the missing package
     try:
         main()
     except ImproperlyConfigured as error:
