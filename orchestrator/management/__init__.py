@@ -1,0 +1,1 @@
+"""Contains the commands of `manage.py`."""

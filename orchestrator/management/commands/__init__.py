@@ -1,0 +1,1 @@
+"""Contains one module for each command of `manage.py`."""

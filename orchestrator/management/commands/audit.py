@@ -1,4 +1,4 @@
-"""`manage.py audit`: is everything as it must be? Prints what is broken, exits 1 if anything is."""
+"""`manage.py audit`: checks the invariants of the database."""
 
 import sys
 from typing import Any
@@ -10,10 +10,12 @@ from orchestrator.audit.runner import run_audit
 
 
 class Command(BaseCommand):
-    help = "Checks every invariant of jobs, leases and events on the live database; exits 1 if one is broken."
+    """Checks the invariants."""
+
+    help = "Checks every invariant of jobs, leases and events. Prints the violations; exits 1 if there are any."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--chains", action="store_true", help="Also compute the hash of every event again.")
+        parser.add_argument("--chains", action="store_true", help="Also recompute the hash of every event.")
 
     def handle(self, *_: Any, **options: Any) -> None:
         findings = run_audit(chains=options["chains"])

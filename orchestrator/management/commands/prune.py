@@ -1,4 +1,4 @@
-"""`manage.py prune`: delete what is older than the retention settings now, or say how much that is."""
+"""`manage.py prune`: deletes or counts the rows that are older than the retention settings."""
 
 from typing import Any
 
@@ -8,10 +8,12 @@ from orchestrator.maintenance.retention import PERIODS, Retention, count_old_row
 
 
 class Command(BaseCommand):
-    help = "Deletes rows older than the retention settings, in small transactions. The scheduler does it by itself."
+    """Deletes old rows."""
+
+    help = "Deletes rows older than the retention settings. The scheduler does the same a little at a time."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="Count the rows, delete nothing.")
+        parser.add_argument("--dry-run", action="store_true", help="Count the rows; delete nothing.")
 
     def handle(self, *_: Any, **options: Any) -> None:
         dry_run = options["dry_run"]

@@ -1,4 +1,4 @@
-"""`manage.py seed`: a first organization, project, worker, login and repository, the same ones every time."""
+"""`manage.py seed`: creates a first organization, project, worker, login and repository, and prints them."""
 
 import json
 from dataclasses import asdict
@@ -10,15 +10,17 @@ from orchestrator.devtools import dev_server
 
 
 class Command(BaseCommand):
-    help = "Makes what a first job needs, the tables included, keeps what is there, and prints it."
+    """Creates the first tenant."""
+
+    help = "Creates and prints what a first job needs: tables, tenant, tokens, login. Keeps what exists."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="One JSON object instead of lines.")
+        parser.add_argument("--json", action="store_true", help="Print one JSON object instead of lines.")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        planted = asdict(dev_server.prepare())
+        seed_data = asdict(dev_server.prepare())
         if options["json"]:
-            self.stdout.write(json.dumps(planted))
+            self.stdout.write(json.dumps(seed_data))
             return
-        for name, value in planted.items():
+        for name, value in seed_data.items():
             self.stdout.write(f"{name:16}{value if value is not None else '(changed by hand)'}")

@@ -1,4 +1,4 @@
-"""`manage.py serve`: one web process, with limits on connections and requests, until a signal ends it."""
+"""`manage.py serve`: runs a web process, with limits on connections and requests."""
 
 from typing import Any
 
@@ -11,8 +11,10 @@ from orchestrator.http.asgi.uvicorn_options import uvicorn_options
 
 
 class Command(BaseCommand):
-    help = "Serves HTTP until a signal ends it: API, console, long polls, streams."
-    requires_system_checks = ()  # `manage.py check` runs them; a process that is started again must not wait for them
+    """Runs a web process."""
+
+    help = "Serves HTTP until a signal ends it: API, admin, long polls, log streams."
+    requires_system_checks = ()  # `manage.py check` runs them; a restarted process must not wait for them
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
@@ -21,7 +23,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--graceful-seconds", type=int, default=25, help="how long requests in progress may take after a signal"
         )
-        parser.add_argument("--log-level", default=None, help="of the server's own lines, such as `warning`")
+        parser.add_argument("--log-level", default=None, help="of uvicorn's own lines, for example `warning`")
 
     def handle(self, *_: Any, **options: Any) -> None:
         open_files.raise_limit(settings.MAX_CONNECTIONS)
