@@ -108,9 +108,9 @@ def measure(sides: list[Side], runs: int) -> dict[str, Any]:
     `paired_ratio` is the median over the rounds of the two jobs of one round: load that lasts longer than a round
     cancels out.
     """
-    order = random.Random(1)
+    spec = random.Random(1)
     for number in range(WARM_UP + runs):
-        for side in order.sample(sides, len(sides)):
+        for side in spec.sample(sides, len(sides)):
             taken = side.run()
             if number >= WARM_UP:
                 side.found.append(taken)

@@ -35,11 +35,11 @@ def trace(*calls: str) -> bytes:
     return b"".join(line(call, at=at / 1000) for at, call in enumerate((first, *calls)))
 
 
-def order(**changes: Any) -> RunSpec:
+def spec(**changes: Any) -> RunSpec:
     return RunSpec(**{"argv": ("sh",), "workspace": Path("/w"), "slot": 0, "timeout_seconds": 300.0} | changes)
 
 
-def ended(**changes: Any) -> RunResult:
+def result(**changes: Any) -> RunResult:
     values = {"kind": "exited", "exit_code": 0, "started_at": START, "finished_at": START + 2.5}
     return RunResult(**values | {"enforced_layers": ("user_ns", "ptrace"), "tool_version": "6.1"} | changes)
 
@@ -49,7 +49,7 @@ def payload_of(
 ) -> dict[str, Any]:
     report = RunReport(MountPoints(), expected=expected)
     report.feed(data)
-    return report.payload(metadata=METADATA, ended=ended(**end), order=order(egress=egress))
+    return report.payload(metadata=METADATA, result=result(**end), spec=spec(egress=egress))
 
 
 def fired(payload: dict[str, Any]) -> dict[str, list[str]]:

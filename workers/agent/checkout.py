@@ -213,7 +213,7 @@ def _size(path: str) -> int:
 
 
 def _asked(stop: StopSignal) -> Callable[[], str | None]:
-    return lambda: "stop" if stop.asked.is_set() else None
+    return lambda: "stop" if stop.requested.is_set() else None
 
 
 def _as_url(mirror: str) -> str:

@@ -62,20 +62,20 @@ class JobRunner:
         self._cancel_heard = True
         # Nothing looks at this once the command has ended: the result may still count, the server decides.
         hurried = deadline_seconds is not None and deadline_seconds < GRACE_SECONDS + FLUSH_SECONDS_STOPPED
-        self._stop.ask(now=hurried)
+        self._stop.request(now=hurried)
 
     def lost(self, why: str) -> None:
         if not self._lost:
             logger.warning("job %s: the lease is over (%s): stopping", self._job.job_id, why)
         self._lost = True
         self.silence()
-        self._stop.ask(now=True)
+        self._stop.request(now=True)
 
     def abandon(self) -> None:
         self._abandoned = True
         if self._uploading:
             self.silence()  # the spool keeps the result for the next start
-        self._stop.ask(now=True)
+        self._stop.request(now=True)
 
     def silence(self) -> None:
         self._voice.over.set()
@@ -120,10 +120,10 @@ class JobRunner:
         if self._job.steps is not None:
             self._spool(self._follow(self._job.steps, workspace), b"")
         elif self._job.execution is not None:
-            order = replace(self._order(workspace), argv=self._job.execution.command)
-            recording, ended = self._execute(order)
-            check_outcome(ended, order)
-            self._hand_in(*recording.payload(ended), ended.exit_code)
+            spec = replace(self._spec(workspace), argv=self._job.execution.command)
+            recording, result = self._execute(spec)
+            check_outcome(result, spec)
+            self._hand_in(*recording.payload(result), result.exit_code)
 
     def _tell(self, end: JobFailed | JobReleased | JobStopped) -> None:
         """Whoever stopped the job decides what is said, whatever came of it."""
@@ -196,30 +196,30 @@ class JobRunner:
             self._bench.folder.wipe(self._workspace)
             self._bench.engine.reset(self._slot)
 
-    def _execute(self, order: RunSpec) -> tuple[RunRecorder, RunResult]:
+    def _execute(self, spec: RunSpec) -> tuple[RunRecorder, RunResult]:
         failpoint("worker.exec.before")
         self._go_on()
-        recording = RunRecorder(self._bench.worker_id, self._job, order, self._bench.engine)
+        recording = RunRecorder(self._bench.worker_id, self._job, spec, self._bench.engine)
         pump = self._pump(0, None)
         try:
-            ended = self._run_engine(order, recording.feed, pump)
+            result = self._run_engine(spec, recording.feed, pump)
         finally:
             pump.close(within=self._flush_seconds())
         self._go_on()
-        return recording, ended
+        return recording, result
 
     def _follow(self, steps: StepsPayload, workspace: Path) -> dict[str, Any]:
         """Run the steps in one workspace, home and /tmp, and return what is told at the end."""
         failpoint("worker.exec.before")
-        first = replace(self._order(workspace), environment=steps.environment, keeps_home=True)
+        first = replace(self._spec(workspace), environment=steps.environment, keeps_home=True)
         pumps: list[LogShipper] = []
 
-        def execute(index: int, order: RunSpec) -> RunResult:
+        def execute(index: int, spec: RunSpec) -> RunResult:
             self._go_on()
             self._bench.heartbeat.show(self._held, stepping.progress(index))
             pumps.append(self._pump(index, pumps[-1] if pumps else None))
             try:
-                return self._run_engine(order, lambda _: None, pumps[-1])
+                return self._run_engine(spec, lambda _: None, pumps[-1])
             finally:
                 pumps[-1].finish()
 
@@ -234,7 +234,7 @@ class JobRunner:
 
     def _go_on(self) -> None:
         """Raise Stopped if anybody has asked to stop."""
-        if self._stop.asked.is_set():
+        if self._stop.requested.is_set():
             raise JobStopped
 
     def _pump(self, step: int, after: LogShipper | None) -> LogShipper:
@@ -242,21 +242,21 @@ class JobRunner:
         pump.start()
         return pump
 
-    def _run_engine(self, order: RunSpec, feed: Callable[[bytes], None], pump: LogShipper) -> RunResult:
+    def _run_engine(self, spec: RunSpec, feed: Callable[[bytes], None], pump: LogShipper) -> RunResult:
         if not self._begun:
             self._bench.heartbeat.announce(self._held, "executing", within=START_SECONDS)
         try:
-            ended = self._bench.engine.run(
-                order, output=self._from_start(pump.write), trace=self._from_start(feed), stop=self._stop
+            result = self._bench.engine.run(
+                spec, output=self._from_start(pump.write), trace=self._from_start(feed), stop=self._stop
             )
         except EngineUnavailable as lack:
             raise JobReleased(one_line(lack), unable=True, otherwise="sandbox_unavailable") from None
         except SandboxFailed as failure:
             raise JobFailed("sandbox_apply_failed", one_line(failure)) from None
         self._begun = True
-        if ended.output_truncated:
-            pump.write(f"\n[the output ends here: {counted(ended.output_bytes, 'byte')} are too many]\n".encode())
-        return ended
+        if result.output_truncated:
+            pump.write(f"\n[the output ends here: {counted(result.output_bytes, 'byte')} are too many]\n".encode())
+        return result
 
     def _from_start(self, sink: Callable[[bytes], None]) -> Callable[[bytes], None]:
         """Let the first bytes say that the command has started."""
@@ -291,7 +291,7 @@ class JobRunner:
         if self._lost:  # nobody wants it any more; after an abandon the next start delivers it
             self._bench.spool.remove(entry)
 
-    def _order(self, workspace: Path) -> RunSpec:
+    def _spec(self, workspace: Path) -> RunSpec:
         """How it is held; what it does is still to be said."""
         work = self._job.work
         return RunSpec(
@@ -319,4 +319,4 @@ class JobRunner:
     def _flush_seconds(self) -> float:
         if self._voice.over.is_set():
             return 0.0
-        return FLUSH_SECONDS_STOPPED if self._stop.asked.is_set() else FLUSH_SECONDS
+        return FLUSH_SECONDS_STOPPED if self._stop.requested.is_set() else FLUSH_SECONDS

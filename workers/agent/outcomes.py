@@ -42,21 +42,21 @@ class JobStopped(AgentError):
     """Somebody has asked to stop the job."""
 
 
-def check_outcome(ended: RunResult, order: RunSpec) -> None:
+def check_outcome(result: RunResult, spec: RunSpec) -> None:
     """Raise unless this end is a result to upload: Stopped or JobFailed."""
-    if ended.kind == "stopped":
+    if result.kind == "stopped":
         raise JobStopped
-    if ended.kind in FAILURES:
-        reason, words = FAILURES[ended.kind]
+    if result.kind in FAILURES:
+        reason, words = FAILURES[result.kind]
         said = words.format(
-            command=order.argv[0],
-            timeout=order.timeout_seconds,
-            memory=order.limits.memory_bytes,
-            processes=order.limits.processes,
-            disk=order.limits.disk_bytes,
-            inodes=order.limits.max_inodes,
+            command=spec.argv[0],
+            timeout=spec.timeout_seconds,
+            memory=spec.limits.memory_bytes,
+            processes=spec.limits.processes,
+            disk=spec.limits.disk_bytes,
+            inodes=spec.limits.max_inodes,
         )
-        raise JobFailed(reason, one_line(said), ended.exit_code)
+        raise JobFailed(reason, one_line(said), result.exit_code)
 
 
 def classify_exception(error: Exception) -> JobFailed:

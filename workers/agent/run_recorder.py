@@ -14,20 +14,20 @@ from workers.report.report import RunReport
 class RunRecorder:
     """`feed` is called from the engine's thread, `payload` once, after it."""
 
-    def __init__(self, worker_id: str, job: JobPayload, order: RunSpec, engine: Engine) -> None:
+    def __init__(self, worker_id: str, job: JobPayload, spec: RunSpec, engine: Engine) -> None:
         self._worker_id = worker_id
         assert job.source is not None  # noqa: S101 only jobs that have both have a run
         assert job.execution is not None  # noqa: S101 likewise
         self._job, self._source, self._execution = job, job.source, job.execution
-        self._order = order
-        self._report = RunReport(engine.places(order), expected=order.egress.allow if order.egress else ())
+        self._spec = spec
+        self._report = RunReport(engine.mount_points(spec), expected=spec.egress.allow if spec.egress else ())
 
     def feed(self, lines: bytes) -> None:
         self._report.feed(lines)
 
-    def payload(self, ended: RunResult) -> tuple[bytes, dict[str, int]]:
+    def payload(self, result: RunResult) -> tuple[bytes, dict[str, int]]:
         """Return the body for ingest, the same bytes for every try, and its counts."""
-        body = self._report.payload(metadata=self._metadata(), ended=ended, order=self._order)
+        body = self._report.payload(metadata=self._metadata(), result=result, spec=self._spec)
         return encoded(body), _numbers(body)
 
     def _metadata(self) -> dict[str, Any]:

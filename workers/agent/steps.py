@@ -32,10 +32,10 @@ class StepTracker:
         and `message`."""
         until = time.monotonic() + self.steps.timeout_seconds
         for index, line in enumerate(self.steps.steps):
-            order = self._order(line, until)
-            ended = self.execute(index, order)
-            self._note(index, ended)
-            if failure := self._failure(index, ended, order):
+            spec = self._spec(line, until)
+            result = self.execute(index, spec)
+            self._note(index, result)
+            if failure := self._failure(index, result, spec):
                 return self._told("failed", failure.exit_code, reason=failure.reason, message=str(failure))
         return self._told("succeeded", 0)
 
@@ -44,7 +44,7 @@ class StepTracker:
         line = one_line(self.steps.steps[index], SHOWN)
         return {"percent": 100 * index // len(self.steps.steps), "current_step": line, "step_index": index}
 
-    def _order(self, line: str, until: float) -> RunSpec:
+    def _spec(self, line: str, until: float) -> RunSpec:
         limits = self.first.limits
         left = max(limits.output_bytes - self.printed, 0)
         return replace(
@@ -54,23 +54,23 @@ class StepTracker:
             limits=replace(limits, output_bytes=left),
         )
 
-    def _note(self, index: int, ended: RunResult) -> None:
-        self.printed += ended.output_bytes
-        times = {"started_at": _moment(ended.started_at), "finished_at": _moment(ended.finished_at)}
-        self.done.append({"index": index, "exit_code": ended.exit_code, **times})
+    def _note(self, index: int, result: RunResult) -> None:
+        self.printed += result.output_bytes
+        times = {"started_at": _moment(result.started_at), "finished_at": _moment(result.finished_at)}
+        self.done.append({"index": index, "exit_code": result.exit_code, **times})
 
-    def _failure(self, index: int, ended: RunResult, order: RunSpec) -> JobFailed | None:
+    def _failure(self, index: int, result: RunResult, spec: RunSpec) -> JobFailed | None:
         """Why the job ends with this step, or None. Raises Stopped."""
         try:
-            check_outcome(ended, replace(order, timeout_seconds=self.steps.timeout_seconds))
+            check_outcome(result, replace(spec, timeout_seconds=self.steps.timeout_seconds))
         except JobFailed as failure:
             return failure
-        if ended.kind == "exited" and ended.exit_code == 0:
+        if result.kind == "exited" and result.exit_code == 0:
             return None
-        how = f"with code {ended.exit_code}" if ended.signal is None else f"by {ended.signal}"
+        how = f"with code {result.exit_code}" if result.signal is None else f"by {result.signal}"
         step = f"Step {index + 1} of {len(self.steps.steps)} ended {how}: "
         line = one_line(self.steps.steps[index], SHOWN)
-        return JobFailed("command_failed", step + line, ended.exit_code)
+        return JobFailed("command_failed", step + line, result.exit_code)
 
     def _told(self, status: str, exit_code: int | None, **more: str) -> dict[str, Any]:
         code = {} if exit_code is None else {"exit_code": exit_code}

@@ -76,23 +76,23 @@ def run_bound(
 def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -> tuple[bytes, str | None]:
     assert process.stdout is not None  # noqa: S101 - a pipe was asked for
     output, tail = process.stdout.fileno(), b""
-    ended = os.pidfd_open(process.pid)
+    result = os.pidfd_open(process.pid)
     poll = select.poll()  # select() takes no descriptor above 1023
     poll.register(output, select.POLLIN)
-    poll.register(ended, select.POLLIN)
+    poll.register(result, select.POLLIN)
     try:
         while True:
             ready = dict(poll.poll(TICK_SECONDS * 1000))
             if ready.get(output, 0) & select.POLLIN:
                 tail = (tail + os.read(output, 1 << 16))[-TAIL_BYTES:]
-            if ended in ready:
+            if result in ready:
                 return _drained(output, tail), None
             if output in ready and not ready[output] & select.POLLIN:
                 poll.unregister(output)  # all writers have closed it: it would be ready for ever
             if cut_for := watch():
                 return tail, cut_for
     finally:
-        os.close(ended)
+        os.close(result)
 
 
 def _wait_group_gone(group: int) -> None:

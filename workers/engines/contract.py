@@ -6,9 +6,8 @@ Order of calls. `reserved()` for each slot, for the life of the worker. `check()
 worker's own process and in the thread that later starts the jobs' threads: it tries what this machine can enforce, and
 may move them into a mount namespace. `clean()` next, for what an earlier process of the worker left. `directory()`
 before each job, for its workspace; `reset()` after its workspace was removed.
-`run()` once per job, from a thread that lives as long as the
-job; several may run at the same time in different slots. `Stop.ask()` may come from any thread, at any moment, also
-before `run` began and after it ended.
+`run()` once per job, from a thread that lives as long as the job; several may run at the same time in different slots.
+`StopSignal.request()` may come from any thread, at any time, also before `run` began and after it ended.
 
 The workspace. The caller makes it in `directory(slot, ...)`, which may be a file system of its own, gives it to
 `owner(slot)` (nothing to do where that is None), and sees to it that this uid can reach it: every directory above it
@@ -177,13 +176,13 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.at_once = threading.Event()
+        self.requested = threading.Event()
+        self.immediate = threading.Event()
 
-    def ask(self, *, now: bool = False) -> None:
+    def request(self, *, now: bool = False) -> None:
         if now:
-            self.at_once.set()
-        self.asked.set()
+            self.immediate.set()
+        self.requested.set()
 
 
 class Engine(Protocol):
@@ -214,11 +213,11 @@ class Engine(Protocol):
         """Prepare the slot's directory for the next job, once the workspace was removed."""
         ...
 
-    def places(self, order: RunSpec) -> MountPoints:
+    def mount_points(self, spec: RunSpec) -> MountPoints:
         """Known before `run`, so that a trace can be read while it comes."""
         ...
 
-    def run(self, order: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+    def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
         """Run to the end. `output` gets the merged stdout and stderr as it comes, `trace` the raw strace lines
         (whole lines, newline kept), both capped, both called from one thread at a time, both must not block long.
         Raises EngineUnavailable, SandboxFailed.

@@ -54,7 +54,7 @@ class _End(Exception):
 class _Play:
     """One command, as far as it has been obeyed."""
 
-    order: RunSpec
+    spec: RunSpec
     output: Sink
     trace: Sink
     stop: StopSignal
@@ -76,14 +76,14 @@ class _Play:
 
     def print(self, value: str) -> None:
         data = f"{value}\n".encode()
-        room = max(self.order.limits.output_bytes - self.printed, 0)
+        room = max(self.spec.limits.output_bytes - self.printed, 0)
         self.printed += len(data)
         if data[:room]:
             self.output(data[:room])
 
     def read_trace(self, value: str) -> None:
         for line in Path(value).read_bytes().splitlines(keepends=True):
-            fits = self.traced + len(line) <= self.order.limits.trace_bytes
+            fits = self.traced + len(line) <= self.spec.limits.trace_bytes
             self.traced += len(line)
             if fits:
                 self.trace(line)
@@ -108,16 +108,16 @@ class _Play:
         end = time.monotonic() + float(value)
         while time.monotonic() < end:
             self.look_up()
-            self.stop.asked.wait(_TICK)
+            self.stop.requested.wait(_TICK)
 
     def look_up(self) -> None:
         """Notice a deadline that has passed or a stop that was asked for."""
-        stopped = self.stop.asked.is_set() or self.stop.at_once.is_set()
+        stopped = self.stop.requested.is_set() or self.stop.immediate.is_set()
         if not stopped and time.monotonic() < self.deadline:
             return
         kind = "stopped" if stopped else "timeout"
-        if self.ignores_term or self.stop.at_once.is_set():
-            self.stop.at_once.wait(self.order.grace_seconds)
+        if self.ignores_term or self.stop.immediate.is_set():
+            self.stop.immediate.wait(self.spec.grace_seconds)
             raise _End(kind, signal="SIGKILL")
         raise _End(kind, signal="SIGTERM")
 
@@ -156,20 +156,20 @@ class NullEngine:
     def reset(self, slot: int) -> None:
         pass
 
-    def places(self, order: RunSpec) -> MountPoints:
-        return MountPoints(workspace=str(order.workspace))
+    def mount_points(self, spec: RunSpec) -> MountPoints:
+        return MountPoints(workspace=str(spec.workspace))
 
-    def run(self, order: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+    def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
         with self._lock:
-            if order.slot in self._busy:
-                raise EngineUnavailable(f"slot {order.slot} already runs a job")
-            self._busy.add(order.slot)
+            if spec.slot in self._busy:
+                raise EngineUnavailable(f"slot {spec.slot} already runs a job")
+            self._busy.add(spec.slot)
         try:
-            play = _Play(order, output, trace, stop, time.monotonic() + order.timeout_seconds)
+            play = _Play(spec, output, trace, stop, time.monotonic() + spec.timeout_seconds)
             return _perform(play)
         finally:
             with self._lock:
-                self._busy.discard(order.slot)
+                self._busy.discard(spec.slot)
 
     def clean(self, slots: Sequence[int]) -> None:
         """Nothing is ever left."""
@@ -177,11 +177,11 @@ class NullEngine:
 
 def _perform(play: _Play) -> RunResult:
     started_at = time.time()
-    argv = play.order.argv
+    argv = play.spec.argv
     program, *words = shlex.split(argv[2]) if argv[:2] == ("sh", "-c") else argv
     unknown = [word for word in words if word.partition("=")[0] not in _WORDS]
     if program != "null" or unknown:
-        raise ValueError(f"not a command for the null engine: {' '.join(play.order.argv)}")
+        raise ValueError(f"not a command for the null engine: {' '.join(play.spec.argv)}")
     try:
         for word in words:
             play.look_up()
@@ -196,9 +196,9 @@ def _perform(play: _Play) -> RunResult:
         started_at=started_at,
         finished_at=time.time(),
         output_bytes=play.printed,
-        output_truncated=play.printed > play.order.limits.output_bytes,
+        output_truncated=play.printed > play.spec.limits.output_bytes,
         trace_bytes=play.traced,
-        trace_truncated=play.traced > play.order.limits.trace_bytes,
+        trace_truncated=play.traced > play.spec.limits.trace_bytes,
         tool_version="null",
         network=tuple(play.network),
     )

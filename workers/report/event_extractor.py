@@ -39,7 +39,7 @@ class EventExtractor:
 
     def __init__(self, ground: JobPaths) -> None:
         self._ground = ground
-        self.processes = ProcessTree(ground.places.workspace)
+        self.processes = ProcessTree(ground.mount_points.workspace)
         sockets = Sockets()
         self._meanings: dict[str, Meaning] = {
             **dict.fromkeys(("open", "openat", "openat2", "creat"), opened),

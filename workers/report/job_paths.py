@@ -12,25 +12,25 @@ from workers.engines.contract import MountPoints
 class JobPaths:
     """What the places of a sandbox mean. All paths are absolute and normal (`absolute`)."""
 
-    places: MountPoints
+    mount_points: MountPoints
 
     def shown(self, path: str) -> str:
         """Short for people, the same on every worker: `./` for the checkout, `~/` for the home."""
-        for place, short in ((self.places.workspace, "./"), (self.places.home, "~/")):
+        for place, short in ((self.mount_points.workspace, "./"), (self.mount_points.home, "~/")):
             if _lies_in(path, place):
                 return short + path[len(place) + 1 :]
         return path
 
     def is_checkout(self, path: str) -> bool:
-        return _lies_in(path, self.places.workspace)
+        return _lies_in(path, self.mount_points.workspace)
 
     def is_home(self, path: str) -> bool:
-        return _lies_in(path, self.places.home)
+        return _lies_in(path, self.mount_points.home)
 
     def is_temporary(self, path: str) -> bool:
         """Not what lies in the checkout or the home, which may stand below a temporary directory themselves."""
         is_kept = self.is_checkout(path) or self.is_home(path)
-        return not is_kept and any(_lies_in(path, place) for place in self.places.temporary)
+        return not is_kept and any(_lies_in(path, place) for place in self.mount_points.temporary)
 
     def is_own(self, path: str) -> bool:
         """Whether the job may write there: its checkout, its home, its temporary directories."""

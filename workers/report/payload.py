@@ -48,23 +48,23 @@ def _capped(items: Sequence[Item], total: int, cap: int) -> Item:
     return {"items": kept, "total": total, "truncated": len(kept) < total}
 
 
-def identified(metadata: Mapping[str, Any], ended: RunResult, order: RunSpec, *, started: str, finished: str) -> Item:
+def identified(metadata: Mapping[str, Any], result: RunResult, spec: RunSpec, *, started: str, finished: str) -> Item:
     """The `metadata` of a run: the job's identity, and in what it ran."""
     sandbox = {
-        "tool_version": ended.tool_version,
-        "allow_network": order.egress is not None,
-        "allow_exec": order.allow_exec,
-        "timeout_seconds": order.timeout_seconds,
+        "tool_version": result.tool_version,
+        "allow_network": spec.egress is not None,
+        "allow_exec": spec.allow_exec,
+        "timeout_seconds": spec.timeout_seconds,
         "trace_only": False,
-        "enforced_layers": list(ended.enforced_layers),
+        "enforced_layers": list(result.enforced_layers),
     }
     times = {"started_at": started, "finished_at": finished}
     return {**dict.fromkeys(_OPTIONAL), **metadata, "sandbox": sandbox, **times}
 
 
-def resources(ended: RunResult, order: RunSpec) -> Item:
+def resources(result: RunResult, spec: RunSpec) -> Item:
     """Peaks beside limits; a peak of null was not measured. The output's true size, and whether it was cut."""
-    peaks, limits = ended.resources, order.limits
+    peaks, limits = result.resources, spec.limits
     return {
         "peaks": {
             "memory_bytes": peaks.memory_bytes,
@@ -79,7 +79,7 @@ def resources(ended: RunResult, order: RunSpec) -> Item:
             "cpu_percent": limits.cpu_percent,
             "output_bytes": limits.output_bytes,
             "trace_bytes": limits.trace_bytes,
-            "timeout_seconds": order.timeout_seconds,
+            "timeout_seconds": spec.timeout_seconds,
         },
-        "output": {"bytes": ended.output_bytes, "truncated": ended.output_truncated},
+        "output": {"bytes": result.output_bytes, "truncated": result.output_truncated},
     }

@@ -37,8 +37,8 @@ _OUTSIDE = frozenset({"write_outside", "kernel_write"})
 class RunReport:
     """One job's run. `expected`: hosts that the job may speak to without being suspicious, as in `Egress.allow`."""
 
-    def __init__(self, places: MountPoints, *, expected: Sequence[str] = ()) -> None:
-        self._ground = JobPaths(places)
+    def __init__(self, mount_points: MountPoints, *, expected: Sequence[str] = ()) -> None:
+        self._ground = JobPaths(mount_points)
         self._expected = tuple(expected)
         self._reader = StraceReader()
         self._digest = hashlib.sha256()
@@ -47,7 +47,7 @@ class RunReport:
         self._files, self._addresses, self._findings = FileAggregates(), AddressAggregates(), FindingAggregates()
         self._calls = self._denied = 0
         self._names: set[str] = set()
-        self._nobody = TracedProcess(0, 0.0, places.workspace)
+        self._nobody = TracedProcess(0, 0.0, mount_points.workspace)
 
     def feed(self, data: bytes) -> None:
         """Take some of the trace, cut anywhere. Never raises for what is in it."""
@@ -56,24 +56,24 @@ class RunReport:
         for event in self._reader.feed(data):
             self._take(event)
 
-    def payload(self, *, metadata: Mapping[str, Any], ended: RunResult, order: RunSpec) -> dict[str, Any]:
+    def payload(self, *, metadata: Mapping[str, Any], result: RunResult, spec: RunSpec) -> dict[str, Any]:
         """The body for ingest, once, after the run. `metadata`: what identifies the job (`org_slug`, `project_slug`,
         `repo_url`, `git_commit`, `command`, `trigger_kind`, `worker_id`, `job_id`) and what else is known of it
         (`git_ref`, `pull_request_number`, `working_directory`, `trigger_actor`, `retry_of_job_id`); never a secret.
         """
         for event in self._reader.finish():
             self._take(event)
-        self._hear(ended)
-        return fitted(self._body(metadata, ended, order), self._lists(ended))
+        self._hear(result)
+        return fitted(self._body(metadata, result, spec), self._lists(result))
 
-    def _hear(self, ended: RunResult) -> None:
+    def _hear(self, result: RunResult) -> None:
         """What the engine knows and the trace may not."""
         root = self._observer.processes.root or self._nobody
-        for record in ended.network:
+        for record in result.network:
             self._judge(Proxied(record.name, record.port, record.verdict), self._nobody)
-        if ended.trace_truncated:
-            self._judge(TraceCut(ended.trace_bytes), self._nobody)
-        if not root.signal and (ended.signal == "SIGSYS" or ended.exit_code == _BAD_SYSCALL):
+        if result.trace_truncated:
+            self._judge(TraceCut(result.trace_bytes), self._nobody)
+        if not root.signal and (result.signal == "SIGSYS" or result.exit_code == _BAD_SYSCALL):
             self._judge(DeathEvent("SIGSYS"), root)
 
     def _take(self, event: Event) -> None:
@@ -103,25 +103,25 @@ class RunReport:
             case LookupEvent():
                 self._addresses.looked_up(fact)
 
-    def _body(self, metadata: Mapping[str, Any], ended: RunResult, order: RunSpec) -> Item:
-        started, finished = rfc3339(ended.started_at), rfc3339(max(ended.started_at, ended.finished_at))
+    def _body(self, metadata: Mapping[str, Any], result: RunResult, spec: RunSpec) -> Item:
+        started, finished = rfc3339(result.started_at), rfc3339(max(result.started_at, result.finished_at))
         return {
             "schema_version": "run.v1",
-            "metadata": identified(metadata, ended, order, started=started, finished=finished),
-            "outcome": outcome_of(ended, self._observer.processes.root),
-            "summary": self._summary(ended, finished),
-            "counts": self._counts(ended),
-            "resources": resources(ended, order),
+            "metadata": identified(metadata, result, spec, started=started, finished=finished),
+            "outcome": outcome_of(result, self._observer.processes.root),
+            "summary": self._summary(result, finished),
+            "counts": self._counts(result),
+            "resources": resources(result, spec),
             # Another thread can change a path after it was read: the trace is evidence, not proof.
             "trace": {
                 "sha256": self._digest.hexdigest(),
-                "bytes": max(ended.trace_bytes, self._bytes),
-                "truncated": ended.trace_truncated,
+                "bytes": max(result.trace_bytes, self._bytes),
+                "truncated": result.trace_truncated,
                 "confidence": "advisory",
             },
         }
 
-    def _summary(self, ended: RunResult, finished: str) -> Item:
+    def _summary(self, result: RunResult, finished: str) -> Item:
         """Of the calls that are traced, which is not every call that was made."""
         return {
             "timestamp": finished,
@@ -129,23 +129,23 @@ class RunReport:
             "unique_syscalls": len(self._names),
             "denied_count": self._denied,
             "process_count": self._observer.processes.total,
-            "duration_ms": max(0, round((ended.finished_at - ended.started_at) * 1000)),
-            "exit_code": ended.exit_code if ended.exit_code is not None else -1,
+            "duration_ms": max(0, round((result.finished_at - result.started_at) * 1000)),
+            "exit_code": result.exit_code if result.exit_code is not None else -1,
         }
 
-    def _counts(self, ended: RunResult) -> Item:
+    def _counts(self, result: RunResult) -> Item:
         return {
             "processes": self._observer.processes.total,
             "files_accessed": self._files.total,
-            "network_attempts": self._addresses.total + len(network_items((), ended.network)),
+            "network_attempts": self._addresses.total + len(network_items((), result.network)),
             "suspicious_activity": self._findings.total,
             "trace_lines": self._reader.lines,
             "bad_lines": self._reader.bad_lines,
         }
 
-    def _lists(self, ended: RunResult) -> dict[str, tuple[list[Item], int]]:
-        processes, counts = self._observer.processes, self._counts(ended)
-        network = network_items(self._addresses.kept(), ended.network)
+    def _lists(self, result: RunResult) -> dict[str, tuple[list[Item], int]]:
+        processes, counts = self._observer.processes, self._counts(result)
+        network = network_items(self._addresses.kept(), result.network)
         return {
             "processes": (process_items(processes.settled(), processes.root), counts["processes"]),
             "files": (file_items(self._files.kept(), self._ground), counts["files_accessed"]),

@@ -308,7 +308,7 @@ def test_a_server_that_never_answers_costs_the_time_limit(remote: Place, server:
 def test_a_stop_ends_the_checkout_and_every_process_of_it(remote: Place, server: ScriptedServer) -> None:
     server.on("refs?service=git-upload-pack", hang)
     stop = StopSignal()
-    threading.Thread(target=lambda: (wait_until(lambda: server.asked), stop.ask())).start()
+    threading.Thread(target=lambda: (wait_until(lambda: server.asked), stop.request())).start()
     with pytest.raises(CheckoutStopped):
         remote.fetch("a" * 40, stop=stop)
     assert not processes_about(remote.workspace)

@@ -181,9 +181,9 @@ def test_network_and_restraint_that_are_offered_are_used(
     orders = []
 
     class Watched(NullEngine):
-        def run(self, order: Any, **sinks: Any) -> RunResult:
-            orders.append(order)
-            return super().run(order, **sinks)
+        def run(self, spec: Any, **sinks: Any) -> RunResult:
+            orders.append(spec)
+            return super().run(spec, **sinks)
 
     changed = replace(bench, engine=Watched())
     a_run(changed, commit, "exit=0", execution__allow_network=True, execution__egress=["packages.example.org"]).run()
@@ -248,9 +248,9 @@ def test_a_command_that_ends_well_after_it_was_asked_to_stop_is_canceled_all_the
     bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     class Polite(NullEngine):
-        def run(self, order: Any, *, output: Any, trace: Any, stop: Any) -> RunResult:
+        def run(self, spec: Any, *, output: Any, trace: Any, stop: Any) -> RunResult:
             output(b"x")
-            assert stop.asked.wait(10)
+            assert stop.requested.wait(10)
             return RunResult(kind="exited", exit_code=0)
 
     server.on("heartbeat", CANCEL)
@@ -507,7 +507,7 @@ class Flooding:
     def __getattr__(self, name: str) -> Any:
         return getattr(NullEngine(), name)
 
-    def run(self, order: Any, *, output: Any, trace: Any, stop: Any) -> RunResult:
+    def run(self, spec: Any, *, output: Any, trace: Any, stop: Any) -> RunResult:
         output(b"y\n")
         return RunResult(
             kind="exited", exit_code=0, output_bytes=123456, output_truncated=True, started_at=1.0, finished_at=2.0

@@ -25,14 +25,14 @@ SMALL = RunLimits(memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, out
 class Run:
     """The outcome of one run."""
 
-    ended: RunResult
+    result: RunResult
     output: str
     trace: str
     workspace: Path
 
     @property
     def kind(self):
-        return self.ended.kind
+        return self.result.kind
 
     def seen(self, *words):
         """The lines of the trace that hold all these words."""
@@ -60,7 +60,7 @@ class Bench:
                 os.chown(path, owner, owner)
         return workspace
 
-    def order(self, *argv, slot=0, files=None, **details):
+    def spec(self, *argv, slot=0, files=None, **details):
         details = {"timeout_seconds": 20.0, "grace_seconds": 0.3, "limits": SMALL} | details
         workspace = self.place(slot, files, details["limits"])
         return RunSpec(argv=argv, workspace=workspace, slot=slot, **details)
@@ -71,10 +71,10 @@ class Bench:
             self.engine.volumes.close()
 
     def run(self, *argv, stop=None, **details):
-        order = self.order(*argv, **details)
+        spec = self.spec(*argv, **details)
         output, trace = bytearray(), bytearray()
-        ended = self.engine.run(order, output=output.extend, trace=trace.extend, stop=stop or StopSignal())
-        return Run(ended, output.decode("utf-8", "replace"), trace.decode("utf-8", "replace"), order.workspace)
+        result = self.engine.run(spec, output=output.extend, trace=trace.extend, stop=stop or StopSignal())
+        return Run(result, output.decode("utf-8", "replace"), trace.decode("utf-8", "replace"), spec.workspace)
 
     def sh(self, script, **details):
         return self.run("sh", "-c", script, **details)

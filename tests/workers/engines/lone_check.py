@@ -35,14 +35,14 @@ def main(first_uid, folder):
     if owner is not None:
         os.chown(place, owner, owner)
     output = bytearray()
-    order = RunSpec(
+    spec = RunSpec(
         argv=("sh", "-c", "cat ~/.netrc; getent hosts seen.example; echo done"),
         workspace=place,
         slot=0,
         timeout_seconds=20,
     )
     trace = bytearray()
-    engine.run(order, output=output.extend, trace=trace.extend, stop=StopSignal())
+    engine.run(spec, output=output.extend, trace=trace.extend, stop=StopSignal())
     found["output"] = output.decode()
     found["seen"] = [word for word in (".netrc", r"\4seen\7example") if word.encode() in trace]
     os.write(1, json.dumps(found).encode() + b"\n")

@@ -11,9 +11,9 @@ from workers.engines.contract import RunSpec, StopSignal
 def main(name, first_uid, workspace, *argv):
     # Unchecked, it measures: the small volume that the test has made is no machine that runs low.
     engine = engine_named(name, first_uid=int(first_uid), reserve_bytes=0, reserve_inodes=0)
-    order = RunSpec(argv=argv, workspace=Path(workspace), slot=0, timeout_seconds=60)
-    ended = engine.run(order, output=lambda data: os.write(1, data), trace=lambda _: None, stop=StopSignal())
-    os.write(1, f"{ended.kind}\n".encode())
+    spec = RunSpec(argv=argv, workspace=Path(workspace), slot=0, timeout_seconds=60)
+    result = engine.run(spec, output=lambda data: os.write(1, data), trace=lambda _: None, stop=StopSignal())
+    os.write(1, f"{result.kind}\n".encode())
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ sub calls { my %calls = @_; for my $name (sort keys %calls) { my ($number, @argu
 
 def results(run):
     """{name: result} of what `try` printed, of a job that ended normally."""
-    assert run.kind == "exited", (run.ended, run.output)
-    assert run.ended.exit_code == 0, run.output
+    assert run.kind == "exited", (run.result, run.output)
+    assert run.result.exit_code == 0, run.output
     return dict(line.split(" ", 1) for line in run.output.splitlines() if " " in line)
 
 

@@ -193,9 +193,9 @@ def test_122_children_and_threads_are_traced(bench):
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs x86_64, as the engines do")
 def test_123_calls_by_another_door_kill(bench):
     run = bench.run("./int80", files={"int80": INT80})
-    assert (run.kind, run.ended.signal) == ("signaled", "SIGSYS")
+    assert (run.kind, run.result.signal) == ("signaled", "SIGSYS")
     run = bench.perl("syscall 0x40000000 + 39; print 'alive'")
-    assert (run.kind, run.ended.signal, run.output) == ("signaled", "SIGSYS", "")
+    assert (run.kind, run.result.signal, run.output) == ("signaled", "SIGSYS", "")
 
 
 def test_124_nothing_can_be_typed_into_a_terminal(bench):

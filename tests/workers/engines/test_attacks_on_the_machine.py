@@ -263,18 +263,18 @@ def test_128_a_setuid_program_gives_nothing(bench):
     place = bench.place(files={"id": Path(shutil.which("id")).read_bytes()})
     os.chown(place / "id", 0, 0)
     (place / "id").chmod(0o4755)
-    order = bench.order("./id", "-u")
+    spec = bench.spec("./id", "-u")
     name = bytearray()
-    bench.engine.run(replace(order, workspace=place), output=name.extend, trace=bytes, stop=StopSignal())
+    bench.engine.run(replace(spec, workspace=place), output=name.extend, trace=bytes, stop=StopSignal())
     assert name.decode().strip() == str(bench.engine.owner(0))
 
 
 def test_131_a_link_in_place_of_the_workspace_is_refused(bench):
-    order = bench.order("sh", "-c", "ls")
-    order.workspace.rename(order.workspace.with_name("elsewhere"))
-    order.workspace.symlink_to("/etc")
+    spec = bench.spec("sh", "-c", "ls")
+    spec.workspace.rename(spec.workspace.with_name("elsewhere"))
+    spec.workspace.symlink_to("/etc")
     with pytest.raises(OSError):
-        bench.engine.run(order, output=bytes, trace=bytes, stop=StopSignal())
+        bench.engine.run(spec, output=bytes, trace=bytes, stop=StopSignal())
 
 
 def test_132_a_busy_loop_ends_at_the_worker_s_clock(bench):
@@ -284,7 +284,7 @@ def test_132_a_busy_loop_ends_at_the_worker_s_clock(bench):
 def test_134_no_core_is_dumped(bench):
     run = bench.sh("ulimit -c; ulimit -c unlimited; kill -SEGV $$")
     assert run.output.splitlines()[0] == "0"
-    assert (run.kind, run.ended.signal) == ("signaled", "SIGSEGV")
+    assert (run.kind, run.result.signal) == ("signaled", "SIGSEGV")
     assert list(run.workspace.iterdir()) == []
 
 

@@ -105,7 +105,7 @@ def group(tmp_path, monkeypatch):
 
 def test_version_2_has_all_limits_in_one_place(group):
     group.make(LIMITS)
-    (place,) = group.places
+    (place,) = group.paths
     written = {path.name: path.read_text() for path in place.iterdir()}
     assert written == {
         "memory.max": str(64 << 20), "memory.swap.max": "0", "pids.max": "13", "cpu.max": "150000 100000",
@@ -114,7 +114,7 @@ def test_version_2_has_all_limits_in_one_place(group):
 
 
 def test_version_2_tells_what_was_used(group):
-    (place,) = group.places
+    (place,) = group.paths
     group.make(LIMITS)
     (place / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
     (place / "memory.peak").write_text("1234\n")
@@ -141,7 +141,7 @@ def test_a_limit_that_cannot_be_written_is_no_job(tmp_path):
 
 def test_every_group_has_a_name_of_its_own(tmp_path):
     hierarchy = Hierarchy(2, dict.fromkeys(cgroups.NEEDED, tmp_path))
-    names = {hierarchy.group(61000, extra=0).places[0].name for _ in range(100)}
+    names = {hierarchy.group(61000, extra=0).paths[0].name for _ in range(100)}
     assert len(names) == 100
     assert all(cgroups._GROUP_NAME.fullmatch(name)[1] == "61000" for name in names)
 
@@ -188,7 +188,7 @@ def test_a_group_of_another_uid_is_removed_only_when_it_is_empty(tree, monkeypat
 
 def test_a_process_of_another_pid_namespace_is_not_signalled(group):
     """Version 2 lists it as 0, and a signal to 0 is for our own process group."""
-    group.places[0].mkdir(parents=True)
+    group.paths[0].mkdir(parents=True)
     group.entrances()[0].write_text(f"0\n{os.getpid()}\n0\n")
     assert group.pids() == [os.getpid()]
 
@@ -216,4 +216,4 @@ def test_a_real_group_holds_kills_and_goes(real):
     assert real.pids() == []
     assert real.usage().processes_peak in (None, 3, 4)
     real.remove()
-    assert not any(place.exists() for place in real.places)
+    assert not any(place.exists() for place in real.paths)

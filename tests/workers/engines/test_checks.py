@@ -114,7 +114,7 @@ def test_landlock_is_missed(restricted, monkeypatch):
 
 def test_the_read_only_root_is_missed(bubblewrap, monkeypatch):
     arguments = BubblewrapBackend._arguments
-    monkeypatch.setattr(BubblewrapBackend, "_arguments", lambda box, passed: arguments(box, passed)[:-2])
+    monkeypatch.setattr(BubblewrapBackend, "_arguments", lambda backend, passed: arguments(backend, passed)[:-2])
     assert "a job can write beside its workspace" in missing(bubblewrap)
 
 
@@ -204,20 +204,20 @@ def test_a_keeper_that_does_not_listen_is_found(bubblewrap, monkeypatch):
 def test_a_sandbox_that_does_not_start_is_found(bubblewrap, monkeypatch):
     arguments = BubblewrapBackend._arguments
     monkeypatch.setattr(
-        BubblewrapBackend, "_arguments", lambda box, passed: ["--no-such-option", *arguments(box, passed)]
+        BubblewrapBackend, "_arguments", lambda backend, passed: ["--no-such-option", *arguments(backend, passed)]
     )
     assert "the sandbox does not start: bwrap: Unknown option --no-such-option" in missing(bubblewrap)
 
 
 def test_a_sandbox_that_does_not_start_has_last_words_without_paths(bwrap, monkeypatch):
     arguments = BubblewrapBackend._arguments
-    order = bwrap.order("true")
-    broken = ["--ro-bind", f"{order.workspace}/no\x01such", "/x"]
-    monkeypatch.setattr(BubblewrapBackend, "_arguments", lambda box, passed: [*broken, *arguments(box, passed)])
+    spec = bwrap.spec("true")
+    broken = ["--ro-bind", f"{spec.workspace}/no\x01such", "/x"]
+    monkeypatch.setattr(BubblewrapBackend, "_arguments", lambda backend, passed: [*broken, *arguments(backend, passed)])
     with pytest.raises(SandboxFailed) as failed:
-        bwrap.engine.run(order, output=bytes, trace=bytes, stop=StopSignal())
+        bwrap.engine.run(spec, output=bytes, trace=bytes, stop=StopSignal())
     assert str(failed.value).startswith("bwrap: Can't find source path WORKSPACE/no?such")
-    assert not order.workspace.with_name(order.workspace.name + ".private").exists()
+    assert not spec.workspace.with_name(spec.workspace.name + ".private").exists()
 
 
 def test_what_a_killed_check_left_is_removed_and_nothing_else(tmp_path, monkeypatch):

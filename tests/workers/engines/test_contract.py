@@ -43,29 +43,29 @@ def test_an_engine_says_what_it_is(told):
 def test_output_and_exit_code_come_back(told):
     bench, word = told
     run = bench.run(*word("say"))
-    assert (run.kind, run.ended.exit_code, run.output) == ("exited", 0, "hello\n")
-    assert run.ended.output_bytes == 6
-    assert not run.ended.output_truncated
-    assert 0 < run.ended.started_at <= run.ended.finished_at
+    assert (run.kind, run.result.exit_code, run.output) == ("exited", 0, "hello\n")
+    assert run.result.output_bytes == 6
+    assert not run.result.output_truncated
+    assert 0 < run.result.started_at <= run.result.finished_at
 
 
 def test_a_failure_is_an_end_and_not_an_error(told):
     bench, word = told
     run = bench.run(*word("fail"))
-    assert (run.kind, run.ended.exit_code, run.ended.signal) == ("exited", 3, None)
+    assert (run.kind, run.result.exit_code, run.result.signal) == ("exited", 3, None)
 
 
 def test_death_by_a_signal_is_told_from_an_exit(told):
     bench, word = told
     run = bench.run(*word("die"))
-    assert (run.kind, run.ended.exit_code, run.ended.signal) == ("signaled", None, "SIGSEGV")
+    assert (run.kind, run.result.exit_code, run.result.signal) == ("signaled", None, "SIGSEGV")
 
 
 def test_the_deadline_ends_it(told):
     bench, word = told
     started = time.monotonic()
     run = bench.run(*word("wait"), timeout_seconds=0.5)
-    assert (run.kind, run.ended.signal) == ("timeout", "SIGTERM")
+    assert (run.kind, run.result.signal) == ("timeout", "SIGTERM")
     assert 0.5 <= time.monotonic() - started < 10
 
 
@@ -73,7 +73,7 @@ def test_the_deadline_ends_also_what_ignores_sigterm(told):
     bench, word = told
     started = time.monotonic()
     run = bench.run(*word("wait_for_good"), timeout_seconds=0.5, grace_seconds=0.4)
-    assert (run.kind, run.ended.signal) == ("timeout", "SIGKILL")
+    assert (run.kind, run.result.signal) == ("timeout", "SIGKILL")
     assert 0.9 <= time.monotonic() - started < 10
 
 
@@ -82,16 +82,16 @@ def test_stop_ends_it_from_another_thread(told):
     stop = StopSignal()
     threading.Timer(0.4, stop.ask).start()
     run = bench.run(*word("wait"), stop=stop)
-    assert (run.kind, run.ended.signal) == ("stopped", "SIGTERM")
+    assert (run.kind, run.result.signal) == ("stopped", "SIGTERM")
 
 
 def test_stop_now_spares_the_grace(told):
     bench, word = told
     stop = StopSignal()
-    threading.Timer(0.5, lambda: stop.ask(now=True)).start()
+    threading.Timer(0.5, lambda: stop.request(now=True)).start()
     started = time.monotonic()
     run = bench.run(*word("wait_for_good"), stop=stop, grace_seconds=20.0)
-    assert (run.kind, run.ended.signal) == ("stopped", "SIGKILL")
+    assert (run.kind, run.result.signal) == ("stopped", "SIGKILL")
     assert time.monotonic() - started < 10
 
 
@@ -99,7 +99,7 @@ def test_a_second_thought_cuts_the_grace_short(told):
     bench, word = told
     stop = StopSignal()
     threading.Timer(0.3, stop.ask).start()
-    threading.Timer(0.8, lambda: stop.ask(now=True)).start()
+    threading.Timer(0.8, lambda: stop.request(now=True)).start()
     started = time.monotonic()
     assert bench.run(*word("wait_for_good"), stop=stop, grace_seconds=20.0).kind == "stopped"
     assert time.monotonic() - started < 10
@@ -108,7 +108,7 @@ def test_a_second_thought_cuts_the_grace_short(told):
 def test_stop_asked_before_the_start_counts(told):
     bench, word = told
     stop = StopSignal()
-    stop.ask()
+    stop.request()
     assert bench.run(*word("say"), stop=stop).kind == "stopped"
 
 
@@ -117,14 +117,14 @@ def test_output_is_capped_and_counted(told):
     run = bench.run(*word("shout"), limits=RunLimits(output_bytes=1000))
     assert run.kind == "exited"
     assert len(run.output) == 1000
-    assert run.ended.output_truncated
-    assert run.ended.output_bytes >= 3_000_000
+    assert run.result.output_truncated
+    assert run.result.output_bytes >= 3_000_000
 
 
 def test_a_slot_holds_one_job(told):
     bench, word = told
     stop, started, ends = StopSignal(), threading.Event(), []
-    held, refused = bench.order(*word("say_and_wait"), slot=2), bench.order(*word("say"), slot=2)
+    held, refused = bench.spec(*word("say_and_wait"), slot=2), bench.spec(*word("say"), slot=2)
 
     def hold():
         ends.append(bench.engine.run(held, output=lambda _: started.set(), trace=bytes, stop=stop))
@@ -135,9 +135,9 @@ def test_a_slot_holds_one_job(told):
     with pytest.raises(EngineUnavailable, match="2"):
         bench.engine.run(refused, output=bytes, trace=bytes, stop=StopSignal())
     assert bench.run(*word("say"), slot=3).kind == "exited"
-    stop.ask(now=True)
+    stop.request(now=True)
     first.join()
-    assert [ended.kind for ended in ends] == ["stopped"]
+    assert [result.kind for result in ends] == ["stopped"]
     assert bench.run(*word("say"), slot=2).kind == "exited"
 
 

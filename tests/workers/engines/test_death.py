@@ -141,11 +141,11 @@ def test_a_stopped_worker_that_is_killed_takes_all_with_it(lone_worker):
 
 def start(bench, stop):
     """Run the payload in a thread; return the thread, its result to come, and everybody below us once it has settled."""
-    order = bench.order("/usr/bin/perl", "-e", STAY, timeout_seconds=60)
+    spec = bench.spec("/usr/bin/perl", "-e", STAY, timeout_seconds=60)
     settled, ends = threading.Event(), []
 
     def run():
-        ends.append(bench.engine.run(order, output=lambda _: settled.set(), trace=bytes, stop=stop))
+        ends.append(bench.engine.run(spec, output=lambda _: settled.set(), trace=bytes, stop=stop))
 
     before = {process.pid for process in processes.descendants(os.getpid())}
     thread = threading.Thread(target=run)
@@ -184,16 +184,16 @@ def test_nobody_survives_the_death_of_a_part_of_the_sandbox(engines, base, name,
     thread.join(10)
     assert not thread.is_alive()
     assert all_dead(known), names(known)
-    assert [(ended.kind, ended.signal) for ended in ends] == [("signaled", "SIGKILL")]
+    assert [(result.kind, result.signal) for result in ends] == [("signaled", "SIGKILL")]
 
 
 def test_run_returns_when_nobody_lives(bench):
     stop = StopSignal()
     thread, ends, known = start(bench, stop)
-    stop.ask()
+    stop.request()
     thread.join(15)
     assert alive(known) == []
-    assert [ended.kind for ended in ends] == ["stopped"]
+    assert [result.kind for result in ends] == ["stopped"]
 
 
 def test_a_storm_of_signals_does_not_keep_it_alive(bench):

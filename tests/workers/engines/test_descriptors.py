@@ -38,7 +38,7 @@ def test_a_job_that_is_stopped_while_it_starts_leaves_no_descriptor(bench):
     before = descriptors()
     for delay in range(5, 60, 5):
         stop = StopSignal()
-        threading.Timer(delay / 1000, lambda stop=stop: stop.ask(now=True)).start()
+        threading.Timer(delay / 1000, lambda stop=stop: stop.request(now=True)).start()
         bench.sh("sleep 1", stop=stop, egress=EGRESS)
     assert descriptors() == before
 

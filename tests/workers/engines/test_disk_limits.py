@@ -86,13 +86,13 @@ def test_what_is_written_between_two_measurements_and_stays_counts(limited, limi
     """The command ends successfully, too quickly for a measurement at intervals."""
     script = TAKE + f'sleep 1; take("big$_", {48 * MIB}) for 1 .. 4; exit 0'
     run = limited.perl(script, limits=limits)
-    assert run.kind == "disk_full", run.ended
+    assert run.kind == "disk_full", run.result
 
 
 def test_the_disk_is_measured_once_more_after_the_command_has_ended(limited, limits, monkeypatch):
     monkeypatch.setattr("workers.engines.limits.resource_monitor._TICK", 1000.0)  # no measurement while it runs
     run = limited.perl(TAKE + f'take("big$_", {48 * MIB}) for 1 .. 4; exit 0', limits=limits)
-    assert (run.kind, run.ended.exit_code) == ("disk_full", 0), run.ended
+    assert (run.kind, run.result.exit_code) == ("disk_full", 0), run.result
 
 
 def test_many_names_do_not_buy_time(limited, limits):
@@ -101,9 +101,9 @@ def test_many_names_do_not_buy_time(limited, limits):
     script = TAKE + names + f"sleep 1; take(\"big$_\", {48 * MIB}) for 1 .. 4; unlink glob 'big*'; exit 0"
     run = limited.perl(script, limits=limits, timeout_seconds=120)
     if limited.engine.volumes:
-        assert run.ended.resources.disk_bytes <= limits.disk_bytes + 20 * MIB
+        assert run.result.resources.disk_bytes <= limits.disk_bytes + 20 * MIB
     else:
-        assert run.kind == "disk_full", run.ended
+        assert run.kind == "disk_full", run.result
 
 
 def test_more_files_than_inodes_are_a_full_disk(limited, limits):
@@ -114,8 +114,8 @@ def test_more_files_than_inodes_are_a_full_disk(limited, limits):
 def test_a_job_within_its_limits_is_left_alone(limited, limits):
     script = TAKE + f"take('big', {48 * MIB}) or die; for (1 .. 500) {{ open my $f, '>', \"f$_\" or die }} sleep 1"
     run = limited.perl(script, limits=limits)
-    assert (run.kind, run.ended.exit_code) == ("exited", 0), run.output
-    assert 48 * MIB <= run.ended.resources.disk_bytes <= 52 * MIB
+    assert (run.kind, run.result.exit_code) == ("exited", 0), run.output
+    assert 48 * MIB <= run.result.resources.disk_bytes <= 52 * MIB
 
 
 def test_a_machine_that_runs_low_stops_the_job_without_blame(limited, limits, monkeypatch):
@@ -137,12 +137,12 @@ def test_the_kernel_never_gives_more_than_the_limit(in_volume, limits, hold):
     """Four of twelve files of 16 MiB; the kernel refuses the fifth."""
     run = in_volume.perl(hold, limits=limits)
     assert len(run.output) <= 4
-    assert run.ended.resources.disk_bytes <= limits.disk_bytes + 8 * MIB
+    assert run.result.resources.disk_bytes <= limits.disk_bytes + 8 * MIB
 
 
 @pytest.mark.root
 def test_the_layer_is_named(in_volume):
-    assert "disk_volume" in in_volume.sh("true").ended.enforced_layers
+    assert "disk_volume" in in_volume.sh("true").result.enforced_layers
 
 
 @pytest.mark.root
@@ -150,9 +150,9 @@ def test_a_job_in_no_volume_is_refused(in_volume):
     place = in_volume.base / "elsewhere"
     place.mkdir()
     os.chown(place, in_volume.engine.owner(0), in_volume.engine.owner(0))
-    order = replace(in_volume.order("true"), workspace=place)
+    spec = replace(in_volume.spec("true"), workspace=place)
     with pytest.raises(EngineUnavailable, match="volume"):
-        in_volume.engine.run(order, output=bytes, trace=bytes, stop=StopSignal())
+        in_volume.engine.run(spec, output=bytes, trace=bytes, stop=StopSignal())
 
 
 @pytest.mark.root
@@ -365,10 +365,10 @@ def test_the_largest_job_is_stopped_first(tmp_path):
         def free(self):
             return self.left, None
 
-    def meter(taken, free):
+    def monitor(taken, free):
         return ResourceMonitor(SMALL, Fixed(taken, free), list, counts_all=False, reserve=Reserve(bytes=100))
 
-    small, large = meter(10, 80), meter(20, 80)
+    small, large = monitor(10, 80), monitor(20, 80)
     for one in (large, small):
         one._active.add(one)
         one.look()

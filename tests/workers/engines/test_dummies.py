@@ -14,8 +14,10 @@ def test_a_socket_that_is_shut_down_while_it_is_connected_is_refused(monkeypatch
     """An exception would end the thread that answers all calls of the job."""
     dummies = FakeSockets(EgressProxy(EgressPolicy(("example.test",))))
     try:
-        reply = dummies.open(SyscallRequest(1, os.getpid(), "socket", (socket.AF_INET, socket.SOCK_STREAM, 0, 0, 0, 0)))
-        inode = os.fstat(reply.descriptor).st_ino
+        response = dummies.open(
+            SyscallRequest(1, os.getpid(), "socket", (socket.AF_INET, socket.SOCK_STREAM, 0, 0, 0, 0))
+        )
+        inode = os.fstat(response.descriptor).st_ino
         real = dummies._ends
 
         class Racing(dict):
@@ -28,9 +30,9 @@ def test_a_socket_that_is_shut_down_while_it_is_connected_is_refused(monkeypatch
         dummies._ends = Racing()
         address = bytearray(b"\2\0" + (3128).to_bytes(2, "big") + bytes([127, 0, 0, 1]) + bytes(8))
         monkeypatch.setattr(SyscallRequest, "memory", lambda *_: bytes(address))
-        question = SyscallRequest(2, os.getpid(), "connect", (reply.descriptor, 0, 16, 0, 0, 0))
+        request = SyscallRequest(2, os.getpid(), "connect", (response.descriptor, 0, 16, 0, 0, 0))
         assert inode in real
-        assert dummies.connect(question).error == errno.EPIPE
-        os.close(reply.descriptor)
+        assert dummies.connect(request).error == errno.EPIPE
+        os.close(response.descriptor)
     finally:
         dummies.close()

@@ -17,10 +17,10 @@ from workers.engines.network.egress import EgressProxy, EgressResolver
 def proxy_for(upstream):
     proxies = []
 
-    def make(*allow, way_out=None, max_bytes=1 << 20):
+    def make(*allow, resolver=None, max_bytes=1 << 20):
         proxy = EgressProxy(
             EgressPolicy(allow or (f"{NAME}:{upstream.port}",), max_bytes),
-            way_out or to_loopback(**{NAME: ["127.0.0.1"]}),
+            resolver or to_loopback(**{NAME: ["127.0.0.1"]}),
         )
         proxies.append(proxy)
         return proxy
@@ -97,8 +97,8 @@ def test_what_is_not_on_the_list_is_refused(proxy_for, upstream, authority):
 
 @pytest.mark.parametrize("found", [["127.0.0.1"], ["10.1.2.3"], ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"], []])
 def test_a_name_that_leads_inside_is_refused(proxy_for, upstream, found):
-    way_out = EgressResolver(resolve=lambda *_: found, is_public=addresses.is_public)
-    proxy = proxy_for(way_out=way_out)
+    resolver = EgressResolver(resolve=lambda *_: found, is_public=addresses.is_public)
+    proxy = proxy_for(resolver=resolver)
     assert "403" in answer(connect(proxy, f"{NAME}:{upstream.port}"))
     (record,) = finished(proxy)
     assert (record.verdict, record.reason) == ("refused", "private_address")
@@ -106,7 +106,7 @@ def test_a_name_that_leads_inside_is_refused(proxy_for, upstream, found):
 
 
 def test_loopback_is_refused_unless_a_test_says_otherwise(proxy_for, upstream):
-    proxy = proxy_for(f"127.0.0.1:{upstream.port}", "localhost:443", way_out=EgressResolver())
+    proxy = proxy_for(f"127.0.0.1:{upstream.port}", "localhost:443", resolver=EgressResolver())
     assert "403" in answer(connect(proxy, f"127.0.0.1:{upstream.port}"))
     assert upstream.came == []
 
@@ -119,7 +119,7 @@ def test_a_name_is_resolved_once_and_that_answer_is_used(proxy_for, upstream):
         return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.99"]
 
     end = connect(
-        proxy_for(way_out=EgressResolver(resolve, lambda address: address == "127.0.0.1")), f"{NAME}:{upstream.port}"
+        proxy_for(resolver=EgressResolver(resolve, lambda address: address == "127.0.0.1")), f"{NAME}:{upstream.port}"
     )
     read_until(end, b"hello\n")
     end.close()
@@ -133,7 +133,7 @@ def test_a_name_that_leads_elsewhere_the_second_time_is_refused(proxy_for, upstr
     def is_public(address):
         return address == "127.0.0.1" or addresses.is_public(address)
 
-    proxy = proxy_for(way_out=EgressResolver(lambda *_: next(answers), is_public))
+    proxy = proxy_for(resolver=EgressResolver(lambda *_: next(answers), is_public))
     first = connect(proxy, f"{NAME}:{upstream.port}")
     read_until(first, b"hello\n")
     for _ in range(2):

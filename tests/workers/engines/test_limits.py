@@ -20,9 +20,9 @@ EAT = "$| = 1; my @held; for (1 .. {mib}) {{ push @held, chr($_ % 250 + 1) x (1 
 @pytest.mark.root
 def test_memory_beyond_the_limit_is_out_of_memory(bench, limits):
     run = bench.perl(EAT.format(mib=200), limits=replace(limits, memory_bytes=64 * MIB))
-    assert (run.kind, run.ended.signal) == ("out_of_memory", "SIGKILL")
+    assert (run.kind, run.result.signal) == ("out_of_memory", "SIGKILL")
     assert "ate it all" not in run.output
-    assert run.ended.resources.memory_bytes <= 64 * MIB
+    assert run.result.resources.memory_bytes <= 64 * MIB
 
 
 @pytest.mark.root
@@ -35,7 +35,7 @@ def test_memory_of_the_whole_job_counts(bench, limits):
 def test_a_child_that_ran_out_of_memory_is_no_failure_of_a_command_that_succeeds(bench, limits):
     script = "if (!fork) { " + EAT.format(mib=200) + "; exit } wait; print 'went on'; exit 0"
     run = bench.perl(script, limits=replace(limits, memory_bytes=64 * MIB))
-    assert (run.kind, run.ended.exit_code, run.output) == ("exited", 0, "went on")
+    assert (run.kind, run.result.exit_code, run.output) == ("exited", 0, "went on")
 
 
 def test_memory_is_limited_without_control_groups_too(bench, limits, monkeypatch):
@@ -43,7 +43,7 @@ def test_memory_is_limited_without_control_groups_too(bench, limits, monkeypatch
     run = bench.perl(EAT.format(mib=200), limits=replace(limits, memory_bytes=64 * MIB))
     assert "ate it all" not in run.output
     assert run.kind in {"exited", "signaled", "out_of_memory"}
-    assert run.ended.exit_code != 0
+    assert run.result.exit_code != 0
 
 
 def test_memory_of_the_whole_job_is_watched_without_control_groups(bench, limits, monkeypatch):
@@ -60,8 +60,8 @@ BOMB = "sub more { while (1) { my $p = fork; $failed++ if !defined $p; last if (
 @pytest.mark.root
 def test_a_fork_bomb_is_too_many_processes(bench, limits):
     run = bench.perl(BOMB, limits=replace(limits, processes=30))
-    assert (run.kind, run.ended.exit_code) == ("too_many_processes", 1)
-    assert run.ended.resources.processes <= 30
+    assert (run.kind, run.result.exit_code) == ("too_many_processes", 1)
+    assert run.result.resources.processes <= 30
 
 
 @pytest.mark.root
@@ -92,12 +92,12 @@ def test_the_processor_is_shared_out(bench, limits):
     run = bench.perl(script, limits=replace(limits, cpu_percent=20))
     assert run.output == "done"
     assert time.monotonic() - started > 0.7, "0.2 s of work at a fifth of a processor"
-    assert run.ended.resources.cpu_seconds > 0.15
+    assert run.result.resources.cpu_seconds > 0.15
 
 
 def test_a_file_beyond_the_limit_is_a_full_disk(bench, limits):
     run = bench.perl("open my $f, '>', 'big'; while (1) { syswrite $f, 'x' x 1048576 or last }", limits=limits)
-    assert (run.kind, run.ended.signal) == ("disk_full", "SIGXFSZ")
+    assert (run.kind, run.result.signal) == ("disk_full", "SIGXFSZ")
     assert (run.workspace / "big").stat().st_size == limits.disk_bytes
 
 
@@ -106,7 +106,7 @@ def test_many_files_beyond_the_limit_are_a_full_disk(bench, limits):
     started = time.monotonic()
     run = bench.perl(script, limits=limits)
     assert run.kind == "disk_full"
-    assert run.ended.resources.disk_bytes > limits.disk_bytes
+    assert run.result.resources.disk_bytes > limits.disk_bytes
     assert time.monotonic() - started < 10
 
 
@@ -155,9 +155,9 @@ def test_a_job_s_excess_is_its_own(bench, limits):
 
 def test_a_flood_of_output_is_drained_and_cut(bench, limits):
     run = bench.sh("head -c 100000000 /dev/zero; exit 5", limits=limits)
-    assert (run.kind, run.ended.exit_code) == ("exited", 5)
-    assert run.ended.output_truncated
-    assert run.ended.output_bytes == 100_000_000
+    assert (run.kind, run.result.exit_code) == ("exited", 5)
+    assert run.result.output_truncated
+    assert run.result.output_bytes == 100_000_000
     assert len(run.output) == limits.output_bytes
 
 
@@ -166,14 +166,14 @@ def test_a_flood_in_the_trace_is_drained_and_cut_at_a_line(bench, limits):
         "for (1 .. 12000) { open my $f, '<', '/etc/passwd' } print 'end'", limits=replace(limits, trace_bytes=100_000)
     )
     assert (run.kind, run.output) == ("exited", "end")
-    assert run.ended.trace_truncated
-    assert run.ended.trace_bytes > 1_000_000
+    assert run.result.trace_truncated
+    assert run.result.trace_bytes > 1_000_000
     assert 99_000 < len(run.trace) <= 100_000
     assert run.trace.endswith("\n")
 
 
 def test_the_meter_looks_once_however_short_the_run(bench):
-    assert bench.sh("echo data > file").ended.resources.disk_bytes >= 4096
+    assert bench.sh("echo data > file").result.resources.disk_bytes >= 4096
 
 
 def test_a_quick_walk_takes_at_most_a_tenth_of_the_time(tmp_path, limits, monkeypatch):
@@ -206,10 +206,10 @@ def test_a_hierarchy_that_refuses_a_limit_refuses_the_job(bench, monkeypatch, tm
     monkeypatch.setattr(
         bench.engine, "hierarchy", Hierarchy(2, dict.fromkeys(("memory", "pids", "cpu"), tmp_path / "closed"))
     )
-    order = bench.order("true")
+    spec = bench.spec("true")
     with pytest.raises(EngineUnavailable, match="control group"):
-        bench.engine.run(order, output=bytes, trace=bytes, stop=StopSignal())
-    assert not order.workspace.with_name(order.workspace.name + ".private").exists()
+        bench.engine.run(spec, output=bytes, trace=bytes, stop=StopSignal())
+    assert not spec.workspace.with_name(spec.workspace.name + ".private").exists()
 
 
 def open_descriptors():

@@ -36,24 +36,24 @@ def neighbour(bench):
             open my $s, ">", "started"; close $s; sleep 100' &)
         while [ ! -e started ]; do sleep 0.01; done; : > ready; sleep 100
         """
-    order = bench.order("sh", "-c", script, slot=5, timeout_seconds=60.0)
-    stop, ended = StopSignal(), []
+    spec = bench.spec("sh", "-c", script, slot=5, timeout_seconds=60.0)
+    stop, result = StopSignal(), []
     thread = threading.Thread(
-        target=lambda: ended.append(bench.engine.run(order, output=bytes, trace=bytes, stop=stop)), daemon=True
+        target=lambda: result.append(bench.engine.run(spec, output=bytes, trace=bytes, stop=stop)), daemon=True
     )
     thread.start()
     deadline = time.monotonic() + 30
-    while not (order.workspace / "ready").exists():
-        assert time.monotonic() < deadline, ended
-        assert thread.is_alive(), ended
+    while not (spec.workspace / "ready").exists():
+        assert time.monotonic() < deadline, result
+        assert thread.is_alive(), result
         time.sleep(0.01)
     uid = bench.engine.owner(5)
     try:
-        yield Neighbour(str(order.workspace), processes.of_uid(uid) if uid is not None else [])
+        yield Neighbour(str(spec.workspace), processes.of_uid(uid) if uid is not None else [])
     finally:
-        stop.ask(now=True)
+        stop.request(now=True)
         thread.join(30)
-    assert ended[0].kind == "stopped"
+    assert result[0].kind == "stopped"
 
 
 @pytest.mark.root

@@ -27,7 +27,7 @@ def test_it_isolates_nothing_and_says_so(bench):
     assert NullEngine.isolation is Isolation.NONE
     assert not Isolation.NONE.satisfies(Isolation.RESTRICTED)
     assert bench.engine.owner(0) is None
-    assert bench.run("null").ended.enforced_layers == ()
+    assert bench.run("null").result.enforced_layers == ()
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_it_raises_what_engines_raise(bench):
 
 def test_words_are_obeyed_in_order(bench):
     run = bench.run("null", "print=one", "print=two=2", "exit=7", "print=three")
-    assert (run.output, run.ended.exit_code) == ("one\ntwo=2\n", 7)
+    assert (run.output, run.result.exit_code) == ("one\ntwo=2\n", 7)
 
 
 def test_it_ends_as_it_is_told(bench):
     assert bench.run("null", "kind=out_of_memory").kind == "out_of_memory"
-    assert bench.run("null", "signal=SIGABRT").ended.signal == "SIGABRT"
+    assert bench.run("null", "signal=SIGABRT").result.signal == "SIGABRT"
 
 
 def test_it_hands_on_a_trace(bench, tmp_path):
@@ -60,12 +60,12 @@ def test_it_hands_on_a_trace(bench, tmp_path):
     path.write_text("1 1.0 execve() = 0\n2 1.0 openat() = 3\n")
     run = bench.run("null", f"trace={path}", limits=RunLimits(trace_bytes=25))
     assert run.trace == "1 1.0 execve() = 0\n"
-    assert run.ended.trace_truncated
+    assert run.result.trace_truncated
 
 
 def test_it_tells_of_a_network(bench):
     run = bench.run("null", "network=pypi.example:allowed")
-    assert run.ended.network == (NetworkRecord("pypi.example", 443, "allowed"),)
+    assert run.result.network == (NetworkRecord("pypi.example", 443, "allowed"),)
 
 
 def test_a_slot_is_free_again_after_an_error(bench):

@@ -40,7 +40,7 @@ def test_one_program_may_be_a_script(bench, line):
     run = bench.run("./script", "a b", files={"script": script}, allow_exec=False)
     assert "./script a b" in run.output.splitlines()
     assert run.output.splitlines()[-1] == "refused"
-    assert run.ended.exit_code == 0
+    assert run.result.exit_code == 0
 
 
 def test_one_program_that_does_not_exist_is_not_found(bench):
@@ -49,5 +49,5 @@ def test_one_program_that_does_not_exist_is_not_found(bench):
 
 
 def test_exec_control_is_named_among_the_layers(bench):
-    assert "one_program" in bench.sh("true", allow_exec=False).ended.enforced_layers
-    assert "one_program" not in bench.sh("true").ended.enforced_layers
+    assert "one_program" in bench.sh("true", allow_exec=False).result.enforced_layers
+    assert "one_program" not in bench.sh("true").result.enforced_layers

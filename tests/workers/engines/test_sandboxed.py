@@ -17,14 +17,14 @@ def test_the_trace_begins_with_the_command(bench):
     assert run.seen('execve("/usr/bin/cat"')
     assert run.seen(first.split()[0] + " ", "+++ exited with 4 +++")
     assert not run.seen("bwrap")
-    assert run.ended.trace_bytes == len(run.trace)
-    assert "strace" in run.ended.tool_version
+    assert run.result.trace_bytes == len(run.trace)
+    assert "strace" in run.result.tool_version
 
 
 def test_what_does_not_exist_is_not_found(bench):
     for name in ("no-such-command", "./no-such-file"):
         run = bench.run(name)
-        assert (run.kind, run.ended.exit_code) == ("not_found", None)
+        assert (run.kind, run.result.exit_code) == ("not_found", None)
         assert f"cannot run '{name}': No such file or directory" in run.output
 
 
@@ -57,19 +57,24 @@ def test_the_workspace_can_be_written_and_stays(bench):
 
 
 def test_places_are_where_the_engine_says(bench):
-    order = bench.order("sh", "-c", "pwd; echo $HOME; echo $TMPDIR; cd; touch file; cd $TMPDIR; touch file; echo done")
+    spec = bench.spec("sh", "-c", "pwd; echo $HOME; echo $TMPDIR; cd; touch file; cd $TMPDIR; touch file; echo done")
     said = []
-    bench.engine.run(order, output=said.append, trace=bytes, stop=StopSignal())
-    places = bench.engine.places(order)
-    assert b"".join(said).decode().splitlines() == [places.workspace, places.home, places.temporary[0], "done"]
-    assert places.home != places.workspace
+    bench.engine.run(spec, output=said.append, trace=bytes, stop=StopSignal())
+    mount_points = bench.engine.mount_points(spec)
+    assert b"".join(said).decode().splitlines() == [
+        mount_points.workspace,
+        mount_points.home,
+        mount_points.temporary[0],
+        "done",
+    ]
+    assert mount_points.home != mount_points.workspace
 
 
 def test_a_look_for_credentials_at_home_is_seen(bench):
-    order = bench.order("sh", "-c", "cat ~/.ssh/id_rsa ~/.aws/credentials")
+    spec = bench.spec("sh", "-c", "cat ~/.ssh/id_rsa ~/.aws/credentials")
     lines = bytearray()
-    bench.engine.run(order, output=bytes, trace=lines.extend, stop=StopSignal())
-    home = bench.engine.places(order).home
+    bench.engine.run(spec, output=bytes, trace=lines.extend, stop=StopSignal())
+    home = bench.engine.mount_points(spec).home
     assert f'"{home}/.ssh/id_rsa"'.encode() in lines
     assert f'"{home}/.aws/credentials"'.encode() in lines
 
@@ -86,9 +91,9 @@ def test_the_environment_is_what_was_ordered_and_no_more(bench, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [{"argv": ()}, {"argv": ("a\0b",)}, {"environment": {"A=B": "c"}}])
 def test_words_that_cannot_be_said_are_refused(bench, wrong):
-    order = bench.order("true")
+    spec = bench.spec("true")
     with pytest.raises(ValueError, match="needs words"):
-        bench.engine.run(RunSpec(**{**vars(order), **wrong}), output=bytes, trace=bytes, stop=StopSignal())
+        bench.engine.run(RunSpec(**{**vars(spec), **wrong}), output=bytes, trace=bytes, stop=StopSignal())
 
 
 def test_arguments_arrive_as_they_are(bench):
@@ -104,20 +109,20 @@ def test_a_command_too_long_for_the_kernel_is_not_started(bench):
 
 
 def test_a_sink_that_fails_ends_the_job_and_is_heard(bench):
-    order = bench.order("sh", "-c", "echo hello; sleep 30")
+    spec = bench.spec("sh", "-c", "echo hello; sleep 30")
 
     def full(_):
         raise OSError("no space left")
 
     started = time.monotonic()
     with pytest.raises(OSError, match="no space left"):
-        bench.engine.run(order, output=full, trace=bytes, stop=StopSignal())
+        bench.engine.run(spec, output=full, trace=bytes, stop=StopSignal())
     assert time.monotonic() - started < 10
 
 
 def test_what_the_command_leaves_running_ends_with_it(bench):
     run = bench.sh("(setsid sleep 61 >/dev/null 2>&1 &); (sleep 62 &) & echo started")
-    assert (run.kind, run.ended.exit_code) == ("exited", 0)
+    assert (run.kind, run.result.exit_code) == ("exited", 0)
 
 
 def test_ordinary_tools_work(bench):
@@ -132,12 +137,12 @@ def test_ordinary_tools_work(bench):
     """
     run = bench.run("/bin/sh", "-c", script)
     assert run.output.split() == ["to-stderr", "to-stdout", "1", "1", "2", "pair"], run.output
-    assert run.ended.exit_code == 0
+    assert run.result.exit_code == 0
 
 
 def test_resources_are_measured(bench):
     run = bench.sh("head -c 5000000 /dev/zero > file; i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done")
-    resources = run.ended.resources
+    resources = run.result.resources
     assert resources.disk_bytes >= 5_000_000
     assert resources.cpu_seconds > 0
 
@@ -161,18 +166,18 @@ def test_what_the_sandbox_itself_says_is_not_the_job_s_output(bwrap):
 
 
 def test_orders_of_one_job_share_home_and_tmp_if_they_say_so(bench):
-    order = bench.order("sh", "-c", "echo x > ~/kept; echo y > $TMPDIR/kept", keeps_home=True)
+    spec = bench.spec("sh", "-c", "echo x > ~/kept; echo y > $TMPDIR/kept", keeps_home=True)
     output = bytearray()
 
     def follow(script, **changes):
-        following = replace(order, argv=("sh", "-c", script), **changes)
+        following = replace(spec, argv=("sh", "-c", script), **changes)
         output.clear()
         return bench.engine.run(following, output=output.extend, trace=lambda _: None, stop=StopSignal())
 
     follow("echo x > ~/kept; echo y > $TMPDIR/kept")
     assert follow("cat ~/kept $TMPDIR/kept; rm -r ~/* $TMPDIR/*").exit_code == 0
     assert output == b"x\ny\n"
-    private = order.workspace.with_name(order.workspace.name + ".private")
+    private = spec.workspace.with_name(spec.workspace.name + ".private")
     assert sorted(path.name for path in private.iterdir()) == ["home", "tmp"], "no trace is left"
     assert follow("ls -A ~ $TMPDIR | grep kept", keeps_home=False).exit_code == 1
     assert not private.exists()

@@ -108,7 +108,7 @@ def test_a_line_about_an_answered_call_has_strace_s_form():
 
 
 @pytest.mark.parametrize(
-    ("call", "arguments", "reply", "text"),
+    ("call", "arguments", "response", "text"),
     [
         ("socket", (2, 1 | 0x80000 | 0x800, 6), SyscallResponse(value=5), "socket(AF_INET, SOCK_STREAM|SOCK_CLOEXEC|SOCK_NONBLOCK, 6) = 5"),
         ("socket", (40, 1), SyscallResponse(error=97), "socket(AF_VSOCK, SOCK_STREAM, 0) = -1 EAFNOSUPPORT (Address family not supported by protocol)"),
@@ -123,9 +123,9 @@ def test_a_line_about_an_answered_call_has_strace_s_form():
         ("execveat", (-100, 0x100, 0x20, 0, 0x1000), SyscallResponse(error=1), r'execveat(AT_FDCWD, "/bin/ls", ["/bin/ls", "/bin/\"x\"\n"], 0x0, 0x1000) = -1 EPERM (Operation not permitted)'),
     ],
 )  # fmt: skip
-def test_arguments_are_shown_as_strace_shows_them(call, arguments, reply, text):
-    question = Memory(1, 2**22, call, (*(value & (1 << 64) - 1 for value in arguments), *[0] * (6 - len(arguments))))
-    assert strace_format.format_denied_call(question, reply).decode("latin-1").split(" ", 2)[2] == text
+def test_arguments_are_shown_as_strace_shows_them(call, arguments, response, text):
+    request = Memory(1, 2**22, call, (*(value & (1 << 64) - 1 for value in arguments), *[0] * (6 - len(arguments))))
+    assert strace_format.format_denied_call(request, response).decode("latin-1").split(" ", 2)[2] == text
 
 
 def test_the_worker_reads_the_memory_of_another():
@@ -134,11 +134,11 @@ def test_the_worker_reads_the_memory_of_another():
     )
     with subprocess.Popen(["perl", "-e", f"$| = 1; {script}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         address = int(other.stdout.readline())
-        question = SyscallRequest(1, other.pid, "x", ())
-        assert question.text(address) == b"read me"
-        assert len(question.memory(address, 8000)) == 8000
-        assert question.memory(0, 10) == b""
-        assert question.memory(2**64 - 8, 64) == b""
+        request = SyscallRequest(1, other.pid, "x", ())
+        assert request.text(address) == b"read me"
+        assert len(request.memory(address, 8000)) == 8000
+        assert request.memory(0, 10) == b""
+        assert request.memory(2**64 - 8, 64) == b""
         other.stdin.close()
 
 
@@ -147,17 +147,17 @@ def test_answers_slow_down_after_a_burst(monkeypatch):
     monkeypatch.setattr("workers.engines.tracing.seccomp_notify.time.monotonic", lambda: now[0])
     monkeypatch.setattr("workers.engines.tracing.seccomp_notify.time.sleep", naps.append)
     reader, writer = os.pipe()
-    notices = NotifyHandler(reader, {}, lambda *_: None)
+    notify_handler = NotifyHandler(reader, {}, lambda *_: None)
     for _ in range(BURST):
-        notices._slow_down()
+        notify_handler._slow_down()
     assert naps == []
-    notices._slow_down()
+    notify_handler._slow_down()
     assert naps == [1 / RATE]
     now[0] += 100
     for _ in range(BURST - 2):
-        notices._slow_down()
+        notify_handler._slow_down()
     assert len(naps) == 1
-    for descriptor in (reader, writer, notices._stop_reader, notices._stop_writer):
+    for descriptor in (reader, writer, notify_handler._stop_reader, notify_handler._stop_writer):
         os.close(descriptor)
 
 
@@ -200,14 +200,14 @@ def test_a_signal_does_not_hit_a_later_process_of_the_same_number():
 
 
 def test_a_private_directory_is_closed_to_others(bench):
-    order = bench.order("sh", "-c", "sleep 0.3; echo x")
+    spec = bench.spec("sh", "-c", "sleep 0.3; echo x")
     seen = []
 
     def look(_):
-        private = order.workspace.with_name(order.workspace.name + ".private")
+        private = spec.workspace.with_name(spec.workspace.name + ".private")
         seen.extend((path.name, stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) for path in private.iterdir())
 
-    bench.engine.run(order, output=look, trace=bytes, stop=StopSignal())
+    bench.engine.run(spec, output=look, trace=bytes, stop=StopSignal())
     owner = bench.engine.owner(0)
     owner = os.geteuid() if owner is None else owner
     assert sorted(seen) == [("home", 0o700, owner), ("tmp", 0o700, owner), ("trace", 0o700, owner)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.traced import METADATA, ended, order
+from tests.workers.traced import METADATA, result, spec
 from workers.engines.contract import MountPoints
 from workers.engines.sandbox.command import STRACE_OPTIONS
 from workers.report.report import RunReport
@@ -39,7 +39,7 @@ def payload(tmp_path_factory):
     assert done.returncode == 7
     report = RunReport(MountPoints(str(job), str(folder / "home"), (str(folder / "tmp"),)))
     report.feed(out.read_bytes())
-    return report.payload(metadata=METADATA, ended=ended(exit_code=7), order=order())
+    return report.payload(metadata=METADATA, result=result(exit_code=7), spec=spec())
 
 
 def test_every_line_is_understood(payload):

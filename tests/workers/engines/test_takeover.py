@@ -26,7 +26,7 @@ def test_a_job_cannot_take_over_a_process_of_its_uid(bench, allow_exec):
     assert run.output.startswith("refused: "), run.output
     assert "taken" not in run.output
     assert not (run.workspace / "taken").exists()
-    assert (run.kind, run.ended.exit_code) == ("exited", 0)
+    assert (run.kind, run.result.exit_code) == ("exited", 0)
 
 
 @pytest.mark.parametrize("left", ["dumpable", "landlock", "filter"])
@@ -38,7 +38,7 @@ def test_each_protection_of_pid_1_holds_alone(bwrap, monkeypatch, left):
         assert run.output.startswith("written")
         assert "taken" not in run.output
         assert run.seen("+++ killed by SIGSYS")
-        assert run.ended.kind == "signaled"
+        assert run.result.kind == "signaled"
     else:
         assert run.output.startswith("refused: ")
 
@@ -143,8 +143,8 @@ def test_a_domain_without_rights_on_files_forbids_none(bwrap, monkeypatch, abi):
     monkeypatch.setattr(bwrap.engine, "abi", abi)
     run = bwrap.sh("mkdir a b; echo x > a/f; mv a/f b/g; ln b/g a/h; mv a b; mv b ~/c; cat ~/c/g ~/c/a/h; kill -0 $$")
     assert run.output == "x\nx\n"
-    assert run.ended.exit_code == 0
-    assert "landlock" in run.ended.enforced_layers
+    assert run.result.exit_code == 0
+    assert "landlock" in run.result.enforced_layers
 
 
 def test_a_stopped_pid_1_holds_nothing_up(bwrap, monkeypatch):
@@ -152,7 +152,7 @@ def test_a_stopped_pid_1_holds_nothing_up(bwrap, monkeypatch):
     monkeypatch.setattr(bwrap.engine, "abi", 0)
     run = bwrap.sh("kill -STOP 1 && echo stopped; (sleep 0.01 &); exit 3", timeout_seconds=30)
     assert run.output == "stopped\n"
-    assert (run.kind, run.ended.exit_code) == ("exited", 3)
+    assert (run.kind, run.result.exit_code) == ("exited", 3)
     assert run.seen("kill(1, SIGSTOP) = 0")
 
 
@@ -160,8 +160,8 @@ def test_a_stopped_pid_1_holds_nothing_up(bwrap, monkeypatch):
 def test_a_process_of_the_same_uid_outside_of_the_job_is_out_of_reach(bench):
     """Where the worker is an ordinary user, it and the jobs of its other slots have the job's uid."""
     uid = bench.engine.owner(0)
-    order = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", "/usr/bin/perl", "-e"]
-    with subprocess.Popen([*order, '$| = 1; print "ready\\n"; sleep 60'], stdout=subprocess.PIPE, env={}) as bystander:
+    spec = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", "/usr/bin/perl", "-e"]
+    with subprocess.Popen([*spec, '$| = 1; print "ready\\n"; sleep 60'], stdout=subprocess.PIPE, env={}) as bystander:
         assert bystander.stdout.readline() == b"ready\n"
         run = bench.perl(
             TRY

@@ -26,7 +26,7 @@ print scalar <$proxy>;
 @pytest.fixture(params=["bubblewrap", "restricted"])
 def outgoing(request, base):
     """An engine whose names lead to loopback."""
-    return Bench(engine_named(request.param, first_uid=FIRST_UID, way_out=to_loopback(**{NAME: ["127.0.0.1"]})), base)
+    return Bench(engine_named(request.param, first_uid=FIRST_UID, resolver=to_loopback(**{NAME: ["127.0.0.1"]})), base)
 
 
 def test_a_job_goes_out_through_the_proxy_only(outgoing, upstream):
@@ -34,17 +34,17 @@ def test_a_job_goes_out_through_the_proxy_only(outgoing, upstream):
     run = outgoing.run("/usr/bin/perl", "-e", CLIENT, authority, "ping", egress=EgressPolicy((authority,)))
     assert run.output.split("\r\n")[0] == "HTTP/1.1 200 Connection established"
     assert run.output.endswith("hello\nping\n")
-    (record,) = run.ended.network
+    (record,) = run.result.network
     assert (record.name, record.port, record.verdict, record.address) == (NAME, upstream.port, "allowed", "127.0.0.1")
     assert (record.bytes_sent, record.bytes_received) == (5, 11)
-    assert "egress_proxy" in run.ended.enforced_layers
+    assert "egress_proxy" in run.result.enforced_layers
     assert run.seen("connect(", "htons(3128)", "= 0")
 
 
 def test_a_job_is_refused_what_is_not_on_the_list(outgoing, upstream):
     run = outgoing.run("/usr/bin/perl", "-e", CLIENT, f"127.0.0.1:{upstream.port}", egress=EgressPolicy((NAME,)))
     assert run.output.startswith("HTTP/1.1 403 Forbidden")
-    assert [(record.name, record.verdict) for record in run.ended.network] == [("127.0.0.1", "refused")]
+    assert [(record.name, record.verdict) for record in run.result.network] == [("127.0.0.1", "refused")]
     assert upstream.came == []
 
 
@@ -62,13 +62,13 @@ def test_several_connections_go_out_at_a_time(outgoing, upstream):
     script = f"for my $n (1 .. 5) {{ fork or do {{ {CLIENT}; exit }} }} 1 while wait != -1"
     run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=EgressPolicy((authority,)))
     assert run.output.count("ping\n") == 5
-    assert len(run.ended.network) == 5
+    assert len(run.result.network) == 5
 
 
 def test_a_job_without_network_has_no_proxy(bench):
     run = bench.perl("use IO::Socket::INET; print IO::Socket::INET->new('127.0.0.1:3128') ? 'open' : $!")
     assert run.output == "Connection refused"
-    assert run.ended.network == ()
+    assert run.result.network == ()
 
 
 def test_the_environment_names_the_proxy(outgoing):
@@ -85,4 +85,4 @@ def test_a_connection_that_is_left_open_does_not_hold_up_the_end(outgoing, upstr
     run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=EgressPolicy((authority,)))
     assert run.output.endswith("left")
     assert time.monotonic() - started < 8
-    assert [record.verdict for record in run.ended.network] == ["allowed"]
+    assert [record.verdict for record in run.result.network] == ["allowed"]

@@ -1,6 +1,6 @@
 """The tree of processes is found, although numbers inside a pid namespace are not those of the trace."""
 
-from tests.workers.traced import METADATA, ROOT, ended, line, order, payload_of, recorded, trace
+from tests.workers.traced import METADATA, ROOT, line, payload_of, recorded, result, spec, trace
 from workers.engines.contract import MountPoints
 from workers.report.report import RunReport
 
@@ -79,7 +79,7 @@ def test_a_small_number_of_the_root_does_not_confuse_those_inside():
     data = trace() + births + ends + line(born(703), pid=1_200) + line("+++ exited with 0 +++", pid=1_201)
     report = RunReport(MountPoints())
     report.feed(data)
-    report.payload(metadata=METADATA, ended=ended(), order=order())
+    report.payload(metadata=METADATA, result=result(), spec=spec())
     parents = {process.pid: process.parent and process.parent.pid for process in report._observer.processes.settled()}
     assert parents.pop(1_201) == 1_200
     assert set(parents.values()) == {None, ROOT}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.engines.test_strace import HOSTILE
-from tests.workers.traced import METADATA, ended, fired, line, order, payload_of, recorded, trace
+from tests.workers.traced import METADATA, fired, line, payload_of, recorded, result, spec, trace
 from workers.engines.contract import EgressPolicy, MountPoints, NetworkRecord, ResourceUsage, RunLimits
 from workers.report import payload as body
 from workers.report import processes
@@ -57,7 +57,7 @@ def test_the_same_trace_gives_the_same_bytes_however_it_is_fed():
         step = shuffled.randrange(1, 900)
         report.feed(data[at : at + step])
         at += step
-    assert encoded(report.payload(metadata=METADATA, ended=ended(), order=order())) == encoded(payload_of(data))
+    assert encoded(report.payload(metadata=METADATA, result=result(), spec=spec())) == encoded(payload_of(data))
 
 
 def test_paths_are_short_and_the_same_on_every_worker():
@@ -69,7 +69,7 @@ def test_paths_are_short_and_the_same_on_every_worker():
 def test_other_places_are_shortened_as_the_engine_names_them():
     report = RunReport(MountPoints("/var/slot/1/ws", "/var/slot/1/home", ("/var/slot/1/tmp",)))
     report.feed(trace() + opened("/var/slot/1/ws/a") + opened("/var/slot/1/home/.ssh/id_rsa"))
-    payload = report.payload(metadata=METADATA, ended=ended(), order=order())
+    payload = report.payload(metadata=METADATA, result=result(), spec=spec())
     assert [item["path"] for item in payload["files"]["items"]] == ["~/.ssh/id_rsa", "./a"]
 
 
@@ -202,7 +202,7 @@ def test_the_body_stays_under_its_limit_whatever_the_trace_holds(monkeypatch):
     metadata = {**METADATA, "command": ["\x01" * 1024] * 64}
     report = RunReport(MountPoints())
     report.feed(data)
-    payload = report.payload(metadata=metadata, ended=ended(), order=order())
+    payload = report.payload(metadata=metadata, result=result(), spec=spec())
     assert len(encoded(payload)) <= body.MAX_BYTES < 1 << 20
     assert payload["files"]["truncated"]
     assert payload["files"]["total"] == 700

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.workers.traced import METADATA, ended, fired, line, order, payload_of, recorded, trace
+from tests.workers.traced import METADATA, fired, line, payload_of, recorded, result, spec, trace
 from workers.engines.contract import MountPoints, NetworkRecord
 from workers.report.report import RunReport
 from workers.report.rules.registry import RULES, SEVERITIES
@@ -212,7 +212,7 @@ def test_the_way_to_a_resolver_is_judged_by_what_is_asked():
 def test_a_checkout_below_a_temporary_directory_is_not_temporary():
     report = RunReport(MountPoints("/tmp/slot/job", "/tmp/slot/home"))
     report.feed(trace(runs("/tmp/slot/job/configure", "configure"), runs("/tmp/slot/home/.local/bin/x", "x")))
-    assert fired(report.payload(metadata=METADATA, ended=ended(), order=order())) == {}
+    assert fired(report.payload(metadata=METADATA, result=result(), spec=spec())) == {}
 
 
 def test_the_cloud_s_own_name_is_its_address():

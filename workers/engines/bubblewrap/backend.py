@@ -19,7 +19,7 @@ from workers.engines.sandbox.launcher import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPR
 from workers.engines.sandbox.processes import HostProcess
 from workers.engines.sandbox.run_dirs import RunEnvironment
 from workers.engines.tracing import seccomp_notify
-from workers.engines.tracing.seccomp_notify import Answer
+from workers.engines.tracing.seccomp_notify import SyscallHandler
 
 HOME, WORKSPACE, TEMPORARY = "/home/job", "/job", "/tmp"  # noqa: S108  # names inside
 SHARED_MEMORY_BYTES = 64 << 20
@@ -42,10 +42,16 @@ class BubblewrapBackend(SandboxBackend):
     )  # fmt: skip
 
     def __init__(
-        self, site: RunEnvironment, *, version: str, abi: int, read_only: tuple[str, ...] = (), cpu: int | None = None
+        self,
+        environment: RunEnvironment,
+        *,
+        version: str,
+        abi: int,
+        read_only: tuple[str, ...] = (),
+        cpu: int | None = None,
     ) -> None:
         self.layers += ("landlock",) if landlock.domain(abi)[0] else ()
-        super().__init__(site, version=version, abi=abi, read_only=read_only)
+        super().__init__(environment, version=version, abi=abi, read_only=read_only)
         self.cpu = cpu
         self.status_reader, self.status_writer = os.pipe()
         os.set_blocking(self.status_reader, False)
@@ -54,19 +60,19 @@ class BubblewrapBackend(SandboxBackend):
 
     # -- what the launcher is told
 
-    def orders(self) -> LaunchSpec:
-        order = self.site.order
-        one_program = seccomp.one_program_rules(PROGRAM_FD) if not order.allow_exec else []
+    def launch_spec(self) -> LaunchSpec:
+        spec = self.environment.spec
+        one_program = seccomp.one_program_rules(PROGRAM_FD) if not spec.allow_exec else []
         domain, paths = landlock.domain(self.abi)
         return LaunchSpec(
-            argv=order.argv,
-            directory=f"{WORKSPACE}/{self.site.directory}",
-            environment=self.site.environment(HOME, TEMPORARY),
+            argv=spec.argv,
+            directory=f"{WORKSPACE}/{self.environment.directory}",
+            environment=self.environment.variables(HOME, TEMPORARY),
             filter=seccomp.program([*one_program, *seccomp.init_control_rules(), *seccomp.common_rules()]),
-            port=PORT if order.egress else None,
-            one_program=not order.allow_exec,
+            port=PORT if spec.egress else None,
+            one_program=not spec.allow_exec,
             own_session=True,
-            limits=[] if self.site.group else self._soft_limits(),
+            limits=[] if self.environment.group else self._soft_limits(),
             init_filter=seccomp.init_program(),
             hides_mounts=True,
             landlock=domain,
@@ -75,11 +81,11 @@ class BubblewrapBackend(SandboxBackend):
 
     def _soft_limits(self) -> list[tuple[int, int, int]]:
         """Taken inside, where the kernel counts the processes of this user namespace and not all of the user's."""
-        limits = self.site.order.limits
+        limits = self.environment.spec.limits
         tasks = limits.processes + _OWN_PROCESSES_INSIDE
         return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
 
-    def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:  # noqa: ARG002  # the port leads there
+    def handlers(self, proxy: EgressProxy | None) -> dict[str, SyscallHandler]:  # noqa: ARG002  # the port leads there
         return {"prctl": seccomp_notify.accept}
 
     # -- the row of programs
@@ -99,9 +105,9 @@ class BubblewrapBackend(SandboxBackend):
             passed.append(memory_file("etc", text.encode()))
             return ["--ro-bind-data", str(passed[-1]), name]
 
-        site = self.site
-        uid = os.geteuid() if site.uid is None else site.uid
-        gid = os.getegid() if site.uid is None else site.uid
+        environment = self.environment
+        uid = os.geteuid() if environment.uid is None else environment.uid
+        gid = os.getegid() if environment.uid is None else environment.uid
         return [
             *[f"--unshare-{name}" for name in NAMESPACES],
             # Its own pid 1 would be an unfiltered process of the job's uid, whose memory the job can write.
@@ -113,10 +119,10 @@ class BubblewrapBackend(SandboxBackend):
             *self._system(),
             *["--proc", "/proc", "--dev", "/dev"],
             *["--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"],  # noqa: S108  # inside
-            *directory(site.temporary, TEMPORARY),
+            *directory(environment.temporary, TEMPORARY),
             *["--symlink", "../tmp", "/var/tmp"],  # noqa: S108  # inside
-            *directory(site.home, HOME),
-            *directory(site.order.workspace, WORKSPACE),
+            *directory(environment.home, HOME),
+            *directory(environment.spec.workspace, WORKSPACE),
             *file("/etc/passwd", f"job:x:{uid}:{gid}:job:{HOME}:/bin/sh\n"),
             *file("/etc/group", f"job:x:{gid}:\n"),
             *file("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
@@ -160,12 +166,12 @@ class BubblewrapBackend(SandboxBackend):
         if self.init is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.init, signal.SIGKILL)
-        self.keeper.let_go()
+        self.reaper.let_go()
 
     def close(self, top: subprocess.Popen[bytes]) -> int | None:  # noqa: ARG002  # its code says less than the status
         self._read_status()
         os.close(self.status_reader)
-        self.keeper.let_go()
+        self.reaper.let_go()
         if self.init is not None:
             self._wait_for_init()
             os.close(self.init)

@@ -32,7 +32,7 @@ class BubblewrapEngine(SandboxEngine):
     own_processes = 3  # strace, bwrap outside, and pid 1 inside
     has_init = True
 
-    def places(self, order: RunSpec) -> MountPoints:  # noqa: ARG002  # the same for all
+    def mount_points(self, spec: RunSpec) -> MountPoints:  # noqa: ARG002  # the same for all
         return MountPoints(backend.WORKSPACE, backend.HOME)
 
     def requirements(self) -> list[str]:
@@ -42,18 +42,18 @@ class BubblewrapEngine(SandboxEngine):
             found.append(f"this bubblewrap {missing}")
         return found
 
-    def backend(self, site: RunEnvironment) -> BubblewrapBackend:
+    def backend(self, environment: RunEnvironment) -> BubblewrapBackend:
         version = sandbox_command.versions("bwrap")
         return BubblewrapBackend(
-            site, version=version, abi=self.abi, read_only=self.read_only, cpu=_processor(site.order)
+            environment, version=version, abi=self.abi, read_only=self.read_only, cpu=_processor(environment.spec)
         )
 
     def check_further(self, slot: int) -> list[str]:
         """Test that the sandbox dies with the process that started it."""
         with self_test.workspace(self.owner(slot)) as place:
-            order = RunSpec(argv=("true",), workspace=place, slot=slot, timeout_seconds=1)
-            with self.environment(order) as site:
-                return self_test.check_parent_death(site, self.backend(site))
+            spec = RunSpec(argv=("true",), workspace=place, slot=slot, timeout_seconds=1)
+            with self.run_environment(spec) as environment:
+                return self_test.check_parent_death(environment, self.backend(environment))
 
 
 def _help() -> str:
@@ -62,9 +62,9 @@ def _help() -> str:
     return done.stdout
 
 
-def _processor(order: RunSpec) -> int | None:
+def _processor(spec: RunSpec) -> int | None:
     """Tracer and traced share one processor, unless the job may use more than one."""
-    if order.limits.cpu_percent > 100:
+    if spec.limits.cpu_percent > 100:
         return None
     usable = sorted(os.sched_getaffinity(0))
-    return usable[order.slot % len(usable)]
+    return usable[spec.slot % len(usable)]

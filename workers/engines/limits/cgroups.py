@@ -57,7 +57,7 @@ class Hierarchy:
             for name in {path.name for parent in self.parents.values() for path in (parent / FAMILY).glob("uid-*-*")}:
                 if match := _GROUP_NAME.fullmatch(name):
                     group = self._named(name, 0)
-                    lock = group.locked() if group.places[0].exists() else contextlib.nullcontext()
+                    lock = group.locked() if group.paths[0].exists() else contextlib.nullcontext()
                     with contextlib.suppress(FileNotFoundError, BlockingIOError), lock:
                         if is_ours := int(match[1]) in uids:
                             group.kill()
@@ -81,13 +81,13 @@ class ControlGroup:
     _lock: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
-    def places(self) -> list[Path]:
+    def paths(self) -> list[Path]:
         """The directories, each once. The first exists before the others and after them."""
         return list(dict.fromkeys((self.directories["memory"], *self.directories.values())))
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of the group. Raises BlockingIOError while a worker that lives uses it."""
-        return _locked(self.places[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _locked(self.paths[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def make(self, limits: RunLimits) -> None:
         """Make the group, with its lock, and write the limits.
@@ -95,9 +95,9 @@ class ControlGroup:
         Raises:
             EngineUnavailable: A limit cannot be written. A job never runs with less than was promised.
         """
-        first, *others = self.places
+        first, *others = self.paths
         try:
-            for place in self.places:
+            for place in self.paths:
                 place.parent.mkdir(exist_ok=True)
             # Between its creation and its lock the group looks abandoned.
             with _locked(first.parent, fcntl.LOCK_SH):
@@ -133,7 +133,7 @@ class ControlGroup:
 
     def entrances(self) -> list[Path]:
         """The files that a process writes its pid to, to be held by these limits from then on."""
-        return [place / "cgroup.procs" for place in self.places]
+        return [place / "cgroup.procs" for place in self.paths]
 
     def pids(self) -> list[int]:
         found: set[int] = set()
@@ -146,7 +146,7 @@ class ControlGroup:
         """Kill whatever is left inside. True: nothing is."""
         end = time.monotonic() + within
         while True:
-            for place in self.places:
+            for place in self.paths:
                 with contextlib.suppress(OSError):  # version 2, Linux 5.14: all at once
                     (place / "cgroup.kill").write_text("1")
             left = self.pids()
@@ -182,7 +182,7 @@ class ControlGroup:
     def remove(self, *, within: float = 1.0) -> None:
         """Remove the group, trying for `within` seconds: the kernel counts a process for a while after its death."""
         end = time.monotonic() + within
-        for place in reversed(self.places):
+        for place in reversed(self.paths):
             while place.exists():
                 try:
                     place.rmdir()

@@ -218,4 +218,4 @@ class ResourceMonitor(threading.Thread):
 
     def _is_largest(self) -> bool:
         with self._lock:
-            return self.disk_bytes >= max((meter.disk_bytes for meter in self._active), default=0)
+            return self.disk_bytes >= max((monitor.disk_bytes for monitor in self._active), default=0)

@@ -107,7 +107,7 @@ class EgressProxy:
     """One per job. `listen_on` a socket made in the job's network namespace, or `serve` single connections."""
 
     egress: EgressPolicy
-    way_out: EgressResolver = field(default_factory=EgressResolver)
+    resolver: EgressResolver = field(default_factory=EgressResolver)
 
     def __post_init__(self) -> None:
         self._left = self.egress.max_bytes
@@ -182,10 +182,10 @@ class EgressProxy:
         if self._left <= 0:
             raise EgressDenied("403 Forbidden", "byte_limit", "This job has moved all the bytes that it may.")
         try:
-            found = self.way_out.resolve(wanted.name, wanted.port)
+            found = self.resolver.resolve(wanted.name, wanted.port)
         except OSError as error:
             raise EgressDenied("502 Bad Gateway", "name_not_found", f"{wanted.name} was not found.") from error
-        if not found or not all(self.way_out.is_public(address) for address in found):
+        if not found or not all(self.resolver.is_public(address) for address in found):
             raise EgressDenied(
                 "403 Forbidden", "private_address", f"{wanted.name} leads to an address that is not public."
             )

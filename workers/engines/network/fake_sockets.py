@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.engines.network.egress import PORT, EgressProxy
-from workers.engines.tracing.seccomp_notify import Answer, SyscallRequest, SyscallResponse
+from workers.engines.tracing.seccomp_notify import SyscallHandler, SyscallRequest, SyscallResponse
 from workers.engines.tracing.strace_format import destination
 
 _TYPE = 0xF
@@ -53,11 +53,11 @@ class FakeSockets:
         self._thread = threading.Thread(target=self._empty, name="dummies", daemon=True)
         self._thread.start()
 
-    def answers(self) -> dict[str, Answer]:
+    def handlers(self) -> dict[str, SyscallHandler]:
         return {"socket": self.open, "connect": self.connect, "bind": self.bind}
 
-    def open(self, question: SyscallRequest) -> SyscallResponse:
-        family, kind = question.word(0), question.word(1)
+    def open(self, request: SyscallRequest) -> SyscallResponse:
+        family, kind = request.word(0), request.word(1)
         if family == socket.AF_UNIX:
             return SyscallResponse(error=errno.EACCES)
         if family not in (socket.AF_INET, socket.AF_INET6):
@@ -75,8 +75,8 @@ class FakeSockets:
             self._selector.register(ours, selectors.EVENT_READ, inode)
         return SyscallResponse(descriptor=theirs.detach(), flags=os.O_CLOEXEC if kind & socket.SOCK_CLOEXEC else 0)
 
-    def connect(self, question: SyscallRequest) -> SyscallResponse:
-        where, inode = destination(question), _inode(question)
+    def connect(self, request: SyscallRequest) -> SyscallResponse:
+        where, inode = destination(request), _inode(request)
         end = self._ends.get(inode)
         if where is None or end is None:
             return SyscallResponse(error=errno.EACCES)  # unix sockets of others: no way to know whose they will be
@@ -131,9 +131,9 @@ class FakeSockets:
             self._let_go(inode).close()
 
 
-def _inode(question: SyscallRequest) -> int:
+def _inode(request: SyscallRequest) -> int:
     try:
-        target = Path(f"/proc/{question.pid}/fd/{question.word(0)}").readlink()
+        target = Path(f"/proc/{request.pid}/fd/{request.word(0)}").readlink()
     except OSError:
         return 0
     match = re.fullmatch(r"socket:\[(\d+)\]", str(target))

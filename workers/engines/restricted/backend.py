@@ -14,7 +14,7 @@ from workers.engines.sandbox.launcher import PROGRAM_FD, RLIMIT_DATA, RLIMIT_NPR
 from workers.engines.sandbox.processes import HostProcess
 from workers.engines.sandbox.run_dirs import RunEnvironment
 from workers.engines.tracing import seccomp_notify
-from workers.engines.tracing.seccomp_notify import Answer
+from workers.engines.tracing.seccomp_notify import SyscallHandler
 
 _OWN_TASKS = 8  # keeper, strace, and the threads that serve a run: they come after the count
 
@@ -28,40 +28,40 @@ class RestrictedBackend(SandboxBackend):
     own_execs = 1  # the launcher
     layers: tuple[str, ...] = ("landlock", "no_new_privileges", "no_capabilities", "seccomp", "tracer_outside")
 
-    def __init__(self, site: RunEnvironment, *, version: str, abi: int, read_only: tuple[str, ...] = ()) -> None:
-        super().__init__(site, version=version, abi=abi, read_only=read_only)
+    def __init__(self, environment: RunEnvironment, *, version: str, abi: int, read_only: tuple[str, ...] = ()) -> None:
+        super().__init__(environment, version=version, abi=abi, read_only=read_only)
         self.top = 0
         self.tracers: set[int] = set()
-        self.dummies: FakeSockets | None = None
+        self.fake_sockets: FakeSockets | None = None
 
-    def orders(self) -> LaunchSpec:
-        site, order = self.site, self.site.order
-        rules = seccomp.one_program_rules(PROGRAM_FD) if not order.allow_exec else []
+    def launch_spec(self) -> LaunchSpec:
+        environment, spec = self.environment, self.environment.spec
+        rules = seccomp.one_program_rules(PROGRAM_FD) if not spec.allow_exec else []
         rules += [*seccomp.no_network_rules(), *seccomp.no_shared_objects_rules()]
         rules += [*seccomp.process_control_rules(), *seccomp.common_rules()]
         return LaunchSpec(
-            argv=order.argv,
-            directory=str(order.workspace / site.directory),
-            environment=site.environment(str(site.home), str(site.temporary)),
+            argv=spec.argv,
+            directory=str(spec.workspace / environment.directory),
+            environment=environment.variables(str(environment.home), str(environment.temporary)),
             filter=seccomp.program(rules),
-            one_program=not order.allow_exec,
+            one_program=not spec.allow_exec,
             own_session=True,
-            limits=[] if site.group else self._soft_limits(),
+            limits=[] if environment.group else self._soft_limits(),
             landlock=landlock.shape(self.abi),
-            paths=landlock.rules(self.abi, writable=site.spaces, readable=self.read_only),
+            paths=landlock.rules(self.abi, writable=environment.spaces, readable=self.read_only),
         )
 
     def _soft_limits(self) -> list[tuple[int, int, int]]:
         """Without a user namespace the kernel counts all tasks of the uid: what is there already comes on top."""
-        limits = self.site.order.limits
-        uid = os.geteuid() if self.site.uid is None else self.site.uid
+        limits = self.environment.spec.limits
+        uid = os.geteuid() if self.environment.uid is None else self.environment.uid
         tasks = limits.processes + processes.tasks_of_uid(uid) + _OWN_TASKS
         return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
 
-    def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:
-        self.dummies = FakeSockets(proxy)
+    def handlers(self, proxy: EgressProxy | None) -> dict[str, SyscallHandler]:
+        self.fake_sockets = FakeSockets(proxy)
         controls = dict.fromkeys(seccomp.CONTROLS, seccomp_notify.control_own_process)
-        return {"prctl": seccomp_notify.accept} | controls | self.dummies.answers()
+        return {"prctl": seccomp_notify.accept} | controls | self.fake_sockets.handlers()
 
     def started(self, top: subprocess.Popen[bytes]) -> None:
         self.top = top.pid
@@ -75,11 +75,11 @@ class RestrictedBackend(SandboxBackend):
 
     def kill(self) -> None:
         """The keeper ends everything below it, and then itself."""
-        self.keeper.let_go()
+        self.reaper.let_go()
 
     def close(self, top: subprocess.Popen[bytes]) -> int | None:
         self.kill()
-        if self.dummies:
-            self.dummies.close()
+        if self.fake_sockets:
+            self.fake_sockets.close()
         code = top.returncode
         return code if code >= 0 else 128 - code

@@ -38,15 +38,15 @@ class RestrictedEngine(SandboxEngine):
     offered = frozenset({"linux", "ptrace", "egress", "exec_control"})
     own_processes = 1  # strace; the keeper stands outside of the limits
 
-    def places(self, order: RunSpec) -> MountPoints:
-        site = RunEnvironment(order, None, None)
+    def mount_points(self, spec: RunSpec) -> MountPoints:
+        environment = RunEnvironment(spec, None, None)
         shared = MountPoints().temporary
-        return MountPoints(str(order.workspace), str(site.home), (str(site.temporary), *shared))
+        return MountPoints(str(spec.workspace), str(environment.home), (str(environment.temporary), *shared))
 
-    def run(self, order: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+    def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
         if missing := self.requirements():
             raise EngineUnavailable("; ".join(missing))
-        return super().run(order, output=output, trace=trace, stop=stop)
+        return super().run(spec, output=output, trace=trace, stop=stop)
 
     def requirements(self) -> list[str]:
         found = sandbox_command.missing_tools()
@@ -58,5 +58,7 @@ class RestrictedEngine(SandboxEngine):
             )
         return found
 
-    def backend(self, site: RunEnvironment) -> RestrictedBackend:
-        return RestrictedBackend(site, version=sandbox_command.versions(), abi=self.abi, read_only=self.read_only)
+    def backend(self, environment: RunEnvironment) -> RestrictedBackend:
+        return RestrictedBackend(
+            environment, version=sandbox_command.versions(), abi=self.abi, read_only=self.read_only
+        )

@@ -12,7 +12,7 @@ from workers.engines.sandbox.launcher import Launcher, LaunchSpec
 from workers.engines.sandbox.processes import HostProcess
 from workers.engines.sandbox.reaper import Reaper
 from workers.engines.sandbox.run_dirs import RunEnvironment
-from workers.engines.tracing.seccomp_notify import Answer
+from workers.engines.tracing.seccomp_notify import SyscallHandler
 
 
 class SandboxBackend(abc.ABC):
@@ -21,34 +21,34 @@ class SandboxBackend(abc.ABC):
     own_execs: int  # programs that the tracer sees before the command
     layers: tuple[str, ...]
 
-    def __init__(self, site: RunEnvironment, *, version: str, abi: int, read_only: tuple[str, ...] = ()) -> None:
+    def __init__(self, environment: RunEnvironment, *, version: str, abi: int, read_only: tuple[str, ...] = ()) -> None:
         """Prepare the sandbox; nothing is started.
 
         Args:
-            site: The directories, the uid and the control group of the run.
+            environment: The directories, the uid and the control group of the run.
             version: The names and versions of the tools.
             abi: The version of Landlock that the kernel has.
             read_only: Further paths of the machine that the job may read.
         """
-        self.site, self.version, self.abi, self.read_only = site, version, abi, read_only
-        self.keeper = Reaper(site.uid)
-        self.layers += ("control_group",) if site.group else ("resource_limits",)
-        self.layers += ("uid_of_its_own",) if site.uid is not None else ()
-        self.layers += ("egress_proxy",) if site.order.egress else ("no_network",)
-        self.layers += () if site.order.allow_exec else ("one_program",)
+        self.environment, self.version, self.abi, self.read_only = environment, version, abi, read_only
+        self.reaper = Reaper(environment.uid)
+        self.layers += ("control_group",) if environment.group else ("resource_limits",)
+        self.layers += ("uid_of_its_own",) if environment.uid is not None else ()
+        self.layers += ("egress_proxy",) if environment.spec.egress else ("no_network",)
+        self.layers += () if environment.spec.allow_exec else ("one_program",)
 
     @abc.abstractmethod
-    def orders(self) -> LaunchSpec:
+    def launch_spec(self) -> LaunchSpec:
         """Return what the launcher does before it starts the command."""
 
     def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
         """Return the command that starts the sandbox, and the descriptors that it inherits. The caller closes them."""
-        site, passed = self.site, list[int]()
+        environment, passed = self.environment, list[int]()
         row = [
-            *self.keeper.row(passed),
-            *command.with_cgroup(site.group.entrances() if site.group else ()),
-            *command.with_limits(site.order.limits),
-            *command.drop_privileges(site.uid),
+            *self.reaper.row(passed),
+            *command.with_cgroup(environment.group.entrances() if environment.group else ()),
+            *command.with_limits(environment.spec.limits),
+            *command.drop_privileges(environment.uid),
             *command.with_strace(fifo),
             *self.wrapper(passed),
             *launcher.command,
@@ -60,7 +60,7 @@ class SandboxBackend(abc.ABC):
         return []
 
     @abc.abstractmethod
-    def answers(self, proxy: EgressProxy | None) -> dict[str, Answer]:
+    def handlers(self, proxy: EgressProxy | None) -> dict[str, SyscallHandler]:
         """Return how the worker answers system calls that the seccomp filter leaves to it, by name of the call."""
 
     @abc.abstractmethod

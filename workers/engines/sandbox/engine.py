@@ -45,7 +45,7 @@ class SandboxEngine(abc.ABC):
         *,
         first_uid: int = FIRST_UID,
         read_only: Sequence[str] = (),
-        way_out: EgressResolver | None = None,
+        resolver: EgressResolver | None = None,
         use_volumes: bool = True,
         reserve_bytes: int = Reserve.bytes,
         reserve_inodes: int = Reserve.inodes,
@@ -55,7 +55,7 @@ class SandboxEngine(abc.ABC):
         Args:
             first_uid: The uid of slot 0 where the worker is root.
             read_only: Further paths of the machine that jobs may read, such as a toolchain in /opt.
-            way_out: How the egress proxy resolves names; only tests set it.
+            resolver: How the egress proxy resolves names; only tests set it.
             use_volumes: Whether each slot gets a file system of its own, where the machine can.
             reserve_bytes: What the worker's file system keeps free.
             reserve_inodes: The same in inodes.
@@ -64,12 +64,12 @@ class SandboxEngine(abc.ABC):
         self.use_volumes, self.reserve = use_volumes, Reserve(reserve_bytes, reserve_inodes)
         self.slots = UidSlots(first_uid)
         self.read_only = tuple(read_only)
-        self.way_out = way_out or EgressResolver()
+        self.resolver = resolver or EgressResolver()
         self.hierarchy = cgroups.find() if os.geteuid() == 0 else None
         self.abi = landlock.version()
 
     @abc.abstractmethod
-    def places(self, order: RunSpec) -> MountPoints:
+    def mount_points(self, spec: RunSpec) -> MountPoints:
         """Return the paths under which the command sees its directories."""
 
     @abc.abstractmethod
@@ -77,7 +77,7 @@ class SandboxEngine(abc.ABC):
         """Return what this machine lacks, for an operator; empty if nothing."""
 
     @abc.abstractmethod
-    def backend(self, site: RunEnvironment) -> SandboxBackend:
+    def backend(self, environment: RunEnvironment) -> SandboxBackend:
         """Return the sandbox of one run."""
 
     def check_further(self, slot: int) -> list[str]:  # noqa: ARG002  # for engines that have more to test
@@ -118,26 +118,26 @@ class SandboxEngine(abc.ABC):
             )
         return EngineCapabilities(self.offered, self._soft_limits(why_not), missing)
 
-    def run(self, order: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
-        if self.volumes and self.volumes.of(order.workspace) is None:
-            raise EngineUnavailable(f"{order.workspace.name} lies in no volume: make it in the slot's `directory`")
-        with self.slots.running(order.slot):
-            return self._run(order, output, trace, stop)
+    def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+        if self.volumes and self.volumes.of(spec.workspace) is None:
+            raise EngineUnavailable(f"{spec.workspace.name} lies in no volume: make it in the slot's `directory`")
+        with self.slots.running(spec.slot):
+            return self._run(spec, output, trace, stop)
 
     def clean(self, slots: Sequence[int]) -> None:
         self.slots.clean(slots, self.hierarchy)
         if self.volumes:
             self.volumes.close(slots)
 
-    def environment(self, order: RunSpec) -> RunEnvironment:
+    def run_environment(self, spec: RunSpec) -> RunEnvironment:
         """Return what one run has to itself; it is made when it is entered."""
-        uid = self.owner(order.slot)
+        uid = self.owner(spec.slot)
         group = self.hierarchy.group(uid, extra=self.own_processes) if self.hierarchy else None
-        return RunEnvironment(order, uid, group, self.way_out, self.volumes, self.reserve.of(order.slot))
+        return RunEnvironment(spec, uid, group, self.resolver, self.volumes, self.reserve.of(spec.slot))
 
-    def _run(self, order: RunSpec, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
-        with self.environment(order) as site:
-            return SandboxRun(site, self.backend(site), output, trace).run(stop)
+    def _run(self, spec: RunSpec, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+        with self.run_environment(spec) as environment:
+            return SandboxRun(environment, self.backend(environment), output, trace).run(stop)
 
     def _close_volume(self, slot: int) -> None:
         if self.volumes:

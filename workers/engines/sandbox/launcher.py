@@ -82,25 +82,25 @@ def memory_file(name: str, data: bytes) -> int:
 class Launcher:
     """One launcher, from before it is started until the command runs."""
 
-    def __init__(self, orders: LaunchSpec) -> None:
+    def __init__(self, launch_spec: LaunchSpec) -> None:
         self.script = memory_file("launcher", SCRIPT)
-        self.orders = memory_file("orders", orders.encoded())
+        self.launch_spec = memory_file("orders", launch_spec.encoded())
         self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.given: dict[str, int] = {}
         self.failure: int | None = None
 
     @property
     def passed(self) -> list[int]:
-        return [self.script, self.orders, self.theirs.fileno()]
+        return [self.script, self.launch_spec, self.theirs.fileno()]
 
     @property
     def command(self) -> list[str]:
-        return [PERL, f"/proc/self/fd/{self.script}", str(self.orders), str(self.theirs.fileno())]
+        return [PERL, f"/proc/self/fd/{self.script}", str(self.launch_spec), str(self.theirs.fileno())]
 
     def started(self) -> None:
         """Our copies of what was handed down would keep the other side from seeing an end."""
         os.close(self.script)
-        os.close(self.orders)
+        os.close(self.launch_spec)
         self.theirs.close()
 
     def wait_until_ready(self, process: subprocess.Popen[bytes], give_up: Callable[[], bool]) -> bool:

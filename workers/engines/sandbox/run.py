@@ -29,24 +29,26 @@ _LAST_SECONDS = 5.0  # for pipes to run dry and processes to be reaped once ever
 class SandboxRun:
     """One run: `run` is called once."""
 
-    def __init__(self, site: RunEnvironment, box: SandboxBackend, output: Sink, trace: Sink) -> None:
-        limits = site.order.limits
-        self.site, self.box = site, box
-        self.launcher = Launcher(box.orders())
-        self.proxy = EgressProxy(site.order.egress, site.way_out) if site.order.egress else None
-        self.fifo, reader, self.hold = trace_fifo(site.trace, site.uid)
-        self.lines = TracePump(reader, trace, limits.trace_bytes, own_execs=box.own_execs)
+    def __init__(self, environment: RunEnvironment, backend: SandboxBackend, output: Sink, trace: Sink) -> None:
+        limits = environment.spec.limits
+        self.environment, self.backend = environment, backend
+        self.launcher = Launcher(backend.launch_spec())
+        self.proxy = EgressProxy(environment.spec.egress, environment.resolver) if environment.spec.egress else None
+        self.fifo, reader, self.hold = trace_fifo(environment.trace, environment.uid)
+        self.lines = TracePump(reader, trace, limits.trace_bytes, own_execs=backend.own_execs)
         ours, self.theirs = os.pipe()
-        if site.uid is not None:
-            os.fchown(self.theirs, site.uid, site.uid)  # or `> /dev/stderr`, which opens it anew, is refused
+        if environment.uid is not None:
+            os.fchown(
+                self.theirs, environment.uid, environment.uid
+            )  # or `> /dev/stderr`, which opens it anew, is refused
         self.output = PipePump("output", ours, output, limits.output_bytes)
         ours, self.complaints = os.pipe()
         self.words = PipePump("words", ours, lambda _: None, 0)
-        self.gauge = site.gauge(box.members)
-        self.meter = ResourceMonitor(
-            limits, self.gauge, box.members, counts_all=site.group is None, reserve=site.reserve
+        self.gauge = environment.gauge(backend.members)
+        self.monitor = ResourceMonitor(
+            limits, self.gauge, backend.members, counts_all=environment.group is None, reserve=environment.reserve
         )
-        self.notices: NotifyHandler | None = None
+        self.notify_handler: NotifyHandler | None = None
         self.reason: str | None = None
         self.cpu_seconds: float | None = None
         self.records: tuple[NetworkRecord, ...] = ()
@@ -65,10 +67,10 @@ class SandboxRun:
         return self._tell(seen, started_at)
 
     def _failed_sinks(self) -> list[Exception]:
-        return [part.error for part in (self.output, self.lines, self.meter) if part.error]
+        return [part.error for part in (self.output, self.lines, self.monitor) if part.error]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        command, passed = self.box.command(self.launcher, self.fifo)
+        command, passed = self.backend.command(self.launcher, self.fifo)
         try:
             # An empty environment: pid 1 of a sandbox shows the one it was started with to everybody inside.
             return subprocess.Popen(
@@ -88,43 +90,43 @@ class SandboxRun:
     def _watch(self, top: subprocess.Popen[bytes], stop: StopSignal) -> None:
         for pump in (self.output, self.lines, self.words):
             pump.start()
-        self.box.started(top)
-        if self.launcher.wait_until_ready(top, stop.asked.is_set) and self.box.is_ready():
-            self._answer()
-            self.meter.start()
+        self.backend.started(top)
+        if self.launcher.wait_until_ready(top, stop.requested.is_set) and self.backend.is_ready():
+            self._start_handler()
+            self.monitor.start()
             self.launcher.go()
             self.reason = RunSupervisor(
-                self.site.order,
+                self.environment.spec,
                 stop,
                 top,
-                members=self.box.members,
-                kill=self.box.kill,
-                trouble=lambda: "sink failed" if self._failed_sinks() else self.meter.exceeded,
+                members=self.backend.members,
+                kill=self.backend.kill,
+                trouble=lambda: "sink failed" if self._failed_sinks() else self.monitor.exceeded,
                 over=lambda: self.lines.has_ended,
             ).keep()
-        elif stop.asked.is_set():
+        elif stop.requested.is_set():
             self.reason = "stopped"
 
-    def _answer(self) -> None:
-        def record(question: SyscallRequest, reply: SyscallResponse) -> None:
-            self.lines.answered(strace_format.format_denied_call(question, reply))
+    def _start_handler(self) -> None:
+        def record(request: SyscallRequest, response: SyscallResponse) -> None:
+            self.lines.answered(strace_format.format_denied_call(request, response))
 
-        self.notices = NotifyHandler(self.launcher.take("notices"), self.box.answers(self.proxy), record)
-        self.notices.start()
+        self.notify_handler = NotifyHandler(self.launcher.take("notices"), self.backend.handlers(self.proxy), record)
+        self.notify_handler.start()
         if self.proxy and "port" in self.launcher.given:
             self.proxy.listen_on(socket.socket(fileno=self.launcher.take("port")))
 
     def _clear(self, top: subprocess.Popen[bytes]) -> Observation:
         """End what is left, then what serves it, then what holds it: each waits for the one before."""
         alone = self._end_processes(top)
-        self.meter.stop()
+        self.monitor.stop()
         os.close(self.hold)
         for pump in (self.lines, self.output, self.words):
             pump.join(_LAST_SECONDS)
-        if self.notices:
-            self.notices.stop()
+        if self.notify_handler:
+            self.notify_handler.stop()
         self.records = self.proxy.finish() if self.proxy else ()
-        seen = self._seen(self.box.close(top))
+        seen = self._seen(self.backend.close(top))
         self.launcher.close()
         if not alone:
             raise SandboxFailed("Processes of the job are still alive.")
@@ -133,13 +135,13 @@ class SandboxRun:
     def _end_processes(self, top: subprocess.Popen[bytes]) -> bool:
         if top.returncode is None:
             if not processes.has_ended(top.pid):
-                self.box.kill()
+                self.backend.kill()
             if not processes.has_ended(top.pid, within=_LAST_SECONDS):
                 top.kill()
                 processes.has_ended(top.pid, within=_LAST_SECONDS)
             self.cpu_seconds = processes.cpu_seconds(top.pid)  # before it is reaped
         top.wait()
-        group, uid = self.site.group, self.site.uid
+        group, uid = self.environment.group, self.environment.uid
         return (group is None or group.kill()) and (uid is None or processes.kill_uid(uid))
 
     def _seen(self, status: int | None) -> Observation:
@@ -147,17 +149,19 @@ class SandboxRun:
         code, name = self.lines.exit_code, self.lines.killed_by
         if code is None and name is None and status is not None:
             code, name = (None, _signal_name(status - 128)) if status > 128 else (status, None)
-        usage = self.site.group.usage() if self.site.group else CgroupUsage()
-        return Observation(self.reason or self.meter.exceeded, code, name, self.launcher.last_word(), usage)
+        usage = self.environment.group.usage() if self.environment.group else CgroupUsage()
+        return Observation(self.reason or self.monitor.exceeded, code, name, self.launcher.last_word(), usage)
 
     def _last_words(self) -> str:
         """What the programs of the sandbox said, without control characters and paths of this machine."""
-        text = self.words.beginning.decode("utf-8", "replace").replace(str(self.site.order.workspace), "WORKSPACE")
+        text = self.words.beginning.decode("utf-8", "replace").replace(
+            str(self.environment.spec.workspace), "WORKSPACE"
+        )
         return re.sub(r"[^\n\x20-\x7e]", "?", text).strip()[-500:] or "The sandbox ended without a word."
 
     def _tell(self, seen: Observation, started_at: float) -> RunResult:
         kind, code, name = classify_exit(seen)
-        usage, meter = seen.usage, self.meter
+        usage, monitor = seen.usage, self.monitor
         return RunResult(
             kind=kind,
             exit_code=code,
@@ -168,12 +172,12 @@ class SandboxRun:
             output_truncated=self.output.truncated,
             trace_bytes=self.lines.total,
             trace_truncated=self.lines.truncated,
-            enforced_layers=self.box.layers + (("disk_volume",) if isinstance(self.gauge, VolumeGauge) else ()),
-            tool_version=self.box.version,
+            enforced_layers=self.backend.layers + (("disk_volume",) if isinstance(self.gauge, VolumeGauge) else ()),
+            tool_version=self.backend.version,
             resources=ResourceUsage(
-                memory_bytes=usage.memory_peak or meter.memory_peak or None,
-                processes=usage.processes_peak or meter.processes_peak or None,
-                disk_bytes=meter.disk_peak,
+                memory_bytes=usage.memory_peak or monitor.memory_peak or None,
+                processes=usage.processes_peak or monitor.processes_peak or None,
+                disk_bytes=monitor.disk_peak,
                 cpu_seconds=usage.cpu_seconds or self.cpu_seconds,
             ),
             network=self.records,

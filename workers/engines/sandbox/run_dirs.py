@@ -29,16 +29,16 @@ BASIC_ENVIRONMENT = {
 class RunEnvironment:
     """`with site:` around one run: makes what it needs, and removes it whatever happened. Raises EngineUnavailable."""
 
-    order: RunSpec
+    spec: RunSpec
     uid: int | None  # None: the worker's own
     group: ControlGroup | None  # None: limits are soft
-    way_out: EgressResolver = field(default_factory=EgressResolver)
+    resolver: EgressResolver = field(default_factory=EgressResolver)
     volumes: Volumes | None = None  # None: the disk limit is measured, the kernel does not enforce it
     reserve: Reserve = field(default_factory=Reserve)
 
     @property
     def private(self) -> Path:
-        return self.order.workspace.with_name(self.order.workspace.name + ".private")
+        return self.spec.workspace.with_name(self.spec.workspace.name + ".private")
 
     @property
     def home(self) -> Path:
@@ -55,34 +55,34 @@ class RunEnvironment:
     @property
     def spaces(self) -> list[Path]:
         """Where the job may write: what its disk limit is measured over."""
-        return [self.order.workspace, self.home, self.temporary]
+        return [self.spec.workspace, self.home, self.temporary]
 
     def gauge(self, members: Callable[[], list[HostProcess]]) -> Gauge:
         """Returns what measures the disk of this run, whose processes are `members`."""
-        volume = self.volumes.of(self.order.workspace) if self.volumes else None
+        volume = self.volumes.of(self.spec.workspace) if self.volumes else None
         if volume and self.volumes:
-            return VolumeGauge(self.order.limits, volume, self.volumes)
-        return TreeGauge(self.order.limits, self.spaces, members)
+            return VolumeGauge(self.spec.limits, volume, self.volumes)
+        return TreeGauge(self.spec.limits, self.spaces, members)
 
     @property
     def directory(self) -> str:
         """The working directory below the workspace."""
-        return os.path.normpath(self.order.working_directory)
+        return os.path.normpath(self.spec.working_directory)
 
-    def environment(self, home: str, temporary: str) -> dict[str, str]:
-        way_out = {}
-        if self.order.egress:
+    def variables(self, home: str, temporary: str) -> dict[str, str]:
+        resolver = {}
+        if self.spec.egress:
             names = ("https_proxy", "HTTPS_PROXY", "http_proxy", "all_proxy", "ALL_PROXY")
-            way_out = dict.fromkeys(names, f"http://127.0.0.1:{PORT}")
-            way_out |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
-            way_out["NODE_USE_ENV_PROXY"] = "1"
-        return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | way_out | self.order.environment
+            resolver = dict.fromkeys(names, f"http://127.0.0.1:{PORT}")
+            resolver |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+            resolver["NODE_USE_ENV_PROXY"] = "1"
+        return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | resolver | self.spec.environment
 
     def __enter__(self) -> Self:
         self._check_words()
         self._check_workspace()
         if self.group:
-            self.group.make(self.order.limits)
+            self.group.make(self.spec.limits)
         try:
             self._make_directories()
         except OSError:
@@ -105,19 +105,19 @@ class RunEnvironment:
     def _kept(self) -> bool:
         """An order before this one has left its home. Nobody of the job could put anything else in its place: what the
         home lies in is not the job's to write."""
-        return self.order.keeps_home and self.home.is_dir() and self.temporary.is_dir()
+        return self.spec.keeps_home and self.home.is_dir() and self.temporary.is_dir()
 
     def _check_words(self) -> None:
-        order = self.order
-        words = [*order.argv, order.working_directory, *order.environment, *order.environment.values()]
-        if not order.argv or any("\0" in word for word in words) or any("=" in name for name in order.environment):
+        spec = self.spec
+        words = [*spec.argv, spec.working_directory, *spec.environment, *spec.environment.values()]
+        if not spec.argv or any("\0" in word for word in words) or any("=" in name for name in spec.environment):
             raise ValueError("a command needs words, none with a NUL, and names of variables without =")
         if self.directory == ".." or self.directory.startswith(("/", "../")):
-            raise ValueError(f"working_directory {order.working_directory!r} leaves the workspace")
+            raise ValueError(f"working_directory {spec.working_directory!r} leaves the workspace")
 
     def _check_workspace(self) -> None:
         """Raises OSError for anything but a directory, such as a link to one; ValueError if it is not the slot's."""
-        handle = os.open(self.order.workspace, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(self.spec.workspace, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             owner = os.fstat(handle).st_uid
         finally:
@@ -126,6 +126,6 @@ class RunEnvironment:
             raise ValueError(f"the workspace belongs to uid {owner}, and not to its slot's uid {self.uid}")
 
     def __exit__(self, *_: object) -> None:
-        disk.remove_tree(self.trace if self.order.keeps_home else self.private)
+        disk.remove_tree(self.trace if self.spec.keeps_home else self.private)
         if self.group:
             self.group.remove()

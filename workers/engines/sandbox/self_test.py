@@ -116,12 +116,12 @@ def check_isolation(subject: EngineUnderTest) -> list[str]:
         outside.write_text("not for jobs")
         outside.chmod(0o644)
         command = (PERL, "-e", _SELFTEST, str(outside))
-        ended, output, trace = _run(subject, command, allow_exec=False, egress=EgressPolicy(()))
+        result, output, trace = _run(subject, command, allow_exec=False, egress=EgressPolicy(()))
     said = dict(line.partition(" ")[::2] for line in output.splitlines())
     found = [f"{words} ({name}: {said.get(name)})" for name, words in _failed(said)]
     uid = str(subject.owner(subject.slot) or os.geteuid())
     checks = {
-        f"the command did not run to its end: {ended.kind}, {output[-300:]!r}": ended.exit_code == 0,
+        f"the command did not run to its end: {result.kind}, {output[-300:]!r}": result.exit_code == 0,
         f"the command runs as {said.get('uid')}": said.get("uid") == f"{uid} {uid}",
         f"a job has capabilities: {said.get('capabilities')}": said.get("capabilities") == "none",
         f"a job can read the table of mounts: {said.get('mounts')}": said.get("mounts") == "0",
@@ -150,10 +150,10 @@ def _failed(said: dict[str, str]) -> list[tuple[str, str]]:
 def check_limits(subject: EngineUnderTest) -> list[str]:
     """Which limits do not hold."""
     limits = replace(RunLimits(), memory_bytes=64 << 20, processes=16)
-    ended, output, _ = _run(subject, (PERL, "-e", _LIMITS, "memory", "48", str(512 << 20)), limits=limits)
+    result, output, _ = _run(subject, (PERL, "-e", _LIMITS, "memory", "48", str(512 << 20)), limits=limits)
     checks = {
         "the limit of processes does not hold": "processes refused" in output,
-        f"the limit of memory does not hold ({ended.kind})": "memory\n" in output and "memory taken" not in output,
+        f"the limit of memory does not hold ({result.kind})": "memory\n" in output and "memory taken" not in output,
     }
     return [words for words, holds in checks.items() if not holds]
 
@@ -175,32 +175,32 @@ def _fill_disk(subject: EngineUnderTest, folder: Path, limits: RunLimits, what: 
     if (owner := subject.owner(subject.slot)) is not None:
         os.chown(job, owner, owner)
     argv = (PERL, "-e", _LIMITS, what, str(_DISK_BYTES))
-    order = RunSpec(argv, job, subject.slot, _SECONDS, limits=limits)
-    ended = subject.run(order, output.extend, lambda _: None, StopSignal())
+    spec = RunSpec(argv, job, subject.slot, _SECONDS, limits=limits)
+    result = subject.run(spec, output.extend, lambda _: None, StopSignal())
     disk.remove_tree(job)
-    if ended.kind == "disk_full":
+    if result.kind == "disk_full":
         return ""
-    return f"the limit of disk {what} does not hold ({ended.kind}: {output[-200:]!r})"
+    return f"the limit of disk {what} does not hold ({result.kind}: {output[-200:]!r})"
 
 
 def _run(subject: EngineUnderTest, argv: tuple[str, ...], **details: object) -> tuple[RunResult, str, bytes]:
     output, trace = bytearray(), bytearray()
     with workspace(subject.owner(subject.slot)) as place:
-        order = RunSpec(argv=argv, workspace=place, slot=subject.slot, timeout_seconds=_SECONDS)
-        ended = subject.run(replace(order, **details), output.extend, trace.extend, StopSignal())  # type: ignore[arg-type]  # fields of Order
-    return ended, output.decode("utf-8", "replace"), bytes(trace)
+        spec = RunSpec(argv=argv, workspace=place, slot=subject.slot, timeout_seconds=_SECONDS)
+        result = subject.run(replace(spec, **details), output.extend, trace.extend, StopSignal())  # type: ignore[arg-type]  # fields of Order
+    return result, output.decode("utf-8", "replace"), bytes(trace)
 
 
 # Takes the place of the worker, as the only one that holds the lifeline: the row of programs must die with it.
 _FAKE_PARENT = "my $lifeline = shift; syscall 72, $lifeline + 0, 2, 1; fork or exec @ARGV; sleep 1 while 1"
 
 
-def check_parent_death(site: RunEnvironment, box: BubblewrapBackend) -> list[str]:
+def check_parent_death(environment: RunEnvironment, backend: BubblewrapBackend) -> list[str]:
     """Kill what started a sandbox, in a way that it cannot answer to. `site` has been entered."""
-    launcher = Launcher(box.orders())
-    fifo, reader, hold = trace_fifo(site.trace, site.uid)
-    row, passed = box.command(launcher, fifo)
-    passed.append(box.keeper.hand_over())
+    launcher = Launcher(backend.launch_spec())
+    fifo, reader, hold = trace_fifo(environment.trace, environment.uid)
+    row, passed = backend.command(launcher, fifo)
+    passed.append(backend.reaper.hand_over())
     stand_in = subprocess.Popen(
         [PERL, "-e", _FAKE_PARENT, str(passed[-1]), *row], env={}, cwd="/", pass_fds=[*passed, *launcher.passed],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -211,16 +211,16 @@ def check_parent_death(site: RunEnvironment, box: BubblewrapBackend) -> list[str
     try:
         if not launcher.wait_until_ready(stand_in, lambda: False):
             return ["the sandbox does not start"]
-        box.is_ready()
+        backend.is_ready()
         stand_in.kill()
         poll = select.poll()
-        poll.register(box.init or 0, select.POLLIN)
+        poll.register(backend.init or 0, select.POLLIN)
         return [] if poll.poll(1000) else ["a sandbox survives the death of its worker"]
     finally:
-        box.kill()
+        backend.kill()
         stand_in.kill()
         stand_in.wait()
-        box.close(stand_in)
+        backend.close(stand_in)
         launcher.close()
         os.close(reader)
         os.close(hold)

@@ -22,7 +22,7 @@ class RunSupervisor:
     `trouble` names a limit that was passed, or None, and `over` says that the command itself has ended.
     """
 
-    order: RunSpec
+    spec: RunSpec
     stop: StopSignal
     top: subprocess.Popen[bytes]
     members: Callable[[], list[HostProcess]]
@@ -32,7 +32,7 @@ class RunSupervisor:
 
     def keep(self) -> str | None:
         """Return when `top` has ended: why it was made to (`timeout`, `stopped`, `disk_full`, ...), or None."""
-        deadline = time.monotonic() + self.order.timeout_seconds
+        deadline = time.monotonic() + self.spec.timeout_seconds
         if self.top.poll() is not None:
             return None
         while not self._ended():
@@ -43,7 +43,7 @@ class RunSupervisor:
         return None
 
     def _reason(self, deadline: float) -> str | None:
-        if self.stop.asked.is_set() or self.stop.at_once.is_set():
+        if self.stop.requested.is_set() or self.stop.immediate.is_set():
             return "stopped"
         return "timeout" if time.monotonic() >= deadline else self.trouble()
 
@@ -55,10 +55,10 @@ class RunSupervisor:
             self.top.kill()
 
     def _ask_politely(self) -> None:
-        for process in [] if self.stop.at_once.is_set() else self.members():
+        for process in [] if self.stop.immediate.is_set() else self.members():
             processes.send(process, signal.SIGTERM)
-        end = time.monotonic() + self.order.grace_seconds
-        while time.monotonic() < end and not self.stop.at_once.is_set():
+        end = time.monotonic() + self.spec.grace_seconds
+        while time.monotonic() < end and not self.stop.immediate.is_set():
             if self._ended():
                 return
 

@@ -76,15 +76,15 @@ class SyscallRequest:
         return struct.unpack("=i", struct.pack("=I", self.arguments[argument] & 0xFFFFFFFF))[0]
 
 
-Answer = Callable[[SyscallRequest], SyscallResponse]
+SyscallHandler = Callable[[SyscallRequest], SyscallResponse]
 
 
-def control_own_process(question: SyscallRequest) -> SyscallResponse:
+def control_own_process(request: SyscallRequest) -> SyscallResponse:
     """Let a process set how its own threads run, and no other process. For `seccomp.process_control_rules`."""
-    call = question.call
-    if question.word(0) == seccomp.ONE_PROCESS.get(call, question.word(0)):
-        target = question.word(seccomp.CONTROLS[call])
-        if target == 0 or Path(f"/proc/{question.pid}/task/{target}").exists():
+    call = request.call
+    if request.word(0) == seccomp.ONE_PROCESS.get(call, request.word(0)):
+        target = request.word(seccomp.CONTROLS[call])
+        if target == 0 or Path(f"/proc/{request.pid}/task/{target}").exists():
             return SyscallResponse(proceeds=True)
     return SyscallResponse(error=errno.EPERM)
 
@@ -94,21 +94,23 @@ def accept(_: SyscallRequest) -> SyscallResponse:
     return SyscallResponse()
 
 
-def refuse(question: SyscallRequest) -> SyscallResponse:
-    if question.call != "socket":
+def refuse(request: SyscallRequest) -> SyscallResponse:
+    if request.call != "socket":
         return SyscallResponse(error=errno.EPERM)
-    return SyscallResponse(error=errno.EPROTONOSUPPORT if question.word(0) in seccomp.FAMILIES else errno.EAFNOSUPPORT)
+    return SyscallResponse(error=errno.EPROTONOSUPPORT if request.word(0) in seccomp.FAMILIES else errno.EAFNOSUPPORT)
 
 
 class NotifyHandler(threading.Thread):
     """Owns the listener. `answers` by name of call; any other call is refused. `record` gets question and reply."""
 
     def __init__(
-        self, listener: int, answers: dict[str, Answer], record: Callable[[SyscallRequest, SyscallResponse], None]
+        self,
+        listener: int,
+        handlers: dict[str, SyscallHandler],
+        record: Callable[[SyscallRequest, SyscallResponse], None],
     ) -> None:
         super().__init__(name="notices", daemon=True)
-        self.listener, self.answers, self.record = listener, answers, record
-        self.asked = 0
+        self.listener, self.handlers, self.record = listener, handlers, record
         self._allowance, self._filled_at = float(BURST), time.monotonic()
         self._stop_reader, self._stop_writer = os.pipe()
 
@@ -120,7 +122,7 @@ class NotifyHandler(threading.Thread):
             events = dict(poll.poll())
             if self._stop_reader in events or events.get(self.listener, 0) & (select.POLLHUP | select.POLLERR):
                 break
-            self._answer_one()
+            self._handle_one()
         os.close(self.listener)
         os.close(self._stop_reader)
 
@@ -131,33 +133,34 @@ class NotifyHandler(threading.Thread):
         os.close(self._stop_writer)
         self.join(2.0)
 
-    def _answer_one(self) -> None:
+    def _handle_one(self) -> None:
         buffer = bytearray(_QUESTION.size)
         try:
             fcntl.ioctl(self.listener, _RECEIVE, buffer)
         except OSError:
             return  # the asker died, or a signal came: the next poll tells
         token, pid, _flags, number, _arch, _at, *arguments = _QUESTION.unpack(buffer)
-        question = SyscallRequest(token, pid, NAMES.get(number, f"syscall_{number}"), tuple(arguments))
+        request = SyscallRequest(token, pid, NAMES.get(number, f"syscall_{number}"), tuple(arguments))
         self._slow_down()
         with contextlib.suppress(OSError):  # the asker died while it waited
-            self._reply(question, self.answers.get(question.call, refuse)(question))
+            self._reply(request, self.handlers.get(request.call, refuse)(request))
 
-    def _reply(self, question: SyscallRequest, reply: SyscallResponse) -> None:
-        self.asked += 1
-        fcntl.ioctl(self.listener, _STILL_ASKED, struct.pack("=Q", question.token))
-        if reply.proceeds:
-            fcntl.ioctl(self.listener, _SEND, struct.pack("=QqiI", question.token, 0, 0, _CONTINUE))
+    def _reply(self, request: SyscallRequest, response: SyscallResponse) -> None:
+        fcntl.ioctl(self.listener, _STILL_ASKED, struct.pack("=Q", request.token))
+        if response.proceeds:
+            fcntl.ioctl(self.listener, _SEND, struct.pack("=QqiI", request.token, 0, 0, _CONTINUE))
             return
-        if reply.descriptor is None:
-            self.record(question, reply)  # before the answer, so that what the asker does next comes after it
-            fcntl.ioctl(self.listener, _SEND, struct.pack("=QqiI", question.token, reply.value, -reply.error, 0))
+        if response.descriptor is None:
+            self.record(request, response)  # before the answer, so that what the asker does next comes after it
+            fcntl.ioctl(self.listener, _SEND, struct.pack("=QqiI", request.token, response.value, -response.error, 0))
             return
         try:
-            order = bytearray(struct.pack("=QIIII", question.token, _SEND_WITH_IT, reply.descriptor, 0, reply.flags))
-            self.record(question, replace(reply, value=fcntl.ioctl(self.listener, _ADD_DESCRIPTOR, order)))
+            spec = bytearray(
+                struct.pack("=QIIII", request.token, _SEND_WITH_IT, response.descriptor, 0, response.flags)
+            )
+            self.record(request, replace(response, value=fcntl.ioctl(self.listener, _ADD_DESCRIPTOR, spec)))
         finally:
-            os.close(reply.descriptor)
+            os.close(response.descriptor)
 
     def _slow_down(self) -> None:
         now = time.monotonic()

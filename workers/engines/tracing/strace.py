@@ -165,10 +165,10 @@ class StraceReader:
             if by in self._pending:
                 self._pending[pid] = self._pending.pop(by)
             return [Superseded(time, pid, by)]
-        ended = _ENDED.match(rest)
-        if not ended:
+        result = _ENDED.match(rest)
+        if not result:
             return None
-        last: Event = Exited(time, pid, int(ended[1])) if ended[1] else Killed(time, pid, ended[2].decode())
+        last: Event = Exited(time, pid, int(result[1])) if result[1] else Killed(time, pid, result[2].decode())
         return [*self._abandon(pid), last]
 
     def _unfinished(self, time: float, pid: int, head: bytes, *, replaced: bool) -> list[Event] | None:

@@ -24,30 +24,30 @@ _PATH_ARGUMENTS = {
 _LONGEST_STRING, _MOST_WORDS = 1024, 32
 
 
-def format_denied_call(question: SyscallRequest, reply: SyscallResponse) -> bytes:
-    head = f"{question.pid:<5} {time.time():.6f} {question.call}"
-    return f"{head}({_arguments(question)}) = {_result(reply)}".encode("latin-1")
+def format_denied_call(request: SyscallRequest, response: SyscallResponse) -> bytes:
+    head = f"{request.pid:<5} {time.time():.6f} {request.call}"
+    return f"{head}({_arguments(request)}) = {_result(response)}".encode("latin-1")
 
 
-def _result(reply: SyscallResponse) -> str:
-    if not reply.error:
-        return str(reply.value)
-    return f"-1 {errno.errorcode.get(reply.error, reply.error)} ({os.strerror(reply.error)})"
+def _result(response: SyscallResponse) -> str:
+    if not response.error:
+        return str(response.value)
+    return f"-1 {errno.errorcode.get(response.error, response.error)} ({os.strerror(response.error)})"
 
 
-def _arguments(question: SyscallRequest) -> str:
-    values = question.arguments
-    if question.call == "execve":
-        return f"{_string(question, values[0])}, {_words(question, values[1])}, {values[2]:#x}"
-    if question.call == "execveat":
-        path, words = _string(question, values[1]), _words(question, values[2])
-        return f"{_descriptor(question, 0)}, {path}, {words}, {values[3]:#x}, {values[4]:#x}"
-    if question.call == "socket":
-        return f"{_family(question.word(0))}, {_socket_type(question.word(1))}, {question.word(2)}"
-    if question.call in ("connect", "bind"):
-        return f"{_descriptor(question, 0)}, {_address(question)}, {question.word(2)}"
-    paths = _PATH_ARGUMENTS.get(question.call, ())
-    return ", ".join(_string(question, value) if at in paths else f"{value:#x}" for at, value in enumerate(values))
+def _arguments(request: SyscallRequest) -> str:
+    values = request.arguments
+    if request.call == "execve":
+        return f"{_string(request, values[0])}, {_words(request, values[1])}, {values[2]:#x}"
+    if request.call == "execveat":
+        path, words = _string(request, values[1]), _words(request, values[2])
+        return f"{_descriptor(request, 0)}, {path}, {words}, {values[3]:#x}, {values[4]:#x}"
+    if request.call == "socket":
+        return f"{_family(request.word(0))}, {_socket_type(request.word(1))}, {request.word(2)}"
+    if request.call in ("connect", "bind"):
+        return f"{_descriptor(request, 0)}, {_address(request)}, {request.word(2)}"
+    paths = _PATH_ARGUMENTS.get(request.call, ())
+    return ", ".join(_string(request, value) if at in paths else f"{value:#x}" for at, value in enumerate(values))
 
 
 def escaped(data: bytes) -> str:
@@ -56,31 +56,31 @@ def escaped(data: bytes) -> str:
     return '"' + "".join(plain.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in data) + '"'
 
 
-def _string(question: SyscallRequest, address: int) -> str:
+def _string(request: SyscallRequest, address: int) -> str:
     if not address:
         return "NULL"
-    data = question.text(address)
+    data = request.text(address)
     return escaped(data[:_LONGEST_STRING]) + ("..." if len(data) > _LONGEST_STRING else "")
 
 
-def _words(question: SyscallRequest, address: int) -> str:
+def _words(request: SyscallRequest, address: int) -> str:
     if not address:
         return "NULL"
     found: list[str] = []
-    table = question.memory(address, 8 * (_MOST_WORDS + 1))
+    table = request.memory(address, 8 * (_MOST_WORDS + 1))
     for (pointer,) in struct.iter_unpack("=Q", table[: len(table) // 8 * 8]):
         if not pointer:
             break
-        found.append("..." if len(found) == _MOST_WORDS else _string(question, pointer))
+        found.append("..." if len(found) == _MOST_WORDS else _string(request, pointer))
     return "[" + ", ".join(found) + "]"
 
 
-def _descriptor(question: SyscallRequest, at: int) -> str:
-    number = question.word(at)
+def _descriptor(request: SyscallRequest, at: int) -> str:
+    number = request.word(at)
     if number == -100:
         return "AT_FDCWD"
     try:
-        target = Path(f"/proc/{question.pid}/fd/{number}").readlink()
+        target = Path(f"/proc/{request.pid}/fd/{number}").readlink()
     except OSError:
         return str(number)
     shown = escaped(os.fsencode(target))[1:-1].replace("<", "\\74").replace(">", "\\76")
@@ -100,10 +100,10 @@ def _socket_type(number: int) -> str:
     return "|".join([_TYPES.get(number & 0xF, f"{number & 0xF:#x} /* SOCK_??? */"), *flags])
 
 
-def _address(question: SyscallRequest) -> str:
-    raw = question.memory(question.arguments[1], min(question.arguments[2] & 0xFFFFFFFF, 128))
+def _address(request: SyscallRequest) -> str:
+    raw = request.memory(request.arguments[1], min(request.arguments[2] & 0xFFFFFFFF, 128))
     if len(raw) < 2:
-        return f"{question.arguments[1]:#x}"
+        return f"{request.arguments[1]:#x}"
     family = struct.unpack_from("=H", raw)[0]
     if family == socket.AF_INET and len(raw) >= 8:
         port, address = struct.unpack_from("!H4s", raw, 2)
@@ -118,9 +118,9 @@ def _address(question: SyscallRequest) -> str:
     return f"{{sa_family={_family(family)}, sa_data={escaped(raw[2:])}}}"
 
 
-def destination(question: SyscallRequest) -> tuple[int, int, str] | None:
+def destination(request: SyscallRequest) -> tuple[int, int, str] | None:
     """Family, port and address that a connect names, as the record shows it."""
-    raw = question.memory(question.arguments[1], min(question.arguments[2] & 0xFFFFFFFF, 28))
+    raw = request.memory(request.arguments[1], min(request.arguments[2] & 0xFFFFFFFF, 28))
     if len(raw) >= 8 and struct.unpack_from("=H", raw)[0] == socket.AF_INET:
         port, address = struct.unpack_from("!H4s", raw, 2)
         return socket.AF_INET, port, str(ipaddress.IPv4Address(address))
