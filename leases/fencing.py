@@ -1,38 +1,55 @@
-"""The fence: who may speak for a job. Every verb of a worker comes through here, and holds the job's lock after it."""
+"""The fence: which worker may change a job. Every operation of a worker begins here and then holds the job's lock."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 from leases.errors import StaleLease
 from leases.models import Lease
 from leases.states import STALE_REASONS
 from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import SUBMISSION_FIELDS
-from runtime_jobs.prepared_queries import PreparedQuery
+from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from workers.models import Worker
 
-# A lease's job never changes, so that it may be looked up in the statement that locks the job.
-_OF = "WHERE t.job_ulid = (SELECT job_ulid FROM runtime_worker_leases WHERE lease_ulid = %s AND worker_id = %s)"
-_MINE = "WHERE lease_ulid = ANY (%s) AND worker_id = %s"
-_OF_MANY = f"WHERE t.job_ulid IN (SELECT job_ulid FROM runtime_worker_leases {_MINE}) ORDER BY t.id"  # noqa: S608 our own names
-_LOCKED = "FOR NO KEY UPDATE OF t"
-_AT = {"at": "clock_timestamp()"}
-_NEWEST_SESSION = {"newest_session": "(SELECT w.session FROM workers_worker w WHERE w.worker_id = t.worker_id)"}
-_JOB_OF = PreparedQuery(Job, f"{_OF} {_LOCKED}")
-_JOBS_OF = PreparedQuery(Job, f"{_OF_MANY} {_LOCKED}")
-_JOBS_OF_UNASKED = PreparedQuery(Job, f"{_OF_MANY} {_LOCKED}", without=SUBMISSION_FIELDS)
-_LEASE = PreparedQuery(Lease, "WHERE t.lease_ulid = %s", computed=_AT | _NEWEST_SESSION)
-_LEASES = PreparedQuery(Lease, _MINE, computed=_AT | _NEWEST_SESSION)
+
+@dataclass(frozen=True)
+class LeaseRow:
+    """A lease, the database's clock, and the newest session of its worker, all as of one statement."""
+
+    lease: Lease
+    now: Annotated[datetime, Sql("clock_timestamp()")]
+    newest_session: Annotated[str, Sql("(SELECT w.session FROM workers_worker w WHERE w.worker_id = t.worker_id)")]
+
+
+# The job of a lease never changes, so the statement that locks the job may look it up.
+_JOB_OF_LEASE = (
+    "WHERE t.job_ulid = (SELECT job_ulid FROM runtime_worker_leases WHERE lease_ulid = %s AND worker_id = %s)"
+)
+_OF_WORKER = "WHERE lease_ulid = ANY (%s) AND worker_id = %s"
+_JOBS_OF_LEASES = f"WHERE t.job_ulid IN (SELECT job_ulid FROM runtime_worker_leases {_OF_WORKER}) ORDER BY t.id"  # noqa: S608 our own names
 _OF_JOB = "WHERE t.job_ulid = %s AND t.worker_id = %s AND (%s::bigint IS NULL OR t.fence = %s)"
-_NEWEST = PreparedQuery(Lease, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1", computed=_AT)
+_LOCKED = "FOR NO KEY UPDATE OF t"
+
+_LOCK_JOB = PreparedQuery(Job, f"{_JOB_OF_LEASE} {_LOCKED}")
+_LOCK_JOBS = PreparedQuery(Job, f"{_JOBS_OF_LEASES} {_LOCKED}")
+_LOCK_JOBS_WITHOUT_SPEC = PreparedQuery(Job, f"{_JOBS_OF_LEASES} {_LOCKED}", without=SUBMISSION_FIELDS)
+_LEASE = PreparedQuery(LeaseRow, "WHERE t.lease_ulid = %s")
+_LEASES = PreparedQuery(LeaseRow, _OF_WORKER)
+_NEWEST = PreparedQuery(LeaseRow, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1")
 
 
 @dataclass(frozen=True)
 class LockedLease:
-    """A job under its lock, the lease as it is after the wait for that lock, and the database's time after both.
+    """A locked job, its lease as read after the wait for that lock, and the database's clock after both.
 
-    `newest_session` names the worker's newest process, as of the same statement."""
+    Attributes:
+        job: The job; its row is locked until the transaction ends.
+        lease: The lease. Nothing shows yet that it is valid: see `require_valid_lease`.
+        at: The database's clock, or the time that the caller gave.
+        newest_session: The newest session of the worker, as of the statement that read the lease.
+    """
 
     job: Job
     lease: Lease
@@ -41,10 +58,17 @@ class LockedLease:
 
 
 def lock_lease(*, lease_ulid: str, worker: Worker, now: datetime | None = None) -> LockedLease:
-    """Lock the job of this worker's lease. Says nothing yet about whether the lease still counts.
+    """Lock the job of this worker's lease. The lease may be stale: see `require_valid_lease`.
 
-    Raises StaleLease `unknown_lease` for a lease that does not exist or is another worker's."""
-    job = _JOB_OF.first(lease_ulid, worker.worker_id)
+    Args:
+        lease_ulid: The id of the lease.
+        worker: The worker that must hold the lease.
+        now: Replaces the database's clock, for tests.
+
+    Raises:
+        StaleLease: `unknown_lease`; the lease does not exist or is another worker's.
+    """
+    job = _LOCK_JOB.first(lease_ulid, worker.worker_id)
     if job is None:
         raise StaleLease("unknown_lease")
     return _read_lease_after_lock(job, lease_ulid, now)
@@ -53,34 +77,45 @@ def lock_lease(*, lease_ulid: str, worker: Worker, now: datetime | None = None) 
 def lock_leases(
     *, lease_ulids: Collection[str], worker: Worker, now: datetime | None = None, whole: bool = True
 ) -> dict[str, LockedLease]:
-    """The same for many leases, by their ids, at one time. Those that are unknown or another worker's are left out.
+    """Lock the jobs of many leases, by one statement in the order of their keys.
 
-    The jobs are locked by one statement in the order of their keys, so that two such calls never wait for each other
-    in a ring; the leases are read after it, as above. Unless `whole`, the jobs come without what was asked of them."""
-    names = [list(lease_ulids), worker.worker_id]
-    jobs = {job.job_ulid: job for job in (_JOBS_OF if whole else _JOBS_OF_UNASKED).all(*names)}
-    leases = [lease for lease in _LEASES.all(*names) if lease.job_id in jobs]
-    if not leases:
+    Two such calls never deadlock. The leases are read by a second statement, as in `lock_lease`.
+
+    Args:
+        lease_ulids: Ids of leases. Unknown ones and those of other workers are left out.
+        worker: The worker that must hold them.
+        now: Replaces the database's clock, for tests.
+        whole: Read the specification of the jobs, too.
+
+    Returns:
+        The locked leases by their ids, all with the same time.
+    """
+    values = [list(lease_ulids), worker.worker_id]
+    jobs = {job.job_ulid: job for job in (_LOCK_JOBS if whole else _LOCK_JOBS_WITHOUT_SPEC).all(*values)}
+    rows = [row for row in _LEASES.all(*values) if row.lease.job_id in jobs]
+    if not rows:
         return {}
-    at = now or max(vars(lease)["at"] for lease in leases)
-    for lease in leases:
-        lease.job = jobs[lease.job_id]
-    return {lease.lease_ulid: LockedLease(lease.job, lease, at, vars(lease)["newest_session"]) for lease in leases}
+    at = now or max(row.now for row in rows)
+    for row in rows:
+        row.lease.job = jobs[row.lease.job_id]
+    return {row.lease.lease_ulid: LockedLease(row.lease.job, row.lease, at, row.newest_session) for row in rows}
 
 
 def newest_holding(*, job_ulid: str, worker: Worker, fence: int | None = None) -> LockedLease | None:
     """Read a job and this worker's newest lease on it, or its lease with this fence, without a lock.
 
-    Returns None where the worker never had such a lease. Says nothing about whether the lease counts."""
-    lease = _NEWEST.first(job_ulid, worker.worker_id, fence, fence)
-    if lease is None:
+    Returns:
+        None if the worker never had such a lease. Nothing shows that the lease is valid.
+    """
+    row = _NEWEST.first(job_ulid, worker.worker_id, fence, fence)
+    if row is None:
         return None
-    lease.job = Job.objects.get(job_ulid=job_ulid)
-    return LockedLease(job=lease.job, lease=lease, at=vars(lease)["at"])
+    row.lease.job = Job.objects.get(job_ulid=job_ulid)
+    return LockedLease(row.lease.job, row.lease, row.now, row.newest_session)
 
 
 def lock_current_lease(*, job_ulid: str, now: datetime | None = None) -> LockedLease | None:
-    """Lock a job and return it with its open lease, for those who act without holding it; None if there is none."""
+    """Lock a job and return it with its open lease, for operators and periodic tasks; None if no lease is open."""
     job = Job.objects.locked().filter(job_ulid=job_ulid).first()
     if job is None or not job.is_held:
         return None
@@ -89,16 +124,22 @@ def lock_current_lease(*, job_ulid: str, now: datetime | None = None) -> LockedL
 
 
 def _read_lease_after_lock(job: Job, lease_ulid: str, now: datetime | None) -> LockedLease:
-    """A second statement, on purpose: one statement that locks and joins returns the fresh job with the lease as it
-    was before the wait, and a stale worker gets through. Its clock is read after the lock for the same reason."""
-    lease = _LEASE.first(lease_ulid)
-    assert lease is not None  # noqa: S101 it names the job, and leases stay
-    lease.job = job
-    return LockedLease(job, lease, now or vars(lease)["at"], vars(lease)["newest_session"])
+    """Read the lease by a second statement, after the lock of its job.
+
+    One statement that locks and joins would return the new job with the lease as it was before the wait: a stale worker
+    would pass. The clock is read after the lock for the same reason."""
+    row = _LEASE.first(lease_ulid)
+    assert row is not None  # noqa: S101 a lease of the job was found before, and leases are deleted with their job only
+    row.lease.job = job
+    return LockedLease(job, row.lease, now or row.now, row.newest_session)
 
 
 def require_valid_lease(holding: LockedLease) -> None:
-    """Raise StaleLease unless the lease is open, unexpired, and carries the job's current fence."""
+    """Check that the lease is open, unexpired, and carries the job's current fence.
+
+    Raises:
+        StaleLease: `lease_expired`, `lease_revoked` or `lease_ended`, with the job's status if that is final.
+    """
     job, lease = holding.job, holding.lease
     if not lease.is_open:
         raise StaleLease(STALE_REASONS[lease.state], _final_status(job))
@@ -109,14 +150,17 @@ def require_valid_lease(holding: LockedLease) -> None:
 
 
 def require_present_session(holding: LockedLease, session: str | None) -> None:
-    """Raise StaleLease unless the lease belongs to the calling process and to the newest process of its worker.
+    """Check that the lease belongs to the calling process and to the newest process of its worker.
 
-    Guards what only a process that executes the job sends: acknowledgements, heartbeats, reports. A replaced process
-    must not renew its leases, whatever session it names: a worker would hold its capacity once for each process.
+    Guards messages that only a process sends which executes the job: acknowledgements, heartbeats, reports. A replaced
+    process must not renew its leases, whatever session it names: a worker would use its capacity once for each process.
 
     Args:
         holding: The lease. One that was claimed without a session belongs to no process and passes.
         session: The session that the call names; None or empty where it names none.
+
+    Raises:
+        StaleLease: `lease_ended`.
     """
     own = holding.lease.session
     if own and ((session and session != own) or own < holding.newest_session):

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
 from django.db import connection
 
 from leases.scheduling.periodic import activate_due
 from runtime_jobs.models import Job
-from runtime_jobs.prepared_queries import PreparedQuery
+from runtime_jobs.prepared_queries import PreparedQuery, Sql
 
 ISOLATION_LEVELS = ("none", "restricted", "namespaces")  # weakest first
 
@@ -40,10 +41,17 @@ class Offer:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """What a claim found. `jobs` are ids of `runtime_jobs`; `rows` are those of `claim_jobs_v1`, for `settle`."""
+    """What a claim found.
 
-    jobs: list[int]
+    Attributes:
+        jobs: The claimed jobs, in the order in which they were claimed.
+        rows: The rows of `claim_jobs_v1`, which `settle` evaluates.
+        claimed_at: The database's clock after the last lock of a job; None without jobs.
+    """
+
+    jobs: list[Job]
     rows: Sequence[tuple[str, int, int]]
+    claimed_at: datetime | None = None
 
     @property
     def is_due(self) -> bool:
@@ -70,27 +78,35 @@ class ClaimResult:
             cursor.execute(_FINALIZE, [lanes, found, *_columns(full_lanes), *_columns(full_queues)])
 
 
-# The clock is read after the lock that the claim has taken on each job.
-_CLAIMED = PreparedQuery(Job, "WHERE t.id = ANY (%s)", computed={"at": "clock_timestamp()"})
+@dataclass(frozen=True)
+class ClaimedRow:
+    """A claimed job, and the database's clock after the lock that the claim has taken on it."""
+
+    job: Job
+    now: Annotated[datetime, Sql("clock_timestamp()")]
 
 
-def claim_jobs(offer: Offer, *, most: int = 1) -> tuple[list[Job], ClaimResult]:
-    """Move up to `most` of the next jobs for this offer to `leased` under new fences, and return them.
+_CLAIMED = PreparedQuery(ClaimedRow, "WHERE t.id = ANY (%s)")
 
-    Each row comes with `at`, the database's clock after its lock. The result has to be settled last."""
+
+def claim_jobs(offer: Offer, *, limit: int = 1) -> ClaimResult:
+    """Move up to `limit` of the next jobs for this offer to `leased` under new fences, and return them.
+
+    The last statement of the transaction must be `settle` of the result."""
     matching: list[Any] = [list(offer.job_types), offer.isolations, sorted(offer.offers)]
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, [offer.pool, *matching, offer.worker_id, most])
+        cursor.execute(_CLAIM, [offer.pool, *matching, offer.worker_id, limit])
         rows = cursor.fetchall()
     ids = [key for kind, key, _ in rows if kind == "job"]
-    return _jobs(ids), ClaimResult(ids, rows)
+    claimed = _read_claimed(ids)
+    return ClaimResult([row.job for row in claimed], rows, max((row.now for row in claimed), default=None))
 
 
-def _jobs(ids: list[int]) -> list[Job]:
+def _read_claimed(ids: list[int]) -> list[ClaimedRow]:
     if not ids:
         return []
     place = {key: number for number, key in enumerate(ids)}
-    return sorted(_CLAIMED.all(ids), key=lambda job: place[job.pk])
+    return sorted(_CLAIMED.all(ids), key=lambda row: place[row.job.pk])
 
 
 def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:

@@ -4,12 +4,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from django.db import DatabaseError, connection, transaction
 
 from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
 from runtime_jobs.models import Organization, Plan
+from runtime_jobs.prepared_queries import Sql, column_list
 
 _SHORT = "QT001"  # the SQLSTATE of take_submit_quota_v1
 _ROUNDING = 0.000001  # as in bucket_tokens_v1
@@ -123,25 +124,33 @@ class Room:
         )
 
 
-# What a Room is made of, in SQL, where the row is `quota`: numbers, which are read faster than times.
-COLUMNS = {
-    "quota_counted_for": "quota.max_queued",
-    "quota_room": "quota.room",
-    "quota_recount_in": "extract(epoch FROM quota.recount_at - clock_timestamp())::float8",
-    "quota_full_in": "extract(epoch FROM quota.spent_until - clock_timestamp())::float8",
-}
+@dataclass(frozen=True)
+class QuotaColumns:
+    """Columns of a query that joins `submit_quotas` as `quota`.
+
+    Times are durations in seconds: numbers are read faster than times."""
+
+    quota_counted_for: Annotated[int | None, Sql("quota.max_queued")]
+    quota_room: Annotated[int | None, Sql("quota.room")]
+    quota_recount_in: Annotated[float | None, Sql("extract(epoch FROM quota.recount_at - clock_timestamp())::float8")]
+    quota_full_in: Annotated[float | None, Sql("extract(epoch FROM quota.spent_until - clock_timestamp())::float8")]
 
 
-def room_in(organization: Organization, *, recounted: bool = False) -> Room:
-    """The room of an organization that was read with COLUMNS."""
-    row = vars(organization)
+def room_in(organization: Organization, row: QuotaColumns, *, recounted: bool = False) -> Room:
+    """Return the room of an organization by the columns of its quota.
+
+    Args:
+        organization: The organization, read with its plan.
+        row: Its quota, read in the same transaction.
+        recounted: This call has recounted the quota already.
+    """
     return Room(
         organization.slug,
         QuotaTerms.of(organization.plan),
-        counted_for=row["quota_counted_for"],
-        room=row["quota_room"],
-        recount_in=row["quota_recount_in"],
-        full_in=row["quota_full_in"],
+        counted_for=row.quota_counted_for,
+        room=row.quota_room,
+        recount_in=row.quota_recount_in,
+        full_in=row.quota_full_in,
         recounted=recounted,
     )
 
@@ -183,7 +192,7 @@ def room_of(organization: Organization) -> Room:
     """The quota of an organization as it is now, to be shown."""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT {', '.join(COLUMNS.values())}"  # noqa: S608 our own columns
+            f"SELECT {column_list(QuotaColumns)}"  # noqa: S608 our own columns
             " FROM (SELECT) nothing LEFT JOIN submit_quotas quota ON quota.org_slug = %s",
             [organization.slug],
         )

@@ -3,14 +3,14 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from django.conf import settings
 
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import LimitKind
 from leases.scheduling.limits import LimitTarget
-from leases.scheduling.submit_quotas import COLUMNS, Room, room_in
+from leases.scheduling.submit_quotas import QuotaColumns, Room, room_in
 from orchestrator.services.unit_of_work.operation import current_unit_of_work, lane_updates
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import (
@@ -23,21 +23,30 @@ from runtime_jobs.errors import (
     TimeoutAbovePlan,
 )
 from runtime_jobs.models import Job, Organization, Plan, Project
-from runtime_jobs.prepared_queries import PreparedQuery
+from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from runtime_jobs.priorities import EMERGENCY
 from runtime_jobs.specs import JOB_TYPES, JobSpec
 from workers.models import Pool
 
-# Each organization with those of its projects that were named; or without one, once.
-_ORGANIZATIONS = PreparedQuery(
-    Organization,
+
+@dataclass(frozen=True)
+class TenantRow(QuotaColumns):
+    """An organization with one of the projects that were named, or once without a project."""
+
+    organization: Organization
+    plan: Plan
+    project: Project | None
+    pool: Pool | None
+    now: Annotated[datetime, Sql("clock_timestamp()")]
+
+
+_TENANTS = PreparedQuery(
+    TenantRow,
     "JOIN runtime_jobs_plan plan ON plan.id = t.plan_id"
     " LEFT JOIN runtime_jobs_project project ON project.organization_id = t.id AND project.slug = ANY (%s)"
     " LEFT JOIN workers_pool pool ON pool.slug = coalesce(nullif(project.pool, ''), %s)"
     " LEFT JOIN submit_quotas quota ON quota.org_slug = t.slug"
     " WHERE t.slug = ANY (%s)",
-    joined={"plan": Plan, "project": Project, "pool": Pool},
-    computed={"at": "clock_timestamp()", **COLUMNS},
 )
 
 
@@ -105,17 +114,17 @@ class AdmissionContext:
 def load_context(projects: Collection[tuple[str, str]], *, default_pool: str) -> AdmissionContext:
     """Look up these projects, each by the slugs of its organization and its own."""
     organizations, names = (list({pair[place] for pair in projects}) for place in (0, 1))
-    found = _ORGANIZATIONS.all(names, default_pool, organizations)
-    known = AdmissionContext(vars(found[0])["at"] if found else database_now(), {}, {}, {}, default_pool)
-    for row in found:
-        known.organizations[row.slug] = row
-        if row.slug not in known.rooms:
-            known.rooms[row.slug] = room_in(row, recounted=row.slug in current_unit_of_work().recounted)
-        project, pool = vars(row)["project"], vars(row)["pool"]
-        if project is not None:
-            known.projects[row.slug, project.slug] = project
-        if pool is not None:
-            known.pools[pool.slug] = pool
+    rows = _TENANTS.all(names, default_pool, organizations)
+    known = AdmissionContext(rows[0].now if rows else database_now(), {}, {}, {}, default_pool)
+    for row in rows:
+        slug = row.organization.slug
+        known.organizations[slug] = row.organization
+        if slug not in known.rooms:
+            known.rooms[slug] = room_in(row.organization, row, recounted=slug in current_unit_of_work().recounted)
+        if row.project is not None:
+            known.projects[slug, row.project.slug] = row.project
+        if row.pool is not None:
+            known.pools[row.pool.slug] = row.pool
     return known
 
 

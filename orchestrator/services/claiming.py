@@ -81,11 +81,12 @@ def _claimed(
     room = min(limit, worker.capacity - _held(worker, now)) if worker.may_claim else 0
     if room < 1:
         return []
-    jobs, lane_updates().taken = claim_jobs(replace(offer, worker_id=worker.worker_id), most=room)
-    if not jobs:
+    taken = claim_jobs(replace(offer, worker_id=worker.worker_id), limit=room)
+    lane_updates().taken = taken
+    at = now or taken.claimed_at
+    if at is None:
         return []
-    at = now or max(vars(job)["at"] for job in jobs)
-    leases = [_create_lease(job, worker, at=at, acknowledge=acknowledge, session=session) for job in jobs]
+    leases = [_create_lease(job, worker, at=at, acknowledge=acknowledge, session=session) for job in taken.jobs]
     if idempotency:
         idempotency.settle(" ".join(lease.lease_ulid for lease in leases), at=at)
     return [Claimed(lease.job, lease) for lease in leases]

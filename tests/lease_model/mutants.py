@@ -65,7 +65,7 @@ MUTANTS = (
            "transitions.acknowledge(holding.job, holding.lease, at=holding.at, by=actor_of(worker), runner_id=runner)", "pass"),
     # Ours.
     Mutant("alive at the last moment", Lease.is_live, "self.expires_at > at", "self.expires_at >= at"),
-    Mutant("anybody's lease", fencing.lock_lease, "_JOB_OF.first(lease_ulid, worker.worker_id)",
+    Mutant("anybody's lease", fencing.lock_lease, "_LOCK_JOB.first(lease_ulid, worker.worker_id)",
            "Job.objects.locked().filter(job_ulid__in=Lease.objects.filter(lease_ulid=lease_ulid).values('job')).first()"),
     Mutant("another last word", finish.is_duplicate, "if told == digest:", "if True:"),
     Mutant("nothing is told twice", finish.is_duplicate, "if told is not None:", "if False:"),

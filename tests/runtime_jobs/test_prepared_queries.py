@@ -1,9 +1,12 @@
-"""Rows by written conditions are what the ORM would have made of them."""
+"""Rows of prepared queries are what the ORM would have read."""
+
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Annotated
 
 import pytest
 
 from runtime_jobs.models import Job, Organization, Plan, Project
-from runtime_jobs.prepared_queries import PreparedQuery
+from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from tests.factories import ProjectFactory, submitted_steps
 from workers.models import Pool
 
@@ -41,19 +44,41 @@ def test_what_is_not_read_is_a_question_of_its_own(project, django_assert_num_qu
         assert found.spec == made.spec
 
 
-def test_what_is_joined_becomes_an_attribute_and_nothing_where_there_is_none(project, django_assert_num_queries):
-    reading = PreparedQuery(
-        Organization,
+@dataclass(frozen=True)
+class TenantExample:
+    organization: Organization
+    plan: Plan
+    project: Project | None
+    pool: Pool | None
+    answer: Annotated[int, Sql("6 * 7")]
+
+
+def test_joined_tables_and_expressions_become_typed_fields(project, django_assert_num_queries):
+    query = PreparedQuery(
+        TenantExample,
         "JOIN runtime_jobs_plan plan ON plan.id = t.plan_id"
         " LEFT JOIN runtime_jobs_project project ON project.organization_id = t.id AND project.slug = %s"
         " LEFT JOIN workers_pool pool ON pool.slug = project.pool WHERE t.slug = %s",
-        joined={"plan": Plan, "project": Project, "pool": Pool},
-        computed={"answer": "6 * 7"},
     )
     with django_assert_num_queries(1):
-        found = reading.first(project.slug, project.organization.slug)
-        assert found.plan == Plan(pk=found.plan_id)
-        assert (vars(found)["project"], vars(found)["project"].repositories) == (project, project.repositories)
-        assert vars(found)["answer"] == 42
-    lonely = reading.first("no-such-project", project.organization.slug)
-    assert (vars(lonely)["project"], vars(lonely)["pool"], vars(lonely)["answer"]) == (None, None, 42)
+        found = query.first(project.slug, project.organization.slug)
+        assert found.organization.plan == found.plan == Plan(pk=found.organization.plan_id)
+        assert (found.project, found.project.repositories) == (project, project.repositories)
+    assert found.answer == 42
+    other = query.first("no-such-project", project.organization.slug)
+    assert (other.organization, other.project, other.pool, other.answer) == (project.organization, None, None, 42)
+    with pytest.raises(FrozenInstanceError):
+        other.answer = 43
+
+
+def test_expressions_of_a_base_class_are_fields_too(project):
+    @dataclass(frozen=True)
+    class Derived(TenantExample):
+        doubled: Annotated[int, Sql("t.id * 2")]
+
+    tail = (
+        "JOIN runtime_jobs_plan plan ON plan.id = t.plan_id LEFT JOIN runtime_jobs_project project ON false"
+        " LEFT JOIN workers_pool pool ON false WHERE t.id = %s"
+    )
+    found = PreparedQuery(Derived, tail).first(project.organization.pk)
+    assert (found.answer, found.doubled) == (42, 2 * project.organization.pk)

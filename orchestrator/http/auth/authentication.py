@@ -1,7 +1,8 @@
 """Who is it: bearer tokens for programs and workers, the session for people. A refusal says nothing more than 401."""
 
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any
 
 from django.conf import settings
 from django.db.models import Q
@@ -14,23 +15,36 @@ from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.http.client_ip import rate_limit_key
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.models import ApiToken, Organization
-from runtime_jobs.prepared_queries import PreparedQuery
+from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from workers.models import Pool, Worker
 from workers.registry.models import WorkerState
 from workers.registry.tokens import API_PREFIX, digest_of, has_token_shape
 
 SEEN_EVERY = timedelta(seconds=5)
-_WORKER = PreparedQuery(
-    Worker,
-    "JOIN workers_pool pool ON pool.id = t.pool_id WHERE t.digest = %s",
-    joined={"pool": Pool},
-    computed={"at": "clock_timestamp()"},
-)
+
+
+@dataclass(frozen=True)
+class WorkerRow:
+    """A worker with its pool, and the database's clock."""
+
+    worker: Worker
+    pool: Pool
+    now: Annotated[datetime, Sql("clock_timestamp()")]
+
+
+@dataclass(frozen=True)
+class ApiTokenRow:
+    """A valid API token with its organization."""
+
+    token: ApiToken
+    organization: Organization
+
+
+_WORKER = PreparedQuery(WorkerRow, "JOIN workers_pool pool ON pool.id = t.pool_id WHERE t.digest = %s")
 _TOKEN = PreparedQuery(
-    ApiToken,
+    ApiTokenRow,
     "JOIN runtime_jobs_organization organization ON organization.id = t.organization_id WHERE t.digest = %s"
     " AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())",
-    joined={"organization": Organization},
 )
 refusals = FailedAuthThrottle()
 
@@ -60,11 +74,12 @@ class BearerToken(BaseAuthentication):
 def _principal_of(token: str) -> ClientPrincipal | WorkerPrincipal | None:
     if token.startswith(API_PREFIX):
         found = _TOKEN.first(digest_of(token))
-        return None if found is None else client_of_token(found)
-    worker = _WORKER.first(digest_of(token))
-    if worker is None or worker.state == WorkerState.REVOKED:
+        return None if found is None else client_of_token(found.token)
+    row = _WORKER.first(digest_of(token))
+    if row is None or row.worker.state == WorkerState.REVOKED:
         return None
-    if worker.last_seen_at is None or worker.last_seen_at < vars(worker)["at"] - SEEN_EVERY:  # most need not even ask
+    worker = row.worker
+    if worker.last_seen_at is None or worker.last_seen_at < row.now - SEEN_EVERY:  # most need not even ask
         touch_last_seen(worker)
     return WorkerPrincipal(worker)
 

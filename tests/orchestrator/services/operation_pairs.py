@@ -166,8 +166,8 @@ def ring(monkeypatch: Any) -> Iterator[Ring]:
         made.gate.pass_through()
         return found
 
-    def taken(given: Any, *, most: int) -> Any:
-        found = take_next(given, most=most)
+    def taken(given: Any, *, limit: int) -> Any:
+        found = take_next(given, limit=limit)
         made.gate.pass_through()
         return found
 

@@ -60,7 +60,7 @@ def waits_for_a_lock() -> bool:
 @pytest.fixture
 def claim_in_progress(monkeypatch) -> Iterator[Callable[[int], tuple[Session, threading.Event]]]:
     """Start a claim of so many jobs that stops after it took them, before it reads the time; the event continues it."""
-    taken, go_on, original = threading.Event(), threading.Event(), claims._jobs
+    taken, go_on, original = threading.Event(), threading.Event(), claims._read_claimed
 
     def stopped(ids: list[int]) -> object:
         taken.set()
@@ -69,10 +69,10 @@ def claim_in_progress(monkeypatch) -> Iterator[Callable[[int], tuple[Session, th
 
     def begin(most: int) -> tuple[Session, threading.Event]:
         worker = WorkerFactory()
-        monkeypatch.setattr(claims, "_jobs", stopped)
+        monkeypatch.setattr(claims, "_read_claimed", stopped)
         session = Session(lambda: services.claim_many(worker=worker, offer=offer(worker), limit=most))
         assert taken.wait(60)
-        monkeypatch.setattr(claims, "_jobs", original)
+        monkeypatch.setattr(claims, "_read_claimed", original)
         return session, go_on
 
     yield begin

@@ -274,7 +274,7 @@ def test_an_addresss_limit_waits_for_the_claims_that_are_under_way():
     unclaimed = ProjectFactory(organization=OrganizationFactory(slug="unclaimed", plan=plan))
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            assert claim_jobs(offer(worker))[0]
+            assert claim_jobs(offer(worker)).jobs
             coming = pool.submit(lambda: [submitted(unclaimed), connection.close()])
             wait_until(somebody_waits)
             transaction.set_rollback(True)
@@ -316,7 +316,8 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
     assert Lane.objects.filter(blocked_by__isnull=False).exists()
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(), connection.cursor() as cursor:
-            [job], taken = claim_jobs(offer(worker))
+            taken = claim_jobs(offer(worker))
+            [job] = taken.jobs
             resuming = pool.submit(
                 lambda: [services.resume(subject=paused, actor=OPERATOR, reason="test"), connection.close()]
             )
