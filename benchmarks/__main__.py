@@ -1,5 +1,8 @@
-"""`make bench`: everything in one go, on one machine and one PostgreSQL. Prints a table and, as its last line, the
-figures as JSON. QUICK=1 for the quick form; ONLY="claims limits" for some of the scenes."""
+"""Runs all scenarios of `make bench` on one machine and one PostgreSQL.
+
+Prints a table and, as its last line, the figures as JSON. QUICK=1 for the quick form; ONLY="claims limits" for some of
+the scenarios.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ SCENES = {
     "profile": "profiling",
     "flatness": "flatness",
 }
-UNAUDITED = frozenset({"flatness"})  # its million jobs have no trail
+UNAUDITED = frozenset({"flatness"})  # its million jobs have no event history
 # What the last line has, null where it could not be measured.
 PROMISED = (
     *("lifecycles_per_s", "lifecycles_vs_prefect", "bulk_lifecycles_per_s", "bulk_vs_procrastinate"),
@@ -70,7 +73,7 @@ def _install(place: benchmarks_environment.Stage) -> None:
 
 
 def _play(name: str, place: benchmarks_environment.Stage, sizes: Sizes, found: dict[str, Any]) -> None:
-    """One scene on an empty database; what goes wrong in it is told, and the others go on."""
+    """Run one scenario on an empty database. A failure is reported, and the next scenario runs."""
     began = time.monotonic()
     try:
         place.emptied()

@@ -35,7 +35,7 @@ VICTIM, HEADS, READERS, VISITORS, SENDERS = (f"127.0.0.{number}" for number in (
 Answers = Counter[str]
 
 
-class Target:
+class AbuseTarget:
     """The address of the server under test."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -65,7 +65,7 @@ def _status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/") else 0
 
 
-async def _half_sent_head(target: Target, seen: Answers) -> None:
+async def _half_sent_head(target: AbuseTarget, seen: Answers) -> None:
     reader, writer = await target.connect(HEADS)
     try:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
@@ -79,7 +79,7 @@ async def _half_sent_head(target: Target, seen: Answers) -> None:
         writer.close()
 
 
-async def _follower(target: Target, seen: Answers, token: str, job_id: str) -> None:
+async def _follower(target: AbuseTarget, seen: Answers, token: str, job_id: str) -> None:
     """Follow a log without reading what comes after the status."""
     reader, writer = await target.connect(READERS)
     try:
@@ -91,7 +91,7 @@ async def _follower(target: Target, seen: Answers, token: str, job_id: str) -> N
         writer.close()
 
 
-async def _login(target: Target, seen: Answers) -> None:
+async def _login(target: AbuseTarget, seen: Answers) -> None:
     _, page = await target.request(VISITORS, "GET /admin/login/ HTTP/1.1")
     csrf = page.partition(b"csrftoken=")[2].partition(b";")[0].decode()
     form = f"csrfmiddlewaretoken={csrf}&username=admin&password=wrong".encode()
@@ -100,7 +100,7 @@ async def _login(target: Target, seen: Answers) -> None:
     seen[f"login {status}"] += 1
 
 
-async def _slow_body(target: Target, seen: Answers) -> None:
+async def _slow_body(target: AbuseTarget, seen: Answers) -> None:
     reader, writer = await target.connect(SENDERS)
     try:
         framing = "Content-Type: application/json\r\nContent-Length: 500"
@@ -126,7 +126,9 @@ async def _again(act: Callable[[], Awaitable[None]], until: float, seen: Answers
         await asyncio.sleep(min(RETRY_SECONDS, max(0.0, until - time.monotonic())))
 
 
-async def _probe(target: Target, head: str, body: Callable[[], bytes], expected: int, until: float) -> dict[str, Any]:
+async def _probe(
+    target: AbuseTarget, head: str, body: Callable[[], bytes], expected: int, until: float
+) -> dict[str, Any]:
     """Call as the tenant does, five times a second at most."""
     times, failures = [], Answers()
     while time.monotonic() < until:
@@ -172,7 +174,7 @@ async def _sample(pids: list[int], until: float) -> dict[str, int]:
     return dict(peak)
 
 
-async def crowd(target: Target, seconds: float, *, reader: str, job_id: str) -> Answers:
+async def crowd(target: AbuseTarget, seconds: float, *, reader: str, job_id: str) -> Answers:
     """Abuse the server for some seconds.
 
     Args:
@@ -195,7 +197,7 @@ async def crowd(target: Target, seconds: float, *, reader: str, job_id: str) -> 
     return seen
 
 
-async def measure(target: Target, pids: list[int], seconds: float, *, victim: str, body: bytes) -> dict[str, Any]:
+async def measure(target: AbuseTarget, pids: list[int], seconds: float, *, victim: str, body: bytes) -> dict[str, Any]:
     """Probe the server as the tenant `victim` does, and watch its processes.
 
     Args:
@@ -238,7 +240,7 @@ def _running_job_with_log(org_slug: str, pool: str) -> str:
 def main() -> int:
     if sys.argv[1:2] == ["crowd"]:
         host, port, seconds, reader, job_id = sys.argv[2:]
-        answers = asyncio.run(crowd(Target(host, int(port)), float(seconds), reader=reader, job_id=job_id))
+        answers = asyncio.run(crowd(AbuseTarget(host, int(port)), float(seconds), reader=reader, job_id=job_id))
         sys.stdout.write(json.dumps(dict(sorted(answers.items()))))
         return 0
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_SECONDS
@@ -250,7 +252,7 @@ def main() -> int:
     job_id = _running_job_with_log("reader", "abuse")
     probes = {"victim": settled.tokens["victim"], "body": json.dumps(tenants.body("victim")).encode()}
     with clock(place), serving(place, "asgi-1") as server:
-        target = Target(server.address.host, server.address.port)
+        target = AbuseTarget(server.address.host, server.address.port)
         found = {"in_peace": asyncio.run(measure(target, server.pids, 5, **probes)), "before": _usage(server.pids)}
         # In a process of its own: 2,640 clients in the interpreter of the probes would delay what those measure.
         command = [sys.executable, "-m", "benchmarks.abuse", "crowd", target.host, str(target.port), str(seconds)]

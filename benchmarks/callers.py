@@ -1,5 +1,7 @@
-"""A tenant and a worker as clients of the native API. Each call is timed; an answer that was not expected is counted
-and ends the round that it was part of."""
+"""Clients of the native API: a tenant and a worker.
+
+Each call is timed. An unexpected response is counted and ends the round to which it belongs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from benchmarks.histogram import Tally
 from benchmarks.wire import Connection, Gone
 
 COMPLETED = {"result": {"status": "succeeded", "exit_code": 0}}
-PATIENCE = 60.0  # seconds that a caller who insists goes on without an answer
+PATIENCE = 60.0  # seconds for which a caller that insists repeats a request without a response
 
 
 class Unexpected(Exception):
@@ -19,7 +21,7 @@ class Unexpected(Exception):
 
 
 class Caller:
-    """`insists`: send a request again, under the same key, until somebody answers."""
+    """`insists`: send a request again, under the same key, until it is answered."""
 
     def __init__(self, host: str, port: int, token: str, tally: Tally, *, insists: bool = False) -> None:
         self.connection = Connection(host, port)
@@ -48,7 +50,7 @@ class Caller:
             await asyncio.sleep(0.05)
 
 
-class Tenant(Caller):
+class TenantCaller(Caller):
     async def submit(self, body: dict[str, Any], key: str = "") -> str:
         _, job = await self.call("submit", "/v1/jobs", body, (201,), key)
         return job["job_id"]
@@ -58,7 +60,7 @@ class Tenant(Caller):
         return [result["body"]["job_id"] for result in _good(answer["results"], 201, self.tally)]
 
 
-class Worker(Caller):
+class WorkerCaller(Caller):
     """One process of a registered worker."""
 
     def __init__(self, worker: tuple[str, str], host: str, port: int, tally: Tally, **options: Any) -> None:

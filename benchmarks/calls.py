@@ -1,4 +1,4 @@
-"""What one call of each kind costs the server's process, without a network: `python -m benchmarks.calls`.
+"""Measures what one call of each kind costs the server's process, without a network: `python -m benchmarks.calls`.
 
 The application is called within this process, one call at a time, so `process_time` is the processor's time of Python
 alone: neither clients nor PostgreSQL are in it, and neighbours on the machine count little."""

@@ -1,5 +1,7 @@
-"""Claims a second over HTTP, beside the same SQL from pgbench: what the program before the database costs. Measured in
-turns, so that a machine that grows slower does so for all."""
+"""Measures claims a second over HTTP, beside the same SQL from pgbench: the cost of the program before the database.
+
+Both are measured in turns, so that a machine that becomes slower does so for both.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 from benchmarks import pgbench, servers, tenants
 from benchmarks.environment import Stage
 from benchmarks.lifecycles import libraries
-from benchmarks.load import Plan, loaded
+from benchmarks.load import LoadPlan, loaded
 from benchmarks.peers_runner import ratio
 from benchmarks.sizes import Sizes
 from orchestrator import services
@@ -23,8 +25,10 @@ OF_SQL = 3  # pgbench wants so many times the jobs
 
 
 def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
-    """`claims_vs_pgbench` of one job a call, `bulk_claims_vs_pgbench` of several a call against the same denominator;
-    and the three rates."""
+    """Return the three rates and their ratios.
+
+    `claims_vs_pgbench` is of one job a call, `bulk_claims_vs_pgbench` of several, against the same rate of pgbench.
+    """
     layout = before.get("layout", "asgi-1")
     crews = {pool: tenants.settled(pool, organizations=[], workers=WORKERS) for pool in ("pgbench", "single", "bulk")}
     rates: dict[str, list[float | None]] = {pool: [] for pool in crews}
@@ -59,7 +63,7 @@ def _over_http(stage: Stage, sizes: Sizes, layout: str, crew: tenants.Tenants, f
     tenants.fill(crew.pool, crew.pool, int(sizes.filled * (sizes.warmup + sizes.claim_seconds)))
     with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server:
         told = loaded(
-            Plan(
+            LoadPlan(
                 flow,
                 server.address.host,
                 server.address.port,
@@ -75,6 +79,6 @@ def _over_http(stage: Stage, sizes: Sizes, layout: str, crew: tenants.Tenants, f
 
 
 def _verb(crew: tenants.Tenants) -> Callable[[], Any]:
-    """A claim by the last worker, which nobody else is."""
+    """Claim as the last worker, which no other caller uses."""
     worker = Worker.objects.select_related("pool").get(worker_id=crew.workers[-1][0])
     return lambda: services.claim(worker=worker, offer=offer(worker, job_types=("steps",)), acknowledge=True)

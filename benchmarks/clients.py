@@ -1,4 +1,4 @@
-"""What one client does again and again until the time is over. `load` runs many of them in one process."""
+"""Flows that one client repeats until the time is over. `load` runs many of them in one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any
 
-from benchmarks.callers import COMPLETED, Tenant, Unexpected, Worker
+from benchmarks.callers import COMPLETED, TenantCaller, Unexpected, WorkerCaller
 from benchmarks.histogram import Tally
 
 IDLE = 0.02  # seconds that a worker without work waits before it asks again
@@ -18,21 +18,21 @@ LEASES = 64  # of one claim
 
 
 @dataclass
-class Client:
+class LoadClient:
     """One tenant with one worker at hand; those that only claim have several, so that none gets full."""
 
     number: int
-    tenant: Tenant
-    workers: list[Worker]
+    tenant: TenantCaller
+    workers: list[WorkerCaller]
     bodies: list[dict[str, Any]]
     tally: Tally
 
     @property
-    def worker(self) -> Worker:
+    def worker(self) -> WorkerCaller:
         return self.workers[0]
 
 
-async def lifecycles(client: Client) -> None:
+async def lifecycles(client: LoadClient) -> None:
     """Submit, claim, acknowledge, heartbeat, complete: five calls, each of them a commit."""
     for body in _until_over(client, cycle(client.bodies)):
         await client.tenant.submit(body)
@@ -44,7 +44,7 @@ async def lifecycles(client: Client) -> None:
         client.tally.add()
 
 
-async def many(client: Client) -> None:
+async def many(client: LoadClient) -> None:
     """The same in calls for many: eight calls for 256 jobs, as many as a worker may hold. What was begun is ended."""
     worker = client.worker
     for body in _until_over(client, cycle(client.bodies)):
@@ -59,7 +59,7 @@ async def many(client: Client) -> None:
         client.tally.add(await worker.say_many("complete", held, COMPLETED))
 
 
-async def claims(client: Client) -> None:
+async def claims(client: LoadClient) -> None:
     """Nothing but claims, one job each, by a worker after the other."""
     for worker in _until_over(client, cycle(client.workers)):
         if await worker.claim() is None:
@@ -69,7 +69,7 @@ async def claims(client: Client) -> None:
             client.tally.add()
 
 
-async def claims_many(client: Client) -> None:
+async def claims_many(client: LoadClient) -> None:
     """Nothing but claims of several jobs; a worker that is full gets nothing and the next one asks."""
     for worker in _until_over(client, cycle(client.workers)):
         leases = await worker.claim_many(LEASES)
@@ -77,9 +77,12 @@ async def claims_many(client: Client) -> None:
         client.tally.counts["empty"] += not leases
 
 
-async def drain(client: Client) -> None:
-    """Claim and complete until enough has ended. Notes of each tenant's last job the place in the order of claims and
-    the second in which it ended; when each claim was sent, and when its end was answered or nothing was found."""
+async def drain(client: LoadClient) -> None:
+    """Claim and complete until enough has ended.
+
+    Records for each tenant's last job its position in the order of claims and the second in which it ended; when each
+    claim was sent, and when its end was answered or nothing was found.
+    """
     counts, facts = client.tally.counts, client.tally.facts
     facts.setdefault("began", time.time())
     while not _drained(client.tally):
@@ -107,13 +110,13 @@ def _drained(tally: Tally) -> bool:
     return enough or tally.done >= tally.facts["jobs"] or tally.is_over
 
 
-async def insisting(client: Client) -> None:
+async def insisting(client: LoadClient) -> None:
     """Lifecycles whose every call is sent again under its key until it is answered, as a careful client does."""
     for number, body in zip(_until_over(client, count()), cycle(client.bodies), strict=False):
         await insisted_lifecycle(client, body, f"{client.number}-{number}")
 
 
-async def insisted_lifecycle(client: Client, body: dict[str, Any], key: str) -> None:
+async def insisted_lifecycle(client: LoadClient, body: dict[str, Any], key: str) -> None:
     client.tally.facts.setdefault("submitted", []).append(await client.tenant.submit(body, f"submit-{key}"))
     lease = await _insisted(client, key)
     if lease is None:
@@ -123,7 +126,7 @@ async def insisted_lifecycle(client: Client, body: dict[str, Any], key: str) -> 
     client.tally.add()
 
 
-async def _insisted(client: Client, key: str = "") -> dict[str, Any] | None:
+async def _insisted(client: LoadClient, key: str = "") -> dict[str, Any] | None:
     """A lease, asked for until there is one: as many jobs as clients wait, and another may have had ours."""
     for tried in count():
         if client.tally.is_over:
@@ -136,20 +139,20 @@ async def _insisted(client: Client, key: str = "") -> dict[str, Any] | None:
     raise AssertionError  # the loop returns
 
 
-def _until_over(client: Client, things: Iterator[Any]) -> Iterator[Any]:
+def _until_over(client: LoadClient, things: Iterator[Any]) -> Iterator[Any]:
     for thing in things:
         if client.tally.is_over:
             return
         yield thing
 
 
-FLOWS: dict[str, Callable[[Client], Awaitable[None]]] = {
+FLOWS: dict[str, Callable[[LoadClient], Awaitable[None]]] = {
     flow.__name__: flow for flow in (lifecycles, many, claims, claims_many, drain, insisting)
 }
 
 
-async def run(flow: str, client: Client) -> None:
-    """Again after what nobody expected, which the tally tells, until the time is over."""
+async def run(flow: str, client: LoadClient) -> None:
+    """Repeat the flow after unexpected responses, which the tally counts, until the time is over."""
     while True:
         try:
             await FLOWS[flow](client)

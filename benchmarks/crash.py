@@ -1,5 +1,8 @@
-"""The server is killed, all its processes at once, twice while clients work; they insist on an answer, as careful
-clients do. Nothing that was acknowledged may be lost, and the audit has to be empty afterwards."""
+"""Kills all processes of the server twice while clients work.
+
+The clients repeat their requests until answered. Nothing that was acknowledged may be lost, and the audit has to be
+empty afterwards.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from benchmarks import servers, tenants
 from benchmarks.environment import Stage
-from benchmarks.load import Plan, begun, loaded
+from benchmarks.load import LoadPlan, begun, loaded
 from benchmarks.sizes import Sizes
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
@@ -35,8 +38,8 @@ def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, An
     return {"killed": _told(told)}
 
 
-def _plan(server: servers.Serving, crew: tenants.Tenants, flow: str, seconds: float, jobs: int = 0) -> Plan:
-    return Plan(
+def _plan(server: servers.Serving, crew: tenants.Tenants, flow: str, seconds: float, jobs: int = 0) -> LoadPlan:
+    return LoadPlan(
         flow,
         server.address.host,
         server.address.port,

@@ -1,5 +1,7 @@
-"""The one PostgreSQL of a run, with fsync on, and a database on it for us and for each peer. Nothing here imports a
-model, so that it can be loaded before the settings are."""
+"""Provides the one PostgreSQL of a run, with fsync on, and a database for the product and for each peer.
+
+Nothing here imports a model, so that it can be loaded before the settings are.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ class Stage:
         kept = {"django_migrations", "django_content_type", "auth_permission"}
         tables = sorted(set(connection.introspection.django_table_names(only_existing=True)) - kept)
         with connection.cursor() as cursor:
-            cursor.execute("SET orchestrator.maintenance = 'truncate'")  # else the trail's guard refuses
+            cursor.execute("SET orchestrator.maintenance = 'truncate'")  # its trigger refuses all else
             cursor.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE")
 
     def deadlocks(self) -> int:

@@ -1,7 +1,9 @@
-"""One tenant with very many jobs, some of which ran already, and nine with ten that come after it. Every job takes a
-quarter of a second. Under the fair policy the nine end as if they were alone; under strict FIFO they wait for all that
-came before them. Told in seconds, and by the place of their last job in the order of claims, which no other load on the
-machine can change: of ten equal shares it is 100 where nine alone have 90."""
+"""Measures nine tenants with ten jobs each beside one with very many, some of which ran already.
+
+Every job takes a quarter of a second. Under the fair policy the nine end as if they were alone; under strict FIFO they
+wait for all earlier jobs. The figures are seconds, and the position of their last job in the order of claims, which no
+other load on the machine can change: of ten equal shares it is 100 where nine alone have 90.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 from benchmarks import servers, tenants
 from benchmarks.environment import Stage
 from benchmarks.lifecycles import libraries
-from benchmarks.load import Plan, loaded
+from benchmarks.load import LoadPlan, loaded
 from benchmarks.sizes import Sizes
 
 NINE = {f"small-{number}": 10 for number in range(9)}
@@ -22,8 +24,11 @@ WITHIN = 120.0
 
 
 def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
-    """`fairness`: for each scene `place` of the nine's last claim, `seconds` until they had all ended (None: they had
-    not after ten times the claims); and both as multiples of the nine alone under the fair policy."""
+    """Return `fairness`, for each scenario and as multiples of the nine alone under the fair policy.
+
+    `place` is the position of the nine's last claim, `seconds` the time until they had all ended (None: they had not
+    after ten times the claims).
+    """
     layout = before.get("layout", "asgi-1")
     alone = _scene(stage, layout, "alone", policy="fair", crowd=0)
     fair = _scene(stage, layout, "fair", policy="fair", crowd=sizes.crowd)
@@ -52,12 +57,14 @@ def _scene(stage: Stage, layout: str, pool: str, *, policy: str, crowd: int) -> 
     with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server:
         host, port = server.address.host, server.address.port
         if crowd:
-            loaded(Plan("drain", host, port, WORKERS, seconds=WITHIN, workers=crew.workers, jobs=HEAD_START))
+            loaded(LoadPlan("drain", host, port, WORKERS, seconds=WITHIN, workers=crew.workers, jobs=HEAD_START))
         for org, jobs in NINE.items():
             tenants.fill(org, pool, jobs)
         enough = sum(NINE.values()) * SEEN_ENOUGH
         return _told(
-            loaded(Plan("drain", host, port, WORKERS, WITHIN, workers=crew.workers, jobs=enough, until=NINE, held=HELD))
+            loaded(
+                LoadPlan("drain", host, port, WORKERS, WITHIN, workers=crew.workers, jobs=enough, until=NINE, held=HELD)
+            )
         )
 
 

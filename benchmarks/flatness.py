@@ -1,8 +1,9 @@
-"""What a claim costs with little and with much that waits: up to 1,000,000 jobs, 10,000 lanes, and 100,000 jobs of a
-full tenant ahead.
+"""Measures a claim with few and with many waiting jobs.
 
-Each figure is the median of claims through the verb, in this process. At every size the small scene is measured in
-turns with the large one, so that a machine that grows slower does so for both sides."""
+Up to 1,000,000 jobs, 10,000 lanes, and 100,000 jobs of a full tenant ahead. Each figure is the median of claims through
+the operation, in this process. At every size the small scenario is measured in turns with the large one, so that a
+machine that becomes slower does so for both.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Scene:
 
     def grow(self, jobs: int) -> None:
         """To so many jobs in its first lane."""
-        tenants.fill(f"{self.name}-0", self.name, jobs - self.jobs, trail=False)
+        tenants.fill(f"{self.name}-0", self.name, jobs - self.jobs, events=False)
         self.jobs, self.lanes = jobs, max(1, self.lanes)
 
     def widen(self, lanes: int) -> None:
@@ -73,8 +74,10 @@ class Point:
 
 
 def measure(_stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
-    """`flat_jobs`, `flat_lanes`, `blocked_ahead`: the largest against the small, 1.0 is flat. `flatness`: points.
-    `lists`: pages while all those jobs are there."""
+    """Return `flat_jobs`, `flat_lanes` and `blocked_ahead`: the largest against the small, 1.0 is flat.
+
+    `flatness` has the points, `lists` the pages while all those jobs exist.
+    """
     curves = {"flat_jobs": _backlog(sizes), "flat_lanes": _lanes(sizes), "blocked_ahead": _blocked(sizes)}
     pictures = {
         "claim-cost-backlog": plot.Chart("A claim's cost, by the jobs that wait", "jobs", curves["flat_jobs"]),
@@ -114,7 +117,7 @@ def _blocked(sizes: Sizes) -> list[Point]:
     small, large = Scene("free"), Scene("behind")
     small.grow(SMALL)
     blocked = max(1, int(BLOCKED * sizes.scale))
-    tenants.fill("full", large.name, blocked, trail=False)
+    tenants.fill("full", large.name, blocked, events=False)
     tenants.limited("full", 0)
     large.grow(SMALL)
     return [_compared(small, large, blocked, sizes.samples)]

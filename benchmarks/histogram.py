@@ -1,5 +1,4 @@
-"""What a load has seen: how much was done within the time that counts, how long each call took, and what nobody
-expected."""
+"""Counts what a load has done within the time that counts, the time of each call, and unexpected responses."""
 
 from __future__ import annotations
 
@@ -11,8 +10,11 @@ from typing import Any
 
 @dataclass
 class Tally:
-    """Counts between `begins` and `ends` (of time.monotonic). `done` and `counts` are what the load makes of it.
-    `finishes`: what was begun before the end counts too, with the time that it took: for few and large steps."""
+    """Counts between `begins` and `ends` (of time.monotonic).
+
+    `done` and `counts` are filled by the load. `finishes`: steps begun before the end count too, with their whole
+    time: for few and large steps.
+    """
 
     begins: float
     ends: float

@@ -1,5 +1,8 @@
-"""Did a job wait while a worker had nothing and no limit held the job? Leases are laid over each other afterwards, and
-beside them the claims that found nothing. All moments are seconds of this machine's clock, PostgreSQL's too."""
+"""Finds jobs that waited while a worker had nothing and no limit applied.
+
+Leases are compared afterwards with the claims that found nothing. All times are seconds of this machine's clock,
+PostgreSQL's too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Held:
-    """A lease: when the claim that got it was sent, when it began, and when its holder had heard that it is over."""
+    """A lease: when the claim that got it was sent, when it began, and when its holder knew of its end."""
 
     asked: float
     begin: float
@@ -23,18 +26,20 @@ class Held:
 
 
 @dataclass
-class Room:
-    """Of one tenant. `free`: when it had room and jobs without a break, and nobody was on the way to them. `waits`:
-    seconds from when there was room, or from the claim before, to the next claim; all workers may have had others' jobs
-    meanwhile."""
+class FreeIntervals:
+    """Intervals of one tenant.
+
+    `free`: it had a free slot and jobs without a break, and no claim was on the way to them. `waits`: seconds from the
+    free slot, or from the claim before, to the next claim; all workers may have run others' jobs meanwhile.
+    """
 
     free: list[Span] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
 
 
-def room_of(most: int, leases: Sequence[Held], begins: float) -> Room:
+def room_of(most: int, leases: Sequence[Held], begins: float) -> FreeIntervals:
     """All but the last had jobs behind them."""
-    room, held, free_from, claimed = Room(), 0, begins, begins
+    room, held, free_from, claimed = FreeIntervals(), 0, begins, begins
     for at, change, asked in sorted([(o.begin, 1, o.asked) for o in leases] + [(o.end, -1, o.end) for o in leases]):
         if change == 1 and held < most:
             room.waits.append(at - max(free_from, claimed))
@@ -51,14 +56,17 @@ def room_of(most: int, leases: Sequence[Held], begins: float) -> Room:
 
 
 def unused(limits: Mapping[str, int], leases: Mapping[str, Sequence[Held]], told: dict[str, Any]) -> dict[str, Any]:
-    """`waits`: of all tenants, spread. `missed`: claims that were sent and answered with nothing while one and the same
-    tenant had room and jobs from before until after. `told`: what the load noted."""
+    """Return `waits` of all tenants as a distribution, and `missed`.
+
+    `missed` counts claims that found nothing while one and the same tenant had a free slot and jobs from before until
+    after. `told`: what the load recorded.
+    """
     rooms = [room_of(limits[org], held, told["began"]) for org, held in leases.items()]
     missed = sum(1 for empty in told["empties"] if any(_covers(room.free, empty) for room in rooms))
     return {"waits": spread(list(_all(rooms))), "empty": len(told["empties"]), "missed": missed}
 
 
-def _all(rooms: Iterable[Room]) -> Iterator[float]:
+def _all(rooms: Iterable[FreeIntervals]) -> Iterator[float]:
     for room in rooms:
         yield from room.waits
 

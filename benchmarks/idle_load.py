@@ -1,5 +1,4 @@
-"""What a worker that waits gets and costs: how long from a submit until it holds the lease, with few that wait; and
-thousands of long polls on one process."""
+"""Measures waiting claims: the time from a submit to its lease with few of them, and the cost of thousands."""
 
 from __future__ import annotations
 
@@ -13,8 +12,10 @@ FEW = 16
 
 
 def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
-    """`latency_ms` (p50, p99, max) on an idle system, `submit_ms` of it the submit alone; `idle_polls`: what so many
-    cost, and the latency among them."""
+    """Return `latency_ms` (p50, p99, max) on an idle system, `submit_ms` of it the submit alone, and `idle_polls`.
+
+    `idle_polls`: what so many long polls cost, and the latency among them.
+    """
     few = waiting.measure(database_url=stage.url(), waiters=FEW, jobs=sizes.latencies, idle_seconds=1)
     stage.emptied()
     many = waiting.measure(database_url=stage.url(), waiters=sizes.polls, jobs=sizes.latencies // 4)

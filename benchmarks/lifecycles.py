@@ -1,5 +1,8 @@
-"""Whole lifecycles a second over HTTP, every step of them durable: single calls in each layout of the server, and calls
-for many in the best of them. The clock runs, as it does beside every server."""
+"""Measures whole lifecycles a second over HTTP, every step of them durable.
+
+Single calls in each layout of the server, and batch calls in the best of them. The scheduler process runs, as it does
+beside every server.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from benchmarks import processors, servers, tenants
 from benchmarks.environment import Stage
-from benchmarks.load import Plan, begun
+from benchmarks.load import LoadPlan, begun
 from benchmarks.peers import environment
 from benchmarks.sizes import Sizes
 
@@ -29,8 +32,10 @@ def measure(stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, An
 
 
 def _played(stage: Stage, sizes: Sizes, crew: tenants.Tenants, layout: str, flow: str) -> dict[str, Any]:
-    """The tally, and `processor_ms`: what a lifecycle takes of a core in the server and in PostgreSQL. Other work on
-    the machine makes a rate lower, and that hardly higher."""
+    """Return the tally, and `processor_ms`: what a lifecycle takes of a core in the server and in PostgreSQL.
+
+    Other work on the machine lowers a rate, and hardly changes that.
+    """
     with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server, servers.clock(stage):
         load = begun(_plan(server, sizes, crew, flow))
         time.sleep(sizes.warmup + sizes.seconds / 4)  # all connections are open
@@ -42,8 +47,8 @@ def _played(stage: Stage, sizes: Sizes, crew: tenants.Tenants, layout: str, flow
     return told | {"processors": busy, "processor_ms": each}
 
 
-def _plan(server: servers.Serving, sizes: Sizes, crew: tenants.Tenants, flow: str) -> Plan:
-    return Plan(
+def _plan(server: servers.Serving, sizes: Sizes, crew: tenants.Tenants, flow: str) -> LoadPlan:
+    return LoadPlan(
         flow,
         server.address.host,
         server.address.port,

@@ -1,6 +1,8 @@
-"""Do limits hold? Sixty-four workers claim from tenants that may run 1 or 7 jobs at once, more than there are places,
-while a sampler counts. Afterwards the leases of all jobs are laid over each other, and the claims that found nothing
-beside them: what no sampler could miss."""
+"""Checks that limits hold under sixty-four workers.
+
+The tenants may run 1 or 7 jobs at once, more than there are slots. A sampler counts meanwhile. Afterwards the leases of
+all jobs are compared for overlap, which no sampler could miss, and so are the claims that found nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from benchmarks import servers, tenants
 from benchmarks.environment import Stage
 from benchmarks.idle_claims import Held, unused
 from benchmarks.lifecycles import libraries
-from benchmarks.load import Plan, loaded
+from benchmarks.load import LoadPlan, loaded
 from benchmarks.sizes import Sizes
 from leases.states import OPEN
 
@@ -32,7 +34,7 @@ AT_ONCE = """SELECT org_slug, max(at_once) FROM (
           FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid)
          UNION ALL
         SELECT j.org_slug, l.completed_at, -1 FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid)
-         WHERE l.completed_at IS NOT NULL) moments) counted GROUP BY 1"""
+         WHERE l.completed_at IS NOT NULL) times) counted GROUP BY 1"""
 LEASES = """SELECT j.org_slug, l.job_ulid,
                    extract(epoch FROM l.leased_at)::float, extract(epoch FROM l.completed_at)::float
               FROM runtime_worker_leases l JOIN runtime_jobs j USING (job_ulid) ORDER BY l.id"""
@@ -87,7 +89,7 @@ def _drained(
         servers.clock(stage),
         _sampled(stage) as sampler,
     ):
-        plan = Plan(
+        plan = LoadPlan(
             "drain",
             server.address.host,
             server.address.port,
@@ -117,7 +119,7 @@ def _highest(stage: Stage) -> dict[str, int]:
 
 
 def _leases(stage: Stage, facts: dict[str, Any]) -> dict[str, list[Held]]:
-    """Of each tenant; a lease is over when its holder heard so, and never if it did not."""
+    """Return the leases of each tenant; a lease ends when its holder received the response, if it did."""
     asked, ends = facts["asked"], facts["ends"]
     found: dict[str, list[Held]] = {}
     with stage.superuser() as connection:

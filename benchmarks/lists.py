@@ -1,5 +1,4 @@
-"""How long the first page of a list takes while very many jobs are there: the API's and the admin's, through Django's
-own handling of a request, in this process."""
+"""Measures the first pages of lists among very many jobs: the API's and the admin's, in this process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Clients in a process of their own: `python -m benchmarks.load`, a plan as JSON on its input, its tally as the one
-line of its output. Start one with `begun`."""
+"""Clients in a process of their own: `python -m benchmarks.load`.
+
+The input is a plan as JSON, the output one line with its tally. Start one with `begun`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.callers import Tenant, Worker
-from benchmarks.clients import Client, run
+from benchmarks.callers import TenantCaller, WorkerCaller
+from benchmarks.clients import LoadClient, run
 from benchmarks.histogram import Tally
 from config.paths import BASE_DIR
 
@@ -22,14 +24,16 @@ GRACE = 90.0  # seconds that a load may take beyond its time: what was begun is 
 
 
 class LoadFailed(Exception):
-    """The clients ended without a tally; `str()` has their last words."""
+    """Raised when the clients ended without a tally; `str()` has the last line of their output."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """`flow` of `benchmarks.clients`, by so many `clients`; they share out `workers` (id, token). `token` and `bodies`:
-    of the tenant that submits. `jobs`: how many a drain shall end at most; `until`: of which tenants how
-    many are enough; `held`: seconds that a worker keeps each."""
+class LoadPlan:
+    """The work of a load: `flow` of `benchmarks.clients`, by so many `clients`.
+
+    They share out `workers` (id, token). `token` and `bodies` belong to the tenant that submits. `jobs`: how many a
+    drain ends at most; `until`: of which tenants how many are enough; `held`: seconds that a worker keeps each.
+    """
 
     flow: str
     host: str
@@ -46,9 +50,9 @@ class Plan:
 
 
 class Load:
-    """A load that goes on. `tally` waits for its end."""
+    """A load that is under way. `tally` waits for its end."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LoadPlan) -> None:
         self.patience = plan.warmup + plan.seconds + GRACE
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "benchmarks.load"],
@@ -75,15 +79,15 @@ class Load:
         return json.loads(out.splitlines()[-1])
 
 
-def begun(plan: Plan) -> Load:
+def begun(plan: LoadPlan) -> Load:
     return Load(plan)
 
 
-def loaded(plan: Plan) -> dict[str, Any]:
+def loaded(plan: LoadPlan) -> dict[str, Any]:
     return Load(plan).tally()
 
 
-async def _play(plan: Plan) -> dict[str, Any]:
+async def _play(plan: LoadPlan) -> dict[str, Any]:
     tally = Tally.of(warmup=plan.warmup, seconds=plan.seconds, finishes=plan.flow == "many")
     if plan.jobs:
         tally.facts |= {"jobs": plan.jobs, "until": plan.until, "held": plan.held}
@@ -92,15 +96,15 @@ async def _play(plan: Plan) -> dict[str, Any]:
     return tally.told()
 
 
-def _client(plan: Plan, number: int, tally: Tally) -> Client:
+def _client(plan: LoadPlan, number: int, tally: Tally) -> LoadClient:
     insists = plan.flow == "insisting"
     workers = [
-        Worker((worker[0], worker[1]), plan.host, plan.port, tally, insists=insists)
+        WorkerCaller((worker[0], worker[1]), plan.host, plan.port, tally, insists=insists)
         for worker in plan.workers[number :: plan.clients]
     ]
-    tenant = Tenant(plan.host, plan.port, plan.token, tally, insists=insists)
-    return Client(number, tenant, workers, list(plan.bodies), tally)
+    tenant = TenantCaller(plan.host, plan.port, plan.token, tally, insists=insists)
+    return LoadClient(number, tenant, workers, list(plan.bodies), tally)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(uvloop.run(_play(Plan(**json.load(sys.stdin))))) + "\n")
+    sys.stdout.write(json.dumps(uvloop.run(_play(LoadPlan(**json.load(sys.stdin))))) + "\n")

@@ -1,5 +1,7 @@
-"""The peers, one after the other, each in processes of its own on a database of its own on the same PostgreSQL. What
-cannot be installed or started has no figures, and the reason is told."""
+"""Runs the peers one after the other, each in processes and on a database of its own on the same PostgreSQL.
+
+A peer that cannot be installed or started has no figures; the reason is reported.
+"""
 
 from __future__ import annotations
 

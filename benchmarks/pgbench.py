@@ -1,4 +1,4 @@
-"""The same SQL as a claim's, from pgbench: what PostgreSQL gives on this machine when no program stands before it.
+"""Measures the SQL of a claim from pgbench: the rate of PostgreSQL on this machine without a program before it.
 
 The script is a claim that was recorded, statement by statement. Only what differs from claim to claim is put in anew:
 the worker, the job that `claim_jobs_v1` returned, the ids of the lease and the events. So it stays the product's own
@@ -31,8 +31,10 @@ class PgbenchFailed(Exception):
 
 
 def recorded(claim: Callable[[], object], workers: int) -> list[str]:
-    """The lines of a script for pgbench in prepared mode: what `claim` does, for any of the first `workers`. The jobs
-    that wait have to be copies of one, all with the same trail; the first is claimed away, because it is none."""
+    """Record what `claim` sends as a script for pgbench in prepared mode, for any of the first `workers`.
+
+    The waiting jobs have to be copies of one, all with the same events; the first is claimed away, because it is none.
+    """
     claim()
     with CaptureQueriesContext(connection) as seen:
         claim()
@@ -89,7 +91,7 @@ def _numbers(code: str) -> str:
 
 
 def _text(prefix: str, content: str) -> str:
-    """A literal as it was, or as what moves and what stands between. pgbench would take a colon for a variable's."""
+    """Return a literal unchanged, or with its variable parts replaced. pgbench would take a colon for a variable."""
     kept = content if prefix else content.replace("\\", "\\\\")
     pieces = [kept]
     for pattern, name in MOVING:

@@ -1,4 +1,4 @@
-"""How much of the machine's processors each kind of process has: on two cores that says what limits a figure."""
+"""Measures how much of the machine's processors each kind of process uses: on two cores that limits a figure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Used:
-    """From when it is made until `told`: processors in use by each kind, 1.0 is one core. `machine`: by all there are,
-    strangers too."""
+    """Measures from its creation until `told`: processors in use by each kind, 1.0 is one core.
+
+    `machine`: by all processes, foreign ones included.
+    """
 
     def __init__(self, kinds: Mapping[str, Iterable[int]]) -> None:
         self.kinds = {name: list(pids) for name, pids in kinds.items()}

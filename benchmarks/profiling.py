@@ -1,6 +1,8 @@
-"""Where the time goes, of claims, of lifecycles and of lifecycles in calls for many: which processes have the
-processor, what the server's Python does while it runs (py-spy: who holds the interpreter's lock), and what PostgreSQL's
-functions take by its own count. Shares, not speeds: the profiler costs something too."""
+"""Profiles claims, lifecycles, and lifecycles by batch calls.
+
+Which processes use the processor, what the server's Python does (py-spy: who holds the interpreter's lock), and the
+time of PostgreSQL's functions by its own count. These are shares, not speeds: the profiler costs something too.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from typing import Any
 from benchmarks import processors, servers, tenants
 from benchmarks.environment import OURS, Stage
 from benchmarks.lifecycles import libraries
-from benchmarks.load import Plan, begun
+from benchmarks.load import LoadPlan, begun
 from benchmarks.peers import environment
 from benchmarks.sizes import Sizes
 
@@ -40,8 +42,11 @@ FUNCTIONS = """SELECT funcname, calls, round(total_time::numeric, 1)::float
 
 
 def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
-    """`profiles`, by flow: processors used by each kind of process, shares of the server's Python by owner and by
-    function, milliseconds by SQL function."""
+    """Return `profiles` by flow.
+
+    Processors used by each kind of process, shares of the server's Python by owner and by function, milliseconds by SQL
+    function.
+    """
     with stage.superuser() as connection:
         connection.execute(f"ALTER DATABASE {OURS} SET track_functions = 'all'")
     try:
@@ -70,7 +75,7 @@ def _seen(stage: Stage, sizes: Sizes, layout: str, flow: str) -> dict[str, Any]:
     return seen | _read(raw)
 
 
-def _plan(sizes: Sizes, flow: str) -> Plan:
+def _plan(sizes: Sizes, flow: str) -> LoadPlan:
     """By workers and tenants of its own. For claims enough waits; else the clients submit."""
     only_claims = flow == "claims"
     crew = tenants.settled(
@@ -78,7 +83,7 @@ def _plan(sizes: Sizes, flow: str) -> Plan:
     )
     if only_claims:
         tenants.fill(flow, crew.pool, int(sizes.filled * (sizes.seconds + 2)))
-    return Plan(
+    return LoadPlan(
         flow,
         "",
         0,
@@ -99,8 +104,11 @@ def _record(program: Path, pid: int, seconds: float, raw: Path) -> None:
 
 
 def _read(raw: Path) -> dict[str, Any]:
-    """`owners`: whose the innermost frame is. `within`: in which of our functions, and in which milestones of the
-    libraries, the time was spent, with all that they call; so these overlap."""
+    """Return shares of samples by owner and by function.
+
+    `owners`: whose the innermost frame is. `within`: in which of our functions, and in which milestones of the
+    libraries, the time was spent, with all that they call; so these overlap.
+    """
     owners: Counter[str] = Counter()
     within: Counter[str] = Counter()
     for row in raw.read_text().splitlines():

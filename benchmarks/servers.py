@@ -1,5 +1,4 @@
-"""Our server in each of the layouts that are compared, on a free port of the loopback, with the settings that an
-operator gets who changes none."""
+"""Starts our server in each of the compared layouts, on a free loopback port, with the default settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of everything: the full form, and the quick one that ends within five minutes on two cores."""
+"""Sizes of every scenario: the full form, and the quick one that ends within five minutes on two cores."""
 
 import os
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
-"""The figures as a table: ours, the peers' from the same run, and the aim. `python -m benchmarks.table results.json`
-prints it as markdown, and below it where the time went."""
+"""Prints the figures as a table: ours, the peers' from the same run, and the aim.
+
+`python -m benchmarks.table results.json` prints it as markdown, and below it where the time went.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,9 @@ def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:
             f" ({number(each.get('server'))} ms of a core each in the server, {number(each.get('PostgreSQL'))} in SQL)"
         )
         yield Row(f"lifecycles/s, single calls, {layout}", number(told["rate"]) + (spent if each else ""))
-    yield Row("lifecycles/s, calls for many", number(found.get("bulk_lifecycles_per_s")))
+    yield Row("lifecycles/s, batch calls", number(found.get("bulk_lifecycles_per_s")))
     yield _aimed(found, "lifecycles_vs_prefect", "single calls ÷ Prefect", "≥ 10", lambda value: value >= 10)
-    yield _aimed(found, "bulk_vs_procrastinate", "calls for many ÷ procrastinate", "≥ 3", lambda value: value >= 3)
+    yield _aimed(found, "bulk_vs_procrastinate", "batch calls ÷ procrastinate", "≥ 3", lambda value: value >= 3)
 
 
 def _peers(peers: dict[str, Any]) -> Iterator[Row]:
@@ -84,13 +86,15 @@ def _scheduling(found: dict[str, Any]) -> Iterator[Row]:
     claims = f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims"
     yield _aimed(found, "limits_exceeded", claims, "0", lambda value: value == 0)
     asked, room = (limits.get("calls") or {}).get("claim") or {}, limits.get("room") or {}
-    answered = f"a tenant with room and jobs went without a claim, p99, ms (answers took {number(asked.get('p99'))})"
+    answered = (
+        f"a tenant with free slots and jobs went without a claim, p99, ms (responses took {number(asked.get('p99'))})"
+    )
     yield Row(answered, number((room.get("waits") or {}).get("p99")))
-    empty = f"of {room.get('empty', 0):,} claims that found nothing, those with a job there and nobody on the way to it"
+    empty = f"of {room.get('empty', 0):,} claims that found nothing, those with a job there that no other claim took"
     yield _aimed(room, "missed", empty, "0", lambda value: value == 0)
     yield from _fairness(fairness)
     yield _aimed(killed, "lost", "lost jobs after kill -9 of the server under load", "0", lambda value: value == 0)
-    yield _aimed(found, "deadlocks", "deadlocks in all of it", "0", lambda value: value == 0)
+    yield _aimed(found, "deadlocks", "deadlocks in the whole run", "0", lambda value: value == 0)
     audit = found.get("audit")
     yield Row("audit", MISSING if audit is None else json.dumps(audit), "[]", None if audit is None else audit == [])
 
@@ -104,15 +108,15 @@ def _fairness(fairness: dict[str, Any]) -> Iterator[Row]:
                 fairness, "fair_seconds_vs_alone", f"{crowd}, their time ÷ alone", "≤ 1.1", lambda value: value <= 1.1
             )
         place = number(told["place"]) if told.get("place") else f"not within {number(told.get('claims'))}"
-        yield Row(f"{crowd}, place of their last claim (90 alone)", place if told else MISSING)
+        yield Row(f"{crowd}, position of their last claim (90 alone)", place if told else MISSING)
 
 
 def _waiting(found: dict[str, Any]) -> Iterator[Row]:
     latency = found.get("latency_ms") or {}
-    yield _aimed(latency, "p50", "submit → lease held by a waiting worker, p50, ms", "< 10", lambda value: value < 10)
-    yield _aimed(latency, "p99", "submit → lease held by a waiting worker, p99, ms", "< 30", lambda value: value < 30)
+    yield _aimed(latency, "p50", "submit → lease of a waiting worker, p50, ms", "< 10", lambda value: value < 10)
+    yield _aimed(latency, "p99", "submit → lease of a waiting worker, p99, ms", "< 30", lambda value: value < 30)
     submit = found.get("submit_ms") or {}
-    yield Row("the submit's own answer in that, p50, ms", number(submit.get("p50")))
+    yield Row("the response to the submit in that, p50, ms", number(submit.get("p50")))
     idle = found.get("idle_polls") or {}
     polls = f"{idle.get('waiters', 0):,} idle long polls on one process"
     yield Row(f"{polls}, MB (alone {number(idle.get('rss_mb_alone'))})", number(idle.get("rss_mb")))
@@ -153,11 +157,11 @@ def markdown(found: dict[str, Any]) -> str:
     return "\n".join([*head, *(f"| {row.figure} | {row.value} | {row.aim} | {verdict(row)} |" for row in rows(found))])
 
 
-FLOWS = {"claims": "claims of one job", "lifecycles": "lifecycles", "many": "lifecycles, calls for many"}
+FLOWS = {"claims": "claims of one job", "lifecycles": "lifecycles", "many": "lifecycles, batch calls"}
 
 
 def profile(found: dict[str, Any]) -> str:
-    """Where the time goes, as markdown, a column for each flow; nothing if nobody looked."""
+    """Return the profile as markdown, a column for each flow; an empty string without a profile."""
     seen = found.get("profiles")
     if not seen:
         return ""

@@ -1,5 +1,7 @@
-"""The tenants, workers and waiting jobs of a scene. Jobs are of type `steps` without a repository, so that nothing but
-the lifecycle is measured; no worker executes them."""
+"""Creates the tenants, workers and waiting jobs of a scenario.
+
+Jobs are of type `steps` without a repository, so that only the lifecycle is measured; no worker executes them.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from tests.factories import (
 from workers.models import Worker
 
 MOST_HELD = 256  # what a worker may hold at once
-# From where jobs and workers are numbered: nine digits that nothing else in the SQL of a verb has, so that `pgbench`
-# can put others in their place. Their public ids end with the same digits.
+# Jobs and workers are numbered from here: nine digits that nothing else in the SQL of an operation has, so that
+# `pgbench` can replace them. Their public ids end with the same digits.
 FIRST_JOB = 700_000_001
 FIRST_WORKER = 800_000_001
 
@@ -65,9 +67,11 @@ def limited(org: str, most: int) -> None:
     services.set_limit(org_slug=org, max_active=most, actor=OPERATOR, reason="benchmark")
 
 
-def fill(org: str, pool: str, jobs: int, *, trail: bool = True) -> None:
-    """Let so many jobs wait: one by the verb, the others as its copies with the copies of its event. `trail=False`:
-    without those, where there are a million and no audit follows."""
+def fill(org: str, pool: str, jobs: int, *, events: bool = True) -> None:
+    """Let so many jobs wait: one by the operation, the others as its copies with the copies of its event.
+
+    `events=False`: without events, where there are a million and no audit follows.
+    """
     if jobs < 1:
         return
     project = _project(org, pool)
@@ -77,11 +81,11 @@ def fill(org: str, pool: str, jobs: int, *, trail: bool = True) -> None:
         )
     first = submitted_steps(project)
     if jobs > 1:
-        _copy(first, jobs - 1, trail=trail)
+        _copy(first, jobs - 1, events=events)
 
 
 def one_each(orgs: list[str], pool: str) -> None:
-    """Let one job of each of these new tenants wait, by the verb."""
+    """Let one job of each of these new tenants wait, by the operation."""
     plan = _plan()
     made = Organization.objects.bulk_create(
         Organization(slug=org, name=org, plan=plan, hosted_runtime_analysis=True) for org in orgs
@@ -94,7 +98,7 @@ def one_each(orgs: list[str], pool: str) -> None:
 
 
 def body(org: str) -> dict[str, Any]:
-    """What a client submits."""
+    """Return the body that a client submits."""
     return {
         "org_slug": org,
         "project_slug": "web",
@@ -104,7 +108,7 @@ def body(org: str) -> dict[str, Any]:
     }
 
 
-def _copy(first: Job, times: int, *, trail: bool) -> None:
+def _copy(first: Job, times: int, *, events: bool) -> None:
     # An id is as long as a ULID, and of digits that none made since 1970 begins with.
     of_job = {"id": "new.id", "job_ulid": "new.ulid", "root_job_ulid": "new.ulid"}
     of_event = {
@@ -123,8 +127,8 @@ def _copy(first: Job, times: int, *, trail: bool) -> None:
                 )
                 INSERT INTO runtime_job_events ({_columns(JobEvent)})
                 SELECT {_columns(JobEvent, of_event)} FROM runtime_job_events old, new
-                 WHERE old.job_ulid = %(ulid)s AND %(trail)s""",
-            {"times": times, "first": first.pk, "ulid": first.job_ulid, "trail": trail},
+                 WHERE old.job_ulid = %(ulid)s AND %(events)s""",
+            {"times": times, "first": first.pk, "ulid": first.job_ulid, "events": events},
         )
         cursor.execute("ANALYZE runtime_jobs")
 

@@ -1,7 +1,8 @@
-"""What claims that wait cost: many idle long polls on one server process, and how soon one of them holds a new job.
+"""Measures waiting claims: many idle long polls on one server process, and the time until one of them has a new job.
+
 `python -m benchmarks.waiting` takes less than a minute and ends with one JSON object; WAITERS=200 for fewer.
 
-It starts its own server and clock on a test database that is dropped at the end."""
+It starts its own server and scheduler process on a test database that is dropped at the end."""
 
 import asyncio
 import contextlib
@@ -43,11 +44,13 @@ TICKS = os.sysconf("SC_CLK_TCK")
 def measure(
     *, database_url: str, waiters: int = 2000, jobs: int = 200, idle_seconds: float = IDLE_SECONDS
 ) -> dict[str, Any]:
-    """Memory, connections and processor time of one server process while `waiters` wait and nothing happens; then the
-    milliseconds from the moment a job is sent to the moment one of them holds it, one job after the other, and to the
-    submit's own answer.
+    """Measure one server process while `waiters` long polls wait, then the latency of new jobs.
 
-    `database_url` is Django's own database, with the tables in it; what is made there stays."""
+    Returns memory, connections and processor time while nothing happens; then the milliseconds from the submit of a job
+    to its lease, one job after the other, and to the response to the submit.
+
+    `database_url` is Django's own database, with the tables in it; what is created there stays.
+    """
     _allow_sockets(2 * waiters + 500)
     tokens = _cast(max(waiters, jobs))
     address = dev_server.free_address("127.0.0.1", 0)
@@ -131,7 +134,7 @@ class _Scene:
             writer.close()
 
     async def _job(self) -> tuple[float, float]:
-        """Milliseconds until the submit was answered, and until somebody held the job: often before that."""
+        """Return the milliseconds until the submit was answered, and until a worker had the job: often before that."""
         if not hasattr(self, "client"):
             self.client = await asyncio.open_connection(*self.address)
         sent = time.perf_counter()

@@ -1,5 +1,7 @@
-"""HTTP over one connection that is kept: as little work as can be, because the clients run on the server's machine.
-Used against us and against peers alike."""
+"""Sends HTTP over one kept connection with as little work as possible: clients share the server's machine.
+
+Used against the product and the peers alike.
+"""
 
 from __future__ import annotations
 

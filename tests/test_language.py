@@ -61,7 +61,6 @@ EXCEPTIONS = {
 NOT_CLEANED = frozenset(
     {
         "Makefile",
-        "benchmarks",
         "config",
         "deploy",
         "docs",
@@ -99,7 +98,7 @@ NOT_CLEANED = frozenset(
     }
 )
 # Names of classes that are used twice and not renamed yet.
-NOT_UNIQUE = frozenset({"Target", "Worker", "Client", "Room", "Plan", "Told", "LogChunk"})
+NOT_UNIQUE = frozenset({"Told", "LogChunk"})
 # Django imports the models of an app from here; they are in `workers.registry`.
 MAY_FORWARD = frozenset({"workers/models.py"})
 

@@ -1,5 +1,4 @@
-"""The peers' own virtual environment, and the tools beside ours: installed once, kept under the state directory until
-their lists change."""
+"""Installs the peers' own virtual environment once, kept under the state directory until their lists change."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ INSTALLED_WITHIN = 900.0
 
 
 class NotInstalled(Exception):
-    """pip gave up; `str()` has its last line."""
+    """Raised when pip fails; `str()` has its last line."""
 
 
 def python_of_peers(state: Path) -> Path:

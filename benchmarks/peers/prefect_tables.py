@@ -1,5 +1,7 @@
-"""Make Prefect's tables, without its trigram indexes: the embedded PostgreSQL has no pg_trgm. Prefect has less to write
-for it, so its figures are no worse. Runs in the peers' environment; `run_prefect` sets where."""
+"""Creates Prefect's tables without its trigram indexes: the embedded PostgreSQL has no pg_trgm.
+
+Prefect has less to write for it, so its figures are no worse. Runs in the peers' environment; `run_prefect` sets where.
+"""
 
 from __future__ import annotations
 

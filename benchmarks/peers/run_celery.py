@@ -1,5 +1,8 @@
-"""Celery with a Redis that writes every message to disk before it answers, as PostgreSQL does: tasks are sent, then one
-worker of two processes runs them, acknowledging late. Runs in the peers' environment: `… FOLDER REDIS JOBS`."""
+"""Runs Celery with a Redis that writes every message to disk before it answers, as PostgreSQL does.
+
+Tasks are sent, then one worker of two processes runs them, acknowledging late. Runs in the peers' environment:
+`… FOLDER REDIS JOBS`.
+"""
 
 from __future__ import annotations
 

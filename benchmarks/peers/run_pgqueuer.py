@@ -1,5 +1,7 @@
-"""pgqueuer on the same PostgreSQL: jobs are enqueued in batches, then one manager runs their empty entrypoint. All in
-one process, without HTTP between. Runs in the peers' environment: `… URL JOBS`."""
+"""Runs pgqueuer on the same PostgreSQL: jobs are enqueued in batches, then one manager runs their empty entrypoint.
+
+All in one process, without HTTP between. Runs in the peers' environment: `… URL JOBS`.
+"""
 
 from __future__ import annotations
 

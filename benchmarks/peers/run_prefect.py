@@ -1,6 +1,10 @@
-"""Prefect's server on the same PostgreSQL, asked over its HTTP API by the same clients as we are: a flow run is created
-scheduled, then set pending, running and completed. Its nearest to our submit, claim, acknowledge, complete; it has no
-heartbeat. `python -m benchmarks.peers.run_prefect URL FOLDER PYTHON CLIENTS SECONDS`."""
+"""Runs Prefect's server on the same PostgreSQL, called over its HTTP API by the same clients as the product.
+
+A flow run is created as scheduled, then set to pending, running and completed. That is nearest to our submit, claim,
+acknowledge and complete; it has no heartbeat.
+
+`python -m benchmarks.peers.run_prefect URL FOLDER PYTHON CLIENTS SECONDS`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ WARMUP = 2.0
 
 
 def environment(url: str, folder: Path) -> dict[str, str]:
-    """Its defaults, on PostgreSQL, without telling anybody outside and without its pages."""
+    """Return its default settings, on PostgreSQL, without telemetry and without its pages."""
     return os.environ | {
         "PREFECT_HOME": str(folder),
         "PREFECT_API_DATABASE_CONNECTION_URL": url.replace("postgres://", "postgresql+asyncpg://", 1),
@@ -32,7 +36,7 @@ def environment(url: str, folder: Path) -> dict[str, str]:
     }
 
 
-class Client:
+class PrefectClient:
     def __init__(self, port: int, tally: Tally) -> None:
         self.connection, self.tally = Connection("127.0.0.1", port), tally
 
@@ -61,10 +65,10 @@ class Client:
 
 async def measure(port: int, clients: int, seconds: float) -> None:
     tally = Tally.of(warmup=WARMUP, seconds=seconds)
-    flow = (await Client(port, tally).call("flow", "/flows/", {"name": "bench"}))["id"]
-    await asyncio.gather(*(Client(port, tally).lifecycles(flow) for _ in range(clients)))
+    flow = (await PrefectClient(port, tally).call("flow", "/flows/", {"name": "bench"}))["id"]
+    await asyncio.gather(*(PrefectClient(port, tally).lifecycles(flow) for _ in range(clients)))
     submits = Tally.of(warmup=0, seconds=seconds / 2)
-    await asyncio.gather(*(Client(port, submits).submits(flow) for _ in range(clients)))
+    await asyncio.gather(*(PrefectClient(port, submits).submits(flow) for _ in range(clients)))
     told = tally.told()
     say(lifecycles_per_s=told["rate"], submits_per_s=submits.told()["rate"], calls=told["calls"])
 

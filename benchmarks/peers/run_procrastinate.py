@@ -1,5 +1,7 @@
-"""procrastinate on the same PostgreSQL: jobs are deferred, then one worker runs their empty task. All in one process,
-without HTTP between. Runs in the peers' environment: `… URL JOBS`."""
+"""Runs procrastinate on the same PostgreSQL: jobs are deferred, then one worker runs their empty task.
+
+All in one process, without HTTP between. Runs in the peers' environment: `… URL JOBS`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import procrastinate
 from benchmarks.peers.running import rate, say
 
 BATCH = 500
-# Name: tasks at a time, and what its connector is told; nothing is its default.
+# Name: tasks at a time, and the options of its connector; none is its default.
 SETTINGS: dict[str, tuple[int, dict[str, Any]]] = {
     "10": (10, {}),
     "32": (32, {}),

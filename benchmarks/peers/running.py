@@ -1,4 +1,4 @@
-"""What the peers' scripts share: parts of their installation that end with them, and the one line they say."""
+"""Parts of the peers' installation that end with their scripts, and the one line that these print."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NeverStarted(Exception):
 
 
 def say(**figures: Any) -> None:
-    """The line by which the harness hears the figures."""
+    """Print the line from which the harness reads the figures."""
     sys.stdout.write(json.dumps(figures) + "\n")
 
 
