@@ -1,4 +1,4 @@
-"""How the operators' console (`orchestrator.admin`) looks, in the words of its theme, django-unfold."""
+"""Settings of django-unfold, the theme of the admin (`orchestrator.admin`)."""
 
 from typing import Any, Final
 
@@ -9,14 +9,14 @@ ADMIN_THEME: Final[dict[str, Any]] = {
     "SITE_HEADER": "Runtime Orchestrator",
     "SITE_SYMBOL": "conveyor_belt",
     "SITE_URL": None,
-    "SHOW_HISTORY": False,  # Django's own log of changes; ours are operator events
+    "SHOW_HISTORY": False,  # Django's own log of changes; the admin writes operator events instead
     "SHOW_VIEW_ON_SITE": False,
     "SITE_FAVICONS": [
         {"rel": "icon", "type": "image/svg+xml", "href": lambda _request: static("orchestrator/favicon.svg")}
     ],
     "STYLES": [lambda _request: static("orchestrator/console.css")],
     "LOGIN": {"form": "orchestrator.http.auth.login.OperatorLogin"},
-    "DASHBOARD_CALLBACK": "orchestrator.admin.dashboard.views.fill",
+    "DASHBOARD_CALLBACK": "orchestrator.admin.dashboard.views.dashboard",
     "SIDEBAR": {"show_search": False, "navigation": "orchestrator.admin.navigation.sidebar"},
     "COLORS": {
         "primary": {

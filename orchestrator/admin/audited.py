@@ -1,4 +1,4 @@
-"""Nouns that people may edit: every change leaves an operator event with before and after, in its transaction."""
+"""Pages with edit forms: every change writes an operator event with before and after, in the same transaction."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,30 +17,37 @@ from runtime_jobs.models import OperatorEvent
 _encoder = DjangoJSONEncoder()
 
 
-def as_json(value: Any) -> Any:
-    """A column's value as an event may carry it."""
+def to_json_value(value: Any) -> Any:
+    """Convert a column's value to JSON for an event."""
     if isinstance(value, models.Model):
         return str(value)
     if isinstance(value, models.QuerySet | list | tuple):
-        return [as_json(item) for item in value]
+        return [to_json_value(item) for item in value]
     return value if isinstance(value, str | int | bool | float | None) else _encoder.default(value)
 
 
 class AuditedAdmin(BaseAdmin):
-    """`noun` names it in events; `fixed` columns are set when it is made and never change."""
+    """Records every change as an operator event.
 
-    noun: str
-    fixed: tuple[str, ...] = ()
-    unseen: tuple[str, ...] = ()  # columns whose values no event may carry
+    Attributes:
+        audit_name: Name of the resource in events (`pool.changed`, target `pool:…`).
+        immutable_fields: Columns that are set at creation and never change.
+        redacted_fields: Columns whose values no event may contain.
+    """
+
+    audit_name: str
+    immutable_fields: tuple[str, ...] = ()
+    redacted_fields: tuple[str, ...] = ()
 
     def target_of(self, row: Any) -> str:
-        return f"{self.noun}:{row}"
+        """Return the name of the row in events."""
+        return f"{self.audit_name}:{row}"
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any] | tuple[Any, ...]:
-        return [*super().get_readonly_fields(request, obj), *(self.fixed if obj else ())]
+        return [*super().get_readonly_fields(request, obj), *(self.immutable_fields if obj else ())]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 Django's signature
-        """Jobs keep copies of these names: a new row of an old name would inherit the old one's jobs."""
+        """Refuse deletion: jobs keep copies of these names, and a new row of an old name would inherit its jobs."""
         return False
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
@@ -48,10 +55,10 @@ class AuditedAdmin(BaseAdmin):
             return LineListField.of(db_field)
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
-    # --- the trail: Django calls save_model, then save_related, within one transaction --------------------------------
+    # --- events: Django calls save_model, then save_related, in one transaction ---------------------------------------
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Write only what was edited: the row may have moved on since the form was shown."""
+        """Write only edited columns: other columns may have changed since the form was rendered."""
         if not change:
             super().save_model(request, obj, form, change)
             return
@@ -65,40 +72,40 @@ class AuditedAdmin(BaseAdmin):
         if change and not form.changed_data:
             return
         names = form.changed_data if change else form.cleaned_data
-        self.record(request, "changed" if change else "created", form.instance, form, names)
+        self._record(request, "changed" if change else "created", form, names)
 
-    def record(self, request: HttpRequest, done: str, row: Any, form: Any, names: Iterable[str]) -> None:
+    def _record(self, request: HttpRequest, operation: str, form: Any, names: Iterable[str]) -> None:
         record_operator_event(
-            f"{self.noun}.{done}",
-            target=self.target_of(row)[:200],
+            f"{self.audit_name}.{operation}",
+            target=self.target_of(form.instance)[:200],
             actor=actor_of(request),
             before=getattr(form, "before", None),
-            after=self._values(row, names),
+            after=self._values(form.instance, names),
             source_address=client_address(request),
         )
 
     def _values(self, row: Any, names: Iterable[str]) -> dict[str, Any]:
         columns = {field.name: field for field in (*self.opts.concrete_fields, *self.opts.many_to_many)}
         return {
-            name: "(not shown)" if name in self.unseen else self._value(row, columns[name])
+            name: "(redacted)" if name in self.redacted_fields else self._value(row, columns[name])
             for name in names
             if name in columns
         }
 
     def _value(self, row: Any, column: Any) -> Any:
         value = getattr(row, column.name)
-        return as_json(list(value.all()) if column.many_to_many else value)
+        return to_json_value(list(value.all()) if column.many_to_many else value)
 
-    # --- its history is the trail, not Django's own log ---------------------------------------------------------------
+    # --- history: the operator events, not Django's own log -----------------------------------------------------------
 
     def log_addition(self, *_: Any, **__: Any) -> Any:
-        """Not twice: `save_related` has written the event."""
+        """Write no second entry: `save_related` has written the event."""
 
     def log_change(self, *_: Any, **__: Any) -> Any:
-        """As above."""
+        """Write no second entry: `save_related` has written the event."""
 
     def log_deletions(self, *_: Any, **__: Any) -> Any:
-        """As above."""
+        """Write no second entry: a page that allows deletion writes the event itself."""
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002 Django's signature
         row = self.get_object(request, object_id)
@@ -108,5 +115,5 @@ class AuditedAdmin(BaseAdmin):
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
     ) -> Any:
-        shown_too = {"show_history": True, "show_save_and_add_another": False}
-        return super().changeform_view(request, object_id, form_url, shown_too | (extra_context or {}))
+        options = {"show_history": True, "show_save_and_add_another": False}
+        return super().changeform_view(request, object_id, form_url, options | (extra_context or {}))

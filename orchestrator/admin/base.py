@@ -1,5 +1,4 @@
-"""How every page of the console behaves: looked up by its filters only, never counted where rows are many, read-only
-unless it says otherwise."""
+"""Base classes of the admin's pages: closed lookups, uncounted large tables, read-only by default."""
 
 from typing import Any
 
@@ -15,18 +14,20 @@ from unfold.admin import ModelAdmin
 from unfold.paginator import InfinitePaginator
 from unfold.views import ChangeList
 
+from orchestrator.admin.filters import parameters_of
 from runtime_jobs.events import Actor
 
-PAGES = 200  # of an uncounted list; deeper means an OFFSET over everything before it
-QUERY_CANCELED = "57014"
+MAX_PAGES = 200  # of an uncounted list: a deeper page means an OFFSET over all rows before it
+QUERY_CANCELED = "57014"  # SQLSTATE of a statement timeout
 
 
 def actor_of(request: HttpRequest) -> Actor:
+    """Return the operator who sent the request."""
     return Actor("operator", request.user.get_username())
 
 
 class BaseAdmin(ModelAdmin):
-    """A page of one noun."""
+    """Sets what all pages of the admin have in common."""
 
     show_facets = ShowFacets.NEVER
     list_per_page = 50
@@ -35,31 +36,36 @@ class BaseAdmin(ModelAdmin):
     list_disable_select_all = True
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:  # noqa: ARG002 Django's signature
-        """Only what a filter of the page names. Django would allow any column, and a lease id or a digest could be
-        guessed letter by letter through the address (`?lease_ulid__startswith=…`)."""
-        return any(lookup in named.parameters for named in self.get_list_filter(request))
+        """Allow only the parameters of the page's filters.
+
+        Django would allow any column, and a lease id or a digest could be guessed letter by letter through the address
+        (`?lease_ulid__startswith=…`).
+        """
+        return any(lookup in parameters_of(list_filter) for list_filter in self.get_list_filter(request))
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Without the theme's menu beside a choice, which adds and edits other nouns in pop-up windows."""
+        """Drop the theme's menu beside a choice, which adds and edits other rows in pop-up windows."""
         found = super().formfield_for_dbfield(db_field, request, **kwargs)
         if found and isinstance(found.widget, RelatedFieldWidgetWrapper):
             found.widget = found.widget.widget
         return found
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Render here and not later, so that a search that takes too long is answered with words."""
+        """Render the list at once, so that a search that exceeds the statement timeout gets a message."""
         try:
             response = super().changelist_view(request, extra_context)
             return response.render() if isinstance(response, TemplateResponse) else response
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED or not request.GET:
                 raise
-            messages.warning(request, "That search takes too long. Name an organization, a job or a commit as well.")
+            messages.warning(
+                request, "The search timed out. Narrow the search by an organization, a job id or a commit."
+            )
             return HttpResponseRedirect(request.path)
 
 
 class ReadOnlyAdmin(BaseAdmin):
-    """To look at. What may be done to it are verbs, each with a button of its own."""
+    """Displays rows without forms. Changes are actions, each with a button of its own."""
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
         return False
@@ -72,14 +78,14 @@ class ReadOnlyAdmin(BaseAdmin):
 
 
 class FixedOrderChangeList(ChangeList):
-    """Only in the page's own order, which has an index. `sortable_by` hides the headings, but not `?o=3`."""
+    """Keeps the page's own order, which has an index. `sortable_by` hides the headings, but does not refuse `?o=3`."""
 
     def get_ordering(self, request: HttpRequest, _queryset: QuerySet[Any]) -> list[str]:
         return list(self.model_admin.get_ordering(request))
 
 
 class LargeTableAdmin(ReadOnlyAdmin):
-    """Too many rows to count, to sort by what has no index, or to leaf through to the end."""
+    """Displays a table with too many rows to count, to sort without an index, or to page through to the end."""
 
     show_full_result_count = False
     sortable_by = ()
@@ -89,5 +95,5 @@ class LargeTableAdmin(ReadOnlyAdmin):
 
     def get_paginator(self, _request: HttpRequest, queryset: QuerySet[Any], per_page: int, *_: Any) -> Paginator:
         paginator = InfinitePaginator(queryset, per_page)
-        paginator.count = PAGES * per_page
+        paginator.count = MAX_PAGES * per_page
         return paginator

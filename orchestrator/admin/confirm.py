@@ -1,4 +1,4 @@
-"""The page between a button and its verb: says what will happen, asks for what the verb needs."""
+"""The page between a button and its action: it says what will happen and asks for a reason."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,52 +6,49 @@ from typing import Any
 from django import forms
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
-from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from orchestrator.admin.base import BaseAdmin
-from orchestrator.http.observability.log_redaction import redacted
-
-
-class ReasonForm(forms.Form):
-    """Every verb wants to know why; the trail keeps it."""
-
-    reason = forms.CharField(
-        max_length=500,
-        widget=UnfoldAdminTextInputWidget(attrs={"autofocus": True, "placeholder": "Why? It is kept in the trail."}),
-        error_messages={"required": "Say why: it is kept in the trail."},
-    )
-
-    def clean_reason(self) -> str:
-        """The trail keeps it for ever, and everybody who may look reads it: no place for a key."""
-        return redacted(self.cleaned_data["reason"])
-
-
-class NoteForm(ReasonForm):
-    """A reason, and what everybody who looks at the worker should know."""
-
-    note = forms.CharField(max_length=200, widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}), required=False)
+from orchestrator.admin.base import BaseAdmin, actor_of
+from orchestrator.http.client_ip import client_address
 
 
 @dataclass(frozen=True)
 class ConfirmPage:
-    """What the page says. `back` is where Cancel leads; `danger` makes the button red."""
+    """Texts of a confirmation page.
+
+    Attributes:
+        title: Heading, with the name of the object.
+        description: Consequences of the action.
+        button: Label of the button that submits the form.
+        back: Address that the button Back leads to.
+        danger: Displays the submit button in red.
+    """
 
     title: str
-    lead: str
+    description: str
     button: str
     back: str
     danger: bool = False
 
 
 def render_confirm(
-    model_admin: BaseAdmin, request: HttpRequest, question: ConfirmPage, form: forms.BaseForm, **context: Any
+    model_admin: BaseAdmin, request: HttpRequest, page: ConfirmPage, form: forms.BaseForm, **context: Any
 ) -> TemplateResponse:
+    """Render a confirmation page with its form; status 400 if the form has errors."""
     context |= {
         **model_admin.admin_site.each_context(request),
         "opts": model_admin.opts,
-        "title": question.title,
-        "question": question,
+        "title": page.title,
+        "confirm": page,
         "form": form,
         "media": model_admin.media + form.media,
     }
-    return TemplateResponse(request, "admin/ask.html", context, status=400 if form.errors else 200)
+    return TemplateResponse(request, "admin/confirm.html", context, status=400 if form.errors else 200)
+
+
+def audit_arguments(request: HttpRequest, form: forms.Form) -> dict[str, Any]:
+    """Return who acts, why and from which address, as the operations of operators take them."""
+    return {
+        "actor": actor_of(request),
+        "reason": form.cleaned_data["reason"],
+        "source_address": client_address(request),
+    }

@@ -1,4 +1,4 @@
-"""What lists can be narrowed by. Every filter names its own `parameters`; a page takes no others."""
+"""Filters of the lists. A list accepts only the query parameters that its filters name."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
@@ -11,30 +11,38 @@ from django.utils.dateparse import parse_date
 from unfold.contrib.filters.admin import DropdownFilter, MultipleDropdownFilter, TextFilter
 from unfold.contrib.filters.forms import RangeDateForm
 
+from runtime_jobs.states import TRIGGER_KINDS
 
-class Exactly(TextFilter):
-    """A value typed in full: an index finds it, however many tenants there are."""
+YES_NO = [("True", "Yes"), ("False", "No")]
 
-    parameters: ClassVar[tuple[str, ...]]
+
+def parameters_of(list_filter: Any) -> tuple[str, ...]:
+    """Return the query parameters that a filter class reads."""
+    if issubclass(list_filter, DateRangeFilter):
+        return (f"{list_filter.column}_from", f"{list_filter.column}_to")
+    return (list_filter.parameter_name,)
+
+
+def without_nul(value: str | None) -> str:
+    """Strip blanks and NUL, the one character that PostgreSQL's text type refuses."""
+    return (value or "").strip().replace("\0", "")
+
+
+class ExactFilter(TextFilter):
+    """Narrows a list to rows whose column equals the typed value, so an index finds them among any number of rows."""
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = without_nul(self.value())
         return queryset.filter(**{self.parameter_name: value}) if value else queryset
 
 
-def without_nul(value: str | None) -> str:
-    """PostgreSQL's text takes any character but one."""
-    return (value or "").strip().replace("\0", "")
+class ChoiceFilter(DropdownFilter):
+    """Narrows a list to one of a few values of the column of the same name. Ignores unknown values."""
 
-
-class OneOf(DropdownFilter):
-    """One of a few values of the column of the same name. Any other value narrows nothing."""
-
-    parameters: ClassVar[tuple[str, ...]]
-    values: ClassVar[list[tuple[str, str]]] = []
+    options: ClassVar[list[tuple[str, str]]] = []
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
-        return self.values
+        return self.options
 
     def has_output(self) -> bool:
         return True
@@ -44,36 +52,38 @@ class OneOf(DropdownFilter):
         return queryset.filter(**{self.parameter_name: self.value()}) if known else queryset
 
 
-class AnyOf(MultipleDropdownFilter):
-    """One or more of a few values of the column of the same name. Any other value narrows nothing."""
+class MultipleChoiceFilter(MultipleDropdownFilter):
+    """Narrows a list to one or more of a few values of the column of the same name. Ignores unknown values."""
 
-    parameters: ClassVar[tuple[str, ...]]
-    values: ClassVar[list[tuple[str, str]]] = []
+    options: ClassVar[list[tuple[str, str]]] = []
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
-        return self.values
+        return self.options
 
     def has_output(self) -> bool:
         return True
 
-    def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    @property
+    def chosen(self) -> list[str]:
+        """Return the chosen values that the filter offers."""
         known = dict(self.lookup_choices)
-        chosen = [value for value in self.used_parameters.get(self.parameter_name, []) if value in known]
-        return queryset.filter(**{f"{self.parameter_name}__in": chosen}) if chosen else queryset
+        return [value for value in self.used_parameters.get(self.parameter_name, []) if value in known]
+
+    def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(**{f"{self.parameter_name}__in": self.chosen}) if self.chosen else queryset
 
 
-class Days(ListFilter):
-    """Between two days, both included, in UTC."""
+class DateRangeFilter(ListFilter):
+    """Narrows a list to the days between two dates, both included, in UTC."""
 
     template = "unfold/filters/filters_date_range.html"
     form_class = RangeDateForm
     column: ClassVar[str]
-    parameters: ClassVar[tuple[str, ...]]
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Model], model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
         self.request = request
-        for name in self.parameters:
+        for name in parameters_of(type(self)):
             if name in params:
                 self.used_parameters[name] = params.pop(name)[-1]
 
@@ -81,43 +91,82 @@ class Days(ListFilter):
         return True
 
     def expected_parameters(self) -> list[str | None]:
-        return list(self.parameters)
+        return list(parameters_of(type(self)))
 
     def choices(self, _changelist: Any) -> Iterator[dict[str, Any]]:
         form = self.form_class(name=self.column, data=dict(self.used_parameters))
         yield {"request": self.request, "parameter_name": self.column, "form": form}
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        first, last = self.parameters
+        first, last = parameters_of(type(self))
         start, end = self._midnight(first, 0), self._midnight(last, 1)
         if start:
             queryset = queryset.filter(**{f"{self.column}__gte": start})
         return queryset.filter(**{f"{self.column}__lt": end}) if end else queryset
 
-    def _midnight(self, name: str, days_on: int) -> datetime | None:
+    def _midnight(self, name: str, days_later: int) -> datetime | None:
         try:
             day = parse_date(str(self.used_parameters.get(name, "")).strip())
-            return datetime.combine(day + timedelta(days=days_on), time.min, UTC) if day else None
-        except (ValueError, OverflowError):  # well written, but no such day, or none after it
+            return datetime.combine(day + timedelta(days=days_later), time.min, UTC) if day else None
+        except (ValueError, OverflowError):  # well-formed, but no such day, or the last day of the calendar
             return None
 
 
-def days(column: str, title: str) -> type[Days]:
-    names = (f"{column}_from", f"{column}_to")
-    return type("Days", (Days,), {"column": column, "title": title, "parameters": names})
+# --- filters that several lists share ---------------------------------------------------------------------------------
 
 
-def exactly(column: str, title: str) -> type[Exactly]:
-    return type("Exactly", (Exactly,), _named(column, title))
+class OrganizationFilter(ExactFilter):
+    """Filters rows that carry a copy of the organization's slug."""
+
+    title = "organization"
+    parameter_name = "org_slug"
 
 
-def one_of(column: str, title: str, values: list[tuple[str, str]]) -> type[OneOf]:
-    return type("OneOf", (OneOf,), _named(column, title) | {"values": values})
+class RelatedOrganizationFilter(ExactFilter):
+    """Filters rows that refer to an organization."""
+
+    title = "organization"
+    parameter_name = "organization__slug"
 
 
-def any_of(column: str, title: str, values: list[tuple[str, str]]) -> type[AnyOf]:
-    return type("AnyOf", (AnyOf,), _named(column, title) | {"values": values})
+class ProjectFilter(ExactFilter):
+    """Filters rows that carry a copy of the project's slug."""
+
+    title = "project"
+    parameter_name = "project_slug"
 
 
-def _named(column: str, title: str) -> dict[str, Any]:
-    return {"parameter_name": column, "title": title, "parameters": (column,)}
+class JobTypeFilter(ExactFilter):
+    """Filters by job type."""
+
+    title = "job type"
+    parameter_name = "job_type"
+
+
+class PoolSlugFilter(ExactFilter):
+    """Filters rows that carry the slug of a pool."""
+
+    title = "pool"
+    parameter_name = "pool"
+
+
+class TriggerFilter(ChoiceFilter):
+    """Filters by what triggered the job or batch."""
+
+    title = "trigger"
+    parameter_name = "trigger_kind"
+    options: ClassVar = [(kind, kind.replace("_", " ").capitalize()) for kind in TRIGGER_KINDS]
+
+
+class CreatedFilter(DateRangeFilter):
+    """Filters by the day of creation."""
+
+    title = "created"
+    column = "created_at"
+
+
+class ReceivedFilter(DateRangeFilter):
+    """Filters by the day of receipt."""
+
+    title = "received"
+    column = "received_at"

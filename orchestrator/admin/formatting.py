@@ -1,4 +1,4 @@
-"""Times, identifiers and addresses as people read them. Everything that comes in is escaped."""
+"""Formats durations, timestamps, identifiers and addresses. Every value from outside is escaped."""
 
 import re
 from datetime import datetime
@@ -7,16 +7,20 @@ from urllib.parse import quote, urlencode
 
 from django.db.models import Model
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
+NO_VALUE = "-"
 _LEASE_ID = re.compile(r"rtl_[0-9a-zA-Z]{26}")
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
+# --- durations and timestamps -----------------------------------------------------------------------------------------
+
 
 def format_duration(seconds: float) -> str:
-    """A length of time in at most two units: `3 min 12 s`."""
+    """Format a duration in at most two units: `3 min 12 s`."""
     seconds = max(0.0, seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -28,73 +32,127 @@ def format_duration(seconds: float) -> str:
 
 
 def elapsed(start: datetime | None, end: datetime | None) -> str:
-    return format_duration((end - start).total_seconds()) if start and end else "-"
+    """Format the time between two timestamps."""
+    return format_duration((end - start).total_seconds()) if start and end else NO_VALUE
 
 
-def time_ago(then: datetime | None, now: datetime) -> str:
-    return f"{format_duration((now - then).total_seconds())} ago" if then else "never"
+def time_ago(timestamp: datetime | None, now: datetime) -> str:
+    """Format the age of a timestamp: `3 min 12 s ago`."""
+    return f"{format_duration((now - timestamp).total_seconds())} ago" if timestamp else "never"
 
 
-def time_until(then: datetime | None, now: datetime) -> str:
-    """Also of what is over by a moment: somebody is about to see to it."""
-    if then is None:
-        return "-"
-    return f"in {format_duration((then - now).total_seconds())}" if then > now else "now"
+def time_until(timestamp: datetime | None, now: datetime) -> str:
+    """Format the time until a timestamp. `now` if the scheduler has yet to process it."""
+    if timestamp is None:
+        return NO_VALUE
+    return f"in {format_duration((timestamp - now).total_seconds())}" if timestamp > now else "now"
 
 
-def with_timestamp(text: str, at: datetime | None) -> SafeString:
-    """A relative time with the exact one behind it."""
-    return format_html('<span class="nowrap" title="{}">{}</span>', format_utc(at), text)
+def with_timestamp(text: str, timestamp: datetime | None) -> SafeString:
+    """Add the exact timestamp as a tooltip to a relative time."""
+    return format_html('<span class="nowrap" title="{}">{}</span>', format_utc(timestamp), text)
 
 
-def format_utc(at: datetime | None) -> str:
-    return at.strftime("%Y-%m-%d %H:%M:%S UTC") if at else "-"
+def format_utc(timestamp: datetime | None) -> str:
+    """Format a timestamp to the second, in UTC."""
+    return timestamp.strftime("%Y-%m-%d %H:%M:%S UTC") if timestamp else NO_VALUE
 
 
-def code(text: object) -> SafeString:
-    return format_html('<span class="code">{}</span>', text)
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def two_lines(first: object, second: object) -> SafeString:
-    return format_html('<span class="two-lines">{}<small>{}</small></span>', first, second)
-
-
-def link(address: str, text: object) -> SafeString:
-    return format_html('<a class="link" href="{}">{}</a>', address, text)
-
-
-def changelist_url(model: type[Model], **filters: object) -> str:
-    """The address of a noun's list, filtered."""
-    options = model._meta  # noqa: SLF001 Django's documented way to a model's names
-    address = reverse(f"admin:{options.app_label}_{options.model_name}_changelist")
-    return f"{address}?{urlencode(filters)}" if filters else address
-
-
-def change_url(model: type[Model], key: object) -> str:
-    options = model._meta  # noqa: SLF001 as above
-    return reverse(f"admin:{options.app_label}_{options.model_name}_change", args=[key])
-
-
-def run_page(run_id: str) -> str:
-    return f"/runs/{quote(run_id, safe='')}/"
-
-
-def without_lease_ids(text: str) -> str:
-    """A worker's own words may quote the address that it called. A lease id in it would be a key for every reader."""
-    return _LEASE_ID.sub("(a lease)", text)
-
-
-def as_lines(facts: dict[str, Any]) -> SafeString:
-    """A small flat JSON object, a fact a line."""
-    lines = ((key.replace("_", " "), without_lease_ids(str(value))) for key, value in facts.items())
-    return format_html_join("", '<span class="fact"><small>{}</small> {}</span>', lines)
-
-
-def time_of(column: str, title: str) -> Any:
-    """A column of a page that shows a time to the second, in UTC."""
+def timestamp_column(column: str, title: str) -> Any:
+    """Return a display function for a timestamp to the second, in UTC."""
 
     @display(description=title)
     def shown_time(_page: Any, row: Model) -> str:
         return format_utc(getattr(row, column))
 
     return shown_time
+
+
+def age_column(column: str, title: str) -> Any:
+    """Return a display function for the age of a timestamp, with the timestamp as tooltip."""
+
+    @display(description=title)
+    def shown_age(_page: Any, row: Model) -> SafeString:
+        timestamp = getattr(row, column)
+        return with_timestamp(time_ago(timestamp, timezone.now()), timestamp)
+
+    return shown_age
+
+
+def value_column(column: str, title: str) -> Any:
+    """Return a display function for a plain column under another title than the model's."""
+
+    @display(description=title)
+    def shown_value(_page: Any, row: Model) -> str:
+        value = getattr(row, column)
+        return NO_VALUE if value is None or value == "" else str(value)
+
+    return shown_value
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def humanize(code: str | None) -> str:
+    """Turn a code such as `worker_lost` into words."""
+    return (code or "").replace("_", " ")
+
+
+def pluralize(count: int, noun: str, plural: str = "") -> str:
+    """Format a count with its noun: `1 process`, `1,200 processes`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def repository_of(job: Any) -> str:
+    """Format the repository of a job. A job of type `steps` may have none."""
+    return f"{job.repo_owner}/{job.repo_name}" if job.repo_owner and job.repo_name else NO_VALUE
+
+
+def redact_lease_ids(text: str) -> str:
+    """Remove lease ids. A worker's message may quote an address with a lease id, which is a credential."""
+    return _LEASE_ID.sub("(lease id)", text)
+
+
+def code(text: object) -> SafeString:
+    """Format an identifier in the fixed-width font."""
+    return format_html('<span class="code">{}</span>', text)
+
+
+def two_lines(first: object, second: object) -> SafeString:
+    """Format a value with a smaller second line."""
+    return format_html('<span class="two-lines">{}<small>{}</small></span>', first, second)
+
+
+def key_value_lines(values: dict[str, Any]) -> SafeString:
+    """Format a small flat JSON object with one key per line."""
+    lines = ((humanize(key), redact_lease_ids(str(value))) for key, value in values.items())
+    return format_html_join("", '<span class="fact"><small>{}</small> {}</span>', lines)
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def link(address: str, text: object) -> SafeString:
+    """Format a link."""
+    return format_html('<a class="link" href="{}">{}</a>', address, text)
+
+
+def changelist_url(model: type[Model], **filters: object) -> str:
+    """Return the address of a model's list, with filters."""
+    options = model._meta  # noqa: SLF001 Django's documented way to a model's names
+    address = reverse(f"admin:{options.app_label}_{options.model_name}_changelist")
+    return f"{address}?{urlencode(filters, doseq=True)}" if filters else address
+
+
+def change_url(model: type[Model], key: object) -> str:
+    """Return the address of a row's page."""
+    options = model._meta  # noqa: SLF001 as above
+    return reverse(f"admin:{options.app_label}_{options.model_name}_change", args=[key])
+
+
+def run_url(run_id: str) -> str:
+    """Return the address of a run's page. An external ingest may use ids that need quoting."""
+    return f"/runs/{quote(run_id, safe='')}/"

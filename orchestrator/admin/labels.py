@@ -1,133 +1,126 @@
-"""What codes mean, for people: why a job failed and what to do about it, what an event says. Data only."""
+"""Labels, colours and advice for states, reasons, events and actors. Data, and a few functions that choose among it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.admin.formatting import humanize
 from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason
-from runtime_jobs.states import CancelReason, FailureReason, JobState
+from orchestrator.selectors.queue_position import COUNTED
+from runtime_jobs.models import Job
+from runtime_jobs.states import LEASED_STATES, CancelReason, FailureReason, JobState
 
 
 @dataclass(frozen=True)
 class ReasonLabel:
-    """One sentence that says what happened, one that says what to do."""
+    """One sentence that says what happened, and one that says what to do."""
 
-    happened: str
+    summary: str
     advice: str
 
 
+# --- failures and cancellations ---------------------------------------------------------------------------------------
+
 FAILURES: dict[str, ReasonLabel] = {
     FailureReason.CHECKOUT_FAILED: ReasonLabel(
-        "The commit could not be checked out.",
-        "See whether the commit still exists and the repository may be read without a login; then retry.",
+        "The checkout of the commit failed.",
+        "Check that the commit exists and that the repository is readable without a login, then retry.",
     ),
     FailureReason.COMMAND_FAILED: ReasonLabel(
-        "The command ended with an error.", "The log says why. Nothing is wrong with the worker."
+        "The command failed.", "Read the log. The worker and the platform are not the cause."
     ),
     FailureReason.COMMAND_NOT_FOUND: ReasonLabel(
-        "There is no such program in the sandbox.",
-        "Look for a typing error in the command, or for a tool that the worker's image lacks.",
+        "The command was not found in the sandbox.",
+        "Check the spelling of the command, and whether the worker's image contains the program.",
     ),
     FailureReason.SANDBOX_APPLY_FAILED: ReasonLabel(
-        "The sandbox could not be set up, so nothing was executed.",
-        "Look at the worker's own log; drain it if this repeats there, and retry the job elsewhere.",
+        "The sandbox could not be set up. Nothing was executed.",
+        "Read the worker's own log. Drain the worker if the failure repeats there, and retry the job elsewhere.",
     ),
     FailureReason.SANDBOX_UNAVAILABLE: ReasonLabel(
-        "No worker that tried could offer the isolation that the job asks for.",
-        "Compare what the pool asks for with what its machines can do, then retry.",
+        "No worker could provide the minimum isolation of the job.",
+        "Compare the minimum isolation of the pool with what its machines support, then retry.",
     ),
     FailureReason.TIMED_OUT: ReasonLabel(
-        "It ran longer than it may.",
-        "If the command is meant to take that long, submit it with a longer timeout, within the plan's limit.",
+        "The job exceeded its timeout.",
+        "Submit the job with a longer timeout, up to the limit of the plan, if the command needs the time.",
     ),
     FailureReason.OUT_OF_MEMORY: ReasonLabel(
-        "It needed more memory than the sandbox gives.",
-        "A retry will end the same way unless the command needs less.",
+        "The job exceeded its memory limit.",
+        "A retry fails in the same way unless the command needs less memory.",
     ),
     FailureReason.DISK_FULL: ReasonLabel(
-        "It wrote more than the workspace holds.", "A retry will end the same way unless the command writes less."
+        "The job exceeded its disk limit.", "A retry fails in the same way unless the command writes less."
     ),
     FailureReason.WORKER_DISK_FULL: ReasonLabel(
-        "The worker's file system ran low, whatever the job itself used.",
+        "The worker's file system ran out of space, regardless of what the job used.",
         "Free space or inodes below the worker's work directory, or lower its capacity, then retry.",
     ),
     FailureReason.TOO_MANY_PROCESSES: ReasonLabel(
-        "It started more processes than the sandbox allows.",
-        "Often a fork loop; look at the log before a retry.",
+        "The job exceeded its process limit.",
+        "Read the log before a retry: a fork loop is the usual cause.",
     ),
     FailureReason.TRACE_INCOMPLETE: ReasonLabel(
-        "It ran, but its trace has holes, so its run cannot be trusted and was not uploaded.",
-        "Retry; if it repeats on this worker, drain it and look at its tracer.",
+        "The trace is incomplete. The results are not reliable and were not uploaded.",
+        "Retry the job. Drain the worker and check its tracer if the failure repeats there.",
     ),
     FailureReason.UPLOAD_FAILED: ReasonLabel(
-        "It ran well, but its run could not be handed to ingest.",
-        "See whether ingest answers. If the run was kept, resend it; else retry.",
+        "The upload of the results failed.",
+        "Check that the ingest service answers. Re-upload the results if they were kept, otherwise retry.",
     ),
     FailureReason.UPLOAD_REJECTED: ReasonLabel(
-        "It ran well, but ingest refused its run.",
-        "The message says why; a retry ends the same way until that is mended.",
+        "The ingest service rejected the results.",
+        "The message gives the cause. A retry fails in the same way until the cause is fixed.",
     ),
     FailureReason.NEVER_ACKNOWLEDGED: ReasonLabel(
-        "It was handed out again and again, and no worker took it up.",
-        "Workers die between claim and start: look at their logs, then retry.",
+        "The job was leased several times, but no worker started it.",
+        "Workers fail between claim and start: read their logs, then retry.",
     ),
     FailureReason.LEASE_EXPIRED: ReasonLabel(
-        "Its worker fell silent while it ran.",
-        "See whether the worker is alive. The job was retried by itself if its policy had a retry left.",
+        "The lease expired: the worker stopped sending heartbeats.",
+        "Check that the worker is online. An automatic retry was queued if the retry policy had one left.",
     ),
     FailureReason.WORKER_LOST: ReasonLabel(
-        "It was taken away from its worker.",
-        "An operator did that, or the worker was revoked. Retry it when the reason is gone.",
+        "The lease was revoked.",
+        "An operator revoked the lease or the worker. Retry the job when the cause is gone.",
     ),
     FailureReason.WORKER_SHUTDOWN: ReasonLabel(
-        "Its worker was shut down before it had ended.",
-        "It was retried by itself if its policy had a retry left; else retry it.",
+        "The worker was shut down while the job ran.",
+        "An automatic retry was queued if the retry policy had one left. Otherwise retry the job.",
     ),
     FailureReason.WORKER_ERROR: ReasonLabel(
-        "The worker itself went wrong.",
-        "Look at the worker's own log; retry the job, and drain the worker if it repeats.",
+        "The worker had an internal error.",
+        "Read the worker's own log. Retry the job, and drain the worker if the failure repeats there.",
     ),
 }
 
 CANCELS: dict[str, str] = {
-    CancelReason.REQUESTED: "its client asked for it",
-    CancelReason.BATCH_CANCELED: "its batch was canceled",
-    CancelReason.SUPERSEDED: "a newer job took its place",
-    CancelReason.DEPENDENCY_FAILED: "a job that it depends on failed",
-    CancelReason.TIMEOUT: "it waited for too long",
-    CancelReason.OPERATOR: "an operator asked for it",
+    CancelReason.REQUESTED: "requested by the client",
+    CancelReason.BATCH_CANCELED: "the batch was canceled",
+    CancelReason.SUPERSEDED: "superseded by a newer job",
+    CancelReason.DEPENDENCY_FAILED: "a dependency failed",
+    CancelReason.TIMEOUT: "queue timeout",
+    CancelReason.OPERATOR: "requested by an operator",
 }
 
-PHASES: dict[str, str] = {
-    JobState.BLOCKED: "Waits for other jobs",
-    JobState.QUEUED: "Waits in the queue",
-    JobState.LEASED: "Handed to a worker, not taken up yet",
-    JobState.STARTING: "Prepares",
-    JobState.CHECKING_OUT: "Checks out the commit",
-    JobState.EXECUTING: "Executes the command",
-    JobState.UPLOADING: "Uploads its run",
-    JobState.SUCCEEDED: "Uploaded",
+# --- states -----------------------------------------------------------------------------------------------------------
+
+STATE_HEADLINES: dict[str, str] = {
+    JobState.BLOCKED: "Blocked by dependencies",
+    JobState.QUEUED: "Queued",
+    JobState.LEASED: "Leased, not started yet",
+    JobState.STARTING: "Starting",
+    JobState.CHECKING_OUT: "Checking out the commit",
+    JobState.EXECUTING: "Executing the command",
+    JobState.UPLOADING: "Uploading the results",
+    JobState.SUCCEEDED: "Succeeded",
     JobState.FAILED: "Failed",
     JobState.CANCELED: "Canceled",
 }
 
-# Each with a symbol of the theme's icon font.
-EVENTS: dict[str, tuple[str, str]] = {
-    "job.queued": ("Queued", "inbox"),
-    "job.blocked": ("Waits for other jobs", "lock_clock"),
-    "job.unblocked": ("Queued: what it depends on has succeeded", "lock_open"),
-    "job.leased": ("Handed to a worker", "pan_tool"),
-    "job.started": ("Taken up", "play_arrow"),
-    "job.progress": ("Went on", "arrow_forward"),
-    "job.prioritized": ("Waits with another priority", "swap_vert"),
-    "job.requeued": ("Back in the queue", "undo"),
-    "job.cancel_requested": ("Cancel asked for", "front_hand"),
-    "job.canceled": ("Canceled", "block"),
-    "job.completed": ("Completed", "check"),
-    "job.failed": ("Failed", "priority_high"),
-    "job.retried": ("A new attempt", "replay"),
-    "lease.expired": ("Lease expired", "timer_off"),
-    "lease.revoked": ("Lease taken away", "remove_moderator"),
-    "lease.released": ("Given back unexecuted", "keyboard_return"),
-}
+# Kinds of badge beside the states: a cancel that is requested, and a job whose command exited with an error. Such a job
+# of type `runtime` has succeeded, because its results are uploaded; its badge must not be green.
+CANCELING = "canceling"
+COMMAND_ERROR = "command_error"
 
 # Colours of badges, by the theme's names for them.
 JOB_COLOURS: dict[str, str] = {
@@ -141,28 +134,105 @@ JOB_COLOURS: dict[str, str] = {
     JobState.SUCCEEDED: "success",
     JobState.FAILED: "danger",
     JobState.CANCELED: "default",
-    "stopping": "warning",
+    CANCELING: "warning",
+    COMMAND_ERROR: "warning",
 }
 
-# Of a job that waits for something which will not change by itself.
-WAITING_COLOURS: dict[str, str] = {
+
+@dataclass(frozen=True)
+class JobBadge:
+    """The state of a job as a coloured label."""
+
+    kind: str
+    text: str
+
+    @property
+    def colour(self) -> str:
+        return JOB_COLOURS[self.kind]
+
+
+def job_badge(job: Job) -> JobBadge:
+    """Return the badge of a job: a pending cancel, a nonzero exit code of its command, or its state."""
+    if job.cancel_requested_at and job.state in LEASED_STATES:
+        return JobBadge(CANCELING, "canceling")
+    if job.state == JobState.SUCCEEDED and job.exit_code:
+        return JobBadge(COMMAND_ERROR, f"succeeded · exit {job.exit_code}")
+    return JobBadge(job.state, humanize(job.state))
+
+
+# --- reasons for waiting ----------------------------------------------------------------------------------------------
+
+# Of a job that waits for something which does not change without an operator.
+WAIT_COLOURS: dict[str, str] = {
     ReasonCode.NO_MATCHING_WORKER: "danger",
     ReasonCode.POOL_PAUSED: "warning",
     ReasonCode.BREAKER_OPEN: "warning",
 }
 
-# Why a job waits, in a word for a list.
-BRIEF: dict[str, str] = {
-    ReasonCode.DEPENDS_ON: "after other jobs",
-    ReasonCode.POOL_PAUSED: "paused",
-    ReasonCode.BREAKER_OPEN: "breaker open",
-    ReasonCode.NO_MATCHING_WORKER: "no worker fits",
-    ReasonCode.ORGANIZATION_LIMIT: "limit reached",
-    ReasonCode.SOURCE_ADDRESS_LIMIT: "address at its limit",
-    ReasonCode.RATE_LIMITED: "rate limited",
-    ReasonCode.ALL_WORKERS_BUSY: "workers busy",
+WAIT_LABELS: dict[str, str] = {
+    ReasonCode.DEPENDS_ON: "Blocked by dependencies",
+    ReasonCode.POOL_PAUSED: "Paused",
+    ReasonCode.BREAKER_OPEN: "Breaker open",
+    ReasonCode.NO_MATCHING_WORKER: "No matching worker",
+    ReasonCode.ORGANIZATION_LIMIT: "Concurrency limit",
+    ReasonCode.SOURCE_ADDRESS_LIMIT: "Source IP limit",
+    ReasonCode.RATE_LIMITED: "Rate limited",
+    ReasonCode.ALL_WORKERS_BUSY: "Workers busy",
 }
 
 
-def brief(reason: WaitReason) -> str:
-    return BRIEF.get(reason.code) or f"number {reason.facts['position']}"
+def wait_label(reason: WaitReason) -> str:
+    """Return the reason why a job waits as a list displays it."""
+    return WAIT_LABELS.get(reason.code) or queue_label(reason.facts["position"])
+
+
+def queue_label(position: int) -> str:
+    """Format a position in the queue. Positions are counted up to COUNTED, which means that or more."""
+    return f"#{position:,}{'+' if position >= COUNTED else ''} in queue"
+
+
+# --- events and actors ------------------------------------------------------------------------------------------------
+
+PROGRESS_EVENT = "job.progress"
+
+# Each with a symbol of the theme's icon font. A progress event is displayed as the state that it leads to.
+EVENTS: dict[str, tuple[str, str]] = {
+    "job.queued": ("Queued", "inbox"),
+    "job.blocked": ("Blocked by dependencies", "lock_clock"),
+    "job.unblocked": ("Unblocked: all dependencies succeeded", "lock_open"),
+    "job.leased": ("Leased", "pan_tool"),
+    "job.started": ("Started", "play_arrow"),
+    PROGRESS_EVENT: ("Progressed", "arrow_forward"),
+    "job.prioritized": ("Priority changed", "swap_vert"),
+    "job.requeued": ("Requeued", "undo"),
+    "job.cancel_requested": ("Cancel requested", "front_hand"),
+    "job.canceled": ("Canceled", "block"),
+    "job.completed": ("Completed", "check"),
+    "job.failed": ("Failed", "priority_high"),
+    "job.retried": ("Retried", "replay"),
+    "lease.expired": ("Lease expired", "timer_off"),
+    "lease.revoked": ("Lease revoked", "remove_moderator"),
+    "lease.released": ("Lease released, not executed", "keyboard_return"),
+}
+
+_SYSTEM_ACTORS = {"clock", "core"}  # the scheduler process, and rules of the server such as the retry policy
+
+
+def actor_label(kind: str, name: str, worker_names: Mapping[str, str] | None = None) -> str:
+    """Format an actor: `operator olga`, `worker build-01`, `System`.
+
+    Args:
+        kind: Kind of actor in an event: client, operator, worker, clock or core.
+        name: Name of the actor; of a worker, its id.
+        worker_names: Slugs of workers by id.
+    """
+    if kind in _SYSTEM_ACTORS:
+        return "System"
+    name = (worker_names or {}).get(name, name)
+    return name if name in {kind, ""} else f"{kind} {name}"
+
+
+def stored_actor_label(actor: str) -> str:
+    """Format an actor that a row stores as `kind:name`."""
+    kind, _, name = actor.partition(":")
+    return actor_label(kind, name)

@@ -1,13 +1,14 @@
-"""The sidebar: what an operator needs at night comes first. Each entry is shown to those who may see its page."""
+"""The sidebar. Each entry is displayed to users who may view its page."""
 
 from typing import Any
 
 from django.http import HttpRequest
 from django.urls import reverse
 
+# Title, icon of the theme's font, app, model.
 GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
     (
-        "Work",
+        "Operations",
         [
             ("Jobs", "rocket_launch", "runtime_jobs", "job"),
             ("Batches", "stacks", "runtime_jobs", "batch"),
@@ -21,11 +22,11 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
         ],
     ),
     (
-        "Trail",
+        "Audit log",
         [
+            ("Operator actions", "history_edu", "runtime_jobs", "operatorevent"),
             ("Job events", "timeline", "runtime_jobs", "jobevent"),
             ("Webhook deliveries", "webhook", "orchestrator", "webhookdelivery"),
-            ("Operator events", "history_edu", "runtime_jobs", "operatorevent"),
         ],
     ),
     (
@@ -38,14 +39,15 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
             ("API tokens", "key", "runtime_jobs", "apitoken"),
         ],
     ),
-    ("People", [("Users", "person", "auth", "user"), ("Groups", "group", "auth", "group")]),
+    ("Access", [("Users", "person", "auth", "user"), ("Groups", "group", "auth", "group")]),
 ]
 
 
 def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
-    first = {"title": "Is anything wrong?", "icon": "monitor_heart", "link": reverse("admin:index")}
+    """Build the groups of the sidebar for the theme, which calls this function by name (`config/admin_theme.py`)."""
+    dashboard = {"title": "Dashboard", "icon": "monitor_heart", "link": reverse("admin:index")}
     groups = ({"title": title, "separator": True, "items": _items(request, items)} for title, items in GROUPS)
-    return [{"items": [first]}, *(group for group in groups if group["items"])]
+    return [{"items": [dashboard]}, *(group for group in groups if group["items"])]
 
 
 def _items(request: HttpRequest, items: list[tuple[str, str, str, str]]) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""The trail of all jobs, to look at."""
+"""The events of all jobs, read-only."""
+
+from typing import ClassVar
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -8,49 +10,68 @@ from unfold.decorators import display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import days, exactly, one_of
-from orchestrator.admin.labels import EVENTS
+from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter, OrganizationFilter
+from orchestrator.admin.labels import EVENTS, actor_label
 from runtime_jobs.models import Job, JobEvent
+
+
+class EventTypeFilter(ChoiceFilter):
+    """Filters by type of event."""
+
+    title = "event"
+    parameter_name = "event_type"
+    options: ClassVar = [(event_type, event_type) for event_type in EVENTS]
+
+
+class EventActorFilter(ExactFilter):
+    """Filters by the actor's name; of a worker, its id."""
+
+    title = "actor"
+    parameter_name = "actor_id"
 
 
 @admin.register(JobEvent)
 class JobEventAdmin(LargeTableAdmin):
-    list_display = ["time", "shown_kind", "shown_job", "seq", "actor", "moved", "org_slug"]
-    list_filter = [
-        one_of("event_type", "kind", [(kind, kind) for kind in EVENTS]),
-        exactly("org_slug", "organization"),
-        exactly("actor_id", "actor"),
-        days("created_at", "time"),
-    ]
-    time = formatting.time_of("created_at", "Time")
+    """Displays events."""
+
+    list_display = ["time", "type", "job_link", "seq", "actor", "transition", "organization"]
+    list_filter = [EventTypeFilter, OrganizationFilter, EventActorFilter, CreatedFilter]
+    time = formatting.timestamp_column("created_at", "Time")
+    organization = formatting.value_column("org_slug", "Organization")
+    event_id = formatting.value_column("event_ulid", "Event id")
+    worker = formatting.value_column("worker_id", "Worker")
+    correlation = formatting.value_column("correlation_id", "Correlation id")
+    previous_hash = formatting.value_column("prev_hash", "Previous hash")
     search_fields = ["job"]
-    search_help_text = "job id"
+    search_help_text = "Job id"
     ordering = ["-id"]
-    fields = ["event_ulid", "shown_job", "seq", "event_type", "actor", "moved", "payload", "time", "fence"]
-    fields += ["worker_id", "org_slug", "correlation_id", "prev_hash", "hash"]
+    fields = ["event_id", "job_link", "seq", "type", "actor", "transition", "payload", "time", "fence"]
+    fields += ["worker", "organization", "correlation", "previous_hash", "hash"]
 
     def get_search_results(
         self, _request: HttpRequest, queryset: QuerySet[JobEvent], search_term: str
     ) -> tuple[QuerySet[JobEvent], bool]:
-        """By the whole id of a job, which has an index."""
+        """Search by the whole id of a job, which has an index."""
         return (queryset.filter(job__in=[search_term.strip()]) if search_term.strip() else queryset), False
 
-    @display(description="Kind")
-    def shown_kind(self, event: JobEvent) -> SafeString:
+    @display(description="Event")
+    def type(self, event: JobEvent) -> SafeString:
         return formatting.code(event.event_type)
 
     @display(description="Job")
-    def shown_job(self, event: JobEvent) -> SafeString:
+    def job_link(self, event: JobEvent) -> SafeString:
         return formatting.link(formatting.change_url(Job, event.job_id), formatting.code(event.job_id))
 
-    @display(description="By")
+    @display(description="Actor")
     def actor(self, event: JobEvent) -> str:
-        return f"{event.actor_kind} {event.actor_id}"
+        return actor_label(event.actor_kind, event.actor_id)
 
     @display(description="State")
-    def moved(self, event: JobEvent) -> str:
-        return f"{event.from_state or ''} → {event.to_state}" if event.to_state else "-"
+    def transition(self, event: JobEvent) -> str:
+        if not event.to_state:
+            return formatting.NO_VALUE
+        return f"{formatting.humanize(event.from_state)} → {formatting.humanize(event.to_state)}".strip()
 
-    @display(description="Facts")
+    @display(description="Payload")
     def payload(self, event: JobEvent) -> SafeString:
-        return formatting.as_lines(event.payload_json)
+        return formatting.key_value_lines(event.payload_json)

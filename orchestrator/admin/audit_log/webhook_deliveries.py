@@ -1,4 +1,6 @@
-"""What came through webhooks, and what became of it."""
+"""The webhook deliveries that the server received, with their outcome, read-only."""
+
+from typing import ClassVar
 
 from django.contrib import admin
 from django.utils.safestring import SafeString
@@ -6,43 +8,64 @@ from unfold.decorators import display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import days, exactly, one_of
+from orchestrator.admin.filters import ChoiceFilter, ExactFilter, OrganizationFilter, ReceivedFilter
 from orchestrator.models import WebhookDelivery
 from orchestrator.protocols.github.models import Outcome
-from runtime_jobs.models import Job
+from runtime_jobs.models import Batch, Job
 
 COLOURS = {"created": "success", "duplicate": "info", "ignored": "default", "refused": "warning"}
 
 
+class RepositoryFilter(ExactFilter):
+    """Filters by repository, as in `owner/name`."""
+
+    title = "repository"
+    parameter_name = "repository"
+
+
+class DeliveryOutcomeFilter(ChoiceFilter):
+    """Filters by outcome."""
+
+    title = "outcome"
+    parameter_name = "outcome"
+    options: ClassVar = list(Outcome.choices)
+
+
 @admin.register(WebhookDelivery)
 class WebhookDeliveryAdmin(LargeTableAdmin):
-    list_display = ["time", "shown_event", "repository", "project", "shown_outcome", "reason", "shown_job"]
-    list_filter = [
-        exactly("org_slug", "organization"),
-        exactly("repository", "repository"),
-        one_of("outcome", "outcome", list(Outcome.choices)),
-        days("received_at", "time"),
-    ]
+    """Displays webhook deliveries."""
+
+    list_display = ["time", "event_and_action", "repository", "project", "outcome_badge", "reason", "job_link"]
+    list_filter = [OrganizationFilter, RepositoryFilter, DeliveryOutcomeFilter, ReceivedFilter]
     ordering = ["-id"]
-    fields = ["time", "delivery_id", "shown_event", "repository", "git_commit", "pull_request_number", "project"]
-    fields += ["shown_outcome", "reason", "batch_ulid", "shown_job", "source_address"]
-    time = formatting.time_of("received_at", "Time")
+    fields = ["time", "delivery", "event_and_action", "repository", "commit", "project"]
+    fields += ["outcome_badge", "reason", "batch_link", "job_link", "source_ip"]
+    time = formatting.timestamp_column("received_at", "Received")
+    delivery = formatting.value_column("delivery_id", "Delivery id")
+    commit = formatting.value_column("git_commit", "Commit")
+    source_ip = formatting.value_column("source_address", "Source IP")
 
     @display(description="Event")
-    def shown_event(self, delivery: WebhookDelivery) -> SafeString:
+    def event_and_action(self, delivery: WebhookDelivery) -> SafeString:
         number = f" #{delivery.pull_request_number}" if delivery.pull_request_number else ""
         return formatting.two_lines(f"{delivery.event}{number}", delivery.action)
 
     @display(description="Project")
     def project(self, delivery: WebhookDelivery) -> str:
-        return f"{delivery.org_slug}/{delivery.project_slug}" if delivery.org_slug else "-"
+        return f"{delivery.org_slug}/{delivery.project_slug}" if delivery.org_slug else formatting.NO_VALUE
 
     @display(description="Outcome", label=COLOURS)
-    def shown_outcome(self, delivery: WebhookDelivery) -> str:
+    def outcome_badge(self, delivery: WebhookDelivery) -> str:
         return delivery.outcome
 
+    @display(description="Batch")
+    def batch_link(self, delivery: WebhookDelivery) -> SafeString | str:
+        if not delivery.batch_ulid:
+            return formatting.NO_VALUE
+        return formatting.link(formatting.change_url(Batch, delivery.batch_ulid), formatting.code(delivery.batch_ulid))
+
     @display(description="Job")
-    def shown_job(self, delivery: WebhookDelivery) -> SafeString | str:
+    def job_link(self, delivery: WebhookDelivery) -> SafeString | str:
         if delivery.job_ulid is None:
-            return "-"
+            return formatting.NO_VALUE
         return formatting.link(formatting.change_url(Job, delivery.job_ulid), formatting.code(delivery.job_ulid))

@@ -1,0 +1,1 @@
+"""The dashboard: alerts, tiles, pools and failures."""

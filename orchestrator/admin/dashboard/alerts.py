@@ -1,4 +1,4 @@
-"""What is wrong right now, in sentences, worst first, each with a link to the rows that it is about."""
+"""Alerts of the dashboard, most severe first, each with a link to the rows that it counts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from leases.models import Lease
 from orchestrator.admin import formatting
 from orchestrator.admin.dashboard import queries, restrictions
 from orchestrator.admin.dashboard.queries import FailureCounts, QueueCounts, WorkerCounts
-from orchestrator.admin.dashboard.restrictions import Restriction
+from orchestrator.admin.dashboard.restrictions import Restrictions
 from orchestrator.models import ClockBeat
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureClass
 from workers.models import Worker
 
 LONG_WAIT = timedelta(minutes=10)
-NOT_OURS = {FailureClass.JOB, FailureClass.POLICY}  # the tenant's command, the plan's limits: nothing to mend here
+TENANT_FAILURES = {FailureClass.JOB, FailureClass.POLICY}  # the tenant's command, the plan's limits: no platform error
 
 
 @dataclass(frozen=True)
 class Alert:
-    """`level`: danger (mend it now), warning (look at it)."""
+    """`level` is `danger` (act now) or `warning` (check)."""
 
     level: str
     text: str
@@ -28,81 +28,97 @@ class Alert:
 
 
 @dataclass(frozen=True)
-class State:
-    """Everything that the page says, read once."""
+class DashboardState:
+    """All counts of the dashboard, read once."""
 
     now: datetime
-    beat: ClockBeat | None
+    heartbeat: ClockBeat | None
     queues: list[QueueCounts]
-    crews: list[WorkerCounts]
-    held: dict[str, dict[str, int]]
+    workers: list[WorkerCounts]
+    running: dict[str, int]
     failures: list[FailureCounts]
     overdue_leases: int
     never_acknowledged: int
     overdue_cancels: int
-    held_back: Restriction
+    restrictions: Restrictions
+
+    @property
+    def is_scheduler_down(self) -> bool:
+        return queries.is_scheduler_down(self.heartbeat, self.now)
+
+    @property
+    def platform_errors(self) -> int:
+        """Failed jobs whose cause is a worker or the infrastructure."""
+        return sum(failure.count for failure in self.failures if is_platform_error(failure))
 
 
-def current_alerts(now: datetime) -> State:
-    return State(
+def read_state(now: datetime) -> DashboardState:
+    """Run the queries of the dashboard."""
+    return DashboardState(
         now=now,
-        beat=queries.clock_beat(),
-        queues=queries.queues(),
-        crews=queries.crews(now),
-        held=queries.held(),
-        failures=queries.failures(now),
+        heartbeat=queries.scheduler_heartbeat(),
+        queues=queries.queue_counts(),
+        workers=queries.worker_counts(now),
+        running=queries.running_counts(),
+        failures=queries.failure_counts(now),
         overdue_leases=queries.overdue_leases(now),
         never_acknowledged=queries.never_acknowledged(now),
         overdue_cancels=queries.overdue_cancels(now),
-        held_back=restrictions.look(now),
+        restrictions=restrictions.current_restrictions(now),
     )
 
 
-def problems(state: State) -> Iterator[Alert]:
-    """Worst first."""
-    if queries.is_silent(state.beat, state.now):
-        seen = formatting.time_ago(state.beat.beat_at if state.beat else None, state.now)
-        yield Alert("danger", f"The clock is silent (last beat: {seen}): nothing expires, no cancel is forced.", "")
-    alive = {crew.pool: crew.alive for crew in state.crews}
+def current_alerts(state: DashboardState) -> Iterator[Alert]:
+    """Yield the alerts, most severe first."""
+    if state.is_scheduler_down:
+        last = formatting.time_ago(state.heartbeat.beat_at if state.heartbeat else None, state.now)
+        text = f"Scheduler down (last heartbeat: {last}): leases do not expire, and cancels are not enforced."
+        yield Alert("danger", text, "")
+    online = {workers.pool: workers.online for workers in state.workers}
     for queue in state.queues:
-        if not alive.get(queue.pool):
-            text = f"{some(queue.waiting, 'job waits', 'jobs wait')} in {queue.pool}, where no worker is alive."
+        if not online.get(queue.pool):
+            text = f"{bounded(queue.queued, 'queued job')} in pool {queue.pool} without an online worker."
             yield Alert("danger", text, formatting.changelist_url(Job, state="queued", pool=queue.pool))
     if state.overdue_leases:
-        text = f"{some(state.overdue_leases, 'lease is', 'leases are')} overdue: the clock has not ended them."
+        text = f"{bounded(state.overdue_leases, 'overdue lease')}: not expired by the scheduler."
         yield Alert("danger", text, formatting.changelist_url(Lease, due="overdue"))
     if state.overdue_cancels:
-        text = f"{some(state.overdue_cancels, 'cancel was', 'cancels were')} not obeyed in time."
+        text = f"{bounded(state.overdue_cancels, 'overdue cancel')}: not stopped by the worker in time."
         yield Alert("danger", text, formatting.changelist_url(Job, cancel="overdue"))
-    yield from _warnings(state, alive)
+    yield from _warnings(state, online)
 
 
-def _warnings(state: State, alive: dict[str, int]) -> Iterator[Alert]:
-    if silent := sum(crew.silent for crew in state.crews):
-        text = f"{some(silent, 'active worker has', 'active workers have')} been silent for more than a minute."
-        yield Alert("warning", text, formatting.changelist_url(Worker, health="silent"))
-    for text, link in restrictions.sentences(state.held_back, state.now):
+def _warnings(state: DashboardState, online: dict[str, int]) -> Iterator[Alert]:
+    if offline := sum(workers.offline for workers in state.workers):
+        text = f"{bounded(offline, 'worker')} offline: no heartbeat for more than a minute."
+        yield Alert("warning", text, formatting.changelist_url(Worker, health="offline"))
+    for text, link in restrictions.restriction_alerts(state.restrictions, state.now):
         yield Alert("warning", text, link)
     for queue in state.queues:
-        if alive.get(queue.pool) and state.now - queue.oldest > LONG_WAIT:
-            text = f"The oldest job in {queue.pool} has waited for {formatting.elapsed(queue.oldest, state.now)}."
+        if online.get(queue.pool) and state.now - queue.oldest > LONG_WAIT:
+            text = f"Long queue time in pool {queue.pool}: {formatting.elapsed(queue.oldest, state.now)}."
             yield Alert("warning", text, formatting.changelist_url(Job, state="queued", pool=queue.pool))
     if state.never_acknowledged:
-        text = f"{some(state.never_acknowledged, 'job was', 'jobs were')} handed out but not taken up in 24 hours."
+        text = f"{bounded(state.never_acknowledged, 'lease')} not acknowledged by the worker in the last 24 hours."
         yield Alert("warning", text, formatting.changelist_url(Lease, ended_reason="not_acknowledged"))
-    for failed in state.failures:
-        if failed.failure_class not in NOT_OURS:
-            text = f"{some(failed.count, 'job', 'jobs')} failed in 24 hours: {failed.reason.replace('_', ' ')}."
-            yield Alert("warning", text, failed_list(failed.reason))
+    for failure in state.failures:
+        if is_platform_error(failure):
+            reason = formatting.humanize(failure.reason)
+            text = f"{bounded(failure.count, 'platform error')} in the last 24 hours: {reason}."
+            yield Alert("warning", text, failed_jobs_url(failure.reason))
 
 
-def failed_list(reason: str) -> str:
+def is_platform_error(failure: FailureCounts) -> bool:
+    """Report whether the operators, not the tenant, can fix the cause."""
+    return failure.failure_class not in TENANT_FAILURES
+
+
+def failed_jobs_url(reason: str) -> str:
+    """Return the list of jobs that failed for this reason in the last day."""
     return formatting.changelist_url(Job, failure_reason=reason, ended="24h")
 
 
-def number(count: int) -> str:
-    return f"{count:,}" if count <= queries.COUNTED else f"{queries.COUNTED:,}+"
-
-
-def some(count: int, one: str, many: str) -> str:
-    return f"{number(count)} {one if count == 1 else many}"
+def bounded(count: int, noun: str = "") -> str:
+    """Format a count that stops at MAX_COUNT, with its noun: `1 job`, `10,000+ jobs`."""
+    text = f"{count:,}" if count <= queries.MAX_COUNT else f"{queries.MAX_COUNT:,}+"
+    return f"{text} {noun}{'s' * (count != 1)}" if noun else text

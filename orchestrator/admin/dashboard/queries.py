@@ -1,4 +1,4 @@
-"""The numbers of the first page. Each costs the same with a million jobs as with ten: an index, a bound, or both."""
+"""Counts for the dashboard. Each costs the same with a million jobs as with ten: an index, a bound, or both."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -6,8 +6,9 @@ from functools import cache
 from pathlib import Path
 
 from django.conf import settings
-from django.db import connection
-from django.db.models import Count, Q, Sum
+from django.db import connection, models
+from django.db.models import Count, F, OuterRef, Q, Subquery, Sum
+from django.db.models.functions import Coalesce, Greatest
 
 from leases.models import Lease
 from leases.states import LeaseState
@@ -18,110 +19,142 @@ from runtime_jobs.states import FAILURE_CLASSES, LEASED_STATES, JobState
 from workers.models import Worker
 from workers.registry.models import WorkerState
 
-CLOCK_LATE = timedelta(seconds=10)  # what is due for longer, the clock should have done
-COUNTED = 10_000
+OVERDUE_GRACE = timedelta(seconds=10)  # the scheduler process handles what is due within a second or two
+MAX_COUNT = 10_000
 DAY = timedelta(hours=24)
 
 
 @dataclass(frozen=True)
 class QueueCounts:
-    """`waiting` counts up to COUNTED and then one more."""
+    """Queued jobs of a pool. `queued` is counted up to MAX_COUNT + 1."""
 
     pool: str
-    waiting: int
+    queued: int
     oldest: datetime
 
 
 @dataclass(frozen=True)
 class WorkerCounts:
-    """The workers of a pool. `capacity` is that of the alive ones."""
+    """Workers of a pool by health. `capacity` and `free` count slots of online workers."""
 
     pool: str
-    alive: int
-    silent: int
-    draining: int
-    maintenance: int
-    capacity: int
+    online: int = 0
+    offline: int = 0
+    never_connected: int = 0
+    draining: int = 0
+    maintenance: int = 0
+    capacity: int = 0
+    free: int = 0
 
 
 @dataclass(frozen=True)
 class FailureCounts:
+    """Failed jobs of the last day by reason."""
+
     reason: str
     failure_class: str
     count: int
 
 
-def silent(now: datetime) -> Q:
-    """Active workers that nobody has heard lately, or ever."""
-    unheard = Q(last_seen_at__lte=now - SILENT_AFTER) | Q(last_seen_at=None, created_at__lte=now - SILENT_AFTER)
-    return Q(state=WorkerState.ACTIVE) & unheard
+# --- health of workers ------------------------------------------------------------------------------------------------
 
 
-def alive(now: datetime) -> Q:
-    return Q(state=WorkerState.ACTIVE) & ~silent(now)
+def online(now: datetime) -> Q:
+    """Select active workers with a recent request."""
+    return Q(state=WorkerState.ACTIVE, last_seen_at__gt=now - SILENT_AFTER)
 
 
-def clock_beat() -> ClockBeat | None:
+def offline(now: datetime) -> Q:
+    """Select active workers that have connected before, but not recently."""
+    return Q(state=WorkerState.ACTIVE, last_seen_at__lte=now - SILENT_AFTER)
+
+
+def never_connected() -> Q:
+    """Select active workers that were registered and have never sent a request."""
+    return Q(state=WorkerState.ACTIVE, last_seen_at=None)
+
+
+def with_active_leases(workers: models.QuerySet[Worker]) -> models.QuerySet[Worker]:
+    """Annotate each worker with `active_leases`, in the same statement."""
+    open_leases = Lease.objects.open().filter(worker=OuterRef("worker_id")).order_by().values("worker")
+    return workers.annotate(
+        active_leases=Coalesce(Subquery(open_leases.annotate(count=Count("id")).values("count")), 0)
+    )
+
+
+def worker_counts(now: datetime) -> list[WorkerCounts]:
+    """Count the workers of each pool by health. Revoked workers do not count."""
+    workers = with_active_leases(Worker.objects.exclude(state=WorkerState.REVOKED))
+    free_slots = Greatest(F("capacity") - F("active_leases"), 0)
+    counted = (
+        workers.values("pool__slug")
+        .order_by("pool__slug")
+        .annotate(
+            online=Count("pk", filter=online(now)),
+            offline=Count("pk", filter=offline(now)),
+            never_connected=Count("pk", filter=never_connected()),
+            draining=Count("pk", filter=Q(state=WorkerState.DRAINING)),
+            maintenance=Count("pk", filter=Q(state=WorkerState.MAINTENANCE)),
+            slots=Sum("capacity", filter=online(now), default=0),
+            free=Sum(free_slots, filter=online(now), default=0),
+        )
+    )
+    columns = ("pool__slug", "online", "offline", "never_connected", "draining", "maintenance", "slots", "free")
+    return [WorkerCounts(*row) for row in counted.values_list(*columns)]
+
+
+# --- scheduler process ------------------------------------------------------------------------------------------------
+
+
+def scheduler_heartbeat() -> ClockBeat | None:
+    """Return the newest heartbeat of a scheduler process."""
     return ClockBeat.objects.order_by("-beat_at").first()
 
 
-def is_silent(beat: ClockBeat | None, now: datetime) -> bool:
-    return beat is None or now - beat.beat_at > timedelta(seconds=settings.CLOCK_SILENT_AFTER_SECONDS)
+def is_scheduler_down(heartbeat: ClockBeat | None, now: datetime) -> bool:
+    """Report whether the newest heartbeat is missing or too old."""
+    return heartbeat is None or now - heartbeat.beat_at > timedelta(seconds=settings.CLOCK_SILENT_AFTER_SECONDS)
 
 
-def queues() -> list[QueueCounts]:
+# --- jobs and leases --------------------------------------------------------------------------------------------------
+
+
+def queue_counts() -> list[QueueCounts]:
+    """Count the queued jobs of each pool, with the creation time of the oldest."""
     with connection.cursor() as cursor:
-        cursor.execute(_sql("queues"), {"counted": COUNTED})
+        cursor.execute(_sql("queues"), {"max_count": MAX_COUNT})
         return [QueueCounts(*row) for row in cursor.fetchall()]
 
 
-def crews(now: datetime) -> list[WorkerCounts]:
-    rows = Worker.objects.exclude(state=WorkerState.REVOKED).values("pool__slug").order_by("pool__slug")
-    counted = rows.annotate(
-        alive=Count("pk", filter=alive(now)),
-        silent=Count("pk", filter=silent(now)),
-        draining=Count("pk", filter=Q(state=WorkerState.DRAINING)),
-        maintenance=Count("pk", filter=Q(state=WorkerState.MAINTENANCE)),
-        room=Sum("capacity", filter=alive(now), default=0),
-    )
-    return [
-        WorkerCounts(*row)
-        for row in counted.values_list("pool__slug", "alive", "silent", "draining", "maintenance", "room")
-    ]
+def running_counts() -> dict[str, int]:
+    """Count the leased jobs of each pool."""
+    rows = Job.objects.filter(state__in=LEASED_STATES).values_list("pool").annotate(count=Count("id")).order_by()
+    return dict(rows)
 
 
-def held() -> dict[str, dict[str, int]]:
-    """How many jobs each pool holds, by state."""
-    found: dict[str, dict[str, int]] = {}
-    rows = (
-        Job.objects.filter(state__in=LEASED_STATES).values_list("pool", "state").annotate(count=Count("id")).order_by()
-    )
-    for pool, state, count in rows:
-        found.setdefault(pool, {})[state] = count
-    return found
-
-
-def failures(now: datetime) -> list[FailureCounts]:
-    """Of the last day, by reason, most first. Looks at the newest failed jobs only, as many as COUNTED."""
-    newest = Job.objects.filter(status="failed").order_by("-created_at").values("id")[:COUNTED]
+def failure_counts(now: datetime) -> list[FailureCounts]:
+    """Count failed jobs of the last day by reason, most frequent first, among the newest MAX_COUNT failed jobs."""
+    newest = Job.objects.filter(status="failed").order_by("-created_at").values("id")[:MAX_COUNT]
     rows = Job.objects.filter(id__in=newest, state=JobState.FAILED, finished_at__gte=now - DAY)
     counted = rows.values_list("failure_reason").annotate(count=Count("id")).order_by("-count", "failure_reason")
     return [FailureCounts(reason, str(FAILURE_CLASSES.get(reason, "")), count) for reason, count in counted]
 
 
 def overdue_leases(now: datetime) -> int:
-    return Lease.objects.open().filter(expires_at__lte=now - CLOCK_LATE).count()
+    """Count open leases whose expiry has passed."""
+    return Lease.objects.open().filter(expires_at__lte=now - OVERDUE_GRACE).count()
 
 
 def never_acknowledged(now: datetime) -> int:
-    """Hand-outs of the last day that no worker took up, among the newest COUNTED."""
-    newest = Lease.objects.order_by("-id").values("id")[:COUNTED]
+    """Count leases of the last day that no worker acknowledged, among the newest MAX_COUNT leases."""
+    newest = Lease.objects.order_by("-id").values("id")[:MAX_COUNT]
     rows = Lease.objects.filter(id__in=newest, state=LeaseState.REVOKED, ended_reason="not_acknowledged")
     return rows.filter(completed_at__gte=now - DAY).count()
 
 
 def overdue_cancels(now: datetime) -> int:
-    return Job.objects.filter(state__in=LEASED_STATES, cancel_deadline_at__lte=now - CLOCK_LATE).count()
+    """Count running jobs whose cancel deadline has passed."""
+    return Job.objects.filter(state__in=LEASED_STATES, cancel_deadline_at__lte=now - OVERDUE_GRACE).count()
 
 
 @cache

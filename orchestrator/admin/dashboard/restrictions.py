@@ -1,4 +1,4 @@
-"""What is held back right now, for the first page: pauses, throttles, open breakers, incidents. No list is endless."""
+"""Alerts for what currently restricts jobs: pauses, throttles, open breakers, incidents. All lists are bounded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,61 +9,66 @@ from django.db.models import Case, Q, Value, When
 from leases.models import Breaker, BreakerState, Limit, LimitScope
 from leases.models.limits import TEMPORARY_KINDS
 from orchestrator.admin import formatting
-from orchestrator.admin.limits.labels import whose
-from orchestrator.admin.limits.pause import sentence
+from orchestrator.admin.limits.labels import describe_temporary, scope_of
 from orchestrator.models import Incident
 
-SAID = 5  # one by one; of the others how many
-LOOKED_AT = 100
+MAX_SINGLE_ALERTS = 5  # the others are summarized by their number
+MAX_ROWS = 100
 
 
 @dataclass(frozen=True)
-class Restriction:
-    """`limits`: pauses and throttles, those of all tenants first."""
+class Restrictions:
+    """Rows behind the alerts. `limits` are pauses and throttles, those that affect all tenants first."""
 
     limits: list[Limit]
     breakers: list[Breaker]
     incidents: list[Incident]
 
 
-def look(now: datetime) -> Restriction:
-    of_all = Case(When(scope__in=(LimitScope.POOL, LimitScope.JOB_TYPE), then=Value(0)), default=Value(1))
-    limits = Limit.objects.filter(Q(until=None) | Q(until__gt=now), kind__in=TEMPORARY_KINDS).order_by(of_all, "pk")
+def current_restrictions(now: datetime) -> Restrictions:
+    """Read the active restrictions, at most MAX_ROWS of each kind."""
+    all_tenants_first = Case(When(scope__in=(LimitScope.POOL, LimitScope.JOB_TYPE), then=Value(0)), default=Value(1))
+    active = Limit.objects.filter(Q(until=None) | Q(until__gt=now), kind__in=TEMPORARY_KINDS)
     breakers = Breaker.objects.exclude(state=BreakerState.CLOSED).order_by("opened_at")
     incidents = Incident.objects.filter(resolved_at=None).order_by("opened_at")
-    return Restriction(list(limits[:LOOKED_AT]), list(breakers[:LOOKED_AT]), list(incidents[:LOOKED_AT]))
+    return Restrictions(
+        list(active.order_by(all_tenants_first, "pk")[:MAX_ROWS]),
+        list(breakers[:MAX_ROWS]),
+        list(incidents[:MAX_ROWS]),
+    )
 
 
-def sentences(held: Restriction, now: datetime) -> Iterator[tuple[str, str]]:
-    """Each with the address of the rows that it is about."""
-    for limit in held.limits[:SAID]:
-        narrowed = {"kind": limit.kind, "scope": limit.scope, "key": limit.key}
-        narrowed |= {"org_slug": limit.org_slug} if limit.org_slug else {}
-        yield f"{_named(limit)}: {sentence(limit)}", formatting.changelist_url(Limit, **narrowed)
-    if len(held.limits) > SAID:
-        more = _some(len(held.limits) - SAID)
-        yield f"{more} more pauses or throttles.", f"{formatting.changelist_url(Limit)}?kind=pause&kind=throttle"
-    yield from _of_breakers(held, now)
-
-
-def _of_breakers(held: Restriction, now: datetime) -> Iterator[tuple[str, str]]:
-    for breaker in held.breakers[:SAID]:
-        next_one = formatting.time_until(breaker.cool_until, now)
-        tried = f"the next is tried {next_one}" if breaker.state == BreakerState.OPEN else "one is being tried"
-        text = f"Too many {breaker.job_type} jobs of {breaker.org_slug} failed: no more of them start, {tried}."
-        yield text, formatting.changelist_url(Breaker, org_slug=breaker.org_slug, job_type=breaker.job_type)
-    if len(held.breakers) > SAID:
-        yield f"{_some(len(held.breakers) - SAID)} more breakers are open.", formatting.changelist_url(Breaker)
-    if count := len(held.incidents):
-        text = f"{_some(count)} {'incident is' if count == 1 else 'incidents are'} open: {held.incidents[0].summary}"
+def restriction_alerts(restrictions: Restrictions, now: datetime) -> Iterator[tuple[str, str]]:
+    """Yield each alert's text with the address of the list that contains its rows."""
+    for limit in restrictions.limits[:MAX_SINGLE_ALERTS]:
+        filters = {"kind": limit.kind, "scope": limit.scope, "key": limit.key}
+        filters |= {"org_slug": limit.org_slug} if limit.org_slug else {}
+        yield f"{_sentence_start(limit)}: {describe_temporary(limit)}", formatting.changelist_url(Limit, **filters)
+    if (more := len(restrictions.limits) - MAX_SINGLE_ALERTS) > 0:
+        text = f"{_bounded(more)} more {'pause or throttle' if more == 1 else 'pauses or throttles'}."
+        yield text, formatting.changelist_url(Limit, kind=["pause", "throttle"])
+    yield from _breaker_alerts(restrictions, now)
+    if count := len(restrictions.incidents):
+        text = f"{_bounded(count)} open incident{'s' * (count != 1)}: {restrictions.incidents[0].summary}"
         yield text, formatting.changelist_url(Incident, state="open")
 
 
-def _named(limit: Limit) -> str:
-    """As a sentence begins; a slug keeps its small letter."""
-    name = whose(limit)
+def _breaker_alerts(restrictions: Restrictions, now: datetime) -> Iterator[tuple[str, str]]:
+    for breaker in restrictions.breakers[:MAX_SINGLE_ALERTS]:
+        probe = "half-open, one probe job is running"
+        if breaker.state == BreakerState.OPEN:
+            probe = f"half-open {formatting.time_until(breaker.cool_until, now)}"
+        text = f"Breaker open for {breaker.job_type} jobs of {breaker.org_slug}: too many failures; {probe}."
+        yield text, formatting.changelist_url(Breaker, org_slug=breaker.org_slug, job_type=breaker.job_type)
+    if (more := len(restrictions.breakers) - MAX_SINGLE_ALERTS) > 0:
+        yield f"{_bounded(more)} more open breaker{'s' * (more != 1)}.", formatting.changelist_url(Breaker)
+
+
+def _sentence_start(limit: Limit) -> str:
+    """Capitalize the scope, but not a slug."""
+    name = scope_of(limit)
     return name if limit.org_slug else name[0].upper() + name[1:]
 
 
-def _some(count: int) -> str:
-    return str(count) if count < LOOKED_AT - SAID else f"{LOOKED_AT - SAID} or more"
+def _bounded(count: int) -> str:
+    return str(count) if count < MAX_ROWS - MAX_SINGLE_ALERTS else f"{MAX_ROWS - MAX_SINGLE_ALERTS}+"

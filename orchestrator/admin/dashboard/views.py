@@ -1,4 +1,4 @@
-"""The first page: is anything wrong? Alarms first, then the numbers, each a link to what it counts."""
+"""The dashboard: alerts first, then tiles, pools and failures. The theme calls `dashboard` for its index page."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,116 +7,105 @@ from typing import Any
 from django.http import HttpRequest
 
 from orchestrator.admin import formatting
-from orchestrator.admin.dashboard import queries
 from orchestrator.admin.dashboard.alerts import (
-    LONG_WAIT,
-    NOT_OURS,
-    State,
+    DashboardState,
+    bounded,
     current_alerts,
-    failed_list,
-    number,
-    problems,
+    failed_jobs_url,
+    is_platform_error,
+    read_state,
 )
 from orchestrator.admin.dashboard.queries import WorkerCounts
+from orchestrator.admin.dashboard.tiles import tiles
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
-from workers.models import Worker
+
+REQUIRED_PERMISSION = "runtime_jobs.view_job"
+RECENT_FAILURES = 6
 
 
 @dataclass(frozen=True)
-class PoolLine:
-    """One pool as the table shows it."""
+class PoolRow:
+    """A row of the table of pools. `stranded`: jobs are queued, and no worker is online."""
 
     pool: str
-    waiting: str
+    queued: str
     oldest: str
     running: int
-    alive: int
-    capacity: int
-    silent: int
-    away: int
+    free: int
+    workers: str
     stranded: bool
 
 
-def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """The theme calls this for its index page. Who may not see jobs gets the plain list of pages."""
-    if not request.user.has_perm("runtime_jobs.view_job"):
-        return context
-    state = current_alerts(database_now())
+@dataclass(frozen=True)
+class FailureBar:
+    """A bar of the chart of failure reasons. `percent` is relative to the most frequent reason."""
+
+    reason: str
+    failure_class: str
+    is_platform_error: bool
+    count: int
+    percent: int
+    link: str
+
+
+def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Add the dashboard to the context of the index page.
+
+    A user without the permission gets the list of pages that the user may view, and the name of the permission.
+    """
+    context |= {"title": "Dashboard"}
+    if not request.user.has_perm(REQUIRED_PERMISSION):
+        return context | {"state": None}
+    state = read_state(database_now())
     return context | {
-        "title": "Is anything wrong?",
         "state": state,
-        "problems": list(problems(state)),
+        "alerts": list(current_alerts(state)),
         "tiles": list(tiles(state)),
-        "pools": list(pools(state)),
-        "failures": bars(state),
-        "latest": list(Job.objects.filter(status="failed").order_by("-created_at")[:6]),
+        "pools": list(pool_rows(state)),
+        "failures": failure_bars(state),
+        "recent_failures": list(Job.objects.filter(status="failed").order_by("-created_at")[:RECENT_FAILURES]),
     }
 
 
-def tiles(state: State) -> Iterator[dict[str, Any]]:
-    """Five numbers, each a link."""
-    silent = queries.is_silent(state.beat, state.now)
-    beat = formatting.time_ago(state.beat.beat_at, state.now) if state.beat else "never seen"
-    yield _tile("Clock", "silent" if silent else "alive", beat, "", "danger" if silent else "success")
-    alive, quiet = (sum(getattr(crew, name) for crew in state.crews) for name in ("alive", "silent"))
-    away = sum(crew.draining + crew.maintenance for crew in state.crews)
-    note = ", ".join(f"{count} {name}" for count, name in ((quiet, "silent"), (away, "set aside")) if count)
-    level = "warning" if quiet else "success" if alive else "default"
-    yield _tile("Workers", str(alive), note or "all well", formatting.changelist_url(Worker), level)
-    waiting = sum(queue.waiting for queue in state.queues)
-    oldest = min((queue.oldest for queue in state.queues), default=None)
-    note = f"oldest {formatting.elapsed(oldest, state.now)}" if oldest else "nobody waits"
-    stuck = bool(oldest and state.now - oldest > LONG_WAIT)
-    yield _tile(
-        "Waiting", number(waiting), note, formatting.changelist_url(Job, state="queued"), "warning" if stuck else "info"
-    )
-    running = sum(sum(states.values()) for states in state.held.values())
-    room = sum(crew.capacity for crew in state.crews)
-    yield _tile(
-        "Running", str(running), f"room for {room}", formatting.changelist_url(Job, status="running"), "primary"
-    )
-    failed = sum(failure.count for failure in state.failures)
-    ours = sum(failure.count for failure in state.failures if failure.failure_class not in NOT_OURS)
-    note = f"{number(ours)} of them ours to mend" if failed else "none"
-    level = "danger" if ours else "default" if failed else "success"
-    yield _tile(
-        "Failed in 24 h", number(failed), note, formatting.changelist_url(Job, status="failed", ended="24h"), level
-    )
-
-
-def _tile(title: str, value: str, note: str, link: str, level: str) -> dict[str, Any]:
-    return {"title": title, "value": value, "note": note, "link": link, "level": level}
-
-
-def pools(state: State) -> Iterator[PoolLine]:
-    waiting = {queue.pool: queue for queue in state.queues}
-    crews = {crew.pool: crew for crew in state.crews}
-    for pool in sorted(waiting.keys() | crews.keys() | state.held.keys()):
-        queue, crew = waiting.get(pool), crews.get(pool, WorkerCounts(pool, 0, 0, 0, 0, 0))
-        yield PoolLine(
+def pool_rows(state: DashboardState) -> Iterator[PoolRow]:
+    """Yield a row for each pool that has workers or jobs."""
+    queues = {queue.pool: queue for queue in state.queues}
+    workers = {pool.pool: pool for pool in state.workers}
+    for pool in sorted(queues.keys() | workers.keys() | state.running.keys()):
+        queue, counts = queues.get(pool), workers.get(pool, WorkerCounts(pool))
+        yield PoolRow(
             pool=pool,
-            waiting=number(queue.waiting) if queue else "0",
+            queued=bounded(queue.queued) if queue else "0",
             oldest=formatting.elapsed(queue.oldest, state.now) if queue else "",
-            running=sum(state.held.get(pool, {}).values()),
-            alive=crew.alive,
-            capacity=crew.capacity,
-            silent=crew.silent,
-            away=crew.draining + crew.maintenance,
-            stranded=bool(queue and not crew.alive),
+            running=state.running.get(pool, 0),
+            free=counts.free,
+            workers=_worker_summary(counts),
+            stranded=bool(queue and not counts.online),
         )
 
 
-def bars(state: State) -> list[dict[str, Any]]:
-    most = max((failed.count for failed in state.failures), default=1)
+def _worker_summary(counts: WorkerCounts) -> str:
+    others = (
+        (counts.offline, "offline"),
+        (counts.draining, "draining"),
+        (counts.maintenance, "in maintenance"),
+        (counts.never_connected, "never connected"),
+    )
+    return ", ".join([f"{counts.online} online", *(f"{count} {health}" for count, health in others if count)])
+
+
+def failure_bars(state: DashboardState) -> list[FailureBar]:
+    """Return the failure reasons of the last day, most frequent first."""
+    maximum = max((failure.count for failure in state.failures), default=1)
     return [
-        {
-            "reason": failed.reason.replace("_", " "),
-            "ours": failed.failure_class not in NOT_OURS,
-            "class": failed.failure_class,
-            "count": failed.count,
-            "share": round(100 * failed.count / most),
-            "link": failed_list(failed.reason),
-        }
-        for failed in state.failures
+        FailureBar(
+            reason=formatting.humanize(failure.reason),
+            failure_class=failure.failure_class,
+            is_platform_error=is_platform_error(failure),
+            count=failure.count,
+            percent=round(100 * failure.count / maximum),
+            link=failed_jobs_url(failure.reason),
+        )
+        for failure in state.failures
     ]

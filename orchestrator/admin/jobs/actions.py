@@ -1,4 +1,4 @@
-"""Cancel, retry, resend, revoke: with a reason, each job in its own transaction, each refusal said."""
+"""Actions on jobs: cancel, retry, re-upload, revoke, prioritize. Each job is changed in a transaction of its own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, ReasonForm, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, render_confirm
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.admin.labels import JobBadge, job_badge
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import is_id
@@ -24,12 +26,12 @@ from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.states import CancelReason, JobState
 
-LIMIT = 100  # jobs at a time: a page of the list, twice
-SAID_ONE_BY_ONE = 5
+MAX_JOBS = 100  # per request: two pages of the list
+MAX_SINGLE_MESSAGES = 5
 
 
 class PriorityForm(ReasonForm):
-    """A reason, and the new priority by its name."""
+    """Asks for a reason and for the new priority by name."""
 
     priority = forms.ChoiceField(
         choices=[(name, f"{name} ({number})") for name, number in PRIORITIES.items()],
@@ -41,16 +43,26 @@ class PriorityForm(ReasonForm):
 
 @dataclass(frozen=True)
 class JobAction:
-    """`act` does it to one job, with what `form` asks for, and says what came of it; where it is refused it raises
-    LifecycleError."""
+    """A button of a job's page and of the list.
+
+    Attributes:
+        name: Name in the address.
+        label: Label of the button.
+        description: Consequences, displayed on the confirmation page.
+        operation: Runs the operation on one job with the values of the form. Returns the success message; raises
+            LifecycleError if the operation is refused.
+        danger: Displays the button in red.
+        form: Form of the confirmation page.
+        preposition: Text between the label and the job's id in the title.
+    """
 
     name: str
-    title: str
-    lead: str
-    act: Callable[..., str]
+    label: str
+    description: str
+    operation: Callable[..., str]
     danger: bool = False
     form: type[ReasonForm] = ReasonForm
-    joint: str = " "  # between the title and the job's id
+    preposition: str = " "
 
 
 def _cancel(job_ulid: str, actor: Actor, reason: str) -> str:
@@ -61,122 +73,132 @@ def _cancel(job_ulid: str, actor: Actor, reason: str) -> str:
         reason=CancelReason.OPERATOR,
         message=reason,
     )
-    return "its worker has been told to stop" if outcome.accepted else "canceled"
+    return "cancel requested from the worker" if outcome.accepted else "canceled"
 
 
 def _retry(job_ulid: str, actor: Actor, reason: str) -> str:
-    return f"queued again as {services.retry(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
+    return f"retried as {services.retry(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
 
 
-def _resend(job_ulid: str, actor: Actor, reason: str) -> str:
-    return f"its run goes out again as {services.reupload(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
+def _reupload(job_ulid: str, actor: Actor, reason: str) -> str:
+    return f"re-upload queued as {services.reupload(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
 
 
 def _prioritize(job_ulid: str, actor: Actor, reason: str, priority: str) -> str:
     job = services.prioritize(job_ulid=job_ulid, priority=PRIORITIES[priority], actor=actor, reason=reason)
     if job is None:
-        raise LifecycleError(f"It waits no more, or with priority {priority} already.")
-    return f"waits with priority {priority}"
+        raise LifecycleError(f"The job is not queued, or its priority is already {priority}. Nothing was changed.")
+    return f"priority changed to {priority}"
 
 
 def _revoke(job_ulid: str, actor: Actor, reason: str) -> str:
     job = services.revoke(job_ulid=job_ulid, actor=actor, reason=reason)
     if job is None:
-        raise LifecycleError("No worker holds it; there is nothing to take away.")
-    return f"taken from its worker, now {job.public_status}"
+        raise LifecycleError("The job has no open lease. Nothing was revoked.")
+    return f"lease revoked; the job is now {formatting.humanize(job.state)}"
 
 
 CANCEL = JobAction(
     "cancel",
     "Cancel",
-    "A job that waits ends at once; the worker of one that runs is told to stop.",
+    "A queued job is canceled at once. The worker of a running job is requested to stop it.",
     _cancel,
     danger=True,
 )
-RETRY = JobAction("retry", "Retry", "A new attempt is queued, with the same command on the same commit.", _retry)
-RESEND = JobAction(
-    "resend",
-    "Resend run",
-    "The run that could not be handed over is uploaded by a new attempt; nothing is executed again.",
-    _resend,
+RETRY = JobAction("retry", "Retry", "Queues a new attempt with the same command on the same commit.", _retry)
+REUPLOAD = JobAction(
+    "reupload",
+    "Re-upload results",
+    "Queues a new attempt that uploads the stored results. The command is not executed again.",
+    _reupload,
 )
 REVOKE = JobAction(
     "revoke",
     "Revoke lease",
-    "The worker may no longer speak for the job: what runs fails as worker_lost (with an automatic retry if its policy "
-    "has one left), what was not taken up waits again.",
+    "The worker can no longer report on the job. A started job fails with worker_lost, and is retried if its retry "
+    "policy allows. A job that was not started is queued again.",
     _revoke,
     danger=True,
 )
 PRIORITIZE = JobAction(
     "prioritize",
     "Change priority",
-    "A waiting job waits with another priority, at the place that its age gives it there. What runs, runs on.",
+    "Moves a queued job to the position that its age has among jobs of the new priority. Running jobs are unaffected.",
     _prioritize,
     form=PriorityForm,
-    joint=" of ",
+    preposition=" of ",
 )
-ACTIONS = {verb.name: verb for verb in (CANCEL, RETRY, RESEND, REVOKE, PRIORITIZE)}
+ACTIONS = {job_action.name: job_action for job_action in (CANCEL, RETRY, REUPLOAD, REVOKE, PRIORITIZE)}
 
 
 def available_actions(job: Job | None) -> set[str]:
-    """The names of the verbs that may do something to the job as it is now."""
+    """Return the names of the actions that can apply to the job in its current state."""
     if job is None:
         return set()
     if job.is_final:
-        followed = Job.objects.filter(retry_of_job_ulid=job.job_ulid).exists()
-        if followed or job.state == JobState.SUCCEEDED:
+        was_retried = Job.objects.filter(retry_of_job_ulid=job.job_ulid).exists()
+        if was_retried or job.state == JobState.SUCCEEDED:
             return set()
-        return {RETRY.name, RESEND.name} if UnsentRun.objects.filter(job=job).exists() else {RETRY.name}
+        return {RETRY.name, REUPLOAD.name} if UnsentRun.objects.filter(job=job).exists() else {RETRY.name}
     if job.is_held:
         return {CANCEL.name, REVOKE.name}
     return {CANCEL.name, PRIORITIZE.name}
 
 
 def confirm_and_run(
-    model_admin: BaseAdmin, request: HttpRequest, verb: JobAction, job_ulids: list[str]
+    model_admin: BaseAdmin, request: HttpRequest, job_action: JobAction, job_ulids: list[str]
 ) -> HttpResponse:
-    """GET asks why, POST does it. The caller has checked the permission."""
-    if not 1 <= len(job_ulids) <= LIMIT or not all(is_id(job_ulid, "rtj") for job_ulid in job_ulids):
-        raise BadRequest(f"Name 1 to {LIMIT} jobs.")
-    form = verb.form(request.POST or None)
+    """Render the confirmation page on GET, run the action on POST. The caller has checked the permission."""
+    if not 1 <= len(job_ulids) <= MAX_JOBS or not all(is_id(job_ulid, "rtj") for job_ulid in job_ulids):
+        raise BadRequest(f"`job` must name 1 to {MAX_JOBS} jobs by their ids.")
+    form = job_action.form(request.POST or None)
     if request.method == "POST" and form.is_valid():
-        said = {name: _do(verb, name, actor_of(request), form.cleaned_data) for name in job_ulids}
-        _say(request, verb, said)
-        return HttpResponseRedirect(_next(request, job_ulids))
-    question = ConfirmPage(
-        title=f"{verb.title}{verb.joint}{_count(job_ulids)}",
-        lead=verb.lead,
-        button=verb.title,
-        back=_next(request, job_ulids),
-        danger=verb.danger,
+        results = [_run(job_action, job_ulid, actor_of(request), form.cleaned_data) for job_ulid in job_ulids]
+        _add_messages(request, job_action, results)
+        return HttpResponseRedirect(_back(request, job_ulids))
+    page = ConfirmPage(
+        title=f"{job_action.label}{job_action.preposition}{_count(job_ulids)}",
+        description=job_action.description,
+        button=job_action.label,
+        back=_back(request, job_ulids),
+        danger=job_action.danger,
     )
-    return render_confirm(model_admin, request, question, form, jobs=_listed(job_ulids))
+    return render_confirm(model_admin, request, page, form, jobs=_selected_jobs(job_ulids))
 
 
-def _do(verb: JobAction, job_ulid: str, actor: Actor, asked: dict[str, Any]) -> tuple[bool, str]:
-    """Whether it was done, and what there is to say."""
+@dataclass(frozen=True)
+class JobActionResult:
+    """Outcome of an action on one job, with its message."""
+
+    job_ulid: str
+    succeeded: bool
+    message: str
+
+
+def _run(job_action: JobAction, job_ulid: str, actor: Actor, values: dict[str, Any]) -> JobActionResult:
     try:
-        return True, verb.act(job_ulid, actor, **asked)
+        message = job_action.operation(job_ulid, actor, **values)
+        return JobActionResult(job_ulid, succeeded=True, message=f"{message}.")
     except LifecycleError as refusal:
-        return False, refusal.message
+        return JobActionResult(job_ulid, succeeded=False, message=refusal.message)
     except Error:
-        return False, "The database was busy; nothing has changed. Try again."
+        message = "The database is busy. Nothing was changed; try again."
+        return JobActionResult(job_ulid, succeeded=False, message=message)
 
 
-def _say(request: HttpRequest, verb: JobAction, said: dict[str, tuple[bool, str]]) -> None:
-    done = {name: words for name, (well, words) in said.items() if well}
-    if len(done) > SAID_ONE_BY_ONE:
-        messages.success(request, f"{verb.title}: done for {len(done)} jobs.")
+def _add_messages(request: HttpRequest, job_action: JobAction, results: list[JobActionResult]) -> None:
+    succeeded = [result for result in results if result.succeeded]
+    if len(succeeded) > MAX_SINGLE_MESSAGES:
+        messages.success(request, f"{job_action.label}: done for {len(succeeded)} jobs.")
     else:
-        for name, words in done.items():
-            messages.success(request, f"{name}: {words}.")
-    for name, (well, words) in said.items():
-        if not well:
-            messages.warning(request, f"{name}: {words}")
+        for result in succeeded:
+            messages.success(request, f"{result.job_ulid}: {result.message}")
+    for result in results:
+        if not result.succeeded:
+            messages.warning(request, f"{result.job_ulid}: {result.message}")
 
 
-def _next(request: HttpRequest, job_ulids: list[str]) -> str:
+def _back(request: HttpRequest, job_ulids: list[str]) -> str:
     if len(job_ulids) == 1:
         return formatting.change_url(Job, job_ulids[0])
     filters = request.GET.get("_changelist_filters", "")
@@ -187,6 +209,19 @@ def _count(job_ulids: list[str]) -> str:
     return job_ulids[0] if len(job_ulids) == 1 else f"{len(job_ulids)} jobs"
 
 
-def _listed(job_ulids: list[str]) -> list[dict[str, Any]]:
-    columns = ("job_ulid", "state", "org_slug", "project_slug", "repo_owner", "repo_name")
-    return list(Job.objects.filter(job_ulid__in=job_ulids).order_by("-id").values(*columns))
+@dataclass(frozen=True)
+class SelectedJob:
+    """A row of the confirmation page."""
+
+    job_ulid: str
+    badge: JobBadge
+    tenant: str
+    repository: str
+
+
+def _selected_jobs(job_ulids: list[str]) -> list[SelectedJob]:
+    jobs = Job.objects.filter(job_ulid__in=job_ulids).order_by("-id").defer("spec", "result", "progress")
+    return [
+        SelectedJob(job.job_ulid, job_badge(job), f"{job.org_slug}/{job.project_slug}", formatting.repository_of(job))
+        for job in jobs
+    ]

@@ -1,4 +1,4 @@
-"""Jobs: a list to find them by, a page that says everything about one, and the verbs as buttons."""
+"""The pages of jobs: the list, one job, its log, and the buttons."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -20,46 +20,46 @@ from orchestrator.admin.jobs import log, page, search
 from orchestrator.admin.jobs.actions import (
     ACTIONS,
     CANCEL,
-    LIMIT,
+    MAX_JOBS,
     PRIORITIZE,
-    RESEND,
     RETRY,
+    REUPLOAD,
     REVOKE,
     JobAction,
     available_actions,
     confirm_and_run,
 )
-from orchestrator.admin.jobs.artifacts import left_behind
-from orchestrator.admin.jobs.columns import COLUMNS, JobColumns, WithPendingReason
-from orchestrator.admin.jobs.filters import FILTERS, WORDS
-from orchestrator.admin.labels import JOB_COLOURS
+from orchestrator.admin.jobs.columns import COLUMNS, JobColumns, PendingReasonChangeList
+from orchestrator.admin.jobs.filters import FILTERS, TABS
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Job
 
 
 @admin.register(Job)
 class JobAdmin(JobColumns, LargeTableAdmin):
+    """Displays jobs and offers the actions of operators."""
+
     list_display = COLUMNS
     list_display_links = ["job"]
     list_filter = FILTERS
     list_fullwidth = True
     list_before_template = "admin/job_tabs.html"
-    search_fields = ["job_ulid"]  # shows the box; `find` says what is looked for
+    search_fields = ["job_ulid"]  # makes the theme display the search box; `search.find` does the search
     search_help_text = search.HELP
     ordering = ["-id"]
     change_form_template = "admin/job.html"
-    actions = ["cancel_selected", "retry_selected", "resend_selected", "revoke_selected", "prioritize_selected"]
-    actions_detail = ["cancel", "retry", "resend", "revoke", "prioritize"]
+    actions = ["cancel_selected", "retry_selected", "reupload_selected", "revoke_selected", "prioritize_selected"]
+    actions_detail = ["cancel", "retry", "reupload", "revoke", "prioritize"]
 
-    # --- who may ------------------------------------------------------------------------------------------------------
+    # --- permission ---------------------------------------------------------------------------------------------------
 
     def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm("runtime_jobs.operate_job")
 
-    # --- the list -----------------------------------------------------------------------------------------------------
+    # --- list ---------------------------------------------------------------------------------------------------------
 
-    def get_changelist(self, _request: HttpRequest, **_: Any) -> type[WithPendingReason]:
-        return WithPendingReason
+    def get_changelist(self, _request: HttpRequest, **_: Any) -> type[PendingReasonChangeList]:
+        return PendingReasonChangeList
 
     def get_search_results(
         self, _request: HttpRequest, queryset: QuerySet[Job], search_term: str
@@ -69,14 +69,15 @@ class JobAdmin(JobColumns, LargeTableAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         here = reverse("admin:runtime_jobs_job_changelist")
-        tabs = [("all", here), *((word, f"{here}?{urlencode({'status': word})}") for word in WORDS)]
-        chosen = request.GET.getlist("status") or ["all"]
-        return super().changelist_view(request, {"tabs": tabs, "chosen": chosen} | (extra_context or {}))
+        chosen = request.GET.getlist("status")
+        tabs = [("all", here, not chosen)]
+        tabs += [(status, f"{here}?{urlencode({'status': status})}", status in chosen) for status in TABS]
+        return super().changelist_view(request, {"tabs": tabs} | (extra_context or {}))
 
     # --- one job ------------------------------------------------------------------------------------------------------
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
-        """By its public id too: that is what logs, events and people name it by."""
+        """Accept the public id as well: logs and events contain only that one."""
         if is_id(object_id, "rtj"):
             return self.get_queryset(request).filter(job_ulid=object_id).first()
         return super().get_object(request, object_id, from_field)
@@ -85,95 +86,107 @@ class JobAdmin(JobColumns, LargeTableAdmin):
         self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Job, **kwargs: Any
     ) -> HttpResponse:
         now: datetime = timezone.now()
-        context |= {"page": page.page(obj, now=now), "now": now, "live": not obj.is_final, "colours": JOB_COLOURS}
-        context["left"] = left_behind(obj)
+        context |= {"page": page.job_page(obj, now=now), "live": not obj.is_final}
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def get_urls(self) -> list[URLPattern]:
         wrap = self.admin_site.admin_view
         return [
-            path("many/<str:verb>/", wrap(self.many_view), name="runtime_jobs_job_many"),
+            path("bulk/<str:action_name>/", wrap(self.bulk_view), name="runtime_jobs_job_bulk"),
             path("<path:object_id>/log/", wrap(self.log_view), name="runtime_jobs_job_log"),
             *super().get_urls(),
         ]
 
     def log_view(self, request: HttpRequest, object_id: str) -> JsonResponse:
-        """What was printed after `?after=`: the page's script asks every two seconds while the job runs."""
+        """Return the output after the cursor `?after=`. The page polls every two seconds while the job runs."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        job = self._found(request, object_id)
+        job = self._get_job(request, object_id)
         return JsonResponse(asdict(log.after(job, request.GET.get("after", ""))))
 
-    def _found(self, request: HttpRequest, object_id: str) -> Job:
+    def _get_job(self, request: HttpRequest, object_id: str) -> Job:
         job = self.get_object(request, object_id)
         if job is None:
             raise Http404
         return job
 
-    # --- the verbs ----------------------------------------------------------------------------------------------------
+    # --- buttons of one job -------------------------------------------------------------------------------------------
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
-        """Only what makes sense for the job as it is; the verb has the last word."""
-        fitting = available_actions(self.get_object(request, object_id))
-        return [button for button in super().get_actions_detail(request, object_id) if button.path in fitting]
+        """Offer what applies to the job's state. The operation itself checks the state again."""
+        available = available_actions(self.get_object(request, object_id))
+        return [button for button in super().get_actions_detail(request, object_id) if button.path in available]
 
     @action(
-        description="Cancel", url_path="cancel", permissions=["operate"], icon="block", variant=ActionVariant.DANGER
+        description=CANCEL.label,
+        url_path=CANCEL.name,
+        permissions=["operate"],
+        icon="block",
+        variant=ActionVariant.DANGER,
     )
     def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, CANCEL, [self._found(request, object_id).job_ulid])
+        return confirm_and_run(self, request, CANCEL, [self._get_job(request, object_id).job_ulid])
 
     @action(
-        description="Retry", url_path="retry", permissions=["operate"], icon="replay", variant=ActionVariant.PRIMARY
+        description=RETRY.label,
+        url_path=RETRY.name,
+        permissions=["operate"],
+        icon="replay",
+        variant=ActionVariant.PRIMARY,
     )
     def retry(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, RETRY, [self._found(request, object_id).job_ulid])
+        return confirm_and_run(self, request, RETRY, [self._get_job(request, object_id).job_ulid])
 
-    @action(description="Resend run", url_path="resend", permissions=["operate"], icon="upload")
-    def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, RESEND, [self._found(request, object_id).job_ulid])
+    @action(description=REUPLOAD.label, url_path=REUPLOAD.name, permissions=["operate"], icon="upload")
+    def reupload(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return confirm_and_run(self, request, REUPLOAD, [self._get_job(request, object_id).job_ulid])
 
-    @action(description="Revoke lease", url_path="revoke", permissions=["operate"], icon="remove_moderator")
+    @action(description=REVOKE.label, url_path=REVOKE.name, permissions=["operate"], icon="remove_moderator")
     def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, REVOKE, [self._found(request, object_id).job_ulid])
+        return confirm_and_run(self, request, REVOKE, [self._get_job(request, object_id).job_ulid])
 
-    @action(description="Change priority", url_path="prioritize", permissions=["operate"], icon="swap_vert")
+    @action(description=PRIORITIZE.label, url_path=PRIORITIZE.name, permissions=["operate"], icon="swap_vert")
     def prioritize(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, PRIORITIZE, [self._found(request, object_id).job_ulid])
+        return confirm_and_run(self, request, PRIORITIZE, [self._get_job(request, object_id).job_ulid])
 
-    @admin.action(description="Cancel", permissions=["operate"])
+    # --- actions of the list ------------------------------------------------------------------------------------------
+
+    @admin.action(description=CANCEL.label, permissions=["operate"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        return self._ask_for_many(request, CANCEL, queryset)
+        return self._redirect_to_bulk(request, CANCEL, queryset)
 
-    @admin.action(description="Retry", permissions=["operate"])
+    @admin.action(description=RETRY.label, permissions=["operate"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        return self._ask_for_many(request, RETRY, queryset)
+        return self._redirect_to_bulk(request, RETRY, queryset)
 
-    @admin.action(description="Resend run", permissions=["operate"])
-    def resend_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        return self._ask_for_many(request, RESEND, queryset)
+    @admin.action(description=REUPLOAD.label, permissions=["operate"])
+    def reupload_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        return self._redirect_to_bulk(request, REUPLOAD, queryset)
 
-    @admin.action(description="Revoke lease", permissions=["operate"])
+    @admin.action(description=REVOKE.label, permissions=["operate"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        return self._ask_for_many(request, REVOKE, queryset)
+        return self._redirect_to_bulk(request, REVOKE, queryset)
 
-    @admin.action(description="Change priority", permissions=["operate"])
+    @admin.action(description=PRIORITIZE.label, permissions=["operate"])
     def prioritize_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        return self._ask_for_many(request, PRIORITIZE, queryset)
+        return self._redirect_to_bulk(request, PRIORITIZE, queryset)
 
-    def _ask_for_many(self, request: HttpRequest, verb: JobAction, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """On to a page of its own: the list's filters must not drop a job that has moved on meanwhile unsaid."""
-        chosen = list(queryset.values_list("job_ulid", flat=True)[: LIMIT + 1])
-        if len(chosen) > LIMIT:
-            messages.error(request, f"At most {LIMIT} jobs at a time.")
+    def _redirect_to_bulk(
+        self, request: HttpRequest, job_action: JobAction, queryset: QuerySet[Job]
+    ) -> HttpResponse | None:
+        """Redirect to a page that names the jobs: the list's filters would silently drop a job whose state changes."""
+        job_ulids = list(queryset.values_list("job_ulid", flat=True)[: MAX_JOBS + 1])
+        if len(job_ulids) > MAX_JOBS:
+            messages.error(request, f"Select at most {MAX_JOBS} jobs.")
             return None
-        there = reverse("admin:runtime_jobs_job_many", args=[verb.name])
-        query = [("job", job_ulid) for job_ulid in chosen] + [("_changelist_filters", request.GET.urlencode())]
-        return HttpResponseRedirect(f"{there}?{urlencode(query)}")
+        address = reverse("admin:runtime_jobs_job_bulk", args=[job_action.name])
+        query = [("job", job_ulid) for job_ulid in job_ulids] + [("_changelist_filters", request.GET.urlencode())]
+        return HttpResponseRedirect(f"{address}?{urlencode(query)}")
 
-    def many_view(self, request: HttpRequest, verb: str) -> HttpResponse:
+    def bulk_view(self, request: HttpRequest, action_name: str) -> HttpResponse:
+        """Run an action on the jobs that the address names."""
         if not self.has_operate_permission(request):
             raise PermissionDenied
-        if verb not in ACTIONS:
+        if action_name not in ACTIONS:
             raise Http404
-        return confirm_and_run(self, request, ACTIONS[verb], request.GET.getlist("job"))
+        return confirm_and_run(self, request, ACTIONS[action_name], request.GET.getlist("job"))

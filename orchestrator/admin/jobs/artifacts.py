@@ -1,38 +1,43 @@
-"""What a job left behind: where its artifacts lie, and the guess at why its command failed. All of it is hearsay."""
+"""The artifacts that a worker reported for a job, and its guess at the cause of a failure. Both are unverified."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from runtime_jobs.models import Artifact, FailureExplanation, Job
 
-SHOWN = 100
+MAX_ARTIFACTS = 100
 
 
 @dataclass(frozen=True)
 class ArtifactRow:
-    """`link`: the address may be followed from a page. Most are those of object stores, and some of nothing good."""
+    """An artifact. `is_link`: the page may link to the address."""
 
     type: str
     uri: str
-    link: bool
+    is_link: bool
 
 
 @dataclass(frozen=True)
 class JobArtifacts:
-    artifacts: list[ArtifactRow]
-    guess: FailureExplanation | None
+    """Artifacts and the worker's explanation of a failure."""
+
+    rows: list[ArtifactRow]
+    explanation: FailureExplanation | None
 
 
-def left_behind(job: Job) -> JobArtifacts | None:
-    """None where there is nothing to show."""
-    rows = Artifact.objects.filter(job=job).order_by("pk")[:SHOWN]
-    artifacts = [ArtifactRow(row.type, row.uri, may_be_followed(row.uri)) for row in rows]
-    guess = FailureExplanation.objects.filter(job=job).first()
-    return JobArtifacts(artifacts, guess) if artifacts or guess else None
+def artifacts_of(job: Job) -> JobArtifacts | None:
+    """Read the artifacts of a job. None if it has neither artifacts nor an explanation."""
+    artifacts = Artifact.objects.filter(job=job).order_by("pk")[:MAX_ARTIFACTS]
+    rows = [ArtifactRow(artifact.type, artifact.uri, is_safe_link(artifact.uri)) for artifact in artifacts]
+    explanation = FailureExplanation.objects.filter(job=job).first()
+    return JobArtifacts(rows, explanation) if rows or explanation else None
 
 
-def may_be_followed(uri: str) -> bool:
-    """An ordinary address of the web: not `javascript:`, and none that a browser would fill in or log in with."""
+def is_safe_link(uri: str) -> bool:
+    """Report whether a page may link to the address: http or https with a host, and without credentials.
+
+    Excludes `javascript:` addresses and those that a browser would complete or log in with.
+    """
     try:
         parts = urlsplit(uri)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None

@@ -1,4 +1,4 @@
-"""What the list of jobs can be narrowed by; all combine."""
+"""The filters of the list of jobs. All of them combine."""
 
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -7,51 +7,87 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import DropdownFilter
 
-from orchestrator.admin.filters import AnyOf, OneOf, any_of, days, exactly, one_of, without_nul
+from orchestrator.admin.filters import (
+    ChoiceFilter,
+    CreatedFilter,
+    ExactFilter,
+    MultipleChoiceFilter,
+    OrganizationFilter,
+    ProjectFilter,
+    TriggerFilter,
+    without_nul,
+)
+from orchestrator.admin.formatting import humanize
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.models import Job
-from runtime_jobs.states import LEASED_STATES, STATUS, STATUS_WITHOUT_INGEST, FailureReason, JobState
+from runtime_jobs.states import LEASED_STATES, FailureReason, JobState
 from workers.models import Pool
 
-WORDS = list(dict.fromkeys([*STATUS.values(), *STATUS_WITHOUT_INGEST.values()]))
+# The API has two statuses for a job that has succeeded: `uploaded` if its results are in ingest, otherwise `succeeded`.
+_STATUSES = {
+    "queued": ("queued",),
+    "running": ("running",),
+    "succeeded": ("succeeded", "uploaded"),
+    "failed": ("failed",),
+    "canceled": ("canceled",),
+}
+TABS = list(_STATUSES)
 
 
-class InPool(OneOf):
+class StatusFilter(MultipleChoiceFilter):
+    """Filters by status, with one name for both kinds of success."""
+
+    title = "status"
+    parameter_name = "status"
+    options: ClassVar = [(status, status.capitalize()) for status in _STATUSES]
+
+    def queryset(self, _request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        statuses = [stored for status in self.chosen for stored in _STATUSES[status]]
+        return queryset.filter(status__in=statuses) if statuses else queryset
+
+
+class JobStateFilter(MultipleChoiceFilter):
+    """Filters by state, which is finer than the status."""
+
+    title = "state"
+    parameter_name = "state"
+    options: ClassVar = [(str(state), humanize(state).capitalize()) for state in JobState]
+
+
+class JobPoolFilter(ChoiceFilter):
+    """Filters by pool. Accepts a pool that is not registered as well: jobs may be queued for one."""
+
     title = "pool"
     parameter_name = "pool"
-    parameters: ClassVar = ("pool",)
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
         return [(slug, slug) for slug in Pool.objects.order_by("slug").values_list("slug", flat=True)[:200]]
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Also one that is not offered: jobs may wait in a pool that nobody has registered."""
         pool = without_nul(self.value())
         return queryset.filter(pool=pool) if pool else queryset
 
 
-class Failure(AnyOf):
-    """Says that it failed, too: the reason has no index, the status has."""
+class FailureReasonFilter(MultipleChoiceFilter):
+    """Filters by failure reason. Adds the status, which has an index; the reason has none."""
 
-    title = "failure"
+    title = "failure reason"
     parameter_name = "failure_reason"
-    parameters: ClassVar = ("failure_reason",)
-    values: ClassVar = [(reason, reason.replace("_", " ")) for reason in FailureReason.values]
+    options: ClassVar = [(reason, humanize(reason).capitalize()) for reason in FailureReason.values]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         found = super().queryset(request, queryset)
         return found if found is queryset else found.filter(status="failed")
 
 
-class Canceling(DropdownFilter):
-    """`cancel=overdue`: the holder did not obey in time, and the clock has not ended it yet."""
+class CancelFilter(DropdownFilter):
+    """Filters by cancel request. `overdue`: the worker has not stopped the job within the deadline."""
 
     title = "cancel requested"
     parameter_name = "cancel"
-    parameters: ClassVar = ("cancel",)
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "Yes"), ("no", "No"), ("overdue", "Not obeyed in time")]
+        return [("yes", "Yes"), ("no", "No"), ("overdue", "Cancel overdue")]
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if self.value() == "overdue":
@@ -61,16 +97,15 @@ class Canceling(DropdownFilter):
         return queryset
 
 
-class Ended(DropdownFilter):
-    """Within the last hours. By its creation first, which has an index."""
+class FinishedFilter(DropdownFilter):
+    """Filters by the time since the end of the job."""
 
-    title = "ended"
+    title = "finished"
     parameter_name = "ended"
-    parameters: ClassVar = ("ended",)
     hours: ClassVar = {"1h": 1, "24h": 24, "7d": 168}
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
-        return [("1h", "In the last hour"), ("24h", "In the last 24 hours"), ("7d", "In the last 7 days")]
+        return [("1h", "Last hour"), ("24h", "Last 24 hours"), ("7d", "Last 7 days")]
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if (hours := self.hours.get(self.value() or "")) is None:
@@ -78,34 +113,38 @@ class Ended(DropdownFilter):
         return queryset.filter(finished_at__gte=ClockTimestamp() - timedelta(hours=hours))
 
 
-class Attempts(DropdownFilter):
+class AttemptFilter(DropdownFilter):
+    """Filters by attempt, and by more than one lease of the same attempt."""
+
     title = "attempt"
     parameter_name = "attempts"
-    parameters: ClassVar = ("attempts",)
+    conditions: ClassVar = {"first": Q(attempt=1), "retries": Q(attempt__gt=1), "requeued": Q(fence__gt=1)}
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
-        return [("first", "First attempts"), ("retries", "Retries"), ("requeued", "Handed out more than once")]
+        return [("first", "First attempts"), ("retries", "Retries"), ("requeued", "Redelivered")]
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        chosen = {
-            "first": Q(attempt=1),
-            "retries": Q(attempt__gt=1),
-            "requeued": Q(fence__gt=1),
-        }
-        return queryset.filter(chosen.get(self.value() or "", Q()))
+        return queryset.filter(self.conditions.get(self.value() or "", Q()))
+
+
+class BatchIdFilter(ExactFilter):
+    """Filters by batch."""
+
+    title = "batch"
+    parameter_name = "batch__batch_ulid"
 
 
 FILTERS = [
-    any_of("status", "status", [(word, word) for word in WORDS]),
-    any_of("state", "state", list(JobState.choices)),
-    exactly("org_slug", "organization"),
-    exactly("project_slug", "project"),
-    InPool,
-    one_of("trigger_kind", "trigger", [("manual", "manual"), ("pull_request", "pull request"), ("push", "push")]),
-    Failure,
-    Canceling,
-    Attempts,
-    exactly("batch__batch_ulid", "batch"),
-    Ended,
-    days("created_at", "created"),
+    StatusFilter,
+    JobStateFilter,
+    OrganizationFilter,
+    ProjectFilter,
+    JobPoolFilter,
+    TriggerFilter,
+    FailureReasonFilter,
+    CancelFilter,
+    AttemptFilter,
+    BatchIdFilter,
+    FinishedFilter,
+    CreatedFilter,
 ]

@@ -1,4 +1,4 @@
-"""The end of what a job has printed, and what came since: bounded, whatever its size."""
+"""The end of a job's log, and what was appended since. Both are bounded, whatever the size of the log."""
 
 import re
 from collections.abc import Sequence
@@ -7,67 +7,77 @@ from dataclasses import dataclass
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Length
 
-from orchestrator.admin.formatting import without_lease_ids
+from orchestrator.admin.formatting import redact_lease_ids
 from runtime_jobs.models import Job, LogChunk
 
 TAIL_BYTES = 64 << 10
-CHUNKS = 200  # looked at for the tail
-AT_ONCE = 8  # chunks in one answer to a poll
+MAX_TAIL_CHUNKS = 200
+MAX_CHUNKS_PER_POLL = 8
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-_PLACE = re.compile(r"(\d{1,9})\.(\d{1,9})")
+_CURSOR = re.compile(r"(\d{1,9})\.(\d{1,9})")
 
 
 @dataclass(frozen=True)
 class LogPage:
-    """Text, the place of its last chunk (`step.seq`, empty before the first), whether something was left out before
-    it, and whether nothing more can come."""
+    """A part of a log.
+
+    Attributes:
+        text: Plain text.
+        cursor: `step.seq` of the last chunk in `text`; empty before the first chunk.
+        truncated: Earlier output was left out.
+        ended: No more output can follow.
+    """
 
     text: str
-    place: str
-    cut: bool
+    cursor: str
+    truncated: bool
     ended: bool
 
 
 def tail(job: Job) -> LogPage:
-    """The last chunks, about TAIL_BYTES of them."""
-    sizes = list(_chunks(job).order_by("-step", "-seq").values_list("step", "seq", Length("chunk"))[:CHUNKS])
+    """Read the last chunks of a log, about TAIL_BYTES of them."""
+    sizes = list(_chunks(job).order_by("-step", "-seq").values_list("step", "seq", Length("chunk"))[:MAX_TAIL_CHUNKS])
     size, kept = 0, 0
     while kept < len(sizes) and (kept == 0 or size + sizes[kept][2] <= TAIL_BYTES):
         size += sizes[kept][2]
         kept += 1
     if not kept:
-        return LogPage("", "", cut=False, ended=job.is_final)
+        return LogPage("", "", truncated=False, ended=job.is_final)
     step, seq, _ = sizes[kept - 1]
-    rows = _chunks(job).filter(_from(step, seq)).order_by("step", "seq").values_list("step", "seq", "chunk")[:kept]
-    return _piece(list(rows), cut=kept < len(sizes), ended=job.is_final, place="")
+    rows = _chunks(job).filter(_since(step, seq)).order_by("step", "seq").values_list("step", "seq", "chunk")[:kept]
+    return _log_page(list(rows), truncated=kept < len(sizes), ended=job.is_final, cursor="")
 
 
-def after(job: Job, place: str) -> LogPage:
-    """What came after a place. `job` was read before, so that its end is not seen before its last words."""
-    known = _PLACE.fullmatch(place)
-    newer = _from(int(known[1]), int(known[2]) + 1) if known else Q()
-    rows = list(_chunks(job).filter(newer).order_by("step", "seq").values_list("step", "seq", "chunk")[:AT_ONCE])
-    return _piece(rows, cut=False, ended=job.is_final and not rows, place=place if known else "")
+def after(job: Job, cursor: str) -> LogPage:
+    """Read what follows a cursor. The caller reads `job` first, so its end is not seen before its last output."""
+    known = _CURSOR.fullmatch(cursor)
+    newer = _since(int(known[1]), int(known[2]) + 1) if known else Q()
+    chunks = _chunks(job).filter(newer).order_by("step", "seq").values_list("step", "seq", "chunk")
+    rows = list(chunks[:MAX_CHUNKS_PER_POLL])
+    return _log_page(rows, truncated=False, ended=job.is_final and not rows, cursor=cursor if known else "")
+
+
+def plain_text(raw: bytes) -> str:
+    """Convert output to what a terminal would display, without colours, control characters and overwritten lines."""
+    text = _ESCAPES.sub("", raw.decode(errors="replace"))
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return redact_lease_ids(_CONTROL.sub("", "\n".join(lines)))
 
 
 def _chunks(job: Job) -> QuerySet[LogChunk]:
     return LogChunk.objects.filter(job=job)
 
 
-def _from(step: int, seq: int) -> Q:
+def _since(step: int, seq: int) -> Q:
     return Q(step=step, seq__gte=seq) | Q(step__gt=step)
 
 
-def _piece(rows: Sequence[tuple[int, int, bytes | memoryview]], *, cut: bool, ended: bool, place: str) -> LogPage:
+def _log_page(
+    rows: Sequence[tuple[int, int, bytes | memoryview]], *, truncated: bool, ended: bool, cursor: str
+) -> LogPage:
     raw = b"".join(bytes(chunk) for _, _, chunk in rows)
-    last = f"{rows[-1][0]}.{rows[-1][1]}" if rows else place
-    return LogPage(plain(raw[-TAIL_BYTES:]), last, cut=cut or len(raw) > TAIL_BYTES, ended=ended)
-
-
-def plain(raw: bytes) -> str:
-    """As a terminal would show it, without colours: no escape, no control character, no overwritten line."""
-    text = _ESCAPES.sub("", raw.decode(errors="replace"))
-    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return without_lease_ids(_CONTROL.sub("", "\n".join(lines)))
+    last = f"{rows[-1][0]}.{rows[-1][1]}" if rows else cursor
+    truncated = truncated or len(raw) > TAIL_BYTES
+    return LogPage(plain_text(raw[-TAIL_BYTES:]), last, truncated=truncated, ended=ended)

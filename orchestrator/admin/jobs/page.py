@@ -1,7 +1,7 @@
-"""Everything about one job: how it stands in words, its attempts, its leases, its trail."""
+"""Everything that a job's page displays: summary, specification, attempts, leases, timeline, log."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -10,116 +10,140 @@ from django.utils.safestring import SafeString
 
 from leases.models import Lease
 from orchestrator.admin import formatting
-from orchestrator.admin.jobs import log as jobs_log
-from orchestrator.admin.jobs import timeline
-from orchestrator.admin.jobs.dependencies import DependencyList, neighbours_of
-from orchestrator.admin.jobs.summary import JobSummary, verdict_of
+from orchestrator.admin.jobs.artifacts import JobArtifacts, artifacts_of
+from orchestrator.admin.jobs.dependencies import JobDependencies, dependencies_of
+from orchestrator.admin.jobs.log import LogPage, tail
+from orchestrator.admin.jobs.summary import JobSummary, summarize
+from orchestrator.admin.jobs.timeline import TimelineEntry, timeline_of
+from orchestrator.admin.labels import JobBadge, job_badge
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Batch, Job
 from workers.models import Worker
 
-ATTEMPTS_SHOWN = 50
-LEASES_SHOWN = 50
-STEP_SHOWN = 300
+MAX_ATTEMPTS = 50
+MAX_LEASES = 50
+MAX_STEP_LENGTH = 300
 
 
 @dataclass(frozen=True)
-class CurrentLease:
-    """A lease as it may be shown: by its fingerprint, never by its id, which is a key."""
+class LeaseRow:
+    """A lease, identified by its fingerprint: the id itself is a credential."""
 
     fingerprint: str
     fence: int
     state: str
     worker: Worker
     leased_at: datetime
-    lasted: str
+    duration: str
     expires_in: str
-    ended: str
+    end_reason: str
     is_open: bool
     is_overdue: bool
 
 
 @dataclass(frozen=True)
+class AttemptRow:
+    """An attempt of the job. `cause`: why it was created."""
+
+    job: Job
+    badge: JobBadge
+    failure_reason: str
+    cause: str
+
+
+@dataclass(frozen=True)
 class JobPage:
-    """What the template shows of one job."""
+    """Context of the template."""
 
-    verdict: JobSummary
-    attempts: list[Job]
-    leases: list[CurrentLease]
-    moments: list[timeline.TimelineEntry]
-    log: jobs_log.LogPage
-    neighbours: DependencyList
-    facts: list[tuple[str, Any]] = field(default_factory=list)
+    summary: JobSummary
+    specification: list[tuple[str, Any]]
+    attempts: list[AttemptRow]
+    leases: list[LeaseRow]
+    timeline: list[TimelineEntry]
+    log: LogPage
+    dependencies: JobDependencies
+    artifacts: JobArtifacts | None
 
 
-def page(job: Job, *, now: datetime) -> JobPage:
+def job_page(job: Job, *, now: datetime) -> JobPage:
+    """Read everything that a job's page displays."""
     leases = Lease.objects.filter(job=job).select_related("worker").order_by("-fence")
-    held = [_held(lease, now) for lease in leases[:LEASES_SHOWN]]
-    names = {lease.worker.worker_id: lease.worker.slug for lease in held}
-    attempts = list(Job.objects.filter(root_job_ulid=job.root_job_ulid).order_by("-attempt")[:ATTEMPTS_SHOWN])
+    lease_rows = [_lease_row(lease, now) for lease in leases[:MAX_LEASES]]
+    worker_names = {row.worker.worker_id: row.worker.slug for row in lease_rows}
+    attempts = list(Job.objects.filter(root_job_ulid=job.root_job_ulid).order_by("-attempt")[:MAX_ATTEMPTS])
+    open_lease = lease_rows[0] if lease_rows and lease_rows[0].is_open else None
     return JobPage(
-        verdict=verdict_of(job, attempts=attempts, holder=held[0] if held and held[0].is_open else None, now=now),
-        attempts=attempts,
-        leases=held,
-        moments=timeline.moments(job, names),
-        log=jobs_log.tail(job),
-        neighbours=neighbours_of(job),
-        facts=_facts(job),
+        summary=summarize(job, attempts=attempts, lease=open_lease, now=now),
+        specification=_specification(job),
+        attempts=[_attempt_row(attempt) for attempt in attempts],
+        leases=lease_rows,
+        timeline=timeline_of(job, worker_names),
+        log=tail(job),
+        dependencies=dependencies_of(job),
+        artifacts=artifacts_of(job),
     )
 
 
-def _held(lease: Lease, now: datetime) -> CurrentLease:
+def _lease_row(lease: Lease, now: datetime) -> LeaseRow:
     left = (lease.expires_at - now).total_seconds()
-    return CurrentLease(
+    return LeaseRow(
         fingerprint=fingerprint(lease.lease_ulid),
         fence=lease.fence,
         state=lease.state,
         worker=lease.worker,
         leased_at=lease.leased_at,
-        lasted=formatting.elapsed(lease.leased_at, lease.completed_at or now),
+        duration=formatting.elapsed(lease.leased_at, lease.completed_at or now),
         expires_in=formatting.format_duration(left),
-        ended=(lease.ended_reason or "").replace("_", " "),
+        end_reason=formatting.humanize(lease.ended_reason),
         is_open=lease.is_open,
         is_overdue=lease.is_open and left <= 0,
     )
 
 
-def _facts(job: Job) -> list[tuple[str, Any]]:
-    """What was asked for. Empty ones are left out."""
-    yes = {True: "yes", False: "no", None: None}
-    told = [
-        ("Organization", f"{job.org_slug} / {job.project_slug}"),
-        ("Repository", f"{job.repo_owner}/{job.repo_name}" if job.repo_name else None),
+def _attempt_row(attempt: Job) -> AttemptRow:
+    cause = f"{formatting.humanize(attempt.retry_kind)} retry" if attempt.retry_kind else "submitted"
+    return AttemptRow(attempt, job_badge(attempt), formatting.humanize(attempt.failure_reason), cause)
+
+
+def _specification(job: Job) -> list[tuple[str, Any]]:
+    """Return the fields of the request. Leaves out empty ones, and the values of environment variables."""
+    yes_no = {True: "yes", False: "no", None: None}
+    fields = [
+        ("Job type", job.job_type),
+        ("Organization", f"{job.org_slug}/{job.project_slug}"),
+        ("Repository", formatting.repository_of(job) if job.repo_name else None),
         ("Commit", formatting.code(job.git_commit) if job.git_commit else None),
         ("Ref", job.git_ref),
         ("Pull request", f"#{job.pull_request_number}" if job.pull_request_number else None),
         ("Command", formatting.code(job.command_line) if job.command_json else None),
         ("Name", job.spec.get("name")),
-        ("Steps", _lines(job.spec.get("steps", ()))),
+        ("Steps", _steps(job.spec.get("steps", ()))),
         ("Environment", ", ".join(sorted(job.spec.get("environment", ())))),  # names only: values may be secrets
         ("Image", job.spec.get("image")),
-        ("Directory", job.working_directory),
+        ("Working directory", job.working_directory),
         ("Timeout", formatting.format_duration(job.timeout_seconds) if job.timeout_seconds else None),
-        ("Network", yes[job.allow_network]),
-        ("New programs", yes[job.allow_exec]),
-        ("Trigger", " by ".join(filter(None, (job.trigger_kind.replace("_", " "), job.trigger_actor)))),
-        ("Sent from", job.source_address),
-        ("Pool", f"{job.pool}, priority {job.priority}"),
-        ("Least isolation", job.least_isolation),
-        ("Needs", ", ".join(job.requirements)),
-        ("Batch", _batch(job)),
-        ("Correlation", formatting.code(job.correlation_id)),
+        ("Allow network", yes_no[job.allow_network]),
+        ("Allow exec", yes_no[job.allow_exec]),
+        ("Trigger", " by ".join(filter(None, (formatting.humanize(job.trigger_kind), job.trigger_actor)))),
+        ("Source IP", job.source_address),
+        ("Pool", job.pool),
+        ("Priority", str(job.priority)),
+        ("Minimum isolation", job.least_isolation),
+        ("Required capabilities", ", ".join(job.requirements)),
+        ("Concurrency group", job.concurrency_key),
+        ("Batch", _batch_link(job)),
+        ("Correlation id", formatting.code(job.correlation_id)),
     ]
-    return [(name, value) for name, value in told if value]
+    return [(label, value) for label, value in fields if value]
 
 
-def _lines(steps: Sequence[str]) -> SafeString:
-    """One step a line, numbered as in the result."""
-    rows = ((number, formatting.code(step[:STEP_SHOWN])) for number, step in enumerate(steps))
+def _steps(steps: Sequence[str]) -> SafeString:
+    """Format one step per line, numbered as in the result."""
+    rows = ((number, formatting.code(step[:MAX_STEP_LENGTH])) for number, step in enumerate(steps))
     return format_html_join("", "<div>{}: {}</div>", rows)
 
 
-def _batch(job: Job) -> SafeString | None:
+def _batch_link(job: Job) -> SafeString | None:
     if job.batch is None:
         return None
     return formatting.link(formatting.change_url(Batch, job.batch.batch_ulid), formatting.code(job.batch.batch_ulid))

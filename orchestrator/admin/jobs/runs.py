@@ -1,33 +1,38 @@
-"""Runs that ingest has taken. Their own page says what happened in them."""
+"""The list of runs that ingest has received. Each links to the run's own page, outside the admin."""
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import exactly
+from orchestrator.admin.filters import OrganizationFilter, ProjectFilter
 from orchestrator.models import Run
 from runtime_jobs.models import Job
 
 
 @admin.register(Run)
 class RunAdmin(LargeTableAdmin):
-    list_display = ["shown_run", "shown_job", "org_slug", "project_slug", "taken"]
-    list_display_links = None
-    list_filter = [exactly("org_slug", "organization"), exactly("project_slug", "project")]
-    search_fields = ["run_id"]
-    search_help_text = "run or job id"
-    ordering = ["-id"]
-    fields = ["shown_run", "shown_job", "org_slug", "project_slug", "worker_id", "payload_sha256", "received"]
+    """Displays runs without their payload."""
 
-    received = formatting.time_of("received_at", "Taken")
+    list_display = ["run_link", "job_link", "organization", "project", "age"]
+    list_display_links = None
+    list_filter = [OrganizationFilter, ProjectFilter]
+    search_fields = ["run_id"]
+    search_help_text = "Run id or job id"
+    ordering = ["-id"]
+    fields = ["run_link", "job_link", "organization", "project", "worker", "digest", "received"]
+    organization = formatting.value_column("org_slug", "Organization")
+    project = formatting.value_column("project_slug", "Project")
+    worker = formatting.value_column("worker_id", "Worker")
+    digest = formatting.value_column("payload_sha256", "Payload SHA-256")
+    received = formatting.timestamp_column("received_at", "Received")
+    age = formatting.age_column("received_at", "Received")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
-        """Without the payload: a page of fifty could be a hundred megabytes."""
+        """Leave out the payload: a page of fifty could be a hundred megabytes."""
         return super().get_queryset(request).defer("payload")
 
     def get_search_results(
@@ -38,13 +43,9 @@ class RunAdmin(LargeTableAdmin):
         return (named if text else queryset), False
 
     @display(description="Run")
-    def shown_run(self, run: Run) -> SafeString:
-        return formatting.link(formatting.run_page(run.run_id), formatting.code(run.run_id))
+    def run_link(self, run: Run) -> SafeString:
+        return formatting.link(formatting.run_url(run.run_id), formatting.code(run.run_id))
 
     @display(description="Job")
-    def shown_job(self, run: Run) -> SafeString:
+    def job_link(self, run: Run) -> SafeString:
         return formatting.link(formatting.change_url(Job, run.job_id), formatting.code(run.job_id))
-
-    @display(description="Taken")
-    def taken(self, run: Run) -> SafeString:
-        return formatting.with_timestamp(formatting.time_ago(run.received_at, timezone.now()), run.received_at)

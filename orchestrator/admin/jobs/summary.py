@@ -1,4 +1,4 @@
-"""How a job stands, in words: what it does or how it ended, why, and what an operator can do about it."""
+"""The box at the top of a job's page: its state in words, the cause, and what an operator can do."""
 
 from __future__ import annotations
 
@@ -7,21 +7,42 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from orchestrator.admin import formatting
-from orchestrator.admin.labels import CANCELS, FAILURES, JOB_COLOURS, PHASES, WAITING_COLOURS, ReasonLabel
+from orchestrator.admin.labels import (
+    CANCELS,
+    FAILURES,
+    STATE_HEADLINES,
+    WAIT_COLOURS,
+    ReasonLabel,
+    job_badge,
+    queue_label,
+    stored_actor_label,
+)
 from orchestrator.selectors.pending_reasons.service import pending_for
 from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.states import WAITING_STATES, JobState
 
 if TYPE_CHECKING:
-    from orchestrator.admin.jobs.page import CurrentLease
+    from orchestrator.admin.jobs.page import LeaseRow
 
 
 @dataclass
 class JobSummary:
-    """`message` is quoted: the words of a worker or of a person. `percent`: of the command, as its worker tells."""
+    """Contents of the box.
+
+    Attributes:
+        headline: State or cause.
+        colour: The theme's name of the colour.
+        badge: Text of the badge.
+        sentences: Details and advice.
+        message: Quoted message of a worker or a person.
+        percent: Progress of the command as its worker reports it.
+        run_id: Run that the button View run leads to.
+        counts: Counts of the run's results.
+    """
 
     headline: str
     colour: str
+    badge: str
     sentences: list[str] = field(default_factory=list)
     message: str = ""
     percent: int | None = None
@@ -29,84 +50,98 @@ class JobSummary:
     counts: list[tuple[str, object]] = field(default_factory=list)
 
 
-def verdict_of(job: Job, *, attempts: list[Job], holder: CurrentLease | None, now: datetime) -> JobSummary:
-    verdict = JobSummary(PHASES[job.state], JOB_COLOURS[job.state])
+def summarize(job: Job, *, attempts: list[Job], lease: LeaseRow | None, now: datetime) -> JobSummary:
+    """Describe a job.
+
+    Args:
+        job: The job.
+        attempts: All attempts of the job.
+        lease: The open lease, or None.
+        now: Current time.
+    """
+    badge = job_badge(job)
+    summary = JobSummary(STATE_HEADLINES[job.state], badge.colour, badge.text)
     if job.state == JobState.FAILED:
-        _failed(job, verdict)
+        _add_failure(job, summary)
     elif job.state == JobState.CANCELED:
-        _canceled(job, verdict)
+        _add_cancel(job, summary)
     elif job.state == JobState.SUCCEEDED:
-        _succeeded(job, verdict)
+        _add_result(job, summary)
     elif job.state in WAITING_STATES:
-        _waits(job, verdict)
+        _add_wait(job, summary)
     else:
-        _runs(job, verdict, holder, now)
-    _followed(job, verdict, attempts)
-    return verdict
+        _add_progress(job, summary, lease, now)
+    _add_next_attempt(job, summary, attempts)
+    return summary
 
 
-def _failed(job: Job, verdict: JobSummary) -> None:
-    unknown = ReasonLabel("It failed.", "")
-    meaning = FAILURES.get(job.failure_reason or "", unknown)
-    verdict.headline = meaning.happened
-    verdict.sentences = [meaning.advice] if meaning.advice else []
-    verdict.message = formatting.without_lease_ids(job.failure_message or "")
-    if UnsentRun.objects.filter(job=job).exists():
-        verdict.sentences.append("Its run is kept here: Resend run uploads it without executing anything again.")
-
-
-def _canceled(job: Job, verdict: JobSummary) -> None:
-    reason = CANCELS.get(job.cancel_reason or "", job.cancel_reason or "")
-    verdict.headline = f"Canceled: {reason}."
-    verdict.sentences = [f"By {(job.cancel_actor or '').replace(':', ' ')}."]
-    verdict.message = formatting.without_lease_ids(job.cancel_message or "")
-
-
-def _succeeded(job: Job, verdict: JobSummary) -> None:
-    verdict.headline = "Uploaded" if job.ingest_run_id else "Succeeded"
-    verdict.run_id = job.ingest_run_id or ""
+def _add_failure(job: Job, summary: JobSummary) -> None:
+    label = FAILURES.get(job.failure_reason or "", ReasonLabel("Failed.", ""))
+    summary.headline = label.summary
+    summary.sentences = [label.advice] if label.advice else []
     if job.exit_code is not None:
-        verdict.sentences = [f"Its command ended with exit code {job.exit_code}."]
+        summary.sentences.insert(0, f"Exit code {job.exit_code}.")
+    summary.message = formatting.redact_lease_ids(job.failure_message or "")
+    if UnsentRun.objects.filter(job=job).exists():
+        summary.sentences.append("The results are stored. Re-upload results sends them without executing the command.")
+
+
+def _add_cancel(job: Job, summary: JobSummary) -> None:
+    reason = CANCELS.get(job.cancel_reason or "", formatting.humanize(job.cancel_reason))
+    summary.headline = f"Canceled: {reason}"
+    summary.sentences = [f"Canceled by {stored_actor_label(job.cancel_actor or '')}."]
+    summary.message = formatting.redact_lease_ids(job.cancel_message or "")
+
+
+def _add_result(job: Job, summary: JobSummary) -> None:
+    summary.run_id = job.ingest_run_id or ""
+    if job.exit_code:
+        summary.headline = f"Succeeded, but the command exited with code {job.exit_code}"
+    elif job.exit_code is not None:
+        summary.sentences.append("The command exited with code 0.")
+    if job.ingest_run_id:
+        summary.sentences.append("The results are uploaded.")
     counts = (job.result or {}).get("counts")
     if isinstance(counts, dict):
-        verdict.counts = [(str(name).replace("_", " "), count) for name, count in counts.items()][:8]
+        summary.counts = [(formatting.humanize(str(name)), count) for name, count in counts.items()][:8]
 
 
-def _waits(job: Job, verdict: JobSummary) -> None:
-    waiting = pending_for([job])[job.pk]
-    if waiting.reason:
-        verdict.sentences = [waiting.reason.message]
-        verdict.colour = WAITING_COLOURS.get(waiting.reason.code, verdict.colour)
-    if waiting.place and "position" not in (waiting.reason.facts if waiting.reason else {}):
-        verdict.sentences.append(f"Number {waiting.place} in its queue.")
+def _add_wait(job: Job, summary: JobSummary) -> None:
+    pending = pending_for([job])[job.pk]
+    if pending.reason:
+        summary.sentences = [pending.reason.message]
+        summary.colour = WAIT_COLOURS.get(pending.reason.code, summary.colour)
+    if pending.place and "position" not in (pending.reason.facts if pending.reason else {}):
+        summary.sentences.append(f"{queue_label(pending.place)}.")
     if job.fence:
-        verdict.sentences.append(f"Handed out {job.fence} time{'s' * (job.fence != 1)} before.")
+        summary.sentences.append(f"Redelivered: leased {formatting.pluralize(job.fence, 'time')} before.")
 
 
-def _runs(job: Job, verdict: JobSummary, holder: CurrentLease | None, now: datetime) -> None:
-    for_long = formatting.elapsed(job.phase_at, now)
-    if holder:
-        verdict.headline = f"{PHASES[job.state]} on {holder.worker.slug}"
-        lease = "is overdue" if holder.is_overdue else f"expires in {holder.expires_in} if nothing is heard"
-        verdict.sentences = [f"For {for_long}; its lease {lease}."]
+def _add_progress(job: Job, summary: JobSummary, lease: LeaseRow | None, now: datetime) -> None:
+    duration = formatting.elapsed(job.phase_at, now)
+    if lease:
+        summary.headline = f"{STATE_HEADLINES[job.state]} on {lease.worker.slug}"
+        expiry = "The lease is overdue."
+        if not lease.is_overdue:
+            expiry = f"The lease expires in {lease.expires_in} without a heartbeat."
+        summary.sentences = [f"In this state for {duration}. {expiry}"]
     progress = job.progress if isinstance(job.progress, dict) else {}
     if isinstance(percent := progress.get("percent"), int):
-        verdict.percent = max(0, min(100, percent))
-    verdict.message = formatting.without_lease_ids(str(progress.get("message") or progress.get("current_step") or ""))
+        summary.percent = max(0, min(100, percent))
+    message = str(progress.get("message") or progress.get("current_step") or "")
+    summary.message = formatting.redact_lease_ids(message)
     if job.cancel_requested_at:
-        verdict.colour = "warning"
-        verdict.sentences.append(_told_to_stop(job, now))
+        summary.sentences.append(_cancel_request(job, now))
 
 
-def _told_to_stop(job: Job, now: datetime) -> str:
-    who = (job.cancel_actor or "").replace(":", " ")
+def _cancel_request(job: Job, now: datetime) -> str:
     left = (job.cancel_deadline_at or now) - now
-    rest = f"has {formatting.format_duration(left.total_seconds())} left" if left > timedelta() else "the time is over"
-    why = f" ({formatting.without_lease_ids(job.cancel_message)})" if job.cancel_message else ""
-    return f"Told to stop by {who}{why}; {rest}."
+    rest = f"deadline in {formatting.format_duration(left.total_seconds())}" if left > timedelta() else "overdue"
+    reason = f" ({formatting.redact_lease_ids(job.cancel_message)})" if job.cancel_message else ""
+    return f"Cancel requested by {stored_actor_label(job.cancel_actor or '')}{reason}; {rest}."
 
 
-def _followed(job: Job, verdict: JobSummary, attempts: list[Job]) -> None:
-    newer = [row for row in attempts if row.retry_of_job_ulid == job.job_ulid]
+def _add_next_attempt(job: Job, summary: JobSummary, attempts: list[Job]) -> None:
+    newer = [attempt for attempt in attempts if attempt.retry_of_job_ulid == job.job_ulid]
     if newer:
-        verdict.sentences.append(f"Attempt {newer[0].attempt} followed: it is {newer[0].public_status}.")
+        summary.sentences.append(f"Retried: attempt {newer[0].attempt} is {job_badge(newer[0]).text}.")

@@ -1,27 +1,27 @@
-"""A job's events as a person reads them: newest first, when, who, from where to where, and the few facts they carry."""
+"""The timeline of a job's page: its events, newest first."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from orchestrator.admin import formatting
-from orchestrator.admin.labels import EVENTS, JOB_COLOURS
+from orchestrator.admin.labels import EVENTS, JOB_COLOURS, PROGRESS_EVENT, STATE_HEADLINES, actor_label
 from runtime_jobs.models import Job, JobEvent
 
-SHOWN = 300
-_ENDS = {"job.failed": "danger", "job.canceled": "default", "job.completed": "success"}
-_TROUBLE = {"lease.expired", "lease.revoked", "lease.released", "job.requeued", "job.cancel_requested"}
+MAX_EVENTS = 300
+_END_COLOURS = {"job.failed": "danger", "job.canceled": "default", "job.completed": "success"}
+_WARNINGS = {"lease.expired", "lease.revoked", "lease.released", "job.requeued", "job.cancel_requested"}
 
 
 @dataclass(frozen=True)
 class TimelineEntry:
-    """One event. `offset` counts from the job's first event."""
+    """An event. `offset` is the time since the job's creation."""
 
     seq: int
-    words: str
+    label: str
     icon: str
     colour: str
     actor: str
-    at: datetime
+    timestamp: datetime
     offset: str
     from_state: str
     to_state: str
@@ -29,43 +29,40 @@ class TimelineEntry:
     facts: list[tuple[str, str]]
 
 
-def moments(job: Job, names: dict[str, str]) -> list[TimelineEntry]:
-    """`names`: the slug of each worker id that may appear."""
-    events = JobEvent.objects.filter(job=job).order_by("-seq")[:SHOWN]
-    return [_moment(event, job.created_at, names) for event in events]
+def timeline_of(job: Job, worker_names: dict[str, str]) -> list[TimelineEntry]:
+    """Read the newest MAX_EVENTS events of a job. `worker_names` maps worker ids to slugs."""
+    events = JobEvent.objects.filter(job=job).order_by("-seq")[:MAX_EVENTS]
+    return [_entry(event, job.created_at, worker_names) for event in events]
 
 
-def _moment(event: JobEvent, start: datetime, names: dict[str, str]) -> TimelineEntry:
-    words, icon = EVENTS.get(event.event_type, (event.event_type, "circle"))
+def _entry(event: JobEvent, start: datetime, worker_names: dict[str, str]) -> TimelineEntry:
+    label, icon = EVENTS.get(event.event_type, (event.event_type, "circle"))
+    if event.event_type == PROGRESS_EVENT and event.to_state:
+        label = STATE_HEADLINES[event.to_state]
     return TimelineEntry(
         seq=event.seq,
-        words=words,
+        label=label,
         icon=icon,
-        colour=_ENDS.get(event.event_type, "warning" if event.event_type in _TROUBLE else "primary"),
-        actor=_actor(event, names),
-        at=event.created_at,
-        offset=f"+{formatting.format_duration((event.created_at - start).total_seconds())}",
-        from_state=event.from_state or "",
-        to_state=event.to_state or "",
+        colour=_END_COLOURS.get(event.event_type, "warning" if event.event_type in _WARNINGS else "primary"),
+        actor=actor_label(event.actor_kind, event.actor_id, worker_names),
+        timestamp=event.created_at,
+        offset=f"+{formatting.elapsed(start, event.created_at)}",
+        from_state=formatting.humanize(event.from_state),
+        to_state=formatting.humanize(event.to_state),
         to_colour=JOB_COLOURS.get(event.to_state or "", "default"),
-        facts=_facts(event, names),
+        facts=_facts(event, worker_names),
     )
 
 
-def _actor(event: JobEvent, names: dict[str, str]) -> str:
-    name = names.get(event.actor_id, event.actor_id)
-    return name if event.actor_kind == name else f"{event.actor_kind} {name}"
-
-
-def _facts(event: JobEvent, names: dict[str, str]) -> list[tuple[str, str]]:
+def _facts(event: JobEvent, worker_names: dict[str, str]) -> list[tuple[str, str]]:
     facts = [
         (
-            key.replace("_", " "),
-            formatting.without_lease_ids(", ".join(value) if isinstance(value, list) else str(value)),
+            formatting.humanize(key),
+            formatting.redact_lease_ids(", ".join(value) if isinstance(value, list) else str(value)),
         )
         for key, value in event.payload_json.items()
         if value is not None and value is not False
     ]
     if event.worker_id and event.actor_id != event.worker_id:
-        facts.append(("worker", names.get(event.worker_id, event.worker_id)))
+        facts.append(("worker", worker_names.get(event.worker_id, event.worker_id)))
     return facts

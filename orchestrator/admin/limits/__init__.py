@@ -1,0 +1,1 @@
+"""The pages of limits, breakers and incidents."""

@@ -1,6 +1,6 @@
-"""Circuit breakers: whose jobs of a type are held back because too many of them failed."""
+"""Circuit breakers: organization and job type whose jobs do not start because most of them failed."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -14,17 +14,18 @@ from leases.models import Breaker, BreakerState
 from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, ReasonForm, render_confirm
-from orchestrator.admin.filters import any_of, exactly
-from orchestrator.admin.limits.pause import OPERATE, asked_by
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.filters import JobTypeFilter, MultipleChoiceFilter, OrganizationFilter
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.admin.limits.pause import OPERATE
 from orchestrator.models import Incident
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 
-WORDS: dict[str, str] = {
-    BreakerState.CLOSED: "closed",
-    BreakerState.OPEN: "open",
-    BreakerState.HALF_OPEN: "half open",
+STATES: dict[str, str] = {
+    BreakerState.CLOSED: "Closed",
+    BreakerState.OPEN: "Open",
+    BreakerState.HALF_OPEN: "Half-open",
 }
 COLOURS: dict[str, str] = {
     BreakerState.CLOSED: "success",
@@ -33,17 +34,25 @@ COLOURS: dict[str, str] = {
 }
 
 
+class BreakerStateFilter(MultipleChoiceFilter):
+    """Filters by state of the breaker."""
+
+    title = "state"
+    parameter_name = "state"
+    options: ClassVar = list(STATES.items())
+
+
 @admin.register(Breaker)
 class BreakerAdmin(LargeTableAdmin):
-    list_display = ["organization", "shown_type", "shown_state", "since", "probe", "failed", "incidents"]
-    list_filter = [
-        any_of("state", "state", list(WORDS.items())),
-        exactly("org_slug", "organization"),
-        exactly("job_type", "job type"),
-    ]
+    """Displays breakers and resets them."""
+
+    list_display = ["organization", "type", "state_badge", "opened", "half_open", "failed_jobs", "incidents"]
+    list_filter = [BreakerStateFilter, OrganizationFilter, JobTypeFilter]
     ordering = ["-id"]
-    fields = ["organization", "shown_type", "words", "since", "probe", "failed", "incidents"]
+    fields = ["organization", "type", "state_text", "opened", "half_open", "failed_jobs", "incidents"]
     actions_detail = ["reset"]
+    organization = formatting.value_column("org_slug", "Organization")
+    type = formatting.value_column("job_type", "Job type")
 
     def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm(OPERATE)
@@ -68,56 +77,50 @@ class BreakerAdmin(LargeTableAdmin):
         if request.method == "POST" and form.is_valid():
             _reset(request, breaker, form)
             return HttpResponseRedirect(back)
-        lead = "Its jobs may start at once; what has failed so far counts no more. It opens again if most fail again."
-        title = f"Reset the breaker of {breaker.org_slug}'s {breaker.job_type} jobs"
-        return render_confirm(self, request, ConfirmPage(title, lead, "Reset", back), form)
-
-    @display(description="Organization")
-    def organization(self, breaker: Breaker) -> str:
-        return breaker.org_slug
-
-    @display(description="Jobs of type")
-    def shown_type(self, breaker: Breaker) -> str:
-        return breaker.job_type
+        description = (
+            "Closes the breaker and clears its failure count. Jobs can start at once. "
+            "The breaker opens again if most of them fail."
+        )
+        title = f"Reset breaker for {breaker.job_type} jobs of {breaker.org_slug}"
+        return render_confirm(self, request, ConfirmPage(title, description, "Reset", back), form)
 
     @display(description="State", label=COLOURS)
-    def shown_state(self, breaker: Breaker) -> tuple[str, str]:
-        return breaker.state, WORDS[breaker.state]
+    def state_badge(self, breaker: Breaker) -> tuple[str, str]:
+        return breaker.state, STATES[breaker.state]
 
     @display(description="State")
-    def words(self, breaker: Breaker) -> str:
-        return WORDS[breaker.state]
+    def state_text(self, breaker: Breaker) -> str:
+        return STATES[breaker.state]
 
     @display(description="Opened")
-    def since(self, breaker: Breaker) -> SafeString | str:
+    def opened(self, breaker: Breaker) -> SafeString | str:
         if breaker.state == BreakerState.CLOSED:
-            return "-"
+            return formatting.NO_VALUE
         return formatting.with_timestamp(formatting.time_ago(breaker.opened_at, timezone.now()), breaker.opened_at)
 
-    @display(description="Tries one")
-    def probe(self, breaker: Breaker) -> SafeString | str:
+    @display(description="Half-open")
+    def half_open(self, breaker: Breaker) -> SafeString | str:
         if breaker.state == BreakerState.HALF_OPEN:
-            return "waits for its end"
+            return "probe job running"
         if breaker.state == BreakerState.CLOSED:
-            return "-"
+            return formatting.NO_VALUE
         return formatting.with_timestamp(formatting.time_until(breaker.cool_until, timezone.now()), breaker.cool_until)
 
-    @display(description="Failed")
-    def failed(self, breaker: Breaker) -> SafeString:
-        return formatting.link(
-            formatting.changelist_url(Job, org_slug=breaker.org_slug, status="failed", ended="24h"), "its failed jobs"
-        )
+    @display(description="Failed jobs")
+    def failed_jobs(self, breaker: Breaker) -> SafeString:
+        address = formatting.changelist_url(Job, org_slug=breaker.org_slug, status="failed", ended="24h")
+        return formatting.link(address, "Failed jobs (24 h)")
 
     @display(description="Incidents")
     def incidents(self, breaker: Breaker) -> SafeString:
         address = formatting.changelist_url(Incident, org_slug=breaker.org_slug, job_type=breaker.job_type)
-        return formatting.link(address, "its incidents")
+        return formatting.link(address, "Incidents")
 
 
 def _reset(request: HttpRequest, breaker: Breaker, form: ReasonForm) -> None:
     try:
-        services.reset_breaker(org_slug=breaker.org_slug, job_type=breaker.job_type, **asked_by(request, form))
+        services.reset_breaker(org_slug=breaker.org_slug, job_type=breaker.job_type, **audit_arguments(request, form))
     except LifecycleError as refusal:
         messages.warning(request, refusal.message)
     else:
-        messages.success(request, f"{breaker.org_slug}'s {breaker.job_type} jobs may start again.")
+        messages.success(request, f"Breaker for {breaker.job_type} jobs of {breaker.org_slug} reset.")

@@ -1,6 +1,6 @@
-"""Incidents: what an operator should know of until it is resolved. To look at; the breaker's reset resolves one."""
+"""Incidents, read-only. The reset or the successful probe of a breaker resolves its incident."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -13,14 +13,16 @@ from unfold.decorators import display
 from leases.models import Breaker
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import exactly
+from orchestrator.admin.filters import JobTypeFilter, OrganizationFilter
+from orchestrator.admin.labels import stored_actor_label
 from orchestrator.models import Incident
 
 
-class Resolved(DropdownFilter):
+class IncidentStateFilter(DropdownFilter):
+    """Filters by whether the incident is resolved."""
+
     title = "state"
     parameter_name = "state"
-    parameters: ClassVar = ("state",)
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
         return [("open", "Open"), ("resolved", "Resolved")]
@@ -32,32 +34,30 @@ class Resolved(DropdownFilter):
 
 @admin.register(Incident)
 class IncidentAdmin(LargeTableAdmin):
-    list_display = ["shown_state", "summary", "source", "opened", "lasted", "ended_by"]
+    """Displays incidents."""
+
+    list_display = ["state_badge", "summary", "breaker", "opened", "duration", "resolver"]
     list_display_links = ["summary"]
-    list_filter = [Resolved, exactly("org_slug", "organization"), exactly("job_type", "job type")]
+    list_filter = [IncidentStateFilter, OrganizationFilter, JobTypeFilter]
     ordering = ["-id"]
-    fields = ["incident_ulid", "shown_state", "summary", "source", "opening", "end", "ended_by"]
-    opening = formatting.time_of("opened_at", "Opened")
-    end = formatting.time_of("resolved_at", "Resolved")
+    fields = ["incident_ulid", "state_badge", "summary", "breaker", "opened_time", "resolved_time", "resolver"]
+    opened = formatting.age_column("opened_at", "Opened")
+    opened_time = formatting.timestamp_column("opened_at", "Opened")
+    resolved_time = formatting.timestamp_column("resolved_at", "Resolved")
 
     @display(description="State", label={"open": "danger", "resolved": "success"})
-    def shown_state(self, incident: Incident) -> str:
+    def state_badge(self, incident: Incident) -> str:
         return "resolved" if incident.resolved_at else "open"
 
     @display(description="Breaker")
-    def source(self, incident: Incident) -> SafeString:
+    def breaker(self, incident: Incident) -> SafeString:
         address = formatting.changelist_url(Breaker, org_slug=incident.org_slug, job_type=incident.job_type)
-        return formatting.link(address, f"{incident.org_slug}, {incident.job_type} jobs")
+        return formatting.link(address, f"{incident.job_type} jobs of {incident.org_slug}")
 
-    @display(description="Opened")
-    def opened(self, incident: Incident) -> SafeString:
-        return formatting.with_timestamp(formatting.time_ago(incident.opened_at, timezone.now()), incident.opened_at)
-
-    @display(description="Lasted")
-    def lasted(self, incident: Incident) -> str:
+    @display(description="Duration")
+    def duration(self, incident: Incident) -> str:
         return formatting.elapsed(incident.opened_at, incident.resolved_at or timezone.now())
 
     @display(description="Resolved by")
-    def ended_by(self, incident: Incident) -> str:
-        kind, _, name = incident.resolved_by.partition(":")
-        return "its probe" if kind == "clock" else name or "-"
+    def resolver(self, incident: Incident) -> str:
+        return stored_actor_label(incident.resolved_by) or formatting.NO_VALUE

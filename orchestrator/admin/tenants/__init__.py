@@ -1,0 +1,1 @@
+"""The pages of organizations and what belongs to them, and of users."""

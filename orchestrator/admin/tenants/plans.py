@@ -1,4 +1,4 @@
-"""Plans: what organizations may have."""
+"""Plans: priority, concurrency, quotas and longest timeout of organizations."""
 
 from django.contrib import admin
 from unfold.decorators import display
@@ -10,29 +10,37 @@ from runtime_jobs.priorities import priority_name
 
 @admin.register(Plan)
 class PlanAdmin(AuditedAdmin):
-    noun = "plan"
-    fixed = ("name",)
+    """Edits plans."""
+
+    audit_name = "plan"
+    immutable_fields = ("name",)
     list_display = [
-        *("name", "shown_priority", "shown_at_once", "shown_queued", "shown_rate"),
+        *("name", "priority_text", "max_concurrency", "max_queued_jobs", "submit_rate"),
         *("one_per_address", "weight", "max_timeout_seconds"),
     ]
     search_fields = ["name__startswith"]
+    search_help_text = "Name (prefix)"
     ordering = ["-priority", "name"]
 
     @display(description="Priority", ordering="priority")
-    def shown_priority(self, plan: Plan) -> str:
+    def priority_text(self, plan: Plan) -> str:
         name = priority_name(plan.priority)
         return name if name == str(plan.priority) else f"{name} ({plan.priority})"
 
-    @display(description="Queued jobs", ordering="max_queued")
-    def shown_queued(self, plan: Plan) -> str:
-        return "any number" if plan.max_queued is None else str(plan.max_queued)
+    @display(description="Max concurrency", ordering="max_active")
+    def max_concurrency(self, plan: Plan) -> str:
+        return _or_unlimited(plan.max_active)
+
+    @display(description="Max queued jobs", ordering="max_queued")
+    def max_queued_jobs(self, plan: Plan) -> str:
+        return _or_unlimited(plan.max_queued)
 
     @display(description="Submit rate", ordering="submits_per_minute")
-    def shown_rate(self, plan: Plan) -> str:
-        rate = plan.submits_per_minute
-        return "any" if rate is None else f"{rate} a minute, burst {plan.submit_burst}"
+    def submit_rate(self, plan: Plan) -> str:
+        if plan.submits_per_minute is None:
+            return "unlimited"
+        return f"{plan.submits_per_minute:,} per minute, burst {plan.submit_burst:,}"
 
-    @display(description="Jobs at once", ordering="max_active")
-    def shown_at_once(self, plan: Plan) -> str:
-        return "any number" if plan.max_active is None else str(plan.max_active)
+
+def _or_unlimited(number: int | None) -> str:
+    return "unlimited" if number is None else f"{number:,}"

@@ -1,6 +1,6 @@
-"""Projects: what an organization may run, and where; what its webhook runs, and the secret that it signs with."""
+"""Projects: repositories, pool and isolation; the default command of webhooks, and the webhook secret."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.conf import settings
@@ -15,70 +15,80 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
-from orchestrator.admin.base import actor_of
-from orchestrator.admin.confirm import ConfirmPage, ReasonForm, render_confirm
-from orchestrator.admin.filters import exactly, one_of
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.filters import YES_NO, ChoiceFilter, PoolSlugFilter, RelatedOrganizationFilter
+from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import PausableAdmin
-from orchestrator.admin.tokens.show_once import render_token_once
-from orchestrator.http.client_ip import client_address
+from orchestrator.admin.token_pages import render_token_once
 from orchestrator.models import WebhookDelivery
 from runtime_jobs import validators
 from runtime_jobs.models import Job, Project
 from workers.models import Pool
 
+MAX_LISTED_REPOSITORIES = 3
+
 
 class ProjectForm(forms.ModelForm):
-    """Refuses a pool that does not exist and a command that no job could have, while the operator still sees it: not
-    only when jobs wait for nobody, or in a delivery's answer."""
+    """Refuses a pool that does not exist and a command that no job accepts, before a webhook creates a job."""
 
     def clean_pool(self) -> str:
         slug: str = self.cleaned_data["pool"]
         if slug and not Pool.objects.filter(slug=slug).exists():
-            raise forms.ValidationError("There is no such pool.")
+            raise forms.ValidationError(f"There is no pool {slug}. Enter the slug of a pool, or leave the field empty.")
         return slug
 
     def clean_configured_command(self) -> list[str]:
         command: list[str] = self.cleaned_data["configured_command"]
-        if command and (wrong := validators.validate_command(command)):
-            raise forms.ValidationError(wrong)
+        if command and (error := validators.validate_command(command)):
+            raise forms.ValidationError(error)
         return command
 
     def clean_configured_directory(self) -> str:
         directory: str = self.cleaned_data["configured_directory"]
-        if wrong := validators.validate_directory(directory):
-            raise forms.ValidationError(wrong)
+        if error := validators.validate_directory(directory):
+            raise forms.ValidationError(error)
         return directory
 
     def clean(self) -> dict[str, Any]:
-        asked: dict[str, Any] = super().clean() or self.cleaned_data
-        organization = asked.get("organization") or getattr(self.instance, "organization", None)
-        seconds, limit = asked.get("configured_timeout_seconds"), organization and organization.plan.max_timeout_seconds
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        organization = values.get("organization") or getattr(self.instance, "organization", None)
+        seconds = values.get("configured_timeout_seconds")
+        limit = organization and organization.plan.max_timeout_seconds
         if seconds and limit and seconds > limit:
             self.add_error("configured_timeout_seconds", f"The organization's plan allows at most {limit} seconds.")
-        return asked
+        return values
+
+
+class EnabledFilter(ChoiceFilter):
+    """Filters by whether the project is enabled."""
+
+    title = "enabled"
+    parameter_name = "enabled"
+    options: ClassVar = YES_NO
 
 
 @admin.register(Project)
 class ProjectAdmin(PausableAdmin, AuditedAdmin):
-    noun = "project"
-    fixed = ("organization", "slug")
+    """Edits projects, rotates their webhook secret, pauses and throttles them."""
+
+    audit_name = "project"
+    immutable_fields = ("organization", "slug")
     form = ProjectForm
-    list_display = ["__str__", "enabled", "shown_repositories", "pool", "least_isolation", "jobs"]
-    list_filter = [
-        exactly("organization__slug", "organization"),
-        one_of("enabled", "enabled", [("True", "Yes"), ("False", "No")]),
-        exactly("pool", "pool"),
-    ]
+    list_display = ["__str__", "enabled", "repository_list", "pool", "least_isolation", "jobs"]
+    list_filter = [RelatedOrganizationFilter, EnabledFilter, PoolSlugFilter]
     list_select_related = ["organization"]
     autocomplete_fields = ["organization"]
     search_fields = ["slug__startswith", "organization__slug__startswith"]
-    search_help_text = "the beginning of its slug or of its organization's"
+    search_help_text = "Slug of the project or organization (prefix)"
     ordering = ["organization__slug", "slug"]
-    readonly_fields = ["webhook", "held"]
+    readonly_fields = ["webhook", "restrictions"]
     fieldsets = [
-        (None, {"fields": ["organization", "slug", "enabled", "repositories", "pool", "least_isolation", "held"]}),
         (
-            "What a webhook runs",
+            None,
+            {"fields": ["organization", "slug", "enabled", "repositories", "pool", "least_isolation", "restrictions"]},
+        ),
+        (
+            "Webhook",
             {
                 "fields": [
                     *("configured_command", "configured_directory", "configured_timeout_seconds"),
@@ -87,48 +97,50 @@ class ProjectAdmin(PausableAdmin, AuditedAdmin):
             },
         ),
     ]
-    actions_detail = ["pause", "resume", "throttle", "rotate"]
+    actions_detail = ["pause", "resume", "throttle", "rotate_secret"]
 
-    def subject_of(self, row: Project) -> LimitTarget:
+    def limit_target(self, row: Project) -> LimitTarget:
         return LimitTarget(LimitScope.PROJECT, row.organization.slug, row.slug)
 
     def has_rotate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm("runtime_jobs.change_project")
 
-    @action(description="New webhook secret", url_path="webhook-secret", permissions=["rotate"], icon="key")
-    def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @action(description="Rotate webhook secret", url_path="webhook-secret", permissions=["rotate"], icon="key")
+    def rotate_secret(self, request: HttpRequest, object_id: str) -> HttpResponse:
         project = self.get_object(request, object_id)
         if project is None:
             raise Http404
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
-            found, secret = services.rotate_webhook_secret(
-                project_id=project.pk,
-                actor=actor_of(request),
-                reason=form.cleaned_data["reason"],
-                source_address=client_address(request),
-            )
-            return render_token_once(self, request, found, secret, noun="Webhook secret")
-        lead = "The next page shows it, once, to be copied to GitHub. What is signed with an older one counts no more."
-        back = formatting.change_url(Project, project.pk)
-        return render_confirm(
-            self, request, ConfirmPage(f"New webhook secret of {project}", lead, "Make it", back), form
+            row, secret = services.rotate_webhook_secret(project_id=project.pk, **audit_arguments(request, form))
+            return render_token_once(self, request, row, secret, label="Webhook secret")
+        description = (
+            "Creates a new secret and displays it once, for the webhook settings of GitHub. "
+            "Deliveries that are signed with the current secret are refused from then on."
         )
+        page = ConfirmPage(
+            f"Rotate webhook secret of {project}",
+            description,
+            "Rotate secret",
+            formatting.change_url(Project, project.pk),
+        )
+        return render_confirm(self, request, page, form)
 
-    @display(description="Webhook")
+    @display(description="Webhook URL")
     def webhook(self, project: Project | None) -> SafeString | str:
         address = f"{settings.PUBLIC_URL}{reverse('github-webhook')}"
         if project is None or not project.webhook_generation:
-            return f"{address}, no secret yet"
-        came = formatting.changelist_url(WebhookDelivery, org_slug=project.organization.slug)
-        return formatting.link(came, f"{address}, secret no. {project.webhook_generation}")
+            return f"{address} (no secret yet)"
+        deliveries = formatting.changelist_url(WebhookDelivery, org_slug=project.organization.slug)
+        return formatting.link(deliveries, f"{address} (secret generation {project.webhook_generation})")
 
     @display(description="Repositories")
-    def shown_repositories(self, project: Project) -> str:
-        more = len(project.repositories) - 3
-        return ", ".join(project.repositories[:3]) + (f" and {more} more" if more > 0 else "")
+    def repository_list(self, project: Project) -> str:
+        more = len(project.repositories) - MAX_LISTED_REPOSITORIES
+        names = ", ".join(project.repositories[:MAX_LISTED_REPOSITORIES])
+        return names + (f" and {more} more" if more > 0 else "")
 
     @display(description="Jobs")
     def jobs(self, project: Project) -> SafeString:
         address = formatting.changelist_url(Job, org_slug=project.organization.slug, project_slug=project.slug)
-        return formatting.link(address, "jobs")
+        return formatting.link(address, "Jobs")

@@ -1,4 +1,4 @@
-"""The buttons on a worker's page. Each asks why first; revoking takes back what the worker holds."""
+"""The buttons of a worker's page: activate, drain, maintenance, rotate token, revoke. Each asks for a reason."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,37 +12,51 @@ from unfold.enums import ActionVariant
 from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, NoteForm, ReasonForm, render_confirm
-from orchestrator.admin.tokens.show_once import render_token_once
-from orchestrator.http.client_ip import client_address
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.forms import NoteForm, ReasonForm
+from orchestrator.admin.token_pages import render_token_once
 from runtime_jobs.errors import LifecycleError
 from workers.models import Worker
 from workers.registry.models import WorkerState
 
 
 @dataclass(frozen=True)
-class WorkerChange:
-    """Into which state, and what the page says about it."""
+class WorkerAction:
+    """A button that changes the state of a worker.
+
+    Attributes:
+        state: New state.
+        label: Label of the button.
+        description: Consequences, displayed on the confirmation page.
+        message: Success message, after the worker's name.
+        form: Form of the confirmation page.
+        danger: Displays the button in red.
+    """
 
     state: WorkerState
-    title: str
-    lead: str
+    label: str
+    description: str
+    message: str
     form: type[ReasonForm] = ReasonForm
     danger: bool = False
 
 
-ACTIVATE = WorkerChange(WorkerState.ACTIVE, "Activate", "It may claim again.")
-DRAIN = WorkerChange(WorkerState.DRAINING, "Drain", "It finishes what it holds and gets nothing new.")
-MAINTENANCE = WorkerChange(
+ACTIVATE = WorkerAction(WorkerState.ACTIVE, "Activate", "The worker can claim jobs again.", "activated")
+DRAIN = WorkerAction(
+    WorkerState.DRAINING, "Drain", "The worker finishes its running jobs and gets no new ones.", "draining"
+)
+MAINTENANCE = WorkerAction(
     WorkerState.MAINTENANCE,
     "Maintenance",
-    "As drain, with a note that everybody sees beside the worker.",
+    "Drains the worker, and displays a note beside it.",
+    "in maintenance",
     form=NoteForm,
 )
-REVOKE = WorkerChange(
+REVOKE = WorkerAction(
     WorkerState.REVOKED,
     "Revoke",
-    "For good: its token no longer counts, and what it holds is taken back at once.",
+    "Revokes the worker's token and its open leases at once. A revoked worker cannot be restored.",
+    "revoked",
     danger=True,
 )
 BUTTONS = {
@@ -53,8 +67,8 @@ BUTTONS = {
 }
 
 
-class WorkerActions(BaseAdmin):
-    """Mixed into the page of workers."""
+class WorkerActionsMixin(BaseAdmin):
+    """Adds the buttons to the page of workers."""
 
     actions_detail = ["activate", "drain", "maintenance", "rotate", "revoke"]
 
@@ -63,89 +77,86 @@ class WorkerActions(BaseAdmin):
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         worker = self.get_object(request, object_id)
-        fitting = BUTTONS[worker.state] if worker else set()
-        return [button for button in super().get_actions_detail(request, object_id) if button.path in fitting]
+        available = BUTTONS[worker.state] if worker else set()
+        return [button for button in super().get_actions_detail(request, object_id) if button.path in available]
 
     @action(description="Activate", url_path="activate", permissions=["operate"], icon="play_arrow")
     def activate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return _change(self, request, object_id, ACTIVATE)
+        return _change_state(self, request, object_id, ACTIVATE)
 
     @action(description="Drain", url_path="drain", permissions=["operate"], icon="filter_alt")
     def drain(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return _change(self, request, object_id, DRAIN)
+        return _change_state(self, request, object_id, DRAIN)
 
     @action(description="Maintenance", url_path="maintenance", permissions=["operate"], icon="build")
     def maintenance(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return _change(self, request, object_id, MAINTENANCE)
+        return _change_state(self, request, object_id, MAINTENANCE)
 
     @action(
         description="Revoke", url_path="revoke", permissions=["operate"], icon="block", variant=ActionVariant.DANGER
     )
     def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return _change(self, request, object_id, REVOKE)
+        return _change_state(self, request, object_id, REVOKE)
 
     @action(description="Rotate token", url_path="rotate", permissions=["operate"], icon="key")
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        worker = _found(self, request, object_id)
+        worker = _get_worker(self, request, object_id)
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
-                token = services.rotate_worker_token(worker_id=worker.worker_id, **_by(request, form))
+                token = services.rotate_worker_token(worker_id=worker.worker_id, **audit_arguments(request, form))
             except LifecycleError as refusal:
-                return _refused(request, worker, refusal)
+                return _refuse(request, worker, refusal)
             return render_token_once(self, request, worker, token)
-        lead = "It gets a new token, which the next page shows, once. The old one stops counting at once."
-        return render_confirm(self, request, _question(worker, "Rotate the token of", lead, "Rotate token"), form)
+        description = "Creates a new token and displays it once. The current token is refused at once."
+        page = ConfirmPage(f"Rotate token of {worker.slug}", description, "Rotate token", _url(worker))
+        return render_confirm(self, request, page, form)
 
 
-def _change(model_admin: Any, request: HttpRequest, object_id: str, change: WorkerChange) -> HttpResponse:
-    worker = _found(model_admin, request, object_id)
-    form = change.form(request.POST or None)
+def _change_state(model_admin: Any, request: HttpRequest, object_id: str, worker_action: WorkerAction) -> HttpResponse:
+    worker = _get_worker(model_admin, request, object_id)
+    form = worker_action.form(request.POST or None)
     if request.method != "POST" or not form.is_valid():
-        question = _question(worker, change.title, change.lead, change.title, danger=change.danger)
-        return render_confirm(model_admin, request, question, form)
+        page = ConfirmPage(
+            f"{worker_action.label} {worker.slug}",
+            worker_action.description,
+            worker_action.label,
+            _url(worker),
+            danger=worker_action.danger,
+        )
+        return render_confirm(model_admin, request, page, form)
     try:
-        note = form.cleaned_data.get("note", "")
-        services.set_worker_state(worker_id=worker.worker_id, state=change.state, note=note, **_by(request, form))
+        services.set_worker_state(
+            worker_id=worker.worker_id,
+            state=worker_action.state,
+            note=form.cleaned_data.get("note", ""),
+            **audit_arguments(request, form),
+        )
     except LifecycleError as refusal:
-        return _refused(request, worker, refusal)
-    messages.success(
-        request, f"{worker.slug} is {change.state.label.lower()}{_taken_back(request, worker, change, form)}."
-    )
-    return HttpResponseRedirect(_page(worker))
+        return _refuse(request, worker, refusal)
+    message = f"{worker.slug}: {worker_action.message}"
+    if worker_action is REVOKE:
+        message += f", {formatting.pluralize(_revoke_leases(request, worker, form), 'lease')} revoked"
+    messages.success(request, f"{message}.")
+    return HttpResponseRedirect(_url(worker))
 
 
-def _taken_back(request: HttpRequest, worker: Worker, change: WorkerChange, form: ReasonForm) -> str:
-    if change.state != WorkerState.REVOKED:
-        return ""
-    reason = f"its worker was revoked: {form.cleaned_data['reason']}"
-    count = services.revoke_leases_of(worker_id=worker.worker_id, actor=actor_of(request), reason=reason)
-    return f"; {count} lease{'s' * (count != 1)} taken back"
+def _revoke_leases(request: HttpRequest, worker: Worker, form: ReasonForm) -> int:
+    reason = f"worker revoked: {form.cleaned_data['reason']}"
+    return services.revoke_leases_of(worker_id=worker.worker_id, actor=actor_of(request), reason=reason)
 
 
-def _refused(request: HttpRequest, worker: Worker, refusal: LifecycleError) -> HttpResponse:
+def _refuse(request: HttpRequest, worker: Worker, refusal: LifecycleError) -> HttpResponse:
     messages.warning(request, f"{worker.slug}: {refusal.message}")
-    return HttpResponseRedirect(_page(worker))
+    return HttpResponseRedirect(_url(worker))
 
 
-def _by(request: HttpRequest, form: ReasonForm) -> dict[str, Any]:
-    return {
-        "actor": actor_of(request),
-        "reason": form.cleaned_data["reason"],
-        "source_address": client_address(request),
-    }
-
-
-def _question(worker: Worker, title: str, lead: str, button: str, *, danger: bool = False) -> ConfirmPage:
-    return ConfirmPage(f"{title} {worker.slug}", lead, button, _page(worker), danger=danger)
-
-
-def _found(model_admin: Any, request: HttpRequest, object_id: str) -> Worker:
+def _get_worker(model_admin: Any, request: HttpRequest, object_id: str) -> Worker:
     worker = model_admin.get_object(request, object_id)
     if worker is None:
         raise Http404
     return worker
 
 
-def _page(worker: Worker) -> str:
+def _url(worker: Worker) -> str:
     return formatting.change_url(Worker, worker.pk)

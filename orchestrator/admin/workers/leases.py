@@ -1,5 +1,7 @@
-"""Leases: who holds which job until when. To look at; a lease is taken away from its job's page. Its id is a key and
-appears nowhere, its fingerprint does."""
+"""The list of leases, read-only. A lease is revoked on the page of its job.
+
+The id of a lease is a credential. No page contains it; the fingerprint identifies the lease instead.
+"""
 
 from typing import Any, ClassVar
 
@@ -15,14 +17,17 @@ from leases.models import Lease
 from leases.states import OPEN, LeaseState
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.dashboard.queries import CLOCK_LATE
-from orchestrator.admin.filters import any_of, exactly, one_of
+from orchestrator.admin.dashboard.queries import OVERDUE_GRACE
+from orchestrator.admin.filters import ChoiceFilter, ExactFilter, MultipleChoiceFilter, PoolSlugFilter
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Job
 from workers.models import Worker
 
-ENDS = ("completed", "failed", "canceled", "released", "unable", "not_acknowledged", "lease_expired", "worker_lost")
+END_REASONS = (
+    *("completed", "failed", "canceled", "released", "unable"),
+    *("not_acknowledged", "lease_expired", "worker_lost"),
+)
 COLOURS = {
     LeaseState.GRANTED: "info",
     LeaseState.ACTIVE: "primary",
@@ -34,80 +39,101 @@ COLOURS = {
 }
 
 
-class Due(DropdownFilter):
-    title = "due"
+class OpenLeaseFilter(DropdownFilter):
+    """Filters open leases, and those whose expiry has passed."""
+
+    title = "open"
     parameter_name = "due"
-    parameters: ClassVar = ("due",)
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
         return [("open", "Open"), ("overdue", "Open and overdue")]
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Lease]) -> QuerySet[Lease]:
         if self.value() == "overdue":
-            return queryset.filter(state__in=OPEN, expires_at__lte=ClockTimestamp() - CLOCK_LATE)
+            return queryset.filter(state__in=OPEN, expires_at__lte=ClockTimestamp() - OVERDUE_GRACE)
         return queryset.filter(state__in=OPEN) if self.value() == "open" else queryset
+
+
+class LeaseStateFilter(MultipleChoiceFilter):
+    """Filters by state."""
+
+    title = "state"
+    parameter_name = "state"
+    options: ClassVar = list(LeaseState.choices)
+
+
+class LeaseEndFilter(ChoiceFilter):
+    """Filters by the reason for the end of the lease."""
+
+    title = "end reason"
+    parameter_name = "ended_reason"
+    options: ClassVar = [(reason, formatting.humanize(reason).capitalize()) for reason in END_REASONS]
+
+
+class LeaseWorkerFilter(ExactFilter):
+    """Filters by worker."""
+
+    title = "worker"
+    parameter_name = "worker__slug"
 
 
 @admin.register(Lease)
 class LeaseAdmin(LargeTableAdmin):
-    list_display = ["key", "shown_state", "shown_job", "shown_worker", "pool", "since", "heard", "expires", "ended"]
-    list_filter = [
-        any_of("state", "state", list(LeaseState.choices)),
-        Due,
-        exactly("worker__slug", "worker"),
-        exactly("pool", "pool"),
-        one_of("ended_reason", "ended by", [(end, end.replace("_", " ")) for end in ENDS]),
+    """Displays leases."""
+
+    list_display = [
+        *("lease", "state_badge", "job_link", "worker_link", "pool"),
+        *("granted_age", "heartbeat_age", "expires_in", "end_reason"),
     ]
+    list_filter = [LeaseStateFilter, OpenLeaseFilter, LeaseWorkerFilter, PoolSlugFilter, LeaseEndFilter]
     search_fields = ["job"]
-    search_help_text = "job id"
+    search_help_text = "Job id"
     ordering = ["-id"]
     list_select_related = ["worker"]
-    fields = ["key", "shown_state", "shown_job", "shown_worker", "pool", "fence", "ttl_seconds", "leased"]
-    fields += ["acknowledged", "heartbeat", "expiry", "completed", "ended"]
-    leased = formatting.time_of("leased_at", "Given")
-    acknowledged = formatting.time_of("acknowledged_at", "Taken up")
-    heartbeat = formatting.time_of("last_heartbeat_at", "Last heartbeat")
-    expiry = formatting.time_of("expires_at", "Expires")
-    completed = formatting.time_of("completed_at", "Ended")
+    fields = ["lease", "state_badge", "job_link", "worker_link", "pool", "fence", "ttl", "granted"]
+    fields += ["acknowledged", "heartbeat", "expires", "ended", "end_reason"]
+    granted = formatting.timestamp_column("leased_at", "Granted")
+    granted_age = formatting.age_column("leased_at", "Granted")
+    acknowledged = formatting.timestamp_column("acknowledged_at", "Acknowledged")
+    heartbeat = formatting.timestamp_column("last_heartbeat_at", "Last heartbeat")
+    expires = formatting.timestamp_column("expires_at", "Expires")
+    ended = formatting.timestamp_column("completed_at", "Ended")
+    ttl = formatting.value_column("ttl_seconds", "TTL (seconds)")
 
     def get_search_results(
         self, _request: HttpRequest, queryset: QuerySet[Lease], search_term: str
     ) -> tuple[QuerySet[Lease], bool]:
-        """By the whole id of a job, which has an index."""
+        """Search by the whole id of a job, which has an index."""
         return (queryset.filter(job__in=[search_term.strip()]) if search_term.strip() else queryset), False
 
     @display(description="Fingerprint")
-    def key(self, lease: Lease) -> SafeString:
+    def lease(self, lease: Lease) -> SafeString:
         return formatting.code(fingerprint(lease.lease_ulid))
 
     @display(description="State", label=COLOURS)
-    def shown_state(self, lease: Lease) -> str:
+    def state_badge(self, lease: Lease) -> str:
         return lease.state
 
     @display(description="Job")
-    def shown_job(self, lease: Lease) -> SafeString:
+    def job_link(self, lease: Lease) -> SafeString:
         return formatting.link(formatting.change_url(Job, lease.job_id), formatting.code(lease.job_id))
 
     @display(description="Worker")
-    def shown_worker(self, lease: Lease) -> SafeString:
+    def worker_link(self, lease: Lease) -> SafeString:
         return formatting.link(formatting.change_url(Worker, lease.worker.pk), lease.worker.slug)
 
-    @display(description="Given")
-    def since(self, lease: Lease) -> SafeString:
-        return formatting.with_timestamp(formatting.time_ago(lease.leased_at, timezone.now()), lease.leased_at)
-
-    @display(description="Last heard")
-    def heard(self, lease: Lease) -> SafeString:
+    @display(description="Last heartbeat")
+    def heartbeat_age(self, lease: Lease) -> SafeString:
         last = lease.last_heartbeat_at or lease.acknowledged_at
         return formatting.with_timestamp(formatting.time_ago(last, timezone.now()), last)
 
     @display(description="Expires in")
-    def expires(self, lease: Lease) -> str:
+    def expires_in(self, lease: Lease) -> str:
         if not lease.is_open:
-            return "-"
+            return formatting.NO_VALUE
         left = (lease.expires_at - timezone.now()).total_seconds()
         return formatting.format_duration(left) if left > 0 else f"overdue by {formatting.format_duration(-left)}"
 
-    @display(description="Ended by")
-    def ended(self, lease: Lease) -> str:
-        return (lease.ended_reason or "-").replace("_", " ")
+    @display(description="End reason")
+    def end_reason(self, lease: Lease) -> str:
+        return formatting.humanize(lease.ended_reason) or formatting.NO_VALUE

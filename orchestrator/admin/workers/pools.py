@@ -1,4 +1,4 @@
-"""Pools: sets of like workers."""
+"""The pages of pools: sets of workers with the same purpose, and their scheduling policy."""
 
 from typing import Any
 
@@ -15,69 +15,71 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
-from orchestrator.admin.confirm import ConfirmPage, ReasonForm, render_confirm
-from orchestrator.admin.limits.pause import CHANGE_POOLS, PausableAdmin, asked_by
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.admin.limits.pause import CHANGE_POOLS, PausableAdmin
 from runtime_jobs.models import Job
 from workers.models import Pool, Worker
 from workers.registry.models import PoolPolicy, WorkerState
 
-LEAD = (
-    "Order among jobs of one priority. By turns: each organization gets its share by the weight of its plan, so a "
-    "backlog of one delays no other. The oldest first: strictly by age, so a backlog is served before what comes after "
-    "it. Running jobs continue."
+POLICIES: dict[str, str] = {PoolPolicy.FIFO: "FIFO", PoolPolicy.FAIR: "Fair share"}
+POLICY_DESCRIPTION = (
+    "Sets the order among jobs of equal priority. Fair share: organizations share the pool by the weight of their "
+    "plans, so a backlog of one delays no other. FIFO: the oldest job first. Running jobs are unaffected."
 )
-WORDS: dict[str, str] = {PoolPolicy.FIFO: "the oldest first", PoolPolicy.FAIR: "organizations by turns"}
 
 
 class PoolPolicyForm(ReasonForm):
-    """A reason, and how the pool shall be shared."""
+    """Asks for a reason and for the policy."""
 
-    policy = forms.ChoiceField(choices=list(WORDS.items()), widget=UnfoldAdminSelectWidget)
+    policy = forms.ChoiceField(choices=list(POLICIES.items()), widget=UnfoldAdminSelectWidget)
     field_order = ("policy", "reason")
 
 
 @admin.register(Pool)
 class PoolAdmin(PausableAdmin, AuditedAdmin):
-    noun = "pool"
-    fixed = ("slug",)
-    hold_permission = CHANGE_POOLS
-    list_display = ["slug", "description", "shown_policy", "least_isolation", "trusts_lease_ids", "workers", "waiting"]
-    search_fields = ["slug__startswith"]
-    ordering = ["slug"]
-    readonly_fields = ["shown_policy", "held"]
-    actions_detail = ["pause", "resume", "throttle", "policy"]
+    """Edits pools, sets their policy, pauses and throttles them."""
 
-    def subject_of(self, row: Pool) -> LimitTarget:
+    audit_name = "pool"
+    immutable_fields = ("slug",)
+    pause_permission = CHANGE_POOLS
+    list_display = ["slug", "description", "policy_text", "least_isolation", "trusts_lease_ids", "workers", "queue"]
+    search_fields = ["slug__startswith"]
+    search_help_text = "Slug (prefix)"
+    ordering = ["slug"]
+    readonly_fields = ["policy_text", "restrictions"]
+    actions_detail = ["pause", "resume", "throttle", "set_policy"]
+
+    def limit_target(self, row: Pool) -> LimitTarget:
         return LimitTarget(LimitScope.POOL, "", row.slug)
 
-    @action(description="Policy", url_path="policy", permissions=["hold"], icon="balance")
-    def policy(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @action(description="Set policy", url_path="policy", permissions=["pause"], icon="balance")
+    def set_policy(self, request: HttpRequest, object_id: str) -> HttpResponse:
         pool = self.get_object(request, object_id)
         if pool is None:
             raise Http404
-        form, back = (
-            PoolPolicyForm(request.POST or None, initial={"policy": pool.policy}),
-            formatting.change_url(Pool, pool.pk),
-        )
+        back = formatting.change_url(Pool, pool.pk)
+        form = PoolPolicyForm(request.POST or None, initial={"policy": pool.policy})
         if request.method != "POST" or not form.is_valid():
-            return render_confirm(self, request, ConfirmPage(f"Policy of {pool}", LEAD, "Set policy", back), form)
+            page = ConfirmPage(f"Set policy of {pool}", POLICY_DESCRIPTION, "Set policy", back)
+            return render_confirm(self, request, page, form)
         policy = PoolPolicy(form.cleaned_data["policy"])
-        services.set_pool_policy(pool=pool.slug, policy=policy, **asked_by(request, form))
-        messages.success(request, f"{pool}: {WORDS[policy]}.")
+        services.set_pool_policy(pool=pool.slug, policy=policy, **audit_arguments(request, form))
+        messages.success(request, f"Policy of {pool}: {POLICIES[policy]}.")
         return HttpResponseRedirect(back)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Pool]:
-        there = Count("workers", filter=~Q(workers__state=WorkerState.REVOKED))
-        return super().get_queryset(request).annotate(there=there)
+        registered = Count("workers", filter=~Q(workers__state=WorkerState.REVOKED))
+        return super().get_queryset(request).annotate(worker_count=registered)
 
     @display(description="Policy")
-    def shown_policy(self, pool: Pool) -> str:
-        return WORDS[pool.policy]
+    def policy_text(self, pool: Pool) -> str:
+        return POLICIES[pool.policy]
 
     @display(description="Workers")
     def workers(self, pool: Any) -> SafeString:
-        return formatting.link(formatting.changelist_url(Worker, pool__slug=pool.slug), pool.there)
+        return formatting.link(formatting.changelist_url(Worker, pool__slug=pool.slug), pool.worker_count)
 
-    @display(description="Waiting")
-    def waiting(self, pool: Pool) -> SafeString:
-        return formatting.link(formatting.changelist_url(Job, pool=pool.slug, state="queued"), "its queue")
+    @display(description="Queue")
+    def queue(self, pool: Pool) -> SafeString:
+        return formatting.link(formatting.changelist_url(Job, pool=pool.slug, state="queued"), "Queued jobs")

@@ -1,30 +1,30 @@
 "use strict";
-/* Appends what a running job prints, asking every two seconds while somebody looks; stops when nothing more can come. */
+/* Appends the output of a running job. Polls every two seconds while the page is visible, until the log has ended. */
 {
     const PERIOD = 2000;
-    const KEPT = 400000; // characters: a long log must not fill the browser
+    const MAX_LENGTH = 400000; // characters: a long log must not fill the browser's memory
 
     const follow = (log) => {
-        const ask = async () => {
+        const poll = async () => {
             if (document.hidden) {
                 return true;
             }
-            const answer = await fetch(`${log.dataset.more}?after=${encodeURIComponent(log.dataset.place)}`);
-            if (!answer.ok) {
-                return answer.status >= 500;
+            const response = await fetch(`${log.dataset.poll}?after=${encodeURIComponent(log.dataset.cursor)}`);
+            if (!response.ok) {
+                return response.status >= 500;
             }
-            const piece = await answer.json();
+            const page = await response.json();
             const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
-            if (piece.text) {
-                log.textContent = (log.textContent + piece.text).slice(-KEPT);
+            if (page.text) {
+                log.textContent = (log.textContent + page.text).slice(-MAX_LENGTH);
             }
-            log.dataset.place = piece.place;
+            log.dataset.cursor = page.cursor;
             if (atEnd) {
                 log.scrollTop = log.scrollHeight;
             }
-            return !piece.ended;
+            return !page.ended;
         };
-        const loop = () => ask().catch(() => true).then((more) => {
+        const loop = () => poll().catch(() => true).then((more) => {
             if (more) {
                 window.setTimeout(loop, PERIOD);
             } else {
@@ -37,7 +37,7 @@
     document.addEventListener("DOMContentLoaded", () => {
         for (const log of document.querySelectorAll("pre.log")) {
             log.scrollTop = log.scrollHeight;
-            if (log.dataset.more) {
+            if (log.dataset.poll) {
                 follow(log);
             }
         }

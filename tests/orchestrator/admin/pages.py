@@ -3,7 +3,7 @@
 from django.contrib import admin
 from django.urls import reverse
 
-FIRST = "/admin/"
+DASHBOARD = "/admin/"
 
 
 def address(model: type, page: str, *args: object) -> str:
@@ -16,7 +16,7 @@ def nouns() -> list[type]:
 
 def all_pages() -> list[str]:
     """The first page, every list, every row's page and history, every form, every question of every button."""
-    found = [FIRST, "/admin/password_change/"]
+    found = [DASHBOARD, "/admin/password_change/"]
     for model in nouns():
         page = admin.site._registry[model]
         found += [address(model, "changelist"), address(model, "add")]

@@ -1,5 +1,7 @@
 """Batches in the console: what they have come to, and the two things that may be done to one."""
 
+import re
+
 import pytest
 from django.contrib.auth.models import Permission
 
@@ -8,6 +10,7 @@ from orchestrator.admin.jobs.batches import COLOURS
 from orchestrator.services.batches import OPTIONAL, state_of
 from runtime_jobs.batch_state import BatchState
 from runtime_jobs.models import Batch
+from runtime_jobs.states import FailureReason
 from tests.factories import ProjectFactory, WorkerFactory, claimed, spec, steps_spec
 from tests.orchestrator.services.test_batches import submitted
 
@@ -42,11 +45,25 @@ def test_the_page_names_its_jobs_and_escapes_what_they_are_called(admin_client, 
     assert "pnpm install" in page
 
 
+def test_the_state_of_a_batch_is_a_word_on_its_page_too(admin_client):
+    """The page displayed `(BatchState.FAILED, 'failed')`."""
+    batch = submitted(None, steps_spec()).batch
+    worker = WorkerFactory()
+    lease = claimed(worker, job_types=("steps",)).lease.lease_ulid
+    services.fail(lease_ulid=lease, worker=worker, reason=FailureReason.COMMAND_FAILED, exit_code=2)
+    page = text(admin_client.get(f"{LIST}{batch.batch_ulid}/change/"))
+    assert "BatchState" not in page
+    assert re.search(r'"readonly[^>]*>\s*failed\s*<', page), "the state"
+    listed = text(admin_client.get(LIST))
+    assert "Batches" in listed
+    assert "Batchs" not in listed
+
+
 def test_a_cancel_asks_why_and_reaches_every_job(admin_client, batch):
     worker = WorkerFactory()
     claimed(worker, job_types=("steps",))
     path = f"{LIST}{batch.batch_ulid}/cancel/"
-    assert "told to stop" in text(admin_client.get(path))
+    assert "requested to stop" in text(admin_client.get(path))
     assert admin_client.post(path, {"reason": ""}).status_code == 400
     assert state_of(batch) == "running"
     assert admin_client.post(path, {"reason": "wrong commit"}).status_code == 302

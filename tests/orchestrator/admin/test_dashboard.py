@@ -1,4 +1,4 @@
-"""Is anything wrong? Calm when nothing is; else each trouble is said once, with a link to just the rows it is about."""
+"""The dashboard: no alerts while all is well; otherwise one alert for each problem, with a link to exactly its rows."""
 
 import re
 from datetime import timedelta
@@ -11,13 +11,14 @@ from django.utils import timezone
 from leases.models import Lease
 from orchestrator import services
 from orchestrator.admin.dashboard import queries
-from orchestrator.admin.dashboard.alerts import current_alerts, problems
+from orchestrator.admin.dashboard.alerts import current_alerts, read_state
+from orchestrator.admin.dashboard.tiles import tiles
 from orchestrator.models import ClockBeat
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, WorkerFactory, claimed, submitted
 from tests.orchestrator.admin.conftest import client_of, person
-from tests.orchestrator.admin.pages import FIRST
+from tests.orchestrator.admin.pages import DASHBOARD
 from workers.models import Worker
 
 QUERIES = 17
@@ -30,7 +31,7 @@ def now():
 
 @pytest.fixture
 def well(db, now):
-    """A scheduler with a fresh beat and one worker that is online."""
+    """A scheduler with a heartbeat and one online worker."""
     ClockBeat.objects.create(leader="here:1", beat_at=now)
     return heard(WorkerFactory(), now)
 
@@ -40,140 +41,172 @@ def heard(worker: Worker, at) -> Worker:
     return worker
 
 
-def said(now) -> list[tuple[str, str]]:
-    return [(problem.level, problem.text) for problem in problems(current_alerts(now))]
+def alerts(now) -> list[tuple[str, str]]:
+    return [(alert.level, alert.text) for alert in current_alerts(read_state(now))]
 
 
-def test_nothing_is_wrong_on_a_quiet_night(olga, well, now):
-    assert said(now) == []
-    page = olga.get(FIRST).content.decode()
-    assert "Nothing is wrong." in page
-    assert 'class="alarm' not in page
+def test_there_are_no_alerts_while_all_is_well(olga, well, now):
+    assert alerts(now) == []
+    page = olga.get(DASHBOARD).content.decode()
+    assert "No alerts" in page
+    assert 'class="alert ' not in page
 
 
-def test_a_busy_night_is_calm_as_long_as_it_goes_well(well, now):
+def test_queued_and_running_jobs_are_no_alerts(well, now):
     submitted()
     taken = claimed(well)
     services.report(lease_ulid=taken.lease.lease_ulid, worker=well, phase="executing")
     submitted()
-    assert said(now) == []
+    assert alerts(now) == []
 
 
-def test_a_silent_clock_is_the_first_thing_said(well, now):
-    assert said(now + timedelta(seconds=16))[0][0] == "danger"
-    assert "The clock is silent (last beat: 16 s ago)" in said(now + timedelta(seconds=16))[0][1]
+def test_a_scheduler_that_is_down_is_the_first_alert(well, now):
+    assert alerts(now + timedelta(seconds=16))[0][0] == "danger"
+    assert "Scheduler down (last heartbeat: 16 s ago)" in alerts(now + timedelta(seconds=16))[0][1]
     ClockBeat.objects.all().delete()
-    assert "last beat: never" in said(now)[0][1]
+    assert "last heartbeat: never" in alerts(now)[0][1]
 
 
-def test_a_worker_is_silent_after_a_minute_while_it_is_active(well, now):
+def test_an_active_worker_is_offline_after_a_minute(well, now):
     heard(well, now - timedelta(seconds=59))
-    assert said(now) == []
+    assert alerts(now) == []
     heard(well, now - timedelta(seconds=60))
-    assert said(now) == [("warning", "1 active worker has been silent for more than a minute.")]
+    assert alerts(now) == [("warning", "1 worker offline: no heartbeat for more than a minute.")]
     services.set_worker_state(worker_id=well.worker_id, state="maintenance", actor=OPERATOR)
-    assert said(now) == []
+    assert alerts(now) == []
 
 
-def test_a_new_worker_has_a_minute_to_be_heard(db, now):
+def test_a_worker_that_never_connected_is_neither_an_alert_nor_capacity(olga, db, now):
+    """`make up` registers a worker that no process uses: it was a lasting alert, and its slots were counted."""
+    WorkerFactory(capacity=8, created_at=now - timedelta(days=1))
+    connected = heard(WorkerFactory(capacity=1), now)
     ClockBeat.objects.create(leader="here:1", beat_at=now)
-    WorkerFactory()
-    assert said(now) == []
-    ClockBeat.objects.update(beat_at=now + timedelta(seconds=90))
-    assert said(now + timedelta(seconds=90)) == [("warning", "1 active worker has been silent for more than a minute.")]
+    assert alerts(now) == []
+    shown = {tile.label: (tile.value, tile.note) for tile in tiles(read_state(now))}
+    assert shown["Workers online"] == ("1", "1 never connected")
+    assert shown["Running"] == ("0", "1 free slot")
+    page = olga.get(DASHBOARD).content.decode()
+    assert "1 online, 1 never connected" in page
+    listed = olga.get("/admin/workers/worker/?health=never_connected").context["cl"].result_list
+    assert [worker.pk for worker in listed] == [Worker.objects.exclude(pk=connected.pk).get().pk]
+    assert "Never connected" in olga.get("/admin/workers/worker/").content.decode()
 
 
-def test_jobs_in_a_pool_without_anybody_are_said(well, now):
+def test_free_slots_are_those_that_no_lease_occupies(well, now):
+    Worker.objects.filter(pk=well.pk).update(capacity=3)
+    drained = heard(WorkerFactory(capacity=5), now)
+    services.set_worker_state(worker_id=drained.worker_id, state="draining", actor=OPERATOR)
+    submitted()
+    claimed(well)
+    shown = {tile.label: (tile.value, tile.note) for tile in tiles(read_state(now))}
+    assert shown["Running"] == ("1", "2 free slots")
+    assert shown["Workers online"] == ("1", "1 draining")
+
+
+def test_queued_jobs_without_an_online_worker_are_an_alert(well, now):
     submitted()
     heard(well, now - timedelta(minutes=2))
-    assert ("danger", "1 job waits in shared-linux, where no worker is alive.") in said(now)
+    assert ("danger", "1 queued job in pool shared-linux without an online worker.") in alerts(now)
 
 
-def test_a_long_wait_is_said_although_somebody_is_alive(well, now):
+def test_a_long_queue_time_is_an_alert_although_a_worker_is_online(well, now):
     submitted()
     Job.objects.update(created_at=now - timedelta(minutes=11))
-    assert said(now) == [("warning", "The oldest job in shared-linux has waited for 11 min.")]
+    assert alerts(now) == [("warning", "Long queue time in pool shared-linux: 11 min.")]
 
 
 def test_the_oldest_is_found_behind_jobs_of_a_higher_priority(well, now):
     for priority, minutes in ((300, 1), (300, 2), (100, 40), (200, 3), (100, 4)):
         job = submitted()
         Job.objects.filter(pk=job.pk).update(priority=priority, created_at=now - timedelta(minutes=minutes))
-    (queue,) = queries.queues()
-    assert (queue.pool, queue.waiting, queue.oldest) == ("shared-linux", 5, now - timedelta(minutes=40))
+    (queue,) = queries.queue_counts()
+    assert (queue.pool, queue.queued, queue.oldest) == ("shared-linux", 5, now - timedelta(minutes=40))
 
 
 def test_queues_are_counted_up_to_a_bound(well, monkeypatch):
     for pool in ("a-linux", "b-linux"):
         for _ in range(4):
             Job.objects.filter(pk=submitted().pk).update(pool=pool)
-    monkeypatch.setattr(queries, "COUNTED", 2)
-    assert [(queue.pool, queue.waiting) for queue in queries.queues()] == [("a-linux", 3), ("b-linux", 3)]
+    monkeypatch.setattr(queries, "MAX_COUNT", 2)
+    assert [(queue.pool, queue.queued) for queue in queries.queue_counts()] == [("a-linux", 3), ("b-linux", 3)]
 
 
-def test_a_lease_that_the_clock_should_have_ended_is_said(well, now):
+def test_an_overdue_lease_is_an_alert(well, now):
     submitted()
     claimed(well, now=now - timedelta(seconds=129))
-    assert said(now) == []
-    assert said(now + timedelta(seconds=2)) == [("danger", "1 lease is overdue: the clock has not ended them.")]
+    assert alerts(now) == []
+    assert alerts(now + timedelta(seconds=2)) == [("danger", "1 overdue lease: not expired by the scheduler.")]
 
 
-def test_a_cancel_that_nobody_obeys_is_said(well, now):
+def test_an_overdue_cancel_is_an_alert(well, now):
     submitted()
     job = claimed(well).job
     services.cancel(job_ulid=job.job_ulid, actor=OPERATOR, deadline_seconds=5, now=now - timedelta(seconds=20))
-    assert said(now) == [("danger", "1 cancel was not obeyed in time.")]
+    assert alerts(now) == [("danger", "1 overdue cancel: not stopped by the worker in time.")]
 
 
-def test_a_hand_out_that_nobody_took_up_is_said_for_a_day(well, now):
+def test_an_unacknowledged_lease_is_an_alert_for_a_day(well, now):
     submitted()
     job = claimed(well, acknowledge=True).job
     services.expire(job_ulid=job.job_ulid, now=now + timedelta(seconds=31))
-    assert said(now) == [("warning", "1 job was handed out but not taken up in 24 hours.")]
+    assert alerts(now) == [("warning", "1 lease not acknowledged by the worker in the last 24 hours.")]
     late = now + timedelta(hours=24, minutes=1)
     ClockBeat.objects.update(beat_at=late)
     heard(well, late)
     Job.objects.update(created_at=late)
-    assert said(late) == []
+    assert alerts(late) == []
 
 
 @pytest.mark.parametrize(
-    ("reason", "ours"),
+    ("reason", "is_platform_error"),
     [(FailureReason.WORKER_ERROR, True), (FailureReason.UPLOAD_FAILED, True), (FailureReason.COMMAND_NOT_FOUND, False)],
 )
-def test_a_failure_is_an_alarm_only_where_there_is_something_to_mend(reason, ours, olga, well, now):
+def test_only_platform_errors_are_alerts(reason, is_platform_error, olga, well, now):
     submitted()
     taken = claimed(well)
     services.fail(lease_ulid=taken.lease.lease_ulid, worker=well, reason=reason)
     words = reason.replace("_", " ")
-    assert said(timezone.now()) == ([("warning", f"1 job failed in 24 hours: {words}.")] if ours else [])
-    assert words in olga.get(FIRST).content.decode()  # among the reasons either way
+    assert alerts(timezone.now()) == (
+        [("warning", f"1 platform error in the last 24 hours: {words}.")] if is_platform_error else []
+    )
+    assert words in olga.get(DASHBOARD).content.decode()  # among the reasons either way
 
 
-def test_every_alarm_leads_to_the_rows_that_it_counts(olga, scene):
+def test_every_alert_leads_to_the_rows_that_it_counts(olga, scene):
     Lease.objects.open().update(expires_at=scene.ago(1))
     Job.objects.filter(cancel_deadline_at__isnull=False).update(cancel_deadline_at=scene.ago(1))
-    found = [problem for problem in problems(current_alerts(timezone.now())) if problem.link]
+    found = [alert for alert in current_alerts(read_state(timezone.now())) if alert.link]
     assert len(found) == 6
-    for problem in found:
-        rows = olga.get(problem.link).context["cl"].result_list
-        assert len(rows) == int(re.match(r"(\d+)", problem.text)[1]), problem
+    for alert in found:
+        rows = olga.get(alert.link).context["cl"].result_list
+        assert len(rows) == int(re.match(r"(\d+)", alert.text)[1]), alert
 
 
-def test_the_first_page_costs_the_same_however_much_there_is(olga, scene):
-    olga.get(FIRST)
+def test_the_dashboard_costs_the_same_however_many_rows_there_are(olga, scene):
+    olga.get(DASHBOARD)
     with CaptureQueriesContext(connection) as few:
-        olga.get(FIRST)
+        olga.get(DASHBOARD)
     for _ in range(10):
         submitted()
         WorkerFactory()
     with CaptureQueriesContext(connection) as many:
-        olga.get(FIRST)
+        olga.get(DASHBOARD)
     assert len(many) == len(few) <= QUERIES
 
 
-def test_whoever_may_not_see_jobs_gets_no_numbers(scene):
-    page = client_of(person("sven")).get(FIRST)
-    assert page.status_code == 200
-    assert "rtj_" not in page.content.decode()
-    assert "state" not in page.context or not page.context.get("problems")
+def test_a_user_without_the_permission_gets_no_numbers_but_is_told_what_is_missing(scene):
+    answer = client_of(person("sven")).get(DASHBOARD)
+    page = answer.content.decode()
+    assert answer.status_code == 200
+    assert "rtj_" not in page
+    assert answer.context["state"] is None
+    assert "Your account has no permissions yet" in page
+    assert "<b>sven</b>" in page
+    assert "Can view job" in page
+    assert "A superuser can grant permissions" in page
+
+
+def test_a_user_who_may_see_other_pages_gets_their_list_and_the_name_of_the_permission(scene):
+    page = client_of(person("sara", "workers.view_worker")).get(DASHBOARD).content.decode()
+    assert "The dashboard needs a permission" in page
+    assert "/admin/workers/worker/" in page

@@ -10,7 +10,7 @@ from orchestrator import services
 from orchestrator.admin.jobs import actions
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FailureReason
-from tests.factories import WorkerFactory, claimed, submitted
+from tests.factories import WorkerFactory, claimed, submitted, submitted_steps
 from tests.orchestrator.admin.conftest import client_of, person
 
 LIST = "/admin/runtime_jobs/job/"
@@ -25,7 +25,7 @@ def worker(db):
 def question(verb: str, *jobs: Job) -> str:
     if len(jobs) == 1:
         return f"{LIST}{jobs[0].job_ulid}/{verb}/"
-    return f"{LIST}many/{verb}/?" + "&".join(f"job={job.job_ulid}" for job in jobs)
+    return f"{LIST}bulk/{verb}/?" + "&".join(f"job={job.job_ulid}" for job in jobs)
 
 
 def said(answer) -> list[str]:
@@ -60,7 +60,7 @@ def test_a_waiting_job_is_canceled_with_the_operators_name_and_reason(operator, 
 def test_the_worker_of_a_running_job_is_told_to_stop(operator, worker):
     submitted()
     job = claimed(worker).job
-    assert said(operator.post(question("cancel", job), WHY)) == [f"{job.job_ulid}: its worker has been told to stop."]
+    assert said(operator.post(question("cancel", job), WHY)) == [f"{job.job_ulid}: cancel requested from the worker."]
     job.refresh_from_db()
     assert job.state == "starting"
     assert (job.cancel_deadline_at - job.cancel_requested_at).total_seconds() == settings.CANCEL_DEADLINE_SECONDS
@@ -70,7 +70,7 @@ def test_a_failed_job_is_queued_again(operator, worker):
     job = failed(worker)
     answer = operator.post(question("retry", job), WHY)
     newer = Job.objects.get(retry_of_job_ulid=job.job_ulid)
-    assert said(answer) == [f"{job.job_ulid}: queued again as {newer.job_ulid}."]
+    assert said(answer) == [f"{job.job_ulid}: retried as {newer.job_ulid}."]
     assert newer.retry_kind == "manual"
     assert JobEvent.objects.get(job=newer, event_type="job.retried").payload_json["reason"] == "wrong branch"
 
@@ -81,10 +81,10 @@ def test_a_run_that_was_kept_is_sent_again(operator, worker):
     job = services.fail(
         lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.UPLOAD_FAILED, unsent_run={"x": 1}
     )
-    assert f"/{job.job_ulid}/resend/" in operator.get(f"{LIST}{job.job_ulid}/change/").content.decode()
-    answer = operator.post(question("resend", job), WHY)
+    assert f"/{job.job_ulid}/reupload/" in operator.get(f"{LIST}{job.job_ulid}/change/").content.decode()
+    answer = operator.post(question("reupload", job), WHY)
     newer = Job.objects.get(retry_of_job_ulid=job.job_ulid)
-    assert said(answer) == [f"{job.job_ulid}: its run goes out again as {newer.job_ulid}."]
+    assert said(answer) == [f"{job.job_ulid}: re-upload queued as {newer.job_ulid}."]
     assert "resend" in newer.requirements
 
 
@@ -92,7 +92,7 @@ def test_a_lease_is_revoked(operator, worker):
     submitted()
     job = claimed(worker).job
     answer = operator.post(question("revoke", job), WHY)
-    assert said(answer) == [f"{job.job_ulid}: taken from its worker, now failed."]
+    assert said(answer) == [f"{job.job_ulid}: lease revoked; the job is now failed."]
     job.refresh_from_db()
     assert (job.failure_reason, job.failure_message) == ("worker_lost", "Revoked: wrong branch")
 
@@ -104,9 +104,9 @@ def test_a_lease_is_revoked(operator, worker):
         ("cancel", failed, "The job is failed already."),
         ("retry", uploaded, "The job succeeded; there is nothing to retry."),
         ("retry", lambda _: submitted(), "The job has not ended yet; cancel it first."),
-        ("revoke", lambda _: submitted(), "No worker holds it; there is nothing to take away."),
-        ("resend", failed, "This job has left no run to send."),
-        ("revoke", failed, "No worker holds it; there is nothing to take away."),
+        ("revoke", lambda _: submitted(), "The job has no open lease. Nothing was revoked."),
+        ("reupload", failed, "This job has left no run to send."),
+        ("revoke", failed, "The job has no open lease. Nothing was revoked."),
     ],
 )
 def test_a_refusal_is_said(verb, make, refusal, operator, worker):
@@ -149,7 +149,7 @@ def test_a_busy_database_is_said_and_stops_nobody_else(operator, worker, monkeyp
     words = said(operator.post(question("cancel", busy, free), WHY))
     assert words == [
         f"{free.job_ulid}: canceled.",
-        f"{busy.job_ulid}: The database was busy; nothing has changed. Try again.",
+        f"{busy.job_ulid}: The database is busy. Nothing was changed; try again.",
     ]
 
 
@@ -165,7 +165,7 @@ def test_nothing_is_done_without_a_reason(verb, reason, operator, worker):
     assert Job.objects.count() == 1 + (verb == "retry")
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "resend", "revoke"])
+@pytest.mark.parametrize("verb", ["cancel", "retry", "reupload", "revoke"])
 def test_whoever_may_only_look_has_no_button_and_no_way_around_it(verb, viewer, worker):
     first, second = submitted(), submitted()
     page = viewer.get(f"{LIST}{first.job_ulid}/change/").content.decode()
@@ -175,7 +175,7 @@ def test_whoever_may_only_look_has_no_button_and_no_way_around_it(verb, viewer, 
         assert viewer.get(address).status_code == 403
         assert viewer.post(address, WHY).status_code == 403
     selected = {"action": f"{verb}_selected", "_selected_action": [first.pk, second.pk]}
-    assert "many" not in viewer.post(LIST, selected).headers.get("Location", "")
+    assert "bulk" not in viewer.post(LIST, selected).headers.get("Location", "")
     assert set(Job.objects.values_list("state", flat=True)) == {"queued"}
 
 
@@ -195,7 +195,7 @@ def test_a_form_from_another_site_is_refused(many, worker):
     job = submitted()
     user = person("otto", "runtime_jobs.view_job", "runtime_jobs.operate_job")
     client: Client = client_of(user, enforce_csrf_checks=True)
-    address = f"{LIST}many/cancel/?job={job.job_ulid}" if many else question("cancel", job)
+    address = f"{LIST}bulk/cancel/?job={job.job_ulid}" if many else question("cancel", job)
     assert client.post(address, WHY).status_code == 403
     assert Job.objects.get().state == "queued"
 
@@ -207,37 +207,44 @@ def test_the_list_asks_before_it_does_anything(operator, worker):
     assert answer.status_code == 302
     assert set(Job.objects.values_list("state", flat=True)) == {"queued"}
     page = operator.get(answer["Location"])
-    assert [row["job_ulid"] for row in page.context["jobs"]] == [job.job_ulid for job in reversed(jobs)]
+    assert [row.job_ulid for row in page.context["jobs"]] == [job.job_ulid for job in reversed(jobs)]
     done = operator.post(answer["Location"], WHY)
     assert done["Location"] == f"{LIST}?status=queued"
     assert set(Job.objects.values_list("state", flat=True)) == {"canceled"}
 
 
+def test_a_job_without_a_repository_has_a_dash_and_not_a_slash(operator, worker):
+    jobs = [submitted_steps(), submitted()]
+    page = operator.get(question("cancel", *jobs))
+    assert [row.repository for row in page.context["jobs"]] == ["cc-consulting-nv/web", "-"]
+    assert "<td>/</td>" not in page.content.decode()
+
+
 def test_more_than_a_hundred_at_a_time_are_refused(operator, worker, monkeypatch):
-    monkeypatch.setattr("orchestrator.admin.jobs.admin.LIMIT", 2)
+    monkeypatch.setattr("orchestrator.admin.jobs.admin.MAX_JOBS", 2)
     jobs = [submitted() for _ in range(3)]
     selected = {"action": "cancel_selected", "_selected_action": [job.pk for job in jobs]}
-    assert said(operator.post(LIST, selected)) == ["At most 2 jobs at a time."]
+    assert said(operator.post(LIST, selected)) == ["Select at most 2 jobs."]
     across = {"action": "cancel_selected", "_selected_action": [jobs[0].pk], "select_across": "1"}
-    assert said(operator.post(LIST, across))[-1] == "At most 2 jobs at a time."
-    names = "&".join(f"job={submitted().job_ulid}" for _ in range(actions.LIMIT + 1))
-    assert operator.post(f"{LIST}many/cancel/?{names}", WHY).status_code == 400
+    assert said(operator.post(LIST, across))[-1] == "Select at most 2 jobs."
+    names = "&".join(f"job={submitted().job_ulid}" for _ in range(actions.MAX_JOBS + 1))
+    assert operator.post(f"{LIST}bulk/cancel/?{names}", WHY).status_code == 400
 
 
 @pytest.mark.parametrize("query", ["", "?job=", "?job=1", "?job=rtj_x", "?job=rtj_01k&job='"])
 def test_jobs_are_named_by_their_ids(query, operator, worker):
-    assert operator.get(f"{LIST}many/cancel/{query}").status_code == 400
+    assert operator.get(f"{LIST}bulk/cancel/{query}").status_code == 400
 
 
 def test_what_does_not_exist_is_not_found(operator, worker):
     assert operator.get(f"{LIST}rtj_{'0' * 26}/cancel/").status_code == 404
-    assert operator.get(f"{LIST}many/explode/?job=rtj_{'0' * 26}").status_code == 404
+    assert operator.get(f"{LIST}bulk/explode/?job=rtj_{'0' * 26}").status_code == 404
 
 
 def test_only_fitting_buttons_are_shown(olga, worker):
     def buttons(job):
         page = olga.get(f"{LIST}{job.job_ulid}/change/").content.decode()
-        return {verb for verb in ("cancel", "retry", "resend", "revoke") if f"/{job.job_ulid}/{verb}/" in page}
+        return {verb for verb in ("cancel", "retry", "reupload", "revoke") if f"/{job.job_ulid}/{verb}/" in page}
 
     assert buttons(uploaded(worker)) == set()
     lost = failed(worker)

@@ -7,9 +7,13 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
+from orchestrator import services
 from orchestrator.admin.jobs import search
+from orchestrator.admin.labels import job_badge, queue_label, wait_label
+from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason
+from orchestrator.selectors.queue_position import COUNTED
 from runtime_jobs.models import Job
-from tests.factories import ProjectFactory, submitted
+from tests.factories import ProjectFactory, WorkerFactory, claimed, submitted, submitted_steps
 from tests.orchestrator.admin.fixtures import COMMITS
 from tests.orchestrator.admin.pages import address
 
@@ -29,7 +33,7 @@ def test_the_newest_come_first(olga, scene):
 
 def test_the_list_says_why_each_waits(olga, scene):
     text = olga.get(f"{LIST}?status=queued").content.decode()
-    for words in (">number 2</i>", ">no worker fits</i>", ">after other jobs</i>"):
+    for words in (">#2 in queue</i>", ">No matching worker</i>", ">Blocked by dependencies</i>"):
         assert words in text, words
     assert 'class="danger" title="No worker is alive in the pool gpu-linux."' in text
 
@@ -149,7 +153,7 @@ def copies_of(job: Job, count: int) -> None:
 
 
 def test_a_repository_is_looked_for_among_the_newest_only(db, monkeypatch):
-    monkeypatch.setattr(search, "NEWEST", 2)
+    monkeypatch.setattr(search, "MAX_SCANNED_JOBS", 2)
     newest = [submitted().pk for _ in range(4)][2:]
     assert sorted(search.find(Job.objects.all(), "cc-consulting-nv/web").values_list("pk", flat=True)) == newest
 
@@ -165,7 +169,7 @@ def test_a_search_that_takes_too_long_is_answered_with_words(olga, monkeypatch):
     try:
         answer = olga.get(f"{LIST}?q=web")
         assert (answer.status_code, answer["Location"]) == (302, LIST)
-        assert "takes too long" in olga.get(LIST).content.decode()
+        assert "timed out" in olga.get(LIST).content.decode()
     finally:
         with connection.cursor() as cursor:
             cursor.execute("RESET statement_timeout")
@@ -180,9 +184,44 @@ def test_other_troubles_of_the_database_are_not_hidden(olga, monkeypatch, db):
         olga.get(f"{LIST}?q=web")
 
 
+def test_a_command_that_exited_with_an_error_is_not_green(olga, db):
+    """The job has succeeded, because its results are uploaded; its badge was green and had no exit code."""
+    worker, jobs = WorkerFactory(), {}
+    for exit_code in (7, 0):
+        submitted()
+        lease = claimed(worker).lease.lease_ulid
+        jobs[exit_code] = services.complete(
+            lease_ulid=lease, worker=worker, ingest_run_id=f"run_{exit_code}", exit_code=exit_code
+        )
+    assert {job_badge(job).text for job in jobs.values()} == {"succeeded · exit 7", "succeeded"}
+    assert (job_badge(jobs[7]).colour, job_badge(jobs[0]).colour) == ("warning", "success")
+    assert olga.get(LIST).content.decode().count("succeeded · exit 7") == 1
+    page = olga.get(f"{LIST}{jobs[7].job_ulid}/change/")
+    assert page.context["page"].summary.headline == "Succeeded, but the command exited with code 7"
+    assert page.context["page"].summary.colour == "warning"
+
+
+def test_a_position_that_is_not_counted_to_its_end_has_a_plus():
+    assert queue_label(COUNTED - 1) == "#999 in queue"
+    assert queue_label(COUNTED) == "#1,000+ in queue"
+    assert wait_label(WaitReason(ReasonCode.BEHIND, "", {"position": COUNTED})) == "#1,000+ in queue"
+
+
+def test_both_kinds_of_success_have_one_name(olga, db):
+    """The API says `uploaded` of a job with results and `succeeded` of others; the list said both."""
+    worker = WorkerFactory()
+    for job, run in ((submitted(), "run_1"), (submitted_steps(), None)):
+        lease = claimed(worker, job_types=(job.job_type,)).lease.lease_ulid
+        services.complete(lease_ulid=lease, worker=worker, ingest_run_id=run, exit_code=0)
+    assert set(Job.objects.values_list("status", flat=True)) == {"uploaded", "succeeded"}
+    answer = olga.get(f"{LIST}?status=succeeded")
+    assert len(answer.context["cl"].result_list) == 2
+    assert "uploaded" not in answer.content.decode().lower()
+
+
 def test_a_row_says_how_it_stands(olga, scene):
     page = olga.get(f"{LIST}?status=failed").content.decode()
     assert scene.jobs["oom"].job_ulid in page
     assert "attempt 1 · out of memory" in page
     assert address(Job, "change", scene.jobs["oom"].pk) in page
-    assert "stopping" in olga.get(f"{LIST}?cancel=yes&status=running").content.decode()
+    assert "canceling" in olga.get(f"{LIST}?cancel=yes&status=running").content.decode()

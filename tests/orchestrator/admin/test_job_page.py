@@ -10,7 +10,16 @@ from orchestrator import services
 from orchestrator.admin.formatting import format_duration
 from orchestrator.admin.jobs import dependencies
 from orchestrator.admin.jobs import log as jobs_log
-from orchestrator.admin.labels import BRIEF, CANCELS, EVENTS, FAILURES, JOB_COLOURS, PHASES
+from orchestrator.admin.labels import (
+    CANCELING,
+    CANCELS,
+    COMMAND_ERROR,
+    EVENTS,
+    FAILURES,
+    JOB_COLOURS,
+    STATE_HEADLINES,
+    WAIT_LABELS,
+)
 from orchestrator.selectors.pending_reasons.reason import ReasonCode
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Job, JobEvent, LogChunk
@@ -26,8 +35,8 @@ def page_of(client, job: Job):
     return answer
 
 
-def verdict(client, job: Job):
-    return page_of(client, job).context["page"].verdict
+def summary_of(client, job: Job):
+    return page_of(client, job).context["page"].summary
 
 
 @pytest.fixture
@@ -38,11 +47,11 @@ def worker(db):
 def test_every_code_has_words():
     assert set(FAILURES) == set(FailureReason)
     assert set(CANCELS) == set(CancelReason)
-    assert set(PHASES) == set(JobState)
-    assert set(JOB_COLOURS) == {*JobState, "stopping"}
-    assert {*BRIEF, ReasonCode.BEHIND} == set(ReasonCode)
+    assert set(STATE_HEADLINES) == set(JobState)
+    assert set(JOB_COLOURS) == {*JobState, CANCELING, COMMAND_ERROR}
+    assert {*WAIT_LABELS, ReasonCode.BEHIND} == set(ReasonCode)
     for meaning in FAILURES.values():
-        assert meaning.happened.endswith(".")
+        assert meaning.summary.endswith(".")
         assert meaning.advice.endswith(".")
 
 
@@ -57,8 +66,8 @@ def test_a_failure_is_named_in_words_with_the_workers_own(reason, olga, worker):
     submitted()
     taken = claimed(worker)
     services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=reason, message="in its own words")
-    said = verdict(olga, taken.job)
-    assert (said.headline, said.message) == (FAILURES[reason].happened, "in its own words")
+    said = summary_of(olga, taken.job)
+    assert (said.headline, said.message) == (FAILURES[reason].summary, "in its own words")
     assert FAILURES[reason].advice in said.sentences
 
 
@@ -70,11 +79,11 @@ def test_a_command_is_shown_as_a_shell_would_take_it(olga):
 def test_a_waiting_job_says_its_place_and_who_could_take_it(olga, worker):
     submitted()
     second = submitted()
-    said = verdict(olga, second)
-    assert said.sentences == ["No worker is alive in the pool shared-linux.", "Number 2 in its queue."]
+    said = summary_of(olga, second)
+    assert said.sentences == ["No worker is alive in the pool shared-linux.", "#2 in queue."]
     assert said.colour == "danger"
     type(worker).objects.update(last_seen_at="2100-01-01T00:00Z")
-    said = verdict(olga, second)
+    said = summary_of(olga, second)
     assert said.sentences == ["Number 2 in the queue of the pool shared-linux; 1 worker that could run it is alive."]
     assert said.colour == "info"
 
@@ -88,56 +97,56 @@ def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):
         phase="executing",
         progress={"percent": 250, "message": "half"},
     )
-    said = verdict(olga, taken.job)
-    assert said.headline == "Executes the command on build-01"
-    assert "its lease expires in 1 min" in said.sentences[0] or "its lease expires in 2 min" in said.sentences[0]
+    said = summary_of(olga, taken.job)
+    assert said.headline == "Executing the command on build-01"
+    assert "The lease expires in 1 min" in said.sentences[0] or "The lease expires in 2 min" in said.sentences[0]
     assert (said.percent, said.message) == (100, "half")
     services.cancel(job_ulid=taken.job.job_ulid, actor=OPERATOR, deadline_seconds=30, message="stop it")
-    assert "Told to stop by operator olga (stop it)" in verdict(olga, taken.job).sentences[1]
+    assert "Cancel requested by operator olga (stop it)" in summary_of(olga, taken.job).sentences[1]
 
 
 def test_an_uploaded_job_leads_to_its_run(olga, scene):
     job = scene.jobs["good-1"]
     answer = page_of(olga, job)
     assert f'href="/runs/{job.ingest_run_id}/"' in answer.content.decode()
-    assert ("processes", 14) in answer.context["page"].verdict.counts
+    assert ("processes", 14) in answer.context["page"].summary.counts
 
 
 def test_a_canceled_job_says_who_and_why(olga, scene):
-    said = verdict(olga, scene.jobs["superseded"])
-    assert said.headline == f"Canceled: {CANCELS[CancelReason.REQUESTED]}."
-    assert (said.sentences[0], said.message) == ("By operator olga.", "a newer push came")
+    said = summary_of(olga, scene.jobs["superseded"])
+    assert said.headline == f"Canceled: {CANCELS[CancelReason.REQUESTED]}"
+    assert (said.sentences[0], said.message) == ("Canceled by operator olga.", "a newer push came")
 
 
 def test_a_blocked_job_leads_to_those_that_it_waits_for_and_they_to_it(olga, scene):
     deploy, notify = scene.jobs["deploy"], scene.jobs["notify"]
     needs = [scene.jobs[name].job_ulid for name in ("good-4", "running", "waiting-0")]
     answer = page_of(olga, deploy)
-    found = answer.context["page"].neighbours
-    assert [(one.job_ulid, one.state, one.colour) for one in found.needs] == [
-        (needs[0], "uploaded", "success"), (needs[1], "executing", "primary"), (needs[2], "queued", "info"),
+    found = answer.context["page"].dependencies
+    assert [(one.job_ulid, one.badge.text, one.badge.colour) for one in found.depends_on] == [
+        (needs[0], "succeeded", "success"), (needs[1], "executing", "primary"), (needs[2], "queued", "info"),
     ]  # fmt: skip
-    assert [(one.job_ulid, one.state, one.name) for one in found.dependents] == [
+    assert [(one.job_ulid, one.badge.text, one.name) for one in found.dependents] == [
         (notify.job_ulid, "blocked", "make notify")
     ]
     text = answer.content.decode()
     assert all(f"/admin/runtime_jobs/job/{one}/change/" in text for one in [*needs, notify.job_ulid])
-    assert answer.context["page"].verdict.headline == "Waits for other jobs"
-    assert answer.context["page"].verdict.sentences == [f"It starts after {needs[1]} and {needs[2]}."]
+    assert answer.context["page"].summary.headline == "Blocked by dependencies"
+    assert answer.context["page"].summary.sentences == [f"It starts after {needs[1]} and {needs[2]}."]
 
 
 def test_a_job_that_stands_alone_has_no_such_tables(olga, scene):
-    assert "Waited for by" not in page_of(olga, scene.jobs["oom"]).content.decode()
+    assert "Dependents" not in page_of(olga, scene.jobs["oom"]).content.decode()
 
 
 def test_of_many_that_wait_the_first_are_shown(olga, worker, monkeypatch):
-    monkeypatch.setattr(dependencies, "SHOWN", 2)
+    monkeypatch.setattr(dependencies, "MAX_DEPENDENTS", 2)
     project = ProjectFactory()
     first = submitted(project)
     fan = [submitted(project, depends_on=(first,)) for _ in range(3)]
-    found = page_of(olga, first).context["page"].neighbours
+    found = page_of(olga, first).context["page"].dependencies
     assert [one.job_ulid for one in found.dependents] == [one.job_ulid for one in fan[:2]]
-    assert found.more
+    assert found.truncated
 
 
 def test_the_newest_attempt_of_a_dependency_is_the_one_that_counts(olga, worker):
@@ -146,26 +155,26 @@ def test_the_newest_attempt_of_a_dependency_is_the_one_that_counts(olga, worker)
     services.cancel(job_ulid=first.job_ulid, actor=OPERATOR, deadline_seconds=30)
     again = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
     waiting = submitted(project, depends_on=(first,))
-    (shown,) = page_of(olga, waiting).context["page"].neighbours.needs
+    (shown,) = page_of(olga, waiting).context["page"].dependencies.depends_on
     assert (shown.job_ulid, shown.attempt) == (again.job_ulid, 2)
 
 
 def test_all_attempts_are_there_and_lead_to_each_other(olga, scene):
     first, second = scene.jobs["lost"], scene.jobs["lost-again"]
     answer = page_of(olga, first)
-    assert [job.job_ulid for job in answer.context["page"].attempts] == [second.job_ulid, first.job_ulid]
+    assert [row.job.job_ulid for row in answer.context["page"].attempts] == [second.job_ulid, first.job_ulid]
     assert f"/admin/runtime_jobs/job/{second.job_ulid}/change/" in answer.content.decode()
-    assert "Attempt 2 followed: it is uploaded." in answer.context["page"].verdict.sentences
+    assert "Retried: attempt 2 is succeeded." in answer.context["page"].summary.sentences
 
 
 def test_the_timeline_is_newest_first_and_says_who(olga, scene):
-    moments = page_of(olga, scene.jobs["lost"]).context["page"].moments
+    moments = page_of(olga, scene.jobs["lost"]).context["page"].timeline
     assert [moment.seq for moment in moments] == sorted((moment.seq for moment in moments), reverse=True)
-    assert (moments[0].words, moments[0].actor, moments[0].from_state, moments[0].to_state) == (
-        "Failed", "clock", "executing", "failed",
+    assert (moments[0].label, moments[0].actor, moments[0].from_state, moments[0].to_state) == (
+        "Failed", "System", "executing", "failed",
     )  # fmt: skip
     assert ("worker", "build-02") in moments[0].facts
-    assert (moments[-1].words, moments[-1].actor, moments[-1].offset) == ("Queued", "client alice", "+0.0 s")
+    assert (moments[-1].label, moments[-1].actor, moments[-1].offset) == ("Queued", "client alice", "+0.0 s")
     assert moments[-2].actor == "worker build-02"
 
 
@@ -189,7 +198,7 @@ def test_a_lease_id_in_a_workers_own_words_is_left_out(olga, worker):
     )
     answer = page_of(olga, taken.job)
     assert "rtl_" not in answer.content.decode()
-    assert answer.context["page"].verdict.message == "409 for /v1/runtime/leases/(a lease)/report"
+    assert answer.context["page"].summary.message == "409 for /v1/runtime/leases/(lease id)/report"
     assert lease not in olga.get(f"/admin/runtime_jobs/job/{taken.job.job_ulid}/log/").json()["text"]
 
 
@@ -241,18 +250,18 @@ def test_the_page_has_the_end_of_a_long_log(db):
     job = submitted()
     printed(job, *(f"{number:05}\n".encode() * 2000 for number in range(40)))
     piece = jobs_log.tail(job)
-    assert piece.cut
+    assert piece.truncated
     assert piece.text.endswith("00039\n")
     assert piece.text.startswith("0003")
     assert len(piece.text) <= jobs_log.TAIL_BYTES
-    assert piece.place == "0.39"
+    assert piece.cursor == "0.39"
 
 
 def test_one_huge_chunk_is_cut_too(db):
     job = submitted()
     printed(job, b"a" * 500_000 + b"end")
     assert len(jobs_log.tail(job).text) == jobs_log.TAIL_BYTES
-    assert jobs_log.tail(job).cut
+    assert jobs_log.tail(job).truncated
 
 
 def test_a_follower_gets_what_came_since_and_hears_the_end(olga, worker):
@@ -261,19 +270,19 @@ def test_a_follower_gets_what_came_since_and_hears_the_end(olga, worker):
     lease = taken.lease.lease_ulid
     log = f"/admin/runtime_jobs/job/{taken.job.job_ulid}/log/"
 
-    def more(place):
-        return olga.get(log, {"after": place}).json()
+    def more(cursor):
+        return olga.get(log, {"after": cursor}).json()
 
-    assert more("") == {"text": "", "place": "", "cut": False, "ended": False}
+    assert more("") == {"text": "", "cursor": "", "truncated": False, "ended": False}
     services.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=b"one\n")
     services.append_log(lease_ulid=lease, worker=worker, seq=1, chunk=b"two\n")
-    assert more("") == {"text": "one\ntwo\n", "place": "0.1", "cut": False, "ended": False}
-    assert more("0.0") == {"text": "two\n", "place": "0.1", "cut": False, "ended": False}
+    assert more("") == {"text": "one\ntwo\n", "cursor": "0.1", "truncated": False, "ended": False}
+    assert more("0.0") == {"text": "two\n", "cursor": "0.1", "truncated": False, "ended": False}
     assert more("0.1")["text"] == ""
     services.append_log(lease_ulid=lease, worker=worker, seq=0, step=1, chunk=b"step\n")
     services.complete(lease_ulid=lease, worker=worker, ingest_run_id="run_1")
-    assert more("0.1") == {"text": "step\n", "place": "1.0", "cut": False, "ended": False}
-    assert more("1.0") == {"text": "", "place": "1.0", "cut": False, "ended": True}
+    assert more("0.1") == {"text": "step\n", "cursor": "1.0", "truncated": False, "ended": False}
+    assert more("1.0") == {"text": "", "cursor": "1.0", "truncated": False, "ended": True}
     assert more("'; --")["text"] == "one\ntwo\nstep\n"
 
 
@@ -298,13 +307,13 @@ def test_the_log_needs_the_permission_to_see_jobs(client, db):
     ],
 )
 def test_a_log_is_shown_as_a_terminal_would(raw, shown):
-    assert jobs_log.plain(raw) == shown
+    assert jobs_log.plain_text(raw) == shown
 
 
 @pytest.mark.timeout(20)
 def test_no_log_keeps_the_page_waiting():
     for nasty in (b"a" * 65536, b"\r" * 65536, b"\x1b]" * 32768, b"\x1b[" + b"1" * 65000, b"rtl_" * 16384):
-        jobs_log.plain(nasty)
+        jobs_log.plain_text(nasty)
 
 
 @pytest.mark.parametrize(

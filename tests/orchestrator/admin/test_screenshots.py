@@ -105,10 +105,10 @@ def run_of(job: Job) -> str:
 
 def test_the_pages_look_as_the_readme_shows_them(browser, live_server, scene, pictures):
     for name, path, height, title, selectors in (
-        ("admin-first-page", "/admin/", 1000, "Is anything wrong?", (".headline", ".alarm.danger", ".tile", ".bar")),
+        ("admin-dashboard", "/admin/", 1000, "Dashboard", (".headline", ".alert.danger", ".tile", ".bar")),
         ("admin-jobs", "/admin/runtime_jobs/job/", 1000, "job", ("#result_list", "#searchbar", ".tabs")),
-        ("admin-job", page_of(scene.jobs["lost"]), 1330, scene.jobs["lost"].job_ulid, (".verdict.danger", ".timeline li", "pre.log")),
-        ("admin-job-waiting", page_of(scene.jobs["deploy"]), 1000, scene.jobs["deploy"].job_ulid, (".verdict.info", ".halves .rows")),
+        ("admin-job", page_of(scene.jobs["lost"]), 1330, scene.jobs["lost"].job_ulid, (".summary.danger", ".timeline li", "pre.log")),
+        ("admin-job-waiting", page_of(scene.jobs["deploy"]), 1000, scene.jobs["deploy"].job_ulid, (".summary.info", ".halves .rows")),
         ("run", run_of(scene.jobs["good-5"]), 1300, "un", ("#findings", "#processes", "#network")),
     ):  # fmt: skip
         browser.show(height=height)
@@ -127,7 +127,7 @@ def test_what_holds_jobs_back_is_on_one_page(browser, live_server, scene, pictur
     is_visible(browser, "#result_list")
     shown = browser.evaluate("document.querySelector('#result_list').textContent")
     assert all(
-        words in shown for words in ("pool gpu-linux", "sandtrace/cli", "60 an hour, 5 at once", "a loop in their CI")
+        words in shown for words in ("pool gpu-linux", "sandtrace/cli", "60 per hour, burst 5", "a loop in their CI")
     )
     browser.picture(pictures / "admin-limits.png")
     for path in ("/admin/", "/admin/leases/breaker/", "/admin/orchestrator/incident/", "/admin/workers/pool/"):
@@ -142,11 +142,11 @@ def test_a_pool_is_paused_and_resumed_by_its_buttons(browser, live_server, scene
     browser.evaluate("document.querySelector('#id_until').value = '2099-01-01T00:00'")
     browser.evaluate("document.querySelector('#id_reason').value = 'new disks'")
     press(browser, 'form.card button[type="submit"]')
-    browser.until("document.body.textContent.includes('paused by olga until 2099-01-01 00:00 UTC')")
+    browser.until("document.body.textContent.includes('paused by operator olga until 2099-01-01 00:00 UTC')")
     press(browser, 'a[href$="/resume/"]')
     browser.evaluate("document.querySelector('#id_reason').value = 'they are in'")
     press(browser, 'form.card button[type="submit"]')
-    browser.until("document.body.textContent.includes('not held back any more')")
+    browser.until("document.body.textContent.includes('not paused or throttled')")
     assert not Limit.objects.exists()
     assert browser.errors == []
 
@@ -194,9 +194,9 @@ def test_a_log_is_followed_while_it_is_printed(browser, live_server, scene):
     assert browser.evaluate("document.querySelector('pre.log b')") is None
     services.complete(lease_ulid=lease, worker=worker, ingest_run_id="run_followed", exit_code=0)
     browser.until("document.querySelector('pre.log').dataset.ended === 'yes'")
-    browser.until("document.querySelector('#verdict h2').textContent === 'Uploaded'")
-    browser.until("document.querySelector('#story .timeline b').textContent === 'Completed'")
-    assert browser.evaluate("document.querySelector('#verdict').hasAttribute('hx-get')") is False
+    browser.until("document.querySelector('#summary h2').textContent === 'Succeeded'")
+    browser.until("document.querySelector('#details .timeline b').textContent === 'Completed'")
+    assert browser.evaluate("document.querySelector('#summary').hasAttribute('hx-get')") is False
     assert browser.errors == []
 
 
@@ -205,6 +205,19 @@ def press(browser: Chromium, selector: str) -> None:
     browser.evaluate("window.before = true")
     browser.evaluate(f"document.querySelector('{selector}').click()")
     browser.until("window.before === undefined && document.readyState === 'complete'")
+
+
+def test_a_new_token_is_copied_by_its_button(browser, live_server, scene):
+    browser.open(f"{live_server.url}/admin/workers/worker/add/")
+    browser.evaluate("document.querySelector('#id_slug').value = 'build-09'")
+    browser.evaluate("document.querySelector('#id_pool').selectedIndex = 1")
+    press(browser, 'form.card button[type="submit"]')
+    token = browser.evaluate("document.querySelector('#token').textContent")
+    browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    browser.evaluate("document.querySelector('[data-copy]').click()")
+    browser.until("document.querySelector('[data-label]').textContent === 'Copied'")
+    assert browser.evaluate("window.copied") == token
+    assert browser.errors == []
 
 
 def test_a_job_is_canceled_by_its_button(browser, live_server, scene):

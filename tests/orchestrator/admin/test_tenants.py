@@ -65,7 +65,7 @@ def test_a_project_goes_into_a_pool_that_exists(olga):
     row = ProjectFactory(slug="web")
     form = {"enabled": "on", "repositories": "a/b", "configured_directory": ".", "configured_timeout_seconds": "300"}
     answer = olga.post(address(Project, "change", row.pk), form | {"pool": "nowhere"})
-    assert "There is no such pool." in answer.content.decode()
+    assert "There is no pool " in answer.content.decode()
     pool = PoolFactory(slug="big")
     assert olga.post(address(Project, "change", row.pk), form | {"pool": pool.slug}).status_code == 302
 

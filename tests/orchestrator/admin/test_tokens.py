@@ -1,5 +1,6 @@
 """API tokens: made by a form, shown once, ended for good."""
 
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -39,7 +40,13 @@ def test_a_new_token_is_shown_once_and_works(olga, organization):
     assert called.status_code == 200
 
 
-def test_its_making_is_in_the_trail(olga, organization):
+def test_a_new_token_has_a_copy_button_and_a_button_done(olga, organization):
+    page = olga.post(f"{LIST}add/", form(organization)).content.decode()
+    assert 'data-copy="#token"' in page
+    assert re.search(r">\s*Done\s*</a>", page)
+
+
+def test_its_creation_is_in_the_audit_log(olga, organization):
     olga.post(f"{LIST}add/", form(organization, expires_at_0="2031-05-01", expires_at_1="00:00:00"))
     event, row = OperatorEvent.objects.get(), ApiToken.objects.get()
     assert (event.action, event.target, event.actor) == ("token.created", f"token:acme/{row.pk}", "operator:olga")
@@ -56,7 +63,7 @@ def test_a_token_that_makes_no_sense_is_not_made(wrong, olga, organization):
 def test_a_revoked_token_counts_no_more(olga, organization):
     token = api_token(organization)
     row = ApiToken.objects.get()
-    assert said(olga.post(f"{LIST}{row.pk}/revoke/", WHY)) == ["test (acme) counts no more."]
+    assert said(olga.post(f"{LIST}{row.pk}/revoke/", WHY)) == ["API token test (acme) revoked."]
     called = Client().get("/v1/runtime/jobs", headers={"Authorization": f"Bearer {token}"})
     assert called.status_code == 401
     event = OperatorEvent.objects.get()

@@ -27,7 +27,7 @@ def form(project, **changes):
 
 def test_a_new_secret_is_shown_once_and_counts(olga, project):
     assert "no secret yet" in olga.get(page(project)).content.decode()
-    answer = olga.post(page(project, "rotate"), WHY)
+    answer = olga.post(page(project, "rotate_secret"), WHY)
     secret = answer.context["token"]
     assert secret in answer.content.decode()
     assert "no-store" in answer["Cache-Control"]
@@ -36,18 +36,18 @@ def test_a_new_secret_is_shown_once_and_counts(olga, project):
     assert (event.action, event.target, event.reason) == (
         "project.webhook_secret_rotated", "project:acme/web", WHY["reason"],
     )  # fmt: skip
-    for path in (page(project), page(project, "rotate"), address(OperatorEvent, "changelist")):
+    for path in (page(project), page(project, "rotate_secret"), address(OperatorEvent, "changelist")):
         assert secret not in olga.get(path).content.decode()
     shown = olga.get(address(WebhookDelivery, "changelist")).content.decode()
     assert row.job_ulid in shown
     assert "pull_request #98" in shown
-    assert "secret no. 1" in olga.get(page(project)).content.decode()
+    assert "secret generation 1" in olga.get(page(project)).content.decode()
 
 
 def test_no_secret_is_made_without_a_reason_or_by_whoever_may_only_look(olga, viewer, project):
-    assert olga.post(page(project, "rotate"), {"reason": ""}).status_code == 400
-    assert viewer.post(page(project, "rotate"), WHY).status_code == 403
-    assert olga.post(address(Project, "rotate", 10**9), WHY).status_code == 404
+    assert olga.post(page(project, "rotate_secret"), {"reason": ""}).status_code == 400
+    assert viewer.post(page(project, "rotate_secret"), WHY).status_code == 403
+    assert olga.post(address(Project, "rotate_secret", 10**9), WHY).status_code == 404
     project.refresh_from_db()
     assert project.webhook_generation == 0
 

@@ -86,11 +86,13 @@ def test_a_rotated_token_is_shown_once_and_ends_the_old_one(olga, worker):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "state"), [("drain", "draining"), ("maintenance", "maintenance")])
-def test_a_worker_is_set_aside_and_comes_back(name, state, olga, worker):
+@pytest.mark.parametrize(
+    ("name", "state", "message"), [("drain", "draining", "draining"), ("maintenance", "maintenance", "in maintenance")]
+)
+def test_a_worker_is_drained_or_in_maintenance_until_it_is_activated(name, state, message, olga, worker):
     assert olga.get(verb(name, worker)).status_code == 200
     answer = olga.post(verb(name, worker), WHY | {"note": "new disk on Thursday"})
-    assert said(answer) == [f"build-01 is {state}."]
+    assert said(answer) == [f"build-01: {message}."]
     assert state_of(worker) == (state, "new disk on Thursday" if state == "maintenance" else "")
     olga.post(verb("activate", worker), WHY)
     assert state_of(worker) == ("active", "")
@@ -104,12 +106,12 @@ def test_a_revoked_worker_gives_back_what_it_holds(olga, worker):
     submitted()
     granted = claimed(worker, acknowledge=True).job
     answer = olga.post(verb("revoke", worker), WHY)
-    assert said(answer) == ["build-01 is revoked; 2 leases taken back."]
+    assert said(answer) == ["build-01: revoked, 2 leases revoked."]
     running.refresh_from_db()
     granted.refresh_from_db()
     assert (running.state, running.failure_reason) == ("failed", "worker_lost")
     assert granted.state == "queued"
-    assert "its worker was revoked: the fan is loud" in running.failure_message
+    assert "worker revoked: the fan is loud" in running.failure_message
 
 
 def test_a_revoked_worker_stays_so_and_says_it(olga, worker):
@@ -141,15 +143,15 @@ def test_nothing_happens_to_a_worker_without_a_reason(name, olga, worker):
 
 def test_health_is_what_was_heard_lately(olga, worker):
     page = f"{LIST}{worker.pk}/change/"
-    for seconds, health in ((1, "alive"), (59, "alive"), (61, "silent")):
+    for seconds, health in ((1, "Online"), (59, "Online"), (61, "Offline")):
         Worker.objects.update(last_seen_at=timezone.now() - timedelta(seconds=seconds))
         assert olga.get(page).context["health"] == health
         listed = {
-            name: len(olga.get(f"{LIST}?health={name}").context["cl"].result_list) for name in ("alive", "silent")
+            name: len(olga.get(f"{LIST}?health={name}").context["cl"].result_list) for name in ("online", "offline")
         }
-        assert listed == {"alive": int(health == "alive"), "silent": int(health == "silent")}
+        assert listed == {"online": int(health == "Online"), "offline": int(health == "Offline")}
     services.set_worker_state(worker_id=worker.worker_id, state="draining", actor=OPERATOR)
-    assert olga.get(page).context["health"] == "draining"
+    assert olga.get(page).context["health"] == "Draining"
 
 
 def test_a_worker_shows_what_it_holds(olga, worker):
@@ -157,7 +159,7 @@ def test_a_worker_shows_what_it_holds(olga, worker):
     job: Job = claimed(worker).job
     page = olga.get(f"{LIST}{worker.pk}/change/").content.decode()
     assert job.job_ulid in page
-    assert "Holds 1 of 4." in page
+    assert "Running 1 of 4 slots." in page
     assert "1 of 4" in olga.get(LIST).content.decode()
 
 

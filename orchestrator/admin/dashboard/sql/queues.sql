@@ -1,5 +1,5 @@
--- How many jobs wait in each pool (counted up to a bound) and since when the oldest does, at a price that does not grow
--- with the queue: pools, and the priorities in each, are found by hops through the claim's index, never by a scan.
+-- Counts the queued jobs of each pool up to a bound, and finds the oldest. The cost does not grow with the queue:
+-- pools, and the priorities in each, are found by hops through the index that claims use, never by a scan.
 WITH RECURSIVE pools AS (
     (SELECT pool FROM runtime_jobs WHERE state = 'queued' ORDER BY pool LIMIT 1)
     UNION ALL
@@ -21,8 +21,8 @@ WITH RECURSIVE pools AS (
 )
 SELECT pools.pool,
        (SELECT count(*) FROM (
-            SELECT FROM runtime_jobs WHERE state = 'queued' AND pool = pools.pool LIMIT %(counted)s + 1
-        ) AS bounded) AS waiting,
+            SELECT FROM runtime_jobs WHERE state = 'queued' AND pool = pools.pool LIMIT %(max_count)s + 1
+        ) AS bounded) AS queued,
        (SELECT min((SELECT created_at FROM runtime_jobs
                      WHERE state = 'queued' AND pool = ranks.pool AND priority = ranks.priority
                      ORDER BY created_at LIMIT 1))

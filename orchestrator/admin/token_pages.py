@@ -1,4 +1,4 @@
-"""Things that come with a token: made by a verb, their token shown once, on the answer to the form."""
+"""Pages that create something with a token, and display the token once."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ from orchestrator.admin.confirm import ConfirmPage, render_confirm
 
 
 class CreateWithToken:
-    """A page whose add form ends in a verb. Mixed into a ModelAdmin, which brings the form."""
+    """Replaces the add view of a ModelAdmin: an operation creates the row, and its token is displayed once."""
 
-    add_lead: str
+    add_description: str
 
-    def make(self, request: HttpRequest, asked: dict[str, Any]) -> tuple[Model, str]:
-        """Call the verb; return the row and its plain token."""
+    def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[Model, str]:
+        """Call the operation. Return the row and its plain token."""
         raise NotImplementedError
 
     def add_view(
@@ -29,27 +29,27 @@ class CreateWithToken:
         form_url: str = "",  # noqa: ARG002 Django's signature
         extra_context: dict[str, Any] | None = None,  # noqa: ARG002 as above
     ) -> HttpResponse:
-        """Not Django's own view: that one holds a transaction, and a verb is its own."""
+        """Render the form or create the row. Django's own view opens a transaction, but an operation opens its own."""
         if not self.has_add_permission(request):
             raise PermissionDenied
         form: forms.BaseForm = self.get_form(request)(request.POST or None)
         if request.method == "POST" and form.is_valid():
-            row, token = self.make(request, form.cleaned_data)
+            row, token = self.create(request, form.cleaned_data)
             return render_token_once(self, request, row, token)
         name = self.opts.verbose_name
         back = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
-        question = ConfirmPage(title=f"New {name}", lead=self.add_lead, button=f"Create {name}", back=back)
-        return render_confirm(self, request, question, form)
+        page = ConfirmPage(title=f"New {name}", description=self.add_description, button=f"Create {name}", back=back)
+        return render_confirm(self, request, page, form)
 
 
 def render_token_once(
-    model_admin: BaseAdmin, request: HttpRequest, row: Model, token: str, *, noun: str = "Token"
+    model_admin: BaseAdmin, request: HttpRequest, row: Model, token: str, *, label: str = "Token"
 ) -> TemplateResponse:
-    """The only page that ever has it. Django's admin forbids every cache to keep it."""
+    """Render the only page that displays a token. Django's admin forbids caches to store the page."""
     context = {
         **model_admin.admin_site.each_context(request),
         "opts": model_admin.opts,
-        "title": f"{noun} of {row}",
+        "title": f"{label} of {row}",
         "token": token,
         "row": row,
         "back": formatting.change_url(type(row), row.pk),

@@ -1,4 +1,4 @@
-"""Memberships: who may look at an organization's jobs in the browser."""
+"""Members: users who may view the runs and jobs of an organization in the browser."""
 
 from typing import Any
 
@@ -7,36 +7,45 @@ from django.http import HttpRequest
 
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.base import actor_of
-from orchestrator.admin.filters import exactly
+from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
 from orchestrator.http.client_ip import client_address
 from orchestrator.services.operator_actions import record_operator_event
 from runtime_jobs.models import Membership
 
 
+class UsernameFilter(ExactFilter):
+    """Filters by user name."""
+
+    title = "user"
+    parameter_name = "user__username"
+
+
 @admin.register(Membership)
 class MembershipAdmin(AuditedAdmin):
-    noun = "membership"
+    """Adds and removes members. A membership has nothing that could be edited."""
+
+    audit_name = "membership"
     list_display = ["user", "organization"]
     list_display_links = ["user"]
-    list_filter = [exactly("organization__slug", "organization"), exactly("user__username", "person")]
+    list_filter = [RelatedOrganizationFilter, UsernameFilter]
     list_select_related = ["user", "organization"]
     autocomplete_fields = ["user", "organization"]
     search_fields = ["user__username__startswith", "organization__slug__startswith"]
+    search_help_text = "User name or organization (prefix)"
     ordering = ["organization__slug", "user__username"]
-    actions = None  # one at a time, each with its event
+    actions = None  # no bulk deletion: each removal writes its own event
 
     def target_of(self, row: Membership) -> str:
         return f"membership:{row.organization.slug}/{row.user.get_username()}"
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 Django's signature
-        """Nothing in it can change: it is there or not."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 as above
         return request.user.has_perm("runtime_jobs.delete_membership")
 
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
-        """In Django's transaction of the delete view."""
+        """Write the event in the transaction of Django's delete view."""
         record_operator_event(
             "membership.ended",
             target=self.target_of(obj)[:200],

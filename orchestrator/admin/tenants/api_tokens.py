@@ -1,4 +1,4 @@
-"""API tokens: made and ended here, shown once. No page ever has a digest."""
+"""API tokens: created and revoked here, displayed once. No page contains a digest."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ from django.contrib import admin, messages
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
-from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
@@ -16,9 +15,10 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, ReasonForm, render_confirm
-from orchestrator.admin.filters import exactly
-from orchestrator.admin.tokens.show_once import CreateWithToken
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.filters import RelatedOrganizationFilter
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.admin.token_pages import CreateWithToken
 from orchestrator.http.client_ip import client_address
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import ApiToken
@@ -27,20 +27,23 @@ from runtime_jobs.models.tenants import Scope
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
-    add_lead = "A program of the organization may use the token that the next page shows, once."
-    list_display = ["name", "organization", "shown_state", "shown_scopes", "created_by", "created", "expiry"]
-    list_filter = [exactly("organization__slug", "organization")]
+    """Creates and revokes API tokens."""
+
+    add_description = "Creates a token for a client of the organization. The next page displays it once."
+    list_display = ["name", "organization", "state_badge", "scope_list", "creator", "age", "expiry"]
+    list_filter = [RelatedOrganizationFilter]
     list_select_related = ["organization"]
     autocomplete_fields = ["organization"]
     search_fields = ["name__startswith"]
-    search_help_text = "the beginning of its name"
+    search_help_text = "Name (prefix)"
     ordering = ["-id"]
     actions_detail = ["revoke"]
-    facts = ["name", "organization", "shown_state", "shown_scopes", "created_by"]
-    facts += ["creation", "expiry", "revocation"]
-    creation = formatting.time_of("created_at", "Created")
-    expiry = formatting.time_of("expires_at", "Expires")
-    revocation = formatting.time_of("revoked_at", "Revoked")
+    details = ["name", "organization", "state_badge", "scope_list", "creator", "created", "expiry", "revoked"]
+    creator = formatting.value_column("created_by", "Created by")
+    age = formatting.age_column("created_at", "Created")
+    created = formatting.timestamp_column("created_at", "Created")
+    expiry = formatting.timestamp_column("expires_at", "Expires")
+    revoked = formatting.timestamp_column("revoked_at", "Revoked")
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
         return request.user.has_perm("runtime_jobs.add_apitoken")
@@ -49,7 +52,7 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
         return request.user.has_perm("runtime_jobs.change_apitoken")
 
     def get_fields(self, _request: HttpRequest, obj: ApiToken | None = None) -> list[str]:
-        return self.facts if obj else ["organization", "name", "scopes", "expires_at"]
+        return self.details if obj else ["organization", "name", "scopes", "expires_at"]
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "scopes":
@@ -58,8 +61,8 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
             )
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
-    def make(self, request: HttpRequest, asked: dict[str, Any]) -> tuple[ApiToken, str]:
-        return services.create_api_token(**asked, actor=actor_of(request), source_address=client_address(request))
+    def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[ApiToken, str]:
+        return services.create_api_token(**values, actor=actor_of(request), source_address=client_address(request))
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         token = self.get_object(request, object_id)
@@ -72,32 +75,23 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
             raise Http404
         form, back = ReasonForm(request.POST or None), formatting.change_url(ApiToken, token.pk)
         if request.method != "POST" or not form.is_valid():
-            question = ConfirmPage(
-                f"Revoke {token}", "For good: it stops counting at once.", "Revoke", back, danger=True
+            description = "Requests with this token are refused at once. A revoked token cannot be restored."
+            return render_confirm(
+                self, request, ConfirmPage(f"Revoke {token}", description, "Revoke", back, danger=True), form
             )
-            return render_confirm(self, request, question, form)
         try:
-            services.revoke_api_token(
-                token_id=token.pk,
-                actor=actor_of(request),
-                reason=form.cleaned_data["reason"],
-                source_address=client_address(request),
-            )
-            messages.success(request, f"{token} counts no more.")
+            services.revoke_api_token(token_id=token.pk, **audit_arguments(request, form))
+            messages.success(request, f"API token {token} revoked.")
         except LifecycleError as refusal:
             messages.warning(request, refusal.message)
         return HttpResponseRedirect(back)
 
     @display(description="State", label={"valid": "success", "expired": "default", "revoked": "danger"})
-    def shown_state(self, token: ApiToken) -> str:
+    def state_badge(self, token: ApiToken) -> str:
         if token.revoked_at:
             return "revoked"
         return "expired" if token.expires_at and token.expires_at <= timezone.now() else "valid"
 
     @display(description="Scopes")
-    def shown_scopes(self, token: ApiToken) -> str:
+    def scope_list(self, token: ApiToken) -> str:
         return ", ".join(token.scopes)
-
-    @display(description="Created")
-    def created(self, token: ApiToken) -> SafeString:
-        return formatting.with_timestamp(formatting.time_ago(token.created_at, timezone.now()), token.created_at)
