@@ -74,7 +74,6 @@ NOT_CLEANED = frozenset(
         "orchestrator/http/errors",
         "orchestrator/http/observability",
         "orchestrator/ingest",
-        "orchestrator/maintenance",
         "orchestrator/management",
         "orchestrator/notifications",
         "orchestrator/protocols",

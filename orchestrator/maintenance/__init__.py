@@ -1,0 +1,1 @@
+"""The scheduler process: leader election and periodic tasks."""

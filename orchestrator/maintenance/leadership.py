@@ -1,11 +1,12 @@
-"""Which scheduler process leads: the one whose term stands in the row of `clock_beats`, as long as its beat is fresh.
+"""Elects the leading scheduler process: its term is in the row of `clock_beats`, and its beat is fresh.
 
-A session lock cannot decide this. A process that is stopped keeps its session and with it the lock, and so does one
-whose connection was returned to a pool. Here a stand-by takes over from a leader that is silent, and ends its session:
-whatever the former leader had not committed is rolled back, and its row locks are free.
+A session lock cannot decide this. A stopped process keeps its session and with it the lock, and so does a process whose
+connection was returned to a pool. Here a stand-by takes over from a leader without a fresh beat and ends its session:
+what the former leader had not committed is rolled back, and its row locks are free.
 
-Two processes that both believe to lead harm nothing. Every task locks the rows that it changes and checks under that
-lock whether the change is still due (`lifecycle.expire` and its siblings), so a second one finds nothing to do."""
+Two processes that both assume to lead do no harm. Every task locks the rows that it changes and checks under that lock
+whether the change is still due (`services.expire` and its siblings), so a second process finds nothing to do.
+"""
 
 import logging
 from typing import Any
@@ -54,7 +55,7 @@ class Leadership:
         self.term: int | None = None
 
     def hold(self) -> bool:
-        """Write the beat if this process leads, else take over if nobody does. Returns whether it leads now."""
+        """Write the beat if this process leads, else take over if no process does. Returns whether it leads now."""
         if self.term is None:
             return self._acquire()
         try:

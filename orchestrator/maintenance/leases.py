@@ -1,4 +1,4 @@
-"""Finds the jobs whose time has come, and calls the operation for each. Finding takes no lock."""
+"""Finds jobs and leases whose deadline has passed, and calls the operation for each. Finding takes no lock."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -30,13 +30,13 @@ def sweep(*, now: datetime | None = None) -> int:
 
 
 def force_cancels(rows: RowRunner, *, now: datetime | None = None) -> int:
-    """Cancel the jobs whose workers did not obey in time. Returns how many."""
+    """Cancel the jobs whose workers did not stop in time. Returns how many."""
     due = _held(rows).filter(cancel_deadline_at__lte=now or database_now())
     return rows.each(services.force_cancel, _named(due), now=now)
 
 
 def expire_leases(rows: RowRunner, *, now: datetime | None = None) -> int:
-    """End the leases whose time is up. Returns how many."""
+    """End the leases that have expired. Returns how many."""
     due = Lease.objects.open().filter(expires_at__lte=now or database_now())
     due = due.exclude(job__job_ulid__in=rows.suspended("job_ulid"))
     names = due.values_list("job__job_ulid", flat=True)[:BATCH]
@@ -44,7 +44,7 @@ def expire_leases(rows: RowRunner, *, now: datetime | None = None) -> int:
 
 
 def time_out_phases(rows: RowRunner, *, now: datetime | None = None) -> int:
-    """Fail the jobs of which a phase lasts too long. Returns how many. The operation checks again under the lock."""
+    """Fail the jobs whose phase exceeds its time limit. Returns how many. The operation checks again under the lock."""
     at = now or database_now()
     preparing = Q(
         state__in=[JobState.STARTING, JobState.CHECKING_OUT], started_at__lt=at - timedelta(seconds=PREPARING_SECONDS)
@@ -55,12 +55,12 @@ def time_out_phases(rows: RowRunner, *, now: datetime | None = None) -> int:
 
 
 def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the operation isolates its rows itself
-    """Queue or cancel the jobs that waited for one that has ended. Returns how many were looked at."""
+    """Queue or cancel the jobs that waited for one that has ended. Returns how many were checked."""
     return services.propagate_pending(limit=BATCH)
 
 
 def _is_over(at: datetime) -> LessThan:
-    """Whether the time limit of an executing job has passed: in SQL, since there are many and few of them are due."""
+    """Return the condition that the time limit of an executing job has passed: in SQL, since few of many are due."""
     allowed = (Coalesce(F("timeout_seconds"), 0) + TIMEOUT_GRACE_SECONDS) * Value(timedelta(seconds=1))
     deadline = F("executing_at") + ExpressionWrapper(allowed, DurationField())
     return LessThan(ExpressionWrapper(deadline, DateTimeField()), Value(at, DateTimeField()))

@@ -1,5 +1,7 @@
-"""The clock's part in the metrics: read on in the trail and count. So they are right with any number of processes, and
-no verb is slower for them."""
+"""Counts metrics from the event history, in the scheduler process.
+
+So the counts are right with any number of web processes, and no operation becomes slower.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -11,12 +13,15 @@ from django.db import connection, transaction
 from runtime_jobs.states import FINAL_STATES
 
 MOST = 5000  # events that one transaction counts: 50 ms on a busy machine
-PIECES = 4  # in one round; after an outage of the clock it catches up
+PIECES = 4  # in one round; after an outage of the scheduler it catches up
 BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)  # seconds
 
 
 class EventCounter:
-    """`go_on()` once a round. It remembers which limits somebody waited for, so that each wait counts once."""
+    """Counts new events when `go_on()` is called, once a round.
+
+    Remembers which limits were full, so that each wait counts once.
+    """
 
     def __init__(self) -> None:
         self.known: list[int] = []

@@ -1,4 +1,4 @@
-"""What has been counted so far, for Prometheus: rows and not variables, so that every process tells the same."""
+"""Counts for Prometheus: rows and not variables, so that every process serves the same values."""
 
 from django.db import models
 
@@ -6,8 +6,11 @@ from runtime_jobs.db_functions import TransactionId
 
 
 class Count(models.Model):
-    """`detail`: a reason, a phase, a kind. `bound`: of a histogram's bucket, each observation in the lowest that holds
-    it. `org_slug`: empty but for the tenants that a setting names."""
+    """One value of a metric with its labels.
+
+    `detail`: a reason, a phase, a kind. `bound`: the upper bound of a histogram's bucket; each observation is in the
+    lowest bucket that contains it. `org_slug`: empty except for the tenants in `METRICS_TENANTS`.
+    """
 
     name = models.CharField(max_length=40)
     job_type = models.CharField(max_length=50, blank=True)
@@ -27,7 +30,7 @@ class Count(models.Model):
 
 
 class Place(models.Model):
-    """How far the trail has been counted, and up to when the heartbeats. One row."""
+    """The position up to which events and heartbeats are counted. One row."""
 
     id = models.SmallAutoField(primary_key=True)
     xid = TransactionId()

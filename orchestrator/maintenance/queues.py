@@ -1,4 +1,4 @@
-"""The clock's part in who runs what next: what is over is lifted, what waits grows older, breakers are attended."""
+"""Periodic tasks of scheduling: removal of expired limits, aging, breakers, plans, shares of fair pools."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
 
 MOST = 200
-# Somewhat more than a round and a verb may take: who failed longer ago was looked at then.
+# Longer than a round and an operation may take: earlier failures were evaluated then.
 LATELY = timedelta(seconds=30)
 ONCE: tuple[dict[str, Any], ...] = ({},)
 
@@ -28,7 +28,10 @@ ONCE: tuple[dict[str, Any], ...] = ({},)
 def sweep_scheduling(*, now: datetime | None = None, thorough: bool = True) -> None:
     """Do everything that is due, once. Each piece is a transaction of its own, and one that fails stops no other.
 
-    `thorough`: also what looks at every queue and organization, and can wait some seconds."""
+    Args:
+        now: Time for deadlines; the database's time by default.
+        thorough: Include the tasks that read every queue and organization, and that can wait some seconds.
+    """
     tasks = RowRunner()
     for task in (*EVERY_ROUND, *(SLOW if thorough else ())):
         tasks.each(partial(task, RowRunner()), ONCE, now=now)
@@ -40,7 +43,7 @@ def advance_lanes(rows: RowRunner, *, now: datetime | None = None) -> int:  # no
 
 
 def activate_due_queues(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
-    """Serve again what was held until a time that has come."""
+    """Activate the queues whose pause or throttle has ended."""
     return periodic.activate_due()
 
 
@@ -57,12 +60,12 @@ def remove_expired_limits(rows: RowRunner, *, now: datetime | None = None) -> in
 
 
 def evaluate_breakers(rows: RowRunner, *, now: datetime | None = None) -> int:
-    """Open, try or close the circuit breakers for which that is due."""
+    """Open, half-open or close the circuit breakers for which that is due."""
     return rows.each(services.evaluate_breaker, _breakers(now or database_now()), now=now)
 
 
 def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
-    """Raise the priority of what has waited long."""
+    """Raise the priority of queues by the time they have waited."""
     return periodic.apply_aging()
 
 
@@ -90,7 +93,7 @@ SLOW = (apply_aging, sync_plan_limits, sync_shares, raise_plan_priorities)
 
 
 def _breakers(at: datetime) -> Iterable[dict[str, Any]]:
-    """Those that are not closed, and those whose jobs failed lately."""
+    """Return the breakers that are not closed, and those whose jobs failed recently."""
     attended = Breaker.objects.exclude(state=BreakerState.CLOSED).values("org_slug", "job_type")
     counted = Q(failure_class__in=COUNTED) | Q(job_type__in=settings.BREAKER["job_failures"])
     lately = Job.objects.filter(counted, state=JobState.FAILED, finished_at__gt=at - LATELY)

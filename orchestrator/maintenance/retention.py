@@ -1,7 +1,8 @@
 """Deletes what is older than the retention settings: steadily by the scheduler, at once by `manage.py prune`.
 
 Every step is one short transaction with a bounded number of rows. Claims are not disturbed: a step locks rows of jobs
-that have ended only, skips those that are locked, and touches no lane."""
+that have ended only, skips those that are locked, and touches no lane.
+"""
 
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ JOBS = 100  # looked at in one transaction
 LOG_CHUNKS = 500  # looked at in one step; each log is deleted in a transaction of its own
 SECONDS_A_ROUND = 0.5
 SLOW_SECONDS = 1.0  # a step that takes longer is followed by one with half as many rows
-IDLE_SECONDS = 600.0  # until it is looked again whether something has become old enough
+IDLE_SECONDS = 600.0  # until the next check whether rows have become old enough
 
 
 class Pruner:
@@ -69,7 +70,7 @@ class TablePruner(Pruner):
 
 
 class SessionPruner(TablePruner):
-    """Sessions of the browser that have expired; no setting, since nobody can use them."""
+    """Expired browser sessions; no setting, since they cannot be used."""
 
     def __init__(self) -> None:
         super().__init__("sessions", "django_session", "session_key", "expire_date")
@@ -106,7 +107,7 @@ class WindowPruner(Pruner):
         if old:
             self._after = rows[-1][0]
             return deleted, True
-        # The end of a pass. What could not be deleted for the sake of something younger may be free now.
+        # The end of a pass. Rows that a younger row needed may be free now.
         again, self._found, self._after = self._found, False, 0
         return deleted, again
 
@@ -167,7 +168,8 @@ class Retention:
         Args:
             seconds: No new step begins after that.
             now: What "old" is measured from; the database's time by default.
-            report: Called after each step with a table and the number of its deleted rows."""
+            report: Called after each step with a table and the number of its deleted rows.
+        """
         until, at = self._monotonic() + seconds, now or database_now()
         due = [pruner for pruner in self._pruners if pruner.idle_until <= self._monotonic()]
         while due and self._monotonic() < until:
@@ -245,7 +247,7 @@ def _counts(now: datetime) -> Iterator[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Period:
-    """How long the rows of a table are kept, in words, for the output of `manage.py prune`."""
+    """Describes how long the rows of a table are kept, for the output of `manage.py prune`."""
 
     table: str
     setting: str

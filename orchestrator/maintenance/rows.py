@@ -27,8 +27,9 @@ class Suspension:
 class RowRunner:
     """Runs the rows of one task, and remembers across rounds which of them failed.
 
-    A row that failed is left alone for 1, 2, 4 … 60 seconds. Queries that take only the first rows exclude what
-    `suspended` returns: else as many rows as one page holds, each failing every time, would hide all others."""
+    A row that failed is suspended for 1, 2, 4 … 60 seconds. Queries that take only the first rows exclude what
+    `suspended` returns. Otherwise one page of rows that fail every time would hide all others.
+    """
 
     def __init__(
         self,
@@ -76,7 +77,8 @@ class RowRunner:
             How many calls returned something else than None or False.
 
         Raises:
-            Error: The connection is lost; no further row could succeed."""
+            Error: The connection is lost; no further row could succeed.
+        """
         changed = 0
         for row in rows:
             key = tuple(row.items())

@@ -53,7 +53,8 @@ class Scheduler:
 
     A leader that cannot do its work lets another process try: it stops to lead when its connection is lost, and for
     YIELD_SECONDS when a task fails several times in a row. Without a stand-by it leads again afterwards, and tolerates
-    twice as many failures, so that one broken task does not stop the others half of the time."""
+    twice as many failures, so that one broken task does not stop the others half of the time.
+    """
 
     def __init__(self, *, period: float, tasks: tuple[Task, ...] = TASKS) -> None:
         self.period = period
@@ -98,7 +99,7 @@ class Scheduler:
         if not led_before:
             self._counts.add(counters.TAKEOVERS)
         for task in self.tasks:
-            # A task that failed is tried in each round, so that it is soon known whether it goes on failing.
+            # A task that failed is tried in each round, so that a lasting failure is known soon.
             if self.rounds % task.every == 0 or self._failed_runs[task.name]:
                 self._beat_if_due()
                 self._run_task(task)

@@ -1,5 +1,5 @@
--- Add to the counts what the trail says since the last time, and what else can be seen of leases and limits. The trail
--- is read below the oldest open transaction: above it a lower key may still be committed, and would be missed.
+-- Add the events since the last time to the counts, and what else can be seen of leases and limits. Events are read
+-- below the oldest open transaction: above it a lower key may still be committed, and would be missed.
 WITH place AS (
     SELECT xid, event_id, beats_until, clock_timestamp() AS now FROM metric_place WHERE id = 1 FOR UPDATE
 ), seen AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- What Prometheus is told of jobs, for all processes alike. Bounded: the depth is counted to so many a lane and so many
--- in all, over the lanes that have a head; the rest are small tables.
+-- Metrics of jobs, the same from all processes. Bounded: waiting jobs are counted up to a number for each lane and a
+-- number in all, over the lanes that have a head; the rest are small tables.
 SELECT (SELECT coalesce(jsonb_agg(depth), '[]') FROM (
             SELECT job_type, tenant, count(*) AS number FROM (
                 SELECT p.job_type, CASE WHEN q.org_slug = ANY (%(tenants)s) THEN q.org_slug ELSE '' END AS tenant
