@@ -1,0 +1,1 @@
+"""Configures the server: settings, URLs, entry points, and the PostgreSQL for development."""

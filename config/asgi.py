@@ -1,7 +1,7 @@
-"""The ASGI application: everything over HTTP, connections that wait included.
+"""Defines the ASGI application: all HTTP requests, long polls and streams included.
 
-`manage.py serve` runs it with limits on connections and request heads, which ASGI leaves to the server. Behind another
-ASGI server those are the operator's to set.
+`manage.py serve` runs it with limits on connections and request heads, which ASGI leaves to the server. With another
+ASGI server the operator configures those limits.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The one database: where it is, its pool of connections, and how long a statement may take."""
+"""Configures the database: address, connection pool and statement timeouts."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -10,52 +10,77 @@ from config.env import Env
 from config.postgres.embedded import django_database
 
 SCHEMES: Final = ("postgres", "postgresql", "psql", "pgsql")
-# By kind of process: a statement that is stuck must not take the service with it (reliability, section 2).
+# By kind of process: a statement that hangs must not stop the service.
 TIMEOUTS: Final = {
     "api": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
-    # Shorter than CLOCK_TAKEOVER_SECONDS: a leader whose statement hangs writes its next beat in time.
+    # Shorter than CLOCK_TAKEOVER_SECONDS: a leader with a hanging statement writes its next beat in time.
     "clock": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
     "migrate": {"statement_timeout": "0", "lock_timeout": "3s", "idle_in_transaction_session_timeout": "60s"},
 }
 
 
 def database(env: Env, state_dir: Path, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Django's settings of it: that of `DATABASE_URL`, else the embedded one. `parameters` hold for every session."""
+    """Return Django's settings of the database of `DATABASE_URL`, else of the embedded one.
+
+    Args:
+        env: The environment.
+        state_dir: The folder of the embedded PostgreSQL.
+        parameters: PostgreSQL parameters of every session, by name.
+
+    Raises:
+        ImproperlyConfigured: A variable has a value that cannot be used.
+    """
     address = env.str("DATABASE_URL", default="")
-    if address and urlsplit(address).scheme not in SCHEMES:
+    if address and not _is_postgres_url(address):
         raise ImproperlyConfigured("DATABASE_URL: an address such as postgres://user@host:5432/name is needed.")
     given = env.db_url("DATABASE_URL") if address else django_database(state_dir)
     return given | {
         "ENGINE": "config.postgres.backend",  # tests a connection before the pool hands it out
         "CONN_MAX_AGE": 0,
-        "ATOMIC_REQUESTS": False,  # a verb is its own transaction
-        # What the URL's query says wins: sslmode, host for a socket's folder.
-        "OPTIONS": _session(env, parameters) | _link(env) | given.get("OPTIONS", {}),
+        "ATOMIC_REQUESTS": False,  # each operation opens its own transaction
+        # The URL's query takes precedence: sslmode, or host for a socket's folder.
+        "OPTIONS": _session(env, parameters) | _connection_options(env) | given.get("OPTIONS", {}),
     }
+
+
+def _is_postgres_url(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        port = parts.port  # raises for one above 65535
+    except ValueError:
+        return False
+    return parts.scheme in SCHEMES and port != 0
 
 
 def _session(env: Env, parameters: dict[str, Any]) -> dict[str, Any]:
     role = env.str("DATABASE_ROLE", default="api")
+    if role not in TIMEOUTS:
+        raise ImproperlyConfigured(f"DATABASE_ROLE={role!r}: one of {', '.join(TIMEOUTS)} is needed")
     return {
         "application_name": f"orchestrator-{role}",
         "options": " ".join(f"-c {name}={value}" for name, value in (TIMEOUTS[role] | parameters).items()),
     }
 
 
-def _link(env: Env) -> dict[str, Any]:
+def _connection_options(env: Env) -> dict[str, Any]:
     if env.str("DATABASE_ROLE", default="api") == "clock":
-        # One thread, one session that is really closed when it is given up, and noticed soon when its network is cut.
-        soon = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3, "tcp_user_timeout": 5000}
-        return {name: value for name, value in (_pooled_link(env) | soon).items() if name != "pool"}
-    return _pooled_link(env)
+        # One thread with one session, without a pool: closing it ends it, and a cut network is noticed within seconds.
+        keepalives = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3, "tcp_user_timeout": 5000}
+        return {name: value for name, value in (_pooled_options(env) | keepalives).items() if name != "pool"}
+    return _pooled_options(env)
 
 
-def _pooled_link(env: Env) -> dict[str, Any]:
+def _pooled_options(env: Env) -> dict[str, Any]:
     prepared = env.bool("DATABASE_PREPARED", default=True)
+    smallest, largest = env.int("DATABASE_POOL_MIN", default=1), env.int("DATABASE_POOL_MAX", default=10)
+    if not 0 <= smallest <= largest or largest < 1:
+        raise ImproperlyConfigured(
+            f"DATABASE_POOL_MAX={largest}: a number from 1, and not below DATABASE_POOL_MIN={smallest}, is needed"
+        )
     return {
         "connect_timeout": 3,
-        # Statements that a connection has sent before are planned already. Not behind a pooler that gives a statement
-        # to whichever connection is free.
+        # Statements that a connection has sent before are planned already. A pooler that gives each statement to any
+        # free connection breaks this.
         "server_side_binding": prepared,
         "prepare_threshold": 3 if prepared else None,
         "keepalives_idle": 30,
@@ -63,11 +88,11 @@ def _pooled_link(env: Env) -> dict[str, Any]:
         "keepalives_count": 3,
         "tcp_user_timeout": 15000,
         "pool": {
-            "min_size": env.int("DATABASE_POOL_MIN", default=1),
-            "max_size": env.int("DATABASE_POOL_MAX", default=10),
+            "min_size": smallest,
+            "max_size": largest,
             "timeout": 5,
-            # Then a new request starts a new try: the pool's own, at distances that double, would find a database
-            # that was away for five minutes only minutes after it is back.
+            # After this the next request starts a new attempt. The pool's own attempts, with delays that double, would
+            # find a database that was away for five minutes only minutes after its return.
             "reconnect_timeout": 2,
             "max_lifetime": 1800,
             "max_idle": 300,

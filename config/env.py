@@ -1,18 +1,49 @@
-"""Reads settings from the environment; the value of NAME may stand in the file that NAME_FILE names."""
+"""Reads settings from the environment. The value of NAME may be in the file that NAME_FILE names."""
+
+from collections.abc import Callable
+from typing import Any
 
 import environ
+from django.core.exceptions import ImproperlyConfigured
 from environ.fileaware_mapping import FileAwareMapping
+
+TRUE = {"true", "yes", "on", "1", "ok", "y", "t"}
+FALSE = {"false", "no", "off", "0", "n", "f"}
 
 
 class SecretFiles(FileAwareMapping):
-    """As its parent, without the newline that editors and `echo` put at the end of a file."""
+    """Reads NAME_FILE, without the newline that editors and `echo` add at the end of a file."""
 
     def __getitem__(self, key: str) -> str:
-        value: str = super().__getitem__(key)
+        try:
+            value: str = super().__getitem__(key)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ImproperlyConfigured(f"{key}_FILE: cannot read {self.env[f'{key}_FILE']}: {error}") from None
         return value.removesuffix("\n") if self.env.get(f"{key}_FILE") else value
 
 
 class Env(environ.Env):
-    """django-environ's reader on these variables and files."""
+    """Reads typed values, and rejects a bad one by the name of its variable (ImproperlyConfigured)."""
 
     ENVIRON = SecretFiles()
+
+    def int(self, var: str, default: Any = environ.Env.NOTSET) -> int:
+        return int(self._parsed(super().int, var, default, "a whole number is needed"))
+
+    def float(self, var: str, default: Any = environ.Env.NOTSET) -> float:
+        return float(self._parsed(super().float, var, default, "a number is needed"))
+
+    def json(self, var: str, default: Any = environ.Env.NOTSET) -> Any:
+        return self._parsed(super().json, var, default, "JSON is needed")
+
+    def bool(self, var: str, default: Any = environ.Env.NOTSET) -> bool:
+        text = self.str(var, default="").strip().lower()
+        if text and text not in TRUE | FALSE:
+            raise ImproperlyConfigured(f"{var}={text!r}: yes or no is needed")
+        return text in TRUE if text else bool(default)
+
+    def _parsed(self, parse: Callable[..., Any], var: str, default: Any, requirement: str) -> Any:
+        try:
+            return parse(var, default=default)
+        except ValueError:
+            raise ImproperlyConfigured(f"{var}={self.str(var)!r}: {requirement}") from None

@@ -1,10 +1,23 @@
-"""What the processes write: one line each, no bodies, no lease ids (the access log carries the route, not the path)."""
+"""Configures logging: one line a record, without bodies and lease ids (the access log has the route, not the path)."""
 
-from typing import Any
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def logging_config(level: str) -> dict[str, Any]:
-    """The logging of all processes, for `logging.config.dictConfig`."""
+    """Return the configuration of all processes for `logging.config.dictConfig`.
+
+    Args:
+        level: The lowest level that is written, for example `INFO`.
+
+    Raises:
+        ImproperlyConfigured: There is no such level.
+    """
+    if level not in LEVELS:
+        raise ImproperlyConfigured(f"LOG_LEVEL={level!r}: one of {', '.join(LEVELS)} is needed")
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -13,11 +26,11 @@ def logging_config(level: str) -> dict[str, Any]:
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["redaction"]}},
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
-            # Our own line (orchestrator.access) tells of every request, by its route. Django's has the path.
+            # orchestrator.access logs each request by its route. Django's line would have the path.
             "django.request": {"level": "ERROR"},
             "django.server": {"level": "ERROR", "propagate": True},
-            "django.security.DisallowedHost": {"level": "CRITICAL"},  # a traceback for whoever knocks
-            # The server's own handlers know nothing of redaction: its lines go through ours, its access log nowhere.
+            "django.security.DisallowedHost": {"level": "CRITICAL"},  # otherwise a traceback for each scanner's request
+            # uvicorn's own handlers do not redact: its lines pass through ours, its access log is off.
             "uvicorn": {"level": "INFO", "propagate": True},
             "uvicorn.access": {"level": "CRITICAL", "propagate": False},
         },

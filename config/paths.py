@@ -1,7 +1,7 @@
 """Decides where the installation keeps its files, and which account its PostgreSQL runs as.
 
-Nothing here changes the mode of a folder above the state directory: what another account must reach, and cannot, lies
-in a root-owned home under /var/lib instead, to which the state directory then holds a link.
+Nothing here changes the mode of a folder above the state directory. If another account could not reach files there,
+they are in a root-owned home under /var/lib instead, and the state directory has a link to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SOCKET_NAME = ".s.PGSQL.5432"
 
 
 class PathError(Exception):
-    """The files cannot lie where they were asked to; `str()` says in one line why and what helps."""
+    """Reports in one line why files cannot be in the requested place, and what to do."""
 
 
 def state_dir() -> Path:
@@ -57,7 +57,10 @@ def prepare_home(state: Path) -> Path:
     """Create the home if it is not there, and return it.
 
     The worker's directory, the demo's repository and PostgreSQL lie in it: run by root, they are used by other
-    accounts, which need a path that they may walk. Raises PlaceRefused.
+    accounts, which need a path that they may traverse.
+
+    Raises:
+        PathError: The folder cannot be created or belongs to another account.
     """
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,7 +69,7 @@ def prepare_home(state: Path) -> Path:
         place = home(state)
         if os.geteuid() == 0:
             place.mkdir(exist_ok=True)
-            place.chmod(0o711)  # to walk through, not to list: whatever is private inside has a mode of its own
+            place.chmod(0o711)  # to traverse, not to list: private files inside have a mode of their own
     except OSError as error:
         raise PathError(f"cannot use {state} ({error.strerror}): name another folder with STATE_DIR") from error
     if not os.access(place, os.W_OK | os.X_OK):
@@ -75,7 +78,11 @@ def prepare_home(state: Path) -> Path:
 
 
 def remove_home(state: Path) -> None:
-    """Delete the state directory and its home, unless a process still uses the PostgreSQL there."""
+    """Delete the state directory and its home.
+
+    Raises:
+        PathError: A process still uses the PostgreSQL there.
+    """
     place = home(state)
     with contextlib.suppress(FileNotFoundError), (place / "postgres.users").open("r+") as users:
         try:
@@ -86,11 +93,11 @@ def remove_home(state: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     for shared in (SYSTEM_HOMES, SYSTEM_SOCKETS):
         with contextlib.suppress(OSError):
-            shared.rmdir()  # if no other installation lies there
+            shared.rmdir()  # unless another installation is there
 
 
 def is_world_traversable(path: Path) -> bool:
-    """Say whether any account may walk down to `path` and through it."""
+    """Return whether any account may traverse `path` and all folders above it."""
     return all(step.stat().st_mode & stat.S_IXOTH for step in (path, *path.parents))
 
 
@@ -100,13 +107,17 @@ def socket_folder(place: Path) -> Path:
     if len(os.fsencode(folder / SOCKET_NAME)) <= MAX_SOCKET_PATH:
         return folder
     name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
-    # Root has a place where nobody can be first; an ordinary user shares /tmp, so prepare_private looks closely.
+    # Only root can create folders in /run. /tmp is shared, so prepare_private checks the owner and the mode.
     owner = place.stat().st_uid if place.exists() else os.geteuid()
     return SYSTEM_SOCKETS / name if owner == 0 else Path("/tmp", f"rto-{name}")  # noqa: S108 - see above
 
 
 def prepare_private(folder: Path, account: pwd.struct_passwd) -> None:
-    """Create `folder` with mode 0700 for `account`, or raise PlaceRefused if something else stands there."""
+    """Create `folder` with mode 0700 for `account`.
+
+    Raises:
+        PathError: Something else has that name.
+    """
     folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -118,10 +129,10 @@ def prepare_private(folder: Path, account: pwd.struct_passwd) -> None:
 
 
 def postgres_account(place: Path) -> pwd.struct_passwd:
-    """Return the account that PostgreSQL runs as: one's own, or, since it refuses root, an unprivileged one."""
+    """Return the account that PostgreSQL runs as: the caller's own, or an unprivileged one for root."""
     if os.geteuid() != 0:
         return _account(os.geteuid())
-    for owned in (place / "postgres", place):  # data that a user made stays that user's
+    for owned in (place / "postgres", place):  # data that a user created stays with that user
         if owned.exists() and owned.stat().st_uid != 0:
             return _account(owned.stat().st_uid)
     return _system_account()
@@ -131,7 +142,7 @@ def _account(uid: int) -> pwd.struct_passwd:
     try:
         return pwd.getpwuid(uid)
     except KeyError:
-        raise PathError(f"PostgreSQL wants an account with a name, and number {uid} has none here") from None
+        raise PathError(f"PostgreSQL needs an account with a name, and the uid {uid} has none here") from None
 
 
 def _link_system_home(state: Path) -> None:
@@ -140,7 +151,7 @@ def _link_system_home(state: Path) -> None:
     (place / "belongs-to").write_text(f"{state}\n")
     try:
         (state / "home").symlink_to(place)
-    except FileExistsError:  # another process was faster: its home counts
+    except FileExistsError:  # another process was faster: its home is used
         (place / "belongs-to").unlink()
         place.rmdir()
 
@@ -167,7 +178,7 @@ def _system_account() -> pwd.struct_passwd:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Two first starts on one machine: of two `useradd` at once the later one took the other's account away again."""
+    """Serialize first starts on one machine: of two concurrent `useradd` the later one removed the other's account."""
     opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)

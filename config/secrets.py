@@ -1,4 +1,4 @@
-"""Secrets that an installation makes for itself once and keeps, so that a first start needs no configuration."""
+"""Creates secrets of an installation once and keeps them, so that a first start needs no configuration."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def load_or_create_secret(path: Path) -> str:
-    """Return the secret in `path`, made on first use with mode 0600. Two first starts agree: one link wins."""
+    """Return the secret in `path`; the first call creates it with mode 0600. Concurrent first calls return the same."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -21,7 +21,7 @@ def _make(path: Path) -> str:
     try:
         os.link(draft, path)
     except FileExistsError:
-        pass  # another first start was quicker; its secret counts
+        pass  # another process created it first; its secret is used
     finally:
         draft.unlink()
     return path.read_text().strip()

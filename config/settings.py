@@ -1,6 +1,6 @@
-"""Every setting of the product, read from the environment once, refusing bad values by name.
+"""Reads every setting of the product from the environment, once, and rejects bad values by name.
 
-Any variable may also be given as NAME_FILE: the path of a file that holds the value.
+Any variable may also be given as NAME_FILE: the path of a file with the value.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from config.secrets import load_or_create_secret
 ROOT = Path(__file__).resolve().parent.parent
 env = Env()
 
-# --- Where things lie -------------------------------------------------------------------------------------------------
+# --- Paths and addresses ----------------------------------------------------------------------------------------------
 STATE_DIR = state_dir()
 PUBLIC_URL = env.str("PUBLIC_URL", default="http://127.0.0.1:8000").rstrip("/")
 
@@ -81,9 +81,9 @@ TEMPLATES = [
     }
 ]
 STATIC_URL = "static/"
-STATIC_ROOT = env.str("STATIC_ROOT", default="") or None  # for collectstatic, behind a web server of its own
-WHITENOISE_USE_FINDERS = True  # else the server finds the files where the packages have them
-LOGIN_URL = "login"  # the console has a door of its own
+STATIC_ROOT = env.str("STATIC_ROOT", default="") or None  # for collectstatic, if another web server serves the files
+WHITENOISE_USE_FINDERS = True  # otherwise whitenoise serves the files of the packages
+LOGIN_URL = "login"  # the admin has its own login page
 LOGIN_REDIRECT_URL = "runs"
 LOGOUT_REDIRECT_URL = "login"
 PASSWORD_HASHERS = ["orchestrator.http.auth.password_hashing.BoundedArgon2"]
@@ -92,16 +92,16 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 
-# --- scheduling -------------------------------------------------------------------------------------------------------
-# After how many seconds of waiting a job counts as one point of priority more; 0: never.
+# --- Scheduling -------------------------------------------------------------------------------------------------------
+# Seconds of waiting that raise a job's priority by one point; 0: never.
 AGING_SECONDS = env.float("AGING_SECONDS", default=72)
-# An organization's jobs of one type are held back when more than this share of the last ones failed.
+# A breaker stops an organization's jobs of one type when more than this share of the last ones failed.
 BREAKER = {
     "failures": env.float("BREAKER_FAILURES", default=0.5),
-    "least_jobs": env.int("BREAKER_LEAST_JOBS", default=10),  # fewer say nothing
+    "least_jobs": env.int("BREAKER_LEAST_JOBS", default=10),  # with fewer it never opens
     "window_seconds": env.int("BREAKER_WINDOW_SECONDS", default=600),
-    "cool_down_seconds": env.int("BREAKER_COOL_DOWN_SECONDS", default=60),  # then one job is tried
-    # Job types whose own failures count, too: a command that fails, a repository that cannot be checked out.
+    "cool_down_seconds": env.int("BREAKER_COOL_DOWN_SECONDS", default=60),  # then one job may start
+    # Job types whose own failures count, too: a failing command, a repository that cannot be checked out.
     "job_failures": env.list("BREAKER_JOB_FAILURES", default=[]),
 }
 
@@ -114,7 +114,9 @@ REST_FRAMEWORK = {
         "orchestrator.http.auth.authentication.BearerToken",
         "orchestrator.http.auth.authentication.BrowserSession",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["orchestrator.http.auth.permissions.DenyAll"],  # every view says who may come in
+    "DEFAULT_PERMISSION_CLASSES": [
+        "orchestrator.http.auth.permissions.DenyAll"
+    ],  # every view names its own permissions
     "DEFAULT_PARSER_CLASSES": ["orchestrator.http.api.json_parser.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PAGINATION_CLASS": "orchestrator.http.api.pagination.NewestFirst",
@@ -122,11 +124,11 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "orchestrator.http.api.openapi.ProblemSchema",
     "EXCEPTION_HANDLER": "orchestrator.http.errors.problems.exception_handler",
     "UNAUTHENTICATED_USER": None,
-    "DEFAULT_METADATA_CLASS": None,  # OPTIONS is 405: the OpenAPI document says more
-    "URL_FORMAT_OVERRIDE": None,  # Accept says it; `?format=` is an unknown parameter
+    "DEFAULT_METADATA_CLASS": None,  # OPTIONS is 405: the OpenAPI document describes the endpoints
+    "URL_FORMAT_OVERRIDE": None,  # only Accept selects it; `?format=` is an unknown parameter
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
-# Doors that write errors in their own way, by the beginning of their addresses. Elsewhere: problem documents.
+# Protocols with their own format of errors, by path prefix. All others answer with problem documents.
 ERROR_DIALECTS = {"/api/v1/": "orchestrator.protocols.delta.errors.outside"}
 SPECTACULAR_SETTINGS = {
     "TITLE": "Runtime Orchestrator",
@@ -137,13 +139,13 @@ SPECTACULAR_SETTINGS = {
     "SERVE_AUTHENTICATION": [],
     "SCHEMA_PATH_PREFIX": "/v1",
     "COMPONENT_SPLIT_REQUEST": True,
-    "POSTPROCESSING_HOOKS": [],  # closed lists stand where they are used
+    "POSTPROCESSING_HOOKS": [],  # enumerations stay where they are used
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
-# Bytes of a request's body, by path; a path that ends with `/` also stands for those below it. GET and HEAD: 4 KiB.
+# Largest request body in bytes, by path; a path that ends with `/` includes those below it. GET and HEAD: 4 KiB.
 BODY_LIMIT_BYTES = env.int("BODY_LIMIT_BYTES", default=1 << 20)
 BODY_LIMITS = {
     "/login/": 8 << 10,
@@ -153,60 +155,62 @@ BODY_LIMITS = {
     "/admin/logout/": 8 << 10,
     "/v1/runtime/leases": 64 << 10,  # parsed in the event loop, where a claim may wait
     "/api/v1/internal/lease": 64 << 10,
-    "/healthz": 4 << 10,  # a POST is answered 405, whatever small body it has
+    "/healthz": 4 << 10,  # a POST is answered 405, with any small body
     "/readyz": 4 << 10,
     "/metrics": 4 << 10,
 }
 DATA_UPLOAD_MAX_MEMORY_SIZE = max(BODY_LIMIT_BYTES, *BODY_LIMITS.values())
-BODY_SECONDS = env.float("BODY_SECONDS", default=30.0)  # for the whole body to arrive, under ASGI
-BODY_SPOOL_BYTES = env.int("BODY_SPOOL_BYTES", default=256 << 20)  # of bodies that one process keeps at a time
-HEADER_SECONDS = env.float("HEADER_SECONDS", default=10.0)  # for a request line and all headers to arrive
-RESPONSE_STALL_SECONDS = env.float("RESPONSE_STALL_SECONDS", default=40.0)  # a client that reads nothing is cut off
-MAX_CONNECTIONS = env.int("MAX_CONNECTIONS", default=4096)  # of one process; an idle one gives way to a new one
-# Of one client address, or one /64; not counted: loopback, and anything with BEHIND_PROXY.
+BODY_SECONDS = env.float("BODY_SECONDS", default=30.0)  # until the whole body has arrived, under ASGI
+BODY_SPOOL_BYTES = env.int("BODY_SPOOL_BYTES", default=256 << 20)  # all bodies that one process keeps at a time
+HEADER_SECONDS = env.float("HEADER_SECONDS", default=10.0)  # until the request line and all headers have arrived
+RESPONSE_STALL_SECONDS = env.float(
+    "RESPONSE_STALL_SECONDS", default=40.0
+)  # a client that reads nothing for so long is disconnected
+MAX_CONNECTIONS = env.int("MAX_CONNECTIONS", default=4096)  # per process; a new connection replaces an idle one
+# Per client address, or IPv6 /64. Not counted: loopback, and all connections with BEHIND_PROXY.
 MAX_CONNECTIONS_PER_ADDRESS = env.int("MAX_CONNECTIONS_PER_ADDRESS", default=512)
 WEBSOCKET_MESSAGE_BYTES = env.int("WEBSOCKET_MESSAGE_BYTES", default=1 << 20)
-REQUEST_THREADS = env.int("REQUEST_THREADS", default=40)  # requests that are answered at once, under ASGI
-REQUEST_QUEUE = env.int("REQUEST_QUEUE", default=256)  # requests that wait for a thread; one more is answered 503
-LOGIN_THREADS = env.int("LOGIN_THREADS", default=12)  # of forms with a password: two hash, the others wait
+REQUEST_THREADS = env.int("REQUEST_THREADS", default=40)  # requests in progress at a time, under ASGI
+REQUEST_QUEUE = env.int("REQUEST_QUEUE", default=256)  # requests that wait for a thread; further ones are answered 503
+LOGIN_THREADS = env.int("LOGIN_THREADS", default=12)  # for forms with a password: two hash at a time, the others wait
 LOGIN_QUEUE = env.int("LOGIN_QUEUE", default=64)
-# Streamed answers (job logs), counted in each process for itself.
+# Streamed responses (job logs), counted per process.
 STREAMS_PER_CALLER = env.int("STREAMS_PER_CALLER", default=100)  # of one API token or person
 STREAMS_PER_ORGANIZATION = env.int("STREAMS_PER_ORGANIZATION", default=300)
 STREAMS_PER_PROCESS = env.int("STREAMS_PER_PROCESS", default=2000)
-# A client that takes nothing is cut off then: sooner than RESPONSE_STALL_SECONDS, so that the stream names the cause.
+# A client that reads nothing is disconnected: before RESPONSE_STALL_SECONDS, so that the metric has the cause.
 STREAM_STALL_SECONDS = env.float("STREAM_STALL_SECONDS", default=30.0)
 STREAM_MAX_SECONDS = env.float("STREAM_MAX_SECONDS", default=3600.0)
 STREAM_AUTH_SECONDS = env.float("STREAM_AUTH_SECONDS", default=15.0)  # between two re-checks of their credentials
 STREAM_READERS = env.int("STREAM_READERS", default=2)  # threads, and database connections, that read for all streams
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
-# Refused tokens an address may send within a minute before it hears 429 (attack A13).
+# Invalid tokens that a client address may send within a minute before it gets 429.
 BAD_TOKENS_PER_MINUTE = env.int("BAD_TOKENS_PER_MINUTE", default=200)
 
 # --- Security ---------------------------------------------------------------------------------------------------------
 HTTPS = env.bool("HTTPS", default=PUBLIC_URL.startswith("https://"))
-# One proxy, the operator's own: it sets X-Forwarded-Proto and appends to X-Forwarded-For. Else both count nothing.
+# One proxy of the operator sets X-Forwarded-Proto and appends to X-Forwarded-For. Otherwise both are ignored.
 BEHIND_PROXY = env.bool("BEHIND_PROXY", default=False)
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY else None
-# Workers by client certificates, which a proxy checks: it says the subject in this header. Heard only from these
-# addresses (networks too); without both nobody comes in this way (orchestrator.E001).
+# Workers with client certificates: a proxy verifies the certificate and sends the subject in this header. The header
+# is accepted from these addresses or networks only. Both settings or neither are needed (orchestrator.E001).
 CERTIFICATE_HEADER = env.str("CERTIFICATE_HEADER", default="")
 CERTIFICATE_PROXIES = env.list("CERTIFICATE_PROXIES", default=[])
 CSRF_FAILURE_VIEW = "orchestrator.http.errors.error_views.cross_site"
-# What a GitHub App signs with, for every project; empty: only the secrets of projects count.
+# The signing secret of a GitHub App for all projects; empty: only the projects' own secrets are valid.
 GITHUB_WEBHOOK_SECRET = env.str("GITHUB_WEBHOOK_SECRET", default="")
-METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # for /metrics; empty: only from this machine
-# Tenants whose numbers /metrics shows apart from the others'; more than 50 would cost the one who stores them dearly.
+METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # for /metrics; empty: loopback only
+# Organizations with a label of their own in /metrics; more than 50 would be expensive to store.
 METRICS_TENANTS = env.list("METRICS_TENANTS", default=[])[:50]
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
 SECURE_SSL_REDIRECT = HTTPS and env.bool("SSL_REDIRECT", default=True)
-SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)$"]  # asked by the machine itself
+SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)$"]  # requested over plain HTTP by the machine itself
 SECURE_HSTS_SECONDS = 31536000 if HTTPS else 0
-# Both bind more than this server: every name below the public one, and for preload every browser, for years.
+# Both affect more than this server: every name below the public one, and with preload every browser, for years.
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS and env.bool("HSTS_INCLUDE_SUBDOMAINS", default=False)
 SECURE_HSTS_PRELOAD = HTTPS and env.bool("HSTS_PRELOAD", default=False)
-# What `check --deploy` would warn about: that both are off is the operator's choice.
+# The warnings of `check --deploy` about these two: the operator decides.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
@@ -227,10 +231,10 @@ CONTENT_SECURITY_POLICY = {
     },
 }
 
-# --- The operators' console (orchestrator.admin) ----------------------------------------------------------------------
+# --- Admin (orchestrator.admin) ---------------------------------------------------------------------------------------
 UNFOLD = ADMIN_THEME
 
-# --- The policy of a job: its type reads these at submit, verbs read only the row -------------------------------------
+# --- Policy of jobs: read once at submit; operations read the job's own columns ---------------------------------------
 LEASE_TTL_SECONDS = env.int("LEASE_TTL_SECONDS", default=120)
 HEARTBEAT_INTERVAL_SECONDS = env.int("HEARTBEAT_INTERVAL_SECONDS", default=20)  # leases.E001: 3 times this < TTL
 ACKNOWLEDGE_WITHIN_SECONDS = env.int("ACKNOWLEDGE_WITHIN_SECONDS", default=30)
@@ -239,28 +243,28 @@ MAX_REQUEUES = env.int("MAX_REQUEUES", default=5)
 REPOSITORY_HOSTS = env.list("REPOSITORY_HOSTS", default=["github.com"])
 DEFAULT_POOL = env.str("DEFAULT_POOL", default="shared-linux")
 
-# --- The clock --------------------------------------------------------------------------------------------------------
+# --- Scheduler --------------------------------------------------------------------------------------------------------
 CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)
-# After how many seconds without a beat of the leader a stand-by takes over; less than CLOCK_SILENT_AFTER_SECONDS.
+# Seconds without a beat of the leader after which a stand-by takes over; below CLOCK_SILENT_AFTER_SECONDS.
 CLOCK_TAKEOVER_SECONDS = env.float("CLOCK_TAKEOVER_SECONDS", default=6.0)
 CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.0)
 
-# --- Retention: after how many days rows are deleted; 0: never (manage.py prune --dry-run counts them) ----------------
+# --- Retention: days after which rows are deleted; 0: never (manage.py prune --dry-run counts them) -------------------
 RETENTION_DAYS = {
-    # Since the job has ended; with it its events, leases, artifacts and what is left of its log.
+    # Since the end of the job; with its events, leases, artifacts and the rest of its log.
     "jobs": env.int("RETENTION_JOBS_DAYS", default=365),
     "logs": env.int("RETENTION_LOGS_DAYS", default=90),
     "runs": env.int("RETENTION_RUNS_DAYS", default=365),  # of the reference ingest
     "idempotency_keys": env.int("RETENTION_IDEMPOTENCY_KEYS_DAYS", default=2),
-    "webhook_deliveries": env.int("RETENTION_WEBHOOK_DELIVERIES_DAYS", default=30),  # GitHub sends again for 3 days
+    "webhook_deliveries": env.int("RETENTION_WEBHOOK_DELIVERIES_DAYS", default=30),  # GitHub redelivers for 3 days
     "incidents": env.int("RETENTION_INCIDENTS_DAYS", default=365),  # since they were resolved
 }
 
 # --- The worker (manage.py runworker reads these; it never opens the database) ----------------------------------------
 INGEST_URL = env.str("INGEST_URL", default="")  # empty: the reference ingest of the server
 _ingest_token = env.str("INGEST_TOKEN_FILE", default="")
-INGEST_TOKEN_FILE = Path(_ingest_token) if _ingest_token else None  # what an ingest elsewhere knows the worker by
-# Where `seed` and `demo` put their repository, and under which address workers of this installation find it.
+INGEST_TOKEN_FILE = Path(_ingest_token) if _ingest_token else None  # the worker's token at another ingest
+# The folder of the repository of `seed` and `demo`, and the URL under which workers of this installation find it.
 DEMO_REPOSITORY = home(STATE_DIR) / "demo.git"
 DEMO_REPOSITORY_URL = "https://github.com/runtime-orchestrator/demo.git"
 _demo = {DEMO_REPOSITORY_URL: str(DEMO_REPOSITORY)} if DEMO_REPOSITORY.is_dir() else {}
@@ -269,9 +273,9 @@ WORKER_DIR = Path(env.str("WORKER_DIR", default="") or work_dir(STATE_DIR))
 _engine = {
     # Where the worker is root, slot n runs its jobs as this uid + n. No account may have one of the 184 uids.
     "first_uid": env.int("WORKER_FIRST_UID", default=61000),
-    # A file system per slot, where the worker is root and the kernel has loop devices; else the disk limit is measured.
+    # A file system per slot, if the worker is root and the kernel has loop devices; otherwise the disk use is measured.
     "use_volumes": env.bool("WORKER_DISK_VOLUMES", default=True),
-    # Of the work directory's file system. Below it running jobs are stopped, the largest first.
+    # Free space of the work directory's file system. Below it running jobs are stopped, the largest first.
     "reserve_bytes": env.int("WORKER_RESERVE_BYTES", default=1 << 30),
     "reserve_inodes": env.int("WORKER_RESERVE_INODES", default=10_000),
 }

@@ -1,4 +1,4 @@
-"""Every address of the server."""
+"""Routes every URL of the server."""
 
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView
@@ -16,7 +16,7 @@ handler403 = "orchestrator.http.errors.error_views.forbidden"
 handler404 = "orchestrator.http.errors.error_views.not_found"
 handler500 = "orchestrator.http.errors.error_views.crashed"
 
-# Tried one after the other: what programs call comes first.
+# Django tries them in order: routes that programs call come first.
 urlpatterns = [
     path("v1/", include("orchestrator.protocols.native.urls")),
     path("api/v1/", include("orchestrator.protocols.delta.urls")),

@@ -1,4 +1,4 @@
-"""The WSGI application: short requests (REST, admin), for any WSGI server."""
+"""Defines the WSGI application: short requests (REST, admin), for any WSGI server."""
 
 import os
 

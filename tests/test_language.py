@@ -60,13 +60,10 @@ EXCEPTIONS = {
 # Areas that their owners have not cleaned yet. An area leaves the list with the commit that cleans it.
 NOT_CLEANED = frozenset(
     {
-        "config",
-        "deploy",
         "docs",
         "leases",
         "orchestrator",
         "orchestrator/audit",
-        "orchestrator/devtools",
         "orchestrator/http",
         "orchestrator/http/api",
         "orchestrator/http/asgi",
@@ -74,7 +71,6 @@ NOT_CLEANED = frozenset(
         "orchestrator/http/errors",
         "orchestrator/http/observability",
         "orchestrator/ingest",
-        "orchestrator/management",
         "orchestrator/notifications",
         "orchestrator/protocols",
         "orchestrator/templatetags",

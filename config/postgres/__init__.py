@@ -1,0 +1,1 @@
+"""Starts the embedded PostgreSQL, and connects Django to whichever PostgreSQL is configured."""

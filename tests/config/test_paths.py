@@ -109,7 +109,7 @@ def test_a_state_directory_that_is_not_there_yet_has_an_address(tmp_path):
 
 def test_an_account_without_a_name_is_refused_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
-    with pytest.raises(paths.PathError, match="number 4000000"):
+    with pytest.raises(paths.PathError, match="the uid 4000000"):
         paths.postgres_account(tmp_path)
 
 

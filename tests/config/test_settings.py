@@ -50,6 +50,29 @@ def test_a_value_that_is_no_number_is_refused_by_name(tmp_path, name):
         settings(tmp_path, name, **{name: "soon"})
 
 
+BAD_VALUES = [
+    ("LEASE_TTL_SECONDS", "abc", "LEASE_TTL_SECONDS='abc': a whole number is needed"),
+    ("CLOCK_PERIOD_SECONDS", "soon", "CLOCK_PERIOD_SECONDS='soon': a number is needed"),
+    ("GIT_MIRRORS", "{", "GIT_MIRRORS='{': JSON is needed"),
+    ("BEHIND_PROXY", "maybe", "BEHIND_PROXY='maybe': yes or no is needed"),
+    ("LOG_LEVEL", "loud", "LOG_LEVEL='loud': one of DEBUG, INFO"),
+    ("DATABASE_POOL_MAX", "0", "DATABASE_POOL_MAX=0: a number from 1"),
+    ("DATABASE_ROLE", "dba", "DATABASE_ROLE='dba': one of api, clock, migrate is needed"),
+    ("DATABASE_URL", "postgres://u:sesame@127.0.0.1:99999/x", "postgres://user@host:5432/name is needed"),
+    ("SECRET_KEY_FILE", "/nonexistent", "SECRET_KEY_FILE: cannot read /nonexistent"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), BAD_VALUES)
+def test_a_bad_value_is_one_line_of_the_command(tmp_path, name, value, message):
+    environment = {"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path), name: value}
+    command = [sys.executable, "manage.py", "check"]
+    found = subprocess.run(command, env=environment, cwd=BASE_DIR, capture_output=True, text=True, check=False)
+    assert (found.returncode, len(found.stderr.splitlines())) == (1, 1), found.stderr
+    assert message in found.stderr
+    assert "sesame" not in found.stderr
+
+
 def test_settings_start_nothing(tmp_path):
     settings(tmp_path, "DATABASES")
     assert [item.name for item in tmp_path.iterdir()] == ["secret_key"]

@@ -1,0 +1,1 @@
+"""Contains Django's database backend of this project; Django imports its `base` module."""

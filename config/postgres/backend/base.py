@@ -1,5 +1,4 @@
-"""Django's backend for PostgreSQL, cheaper in two places that every request passes, and with statements of a size that
-the server takes."""
+"""Extends Django's PostgreSQL backend: cheaper connection checks and timestamps, and a limit on parameters."""
 
 from __future__ import annotations
 
@@ -15,23 +14,27 @@ from psycopg.adapt import AdaptersMap
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-MAX_QUERY_PARAMS = 2**16 - 1  # of one statement whose values are sent apart
+MAX_QUERY_PARAMS = 2**16 - 1  # PostgreSQL's limit for one statement with server-side binding
 
 
 class PoolExhausted(PoolTimeout):
-    """All connections of this process are in use. The database itself may be well.
+    """Reports that all connections of this process are in use. The database itself may be healthy.
 
-    The code is PostgreSQL's own for "too many connections", by which `runtime_jobs.db_errors` tells the two apart.
+    `runtime_jobs.db_errors` distinguishes the two by this code, PostgreSQL's own for "too many connections".
     """
 
     sqlstate = "53300"
 
 
 class Features(DatabaseFeatures):
+    """States the limit on parameters."""
+
     max_query_params = MAX_QUERY_PARAMS
 
 
 class Operations(DatabaseOperations):
+    """Splits bulk inserts by the limit on parameters."""
+
     def bulk_batch_size(self, fields: Sequence[Any], objs: Sequence[Any]) -> int:
         return MAX_QUERY_PARAMS // len(fields) if fields else len(objs)
 
@@ -40,15 +43,20 @@ _in_use: set[int] = set()  # connections that threads of this process have taken
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """A pooled connection is looked at without a way to the server, and times are read by psycopg's own loader, which
-    is written in C. All connections are in UTC."""
+    """Checks a pooled connection without a round trip, and parses timestamps by psycopg's loader in C.
+
+    All connections are in UTC.
+    """
 
     features_class = Features
     ops_class = Operations
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> psycopg.Connection[Any]:
-        """A server that ends, or is killed, closes its connections, and the kernel knows that at once. The check that
-        Django has the pool make is a statement of its own before the first one of each request."""
+        """Return a pooled connection that is open.
+
+        A server that ends, or is killed, closes its connections, and the kernel knows that at once. The check that
+        Django configures for the pool is an additional statement before the first one of each request.
+        """
         while True:
             try:
                 connection: psycopg.Connection[Any] = super().get_new_connection(conn_params)
@@ -62,11 +70,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 _in_use.add(id(connection))
                 return connection
             connection.close()
-            self.pool.putconn(connection)  # which makes a new one in its place
+            self.pool.putconn(connection)  # the pool replaces it by a new one
 
     def _close(self) -> None:
         _in_use.discard(id(self.connection))
-        super()._close()  # type: ignore[misc]  # Django's stubs leave it out
+        super()._close()  # type: ignore[misc]  # missing in Django's stubs
 
     def get_connection_params(self) -> dict[str, Any]:
         parameters = super().get_connection_params()
@@ -75,14 +83,17 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return parameters
 
     def create_cursor(self, name: str | None = None) -> Any:
-        """As Django's, which then asks the loader that it expects there for its zone."""
+        """Return a cursor as Django's method does, without its call to a loader that is replaced here."""
         if name is None:
             return self.connection.cursor()
         return self.connection.cursor(name, scrollable=False, withhold=self.connection.autocommit)
 
 
 def is_alive(connection: psycopg.Connection[Any]) -> bool:
-    """Nobody has asked anything, so there is nothing to read but the end, or a word that nobody waited for."""
+    """Return whether an idle connection is open.
+
+    No query is in progress, so its socket is readable only after the end of the session or an unsolicited message.
+    """
     idle = select.poll()
     idle.register(connection.fileno(), select.POLLIN)
     if not idle.poll(0):

@@ -1,5 +1,6 @@
 """`manage.py serve`: runs a web process, with limits on connections and requests."""
 
+from argparse import ArgumentTypeError
 from typing import Any
 
 import uvicorn
@@ -10,6 +11,13 @@ from orchestrator.http.asgi import open_files
 from orchestrator.http.asgi.uvicorn_options import uvicorn_options
 
 
+def port(text: str) -> int:
+    """Return the port. uvicorn would use the value modulo 65536."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < 65536):
+        raise ArgumentTypeError(f"{text!r} is not a number from 0 to 65535")
+    return int(text)
+
+
 class Command(BaseCommand):
     """Runs a web process."""
 
@@ -18,7 +26,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--port", type=port, default=8000)
         parser.add_argument("--workers", type=int, default=1, help="processes that share the port")
         parser.add_argument(
             "--graceful-seconds", type=int, default=25, help="how long requests in progress may take after a signal"

@@ -90,7 +90,7 @@ class Command(BaseCommand):
             self.log_line("", "stopped")
 
     def log_line(self, name: str, line: str) -> None:
-        """Print one line of a process in its colour; an empty name stands for this command."""
+        """Print one line of a process in its colour; an empty name means this command."""
         colour = self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)]) if name else "bold"
         self.console.print(Text.assemble((f"{name or 'up':>9} ", colour), ("│ ", "dim"), escape_controls(line)))
 

@@ -156,6 +156,13 @@ def test_a_bad_value_is_told_in_one_line(installation, variables, said):
     assert not installation.processes()
 
 
+@pytest.mark.parametrize("value", ["70000", "abc", "-1"])
+def test_a_web_process_refuses_a_port_that_is_none(installation, value):
+    told = installation.manage("serve", "--port", value)
+    assert told.wait() == 2
+    assert "argument --port" in told.errors[-1], told.everything()
+
+
 @pytest.mark.root
 @pytest.mark.parametrize("size", ["4k", "2m"])
 def test_a_full_disk_at_the_first_start_is_told_in_one_line(installation, size):
