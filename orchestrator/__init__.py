@@ -1,0 +1,1 @@
+"""The server: operations, protocols, admin, reference ingest and the scheduler process."""

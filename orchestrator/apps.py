@@ -1,7 +1,11 @@
+"""Django's configuration of the server's app."""
+
 from django.apps import AppConfig
 
 
 class OrchestratorConfig(AppConfig):
+    """Registers the system checks when the app is ready."""
+
     name = "orchestrator"
     verbose_name = "Orchestrator"
 

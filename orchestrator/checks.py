@@ -1,4 +1,4 @@
-"""Settings of the doors that make no sense together, told at the start and not at night."""
+"""System checks: settings that contradict one another are reported at the start."""
 
 from ipaddress import ip_network
 from typing import Any
@@ -9,11 +9,14 @@ from django.core.checks import CheckMessage, Error, register
 
 @register()
 def certificates(**_: Any) -> list[CheckMessage]:
+    """Report client certificates with a header and no proxies, or the reverse, and proxies that are no addresses."""
     if bool(settings.CERTIFICATE_HEADER) != bool(settings.CERTIFICATE_PROXIES):
         hint = "Name the header and the proxies that may set it, or neither."
-        return [Error("Half of the way in by client certificates is set.", hint=hint, id="orchestrator.E001")]
+        return [
+            Error("Only one of CERTIFICATE_HEADER and CERTIFICATE_PROXIES is set.", hint=hint, id="orchestrator.E001")
+        ]
     return [
-        Error(f"CERTIFICATE_PROXIES: {proxy!r} is no address or network.", id="orchestrator.E002")
+        Error(f"CERTIFICATE_PROXIES: {proxy!r} is not an IP address or network.", id="orchestrator.E002")
         for proxy in settings.CERTIFICATE_PROXIES
         if not _is_network(proxy)
     ]
@@ -21,7 +24,7 @@ def certificates(**_: Any) -> list[CheckMessage]:
 
 @register()
 def scheduler_takeover(**_: Any) -> list[CheckMessage]:
-    """Refuse a takeover so late that `/readyz` fails before it."""
+    """Report a takeover so late that `/readyz` fails before it."""
     takeover, silent = settings.CLOCK_TAKEOVER_SECONDS, settings.CLOCK_SILENT_AFTER_SECONDS
     if 2 <= takeover < silent:
         return []
@@ -31,7 +34,7 @@ def scheduler_takeover(**_: Any) -> list[CheckMessage]:
 
 @register()
 def retention(**_: Any) -> list[CheckMessage]:
-    """Refuse negative periods, and records of requests that are kept longer than the jobs that they name."""
+    """Report negative periods, and records of requests that are kept longer than the jobs that they name."""
     days = settings.RETENTION_DAYS
     wrong: list[CheckMessage] = [
         Error(f"RETENTION_{name.upper()}_DAYS is {number}; it must be 0 (keep) or more.", id="orchestrator.E004")
@@ -52,7 +55,7 @@ def retention(**_: Any) -> list[CheckMessage]:
 
 @register()
 def hsts(**_: Any) -> list[CheckMessage]:
-    """Browsers' preload lists take only domains whose header includes the subdomains."""
+    """Report a preload without subdomains: the browsers' preload lists do not accept it."""
     if settings.SECURE_HSTS_PRELOAD and not settings.SECURE_HSTS_INCLUDE_SUBDOMAINS:
         hint = "Set HSTS_INCLUDE_SUBDOMAINS too, or neither."
         return [Error("HSTS_PRELOAD has no effect without HSTS_INCLUDE_SUBDOMAINS.", hint=hint, id="orchestrator.E006")]

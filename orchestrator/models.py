@@ -1,5 +1,7 @@
-"""The orchestrator's own rows: the clock's heartbeat and incidents here, runs in `orchestrator.ingest`, a protocol's
-own beside it."""
+"""The models of the app `orchestrator`: the scheduler's beat and incidents here, the others in the packages they serve.
+
+Django imports the models of an app from this module.
+"""
 
 from django.db import models
 
@@ -16,7 +18,8 @@ class ClockBeat(models.Model):
     """The scheduler process that leads, and its last beat, in one row: see `maintenance.leadership`.
 
     `/readyz` and the dashboard read the beat. A stand-by takes over a row that is released, whose beat is old, or whose
-    session (`backend_*`) has ended, and raises the term."""
+    session (`backend_*`) has ended, and raises the term.
+    """
 
     id = models.SmallAutoField(primary_key=True)
     leader = models.CharField(max_length=100)
@@ -35,7 +38,7 @@ class ClockBeat(models.Model):
 
 
 class Incident(models.Model):
-    """Something that an operator should know of, until it is resolved: a breaker that opened (document 004)."""
+    """An event for operators until it is resolved: a breaker that opened (document 004)."""
 
     incident_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_incident_id, editable=False)
     kind = models.CharField(max_length=20, choices=[("breaker", "breaker")])

@@ -62,7 +62,6 @@ NOT_CLEANED = frozenset(
     {
         "docs",
         "leases",
-        "orchestrator",
         "orchestrator/audit",
         "orchestrator/http",
         "orchestrator/http/api",
@@ -73,7 +72,6 @@ NOT_CLEANED = frozenset(
         "orchestrator/ingest",
         "orchestrator/notifications",
         "orchestrator/protocols",
-        "orchestrator/templatetags",
         "orchestrator/protocols/delta",
         "orchestrator/protocols/github",
         "orchestrator/protocols/native",
@@ -81,10 +79,8 @@ NOT_CLEANED = frozenset(
         "orchestrator/services",
         "runtime_jobs",
         "templates",
-        "workers",
         "workers/agent",
         "workers/engines",
-        "workers/registry",
         "workers/report",
     }
 )

@@ -1,0 +1,1 @@
+"""The workers: the server's records of them in `registry`, and the worker process in the other packages."""

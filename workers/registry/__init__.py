@@ -1,0 +1,1 @@
+"""The server's records of pools and workers, their tokens, and what a claim offers."""

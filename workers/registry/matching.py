@@ -1,4 +1,4 @@
-"""What a worker offers with one claim: labels that an operator has registered, and what its machine can do."""
+"""Determines what a worker offers with one claim: registered labels, and capabilities of its machine."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,14 @@ from workers.registry.models import Worker
 def offer_of(
     worker: Worker, *, labels: Sequence[str] | None, capabilities: dict[str, bool] | None
 ) -> tuple[frozenset[str], str]:
-    """Labels and capabilities in one set, and the isolation level.
+    """Return labels and capabilities in one set, and the isolation level.
 
-    Nothing sent means what is registered. Labels sent: those of them that are registered. Capabilities sent: those
-    that are true; they are facts about the machine, which knows them better than its operator."""
+    Args:
+        worker: The worker that claims.
+        labels: Labels of the claim, of which the registered ones count; None for all that are registered.
+        capabilities: Capabilities of the claim, of which the true ones count: they are facts about the machine, which
+            an operator knows less well. None for all that are registered.
+    """
     able = set(worker.capabilities) if capabilities is None else {name for name, has in capabilities.items() if has}
     worn = set(worker.labels) if labels is None else set(labels) & set(worker.labels)
     return frozenset(able | worn), _isolation(able)

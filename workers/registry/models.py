@@ -1,4 +1,4 @@
-"""Who does the work: pools, and the workers that an operator has registered in them."""
+"""Pools, and the workers that an operator has registered in them."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -10,23 +10,28 @@ from runtime_jobs.models.tenants import ISOLATION_CHOICES, slug
 
 
 class WorkerState(models.TextChoices):
+    """Whether a worker gets jobs."""
+
     ACTIVE = "active"
-    DRAINING = "draining"  # finishes what it holds, gets nothing new
+    DRAINING = "draining"  # finishes its jobs, gets no new ones
     MAINTENANCE = "maintenance"  # as draining, with a note
     REVOKED = "revoked"  # for good; its token no longer counts
 
 
 class PoolPolicy(models.TextChoices):
-    FIFO = "fifo"  # the older job first, whoever's it is
-    FAIR = "fair"  # organizations take turns by weight; inside one the older job first
+    """Order among jobs of equal priority in a pool."""
+
+    FIFO = "fifo"  # the oldest job first, of any organization
+    FAIR = "fair"  # organizations take turns by weight; within one the oldest job first
 
 
 def registered_capabilities() -> list[str]:
+    """Return the capabilities that a new worker may offer."""
     return ["linux", "ptrace", "namespaces", "egress", "exec_control"]
 
 
 class Pool(models.Model):
-    """A set of like workers. `least_isolation` is the least its jobs accept unless their project says otherwise."""
+    """A set of workers with the same purpose. Jobs accept `least_isolation` unless their project sets another."""
 
     slug = models.CharField(max_length=63, unique=True, validators=[slug])
     description = models.CharField(max_length=200, blank=True)
@@ -63,12 +68,14 @@ class Pool(models.Model):
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
+    """Queries of workers."""
+
     def locked(self) -> "WorkerQuerySet":
         return self.select_for_update(no_key=True, of=("self",))
 
 
 class Worker(models.Model):
-    """A machine that may claim. What it may offer is registered here by an operator; a call offers at most that."""
+    """A machine that may claim jobs, with the labels and capabilities that an operator has registered."""
 
     worker_id = models.CharField(max_length=ID_LENGTH, unique=True, default=new_worker_id, editable=False)
     slug = models.CharField(max_length=63, unique=True, validators=[slug])
@@ -99,7 +106,7 @@ class Worker(models.Model):
         max_length=26, blank=True, editable=False, help_text="ULID of the worker's newest process."
     )
     last_seen_at = models.DateTimeField(null=True, editable=False)
-    # What it came with last; null before its first claim. Shown as what is missing where nobody can take a job.
+    # The offer of its last claim; null before the first one. Pending reasons name what no worker offers.
     offered = ArrayField(models.CharField(max_length=63), null=True, editable=False)
     offered_types = ArrayField(models.CharField(max_length=50), null=True, editable=False)
     offered_isolation = models.CharField(max_length=20, null=True, editable=False, choices=ISOLATION_CHOICES)

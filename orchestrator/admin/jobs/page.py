@@ -26,7 +26,7 @@ MAX_STEP_LENGTH = 300
 
 
 @dataclass(frozen=True)
-class LeaseRow:
+class LeaseTableRow:
     """A lease, identified by its fingerprint: the id itself is a credential."""
 
     fingerprint: str
@@ -58,7 +58,7 @@ class JobPage:
     summary: JobSummary
     specification: list[tuple[str, Any]]
     attempts: list[AttemptRow]
-    leases: list[LeaseRow]
+    leases: list[LeaseTableRow]
     timeline: list[TimelineEntry]
     log: LogPage
     dependencies: JobDependencies
@@ -84,9 +84,9 @@ def job_page(job: Job, *, now: datetime) -> JobPage:
     )
 
 
-def _lease_row(lease: Lease, now: datetime) -> LeaseRow:
+def _lease_row(lease: Lease, now: datetime) -> LeaseTableRow:
     left = (lease.expires_at - now).total_seconds()
-    return LeaseRow(
+    return LeaseTableRow(
         fingerprint=fingerprint(lease.lease_ulid),
         fence=lease.fence,
         state=lease.state,

@@ -22,7 +22,7 @@ from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.states import WAITING_STATES, JobState
 
 if TYPE_CHECKING:
-    from orchestrator.admin.jobs.page import LeaseRow
+    from orchestrator.admin.jobs.page import LeaseTableRow
 
 
 @dataclass
@@ -50,7 +50,7 @@ class JobSummary:
     counts: list[tuple[str, object]] = field(default_factory=list)
 
 
-def summarize(job: Job, *, attempts: list[Job], lease: LeaseRow | None, now: datetime) -> JobSummary:
+def summarize(job: Job, *, attempts: list[Job], lease: LeaseTableRow | None, now: datetime) -> JobSummary:
     """Describe a job.
 
     Args:
@@ -117,7 +117,7 @@ def _add_wait(job: Job, summary: JobSummary) -> None:
         summary.sentences.append(f"Redelivered: leased {formatting.pluralize(job.fence, 'time')} before.")
 
 
-def _add_progress(job: Job, summary: JobSummary, lease: LeaseRow | None, now: datetime) -> None:
+def _add_progress(job: Job, summary: JobSummary, lease: LeaseTableRow | None, now: datetime) -> None:
     duration = formatting.elapsed(job.phase_at, now)
     if lease:
         summary.headline = f"{STATE_HEADLINES[job.state]} on {lease.worker.slug}"
