@@ -148,18 +148,42 @@ def test_only_the_claim_writes_a_state_in_sql():
     assert raw == []
 
 
-def test_only_what_a_verb_has_decided_is_stored():
-    """`bulk_write` stores whatever it is given, states included, so only operations may call it."""
-    users = {
-        name for name, tree in MODULES.items() if "orchestrator.services.unit_of_work.bulk_write" in set(imports(tree))
-    }
-    assert users == {"orchestrator.services.unit_of_work.pending"}
-    deciding = {
-        name
-        for name, tree in MODULES.items()
-        if "orchestrator.services.unit_of_work.operation.current_unit_of_work" in imports(tree)
-    }
-    assert {name.rpartition(".")[0] for name in deciding} == {"orchestrator.services"}
+UNIT_OF_WORK = "orchestrator.services.unit_of_work"
+
+
+def test_only_the_unit_of_work_writes_rows_in_bulk():
+    """`bulk_write` writes any column, also a state."""
+    users = {name for name, tree in MODULES.items() if "orchestrator.services.bulk_write" in imports(tree)}
+    assert users == {UNIT_OF_WORK}
+
+
+def test_only_operations_use_a_unit_of_work():
+    users = {name for name, tree in MODULES.items() if f"{UNIT_OF_WORK}.UnitOfWork" in imports(tree)}
+    packages = {name.rpartition(".")[0] for name in users}
+    assert packages == {"orchestrator.services", "orchestrator.protocols.github"}
+
+
+def test_every_operation_takes_its_unit_of_work_first():
+    operations = [
+        function
+        for tree in MODULES.values()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and any(_is_operation(one) for one in function.decorator_list)
+    ]
+    assert len(operations) > 40
+    wrong = [one.name for one in operations if ast.unparse(one.args.args[0].annotation or one) != "UnitOfWork"]
+    assert wrong == []
+
+
+def _is_operation(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(called, ast.Name) and called.id == "operation"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("orchestrator.services")])
+def test_services_keep_no_state_outside_of_their_arguments(name):
+    hidden = {"contextvars", "threading"} & {used.partition(".")[0] for used in imports(MODULES[name])}
+    assert hidden == set()
 
 
 def strings(tree: ast.Module) -> Iterator[str]:

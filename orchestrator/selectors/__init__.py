@@ -1,0 +1,1 @@
+"""Queries that several interfaces share."""

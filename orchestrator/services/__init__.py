@@ -1,6 +1,9 @@
-"""The verbs: the only way to change a job. One function a verb, one transaction each: lock, check, change, record."""
+"""The operations: the only code that changes jobs, leases and limits.
 
-from orchestrator.services.artifacts import ArtifactRef
+Each operation is one function and one transaction: it locks, checks, changes and records. Other packages import the
+operations from here.
+"""
+
 from orchestrator.services.batch_calls import acknowledge_many, complete_many, fail_many, renew_many
 from orchestrator.services.batches import (
     BatchJob,
@@ -18,17 +21,26 @@ from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
 from orchestrator.services.credentials import create_api_token, register_worker, revoke_api_token, rotate_webhook_secret
 from orchestrator.services.dependency_propagation import propagate_pending, unblock
 from orchestrator.services.expiry import exceeded_limit, expire, force_cancel, time_out
-from orchestrator.services.finish import CompleteMessage, FailMessage, acknowledge_cancel, complete, fail
+from orchestrator.services.finish import ArtifactRef, CompleteMessage, FailMessage, acknowledge_cancel, complete, fail
 from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate, acknowledge, release, renew, report
-from orchestrator.services.limits import keep_shares, set_limit, set_pool_policy, set_rate, sync_plan
+from orchestrator.services.limits import (
+    keep_shares,
+    pause,
+    remove_expired,
+    resume,
+    set_limit,
+    set_pool_policy,
+    set_rate,
+    sync_plan,
+    throttle,
+)
 from orchestrator.services.logs import append_log
 from orchestrator.services.operator_actions import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
-from orchestrator.services.outcome import OperationResult
-from orchestrator.services.pausing import pause, remove_expired, resume, throttle
 from orchestrator.services.priority import prioritize, raise_queued_priority
 from orchestrator.services.pruning import delete_finished_jobs, delete_log
-from orchestrator.services.reuploads import RESEND, reupload
-from orchestrator.services.submission import Submission, retry, submit
+from orchestrator.services.retries import RESEND, retry, reupload
+from orchestrator.services.submission import Submission, submit
+from orchestrator.services.transitions import OperationResult
 
 __all__ = [
     "RESEND",

@@ -1,4 +1,4 @@
-"""May this job be taken at all: the organization, its plan, its project, the repository."""
+"""Checks whether a job may be submitted: organization, plan, project, repository, pool, priority and submit quota."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import LimitKind
 from leases.scheduling.limits import LimitTarget
 from leases.scheduling.submit_quotas import QuotaColumns, Room, room_in
-from orchestrator.services.unit_of_work.operation import current_unit_of_work, lane_updates
+from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import (
     FeatureNotEnabled,
@@ -24,7 +24,7 @@ from runtime_jobs.errors import (
 )
 from runtime_jobs.models import Job, Organization, Plan, Project
 from runtime_jobs.prepared_queries import PreparedQuery, Sql
-from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.priorities import EMERGENCY, priority_name
 from runtime_jobs.specs import JOB_TYPES, JobSpec
 from workers.models import Pool
 
@@ -50,31 +50,32 @@ _TENANTS = PreparedQuery(
 )
 
 
-def has_emergency_lane(org_slug: str) -> bool:
-    """Report whether an operator has set how many of the organization's jobs may skip the queue.
+def has_emergency_limit(org_slug: str) -> bool:
+    """Report whether an operator has limited the organization's emergency jobs, which allows it to have some.
 
-    No other limit holds those jobs. The organization's advisory lock is held until the transaction ends: whoever
-    removes the limit waits for it, and then finds the job that was admitted here."""
+    Emergency jobs skip the queue, and no other limit applies to them. The organization's advisory lock is kept until
+    the transaction ends: whoever removes the limit waits for it, and then finds the job that was admitted here.
+    """
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, org_slug)
     return LimitTarget.of_organization(org_slug).limit(LimitKind.EMERGENCY) is not None
 
 
 def plan_priority(org_slug: str) -> int:
     """Return the priority that the organization's plan gives its jobs."""
-    found = Organization.objects.filter(slug=org_slug).values_list("plan__priority", flat=True).first()
-    return 0 if found is None else found
+    priority = Organization.objects.filter(slug=org_slug).values_list("plan__priority", flat=True).first()
+    return 0 if priority is None else priority
 
 
 def bounded_priority(job: Job) -> int:
-    """Return the job's priority, or its plan's where the job skips the queue and no limit holds such jobs any more."""
-    if job.priority < EMERGENCY or has_emergency_lane(job.org_slug):
+    """Return the job's priority, or that of its plan for an emergency job whose limit has been removed."""
+    if job.priority < EMERGENCY or has_emergency_limit(job.org_slug):
         return job.priority
     return plan_priority(job.org_slug)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an admitted job goes."""
+    """The scheduling fields of an admitted job."""
 
     priority: int
     pool: str
@@ -84,48 +85,65 @@ class Placement:
 
 @dataclass(frozen=True)
 class AdmissionContext:
-    """The tenants and pools of the jobs of one call, looked up at once. `projects` by the slugs of both; `at`: when, by
-    the database's clock."""
+    """The tenants and pools of all jobs of one call, read at once.
 
-    at: datetime
+    Attributes:
+        now: The time of the database.
+        organizations: By slug.
+        projects: By the slugs of organization and project.
+        pools: By slug.
+        default_pool: The slug of the pool of projects that name none.
+        emergencies: Whether an organization may have emergency jobs, by slug, as far as it was read.
+        quotas: What is left of the submit quotas, by the slug of the organization.
+    """
 
+    now: datetime
     organizations: dict[str, Organization]
     projects: dict[tuple[str, str], Project]
     pools: dict[str, Pool]
     default_pool: str
-    emergencies: dict[str, bool] = field(default_factory=dict)  # that were asked for
-    rooms: dict[str, Room] = field(default_factory=dict)  # what is left of the organizations' submit quotas
+    emergencies: dict[str, bool] = field(default_factory=dict)
+    quotas: dict[str, Room] = field(default_factory=dict)
 
-    def may_skip(self, org_slug: str) -> bool:
-        """Whether the organization has an emergency lane; asked once for each."""
+    def allows_emergency(self, org_slug: str) -> bool:
+        """Report whether the organization may have emergency jobs; read once for each organization."""
         if org_slug not in self.emergencies:
-            self.emergencies[org_slug] = has_emergency_lane(org_slug)
+            self.emergencies[org_slug] = has_emergency_limit(org_slug)
         return self.emergencies[org_slug]
 
-    def take_room(self, org_slug: str) -> None:
+    def reserve_quota(self, uow: UnitOfWork, org_slug: str) -> None:
         """Reserve room for one more waiting job within the submit quota of its organization.
 
-        Raises QueueFull, SubmitRateExceeded."""
-        room = self.rooms[org_slug]
-        room.take()
-        lane_updates().enforce(org_slug, room.terms)
+        Raises:
+            QueueFull: The organization has as many waiting jobs as its plan allows.
+            SubmitRateExceeded: The organization submits faster than its plan allows.
+        """
+        quota = self.quotas[org_slug]
+        quota.take()
+        uow.lane_updates.enforce(org_slug, quota.terms)
 
 
-def load_context(projects: Collection[tuple[str, str]], *, default_pool: str) -> AdmissionContext:
-    """Look up these projects, each by the slugs of its organization and its own."""
-    organizations, names = (list({pair[place] for pair in projects}) for place in (0, 1))
-    rows = _TENANTS.all(names, default_pool, organizations)
-    known = AdmissionContext(rows[0].now if rows else database_now(), {}, {}, {}, default_pool)
+def load_context(uow: UnitOfWork, projects: Collection[tuple[str, str]], *, default_pool: str) -> AdmissionContext:
+    """Read everything that `admit` needs for the jobs of one call, with one query.
+
+    Args:
+        uow: The unit of work of the operation.
+        projects: Pairs of an organization's slug and a project's slug.
+        default_pool: The slug of the pool of projects that name none.
+    """
+    org_slugs, project_slugs = (list({pair[place] for pair in projects}) for place in (0, 1))
+    rows = _TENANTS.all(project_slugs, default_pool, org_slugs)
+    context = AdmissionContext(rows[0].now if rows else database_now(), {}, {}, {}, default_pool)
     for row in rows:
         slug = row.organization.slug
-        known.organizations[slug] = row.organization
-        if slug not in known.rooms:
-            known.rooms[slug] = room_in(row.organization, row, recounted=slug in current_unit_of_work().recounted)
+        context.organizations[slug] = row.organization
+        if slug not in context.quotas:
+            context.quotas[slug] = room_in(row.organization, row, recounted=slug in uow.recounted)
         if row.project is not None:
-            known.projects[slug, row.project.slug] = row.project
+            context.projects[slug, row.project.slug] = row.project
         if row.pool is not None:
-            known.pools[row.pool.slug] = row.pool
-    return known
+            context.pools[row.pool.slug] = row.pool
+    return context
 
 
 def admit(
@@ -133,75 +151,103 @@ def admit(
     org_slug: str,
     project_slug: str,
     spec: JobSpec,
-    known: AdmissionContext,
+    context: AdmissionContext,
     pool: str | None = None,
     priority: int | None = None,
 ) -> Placement:
-    """Check document 000's rules in order and say where the job goes.
-
-    Raises NotFound (organization), FeatureNotEnabled, ProjectNotEnabled (also when there is none: which projects
-    exist is no business of a caller that may use none), RepositoryNotAllowed, TimeoutAbovePlan, PoolForbidden (`pool`
-    is not the project's: a pool may be another tenant's own), PriorityForbidden."""
-    organization = known.organizations.get(org_slug)
-    if organization is None:
-        raise NotFound("There is no such organization.")
-    if JOB_TYPES[spec.job_type].needs_hosted_analysis and not organization.hosted_runtime_analysis:
-        raise FeatureNotEnabled("Hosted runtime analysis is not enabled for this organization.")
-    project = known.projects.get((org_slug, project_slug))
-    if project is None or not project.enabled:
-        raise ProjectNotEnabled("There is no such project, or it is not enabled.")
-    if spec.source and not project.allows(*spec.source.repository):
-        raise RepositoryNotAllowed("This project may not run that repository.")
-    if spec.timeout_seconds > organization.plan.max_timeout_seconds:
-        limit = organization.plan.max_timeout_seconds
-        raise TimeoutAbovePlan(f"The plan allows at most {limit} seconds.", max_timeout_seconds=limit)
-    place = _placement(organization, project, known)
-    if pool not in {None, place.pool}:
-        raise PoolForbidden("Jobs of this project do not go into that pool.")
-    return place if priority is None else replace(place, priority=_allowed(organization, priority, known))
-
-
-def readmit(job: Job, *, limited: bool) -> dict[str, Any]:
-    """Check today's rules for a new attempt of this job, and return the columns in which it differs from the last one.
-
-    A new attempt that people ask for is a new request: the organization, the project, the repository list and the plan
-    may have changed since the job was submitted. The priority stays, also where an operator has raised it.
+    """Check the admission rules of document 000 in order.
 
     Args:
-        job: The attempt before.
-        limited: The organization's submit quota counts the new attempt and may refuse it.
+        org_slug: The organization of the job.
+        project_slug: The project of the job.
+        spec: The specification of the job.
+        context: The rows that were read for this call.
+        pool: The requested pool, or None for that of the project.
+        priority: The requested priority, or None for that of the plan.
+
+    Returns:
+        The scheduling fields of the job.
 
     Raises:
-        LifecycleError: Everything that `admit` raises.
-        QueueFull, SubmitRateExceeded: The submit quota is used up.
+        NotFound: The organization does not exist.
+        FeatureNotEnabled: The job type needs hosted runtime analysis, which the organization has not.
+        ProjectNotEnabled: The project is disabled or does not exist. Both have one error: a caller without access must
+            not learn which projects exist.
+        RepositoryNotAllowed: The project does not allow the repository.
+        TimeoutAbovePlan: The timeout exceeds that of the plan.
+        PoolForbidden: The pool is not that of the project. It may belong to another tenant.
+        PriorityForbidden: The priority exceeds that of the plan.
     """
-    home = (job.org_slug, job.project_slug)
-    known = load_context([home], default_pool=settings.DEFAULT_POOL)
+    organization = context.organizations.get(org_slug)
+    if organization is None:
+        raise NotFound(f"The organization {org_slug} does not exist.")
+    if JOB_TYPES[spec.job_type].needs_hosted_analysis and not organization.hosted_runtime_analysis:
+        raise FeatureNotEnabled(f"Hosted runtime analysis is not enabled for the organization {org_slug}.")
+    project = context.projects.get((org_slug, project_slug))
+    if project is None or not project.enabled:
+        raise ProjectNotEnabled(f"The project {org_slug}/{project_slug} does not exist or is not enabled.")
+    if spec.source and not project.allows(*spec.source.repository):
+        repository = "/".join(spec.source.repository)
+        raise RepositoryNotAllowed(f"The project {org_slug}/{project_slug} does not allow the repository {repository}.")
+    if spec.timeout_seconds > organization.plan.max_timeout_seconds:
+        limit = organization.plan.max_timeout_seconds
+        raise TimeoutAbovePlan(f"timeout_seconds: the plan allows at most {limit} seconds.", max_timeout_seconds=limit)
+    placement = _placement(organization, project, context)
+    if pool not in {None, placement.pool}:
+        raise PoolForbidden(f"pool: jobs of the project {org_slug}/{project_slug} cannot use the pool {pool}.")
+    if priority is None:
+        return placement
+    _require_priority(organization, priority, context)
+    return replace(placement, priority=priority)
+
+
+def readmit(uow: UnitOfWork, job: Job, *, limited: bool) -> dict[str, Any]:
+    """Check today's rules for a new attempt of this job.
+
+    An attempt that people request is a new request: the organization, the project, the repository list and the plan
+    may have changed since the job was submitted. The priority stays, also if an operator has raised it.
+
+    Args:
+        uow: The unit of work of the operation.
+        job: The attempt before.
+        limited: Whether the organization's submit quota counts the new attempt and may refuse it.
+
+    Returns:
+        The fields in which the new attempt differs from the one before.
+
+    Raises:
+        LifecycleError: Any error of `admit`.
+        QueueFull: The organization has as many waiting jobs as its plan allows.
+        SubmitRateExceeded: The organization submits faster than its plan allows.
+    """
+    context = load_context(uow, [(job.org_slug, job.project_slug)], default_pool=settings.DEFAULT_POOL)
     spec = JOB_TYPES[job.job_type].asked(job)
-    found = admit(org_slug=job.org_slug, project_slug=job.project_slug, spec=spec, known=known)
+    placement = admit(org_slug=job.org_slug, project_slug=job.project_slug, spec=spec, context=context)
     if limited:
-        known.take_room(job.org_slug)
+        context.reserve_quota(uow, job.org_slug)
     return {
-        "pool": found.pool,
-        "least_isolation": found.least_isolation,
-        "limited_by_address": found.limited_by_address,
+        "pool": placement.pool,
+        "least_isolation": placement.least_isolation,
+        "limited_by_address": placement.limited_by_address,
     }
 
 
-def _allowed(organization: Organization, priority: int, known: AdmissionContext) -> int:
-    """Up to the plan's own; and to skip the queue, where an operator has said how many jobs at once may do that."""
-    if priority > organization.plan.priority and not (priority == EMERGENCY and known.may_skip(organization.slug)):
-        raise PriorityForbidden("The organization's jobs do not have that priority.")
-    return priority
+def _require_priority(organization: Organization, priority: int, context: AdmissionContext) -> None:
+    limit = organization.plan.priority
+    if priority <= limit or (priority == EMERGENCY and context.allows_emergency(organization.slug)):
+        return
+    message = f"priority: the plan allows at most {priority_name(limit)}."
+    if priority == EMERGENCY:
+        message += " Emergency jobs need an emergency limit, which an operator sets for the organization."
+    raise PriorityForbidden(message)
 
 
-def _placement(organization: Organization, project: Project, known: AdmissionContext) -> Placement:
-    slug = project.pool or known.default_pool
-    pool = known.pools.get(slug)
-    least = project.least_isolation or (pool.least_isolation if pool else "namespaces")
+def _placement(organization: Organization, project: Project, context: AdmissionContext) -> Placement:
+    slug = project.pool or context.default_pool
+    pool = context.pools.get(slug)
     return Placement(
         priority=organization.plan.priority,
         pool=slug,
-        least_isolation=least,
+        least_isolation=project.least_isolation or (pool.least_isolation if pool else "namespaces"),
         limited_by_address=organization.plan.one_per_address,
     )

@@ -1,6 +1,7 @@
-"""What a worker says of many jobs in one call: one transaction, and as many statements for a hundred jobs as for one.
+"""Messages of a worker about many jobs in one call: one transaction, and as many statements for 100 jobs as for one.
 
-Each job is judged by the same rules as alone. A refusal is a value among the answers, and nothing of it remains."""
+Each job follows the same rules as in a call of its own. A refusal is a value among the results, and leaves no change.
+"""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -19,84 +20,110 @@ from orchestrator.services.finish import (
 from orchestrator.services.heartbeat import (
     HeartbeatResult,
     HeartbeatUpdate,
-    keep_acknowledged,
     renew_lease,
+    save_acknowledged,
     validate_and_acknowledge,
 )
-from orchestrator.services.unit_of_work.operation import current_unit_of_work, operation
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from workers.models import Worker
 
-W = TypeVar("W")
+M = TypeVar("M")
 R = TypeVar("R")
-Messages = Mapping[str, W]  # by lease id
-Results = dict[str, R | LifecycleError]  # likewise
+Messages = Mapping[str, M]  # by lease id
+Results = dict[str, R | LifecycleError]  # by lease id
 
 
 @operation
 def acknowledge_many(
-    words: Messages[None], *, worker: Worker, session: str | None = None, now: datetime | None = None
+    uow: UnitOfWork,
+    messages: Messages[None],
+    *,
+    worker: Worker,
+    session: str | None = None,
+    now: datetime | None = None,
 ) -> Results[Job]:
-    """As `acknowledge`, for each of these leases."""
+    """Acknowledge each of these leases; see `acknowledge`."""
 
-    def say(holding: LockedLease, _: None) -> Job:
-        validate_and_acknowledge(holding, worker, session)
-        return keep_acknowledged(holding)
+    def apply(locked: LockedLease, _: None) -> Job:
+        is_started = validate_and_acknowledge(uow, locked, worker, session)
+        return save_acknowledged(uow, locked, is_started=is_started)
 
-    return _apply_each(words, worker, now, say)
+    return _apply_each(uow, messages, worker, now, apply)
 
 
 @operation
 def renew_many(
-    words: Messages[HeartbeatUpdate], *, worker: Worker, session: str | None = None, now: datetime | None = None
+    uow: UnitOfWork,
+    messages: Messages[HeartbeatUpdate],
+    *,
+    worker: Worker,
+    session: str | None = None,
+    now: datetime | None = None,
 ) -> Results[HeartbeatResult]:
-    """As `renew`, for each of these leases."""
+    """Renew each of these leases; see `renew`."""
 
-    def say(holding: LockedLease, beat: HeartbeatUpdate) -> HeartbeatResult:
-        validate_and_acknowledge(holding, worker, session)
-        return renew_lease(holding, worker, beat)
+    def apply(locked: LockedLease, update: HeartbeatUpdate) -> HeartbeatResult:
+        is_started = validate_and_acknowledge(uow, locked, worker, session)
+        return renew_lease(uow, locked, worker, update, is_started=is_started)
 
-    return _apply_each(words, worker, now, say)
+    return _apply_each(uow, messages, worker, now, apply)
+
+
+@operation(retry_unique_violation="ingest_run_id")
+def complete_many(
+    uow: UnitOfWork, messages: Messages[CompleteMessage], *, worker: Worker, now: datetime | None = None
+) -> Results[Job]:
+    """Complete the job of each of these leases; see `complete`."""
+    used_runs: set[str] | None = None
+
+    def apply(locked: LockedLease, message: CompleteMessage) -> Job:
+        nonlocal used_runs
+        if is_duplicate(locked, message.digest):
+            return locked.job
+        used_runs = runs_in_use(messages.values()) if used_runs is None else used_runs  # read under the locks
+        return apply_success(uow, locked, worker, message, used_runs)
+
+    return _apply_each(uow, messages, worker, now, apply)
 
 
 @operation
-def complete_many(words: Messages[CompleteMessage], *, worker: Worker, now: datetime | None = None) -> Results[Job]:
-    """As `complete`, for each of these leases."""
-    in_use: set[str] | None = None
+def fail_many(
+    uow: UnitOfWork, messages: Messages[FailMessage], *, worker: Worker, now: datetime | None = None
+) -> Results[Job]:
+    """Fail the job of each of these leases; see `fail`."""
 
-    def say(holding: LockedLease, word: CompleteMessage) -> Job:
-        nonlocal in_use
-        if is_duplicate(holding, word.digest):
-            return holding.job
-        in_use = runs_in_use(words.values()) if in_use is None else in_use  # asked for under the locks
-        return apply_success(holding, worker, word, in_use)
+    def apply(locked: LockedLease, message: FailMessage) -> Job:
+        if is_duplicate(locked, message.digest):
+            return locked.job
+        return apply_failure(uow, locked, worker, message)
 
-    return _apply_each(words, worker, now, say)
-
-
-@operation
-def fail_many(words: Messages[FailMessage], *, worker: Worker, now: datetime | None = None) -> Results[Job]:
-    """As `fail`, for each of these leases."""
-
-    def say(holding: LockedLease, word: FailMessage) -> Job:
-        return holding.job if is_duplicate(holding, word.digest) else apply_failure(holding, worker, word)
-
-    return _apply_each(words, worker, now, say, whole=True)  # a retry asks for the same again
+    return _apply_each(uow, messages, worker, now, apply, whole=True)  # a retry copies the specification
 
 
 def _apply_each(
-    words: Messages[W], worker: Worker, now: datetime | None, say: Callable[[LockedLease, W], R], *, whole: bool = False
+    uow: UnitOfWork,
+    messages: Messages[M],
+    worker: Worker,
+    now: datetime | None,
+    apply: Callable[[LockedLease, M], R],
+    *,
+    whole: bool = False,
 ) -> Results[R]:
-    holdings = lock_leases(lease_ulids=words.keys(), worker=worker, now=now, whole=whole)
-    return {name: _answer(holdings.get(name), word, say) for name, word in words.items()}
+    locked = lock_leases(lease_ulids=messages.keys(), worker=worker, now=now, whole=whole)
+    return {
+        lease_ulid: _apply_one(uow, locked.get(lease_ulid), message, apply) for lease_ulid, message in messages.items()
+    }
 
 
-def _answer(holding: LockedLease | None, word: W, say: Callable[[LockedLease, W], R]) -> R | LifecycleError:
-    if holding is None:
+def _apply_one(
+    uow: UnitOfWork, locked: LockedLease | None, message: M, apply: Callable[[LockedLease, M], R]
+) -> R | LifecycleError:
+    if locked is None:
         return StaleLease("unknown_lease")
     try:
-        with current_unit_of_work().unless_refused(holding):
-            return say(holding, word)
+        with uow.undo_if_refused(locked):
+            return apply(locked, message)
     except LifecycleError as refusal:
         return refusal

@@ -1,4 +1,4 @@
-"""Jobs that belong together: submitted in one transaction, canceled together, run again as a new batch."""
+"""Batches: jobs that are submitted in one transaction, canceled together, and rerun as a new batch."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +9,9 @@ from orchestrator.services.admission import load_context
 from orchestrator.services.cancellation import cancel_locked
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
 from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.submission import Submission, admit_job, enqueue_job, is_limited, new_job
-from orchestrator.services.unit_of_work.operation import current_unit_of_work, operation
+from orchestrator.services.retries import is_limited
+from orchestrator.services.submission import Submission, admit_job, enqueue_job, new_job
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.batch_state import BATCH_FINAL, BatchState, JobOutcome, aggregate_state
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import AlreadyFinal, Invalid, NotFound
@@ -21,12 +22,17 @@ from runtime_jobs.specs import JOB_TYPES, JobSpec, RepositorySource
 from runtime_jobs.states import FINAL_STATES, CancelReason
 
 MAX_JOBS = 64
-OPTIONAL = "optional"  # in a batch's details: the roots of the jobs that do not decide how it ends
+OPTIONAL = "optional"  # the key in a batch's details of the roots of jobs that may fail
 
 
 @dataclass(frozen=True)
 class BatchJob:
-    """One job of a batch to be. Without `required` it may fail and the batch succeed."""
+    """A job of a new batch.
+
+    Attributes:
+        spec: The specification: what to execute.
+        required: Whether the batch fails if this job fails.
+    """
 
     spec: JobSpec
     required: bool = True
@@ -34,7 +40,18 @@ class BatchJob:
 
 @dataclass(frozen=True)
 class BatchSubmission:
-    """Whose batch it is, on what, and who asked for it from where. `details`: what only the door knows."""
+    """A request for a batch.
+
+    Attributes:
+        org_slug: The organization of the batch.
+        project_slug: The project of the batch.
+        source: The commit of the batch, or None.
+        trigger_kind: The kind of the cause, such as `push`.
+        trigger_actor: The name of the person or program that caused the request.
+        correlation_id: An id of the caller that links requests.
+        source_address: The client's IP address.
+        details: Values that only the API of the caller interprets.
+    """
 
     org_slug: str
     project_slug: str
@@ -48,8 +65,13 @@ class BatchSubmission:
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """A batch after a verb. `replayed`: an earlier request with the same key made it. `accepted`: asked for, not
-    done."""
+    """A batch after an operation.
+
+    Attributes:
+        batch: The batch.
+        replayed: An earlier request with the same idempotency key made the batch.
+        accepted: The operation was requested and takes effect later.
+    """
 
     batch: Batch
     replayed: bool = False
@@ -58,7 +80,8 @@ class BatchOutcome:
 
 @operation
 def submit_batch(
-    origin: BatchSubmission,
+    uow: UnitOfWork,
+    submission: BatchSubmission,
     jobs: Sequence[BatchJob],
     *,
     policy_of: Callable[[str], JobPolicy],
@@ -67,26 +90,43 @@ def submit_batch(
     idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> BatchOutcome:
-    """Queue all jobs or none. With `once`, the same request again returns the first batch.
+    """Queue all jobs of a batch, or none.
 
-    Raises what `place` raises, Invalid, IdempotencyConflict."""
-    at = now or database_now()
-    if idempotency and (first := idempotency.known()):
+    Args:
+        uow: The unit of work, which `operation` passes.
+        submission: The request.
+        jobs: 1 to `MAX_JOBS` jobs.
+        policy_of: Returns the policy of a job type.
+        default_pool: The slug of the pool of projects that name none.
+        actor: The client.
+        idempotency: The idempotency key. The same request again returns the first batch.
+        now: The time of the submit; by default the time of the database.
+
+    Raises:
+        LifecycleError: Any error of `admit_job` for one of the jobs.
+        Invalid: The number of jobs is out of range.
+        IdempotencyConflict: The key was used with another request.
+    """
+    now = now or database_now()
+    if idempotency and (first := idempotency.lookup()):
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
+    batch = _new_batch(submission)
     return _create(
-        _new(origin),
-        origin,
+        uow,
+        batch,
+        submission,
         jobs,
         policy_of=policy_of,
         default_pool=default_pool,
         actor=actor,
         idempotency=idempotency,
-        at=at,
+        now=now,
     )
 
 
 @operation
 def rerun_batch(
+    uow: UnitOfWork,
     *,
     batch_ulid: str,
     policy_of: Callable[[str], JobPolicy],
@@ -98,92 +138,141 @@ def rerun_batch(
     idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> BatchOutcome:
-    """The same jobs again as a new batch, admitted by today's rules; the old one stays as it is, whatever its state.
-    `reason` takes the place of the old one's in its details.
+    """Submit the jobs of a batch again as a new batch, by today's admission rules. The old batch stays as it is.
 
-    Raises NotFound, what `place` raises, IdempotencyConflict."""
-    at = now or database_now()
-    old = _found(batch_ulid)
-    if idempotency and (first := idempotency.known()):
+    Args:
+        uow: The unit of work, which `operation` passes.
+        batch_ulid: The old batch, in any state.
+        policy_of: Returns the policy of a job type.
+        default_pool: The slug of the pool of projects that name none.
+        actor: The client or operator.
+        correlation_id: An id of the caller that links requests.
+        source_address: The client's IP address.
+        reason: Replaces the reason in the details of the old batch.
+        idempotency: The idempotency key. The same request again returns the first new batch.
+        now: The time of the rerun; by default the time of the database.
+
+    Raises:
+        NotFound: The batch does not exist.
+        LifecycleError: Any error of `admit_job` for one of the jobs.
+        IdempotencyConflict: The key was used with another request.
+    """
+    now = now or database_now()
+    old = _get_batch(batch_ulid)
+    if idempotency and (first := idempotency.lookup()):
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
-    firsts = Job.objects.filter(batch=old, attempt=1).order_by("id")
+    first_attempts = Job.objects.filter(batch=old, attempt=1).order_by("id")
     optional = set(old.details.get(OPTIONAL, ()))
-    jobs = [BatchJob(JOB_TYPES[job.job_type].asked(job), job.root_job_ulid not in optional) for job in firsts]
-    origin = replace(_origin(old, actor), correlation_id=correlation_id, source_address=source_address)
-    batch = _new(origin)
+    jobs = [BatchJob(JOB_TYPES[job.job_type].asked(job), job.root_job_ulid not in optional) for job in first_attempts]
+    submission = replace(_resubmission(old, actor), correlation_id=correlation_id, source_address=source_address)
+    batch = _new_batch(submission)
     batch.details |= {"reason": reason} if reason else {}
     batch.rerun_of = old.batch_ulid
     batch.repo_url, batch.git_ref, batch.git_commit = old.repo_url, old.git_ref, old.git_commit
     return _create(
-        batch, origin, jobs, policy_of=policy_of, default_pool=default_pool, actor=actor, idempotency=idempotency, at=at
+        uow,
+        batch,
+        submission,
+        jobs,
+        policy_of=policy_of,
+        default_pool=default_pool,
+        actor=actor,
+        idempotency=idempotency,
+        now=now,
     )
 
 
 @operation
 def cancel_batch(
-    *, batch_ulid: str, actor: Actor, deadline_seconds: float, message: str = "", now: datetime | None = None
+    uow: UnitOfWork,
+    *,
+    batch_ulid: str,
+    actor: Actor,
+    deadline_seconds: float,
+    message: str = "",
+    now: datetime | None = None,
 ) -> BatchOutcome:
-    """Cancel what waits at once and ask the holders of what runs, for the reason `batch_canceled`.
+    """Cancel all open jobs of a batch with the reason `batch_canceled`. A repetition changes nothing.
 
-    A repeat changes nothing. Raises NotFound, AlreadyFinal (it has ended otherwise)."""
-    batch = _found(batch_ulid, locked=True)
+    Args:
+        uow: The unit of work, which `operation` passes.
+        batch_ulid: The batch.
+        actor: The client or operator.
+        deadline_seconds: Seconds until the scheduler cancels leased jobs whose workers have not stopped them.
+        message: A text for people.
+        now: The time of the request; by default the time of the database.
+
+    Raises:
+        NotFound: The batch does not exist.
+        AlreadyFinal: The batch ended otherwise.
+    """
+    batch = _get_batch(batch_ulid, locked=True)
     state = state_of(batch)
     if state in BATCH_FINAL and state != BatchState.CANCELED:
-        raise AlreadyFinal(f"The batch is {state} already.", job_status=str(state))
+        raise AlreadyFinal(f"The batch has already ended: it is {state}.", job_status=str(state))
     if state == BatchState.CANCELED:
         return BatchOutcome(batch)
     if batch.cancel_requested_at is None:
         batch.cancel_requested_at, batch.cancel_reason = now or database_now(), CancelReason.BATCH_CANCELED
         batch.save(update_fields=["cancel_requested_at", "cancel_reason"])
-    asked = list(_canceled(batch, now=now, actor=actor, deadline_seconds=deadline_seconds, message=message))
-    return BatchOutcome(batch, accepted=any(asked))
+    accepted = _cancel_jobs(uow, batch, now=now, actor=actor, deadline_seconds=deadline_seconds, message=message)
+    return BatchOutcome(batch, accepted=accepted)
 
 
-def _canceled(
-    batch: Batch, *, now: datetime | None, actor: Actor, deadline_seconds: float, message: str
-) -> Iterable[bool]:
-    """Say of each open job whether its holder was asked. Look until none is left: while we waited for a lock its job
-    may have failed, and its automatic retry is a row that the look before could not see."""
-    left = Job.objects.filter(batch=batch, cancel_requested_at=None).exclude(state__in=FINAL_STATES)
-    while found := list(left.values_list("pk", flat=True)):
-        locked = list(Job.objects.locked().filter(pk__in=found).order_by("id"))
-        at = now or database_now()
+def _cancel_jobs(
+    uow: UnitOfWork, batch: Batch, *, now: datetime | None, actor: Actor, deadline_seconds: float, message: str
+) -> bool:
+    """Cancel the open jobs of a batch until none is left.
+
+    While a lock is waited for, its job may fail. Its automatic retry is a row that the query before could not see.
+
+    Returns:
+        Whether the worker of any job was requested to stop.
+    """
+    accepted = False
+    remaining = Job.objects.filter(batch=batch, cancel_requested_at=None).exclude(state__in=FINAL_STATES)
+    while keys := list(remaining.values_list("pk", flat=True)):
+        locked = list(Job.objects.locked().filter(pk__in=keys).order_by("id"))
+        canceled_at = now or database_now()
         for job in locked:
-            yield cancel_locked(
+            result = cancel_locked(
+                uow,
                 job,
-                at=at,
+                now=canceled_at,
                 actor=actor,
                 deadline_seconds=deadline_seconds,
                 reason=CancelReason.BATCH_CANCELED,
                 message=message,
-            ).accepted
-        current_unit_of_work().flush()
+            )
+            accepted = accepted or result.accepted
+        uow.flush()
+    return accepted
 
 
 def state_of(batch: Batch) -> BatchState:
-    """Rolled up from the newest attempt of each job."""
+    """Return the state of a batch, aggregated from the newest attempt of each job."""
     jobs = Job.objects.filter(batch=batch).only("root_job_ulid", "attempt", "state", "failure_reason")
-    return rolled_up(batch, jobs.order_by("root_job_ulid", "-attempt").distinct("root_job_ulid"))
+    return aggregated_state(batch, jobs.order_by("root_job_ulid", "-attempt").distinct("root_job_ulid"))
 
 
-def rolled_up(batch: Batch, jobs: Iterable[Job]) -> BatchState:
-    """The same from rows that are at hand: all attempts, or the newest."""
+def aggregated_state(batch: Batch, jobs: Iterable[Job]) -> BatchState:
+    """Return the state of a batch from rows that are already read: all attempts, or the newest ones."""
     optional = set(batch.details.get(OPTIONAL, ()))
-    newest = {job.root_job_ulid: job for job in sorted(jobs, key=lambda one: one.attempt)}
-    standings = [JobOutcome(job.state, job.failure_reason, root not in optional) for root, job in newest.items()]
-    return aggregate_state(standings, cancel_requested=batch.cancel_requested_at is not None)
+    newest = {job.root_job_ulid: job for job in sorted(jobs, key=lambda job: job.attempt)}
+    outcomes = [JobOutcome(job.state, job.failure_reason, root not in optional) for root, job in newest.items()]
+    return aggregate_state(outcomes, cancel_requested=batch.cancel_requested_at is not None)
 
 
-def _found(batch_ulid: str, *, locked: bool = False) -> Batch:
+def _get_batch(batch_ulid: str, *, locked: bool = False) -> Batch:
     batches = Batch.objects.select_for_update(no_key=True) if locked else Batch.objects.all()
     batch = batches.filter(batch_ulid=batch_ulid).first()
     if batch is None:
-        raise NotFound("There is no such batch.")
+        raise NotFound("The batch does not exist.")
     return batch
 
 
-def _origin(batch: Batch, actor: Actor) -> BatchSubmission:
-    """As it was, but asked for by somebody else now."""
+def _resubmission(batch: Batch, actor: Actor) -> BatchSubmission:
+    """Return the request of an old batch, now caused by this actor."""
     return BatchSubmission(
         org_slug=batch.org_slug,
         project_slug=batch.project_slug,
@@ -196,52 +285,48 @@ def _origin(batch: Batch, actor: Actor) -> BatchSubmission:
     )
 
 
-def _new(origin: BatchSubmission) -> Batch:
-    source = origin.source
+def _new_batch(submission: BatchSubmission) -> Batch:
+    source = submission.source
     return Batch(
-        org_slug=origin.org_slug,
-        project_slug=origin.project_slug,
+        org_slug=submission.org_slug,
+        project_slug=submission.project_slug,
         repo_url=source.repo_url if source else None,
         git_ref=source.ref if source else None,
         git_commit=source.git_commit if source else None,
-        trigger_kind=origin.trigger_kind,
-        trigger_actor=origin.trigger_actor,
-        details=dict(origin.details),
-        correlation_id=origin.correlation_id,
+        trigger_kind=submission.trigger_kind,
+        trigger_actor=submission.trigger_actor,
+        details=dict(submission.details),
+        correlation_id=submission.correlation_id,
     )
 
 
 def _create(
+    uow: UnitOfWork,
     batch: Batch,
-    origin: BatchSubmission,
-    planned: Sequence[BatchJob],
+    request: BatchSubmission,
+    jobs: Sequence[BatchJob],
     *,
     policy_of: Callable[[str], JobPolicy],
     default_pool: str,
     actor: Actor,
     idempotency: IdempotentRequest | None,
-    at: datetime,
+    now: datetime,
 ) -> BatchOutcome:
-    if not 1 <= len(planned) <= MAX_JOBS:
-        raise Invalid({"jobs": [f"A batch has 1 to {MAX_JOBS} jobs."]})
-    if idempotency and (first := idempotency.settle(batch.batch_ulid, at=at)) != batch.batch_ulid:
+    if not 1 <= len(jobs) <= MAX_JOBS:
+        raise Invalid({"jobs": [f"A batch has 1 to {MAX_JOBS} jobs; this one has {len(jobs)}."]})
+    if idempotency and (first := idempotency.bind(batch.batch_ulid, now=now)) != batch.batch_ulid:
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
-    batch.created_at = at
+    batch.created_at = now
     batch.save(force_insert=True)
-    known = load_context([(origin.org_slug, origin.project_slug)], default_pool=default_pool)
+    context = load_context(uow, [(request.org_slug, request.project_slug)], default_pool=default_pool)
     optional = []
-    for one in planned:
-        submission = _submission(origin, one.spec)
-        job = new_job(submission, policy_of(one.spec.job_type))
+    for batch_job in jobs:
+        submission = _submission(request, batch_job.spec)
+        job = new_job(submission, policy_of(batch_job.spec.job_type))
         job.batch = batch
-        enqueue_job(
-            job,
-            submission,
-            admit_job(job, submission, known, EMPTY_SNAPSHOT, limited=is_limited(actor)),
-            at=at,
-            actor=actor,
-        )
-        if not one.required:
+        status = admit_job(uow, job, submission, context, EMPTY_SNAPSHOT, limited=is_limited(actor))
+        enqueue_job(uow, job, submission, status, now=now, actor=actor)
+        if not batch_job.required:
             optional.append(job.root_job_ulid)
     if optional:
         batch.details[OPTIONAL] = optional
@@ -249,13 +334,13 @@ def _create(
     return BatchOutcome(batch)
 
 
-def _submission(origin: BatchSubmission, spec: JobSpec) -> Submission:
+def _submission(request: BatchSubmission, spec: JobSpec) -> Submission:
     return Submission(
-        org_slug=origin.org_slug,
-        project_slug=origin.project_slug,
+        org_slug=request.org_slug,
+        project_slug=request.project_slug,
         spec=spec,
-        trigger_kind=origin.trigger_kind,
-        trigger_actor=origin.trigger_actor,
-        correlation_id=origin.correlation_id,
-        source_address=origin.source_address,
+        trigger_kind=request.trigger_kind,
+        trigger_actor=request.trigger_actor,
+        correlation_id=request.correlation_id,
+        source_address=request.source_address,
     )

@@ -1,4 +1,4 @@
-"""Many jobs submitted in one call: one transaction, a result for each, as many statements for 500 as for one."""
+"""Submits many jobs in one transaction, with a result for each, and as many statements for 500 jobs as for one."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from orchestrator.services.admission import AdmissionContext, load_context
 from orchestrator.services.dependencies import DependencyStatus, lock_dependencies
 from orchestrator.services.idempotency import IdempotentRequest
 from orchestrator.services.submission import Submission, admit_job, enqueue_job, new_job
-from orchestrator.services.unit_of_work.operation import current_unit_of_work, operation
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import Invalid, LifecycleError, QuotaExceeded, RecordedError
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
@@ -20,23 +20,29 @@ from runtime_jobs.policy import JobPolicy
 
 @dataclass(frozen=True)
 class BulkOutcome:
-    """What became of each entry, in their order. `replayed`: an earlier request with the same key made it."""
+    """The results of a bulk submit, in the order of its entries.
+
+    Attributes:
+        results: A job or a refusal for each entry.
+        replayed: An earlier request with the same idempotency key made the jobs.
+    """
 
     results: list[Job | LifecycleError]
     replayed: bool = False
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """A job that may come in."""
+class _Admitted:
+    """A new job that has been admitted."""
 
     job: Job
     submission: Submission
-    standing: DependencyStatus
+    status: DependencyStatus
 
 
 @operation
 def submit_many(
+    uow: UnitOfWork,
     entries: Sequence[Submission | LifecycleError],
     *,
     policy_of: Callable[[str], JobPolicy],
@@ -45,67 +51,84 @@ def submit_many(
     idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> BulkOutcome:
-    """Queue a job for each entry that may come in; one that is refused stops no other. What the door has refused stands
-    among the entries as its refusal. With `once`, the same request again returns the first results.
+    """Queue a job for each entry that is admitted. A refused entry does not stop the others.
 
-    Raises IdempotencyConflict; and, if no entry may come in and a submit quota is why, QueueFull or
-    SubmitRateExceeded: nothing is kept under the key then, so the same request may succeed later."""
-    if idempotency and (told := idempotency.known()):
-        return _remembered(told)
+    Args:
+        uow: The unit of work, which `operation` passes.
+        entries: Requests, and the refusals of entries that the API has already refused.
+        policy_of: Returns the policy of a job type.
+        default_pool: The slug of the pool of projects that name none.
+        actor: The client.
+        idempotency: The idempotency key. The same request again returns the first results.
+        now: The time of the submit; by default the time of the database.
+
+    Raises:
+        IdempotencyConflict: The key was used with another request.
+        QueueFull: No entry is admitted, because the organization has as many waiting jobs as its plan allows. Nothing
+            is stored under the key then, so the same request may succeed later.
+        SubmitRateExceeded: No entry is admitted, because the organization submits too fast. As above.
+    """
+    if idempotency and (stored := idempotency.lookup()):
+        return _replay(stored)
     submissions = [entry for entry in entries if isinstance(entry, Submission)]
-    known = load_context({one.home for one in submissions}, default_pool=default_pool)
-    at = now or known.at
-    placed = _placed(entries, submissions, policy_of, known)
-    _require_some(placed)
-    told = _told(placed) if idempotency else ""
-    if idempotency and (first := idempotency.settle(told, at=at)) != told:
-        return _remembered(first)
-    return BulkOutcome([_queued(one, at, actor) if isinstance(one, _Placed) else one for one in placed])
+    context = load_context(uow, {submission.project_key for submission in submissions}, default_pool=default_pool)
+    now = now or context.now
+    results = _admit_each(uow, entries, submissions, policy_of, context)
+    _require_any(results)
+    stored = _to_json(results) if idempotency else ""
+    if idempotency and (first := idempotency.bind(stored, now=now)) != stored:
+        return _replay(first)
+    return BulkOutcome(
+        [_enqueue(uow, result, now, actor) if isinstance(result, _Admitted) else result for result in results]
+    )
 
 
-def _queued(one: _Placed, at: datetime, actor: Actor) -> Job:
-    if one.submission.group:  # its group may have members among those before it, which it must find
-        current_unit_of_work().flush()
-    return enqueue_job(one.job, one.submission, one.standing, at=at, actor=actor)
+def _enqueue(uow: UnitOfWork, admitted: _Admitted, now: datetime, actor: Actor) -> Job:
+    if admitted.submission.group:  # earlier entries of this call may be in its group, and must be found in the database
+        uow.flush()
+    return enqueue_job(uow, admitted.job, admitted.submission, admitted.status, now=now, actor=actor)
 
 
-def _placed(
+def _admit_each(
+    uow: UnitOfWork,
     entries: Sequence[Submission | LifecycleError],
     submissions: Sequence[Submission],
     policy_of: Callable[[str], JobPolicy],
-    known: AdmissionContext,
-) -> list[_Placed | LifecycleError]:
-    named = {name for one in submissions for name in one.depends_on}
-    outlook = lock_dependencies(named, org_slugs={one.org_slug for one in submissions})
-    keyed = {(one.org_slug, one.group.key) for one in submissions if one.group}
-    keys = KeyRoom(keyed) if keyed else None
-    policies = {name: policy_of(name) for name in {one.spec.job_type for one in submissions}}
+    context: AdmissionContext,
+) -> list[_Admitted | LifecycleError]:
+    depends_on = {job_ulid for submission in submissions for job_ulid in submission.depends_on}
+    snapshot = lock_dependencies(depends_on, org_slugs={submission.org_slug for submission in submissions})
+    group_keys = {(submission.org_slug, submission.group.key) for submission in submissions if submission.group}
+    key_room = KeyRoom(group_keys) if group_keys else None
+    policies = {job_type: policy_of(job_type) for job_type in {entry.spec.job_type for entry in submissions}}
 
-    def tried(entry: Submission | LifecycleError) -> _Placed | LifecycleError:
+    def admit_entry(entry: Submission | LifecycleError) -> _Admitted | LifecycleError:
         if isinstance(entry, LifecycleError):
             return entry
         job = new_job(entry, policies[entry.spec.job_type])
         try:
-            if keys and entry.group:
-                keys.take(entry.org_slug, entry.group.key)
-            return _Placed(job, entry, admit_job(job, entry, known, outlook))
+            if key_room and entry.group:
+                key_room.take(entry.org_slug, entry.group.key)
+            return _Admitted(job, entry, admit_job(uow, job, entry, context, snapshot))
         except LifecycleError as refusal:
             return refusal
 
-    return [tried(entry) for entry in entries]
+    return [admit_entry(entry) for entry in entries]
 
 
-def _require_some(placed: Sequence[_Placed | LifecycleError]) -> None:
-    if any(isinstance(one, _Placed) for one in placed):
+def _require_any(results: Sequence[_Admitted | LifecycleError]) -> None:
+    if any(isinstance(result, _Admitted) for result in results):
         return
-    for one in placed:
-        if isinstance(one, QuotaExceeded):
-            raise one
+    for result in results:
+        if isinstance(result, QuotaExceeded):
+            raise result
 
 
-def _told(placed: Sequence[_Placed | LifecycleError]) -> str:
-    """What is kept under the key: the ids of the jobs, and the refusals."""
-    return json.dumps([one.job.job_ulid if isinstance(one, _Placed) else _refusal(one) for one in placed])
+def _to_json(results: Sequence[_Admitted | LifecycleError]) -> str:
+    """Return what is stored under the key: the ids of the jobs, and the refusals."""
+    return json.dumps(
+        [result.job.job_ulid if isinstance(result, _Admitted) else _refusal(result) for result in results]
+    )
 
 
 def _refusal(error: LifecycleError) -> dict[str, Any]:
@@ -113,8 +136,10 @@ def _refusal(error: LifecycleError) -> dict[str, Any]:
     return {"code": error.code, "message": error.message, "facts": facts}
 
 
-def _remembered(told: str) -> BulkOutcome:
-    kept = json.loads(told)
-    named = [one for one in kept if isinstance(one, str)]
-    jobs = {job.job_ulid: job for job in Job.objects.select_related("batch").filter(job_ulid__in=named)}
-    return BulkOutcome([jobs[one] if isinstance(one, str) else RecordedError(**one) for one in kept], replayed=True)
+def _replay(stored: str) -> BulkOutcome:
+    entries = json.loads(stored)
+    job_ulids = [entry for entry in entries if isinstance(entry, str)]
+    jobs = {job.job_ulid: job for job in Job.objects.select_related("batch").filter(job_ulid__in=job_ulids)}
+    return BulkOutcome(
+        [jobs[entry] if isinstance(entry, str) else RecordedError(**entry) for entry in entries], replayed=True
+    )

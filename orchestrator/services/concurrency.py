@@ -1,4 +1,4 @@
-"""Concurrency groups: of the jobs that name one key, one runs at a time. What becomes of the others is their word."""
+"""Concurrency groups: of the jobs of an organization with the same key, one runs at a time."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +9,7 @@ from django.db import models
 from leases.advisory_locks import JOBS_OF_KEY, advisory_xact_lock
 from orchestrator.services import transitions
 from orchestrator.services.cancellation import cancel_locked
+from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
@@ -16,35 +17,51 @@ from runtime_jobs.states import FINAL_STATES, CancelReason
 
 
 class OnConflict(models.TextChoices):
-    QUEUE = "queue"  # the new job waits its turn
-    CANCEL_OLDER = "cancel_older"  # those before it are canceled, waiting or running
+    """The policy for a new job whose group has other open jobs."""
+
+    QUEUE = "queue"  # the new job waits
+    CANCEL_OLDER = "cancel_older"  # the older jobs are canceled, waiting or running
     DROP_NEW = "drop_new"  # the new job is canceled at once
 
 
 @dataclass(frozen=True)
 class ConcurrencyGroup:
-    """The jobs of an organization that name one key; `key` has 1 to 200 characters."""
+    """The concurrency group of a job.
+
+    Attributes:
+        key: 1 to 200 characters, unique within the organization.
+        when_busy: The policy if the group has other open jobs.
+    """
 
     key: str
     when_busy: OnConflict = OnConflict.QUEUE
 
 
-def apply_conflict_policy(job: Job, group: ConcurrencyGroup, *, at: datetime, actor: Actor) -> bool:
-    """Cancel the older ones where the group says so. Returns whether the new job shall be dropped instead."""
-    deadline_seconds = settings.CANCEL_DEADLINE_SECONDS
-    advisory_xact_lock(
-        JOBS_OF_KEY, f"{job.org_slug}/{group.key}"
-    )  # of two that come at once the later one sees the earlier
+def apply_conflict_policy(uow: UnitOfWork, job: Job, group: ConcurrencyGroup, *, now: datetime, actor: Actor) -> bool:
+    """Cancel the older jobs of the group if its policy says so.
+
+    Returns:
+        Whether the new job must be canceled instead.
+    """
+    # Of two submits at once, the later one finds the job of the earlier one.
+    advisory_xact_lock(JOBS_OF_KEY, f"{job.org_slug}/{group.key}")
     older = Job.objects.filter(org_slug=job.org_slug, concurrency_key=group.key).exclude(state__in=FINAL_STATES)
     if group.when_busy == OnConflict.CANCEL_OLDER:
         locked = list(older.locked().order_by("pk"))
-        since = max(at, database_now())  # they may have come while this one waited for the guard
-        for one in locked:
-            cancel_locked(one, at=since, actor=actor, deadline_seconds=deadline_seconds, reason=CancelReason.SUPERSEDED)
+        canceled_at = max(now, database_now())  # they may have been submitted while this one waited for the lock
+        for other in locked:
+            cancel_locked(
+                uow,
+                other,
+                now=canceled_at,
+                actor=actor,
+                deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
+                reason=CancelReason.SUPERSEDED,
+            )
     return group.when_busy == OnConflict.DROP_NEW and older.exists()
 
 
-def cancel_new(job: Job, *, at: datetime, actor: Actor) -> Job:
-    """End a job that has just come in: another one of its group is there."""
-    cancel_locked(job, at=at, actor=actor, deadline_seconds=0, reason=CancelReason.SUPERSEDED)
-    return transitions.mark_dirty(job, at)
+def cancel_new(uow: UnitOfWork, job: Job, *, now: datetime, actor: Actor) -> Job:
+    """Cancel a job that was just queued, because its group has another open job."""
+    cancel_locked(uow, job, now=now, actor=actor, deadline_seconds=0, reason=CancelReason.SUPERSEDED)
+    return transitions.mark_changed(uow, job, now)

@@ -1,11 +1,17 @@
-"""Who may come in: workers, API tokens, webhooks. A plain token is returned once, by its verb, and kept nowhere."""
+"""Credentials of workers, API clients and webhooks.
+
+A token is returned once, by the operation that creates it. Only its digest is stored. The secret of a project's webhook
+is derived from the key of the installation and a generation, and is not stored either.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
 
+from django.conf import settings
+from django.utils.crypto import salted_hmac
+
 from orchestrator.services.operator_actions import record_operator_event
-from orchestrator.services.unit_of_work.operation import operation
-from orchestrator.services.webhook_secrets import secret_of
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
 from runtime_jobs.events import Actor
@@ -13,9 +19,14 @@ from runtime_jobs.models import ApiToken, Organization, Project
 from workers.models import Pool, Worker
 from workers.registry.tokens import API_PREFIX, WORKER_PREFIX, digest_of, new_token
 
+WEBHOOK_PREFIX = "rto_hook_"
+# Part of the derivation of each secret: another value makes the secrets of all installations invalid.
+_WEBHOOK_SALT = "orchestrator.webhook_secrets"
+
 
 @operation
 def register_worker(
+    _: UnitOfWork,
     *,
     slug: str,
     pool: Pool,
@@ -27,34 +38,45 @@ def register_worker(
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> tuple[Worker, str]:
-    """Make a worker that may claim in this pool, and the token by which it does. `certificate_subject`: as what its
-    client certificate names it, if it has one."""
+    """Register a worker for a pool.
+
+    Args:
+        slug: The name of the worker.
+        pool: The pool in which it claims.
+        capacity: The maximum number of jobs at once.
+        labels: Texts for people.
+        capabilities: The capabilities that it may offer.
+        certificate_subject: The subject of its client certificate, if it has one.
+        actor: The operator.
+        source_address: The caller's IP address.
+        now: The time of the audit event; by default the time of the database.
+
+    Returns:
+        The worker and its token.
+    """
     token = new_token(WORKER_PREFIX)
-    worker = Worker.objects.create(
-        slug=slug,
-        pool=pool,
-        capacity=capacity,
-        labels=list(labels),
-        capabilities=list(capabilities),
-        certificate_subject=certificate_subject or None,
-        digest=digest_of(token),
-    )
-    after = {
+    fields = {
         "slug": slug,
-        "pool": pool.slug,
         "capacity": capacity,
         "labels": list(labels),
         "capabilities": list(capabilities),
         "certificate_subject": certificate_subject or None,
     }
+    worker = Worker.objects.create(pool=pool, digest=digest_of(token), **fields)
     record_operator_event(
-        "worker.registered", target=worker.worker_id, actor=actor, after=after, source_address=source_address, now=now
+        "worker.registered",
+        target=worker.worker_id,
+        actor=actor,
+        after=fields | {"pool": pool.slug},
+        source_address=source_address,
+        now=now,
     )
     return worker, token
 
 
 @operation
 def create_api_token(
+    _: UnitOfWork,
     *,
     organization: Organization,
     name: str,
@@ -64,7 +86,20 @@ def create_api_token(
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> tuple[ApiToken, str]:
-    """Make a key for programs of the organization."""
+    """Create an API token of an organization.
+
+    Args:
+        organization: The organization.
+        name: A name for people.
+        scopes: The scopes that the token grants.
+        actor: The operator.
+        expires_at: The end of the token, or None.
+        source_address: The caller's IP address.
+        now: The time of the audit event; by default the time of the database.
+
+    Returns:
+        The row and the token.
+    """
     token = new_token(API_PREFIX)
     row = ApiToken.objects.create(
         organization=organization,
@@ -76,37 +111,74 @@ def create_api_token(
     )
     after = {"name": name, "scopes": list(scopes), "expires_at": expires_at and expires_at.isoformat()}
     record_operator_event(
-        "token.created", target=_name_of(row), actor=actor, after=after, source_address=source_address, now=now
+        "token.created", target=_target(row), actor=actor, after=after, source_address=source_address, now=now
     )
     return row, token
 
 
 @operation
 def revoke_api_token(
-    *, token_id: int, actor: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+    _: UnitOfWork,
+    *,
+    token_id: int,
+    actor: Actor,
+    reason: str,
+    source_address: str | None = None,
+    now: datetime | None = None,
 ) -> ApiToken:
-    """End a key. Again: nothing changes. Raises NotFound."""
+    """Revoke an API token. A repetition changes nothing.
+
+    Args:
+        token_id: The key of the token's row.
+        actor: The operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the revocation; by default the time of the database.
+
+    Raises:
+        NotFound: The token does not exist.
+    """
     row = ApiToken.objects.select_for_update(of=("self",)).select_related("organization").filter(pk=token_id).first()
     if row is None:
-        raise NotFound("There is no such token.")
+        raise NotFound(f"The API token {token_id} does not exist.")
     if row.revoked_at is None:
         row.revoked_at = now or database_now()
         row.save(update_fields=["revoked_at"])
         record_operator_event(
-            "token.revoked", target=_name_of(row), actor=actor, reason=reason, source_address=source_address, now=now
+            "token.revoked", target=_target(row), actor=actor, reason=reason, source_address=source_address, now=now
         )
     return row
 
 
 @operation
 def rotate_webhook_secret(
-    *, project_id: int, actor: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+    _: UnitOfWork,
+    *,
+    project_id: int,
+    actor: Actor,
+    reason: str,
+    source_address: str | None = None,
+    now: datetime | None = None,
 ) -> tuple[Project, str]:
-    """Give the project's webhook its first secret, or another one; the one before counts no more. Raises NotFound."""
+    """Create the first or another webhook secret of a project. The secret before becomes invalid.
+
+    Args:
+        project_id: The key of the project.
+        actor: The operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the audit event; by default the time of the database.
+
+    Returns:
+        The project and the secret.
+
+    Raises:
+        NotFound: The project does not exist.
+    """
     rows = Project.objects.select_for_update(of=("self",), no_key=True).select_related("organization")
     project = rows.filter(pk=project_id).first()
     if project is None:
-        raise NotFound("There is no such project.")
+        raise NotFound(f"The project with key {project_id} does not exist.")
     before = project.webhook_generation
     project.webhook_generation = before + 1
     project.save(update_fields=["webhook_generation"])
@@ -120,8 +192,29 @@ def rotate_webhook_secret(
         source_address=source_address,
         now=now,
     )
-    return project, secret_of(project)
+    return project, webhook_secret(project)
 
 
-def _name_of(token: ApiToken) -> str:
+def webhook_secret(project: Project) -> str:
+    """Return the current webhook secret of a project whose generation is not 0."""
+    return _derive_secret(project, settings.SECRET_KEY)
+
+
+def valid_webhook_secrets(project: Project) -> list[str]:
+    """Return the webhook secrets that a project accepts.
+
+    They include those derived from former keys of the installation that `SECRET_KEY_FALLBACKS` names. The list is
+    empty if no secret was ever created.
+    """
+    if not project.webhook_generation:
+        return []
+    return [_derive_secret(project, key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+
+
+def _derive_secret(project: Project, key: str) -> str:
+    value = f"{project.pk}:{project.webhook_generation}"
+    return WEBHOOK_PREFIX + salted_hmac(_WEBHOOK_SALT, value, secret=key, algorithm="sha256").hexdigest()
+
+
+def _target(token: ApiToken) -> str:
     return f"token:{token.organization.slug}/{token.pk}"

@@ -1,21 +1,21 @@
-"""What becomes of those that wait for a job that has ended: they are queued, or canceled, or wait on.
+"""Queues or cancels the jobs that depend on a job that has ended.
 
-The end of a job only writes down that there are such jobs (`EndedDependency`, in its own transaction). After the commit
-its process looks at a few of them in another one; the clock at the rest, page by page, and at all of them where that
-process died. So no verb grows with the number of dependents, and none waits for a lock of theirs."""
+The transaction that ends a job only stores that it has dependents (`EndedDependency`). After the commit, the same
+process handles up to `INLINE_LIMIT` of them in another transaction. The scheduler handles the rest page by page, and
+all of them if that process died. So the time of an operation does not grow with the number of dependents, and no
+operation waits for their locks.
+"""
 
 import logging
 from collections import deque
 from collections.abc import Sequence
-from contextvars import ContextVar
 from datetime import datetime
 
 from django.db import Error
 
 from orchestrator.services import dependencies, transitions
 from orchestrator.services.dependencies import DependencyStatus
-from orchestrator.services.unit_of_work.operation import on_operation_committed, operation
-from orchestrator.services.unit_of_work.pending import PendingChanges
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_errors import is_connection_lost, is_database_unavailable
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import EndedDependency, Job
@@ -23,104 +23,130 @@ from runtime_jobs.states import JobState
 
 log = logging.getLogger(__name__)
 
-INLINE_LIMIT = 8  # looked at before the caller has its answer; the clock does the rest
-PAGE = 50  # that the clock looks at in one transaction
-
-_queue: ContextVar[deque[EndedDependency] | None] = ContextVar("line", default=None)
+INLINE_LIMIT = 8  # dependents that are handled before the caller has its response
+PAGE = 50  # dependents that the scheduler handles in one transaction
 
 
 @operation
-def unblock(*, job_ulids: Sequence[str], now: datetime | None = None) -> list[Job]:
-    """Queue those of these blocked jobs whose dependencies have all succeeded; cancel those of which one has finally
-    failed. Returns the ones that moved: the others wait on, or wait no more.
+def unblock(uow: UnitOfWork, *, job_ulids: Sequence[str], now: datetime | None = None) -> list[EndedDependency]:
+    """Queue blocked jobs whose dependencies have all succeeded, and cancel those with a failed dependency.
 
-    How the others stand is read under these jobs' locks: of two that end at the same moment, the one that is looked
-    after later sees both."""
+    The status of the dependencies is read under the locks of the blocked jobs: if two dependencies end at the same
+    time, the later call sees both.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        job_ulids: Ids of jobs. Those that are not blocked are left alone.
+        now: The time of the change; by default the time of the database.
+
+    Returns:
+        The completions of jobs that were canceled here and have dependents themselves. The caller propagates them: a
+        long chain of jobs must not become a deep recursion.
+    """
     blocked = Job.objects.locked().filter(job_ulid__in=job_ulids, state=JobState.BLOCKED)
     jobs = list(blocked.order_by("pk"))
-    at = now or database_now()
-    standings = dependencies.standings_of(jobs)
-    return [job for job in jobs if _gone_on(job, standings[job.pk], at)]
+    now = now or database_now()
+    statuses = dependencies.get_statuses(jobs)
+    for job in jobs:
+        _apply_status(uow, job, statuses[job.pk], now)
+    return uow.take_after_commit(propagate_completions)
 
 
-def _gone_on(job: Job, standing: DependencyStatus, at: datetime) -> bool:
-    if standing.failed is not None:
-        transitions.cancel_for_dependency(job, standing.failed, at=at)
-    elif standing.is_met:
-        transitions.unblock(job, at=at)
+def _apply_status(uow: UnitOfWork, job: Job, status: DependencyStatus, now: datetime) -> None:
+    if status.failed is not None:
+        transitions.cancel_for_dependency(uow, job, status.failed, now=now)
+    elif status.is_met:
+        transitions.unblock(uow, job, now=now)
     else:
-        return False
-    transitions.mark_dirty(job, at)
-    return True
-
-
-@on_operation_committed
-def propagate_after_commit(done: PendingChanges) -> None:
-    """Look at a few of those that wait for the jobs that a verb has just ended. A canceled one ends others in turn:
-    they join the same line, so a long chain costs no deep stack."""
-    if (line := _queue.get()) is not None:
-        line.extend(done.ended)
         return
-    line, room = deque(done.ended), INLINE_LIMIT
-    before = _queue.set(line)
+    transitions.mark_changed(uow, job, now)
+
+
+def propagate_completions(completions: Sequence[EndedDependency]) -> None:
+    """Handle up to `INLINE_LIMIT` dependents of jobs that have just ended, after the commit. Never raises."""
+    queue, left = deque(completions), INLINE_LIMIT
     try:
-        while line and room > 0:
-            room -= propagate_completion(line.popleft(), limit=room)
+        while queue and left > 0:
+            handled, caused = propagate_completion(queue.popleft(), limit=left)
+            queue.extend(caused)
+            left -= handled
     except Error as error:
         if is_database_unavailable(error):
-            log.warning("dependents are left to the clock: %s", type(error).__name__)
+            log.warning("dependents are left to the scheduler: %s", type(error).__name__)
         else:
-            log.exception("looking at dependents failed; the clock tries again")
-    finally:
-        _queue.reset(before)
+            log.exception("propagation to dependents failed; the scheduler retries")
 
 
-def propagate_completion(ended: EndedDependency, *, limit: int, failed: list[int] | None = None) -> int:
-    """Look at up to `most` of those that wait for this job, and forget it after the last one. Returns how many.
+def propagate_completion(
+    completion: EndedDependency, *, limit: int, failed: list[int] | None = None
+) -> tuple[int, list[EndedDependency]]:
+    """Handle the next dependents of one job that has ended, and delete its row after the last one.
 
-    May be done twice, or by two at a time: `unblock` looks under the lock. One's trouble does not stop the others; it
-    gets a row of its own, whose key is added to `failed`."""
-    found = dependencies.dependents(ended, limit=limit + 1)
-    looked = found[:limit]
-    if trouble := _look_at(looked):
-        again = EndedDependency.objects.create(root_job_ulid=ended.root_job_ulid, looked_to=min(trouble) - 1)
+    Two processes may do this at once or again: `unblock` decides under the lock. A dependent that fails does not stop
+    the others. It gets a row of its own for another try.
+
+    Args:
+        completion: The row of the job that has ended.
+        limit: The maximum number of dependents to handle.
+        failed: Receives the keys of rows that were added for dependents that failed.
+
+    Returns:
+        The number of dependents, and the completions of dependents that were canceled.
+    """
+    found = dependencies.find_dependents(completion, limit=limit + 1)
+    page = found[:limit]
+    failures, caused = _unblock_each(page)
+    if failures:
+        again = EndedDependency.objects.create(root_job_ulid=completion.root_job_ulid, looked_to=min(failures) - 1)
         if failed is not None:
             failed.append(again.pk)
-    rows = EndedDependency.objects.filter(pk=ended.pk)
+    row = EndedDependency.objects.filter(pk=completion.pk)
     if len(found) > limit:
-        rows.update(looked_to=looked[-1][0])
+        row.update(looked_to=page[-1][0])
     else:
-        rows.delete()
-    return len(looked)
+        row.delete()
+    return len(page), caused
 
 
-def _look_at(jobs: Sequence[tuple[int, str]]) -> list[int]:
-    """Returns the keys of those with which there was trouble. A whole page at once, for a transaction each would keep
-    the clock from everything else; one by one where that fails."""
+def _unblock_each(jobs: Sequence[tuple[int, str]]) -> tuple[list[int], list[EndedDependency]]:
+    """Unblock a page in one transaction, or each job in its own if that fails.
+
+    One transaction for each would keep the scheduler from everything else.
+
+    Returns:
+        The keys of the jobs that failed, and the completions that were caused.
+    """
+    if not jobs:
+        return [], []
     try:
-        if jobs:
-            unblock(job_ulids=[job_ulid for _, job_ulid in jobs])
+        return [], unblock(job_ulids=[job_ulid for _, job_ulid in jobs])
     except Exception as error:
         if is_connection_lost(error):
             raise
         if len(jobs) > 1:
-            return [pk for job in jobs for pk in _look_at([job])]
-        log.exception("unblock of %s failed; the next round tries again", jobs[0][1])
-        return [jobs[0][0]]
-    return []
+            results = [_unblock_each([job]) for job in jobs]
+            return [pk for failures, _ in results for pk in failures], [row for _, caused in results for row in caused]
+        log.exception("unblock of %s failed; the scheduler retries in its next round", jobs[0][1])
+        return [jobs[0][0]], []
 
 
 def propagate_pending(*, limit: int) -> int:
-    """The clock's part: look at up to `most` jobs that wait for one that has ended. Returns how many.
+    """Handle up to `limit` dependents of jobs that have ended. The scheduler calls this in each round.
 
-    A job that fails gets a new row for the next call; in this one it would be tried `most` times."""
+    A dependent that fails gets a new row for the next call. In this call it would be tried again and again.
+
+    Returns:
+        The number of dependents that were handled.
+    """
     done, failed = 0, list[int]()
-    while done < limit and (
-        left := list(EndedDependency.objects.exclude(pk__in=failed).order_by("pk")[: limit - done])
-    ):
+    while done < limit:
+        pending = EndedDependency.objects.exclude(pk__in=failed).order_by("pk")
+        if not (rows := list(pending[: limit - done])):
+            break
         before = done
-        for ended in left:
-            done += propagate_completion(ended, limit=min(PAGE, limit - done), failed=failed) if done < limit else 0
+        for completion in rows:
+            if done < limit:
+                done += propagate_completion(completion, limit=min(PAGE, limit - done), failed=failed)[0]
         if done == before:
             break
     return done

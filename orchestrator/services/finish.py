@@ -1,39 +1,62 @@
-"""How a worker's word ends a job: complete, fail, acknowledge a cancel. Each is told once: a repeated one is answered
-as the first time, even after the lease's end, and another one is a conflict."""
+"""Final messages of a worker: complete, fail, acknowledge a cancel.
+
+Each one ends the lease once. A repetition gets the first response, even after the end of the lease. Another final
+message is a conflict.
+"""
 
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from leases.fencing import LockedLease, lock_lease, require_valid_lease
 from leases.states import LeaseState
 from orchestrator.services import transitions
-from orchestrator.services.artifacts import ArtifactRef, save_artifacts, save_diagnosis
-from orchestrator.services.unit_of_work.operation import current_unit_of_work, operation
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import CancelNotRequested, Conflict, Invalid
 from runtime_jobs.events import Actor
-from runtime_jobs.models import Job, UnsentRun
+from runtime_jobs.failure_classifier import classify_failure
+from runtime_jobs.models import Artifact, FailureExplanation, Job, UnsentRun
 from runtime_jobs.states import FailureReason, JobState
 from workers.models import Worker
 
 
+@dataclass(frozen=True)
+class ArtifactRef:
+    """A reference to an artifact. The server never fetches it.
+
+    Attributes:
+        type: The kind of the artifact, such as `log`.
+        uri: Its address.
+    """
+
+    type: str
+    uri: str
+
+
 def actor_of(worker: Worker) -> Actor:
+    """Return the actor that represents a worker."""
     return Actor("worker", worker.worker_id)
 
 
-def digest_of(verb_name: str, artifacts: Sequence[ArtifactRef] = (), **facts: Any) -> str:
-    """What makes two final messages the same: not texts, not the worker's times."""
+def digest_of(message_name: str, artifacts: Sequence[ArtifactRef] = (), **facts: Any) -> str:
+    """Return the digest by which a repeated final message is recognized.
+
+    Args:
+        message_name: The name of the operation.
+        artifacts: References in any order.
+        facts: The values that must be equal. Texts and times of the worker are not among them.
+    """
     if artifacts:
         facts["artifacts"] = sorted({(artifact.type, artifact.uri) for artifact in artifacts})
-    return hashlib.sha256(json.dumps([verb_name, facts], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([message_name, facts], sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class CompleteMessage:
-    """What a complete says; see there."""
+    """The content of a `complete`; see there."""
 
     ingest_run_id: str | None = None
     exit_code: int | None = None
@@ -43,12 +66,13 @@ class CompleteMessage:
 
     @property
     def digest(self) -> str:
+        """The digest by which a repetition is recognized."""
         return digest_of("complete", self.artifacts, run=self.ingest_run_id, exit_code=self.exit_code)
 
 
 @dataclass(frozen=True)
 class FailMessage:
-    """What a fail says; see there."""
+    """The content of a `fail`; see there."""
 
     reason: FailureReason
     message: str = ""
@@ -60,33 +84,13 @@ class FailMessage:
 
     @property
     def digest(self) -> str:
+        """The digest by which a repetition is recognized."""
         return digest_of("fail", self.artifacts, reason=str(self.reason), exit_code=self.exit_code)
 
 
-def lock_for_final(lease_ulid: str, worker: Worker, digest: str, now: datetime | None) -> tuple[LockedLease, bool]:
-    """Lock for a final message and say whether it was told before. Raises StaleLease, Conflict."""
-    holding = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
-    return holding, is_duplicate(holding, digest)
-
-
-def is_duplicate(holding: LockedLease, digest: str) -> bool:
-    """Whether this final message has ended the lease already. Raises Conflict if another one has, and StaleLease."""
-    told = holding.lease.final_digest
-    if told is not None:
-        if told == digest:
-            return True
-        raise Conflict("This lease ended with another message.", job_status=holding.job.public_status)
-    require_valid_lease(holding)
-    return False
-
-
-def _implied_ack(holding: LockedLease, worker: Worker, runner: str | None) -> None:
-    """A final message says that the lease was taken up, too."""
-    transitions.acknowledge(holding.job, holding.lease, at=holding.at, actor=actor_of(worker), runner_id=runner)
-
-
-@operation
+@operation(retry_unique_violation="ingest_run_id")
 def complete(
+    uow: UnitOfWork,
     *,
     lease_ulid: str,
     worker: Worker,
@@ -97,65 +101,39 @@ def complete(
     runner: str | None = None,
     now: datetime | None = None,
 ) -> Job:
-    """End the job in success: `uploaded`, with the run that ingest acknowledged.
+    """End the job as succeeded (published as `uploaded`).
 
-    With a cancel requested it succeeds only before the deadline and by the job's policy, else it ends canceled.
-    The same message again: the same answer. Raises StaleLease, Conflict, and Invalid for a run where the job's policy
-    wants none, or none where it wants one."""
-    word = CompleteMessage(ingest_run_id, exit_code, result, tuple(artifacts), runner)
-    holding, told = lock_for_final(lease_ulid, worker, word.digest, now)
-    return holding.job if told else apply_success(holding, worker, word, runs_in_use([word]))
+    If a cancel was requested, the job succeeds only before the deadline and if its policy allows that. Else it ends as
+    canceled. With an external ingest, another transaction may store the same run at the same time: the operation is
+    then repeated, and refuses.
 
+    Args:
+        uow: The unit of work, which `operation` passes.
+        lease_ulid: The lease.
+        worker: The caller.
+        ingest_run_id: The run that ingest has received, for job types that have one.
+        exit_code: The exit code of the command.
+        result: The result of the job, a JSON object.
+        artifacts: References to artifacts.
+        runner: The name of the process that executed the job, or None.
+        now: The time of the message; by default the time of the database after the lock.
 
-def runs_in_use(words: Iterable[CompleteMessage]) -> set[str]:
-    """Those of the runs that another job has already."""
-    named = [word.ingest_run_id for word in words if word.ingest_run_id]
-    found = Job.objects.filter(ingest_run_id__in=named).values_list("ingest_run_id", flat=True) if named else ()
-    return {run for run in found if run is not None}
+    Returns:
+        The job. The same message again returns it unchanged.
 
-
-def apply_success(holding: LockedLease, worker: Worker, word: CompleteMessage, in_use: set[str]) -> Job:
-    """End a locked job that `was_told` of nothing yet. Its run joins those that are in use."""
-    job, at = holding.job, holding.at
-    _require_right_result(job, word.ingest_run_id)
-    _implied_ack(holding, worker, word.runner)
-    save_artifacts(job, word.artifacts, at=at)
-    job.exit_code = word.exit_code
-    if job.cancel_requested_at is not None and not _beats_cancel(job, at):
-        return _acknowledge_cancel(holding, worker, word.digest, unused_run=word.ingest_run_id)
-    if word.ingest_run_id in in_use:
-        raise Conflict("Another job has this run.")
-    if word.ingest_run_id:
-        in_use.add(word.ingest_run_id)
-    job.ingest_run_id, job.result = word.ingest_run_id, word.result
-    transitions.transition(
-        job,
-        JobState.SUCCEEDED,
-        kind="job.completed",
-        at=at,
-        actor=actor_of(worker),
-        worker_id=worker.worker_id,
-        ingest_run_id=word.ingest_run_id,
-        exit_code=word.exit_code,
-    )
-    transitions.end_lease(holding.lease, LeaseState.COMPLETED, reason="completed", at=at, digest=word.digest)
-    return transitions.mark_dirty(job, at)
-
-
-def _require_right_result(job: Job, ingest_run_id: str | None) -> None:
-    if job.needs_ingest and ingest_run_id is None:
-        raise Invalid({"ingest_run_id": ["A job of this type succeeds only with the run that ingest acknowledged."]})
-    if ingest_run_id is not None and not job.needs_ingest:
-        raise Invalid({"ingest_run_id": ["A job of this type has no run."]})
-
-
-def _beats_cancel(job: Job, at: datetime) -> bool:
-    in_time = job.cancel_deadline_at is None or at < job.cancel_deadline_at
-    return job.complete_beats_cancel and in_time
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired.
+        Conflict: Another final message ended the lease, or another job has this run.
+        Invalid: The run is missing, or the job type has no run.
+    """
+    message = CompleteMessage(ingest_run_id, exit_code, result, tuple(artifacts), runner)
+    locked, is_repeated = lock_for_final(lease_ulid, worker, message.digest, now)
+    return locked.job if is_repeated else apply_success(uow, locked, worker, message, runs_in_use([message]))
 
 
 @operation
 def fail(
+    uow: UnitOfWork,
     *,
     lease_ulid: str,
     worker: Worker,
@@ -168,39 +146,36 @@ def fail(
     runner: str | None = None,
     now: datetime | None = None,
 ) -> Job:
-    """End the job in failure, perhaps with an automatic retry (`worker_shutdown` only). `result`: what it came to.
+    """End the job as failed, or as canceled if a cancel was requested. Some reasons cause an automatic retry.
 
-    `unsent_run` is the payload of a good execution whose upload failed: it is kept for an operator.
-    The same message again: the same answer. Raises StaleLease, Conflict."""
-    word = FailMessage(reason, message, exit_code, result, unsent_run, tuple(artifacts), runner)
-    holding, told = lock_for_final(lease_ulid, worker, word.digest, now)
-    return holding.job if told else apply_failure(holding, worker, word)
+    Args:
+        uow: The unit of work, which `operation` passes.
+        lease_ulid: The lease.
+        worker: The caller.
+        reason: The failure reason.
+        message: A text for people.
+        exit_code: The exit code of the command, if it ended.
+        result: The result of the job so far, a JSON object.
+        unsent_run: The run of a good execution whose upload failed. It is stored so that an operator can upload it.
+        artifacts: References to artifacts.
+        runner: The name of the process that executed the job, or None.
+        now: The time of the message; by default the time of the database after the lock.
 
+    Returns:
+        The job. The same message again returns it unchanged.
 
-def apply_failure(holding: LockedLease, worker: Worker, word: FailMessage) -> Job:
-    """End a locked job that `was_told` of nothing yet."""
-    job, at = holding.job, holding.at
-    _implied_ack(holding, worker, word.runner)
-    save_artifacts(job, word.artifacts, at=at)
-    job.result = word.result
-    if word.unsent_run is not None:
-        current_unit_of_work().beside.append(UnsentRun(job=job, payload=word.unsent_run, created_at=at))
-    transitions.end_lease(holding.lease, LeaseState.COMPLETED, reason="failed", at=at, digest=word.digest)
-    transitions.fail_or_cancel(
-        job,
-        word.reason,
-        message=word.message,
-        at=at,
-        actor=actor_of(worker),
-        worker_id=worker.worker_id,
-        exit_code=word.exit_code,
-    )
-    save_diagnosis(job, word.artifacts, at=at)
-    return transitions.mark_dirty(job, at)
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired.
+        Conflict: Another final message ended the lease.
+    """
+    content = FailMessage(reason, message, exit_code, result, unsent_run, tuple(artifacts), runner)
+    locked, is_repeated = lock_for_final(lease_ulid, worker, content.digest, now)
+    return locked.job if is_repeated else apply_failure(uow, locked, worker, content)
 
 
 @operation
 def acknowledge_cancel(
+    uow: UnitOfWork,
     *,
     lease_ulid: str,
     worker: Worker,
@@ -209,19 +184,181 @@ def acknowledge_cancel(
     runner: str | None = None,
     now: datetime | None = None,
 ) -> Job:
-    """End a job as canceled, as was asked. Raises StaleLease, Conflict, CancelNotRequested."""
+    """End a job as canceled after its cancel was requested.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        lease_ulid: The lease.
+        worker: The caller.
+        message: A text for people.
+        artifacts: References to artifacts.
+        runner: The name of the process that executed the job, or None.
+        now: The time of the message; by default the time of the database after the lock.
+
+    Returns:
+        The job. The same message again returns it unchanged.
+
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired.
+        Conflict: Another final message ended the lease.
+        CancelNotRequested: No cancel was requested for the job.
+    """
     digest = digest_of("acknowledge_cancel", artifacts)
-    holding, told = lock_for_final(lease_ulid, worker, digest, now)
-    if told:
-        return holding.job
-    if holding.job.cancel_requested_at is None:
-        raise CancelNotRequested("Nobody has asked to cancel this job.")
-    _implied_ack(holding, worker, runner)
-    save_artifacts(holding.job, artifacts, at=holding.at)
-    return _acknowledge_cancel(holding, worker, digest, message=message or None)
+    locked, is_repeated = lock_for_final(lease_ulid, worker, digest, now)
+    if is_repeated:
+        return locked.job
+    if locked.job.cancel_requested_at is None:
+        raise CancelNotRequested("No cancel was requested for this job.")
+    _acknowledge(uow, locked, worker, runner)
+    save_artifacts(uow, locked.job, artifacts, now=locked.at)
+    return _end_as_canceled(uow, locked, worker, digest, message=message or None)
 
 
-def _acknowledge_cancel(holding: LockedLease, worker: Worker, digest: str, **payload: Any) -> Job:
-    transitions.end_lease(holding.lease, LeaseState.CANCELED, reason="canceled", at=holding.at, digest=digest)
-    transitions.cancel_now(holding.job, at=holding.at, actor=actor_of(worker), worker_id=worker.worker_id, **payload)
-    return transitions.mark_dirty(holding.job, holding.at)
+def lock_for_final(lease_ulid: str, worker: Worker, digest: str, now: datetime | None) -> tuple[LockedLease, bool]:
+    """Lock a lease for a final message.
+
+    Returns:
+        The lease, and whether the same message has already ended it.
+
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired.
+        Conflict: Another final message ended the lease.
+    """
+    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
+    return locked, is_duplicate(locked, digest)
+
+
+def is_duplicate(locked: LockedLease, digest: str) -> bool:
+    """Report whether a final message with this digest has already ended the lease.
+
+    Raises:
+        StaleLease: The lease has ended without a final message, or expired.
+        Conflict: Another final message ended the lease.
+    """
+    stored = locked.lease.final_digest
+    if stored is not None:
+        if stored == digest:
+            return True
+        raise Conflict(
+            "Another final message has already ended this lease, with other values.",
+            job_status=locked.job.public_status,
+        )
+    require_valid_lease(locked)
+    return False
+
+
+def runs_in_use(messages: Iterable[CompleteMessage]) -> set[str]:
+    """Return the runs among these that a job already has."""
+    run_ids = [message.ingest_run_id for message in messages if message.ingest_run_id]
+    rows = Job.objects.filter(ingest_run_id__in=run_ids).values_list("ingest_run_id", flat=True) if run_ids else ()
+    return {run_id for run_id in rows if run_id is not None}
+
+
+def apply_success(
+    uow: UnitOfWork, locked: LockedLease, worker: Worker, message: CompleteMessage, used_runs: set[str]
+) -> Job:
+    """Apply a `complete` to a valid lease.
+
+    Args:
+        uow: The unit of work of the operation.
+        locked: The lease.
+        worker: The caller.
+        message: The message. `is_duplicate` has returned False for it.
+        used_runs: Runs of other jobs. The run of this job is added.
+
+    Raises:
+        Conflict: Another job has this run.
+        Invalid: The run is missing, or the job type has no run.
+    """
+    job, now = locked.job, locked.at
+    _require_run_of_type(job, message.ingest_run_id)
+    _acknowledge(uow, locked, worker, message.runner)
+    save_artifacts(uow, job, message.artifacts, now=now)
+    job.exit_code = message.exit_code
+    if job.cancel_requested_at is not None and not _precedes_cancel(job, now):
+        return _end_as_canceled(uow, locked, worker, message.digest, unused_run=message.ingest_run_id)
+    if message.ingest_run_id in used_runs:
+        raise Conflict(f"ingest_run_id: another job has the run {message.ingest_run_id}.")
+    if message.ingest_run_id:
+        used_runs.add(message.ingest_run_id)
+    job.ingest_run_id, job.result = message.ingest_run_id, message.result
+    transitions.transition(
+        uow,
+        job,
+        JobState.SUCCEEDED,
+        kind="job.completed",
+        now=now,
+        actor=actor_of(worker),
+        worker_id=worker.worker_id,
+        ingest_run_id=message.ingest_run_id,
+        exit_code=message.exit_code,
+    )
+    transitions.end_lease(uow, locked.lease, LeaseState.COMPLETED, reason="completed", now=now, digest=message.digest)
+    return transitions.mark_changed(uow, job, now)
+
+
+def apply_failure(uow: UnitOfWork, locked: LockedLease, worker: Worker, message: FailMessage) -> Job:
+    """Apply a `fail` to a valid lease. `is_duplicate` has returned False for the message."""
+    job, now = locked.job, locked.at
+    _acknowledge(uow, locked, worker, message.runner)
+    save_artifacts(uow, job, message.artifacts, now=now)
+    job.result = message.result
+    if message.unsent_run is not None:
+        uow.extra_rows.append(UnsentRun(job=job, payload=message.unsent_run, created_at=now))
+    transitions.end_lease(uow, locked.lease, LeaseState.COMPLETED, reason="failed", now=now, digest=message.digest)
+    transitions.fail_or_cancel(
+        uow,
+        job,
+        message.reason,
+        message=message.message,
+        now=now,
+        actor=actor_of(worker),
+        worker_id=worker.worker_id,
+        exit_code=message.exit_code,
+    )
+    save_diagnosis(uow, job, message.artifacts, now=now)
+    return transitions.mark_changed(uow, job, now)
+
+
+def save_artifacts(uow: UnitOfWork, job: Job, artifacts: Sequence[ArtifactRef], *, now: datetime) -> None:
+    """Store references to artifacts, each address once."""
+    uow.artifacts.extend(
+        Artifact(job=job, type=artifact.type, uri=artifact.uri, created_at=now) for artifact in artifacts
+    )
+
+
+def save_diagnosis(uow: UnitOfWork, job: Job, artifacts: Sequence[ArtifactRef], *, now: datetime) -> None:
+    """Store a diagnosis of a failed command. Other failure reasons need none."""
+    if job.state != JobState.FAILED or job.failure_reason != FailureReason.COMMAND_FAILED:
+        return
+    diagnosis = classify_failure(
+        name=str(job.spec.get("name", "")),
+        exit_code=job.exit_code,
+        said=job.failure_message or "",
+        logs=[artifact.uri for artifact in artifacts if artifact.type == "log"],
+    )
+    uow.diagnoses.append(FailureExplanation(job=job, created_at=now, **asdict(diagnosis)))
+
+
+def _acknowledge(uow: UnitOfWork, locked: LockedLease, worker: Worker, runner: str | None) -> None:
+    """Acknowledge the lease: a final message may be the first message about it."""
+    transitions.acknowledge(uow, locked.job, locked.lease, now=locked.at, actor=actor_of(worker), runner_id=runner)
+
+
+def _require_run_of_type(job: Job, ingest_run_id: str | None) -> None:
+    if job.needs_ingest and ingest_run_id is None:
+        raise Invalid({"ingest_run_id": [f"Required for job type {job.job_type}: the run that ingest received."]})
+    if ingest_run_id is not None and not job.needs_ingest:
+        raise Invalid({"ingest_run_id": [f"Not allowed for job type {job.job_type}, which has no run."]})
+
+
+def _precedes_cancel(job: Job, now: datetime) -> bool:
+    in_time = job.cancel_deadline_at is None or now < job.cancel_deadline_at
+    return job.complete_beats_cancel and in_time
+
+
+def _end_as_canceled(uow: UnitOfWork, locked: LockedLease, worker: Worker, digest: str, **payload: Any) -> Job:
+    now = locked.at
+    transitions.end_lease(uow, locked.lease, LeaseState.CANCELED, reason="canceled", now=now, digest=digest)
+    transitions.cancel_now(uow, locked.job, now=now, actor=actor_of(worker), worker_id=worker.worker_id, **payload)
+    return transitions.mark_changed(uow, locked.job, now)

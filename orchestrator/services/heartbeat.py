@@ -1,6 +1,8 @@
-"""What a worker may say of a job it holds: acknowledge, renew, report, release. How it ends the job is in `finals`.
+"""Messages of a worker about a job that it has leased: acknowledge, heartbeat, report, release.
 
-Each locks the job, reads the lease after the wait, and speaks only while the lease does."""
+Each one locks the job, reads the lease after the wait, and counts only while the lease is valid. The messages that end
+a job are in `finish`.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,7 +14,7 @@ from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.services import transitions
 from orchestrator.services.finish import actor_of, digest_of, lock_for_final
-from orchestrator.services.unit_of_work.operation import operation
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import InvalidTransition
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import RUNNING_STATES, FailureReason, JobState
@@ -20,14 +22,20 @@ from workers.models import Worker
 
 UNEXECUTED = (JobState.LEASED, JobState.STARTING, JobState.CHECKING_OUT)
 MAX_RELEASES = 10
-MAX_EXCLUDED = 3
-# A renewal that would move the expiry by less than this is answered, not written.
-COALESCE = timedelta(seconds=1)
+MAX_EXCLUDED_WORKERS = 3
+# A heartbeat that would move the expiry by less than this is answered and not written.
+MIN_EXTENSION = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
 class HeartbeatUpdate:
-    """What a heartbeat tells; see `renew`."""
+    """The content of a heartbeat.
+
+    Attributes:
+        phase: The phase of the job, or None if it stays.
+        reached: A phase that the job is in at least, for callers that do not report each phase.
+        progress: A JSON object that replaces the stored progress, or None.
+    """
 
     phase: str | None = None
     reached: str | None = None
@@ -36,49 +44,16 @@ class HeartbeatUpdate:
 
 @dataclass(frozen=True)
 class HeartbeatResult:
-    """The answer to a heartbeat."""
+    """The job and the lease after a heartbeat, and the time of the database."""
 
     job: Job
     lease: Lease
     at: datetime
 
 
-def _lock_and_validate(
-    lease_ulid: str, worker: Worker, session: str | None, now: datetime | None, runner: str | None = None
-) -> LockedLease:
-    """Lock, check, and take any word about the job as its acknowledgement."""
-    holding = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
-    validate_and_acknowledge(holding, worker, session, runner)
-    return holding
-
-
-def validate_and_acknowledge(
-    holding: LockedLease, worker: Worker, session: str | None, runner: str | None = None
-) -> None:
-    """The same of a job that is locked already. Raises StaleLease."""
-    require_valid_lease(holding)
-    require_present_session(holding, session)
-    if runner is not None:
-        _require_same_runner(holding, runner)
-    transitions.acknowledge(holding.job, holding.lease, at=holding.at, actor=actor_of(worker), runner_id=runner)
-
-
-def _require_same_runner(holding: LockedLease, runner: str) -> None:
-    """As a session does, where processes have names instead (document 001): of two that were started from one lease,
-    the one that took it up may speak. Its name is in the trail."""
-    taken_up = JobEvent.objects.of(holding.job.job_ulid).filter(event_type="job.started", fence=holding.lease.fence)
-    told = taken_up.values_list("payload_json__runner_id", flat=True).first()
-    if told not in {None, runner}:
-        raise StaleLease("lease_ended")
-
-
-def _save(holding: LockedLease) -> Job:
-    transitions.store_lease(holding.lease)
-    return transitions.mark_dirty(holding.job, holding.at)
-
-
 @operation
 def acknowledge(
+    uow: UnitOfWork,
     *,
     lease_ulid: str,
     worker: Worker,
@@ -86,18 +61,27 @@ def acknowledge(
     runner: str | None = None,
     now: datetime | None = None,
 ) -> Job:
-    """Take the granted lease up; `runner` is what the process that does calls itself. Again: nothing changes.
+    """Acknowledge a granted lease: it becomes active, and the job starts. A repetition changes nothing.
 
-    Raises StaleLease."""
-    return keep_acknowledged(_lock_and_validate(lease_ulid, worker, session, now, runner))
+    Args:
+        uow: The unit of work, which `operation` passes.
+        lease_ulid: The lease.
+        worker: The caller.
+        session: The ULID of the worker's process, or None.
+        runner: The name of the process that executes the job, or None.
+        now: The time of the message; by default the time of the database after the lock.
 
-
-def keep_acknowledged(holding: LockedLease) -> Job:
-    return _save(holding) if holding.lease.acknowledged_at == holding.at else holding.job
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
+    """
+    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
+    is_started = validate_and_acknowledge(uow, locked, worker, session, runner)
+    return save_acknowledged(uow, locked, is_started=is_started)
 
 
 @operation
 def renew(
+    uow: UnitOfWork,
     *,
     lease_ulid: str,
     worker: Worker,
@@ -108,98 +92,211 @@ def renew(
     runner: str | None = None,
     now: datetime | None = None,
 ) -> HeartbeatResult:
-    """Extend the lease by its TTL from now, never shorten it; keep the progress. No event, unless the phase changes.
+    """Extend the lease by its TTL from now, and store phase and progress. A lease never gets shorter.
 
-    `reached`: a phase that it is in at least, for callers who do not count them. Raises StaleLease, IllegalMove (a
-    `phase` that runs backwards)."""
-    return renew_lease(
-        _lock_and_validate(lease_ulid, worker, session, now, runner), worker, HeartbeatUpdate(phase, reached, progress)
-    )
+    An event is recorded only if the phase changes.
 
+    Args:
+        uow: The unit of work, which `operation` passes.
+        lease_ulid: The lease.
+        worker: The caller.
+        phase: The phase of the job, or None if it stays.
+        reached: A phase that the job is in at least, for callers that do not report each phase.
+        progress: A JSON object that replaces the stored progress, or None.
+        session: The ULID of the worker's process, or None.
+        runner: The name of the process that executes the job, or None.
+        now: The time of the heartbeat; by default the time of the database after the lock.
 
-def renew_lease(holding: LockedLease, worker: Worker, beat: HeartbeatUpdate) -> HeartbeatResult:
-    """Renew a lease that has just been heard. Raises IllegalMove."""
-    before, phase = holding.lease.expires_at, beat.phase
-    if beat.reached and RUNNING_STATES.index(JobState(holding.job.state)) < RUNNING_STATES.index(
-        JobState(beat.reached)
-    ):
-        phase = beat.reached
-    transitions.extend_lease(holding.lease, holding.at)
-    if phase:
-        _advance(holding, worker, phase)
-    if beat.progress is not None:
-        holding.job.progress = beat.progress
-    moved = phase or holding.lease.acknowledged_at == holding.at
-    if moved or beat.progress is not None:
-        transitions.mark_dirty(holding.job, holding.at)
-    if moved or holding.lease.expires_at - before >= COALESCE:
-        transitions.store_lease(holding.lease)
-    else:
-        holding.lease.expires_at = before  # what is answered is what is stored
-    return HeartbeatResult(holding.job, holding.lease, holding.at)
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
+        InvalidTransition: The phase lies before the current one.
+    """
+    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
+    is_started = validate_and_acknowledge(uow, locked, worker, session, runner)
+    update = HeartbeatUpdate(phase, reached, progress)
+    return renew_lease(uow, locked, worker, update, is_started=is_started)
 
 
 @operation
 def report(
-    *, lease_ulid: str, worker: Worker, phase: str, session: str | None = None, now: datetime | None = None
+    uow: UnitOfWork,
+    *,
+    lease_ulid: str,
+    worker: Worker,
+    phase: str,
+    session: str | None = None,
+    now: datetime | None = None,
 ) -> Job:
-    """Move forward through the phases; skipping is allowed, the same phase again changes nothing but the expiry.
+    """Move the job forward to a phase, and extend the lease. Phases may be skipped.
 
-    Raises StaleLease, IllegalMove."""
-    holding = _lock_and_validate(lease_ulid, worker, session, now)
-    _advance(holding, worker, phase)
-    transitions.extend_lease(holding.lease, holding.at)
-    return _save(holding)
+    Args:
+        uow: The unit of work, which `operation` passes.
+        lease_ulid: The lease.
+        worker: The caller.
+        phase: The phase of the job. The current phase again only extends the lease.
+        session: The ULID of the worker's process, or None.
+        now: The time of the report; by default the time of the database after the lock.
 
-
-def _advance(holding: LockedLease, worker: Worker, phase: str) -> None:
-    if holding.job.state == phase:
-        return
-    transitions.transition(
-        holding.job, phase, kind="job.progress", at=holding.at, actor=actor_of(worker), worker_id=worker.worker_id
-    )
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
+        InvalidTransition: The phase lies before the current one.
+    """
+    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
+    validate_and_acknowledge(uow, locked, worker, session)
+    _advance(uow, locked, worker, phase)
+    transitions.extend_lease(locked.lease, locked.at)
+    return _save(uow, locked)
 
 
 @operation
 def release(
-    *, lease_ulid: str, worker: Worker, message: str = "", unable: bool = False, now: datetime | None = None
+    uow: UnitOfWork,
+    *,
+    lease_ulid: str,
+    worker: Worker,
+    message: str = "",
+    unable: bool = False,
+    now: datetime | None = None,
 ) -> Job:
-    """Give the job back unexecuted. `unable`: this machine turned out too weak, so it is not offered the job again.
+    """Return a job that has not been executed to its queue. The same message again changes nothing.
 
-    After three such workers, or ten releases, the job fails. Raises StaleLease, Conflict, IllegalMove (it runs)."""
+    The job fails after `MAX_RELEASES` releases, or after `MAX_EXCLUDED_WORKERS` workers were unable to execute it.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        lease_ulid: The lease.
+        worker: The caller.
+        message: A text for people.
+        unable: Whether this machine cannot execute the job. The worker is not offered the job again.
+        now: The time of the message; by default the time of the database after the lock.
+
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired.
+        Conflict: Another final message ended the lease.
+        InvalidTransition: The job executes already.
+    """
     digest = digest_of("release", unable=unable)
-    holding, told = lock_for_final(lease_ulid, worker, digest, now)
-    if not told:
-        _release(holding, worker, digest, message=message, unable=unable)
-    return holding.job
+    locked, is_repeated = lock_for_final(lease_ulid, worker, digest, now)
+    if not is_repeated:
+        _release(uow, locked, worker, digest, message=message, unable=unable)
+    return locked.job
 
 
-def _release(holding: LockedLease, worker: Worker, digest: str, *, message: str, unable: bool) -> None:
-    job, at, actor = holding.job, holding.at, actor_of(worker)
+def validate_and_acknowledge(
+    uow: UnitOfWork, locked: LockedLease, worker: Worker, session: str | None, runner: str | None = None
+) -> bool:
+    """Check that the lease counts. Any valid message about a job acknowledges its lease.
+
+    Returns:
+        Whether this message is the one that acknowledged the lease.
+
+    Raises:
+        StaleLease: The lease has ended or expired, or belongs to another process.
+    """
+    require_valid_lease(locked)
+    require_present_session(locked, session)
+    if runner is not None:
+        _require_same_runner(locked, runner)
+    return transitions.acknowledge(
+        uow, locked.job, locked.lease, now=locked.at, actor=actor_of(worker), runner_id=runner
+    )
+
+
+def _require_same_runner(locked: LockedLease, runner: str) -> None:
+    """Refuse another process than the one that acknowledged the lease.
+
+    Runners of document 001 name their processes instead of sessions. Of two processes that were started with one
+    lease, only the first one counts. Its name is in the event of the start.
+    """
+    started = JobEvent.objects.of(locked.job.job_ulid).filter(event_type="job.started", fence=locked.lease.fence)
+    acknowledged_by = started.values_list("payload_json__runner_id", flat=True).first()
+    if acknowledged_by not in {None, runner}:
+        raise StaleLease("lease_ended")
+
+
+def save_acknowledged(uow: UnitOfWork, locked: LockedLease, *, is_started: bool) -> Job:
+    """Save the job and its lease if this message acknowledged the lease, and return the job."""
+    return _save(uow, locked) if is_started else locked.job
+
+
+def renew_lease(
+    uow: UnitOfWork, locked: LockedLease, worker: Worker, update: HeartbeatUpdate, *, is_started: bool
+) -> HeartbeatResult:
+    """Extend a valid lease and apply the heartbeat.
+
+    Args:
+        uow: The unit of work of the operation.
+        locked: The lease, which `validate_and_acknowledge` accepted.
+        worker: The caller.
+        update: The content of the heartbeat.
+        is_started: Whether this heartbeat acknowledged the lease.
+
+    Raises:
+        InvalidTransition: The phase lies before the current one.
+    """
+    job, lease = locked.job, locked.lease
+    expires_at, phase = lease.expires_at, update.phase
+    if update.reached and _phase_number(job.state) < _phase_number(update.reached):
+        phase = update.reached
+    transitions.extend_lease(lease, locked.at)
+    if phase:
+        _advance(uow, locked, worker, phase)
+    if update.progress is not None:
+        job.progress = update.progress
+    has_advanced = phase or is_started
+    if has_advanced or update.progress is not None:
+        transitions.mark_changed(uow, job, locked.at)
+    if has_advanced or lease.expires_at - expires_at >= MIN_EXTENSION:
+        uow.change(lease)
+    else:
+        lease.expires_at = expires_at  # the response contains the stored value
+    return HeartbeatResult(job, lease, locked.at)
+
+
+def _phase_number(state: str) -> int:
+    return RUNNING_STATES.index(JobState(state))
+
+
+def _advance(uow: UnitOfWork, locked: LockedLease, worker: Worker, phase: str) -> None:
+    if locked.job.state == phase:
+        return
+    transitions.transition(
+        uow,
+        locked.job,
+        phase,
+        kind="job.progress",
+        now=locked.at,
+        actor=actor_of(worker),
+        worker_id=worker.worker_id,
+    )
+
+
+def _save(uow: UnitOfWork, locked: LockedLease) -> Job:
+    uow.change(locked.lease)
+    return transitions.mark_changed(uow, locked.job, locked.at)
+
+
+def _release(uow: UnitOfWork, locked: LockedLease, worker: Worker, digest: str, *, message: str, unable: bool) -> None:
+    job, now, actor = locked.job, locked.at, actor_of(worker)
     if job.state not in UNEXECUTED and job.cancel_requested_at is None:
-        raise InvalidTransition(f"A job that is {job.state} cannot be given back.")
-    transitions.end_lease(
-        holding.lease, LeaseState.RELEASED, reason="unable" if unable else "released", at=at, digest=digest
-    )
-    transitions.record_event(
-        job, "lease.released", at=at, actor=actor, worker_id=worker.worker_id, unable=unable, message=message or None
-    )
+        raise InvalidTransition(f"A job that is {job.state} cannot be released: its execution has begun.")
+    reason = "unable" if unable else "released"
+    transitions.end_lease(uow, locked.lease, LeaseState.RELEASED, reason=reason, now=now, digest=digest)
+    details = {"unable": unable, "message": message or None}
+    transitions.record_event(uow, job, "lease.released", now=now, actor=actor, worker_id=worker.worker_id, **details)
     job.release_count += 1
     if unable:
         job.excluded_workers = [*job.excluded_workers, worker.worker_id]
     if job.cancel_requested_at is not None:
-        transitions.cancel_now(job, at=at, actor=actor, worker_id=worker.worker_id)
-    elif len(job.excluded_workers) >= MAX_EXCLUDED:
-        transitions.fail_or_cancel(job, FailureReason.SANDBOX_UNAVAILABLE, message=message, at=at, actor=actor)
+        transitions.cancel_now(uow, job, now=now, actor=actor, worker_id=worker.worker_id)
+    elif len(job.excluded_workers) >= MAX_EXCLUDED_WORKERS:
+        failure = FailureReason.SANDBOX_UNAVAILABLE
+        transitions.fail_or_cancel(uow, job, failure, message=message, now=now, actor=actor)
     elif job.release_count > MAX_RELEASES:
-        transitions.fail_or_cancel(job, FailureReason.WORKER_ERROR, message="Given back too often.", at=at, actor=actor)
+        failure, text = FailureReason.WORKER_ERROR, f"Workers released the job more than {MAX_RELEASES} times."
+        transitions.fail_or_cancel(uow, job, failure, message=text, now=now, actor=actor)
     else:
         transitions.requeue(
-            job,
-            kind="job.requeued",
-            at=at,
-            actor=actor,
-            worker_id=worker.worker_id,
-            reason="unable" if unable else "released",
+            uow, job, kind="job.requeued", now=now, actor=actor, worker_id=worker.worker_id, reason=reason
         )
-    transitions.mark_dirty(job, at)
+    transitions.mark_changed(uow, job, now)

@@ -1,4 +1,4 @@
-"""Requests that may be repeated: the first one counts, the same again gets its result, another one is a conflict."""
+"""Idempotency keys: the first request counts, a repetition returns its result, another request is a conflict."""
 
 import hashlib
 import json
@@ -12,42 +12,59 @@ from runtime_jobs.models import IdempotencyKey
 
 @dataclass(frozen=True)
 class IdempotentRequest:
-    """A key that a principal sent with a request. `operation` names the verb and its target."""
+    """A request with an idempotency key.
+
+    Attributes:
+        principal: The caller that sent the key.
+        operation: The operation and its target.
+        key: The key.
+        fingerprint: The digest of the request's body; see `fingerprint_of`.
+    """
 
     principal: str
     operation: str
     key: str
     fingerprint: str
 
-    def settle(self, result_id: str, *, at: datetime) -> str:
-        """Inside the verb's transaction: bind the key to this result, or return the result that it is bound to.
+    def bind(self, result_id: str, *, now: datetime) -> str:
+        """Bind the key to this result, or return the result to which it is bound already.
 
-        A second request that comes at the same time waits here for the first one's end. Raises IdempotencyConflict."""
-        IdempotencyKey.objects.bulk_create([self._row(result_id, at)], ignore_conflicts=True)
-        return self._checked(IdempotencyKey.objects.get(**self._name))
+        A second request at the same time waits here until the transaction of the first one ends.
 
-    def known(self) -> str | None:
-        """The result that the key is bound to already. Raises IdempotencyConflict."""
+        Args:
+            result_id: The id of the result, such as a job's id.
+            now: Timestamp of the key.
+
+        Raises:
+            IdempotencyConflict: The key was used with another request.
+        """
+        row = IdempotencyKey(**self._name, fingerprint=self.fingerprint, result_id=result_id, created_at=now)
+        IdempotencyKey.objects.bulk_create([row], ignore_conflicts=True)
+        return self._result_of(IdempotencyKey.objects.get(**self._name))
+
+    def lookup(self) -> str | None:
+        """Return the result to which the key is bound, or None.
+
+        Raises:
+            IdempotencyConflict: The key was used with another request.
+        """
         row = IdempotencyKey.objects.filter(**self._name).first()
-        return None if row is None else self._checked(row)
+        return None if row is None else self._result_of(row)
 
-    def forget(self) -> None:
-        """Unbind the key, because what it stands for does not count any more."""
+    def release(self) -> None:
+        """Unbind the key, because its result does not count any more."""
         IdempotencyKey.objects.filter(**self._name).delete()
 
     @property
     def _name(self) -> dict[str, str]:
         return {"principal": self.principal, "operation": self.operation, "key": self.key}
 
-    def _row(self, result_id: str, at: datetime) -> IdempotencyKey:
-        return IdempotencyKey(**self._name, fingerprint=self.fingerprint, result_id=result_id, created_at=at)
-
-    def _checked(self, row: IdempotencyKey) -> str:
+    def _result_of(self, row: IdempotencyKey) -> str:
         if row.fingerprint != self.fingerprint:
-            raise IdempotencyConflict("This Idempotency-Key was used with another request.")
+            raise IdempotencyConflict("Idempotency-Key: this key was used with another request. Send a new key.")
         return row.result_id
 
 
 def fingerprint_of(body: Any) -> str:
-    """SHA-256 of a parsed JSON body, so that spaces and the order of keys do not count."""
+    """Return the SHA-256 of a parsed JSON body. Spaces and the order of keys do not matter."""
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

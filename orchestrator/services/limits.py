@@ -1,27 +1,31 @@
-"""What holds jobs back: an operator's word, kept in the trail of operators."""
+"""Limits that operators and tenants set: running jobs, start rates, pauses, throttles, and the policy of a pool.
+
+Each change is recorded in the audit log of operators.
+"""
 
 from datetime import datetime
 from typing import Any
 
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
-from leases.models import Limit, LimitKind
+from leases.models import Limit, LimitKind, LimitScope
+from leases.scheduling import limits as stored_limits
 from leases.scheduling.fair_share import disable_fair_share, enable_fair_share
-from leases.scheduling.limits import ALL_TYPES, LimitTarget, remove_limit
-from leases.scheduling.limits import set_limit as put
+from leases.scheduling.limits import ALL_TYPES, LimitTarget
 from leases.scheduling.plan_limits import sync_plan_limits
 from orchestrator.services.idempotency import IdempotentRequest
 from orchestrator.services.operator_actions import record_operator_event
 from orchestrator.services.priority import end_emergencies
-from orchestrator.services.unit_of_work.operation import operation
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import OperatorOnly, VersionConflict
-from runtime_jobs.events import Actor
+from runtime_jobs.errors import Invalid, NotFound, OperatorOnly, VersionConflict
+from runtime_jobs.events import SCHEDULER, Actor
 from workers.models import Pool
 from workers.registry.models import PoolPolicy
 
 
 @operation
 def set_limit(
+    uow: UnitOfWork,
     *,
     org_slug: str,
     job_type: str = ALL_TYPES,
@@ -34,27 +38,48 @@ def set_limit(
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
-    """Let at most `max_active` jobs of the organization and type run at once, or any number for None.
+    """Limit the running jobs of an organization and job type.
 
-    `kind` EMERGENCY: of its jobs that skip the queue, whom no other limit holds. What runs above a lowered limit runs
-    on; nothing new starts until there is room. Raises VersionConflict, OperatorOnly."""
+    Running jobs above a lowered limit continue. No job starts until there is room.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        org_slug: The organization.
+        job_type: The job type, or all types.
+        max_active: The maximum number of running jobs, or None to remove the limit.
+        actor: The client or operator.
+        reason: Recorded in the audit log.
+        kind: `EMERGENCY` limits the jobs that skip the queue. No other limit applies to them.
+        if_version: The version that the limit must have, 0 for no limit, or None for any.
+        idempotency: The idempotency key of a request that creates a limit.
+        source_address: The caller's IP address.
+        now: The time of the change; by default the time of the database.
+
+    Returns:
+        The limit, or None if it was removed.
+
+    Raises:
+        VersionConflict: The limit has another version.
+        OperatorOnly: An operator has set the limit, and the actor is a client.
+    """
     terms = None if max_active is None else {"max_active": max_active, "note": reason}
-    subject = LimitTarget.of_organization(org_slug, job_type)
     return apply_limit_change(
+        uow,
         kind,
-        subject,
+        LimitTarget.of_organization(org_slug, job_type),
         terms,
         actor=actor,
         reason=reason,
         if_version=if_version,
         idempotency=idempotency,
-        source=source_address,
+        source_address=source_address,
         now=now,
     )
 
 
 @operation
 def set_rate(
+    uow: UnitOfWork,
     *,
     org_slug: str,
     job_type: str = ALL_TYPES,
@@ -67,25 +92,186 @@ def set_rate(
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
-    """Let `per_hour` jobs of the organization and type start in an hour, at most `burst` of them at once; None: any
-    number. Those above it wait. Raises VersionConflict, OperatorOnly."""
+    """Limit the rate at which jobs of an organization and job type start. Jobs above the rate wait.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        org_slug: The organization.
+        job_type: The job type, or all types.
+        per_hour: Starts in an hour, or None to remove the limit.
+        burst: The maximum number of starts at once.
+        actor: The client or operator.
+        reason: Recorded in the audit log.
+        if_version: The version that the limit must have, 0 for no limit, or None for any.
+        idempotency: The idempotency key of a request that creates a limit.
+        source_address: The caller's IP address.
+        now: The time of the change; by default the time of the database.
+
+    Returns:
+        The limit, or None if it was removed.
+
+    Raises:
+        VersionConflict: The limit has another version.
+        OperatorOnly: An operator has set the limit, and the actor is a client.
+    """
     terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "note": reason}
-    subject = LimitTarget.of_organization(org_slug, job_type)
     return apply_limit_change(
+        uow,
         LimitKind.RATE,
-        subject,
+        LimitTarget.of_organization(org_slug, job_type),
         terms,
         actor=actor,
         reason=reason,
         if_version=if_version,
         idempotency=idempotency,
-        source=source_address,
+        source_address=source_address,
         now=now,
     )
 
 
 @operation
+def pause(
+    uow: UnitOfWork,
+    *,
+    subject: LimitTarget,
+    actor: Actor,
+    reason: str,
+    until: datetime | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    """Stop starting jobs of a pool, project, job type or organization. Running jobs continue.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        subject: The target of the pause.
+        actor: The client or operator.
+        reason: Recorded in the audit log.
+        until: The end of the pause, or None for a pause until `resume`.
+        source_address: The caller's IP address.
+        now: The time of the change; by default the time of the database.
+
+    Raises:
+        Invalid: `until` is not in the future.
+        OperatorOnly: An operator has paused the target, and the actor is a client.
+    """
+    _require_future(until, now)
+    terms = {"max_active": 0, "until": until, "note": reason}
+    return apply_limit_change(
+        uow, LimitKind.PAUSE, subject, terms, actor=actor, reason=reason, source_address=source_address, now=now
+    )
+
+
+@operation
+def resume(
+    uow: UnitOfWork,
+    *,
+    subject: LimitTarget,
+    actor: Actor,
+    reason: str,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> None:
+    """End a pause.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        subject: The target of the pause.
+        actor: The client or operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the change; by default the time of the database.
+
+    Raises:
+        NotFound: The target is not paused.
+        OperatorOnly: An operator has paused the target, and the actor is a client.
+    """
+    if subject.limit(LimitKind.PAUSE) is None:
+        raise NotFound(f"{subject} is not paused.")
+    apply_limit_change(
+        uow, LimitKind.PAUSE, subject, None, actor=actor, reason=reason, source_address=source_address, now=now
+    )
+
+
+@operation
+def throttle(
+    uow: UnitOfWork,
+    *,
+    subject: LimitTarget,
+    per_hour: int | None,
+    actor: Actor,
+    reason: str,
+    burst: int = 1,
+    until: datetime | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    """Limit for some time the rate at which jobs of a target start. Its other limits stay.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        subject: The target of the throttle.
+        per_hour: Starts in an hour, or None to end the throttle.
+        actor: The client or operator.
+        reason: Recorded in the audit log.
+        burst: The maximum number of starts at once.
+        until: The end of the throttle, or None.
+        source_address: The caller's IP address.
+        now: The time of the change; by default the time of the database.
+
+    Returns:
+        The limit, or None if it was removed.
+
+    Raises:
+        Invalid: `until` is not in the future.
+        NotFound: The target is not throttled, and `per_hour` is None.
+        OperatorOnly: An operator has throttled the target, and the actor is a client.
+    """
+    _require_future(until, now)
+    if per_hour is None and subject.limit(LimitKind.THROTTLE) is None:
+        raise NotFound(f"{subject} is not throttled.")
+    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": reason}
+    return apply_limit_change(
+        uow, LimitKind.THROTTLE, subject, terms, actor=actor, reason=reason, source_address=source_address, now=now
+    )
+
+
+@operation
+def remove_expired(uow: UnitOfWork, *, limit_id: int, now: datetime | None = None) -> Limit | None:
+    """Remove a pause or a throttle whose time has passed.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        limit_id: The key of the limit.
+        now: The time of the check; by default the time of the database.
+
+    Returns:
+        The limit, or None if it has not expired.
+    """
+    limit = Limit.objects.filter(pk=limit_id).first()
+    if limit is None:
+        return None
+    advisory_xact_lock(QUEUES_OF_ORGANIZATION, limit.org_slug)
+    # Read again after the lock: an operator may have changed the end meanwhile.
+    limit = Limit.objects.filter(pk=limit_id, until__lte=now or database_now()).first()
+    if limit is None:
+        return None
+    apply_limit_change(
+        uow,
+        LimitKind(limit.kind),
+        LimitTarget(LimitScope(limit.scope), limit.org_slug, limit.key),
+        None,
+        actor=SCHEDULER,
+        reason="The limit has expired.",
+        source_address=None,
+        now=now,
+    )
+    return limit
+
+
+@operation
 def set_pool_policy(
+    _: UnitOfWork,
     *,
     pool: str,
     policy: PoolPolicy,
@@ -94,11 +280,23 @@ def set_pool_policy(
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> None:
-    """Serve the jobs of one priority strictly by age (`fifo`), or the organizations by turns (`fair`)."""
+    """Set the order in which a pool serves jobs of one priority.
+
+    Args:
+        pool: The slug of the pool.
+        policy: `fifo` serves the oldest job first, `fair` shares the pool between organizations by weight.
+        actor: The operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the change; by default the time of the database.
+    """
     row = Pool.objects.select_for_update(no_key=True).get(slug=pool)
     before, row.policy = row.policy, policy
     row.save(update_fields=["policy"])
-    (enable_fair_share if policy == PoolPolicy.FAIR else disable_fair_share)(pool)
+    if policy == PoolPolicy.FAIR:
+        enable_fair_share(pool)
+    else:
+        disable_fair_share(pool)
     record_operator_event(
         "pool.policy",
         target=f"pool:{pool}",
@@ -112,71 +310,98 @@ def set_pool_policy(
 
 
 @operation
-def sync_plan(*, org_slug: str, now: datetime | None = None) -> str:  # noqa: ARG001 as every verb of the clock
-    """Bring what holds an organization in line with its plan."""
+def sync_plan(_: UnitOfWork, *, org_slug: str, now: datetime | None = None) -> str:  # noqa: ARG001 the scheduler passes it
+    """Set the limits of an organization to those of its plan, and return its slug."""
     sync_plan_limits(org_slug)
     return org_slug
 
 
 @operation
-def keep_shares(*, pool: str) -> None:
-    """Give each organization with a queue in a pool that shares its share of it."""
+def keep_shares(_: UnitOfWork, *, pool: str) -> None:
+    """Give each organization with a queue in a `fair` pool its share of the pool."""
     row = Pool.objects.select_for_update(no_key=True).filter(slug=pool, policy=PoolPolicy.FAIR).first()
     if row is not None:
         enable_fair_share(pool)
 
 
 def apply_limit_change(
+    uow: UnitOfWork,
     kind: LimitKind,
     subject: LimitTarget,
     terms: dict[str, Any] | None,
     *,
     actor: Actor,
     reason: str,
-    source: str | None,
+    source_address: str | None,
     if_version: int | None = None,
     idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
-    """Put a limit on these terms, or lift it for None, and keep who did it: part of the verbs here and in `pausing`."""
-    advisory_xact_lock(
-        QUEUES_OF_ORGANIZATION, subject.org_slug
-    )  # of two changes at once the later one sees the earlier
+    """Set or remove a limit, and record the change in the audit log.
+
+    Args:
+        uow: The unit of work of the operation.
+        kind: The kind of the limit.
+        subject: The target of the limit.
+        terms: The fields of the limit, or None to remove it.
+        actor: The client, operator or scheduler.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        if_version: The version that the limit must have, 0 for no limit, or None for any.
+        idempotency: The idempotency key of a request that creates a limit.
+        now: The time of the change; by default the time of the database.
+
+    Returns:
+        The limit, or None if it was removed.
+
+    Raises:
+        VersionConflict: The limit has another version.
+        OperatorOnly: The actor is a client, and the limit is an operator's or of kind `EMERGENCY`.
+    """
+    # Of two changes at once, the later one sees the earlier one.
+    advisory_xact_lock(QUEUES_OF_ORGANIZATION, subject.org_slug)
     before = subject.limit(kind)
-    _require_may(kind, before, actor)
-    if if_version is not None and if_version != (before.version if before else 0):
-        raise VersionConflict("It was changed meanwhile.", version=before.version if before else 0)
+    _require_allowed(kind, before, actor)
+    version = before.version if before else 0
+    if if_version is not None and if_version != version:
+        message = f"The limit has version {version}, not {if_version}. Read it again."
+        raise VersionConflict(message, version=version)
     limit = None
     if terms is None:
-        remove_limit(kind, subject)
+        stored_limits.remove_limit(kind, subject)
         if kind == LimitKind.EMERGENCY and subject.key == ALL_TYPES:
-            end_emergencies(subject.org_slug, at=now or database_now())  # no other limit holds them
+            end_emergencies(uow, subject.org_slug, now=now or database_now())  # no other limit applies to them
     else:
-        limit = put(kind, subject, at=now, actor=str(actor), **terms)
+        limit = stored_limits.set_limit(kind, subject, at=now, actor=str(actor), **terms)
         if idempotency:
-            idempotency.settle(str(limit.pk), at=now or database_now())
+            idempotency.bind(str(limit.pk), now=now or database_now())
     record_operator_event(
         "limit.lifted" if limit is None else "limit.set",
         target=str(subject),
         actor=actor,
-        before=_terms(before),
-        after=_terms(limit),
+        before=_describe(before),
+        after=_describe(limit),
         reason=reason,
-        source_address=source,
+        source_address=source_address,
         now=now,
     )
     return limit
 
 
-def _require_may(kind: LimitKind, before: Limit | None, actor: Actor) -> None:
-    """Not before the guard: an operator may be setting it at this moment."""
+def _require_allowed(kind: LimitKind, before: Limit | None, actor: Actor) -> None:
+    """Refuse a client's change of an operator's limit. The caller holds the lock: an operator may be setting it."""
     if actor.kind == "client" and (kind == LimitKind.EMERGENCY or (before and before.is_an_operators)):
-        raise OperatorOnly("Operators set this. Ask one.")
+        raise OperatorOnly("This limit was set by an operator. Only an operator can change it.")
 
 
-def _terms(limit: Limit | None) -> dict[str, Any]:
+def _describe(limit: Limit | None) -> dict[str, Any]:
     if limit is None:
         return {}
-    told = {name: getattr(limit, name) for name in ("kind", "max_active", "per_hour", "burst")}
-    told["until"] = limit.until.isoformat() if limit.until else None
-    return {name: value for name, value in told.items() if value is not None}
+    terms = {name: getattr(limit, name) for name in ("kind", "max_active", "per_hour", "burst")}
+    terms["until"] = limit.until.isoformat() if limit.until else None
+    return {name: value for name, value in terms.items() if value is not None}
+
+
+def _require_future(until: datetime | None, now: datetime | None) -> None:
+    if until is not None and until <= (now or database_now()):
+        raise Invalid({"until": ["`until` must be in the future."]})

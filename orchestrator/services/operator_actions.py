@@ -1,4 +1,4 @@
-"""What only operators may do: take a lease away, and change the state of a worker."""
+"""Operations of operators on leases and workers, and the audit log of operators."""
 
 from datetime import datetime
 from typing import Any
@@ -7,7 +7,7 @@ from leases.fencing import lock_current_lease
 from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.services.expiry import end_lease_externally
-from orchestrator.services.unit_of_work.operation import operation
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
 from runtime_jobs.events import Actor
@@ -20,15 +20,25 @@ from workers.registry.tokens import WORKER_PREFIX, digest_of, new_token
 
 
 @operation
-def revoke(*, job_ulid: str, actor: Actor, reason: str, now: datetime | None = None) -> Job | None:
-    """Take the job's lease away: what runs fails as `worker_lost`, what was not taken up waits again.
+def revoke(uow: UnitOfWork, *, job_ulid: str, actor: Actor, reason: str, now: datetime | None = None) -> Job | None:
+    """Revoke the lease of a job. A running job fails as `worker_lost`, an unacknowledged one is queued again.
 
-    None where the job has no open lease (any more)."""
-    holding = lock_current_lease(job_ulid=job_ulid, now=now)
-    if holding is None:
+    Args:
+        uow: The unit of work, which `operation` passes.
+        job_ulid: The job.
+        actor: The operator.
+        reason: A text for people.
+        now: The time of the revocation; by default the time of the database after the lock.
+
+    Returns:
+        The job, or None if it has no open lease.
+    """
+    locked = lock_current_lease(job_ulid=job_ulid, now=now)
+    if locked is None:
         return None
     return end_lease_externally(
-        holding,
+        uow,
+        locked,
         actor=actor,
         active_ends=LeaseState.REVOKED,
         reason=FailureReason.WORKER_LOST,
@@ -36,8 +46,24 @@ def revoke(*, job_ulid: str, actor: Actor, reason: str, now: datetime | None = N
     )
 
 
+def revoke_leases_of(*, worker_id: str, actor: Actor, reason: str) -> int:
+    """Revoke all leases of a worker, each in a transaction of its own.
+
+    Args:
+        worker_id: The worker.
+        actor: The operator.
+        reason: A text for people.
+
+    Returns:
+        The number of leases.
+    """
+    leased = Lease.objects.open().filter(worker_id=worker_id).values_list("job__job_ulid", flat=True)
+    return sum(revoke(job_ulid=job_ulid, actor=actor, reason=reason) is not None for job_ulid in list(leased))
+
+
 @operation
 def set_worker_state(
+    _: UnitOfWork,
     *,
     worker_id: str,
     state: WorkerState,
@@ -47,10 +73,23 @@ def set_worker_state(
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> Worker:
-    """Activate, drain, put into maintenance or revoke a worker. The same state again only changes the note.
+    """Activate, drain, put into maintenance or revoke a worker.
 
-    Raises NotFound, also for a revoked worker: that is for good. Call `revoke_leases_of` after a revocation."""
-    worker = _locked(worker_id)
+    A revocation is final and does not end leases: call `revoke_leases_of` after it.
+
+    Args:
+        worker_id: The worker.
+        state: The new state. The same state again only changes the note.
+        actor: The operator.
+        note: A text for people, stored with the worker.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the audit event; by default the time of the database.
+
+    Raises:
+        NotFound: The worker does not exist or was revoked.
+    """
+    worker = _lock_worker(worker_id)
     before = {"state": worker.state, "note": worker.note}
     worker.state, worker.note = state, note
     worker.save(update_fields=["state", "note"])
@@ -67,18 +106,29 @@ def set_worker_state(
     return worker
 
 
-def revoke_leases_of(*, worker_id: str, actor: Actor, reason: str) -> int:
-    """Revoke whatever the worker holds, one job a transaction. Returns how many there were."""
-    held = Lease.objects.open().filter(worker_id=worker_id).values_list("job__job_ulid", flat=True)
-    return sum(revoke(job_ulid=job_ulid, actor=actor, reason=reason) is not None for job_ulid in list(held))
-
-
 @operation
 def rotate_worker_token(
-    *, worker_id: str, actor: Actor, reason: str = "", source_address: str | None = None, now: datetime | None = None
+    _: UnitOfWork,
+    *,
+    worker_id: str,
+    actor: Actor,
+    reason: str = "",
+    source_address: str | None = None,
+    now: datetime | None = None,
 ) -> str:
-    """Give the worker a new token and return it, once; the old one counts no more. Raises NotFound."""
-    worker, token = _locked(worker_id), new_token(WORKER_PREFIX)
+    """Give a worker a new token and return it. The old token becomes invalid.
+
+    Args:
+        worker_id: The worker.
+        actor: The operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the audit event; by default the time of the database.
+
+    Raises:
+        NotFound: The worker does not exist or was revoked.
+    """
+    worker, token = _lock_worker(worker_id), new_token(WORKER_PREFIX)
     worker.digest = digest_of(token)
     worker.save(update_fields=["digest"])
     record_operator_event(
@@ -87,10 +137,10 @@ def rotate_worker_token(
     return token
 
 
-def _locked(worker_id: str) -> Worker:
+def _lock_worker(worker_id: str) -> Worker:
     worker = Worker.objects.locked().filter(worker_id=worker_id).exclude(state=WorkerState.REVOKED).first()
     if worker is None:
-        raise NotFound("There is no such worker, or it was revoked.")
+        raise NotFound("The worker does not exist or was revoked.")
     return worker
 
 
@@ -105,7 +155,18 @@ def record_operator_event(
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> OperatorEvent:
-    """Write down what a person did that concerns no single job, in the transaction that does it."""
+    """Record an action that does not concern a single job, in the transaction of the action.
+
+    Args:
+        action: The type of the event, such as `worker.state`.
+        target: The resource that was changed.
+        actor: The person or program.
+        before: The changed fields before, as JSON values.
+        after: The changed fields after, as JSON values.
+        reason: The reason that the actor gave.
+        source_address: The caller's IP address.
+        now: Timestamp of the event; by default the time of the database.
+    """
     return OperatorEvent.objects.create(
         event_ulid=new_event_id(),
         action=action,

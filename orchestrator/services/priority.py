@@ -1,10 +1,10 @@
-"""A waiting job's priority changes: an operator lifts it, or its organization has got a better plan."""
+"""Changes the priority of waiting jobs: by an operator, by another plan, or because an emergency limit was removed."""
 
 from datetime import datetime
 
 from orchestrator.services import transitions
-from orchestrator.services.admission import has_emergency_lane, plan_priority
-from orchestrator.services.unit_of_work.operation import lane_updates, operation
+from orchestrator.services.admission import has_emergency_limit, plan_priority
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.events import SYSTEM, Actor
 from runtime_jobs.models import Job, Organization
@@ -13,62 +13,102 @@ from runtime_jobs.states import WAITING_STATES, JobState
 
 
 @operation
-def prioritize(*, job_ulid: str, priority: int, actor: Actor, reason: str, now: datetime | None = None) -> Job | None:
-    """Let a waiting job wait with another priority, at the place that its age gives it there. None: it waits no more.
+def prioritize(
+    uow: UnitOfWork, *, job_ulid: str, priority: int, actor: Actor, reason: str, now: datetime | None = None
+) -> Job | None:
+    """Change the priority of a waiting job. Its age determines its place among jobs of the new priority.
 
-    Raises NotFound, and PriorityForbidden for the emergency lane of an organization that has none."""
-    may_skip = priority < EMERGENCY or _has_emergency_lane(job_ulid)
-    job, at = transitions.lock_job(job_ulid, now=now)
+    Args:
+        uow: The unit of work, which `operation` passes.
+        job_ulid: The job.
+        priority: The new priority; see `runtime_jobs.priorities`.
+        actor: The operator.
+        reason: Recorded in the event.
+        now: The time of the change; by default the time of the database.
+
+    Returns:
+        The job, or None if it does not wait or already has this priority.
+
+    Raises:
+        NotFound: The job does not exist.
+        PriorityForbidden: The priority is `emergency`, and the organization has no emergency limit.
+    """
+    allowed = priority < EMERGENCY or _may_be_emergency(job_ulid)
+    job, now = transitions.lock_job(job_ulid, now=now)
     if job.state not in WAITING_STATES or job.priority == priority:
         return None
-    if not may_skip:
-        raise PriorityForbidden("The organization has no emergency lane: set its limit first.")
-    return _with_priority(job, priority, at=at, actor=actor, reason=reason)
+    if not allowed:
+        raise PriorityForbidden(f"priority: set an emergency limit for the organization {job.org_slug} first.")
+    return _change_priority(uow, job, priority, now=now, actor=actor, reason=reason)
 
 
-def _has_emergency_lane(job_ulid: str) -> bool:
-    """Ask before the job is locked: who removes the limit holds the organization's lock and then waits for the job."""
+def _may_be_emergency(job_ulid: str) -> bool:
+    """Read the emergency limit before the job is locked.
+
+    Whoever removes the limit holds the organization's advisory lock and then waits for the job.
+    """
     org_slug = Job.objects.filter(job_ulid=job_ulid).values_list("org_slug", flat=True).first()
-    return org_slug is not None and has_emergency_lane(org_slug)
+    return org_slug is not None and has_emergency_limit(org_slug)
 
 
-def _with_priority(job: Job, priority: int, *, at: datetime, actor: Actor, reason: str) -> Job:
-    transitions.change_priority(job, priority, at=at, actor=actor, reason=reason)
+def _change_priority(uow: UnitOfWork, job: Job, priority: int, *, now: datetime, actor: Actor, reason: str) -> Job:
+    transitions.change_priority(uow, job, priority, now=now, actor=actor, reason=reason)
     if job.lane_id is not None:
         if job.state == JobState.QUEUED:
-            lane_updates().entered.append((job.pk, job.lane_id, job.created_at))
+            uow.lane_updates.entered.append((job.pk, job.lane_id, job.created_at))
         else:
-            lane_updates().kept.append(job.lane_id)
-    return transitions.mark_dirty(job, at)
+            uow.lane_updates.kept.append(job.lane_id)
+    return transitions.mark_changed(uow, job, now)
 
 
-def end_emergencies(org_slug: str, *, at: datetime) -> int:
-    """Give the organization's waiting emergency jobs the priority of its plan; part of removing their limit.
+def end_emergencies(uow: UnitOfWork, org_slug: str, *, now: datetime) -> int:
+    """Give waiting emergency jobs the priority of the plan, because the emergency limit is removed.
 
-    The caller holds the organization's lock, so that no emergency job comes in meanwhile. Returns how many there were.
+    Args:
+        uow: The unit of work of the operation.
+        org_slug: The organization. The caller holds its advisory lock, so that no emergency job is submitted meanwhile.
+        now: Timestamp of the change.
+
+    Returns:
+        The number of jobs.
     """
-    skipping = Job.objects.filter(org_slug=org_slug, priority__gte=EMERGENCY, state__in=WAITING_STATES)
-    jobs = list(skipping.locked().order_by("pk"))
+    emergencies = Job.objects.filter(org_slug=org_slug, priority__gte=EMERGENCY, state__in=WAITING_STATES)
+    jobs = list(emergencies.locked().order_by("pk"))
     priority = plan_priority(org_slug) if jobs else 0
     for job in jobs:
-        _with_priority(job, priority, at=at, actor=SYSTEM, reason=transitions.LIMIT_IS_GONE)
+        _change_priority(uow, job, priority, now=now, actor=SYSTEM, reason=transitions.EMERGENCY_LIMIT_REMOVED)
     return len(jobs)
 
 
 def raise_queued_priority(organization: Organization, *, limit: int = 100) -> bool:
-    """Bring `most` of the jobs that wait up to a plan that has become better, one transaction each: those that have the
-    priority of the plan as it was. A worse plan changes nothing for them. Returns whether all is done."""
-    before, now = organization.followed_priority or 0, organization.plan.priority
-    lifted = _waiting(organization.slug, before, limit) if now > before else []
-    for job_ulid in lifted:
-        prioritize(job_ulid=job_ulid, priority=now, actor=SYSTEM, reason=f"The plan is {organization.plan} now.")
-    if len(lifted) == limit:
+    """Raise the priority of waiting jobs after the organization got a plan with a higher one.
+
+    Jobs with the priority of the former plan are changed, each in a transaction of its own. A plan with a lower
+    priority does not change waiting jobs.
+
+    Args:
+        organization: The organization, with its plan.
+        limit: The maximum number of jobs to change in this call.
+
+    Returns:
+        Whether all jobs are done.
+    """
+    former, current = organization.followed_priority or 0, organization.plan.priority
+    job_ulids = _find_waiting(organization.slug, former, limit) if current > former else []
+    for job_ulid in job_ulids:
+        prioritize(
+            job_ulid=job_ulid,
+            priority=current,
+            actor=SYSTEM,
+            reason=f"The organization has the plan {organization.plan}.",
+        )
+    if len(job_ulids) == limit:
         return False
-    Organization.objects.filter(pk=organization.pk, followed_priority=before).update(followed_priority=now)
+    Organization.objects.filter(pk=organization.pk, followed_priority=former).update(followed_priority=current)
     return True
 
 
-def _waiting(org_slug: str, priority: int, limit: int) -> list[str]:
-    """State by state: each has an index of its own, both together have none."""
+def _find_waiting(org_slug: str, priority: int, limit: int) -> list[str]:
+    """Return waiting jobs, state by state: each state has an index of its own, and both together have none."""
     jobs = Job.objects.filter(org_slug=org_slug, priority=priority).order_by("pk").values_list("job_ulid", flat=True)
     return [job_ulid for state in WAITING_STATES for job_ulid in jobs.filter(state=state)[:limit]][:limit]

@@ -1,28 +1,37 @@
-"""What clients and operators may do to a job: submit, retry. To cancel one is in `cancelling`."""
+"""Submits one job. `bulk_submit` and `batches` submit several with the same steps."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from orchestrator.services import dependencies, transitions
-from orchestrator.services.admission import AdmissionContext, admit, load_context, readmit
+from orchestrator.services.admission import AdmissionContext, admit, load_context
 from orchestrator.services.concurrency import ConcurrencyGroup, apply_conflict_policy, cancel_new
 from orchestrator.services.dependencies import DependencySnapshot, DependencyStatus
 from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.outcome import OperationResult
-from orchestrator.services.unit_of_work.operation import operation
-from runtime_jobs.errors import AlreadyFinal, AlreadyRetried, NotFinal
+from orchestrator.services.transitions import OperationResult
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
-from runtime_jobs.models.jobs import RetryKind
 from runtime_jobs.policy import JobPolicy
 from runtime_jobs.specs import JobSpec
-from runtime_jobs.states import JobState
 
 
 @dataclass(frozen=True)
 class Submission:
-    """Whose job it is, what it shall do, who asked for it and from where. `pool` None: its project's; `priority` None:
-    its plan's. `depends_on`: ids of the jobs that have to succeed first. Of the jobs of one `group` one runs at a time.
+    """A request for one job.
+
+    Attributes:
+        org_slug: The organization of the job.
+        project_slug: The project of the job.
+        spec: The specification: what to execute.
+        trigger_kind: The kind of the cause, such as `push`.
+        trigger_actor: The name of the person or program that caused the request.
+        correlation_id: An id of the caller that links requests.
+        source_address: The client's IP address.
+        pool: The requested pool, or None for that of the project.
+        depends_on: Ids of jobs that must succeed first.
+        priority: The requested priority, or None for that of the plan.
+        group: The concurrency group of the job: one of its jobs runs at a time.
     """
 
     org_slug: str
@@ -38,12 +47,14 @@ class Submission:
     group: ConcurrencyGroup | None = None
 
     @property
-    def home(self) -> tuple[str, str]:
+    def project_key(self) -> tuple[str, str]:
+        """The slugs of organization and project."""
         return self.org_slug, self.project_slug
 
 
 @operation
 def submit(
+    uow: UnitOfWork,
     submission: Submission,
     *,
     policy: JobPolicy,
@@ -52,52 +63,33 @@ def submit(
     idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> OperationResult:
-    """Queue a new job. With `once`, the same request again returns the first job.
+    """Queue a new job.
 
-    Raises what `place` raises, and IdempotencyConflict."""
-    known = load_context([submission.home], default_pool=default_pool)
-    at = now or known.at
+    Args:
+        uow: The unit of work, which `operation` passes.
+        submission: The request.
+        policy: The policy of the job type: retries, time to live of the lease, and more.
+        default_pool: The slug of the pool of projects that name none.
+        actor: The client.
+        idempotency: The idempotency key. The same request again returns the first job.
+        now: The time of the submit; by default the time of the database.
+
+    Raises:
+        LifecycleError: Any error of `admit_job`.
+        IdempotencyConflict: The key was used with another request.
+    """
+    context = load_context(uow, [submission.project_key], default_pool=default_pool)
+    now = now or context.now
     job = new_job(submission, policy)
-    if idempotency and (first := idempotency.settle(job.job_ulid, at=at)) != job.job_ulid:
+    if idempotency and (first := idempotency.bind(job.job_ulid, now=now)) != job.job_ulid:
         return OperationResult(Job.objects.get(job_ulid=first), replayed=True)
-    outlook = dependencies.lock_dependencies(submission.depends_on, org_slugs=[submission.org_slug])
-    standing = admit_job(job, submission, known, outlook)
-    return OperationResult(enqueue_job(job, submission, standing, at=at, actor=actor))
-
-
-def admit_job(
-    job: Job, submission: Submission, known: AdmissionContext, outlook: DependencySnapshot, *, limited: bool = True
-) -> DependencyStatus:
-    """Say where a new job goes, and how what it depends on stands. Unless `limited`, its organization's submit quota
-    counts the job and does not refuse it.
-
-    Raises what `admit` does, InvalidDependency, QueueFull and SubmitRateExceeded."""
-    found = admit(
-        org_slug=submission.org_slug,
-        project_slug=submission.project_slug,
-        spec=submission.spec,
-        known=known,
-        pool=submission.pool,
-        priority=submission.priority,
-    )
-    job.priority, job.pool, job.least_isolation = found.priority, found.pool, found.least_isolation
-    job.limited_by_address = found.limited_by_address
-    standing = outlook.standing_for(submission.depends_on, org_slug=job.org_slug)
-    if limited:  # last: a job that is refused for another reason takes no room
-        known.take_room(job.org_slug)
-    return standing
-
-
-def enqueue_job(job: Job, submission: Submission, standing: DependencyStatus, *, at: datetime, actor: Actor) -> Job:
-    """Let a new job in that has its place, inside the verb that made it."""
-    group = submission.group
-    dropped = group is not None and apply_conflict_policy(job, group, at=at, actor=actor)
-    told = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
-    transitions.enqueue(job, at=at, actor=actor, standing=standing, **told)
-    return cancel_new(job, at=at, actor=actor) if dropped else transitions.mark_dirty(job, at)
+    snapshot = dependencies.lock_dependencies(submission.depends_on, org_slugs=[submission.org_slug])
+    status = admit_job(uow, job, submission, context, snapshot)
+    return OperationResult(enqueue_job(uow, job, submission, status, now=now, actor=actor))
 
 
 def new_job(submission: Submission, policy: JobPolicy) -> Job:
+    """Return a new job with the fields of the request and of its policy, not yet admitted."""
     job = Job(
         org_slug=submission.org_slug,
         project_slug=submission.project_slug,
@@ -113,48 +105,58 @@ def new_job(submission: Submission, policy: JobPolicy) -> Job:
     return job
 
 
-@operation
-def retry(
+def admit_job(
+    uow: UnitOfWork,
+    job: Job,
+    submission: Submission,
+    context: AdmissionContext,
+    snapshot: DependencySnapshot,
     *,
-    job_ulid: str,
-    actor: Actor,
-    reason: str,
-    idempotency: IdempotentRequest | None = None,
-    now: datetime | None = None,
-) -> OperationResult:
-    """Queue a new attempt of a job that failed or was canceled, with the whole count of automatic retries again.
+    limited: bool = True,
+) -> DependencyStatus:
+    """Check whether a new job is allowed, and set its scheduling fields.
 
-    A client's retry counts as a submit; an operator's is not refused by its quota.
+    Args:
+        uow: The unit of work of the operation.
+        job: The new job.
+        submission: The request.
+        context: The tenants and pools that were read for this call.
+        snapshot: The dependencies that were locked for this call.
+        limited: Whether the organization's submit quota may refuse the job. It is counted in any case.
+
+    Returns:
+        The status of the job's dependencies.
 
     Raises:
-        NotFound, NotFinal, AlreadyRetried: The job's state does not allow it.
-        AlreadyFinal: It succeeded: a success is not retried.
-        LifecycleError: What `admit` raises: the new attempt passes the same rules as a new job.
-        QueueFull, SubmitRateExceeded: The organization's submit quota is used up.
+        LifecycleError: Any error of `admit`.
+        InvalidDependency: A dependency is not a job of the organization.
+        QueueFull: The organization has as many waiting jobs as its plan allows.
+        SubmitRateExceeded: The organization submits faster than its plan allows.
     """
-    job, at = transitions.lock_job(job_ulid, now=now)
-    if idempotency and (first := idempotency.known()):
-        return OperationResult(Job.objects.get(job_ulid=first), replayed=True)
-    require_retryable(job)
-    successor = transitions.create_retry(
-        job, RetryKind.MANUAL, at=at, actor=actor, reason=reason, **readmit(job, limited=is_limited(actor))
+    placement = admit(
+        org_slug=submission.org_slug,
+        project_slug=submission.project_slug,
+        spec=submission.spec,
+        context=context,
+        pool=submission.pool,
+        priority=submission.priority,
     )
-    if idempotency:
-        idempotency.settle(successor.job_ulid, at=at)
-    return OperationResult(successor)
+    job.priority, job.pool, job.least_isolation = placement.priority, placement.pool, placement.least_isolation
+    job.limited_by_address = placement.limited_by_address
+    status = snapshot.get_status(submission.depends_on, org_slug=job.org_slug)
+    if limited:  # last: a job that is refused for another reason uses no quota
+        context.reserve_quota(uow, job.org_slug)
+    return status
 
 
-def is_limited(actor: Actor) -> bool:
-    """Whether submit quotas may refuse what this actor asks for: an operator's own acts are never refused."""
-    return actor.kind == "client"
-
-
-def require_retryable(job: Job) -> None:
-    """Raise NotFinal, AlreadyFinal or AlreadyRetried unless the job ended without success and has no newer attempt."""
-    if not job.is_final:
-        raise NotFinal("The job has not ended yet; cancel it first.", job_status=job.public_status)
-    if job.state == JobState.SUCCEEDED:
-        raise AlreadyFinal("The job succeeded; there is nothing to retry.", job_status=job.public_status)
-    newer = Job.objects.filter(retry_of_job_ulid=job.job_ulid).values_list("job_ulid", flat=True).first()
-    if newer is not None:
-        raise AlreadyRetried("A newer attempt exists; retry that one.", newer_job_id=newer)
+def enqueue_job(
+    uow: UnitOfWork, job: Job, submission: Submission, status: DependencyStatus, *, now: datetime, actor: Actor
+) -> Job:
+    """Queue an admitted job and apply the conflict policy of its concurrency group."""
+    group = submission.group
+    is_dropped = group is not None and apply_conflict_policy(uow, job, group, now=now, actor=actor)
+    trigger = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
+    transitions.enqueue(uow, job, now=now, actor=actor, dependency_status=status, **trigger)
+    if is_dropped:
+        return cancel_new(uow, job, now=now, actor=actor)
+    return transitions.mark_changed(uow, job, now)

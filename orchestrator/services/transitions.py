@@ -1,20 +1,25 @@
-"""The only writers of a job's and a lease's state. Every function here expects the job locked, or just made."""
+"""The only code that changes the state of a job or a lease.
 
+Every function expects the job to be locked by this transaction, or to be new. The caller marks the job as changed.
+"""
+
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from leases.models import Lease
 from leases.scheduling.lanes import get_lane
 from leases.states import LeaseState
+from orchestrator.notifications.job_updates import announcer
 from orchestrator.services import dependencies
 from orchestrator.services.admission import bounded_priority
 from orchestrator.services.dependencies import NO_DEPENDENCIES, DependencyStatus
-from orchestrator.services.unit_of_work.operation import current_unit_of_work, lane_updates
+from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import InvalidTransition, NotFound
 from runtime_jobs.events import SYSTEM, Actor
-from runtime_jobs.models import Job
+from runtime_jobs.models import EndedDependency, Job
 from runtime_jobs.models.jobs import RetryKind
 from runtime_jobs.states import (
     FAILURE_CLASSES,
@@ -26,10 +31,10 @@ from runtime_jobs.states import (
     can_transition,
 )
 
-MESSAGE_LIMIT = 4096
-LIMIT_IS_GONE = "The organization has no emergency limit any more."
+MAX_MESSAGE_LENGTH = 4096
+EMERGENCY_LIMIT_REMOVED = "The organization has no emergency limit any more."
 
-# What a new attempt takes over from the row it follows. Everything else starts afresh.
+# The fields that a new attempt copies from the attempt before. All others start with their defaults.
 RETRY_FIELDS = (
     *("org_slug", "project_slug", "source_kind", "repo_url", "repo_owner", "repo_name", "git_ref", "git_commit"),
     *("pull_request_number", "trigger_kind", "trigger_actor", "working_directory", "command_json", "timeout_seconds"),
@@ -38,215 +43,334 @@ RETRY_FIELDS = (
     *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
     *("least_isolation", "root_job_ulid", "batch_id", "awaited", "concurrency_key", "limited_by_address"),
 )
-# What tells jobs apart to the scheduler; see `leases.scheduling.lanes.get_lane`.
+# The fields that determine the lane of a job; see `leases.scheduling.lanes.get_lane`.
 LANE_KEY_FIELDS = (
     *("pool", "priority", "org_slug", "project_slug", "job_type", "least_isolation", "requirements"),
     *("concurrency_key", "limited_by_address", "source_address"),
 )
 
 
+@dataclass(frozen=True)
+class OperationResult:
+    """A job after an operation.
+
+    Attributes:
+        job: The job.
+        replayed: An earlier request with the same idempotency key made the job.
+        accepted: The operation was requested and takes effect later.
+    """
+
+    job: Job
+    replayed: bool = False
+    accepted: bool = False
+
+
 def lock_job(job_ulid: str, *, now: datetime | None = None) -> tuple[Job, datetime]:
-    """Lock a job and read the database's clock after the wait. Raises NotFound."""
+    """Lock a job and read the database's clock after the wait.
+
+    Returns:
+        The job, and the time of the database, or `now` if it is given.
+
+    Raises:
+        NotFound: The job does not exist.
+    """
     job = Job.objects.locked().filter(job_ulid=job_ulid).first()
     if job is None:
-        raise NotFound("There is no such job.")
+        raise NotFound("The job does not exist.")
     return job, now or database_now()
 
 
 def transition(
-    job: Job, target: str, *, kind: str, at: datetime, actor: Actor, worker_id: str | None = None, **payload: Any
+    uow: UnitOfWork,
+    job: Job,
+    target: str,
+    *,
+    kind: str,
+    now: datetime,
+    actor: Actor,
+    worker_id: str | None = None,
+    **payload: Any,
 ) -> None:
-    """Change the state and write the event that says so. The caller stores the job."""
+    """Change the state of a job and record the event.
+
+    Args:
+        uow: The unit of work of the operation.
+        job: A locked or new job. The caller marks it as changed.
+        target: The new state.
+        kind: The type of the event, such as `job.started`.
+        now: Timestamp of the change.
+        actor: The cause of the change.
+        worker_id: The worker that is concerned, if any.
+        payload: More values of the event.
+
+    Raises:
+        InvalidTransition: The job cannot reach the new state from its current one.
+    """
     if not can_transition(job.state, target):
-        raise InvalidTransition(f"A job that is {job.state} cannot become {target}.")
+        raise InvalidTransition(f"This transition is not allowed: from {job.state} to {target}.")
     source, job.state = job.state, JobState(target)
-    _stamp(job, at)
-    record_event(job, kind, at=at, actor=actor, worker_id=worker_id, from_state=source, to_state=target, **payload)
-
-
-def record_event(
-    job: Job, kind: str, *, at: datetime, actor: Actor, worker_id: str | None = None, **payload: Any
-) -> None:
-    """Add an event to the trail, which by itself changes no state. The caller stores the job."""
-    current_unit_of_work().events.append(
-        events.build_event(job, kind, at=at, actor=actor, worker_id=worker_id, **payload)
-    )
-
-
-def _stamp(job: Job, at: datetime) -> None:
-    job.phase_at = at
+    job.phase_at = now
     if job.state == JobState.QUEUED:
         job.started_at = job.executing_at = None
     elif job.state == JobState.STARTING:
-        job.started_at = at
+        job.started_at = now
     elif job.state == JobState.EXECUTING:
-        job.executing_at = at
-    if job.state in FINAL_STATES:
-        job.finished_at = at
-        lane_updates().ended += dependencies.record_completion(job)
-
-
-def mark_dirty(job: Job, at: datetime) -> Job:
-    """Let the job be written back when the verb ends; it is done once, however often this is called."""
-    job.updated_at = at
-    current_unit_of_work().change(job)
-    return job
-
-
-def store_lease(lease: Lease) -> None:
-    current_unit_of_work().change(lease)
-
-
-def enqueue(
-    job: Job, *, at: datetime, actor: Actor, standing: DependencyStatus = NO_DEPENDENCIES, **payload: Any
-) -> Job:
-    """Let a new job in with its first event: queued, or blocked while what it depends on has not ended, or canceled
-    at once where one of those did not succeed. It is written, and gets its key, when the verb ends."""
-    job.state = JobState.QUEUED if standing.is_met else JobState.BLOCKED
-    job.created_at = job.phase_at = job.updated_at = at
-    job.lane_id = _lane_of(job)
-    lane_updates().arrived(job.org_slug)
-    current_unit_of_work().add(job)
-    current_unit_of_work().beside += dependencies.build_edges(job, standing)
-    kind, needs = "job.queued" if standing.is_met else "job.blocked", list(standing.roots) or None
-    record_event(job, kind, at=at, actor=actor, to_state=job.state, depends_on=needs, **payload)
-    if standing.failed:
-        cancel_for_dependency(job, standing.failed, at=at)
-    return job
-
-
-def _lane_of(job: Job) -> int:
-    """Asked once a verb for jobs that are alike."""
-    lanes, alike = current_unit_of_work().lanes, tuple(str(getattr(job, name)) for name in LANE_KEY_FIELDS)
-    if alike not in lanes:
-        lanes[alike] = get_lane(job)
-    return lanes[alike]
-
-
-def _into_lane(job: Job) -> None:
-    if job.lane_id is not None:
-        lane_updates().entered.append((job.pk, job.lane_id, job.created_at))
-
-
-def unblock(job: Job, *, at: datetime) -> None:
-    """All that it depends on has succeeded."""
-    _into_lane(job)
-    transition(job, JobState.QUEUED, kind="job.unblocked", at=at, actor=SYSTEM)
-
-
-def cancel_for_dependency(job: Job, failed: str, *, at: datetime) -> None:
-    """End a blocked job that waits in vain. `failed`: what it depends on, and what has not succeeded."""
-    job.cancel_requested_at, job.cancel_reason, job.cancel_actor = at, CancelReason.DEPENDENCY_FAILED, str(SYSTEM)
-    job.cancel_message = f"It depends on {failed}, which did not succeed."
-    cancel_now(job, at=at, actor=SYSTEM, depends_on=failed)
-
-
-def leased(job: Job, *, at: datetime, actor: Actor) -> None:
-    """Write the event of a claim, whose SQL has moved the job already."""
-    job.phase_at = at
+        job.executing_at = now
+    elif job.state in FINAL_STATES:
+        job.finished_at = now
+        _finish_after_commit(uow, job)
     record_event(
-        job,
-        "job.leased",
-        at=at,
-        actor=actor,
-        worker_id=actor.name,
-        from_state=JobState.QUEUED,
-        to_state=JobState.LEASED,
+        uow, job, kind, now=now, actor=actor, worker_id=worker_id, from_state=source, to_state=target, **payload
     )
 
 
-def acknowledge(job: Job, lease: Lease, *, at: datetime, actor: Actor, **payload: Any) -> None:
-    """Granted becomes active, for its TTL from now even if the window was longer. Does nothing to an active lease."""
+def _finish_after_commit(uow: UnitOfWork, job: Job) -> None:
+    """Announce the end of the job after the commit, and propagate it to the jobs that depend on it.
+
+    The row of a completion is stored with the end of the job: if this process dies, the scheduler propagates it.
+    """
+    from orchestrator.services.dependency_propagation import propagate_completions  # noqa: PLC0415 it imports this module
+
+    uow.after_commit(announcer.announce, job.job_ulid)
+    if job.awaited:
+        completion = EndedDependency(root_job_ulid=job.root_job_ulid)
+        uow.extra_rows.append(completion)
+        uow.after_commit(propagate_completions, completion)
+
+
+def record_event(
+    uow: UnitOfWork,
+    job: Job,
+    kind: str,
+    *,
+    now: datetime,
+    actor: Actor,
+    worker_id: str | None = None,
+    **payload: Any,
+) -> None:
+    """Add an event to the job's history. The state stays; see `transition`."""
+    uow.events.append(events.build_event(job, kind, at=now, actor=actor, worker_id=worker_id, **payload))
+
+
+def mark_changed(uow: UnitOfWork, job: Job, now: datetime) -> Job:
+    """Update the row of the job when the operation ends, and return the job."""
+    job.updated_at = now
+    uow.change(job)
+    return job
+
+
+def enqueue(
+    uow: UnitOfWork,
+    job: Job,
+    *,
+    now: datetime,
+    actor: Actor,
+    dependency_status: DependencyStatus = NO_DEPENDENCIES,
+    **payload: Any,
+) -> Job:
+    """Add a new job with its first event.
+
+    The job is queued if its dependencies are met, canceled if one of them has failed, and blocked otherwise. The row
+    is inserted, and gets its key, when the operation ends.
+    """
+    is_met = dependency_status.is_met
+    job.state = JobState.QUEUED if is_met else JobState.BLOCKED
+    job.created_at = job.phase_at = job.updated_at = now
+    job.lane_id = _lane_id(uow, job)
+    uow.lane_updates.arrived(job.org_slug)
+    uow.add(job)
+    uow.extra_rows += dependencies.build_edges(job, dependency_status)
+    kind, depends_on = "job.queued" if is_met else "job.blocked", list(dependency_status.roots) or None
+    record_event(uow, job, kind, now=now, actor=actor, to_state=job.state, depends_on=depends_on, **payload)
+    if dependency_status.failed:
+        cancel_for_dependency(uow, job, dependency_status.failed, now=now)
+    return job
+
+
+def _lane_id(uow: UnitOfWork, job: Job) -> int:
+    """Return the lane of the job, looked up once in an operation for jobs with the same lane key."""
+    lane_key = tuple(str(getattr(job, name)) for name in LANE_KEY_FIELDS)
+    if lane_key not in uow.lane_ids:
+        uow.lane_ids[lane_key] = get_lane(job)
+    return uow.lane_ids[lane_key]
+
+
+def _enter_lane(uow: UnitOfWork, job: Job) -> None:
+    if job.lane_id is not None:
+        uow.lane_updates.entered.append((job.pk, job.lane_id, job.created_at))
+
+
+def unblock(uow: UnitOfWork, job: Job, *, now: datetime) -> None:
+    """Queue a blocked job whose dependencies have all succeeded."""
+    _enter_lane(uow, job)
+    transition(uow, job, JobState.QUEUED, kind="job.unblocked", now=now, actor=SYSTEM)
+
+
+def cancel_for_dependency(uow: UnitOfWork, job: Job, failed: str, *, now: datetime) -> None:
+    """Cancel a blocked job because the job `failed`, which it depends on, ended without success."""
+    job.cancel_requested_at, job.cancel_reason, job.cancel_actor = now, CancelReason.DEPENDENCY_FAILED, str(SYSTEM)
+    job.cancel_message = f"It depends on {failed}, which did not succeed."
+    cancel_now(uow, job, now=now, actor=SYSTEM, depends_on=failed)
+
+
+def record_claim(uow: UnitOfWork, job: Job, *, now: datetime, actor: Actor) -> None:
+    """Record the event of a claim, whose SQL has already changed the state."""
+    job.phase_at = now
+    states = {"from_state": JobState.QUEUED, "to_state": JobState.LEASED}
+    record_event(uow, job, "job.leased", now=now, actor=actor, worker_id=actor.name, **states)
+
+
+def acknowledge(uow: UnitOfWork, job: Job, lease: Lease, *, now: datetime, actor: Actor, **payload: Any) -> bool:
+    """Activate a granted lease and start its job.
+
+    The lease then lasts for its TTL from `now`, even if the time to acknowledge was longer.
+
+    Returns:
+        Whether the lease changed. An active lease stays as it is.
+    """
     if lease.state != LeaseState.GRANTED:
-        return
+        return False
     lease.state = LeaseState.ACTIVE
-    lease.acknowledged_at = lease.last_heartbeat_at = at
-    lease.expires_at = at + timedelta(seconds=lease.ttl_seconds)
-    transition(job, JobState.STARTING, kind="job.started", at=at, actor=actor, worker_id=lease.worker_id, **payload)
+    lease.acknowledged_at = lease.last_heartbeat_at = now
+    lease.expires_at = now + timedelta(seconds=lease.ttl_seconds)
+    transition(
+        uow, job, JobState.STARTING, kind="job.started", now=now, actor=actor, worker_id=lease.worker_id, **payload
+    )
+    return True
 
 
-def extend_lease(lease: Lease, at: datetime) -> None:
-    """Never earlier than it was: the database's clock may have stepped back."""
-    lease.last_heartbeat_at = at
-    lease.expires_at = max(lease.expires_at, at + timedelta(seconds=lease.ttl_seconds))
+def extend_lease(lease: Lease, now: datetime) -> None:
+    """Extend a lease by its TTL from `now`. It never gets shorter: the database's clock may have stepped back."""
+    lease.last_heartbeat_at = now
+    lease.expires_at = max(lease.expires_at, now + timedelta(seconds=lease.ttl_seconds))
 
 
-def end_lease(lease: Lease, state: LeaseState, *, reason: str, at: datetime, digest: str | None = None) -> None:
-    """End a lease. `digest` is that of the worker's own final message: the same message again is answered the same."""
+def end_lease(
+    uow: UnitOfWork, lease: Lease, state: LeaseState, *, reason: str, now: datetime, digest: str | None = None
+) -> None:
+    """End a lease and free the slots of its job.
+
+    Args:
+        uow: The unit of work of the operation.
+        lease: An open lease of a locked job.
+        state: The final state of the lease.
+        reason: The stored reason, such as `completed` or `not_acknowledged`.
+        now: Timestamp of the end.
+        digest: The digest of the worker's final message, by which a repetition of it is recognized.
+    """
     lease.state = state
     lease.ended_reason = reason
-    lease.completed_at = at
+    lease.completed_at = now
     lease.final_digest = digest
-    lane_updates().freed.append(lease.job.pk)
-    store_lease(lease)
+    uow.lane_updates.freed.append(lease.job.pk)
+    uow.change(lease)
 
 
-def requeue(job: Job, *, kind: str, at: datetime, actor: Actor, worker_id: str, reason: str) -> None:
-    """Back to the queue, as if it had not been claimed."""
+def requeue(uow: UnitOfWork, job: Job, *, kind: str, now: datetime, actor: Actor, worker_id: str, reason: str) -> None:
+    """Put a leased job back into its lane, as if it had not been claimed."""
     job.progress = None
-    lane_updates().arrived(job.org_slug)
+    uow.lane_updates.arrived(job.org_slug)
     if (priority := bounded_priority(job)) != job.priority:
-        change_priority(job, priority, at=at, actor=SYSTEM, reason=LIMIT_IS_GONE)
-    _into_lane(job)
-    transition(job, JobState.QUEUED, kind=kind, at=at, actor=actor, worker_id=worker_id, reason=reason)
+        change_priority(uow, job, priority, now=now, actor=SYSTEM, reason=EMERGENCY_LIMIT_REMOVED)
+    _enter_lane(uow, job)
+    transition(uow, job, JobState.QUEUED, kind=kind, now=now, actor=actor, worker_id=worker_id, reason=reason)
 
 
-def change_priority(job: Job, priority: int, *, at: datetime, actor: Actor, reason: str) -> None:
-    """Give a waiting job, or one about to wait again, another priority and the lane of that priority.
+def change_priority(uow: UnitOfWork, job: Job, priority: int, *, now: datetime, actor: Actor, reason: str) -> None:
+    """Change the priority of a waiting job, or of one about to wait again, and with it the lane.
 
-    The caller stores the job and brings it into its lane."""
+    The caller adds the job to the updates of its new lane.
+    """
     before, job.priority = job.priority, priority
-    job.lane_id = _lane_of(job)
-    current_unit_of_work().relocate(job)
-    record_event(job, "job.prioritized", at=at, actor=actor, before=before, priority=priority, reason=reason)
+    job.lane_id = _lane_id(uow, job)
+    uow.relocate(job)
+    record_event(uow, job, "job.prioritized", now=now, actor=actor, before=before, priority=priority, reason=reason)
 
 
-def cancel_now(job: Job, *, at: datetime, actor: Actor, worker_id: str | None = None, **payload: Any) -> None:
-    """End as canceled, for the reason that was given when it was asked for."""
+def cancel_now(
+    uow: UnitOfWork, job: Job, *, now: datetime, actor: Actor, worker_id: str | None = None, **payload: Any
+) -> None:
+    """End a job as canceled, with the reason that its cancel request gave."""
     reason = job.cancel_reason or CancelReason.REQUESTED
     transition(
-        job, JobState.CANCELED, kind="job.canceled", at=at, actor=actor, worker_id=worker_id, reason=reason, **payload
+        uow,
+        job,
+        JobState.CANCELED,
+        kind="job.canceled",
+        now=now,
+        actor=actor,
+        worker_id=worker_id,
+        reason=reason,
+        **payload,
     )
 
 
 def fail_or_cancel(
+    uow: UnitOfWork,
     job: Job,
     reason: FailureReason,
     *,
     message: str,
-    at: datetime,
+    now: datetime,
     actor: Actor,
     worker_id: str | None = None,
     exit_code: int | None = None,
 ) -> Job | None:
-    """End this attempt in failure and return the automatic retry, if its policy has one left.
+    """End this attempt as failed, or as canceled if a cancel was requested.
 
-    With a cancel requested it ends canceled, and there is no retry."""
+    Args:
+        uow: The unit of work of the operation.
+        job: A locked job.
+        reason: The failure reason.
+        message: A text for people, cut to `MAX_MESSAGE_LENGTH` characters.
+        now: Timestamp of the end.
+        actor: The cause of the end.
+        worker_id: The worker that had the job.
+        exit_code: The exit code of the command, if it ended.
+
+    Returns:
+        The automatic retry, if the reason allows one and the job has one left. A canceled job has none.
+    """
     job.exit_code = exit_code
     if job.cancel_requested_at is not None:
-        cancel_now(job, at=at, actor=actor, worker_id=worker_id, instead_of=str(reason))
+        cancel_now(uow, job, now=now, actor=actor, worker_id=worker_id, instead_of=str(reason))
         return None
     job.failure_reason, job.failure_class = reason, FAILURE_CLASSES[reason]
-    job.failure_message = message[:MESSAGE_LIMIT]
-    transition(job, JobState.FAILED, kind="job.failed", at=at, actor=actor, worker_id=worker_id, reason=str(reason))
+    job.failure_message = message[:MAX_MESSAGE_LENGTH]
+    transition(
+        uow, job, JobState.FAILED, kind="job.failed", now=now, actor=actor, worker_id=worker_id, reason=str(reason)
+    )
     if reason in RETRIED_AUTOMATICALLY and job.automatic_retries_spent < job.automatic_retries:
-        return create_retry(job, RetryKind.AUTOMATIC, at=at, actor=SYSTEM, reason=str(reason))
+        return create_retry(uow, job, RetryKind.AUTOMATIC, now=now, actor=SYSTEM, reason=str(reason))
     return None
 
 
-def create_retry(job: Job, kind: RetryKind, *, at: datetime, actor: Actor, reason: str, **changed: Any) -> Job:
-    """Make the next attempt of an ended job: a new row with the same root that points back.
+def create_retry(
+    uow: UnitOfWork, job: Job, kind: RetryKind, *, now: datetime, actor: Actor, reason: str, **changes: Any
+) -> Job:
+    """Create the next attempt of a job that has ended: a new row with the same root.
 
-    `changed`: columns in which it differs from the attempt before."""
-    successor = Job(
-        **{name: getattr(job, name) for name in RETRY_FIELDS} | {"priority": bounded_priority(job)} | changed
-    )
+    Args:
+        uow: The unit of work of the operation.
+        job: The attempt before.
+        kind: Automatic, or manual for a request of a client or an operator.
+        now: Timestamp of the new attempt.
+        actor: The cause of the retry.
+        reason: Recorded in the event.
+        changes: Fields in which the new attempt differs from the one before.
+
+    Returns:
+        The new attempt.
+    """
+    copied = {name: getattr(job, name) for name in RETRY_FIELDS}
+    successor = Job(**copied | {"priority": bounded_priority(job)} | changes)
     successor.retry_of_job_ulid, successor.retry_kind, successor.attempt = job.job_ulid, kind, job.attempt + 1
-    if kind == RetryKind.AUTOMATIC:
+    status = NO_DEPENDENCIES
+    if kind == RetryKind.AUTOMATIC:  # the attempt before has run, so its dependencies were met
         successor.automatic_retries_spent = job.automatic_retries_spent + 1
-    # What has run had to wait for nothing any more; what is retried by hand may never have run.
-    waits = kind != RetryKind.AUTOMATIC
-    standing = dependencies.held_standing_of(dependencies.roots_for(job)) if waits else NO_DEPENDENCIES
-    enqueue(successor, at=at, actor=actor, standing=standing, attempt=successor.attempt)
-    record_event(successor, "job.retried", at=at, actor=actor, retry_of=job.job_ulid, retry=str(kind), reason=reason)
-    return mark_dirty(successor, at)
+    else:
+        status = dependencies.lock_status(dependencies.get_roots(job))
+    enqueue(uow, successor, now=now, actor=actor, dependency_status=status, attempt=successor.attempt)
+    retried = {"retry_of": job.job_ulid, "retry": str(kind), "reason": reason}
+    record_event(uow, successor, "job.retried", now=now, actor=actor, **retried)
+    return mark_changed(uow, successor, now)

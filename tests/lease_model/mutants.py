@@ -12,7 +12,7 @@ from typing import Any
 
 from leases import fencing
 from leases.models import Lease
-from orchestrator.services import claiming, expiry, finish, heartbeat, submission, transitions
+from orchestrator.services import claiming, expiry, finish, heartbeat, retries, transitions
 
 
 @dataclass(frozen=True)
@@ -54,28 +54,28 @@ MUTANTS = (
     Mutant("no fence", fencing.require_valid_lease, "if not lease.is_open:", "if False:",
            (("not lease.is_live(holding.at)", "lease.expires_at <= holding.at"), ("lease.fence != job.fence", "False"))),
     Mutant("no expiry", fencing.require_valid_lease, "if not lease.is_live(holding.at):", "if False:"),
-    Mutant("heartbeats shorten", transitions.extend_lease, "max(lease.expires_at, at + timedelta(seconds=lease.ttl_seconds))",
-           "at + timedelta(seconds=lease.ttl_seconds / 2)"),
-    Mutant("cancel unasked", finish.acknowledge_cancel, "holding.job.cancel_requested_at is None", "False"),
-    Mutant("the clock is early", expiry.expire, "holding is None or holding.lease.is_live(holding.at)",
-           "holding is None"),
+    Mutant("heartbeats shorten", transitions.extend_lease, "max(lease.expires_at, now + timedelta(seconds=lease.ttl_seconds))",
+           "now + timedelta(seconds=lease.ttl_seconds / 2)"),
+    Mutant("cancel unasked", finish.acknowledge_cancel, "locked.job.cancel_requested_at is None", "False"),
+    Mutant("the clock is early", expiry.expire, "locked is None or locked.lease.is_live(locked.at)",
+           "locked is None"),
     Mutant("a running job waits again", expiry.end_lease_externally, "lease.state == LeaseState.GRANTED", "True"),
     Mutant("retries for ever", transitions.fail_or_cancel, "and job.automatic_retries_spent < job.automatic_retries", ""),
     Mutant("a heartbeat acknowledges nothing", heartbeat.validate_and_acknowledge,
-           "transitions.acknowledge(holding.job, holding.lease, at=holding.at, by=actor_of(worker), runner_id=runner)", "pass"),
+           "transitions.acknowledge(\n        uow, locked.job, locked.lease, now=locked.at, actor=actor_of(worker), runner_id=runner\n    )", "False"),
     # Ours.
     Mutant("alive at the last moment", Lease.is_live, "self.expires_at > at", "self.expires_at >= at"),
     Mutant("anybody's lease", fencing.lock_lease, "_LOCK_JOB.first(lease_ulid, worker.worker_id)",
            "Job.objects.locked().filter(job_ulid__in=Lease.objects.filter(lease_ulid=lease_ulid).values('job')).first()"),
-    Mutant("another last word", finish.is_duplicate, "if told == digest:", "if True:"),
-    Mutant("nothing is told twice", finish.is_duplicate, "if told is not None:", "if False:"),
-    Mutant("forced at once", expiry.force_cancel, "or holding.job.cancel_deadline_at > holding.at", ""),
-    Mutant("timed out at once", expiry.exceeded_limit, "since is None or at - since <= timedelta(seconds=limit)",
+    Mutant("another last word", finish.is_duplicate, "if stored == digest:", "if True:"),
+    Mutant("nothing is told twice", finish.is_duplicate, "if stored is not None:", "if False:"),
+    Mutant("forced at once", expiry.force_cancel, "or locked.job.cancel_deadline_at > locked.at", ""),
+    Mutant("timed out at once", expiry.exceeded_limit, "since is None or now - since <= timedelta(seconds=limit)",
            "since is None"),
     Mutant("a cancel is forgotten", transitions.fail_or_cancel, "job.cancel_requested_at is not None", "False"),
-    Mutant("a success after the deadline", finish._beats_cancel, "and in_time", ""),
-    Mutant("more than it can hold", claiming._claimed, "min(limit, worker.capacity - _held(worker, now))", "limit"),
-    Mutant("requeued for ever", expiry._never_started, "job.requeue_count >= job.max_requeues", "False"),
-    Mutant("retried while it runs", submission.require_retryable, "if not job.is_final:", "if False:"),
-    Mutant("retried twice", submission.require_retryable, "if newer is not None:", "if False:"),
+    Mutant("a success after the deadline", finish._precedes_cancel, "and in_time", ""),
+    Mutant("more than it can hold", claiming._claim, "min(limit, worker.capacity - _count_live_leases(worker, now))", "limit"),
+    Mutant("requeued for ever", expiry._end_unacknowledged, "job.requeue_count >= job.max_requeues", "False"),
+    Mutant("retried while it runs", retries.require_retryable, "if not job.is_final:", "if False:"),
+    Mutant("retried twice", retries.require_retryable, "if newer is not None:", "if False:"),
 )  # fmt: skip

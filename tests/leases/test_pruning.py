@@ -9,6 +9,7 @@ from django.db.models import F
 
 from leases.models import Lane, LaneQueue, Limit, LimitSlot
 from leases.scheduling import limits
+from leases.scheduling.lanes import LaneUpdates
 from leases.scheduling.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
@@ -208,7 +209,7 @@ def test_a_prune_meets_a_submit_that_is_about_to_commit(worker, monkeypatch, wai
     if waits_for == "another job":
         on = (submitted(ProjectFactory(organization=project.organization, slug="api")),)
     pruned = []
-    plain = services.unit_of_work.pending.PendingChanges.tell
+    plain = LaneUpdates.tell
 
     def tell(ending):
         plain(ending)
@@ -217,7 +218,7 @@ def test_a_prune_meets_a_submit_that_is_about_to_commit(worker, monkeypatch, wai
         thread.join(timeout=60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(services.unit_of_work.pending.PendingChanges, "tell", tell)
+        patched.setattr(LaneUpdates, "tell", tell)
         job = submitted(project, depends_on=on)
     assert pruned == [0]
     assert claimed(worker).job.job_ulid == (on[0] if on else job).job_ulid

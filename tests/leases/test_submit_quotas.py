@@ -7,6 +7,7 @@ from django.db import connection, transaction
 
 from leases.models import SubmitQuota
 from leases.scheduling import submit_quotas
+from leases.scheduling.lanes import LaneUpdates
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import BatchJob, BatchSubmission, ConcurrencyGroup, OnConflict
@@ -180,7 +181,7 @@ def test_a_recount_sees_a_submit_that_is_about_to_commit():
     inside, may_commit = threading.Event(), threading.Event()
 
     def slow_submit():
-        plain_tell = services.unit_of_work.pending.PendingChanges.tell
+        plain_tell = LaneUpdates.tell
 
         def tell(ending):
             plain_tell(ending)
@@ -188,7 +189,7 @@ def test_a_recount_sees_a_submit_that_is_about_to_commit():
             assert may_commit.wait(timeout=60)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(services.unit_of_work.pending.PendingChanges, "tell", tell)
+            patched.setattr(LaneUpdates, "tell", tell)
             submitted(project)
 
     submitting = threading.Thread(target=_closing(slow_submit))

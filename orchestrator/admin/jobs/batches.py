@@ -20,7 +20,7 @@ from orchestrator.admin.filters import CreatedFilter, ExactFilter, OrganizationF
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import job_badge
 from orchestrator.http.api.job_policies import policy_of
-from orchestrator.services.batches import rolled_up
+from orchestrator.services.batches import aggregated_state
 from runtime_jobs.batch_state import BATCH_FINAL, BatchState
 from runtime_jobs.errors import Invalid, LifecycleError
 from runtime_jobs.identifiers import is_id, new_id
@@ -85,11 +85,11 @@ class BatchAdmin(LargeTableAdmin):
 
     @display(description="State", label=COLOURS)
     def state_badge(self, batch: Batch) -> tuple[str, str]:
-        return rolled_up(batch, batch.jobs.all()), self.state_text(batch)
+        return aggregated_state(batch, batch.jobs.all()), self.state_text(batch)
 
     @display(description="State")
     def state_text(self, batch: Batch) -> str:
-        return formatting.humanize(rolled_up(batch, batch.jobs.all()).value)
+        return formatting.humanize(aggregated_state(batch, batch.jobs.all()).value)
 
     @display(description="Batch")
     def batch_id(self, batch: Batch) -> SafeString:
@@ -132,7 +132,7 @@ class BatchAdmin(LargeTableAdmin):
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         """Offer Cancel until the batch has ended. The operation itself checks the state again."""
         batch = self.get_object(request, object_id)
-        has_ended = batch is None or rolled_up(batch, batch.jobs.all()) in BATCH_FINAL
+        has_ended = batch is None or aggregated_state(batch, batch.jobs.all()) in BATCH_FINAL
         buttons = super().get_actions_detail(request, object_id)
         return [button for button in buttons if not has_ended or button.path != "cancel"]
 

@@ -142,7 +142,7 @@ def _needed(request: Request, operation: str) -> IdempotentRequest:
 def _project(request: Request, body: StartRun) -> Project:
     owner, name = body.repository()
     mine = client_of(request).organizations
-    return project_defaults.project_for(owner, name, organizations=mine, slug=body.validated_data["project_slug"])
+    return project_defaults.find_project(owner, name, organizations=mine, slug=body.validated_data["project_slug"])
 
 
 def _source(body: StartRun, project: Project) -> RepositorySource:
@@ -157,7 +157,7 @@ def _source(body: StartRun, project: Project) -> RepositorySource:
 def _jobs(body: StartRun, project: Project, source: RepositorySource) -> list[BatchJob]:
     sent = body.validated_data["jobs"]
     if sent is None:
-        return [BatchJob(project_defaults.configured(project, source))]
+        return [BatchJob(project_defaults.configured_job(project, source))]
     return [BatchJob(spec_of(job, source, project), job["required"]) for job in sent]
 
 

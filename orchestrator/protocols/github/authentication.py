@@ -18,7 +18,7 @@ from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.http.client_ip import rate_limit_key
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.github import payload, signatures, wire
-from orchestrator.services.webhook_secrets import secrets_of
+from orchestrator.services.credentials import valid_webhook_secrets
 from runtime_jobs.models import Project
 from workers.registry.tokens import digest_of
 
@@ -103,7 +103,7 @@ def _signer_of(raw: bytes, digest: str | None, repository: str | None) -> Verifi
 
 
 def _signed_by(project: Project, digest: str | None, raw: bytes) -> bool:
-    return any(signatures.verify(digest, secret, raw) for secret in secrets_of(project))
+    return any(signatures.verify(digest, secret, raw) for secret in valid_webhook_secrets(project))
 
 
 def projects_of(repository: str | None) -> list[Project]:

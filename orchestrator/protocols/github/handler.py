@@ -10,7 +10,7 @@ from orchestrator.protocols.github.wire import Event, Ignored
 from orchestrator.services.admission import load_context
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
 from orchestrator.services.submission import admit_job, enqueue_job, new_job
-from orchestrator.services.unit_of_work.operation import operation, savepoint
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import Actor
@@ -32,6 +32,7 @@ class DeliveryResult:
 
 @operation
 def handle_delivery(
+    uow: UnitOfWork,
     event: Event | Ignored,
     delivery: Delivery,
     *,
@@ -55,7 +56,7 @@ def handle_delivery(
         reason = event.reason if isinstance(event, Ignored) else why
         save_delivery(mine, event, delivery, at, outcome=Outcome.IGNORED, reason=reason)
         return DeliveryResult(Outcome.IGNORED)
-    return _run(mine, event, delivery, at, policy=policy, default_pool=default_pool)
+    return _run(uow, mine, event, delivery, at, policy=policy, default_pool=default_pool)
 
 
 def _in_the_way(event: Event, project: Project) -> str:
@@ -65,11 +66,18 @@ def _in_the_way(event: Event, project: Project) -> str:
 
 
 def _run(
-    project: Project, event: Event, delivery: Delivery, at: datetime, *, policy: JobPolicy, default_pool: str
+    uow: UnitOfWork,
+    project: Project,
+    event: Event,
+    delivery: Delivery,
+    at: datetime,
+    *,
+    policy: JobPolicy,
+    default_pool: str,
 ) -> DeliveryResult:
     try:
-        with savepoint():  # a refusal leaves its row, and nothing else
-            job, batch = _submitted(project, event, delivery, at, policy=policy, default_pool=default_pool)
+        with uow.savepoint():  # a refusal leaves its row, and nothing else
+            job, batch = _submitted(uow, project, event, delivery, at, policy=policy, default_pool=default_pool)
     except LifecycleError as refusal:
         reason = f"{refusal.code}: {refusal.message}"[:REASON_LIMIT]
         save_delivery(project, event, delivery, at, outcome=Outcome.REFUSED, reason=reason)
@@ -81,10 +89,18 @@ def _run(
 
 
 def _submitted(
-    project: Project, event: Event, delivery: Delivery, at: datetime, *, policy: JobPolicy, default_pool: str
+    uow: UnitOfWork,
+    project: Project,
+    event: Event,
+    delivery: Delivery,
+    at: datetime,
+    *,
+    policy: JobPolicy,
+    default_pool: str,
 ) -> tuple[Job, Batch]:
     submission = submission_of(project, event, delivery)
     job, batch = new_job(submission, policy), batch_of(submission, event, delivery, at)
     job.batch = batch
-    standing = admit_job(job, submission, load_context([submission.home], default_pool=default_pool), EMPTY_SNAPSHOT)
-    return enqueue_job(job, submission, standing, at=at, actor=GITHUB), batch
+    context = load_context(uow, [submission.project_key], default_pool=default_pool)
+    status = admit_job(uow, job, submission, context, EMPTY_SNAPSHOT)
+    return enqueue_job(uow, job, submission, status, now=at, actor=GITHUB), batch

@@ -32,7 +32,7 @@ from orchestrator.protocols.native.job_logs import log_response
 from orchestrator.protocols.native.requests import CancelJob, ManyJobs, RetryJob, Submit, SubmitAny, SubmitJob
 from orchestrator.selectors.pending_reasons.service import pending_for
 from orchestrator.services import ConcurrencyGroup, OnConflict, OperationResult, Submission
-from orchestrator.services.dependencies import roots_for
+from orchestrator.services.dependencies import get_roots
 from runtime_jobs.errors import LifecycleError, NotFound
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, Job, JobEvent
@@ -229,7 +229,7 @@ def _details(row: Job) -> dict[str, Any]:
     return wire.details(
         row,
         last_event=row.events.order_by("-seq").first(),
-        depends_on=roots_for(row),
+        depends_on=get_roots(row),
         retries=list(newer.values_list("job_ulid", flat=True)),
         artifacts=list(row.artifacts.order_by("pk")),
         explanation=FailureExplanation.objects.filter(job=row).first(),

@@ -172,12 +172,12 @@ def _created(
     request: Request, sent: dict[str, Any], idempotency: IdempotentRequest | None
 ) -> tuple[Limit, dict[str, str]]:
     """The new limit, or the one that the same request made before. Raises Conflict where there is one already."""
-    if first := idempotency and idempotency.known():
+    if first := idempotency and idempotency.lookup():
         return _first(first)
     try:
         limit = _set(request, sent, sent, if_version=0, idempotency=idempotency)
     except VersionConflict:
-        if first := idempotency and idempotency.known():
+        if first := idempotency and idempotency.lookup():
             return _first(first)  # the same request, at the same moment
         raise Conflict("There is such a limit already: change that one.") from None
     assert limit is not None  # noqa: S101 it has terms

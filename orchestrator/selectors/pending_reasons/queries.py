@@ -1,4 +1,4 @@
-"""The questions that reasons ask of the database, as SQL in files."""
+"""Runs the SQL queries of the pending reasons."""
 
 from functools import cache
 from pathlib import Path
@@ -15,8 +15,14 @@ def _text(name: str) -> str:
     return (SQL / f"{name}.sql").read_text()
 
 
-def fetch(question: str, shape: type[R], **values: Any) -> list[R]:
-    """The rows of `sql/<question>.sql`, each as this shape."""
+def fetch(query: str, row_type: type[R], **values: Any) -> list[R]:
+    """Return the rows of the query `sql/<query>.sql`.
+
+    Args:
+        query: The name of the file without its suffix.
+        row_type: The type of a row, with the columns of the query as its fields.
+        values: The named parameters of the query.
+    """
     with connection.cursor() as cursor:
-        cursor.execute(_text(question), values)
-        return [shape(*row) for row in cursor.fetchall()]
+        cursor.execute(_text(query), values)
+        return [row_type(*row) for row in cursor.fetchall()]

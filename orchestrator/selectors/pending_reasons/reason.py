@@ -1,4 +1,4 @@
-"""Why a job waits: a code from a closed list, a sentence for people, and the facts behind it."""
+"""Defines the reason why a job waits: a code of a closed list, a message for people, and facts for programs."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +7,8 @@ from django.db.models import TextChoices
 
 
 class ReasonCode(TextChoices):
+    """The codes of reasons."""
+
     DEPENDS_ON = "depends_on"
     POOL_PAUSED = "pool_paused"
     BREAKER_OPEN = "breaker_open"
@@ -20,7 +22,13 @@ class ReasonCode(TextChoices):
 
 @dataclass(frozen=True)
 class WaitReason:
-    """`facts` are JSON but for times: numbers, words, lists, by names that do not change."""
+    """The reason why a job waits.
+
+    Attributes:
+        code: The code.
+        message: A sentence for people.
+        facts: JSON values, except for timestamps, by stable names.
+    """
 
     code: ReasonCode
     message: str
@@ -28,15 +36,16 @@ class WaitReason:
 
 
 def several(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 job` or `2 jobs`."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def are(number: int, noun: str, what: str = "") -> str:
-    """As in: 1 worker is, 2 workers that … are."""
-    return f"{several(number, noun)} {what} {'is' if number == 1 else 'are'}".replace("  ", " ")
+def are(number: int, noun: str) -> str:
+    """Return a number, its noun and a verb, such as `1 worker is` or `2 workers are`."""
+    return f"{several(number, noun)} {'is' if number == 1 else 'are'}"
 
 
-def listing(words: list[str], *, most: int = 5) -> str:
-    """As one says it: "a, b and c", or "a, b and 7 more"."""
-    shown = words if len(words) <= most else [*words[: most - 1], f"{len(words) - most + 1} more"]
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]])) if shown else ""
+def join_words(words: list[str], *, limit: int = 5) -> str:
+    """Join words as in a sentence, such as `a, b and c`, or `a, b and 7 more` above the limit."""
+    parts = words if len(words) <= limit else [*words[: limit - 1], f"{len(words) - limit + 1} more"]
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""

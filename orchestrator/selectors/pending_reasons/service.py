@@ -1,68 +1,117 @@
-"""Why jobs wait and where they stand: the same answer for one job and for a page of them, in as many queries."""
+"""Returns why jobs wait and their positions in the queue: for a page of jobs with as many queries as for one."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.selectors.pending_reasons import limits, workers
-from orchestrator.selectors.pending_reasons.dependencies import dependencies_of
 from orchestrator.selectors.pending_reasons.limits import BlockingLimit
-from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason, are
+from orchestrator.selectors.pending_reasons.queries import fetch
+from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason, are, join_words, several
 from orchestrator.selectors.pending_reasons.workers import WorkerMatch
-from orchestrator.selectors.queue_position import COUNTED, queue_positions
-from runtime_jobs.models import Job
-from runtime_jobs.states import JobState
+from runtime_jobs.models import Dependency, Job
+from runtime_jobs.states import FINAL_STATES, JobState
 
-# The reason that holds longest comes first. A limit comes before the lack of a worker that is alive: a worker that is
-# started would not get the job. What no worker of the pool offers comes before a limit: no end of a job changes that.
+MAX_POSITION = 1000  # beyond it the exact number helps nobody, and counting costs time
+
+# The reason that lasts longest comes first. A limit comes before the lack of an online worker: a worker that is started
+# would not get the job. A requirement that no worker of the pool offers comes before a limit: no end of a job helps.
 _BEFORE_WORKERS = (ReasonCode.POOL_PAUSED, ReasonCode.BREAKER_OPEN)
 _AFTER_WORKERS = (ReasonCode.ORGANIZATION_LIMIT, ReasonCode.SOURCE_ADDRESS_LIMIT, ReasonCode.RATE_LIMITED)
 
 
 @dataclass(frozen=True)
 class PendingState:
-    """`place` 1 is next; both are None for a job that does not wait."""
+    """The reason why a job waits, and its position in the queue from 1. Both are None for a job that does not wait."""
 
     reason: WaitReason | None = None
     place: int | None = None
 
 
+class QueuePosition(NamedTuple):
+    """The position of a job in the queue of its pool."""
+
+    job_id: int
+    place: int
+
+
 def pending_for(jobs: Sequence[Job]) -> dict[int, PendingState]:
-    """By the jobs' keys. At most five queries for any number of jobs, none where none waits."""
+    """Return why these jobs wait by the jobs' keys, with at most five queries, and none if no job waits."""
     queued = [job for job in jobs if job.state == JobState.QUEUED]
-    places, fits, held = queue_positions(queued), workers.fits_of(queued), limits.limits_of(queued)
+    positions, matches, blocking = queue_positions(queued), workers.matches_of(queued), limits.limits_of(queued)
     found = {
-        job.pk: PendingState(_reason(fits.get(job.pk), held.get(job.lane_id or 0, []), places[job.pk]), places[job.pk])
+        job.pk: PendingState(
+            _reason(matches.get(job.pk), blocking.get(job.lane_id or 0, []), positions[job.pk]), positions[job.pk]
+        )
         for job in queued
     }
-    blocked = dependencies_of([job for job in jobs if job.state == JobState.BLOCKED])
+    blocked = _dependency_reasons([job for job in jobs if job.state == JobState.BLOCKED])
     found |= {key: PendingState(reason) for key, reason in blocked.items()}
     return {job.pk: found.get(job.pk, PendingState()) for job in jobs}
 
 
-def _reason(fit: WorkerMatch | None, held: list[BlockingLimit], place: int) -> WaitReason | None:
-    """None where it has been taken since the row was read."""
-    if fit is None:
+def queue_positions(jobs: Sequence[Job]) -> dict[int, int]:
+    """Return the positions of queued jobs by the jobs' keys, with one query.
+
+    Position 1 is claimed next. `MAX_POSITION` stands for itself and all later positions.
+    """
+    if not jobs:
+        return {}
+    pools = sorted({job.pool for job in jobs})
+    rows = fetch("places", QueuePosition, jobs=[job.pk for job in jobs], pools=pools, counted=MAX_POSITION - 1)
+    positions = dict(rows)
+    return {job.pk: positions.get(job.pk, MAX_POSITION) for job in jobs}
+
+
+def _dependency_reasons(jobs: Sequence[Job]) -> dict[int, WaitReason]:
+    """Return the unfinished dependencies of blocked jobs by the jobs' keys, with two queries."""
+    if not jobs:
+        return {}
+    edges = Dependency.objects.filter(job__job_ulid__in={job.root_job_ulid for job in jobs}).order_by("pk")
+    pairs = list(edges.values_list("job__job_ulid", "on__job_ulid"))
+    newest = Job.objects.filter(root_job_ulid__in={on for _, on in pairs}).exclude(state__in=FINAL_STATES)
+    unfinished = set(newest.values_list("root_job_ulid", flat=True))
+    roots = defaultdict(list)
+    for job_ulid, on in pairs:
+        if on in unfinished:
+            roots[job_ulid].append(on)
+    return {job.pk: _dependency_reason(roots[job.root_job_ulid]) for job in jobs}
+
+
+def _dependency_reason(roots: list[str]) -> WaitReason:
+    message = (
+        f"It starts after {join_words(roots)}." if roots else "All its dependencies have ended; it is queued soon."
+    )
+    return WaitReason(ReasonCode.DEPENDS_ON, message, {"depends_on": roots})
+
+
+def _reason(match: WorkerMatch | None, blocking: list[BlockingLimit], position: int) -> WaitReason | None:
+    """Return the first reason, or None if the job was claimed after its row was read."""
+    if match is None:
         return None
     return (
-        _held_by(held, _BEFORE_WORKERS)
-        or (workers.no_match_reason(fit) if fit.alive else None)
-        or _held_by(held, _AFTER_WORKERS)
-        or workers.no_match_reason(fit)
-        or _turn(fit, place)
+        _limit_reason(blocking, _BEFORE_WORKERS)
+        or (workers.no_match_reason(match) if match.alive else None)
+        or _limit_reason(blocking, _AFTER_WORKERS)
+        or workers.no_match_reason(match)
+        or _queue_reason(match, position)
     )
 
 
-def _held_by(held: list[BlockingLimit], codes: Sequence[ReasonCode]) -> WaitReason | None:
-    fitting = [holding for holding in held if holding.code in codes]
-    return limits.reason_of(min(fitting, key=lambda one: codes.index(one.code))) if fitting else None
+def _limit_reason(blocking: list[BlockingLimit], codes: Sequence[ReasonCode]) -> WaitReason | None:
+    matching = [limit for limit in blocking if limit.code in codes]
+    return limits.reason_of(min(matching, key=lambda limit: codes.index(limit.code))) if matching else None
 
 
-def _turn(fit: WorkerMatch, place: int) -> WaitReason:
-    """Nothing holds it but those before it, and those that run."""
-    facts = fit.facts | {"position": place}
-    if place == 1 and not fit.has_room:
-        words = f"It is next; {are(fit.fitting, 'worker', 'that could run it')} alive in the pool {fit.pool}, and busy."
-        return WaitReason(ReasonCode.ALL_WORKERS_BUSY, words, facts)
-    number = "It is next" if place == 1 else f"Number {place}{' or later' * (place >= COUNTED)}"
-    words = f"{number} in the queue of the pool {fit.pool}; {are(fit.fitting, 'worker', 'that could run it')} alive."
-    return WaitReason(ReasonCode.BEHIND, words, facts)
+def _queue_reason(match: WorkerMatch, position: int) -> WaitReason:
+    """Return the reason of a job that only waits for jobs before it and for running jobs."""
+    facts = match.facts | {"position": position}
+    if position == 1 and not match.has_room:
+        count = several(match.fitting, "matching worker")
+        busy = f"{'all ' * (match.fitting > 1)}busy"
+        message = f"Next in the queue of the pool {match.pool}; {count} online, {busy}."
+        return WaitReason(ReasonCode.ALL_WORKERS_BUSY, message, facts)
+    number = "Next" if position == 1 else f"Number {position}{' or later' * (position >= MAX_POSITION)}"
+    message = f"{number} in the queue of the pool {match.pool}; {are(match.fitting, 'matching worker')} online."
+    return WaitReason(ReasonCode.BEHIND, message, facts)

@@ -1,4 +1,4 @@
-"""Whether any worker could take a waiting job, and what they lack if not."""
+"""Compares waiting jobs with the workers of their pools: which could run them, and what the others lack."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -6,15 +6,28 @@ from typing import Any, NamedTuple
 
 from leases.scheduling.claims import ISOLATION_LEVELS
 from orchestrator.selectors.pending_reasons.queries import fetch
-from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason, are, listing
+from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason, are, join_words
 from runtime_jobs.models import Job
 
-SILENT_AFTER = timedelta(seconds=60)  # a worker that claims or holds is heard every few seconds
+SILENT_AFTER = timedelta(seconds=60)  # a worker that claims or executes sends a request every few seconds
 
 
 class WorkerMatch(NamedTuple):
-    """How the workers of a pool fit one sort of job. `alive`: those heard lately; `fitting`: those of them that could
-    run it; `lacks`: the requirements that the nearest one does not offer."""
+    """The workers of a pool for jobs with the same requirements.
+
+    Attributes:
+        jobs: Keys of the jobs.
+        pool: The slug of the pool.
+        requirements: The required capabilities.
+        least_isolation: The minimum isolation.
+        job_type: The job type.
+        alive: The number of workers that sent a request within `SILENT_AFTER`.
+        fitting: The number of these that could run the jobs.
+        has_room: Whether one of the fitting workers has free capacity.
+        lacks: The requirements that the best worker does not offer.
+        too_open: Whether the isolation of the best worker is too weak.
+        other_type: Whether the best worker does not run the job type.
+    """
 
     jobs: list[int]
     pool: str
@@ -30,42 +43,44 @@ class WorkerMatch(NamedTuple):
 
     @property
     def missing(self) -> list[dict[str, str]]:
-        found = [{"kind": "requirement", "name": name} for name in self.lacks]
+        """What the best worker lacks, as kind and name."""
+        missing = [{"kind": "requirement", "name": name} for name in self.lacks]
         if self.too_open:
-            found.append({"kind": "isolation", "name": self.least_isolation})
+            missing.append({"kind": "isolation", "name": self.least_isolation})
         if self.other_type:
-            found.append({"kind": "job_type", "name": self.job_type})
-        return found
+            missing.append({"kind": "job_type", "name": self.job_type})
+        return missing
 
     @property
     def facts(self) -> dict[str, Any]:
+        """The pool and the number of fitting workers."""
         return {"pool": self.pool, "workers_alive": self.fitting}
 
 
-def fits_of(jobs: Sequence[Job]) -> dict[int, WorkerMatch]:
-    """By the jobs' keys, in one query for all of them."""
+def matches_of(jobs: Sequence[Job]) -> dict[int, WorkerMatch]:
+    """Return the workers for these jobs by the jobs' keys, with one query."""
     if not jobs:
         return {}
     keys = [job.pk for job in jobs]
-    found = fetch("workers", WorkerMatch, jobs=keys, silent=SILENT_AFTER, levels=list(ISOLATION_LEVELS))
-    return {key: fit for fit in found for key in fit.jobs}
+    rows = fetch("workers", WorkerMatch, jobs=keys, silent=SILENT_AFTER, levels=list(ISOLATION_LEVELS))
+    return {key: match for match in rows for key in match.jobs}
 
 
-def no_match_reason(fit: WorkerMatch) -> WaitReason | None:
-    """A reason where no worker that is alive could ever take it."""
-    if fit.fitting:
+def no_match_reason(match: WorkerMatch) -> WaitReason | None:
+    """Return a reason if no worker that is online could run the jobs, else None."""
+    if match.fitting:
         return None
-    facts = {"pool": fit.pool, "workers_alive": fit.alive, "missing": fit.missing}
-    return WaitReason(ReasonCode.NO_MATCHING_WORKER, _nobody(fit), facts)
+    facts = {"pool": match.pool, "workers_alive": match.alive, "missing": match.missing}
+    return WaitReason(ReasonCode.NO_MATCHING_WORKER, _no_match_message(match), facts)
 
 
-def _nobody(fit: WorkerMatch) -> str:
-    if not fit.alive:
-        return f"No worker is alive in the pool {fit.pool}."
-    if not fit.missing:
-        return f"Each worker of the pool {fit.pool} that fits has given it back: its machine could not run it."
-    names = [_KINDS.get(one["kind"], "{}").format(one["name"]) for one in fit.missing]
-    return f"No worker of the pool {fit.pool} offers {listing(names)}; {are(fit.alive, 'worker')} alive."
+def _no_match_message(match: WorkerMatch) -> str:
+    if not match.alive:
+        return f"No worker is online in the pool {match.pool}."
+    if not match.missing:
+        return f"Each matching worker of the pool {match.pool} has released the job as unable to run it."
+    names = [_NAMES.get(entry["kind"], "{}").format(entry["name"]) for entry in match.missing]
+    return f"No worker of the pool {match.pool} offers {join_words(names)}; {are(match.alive, 'worker')} online."
 
 
-_KINDS = {"isolation": "isolation {}", "job_type": "jobs of type {}"}
+_NAMES = {"isolation": "isolation {}", "job_type": "jobs of type {}"}

@@ -100,12 +100,12 @@ def test_a_lease_is_revoked(operator, worker):
 @pytest.mark.parametrize(
     ("verb", "make", "refusal"),
     [
-        ("cancel", uploaded, "The job is uploaded already."),
-        ("cancel", failed, "The job is failed already."),
-        ("retry", uploaded, "The job succeeded; there is nothing to retry."),
-        ("retry", lambda _: submitted(), "The job has not ended yet; cancel it first."),
+        ("cancel", uploaded, "The job has already ended: it is uploaded."),
+        ("cancel", failed, "The job has already ended: it is failed."),
+        ("retry", uploaded, "The job succeeded and cannot be retried."),
+        ("retry", lambda _: submitted(), "The job has not ended: it is queued. Cancel it first."),
         ("revoke", lambda _: submitted(), "The job has no open lease. Nothing was revoked."),
-        ("reupload", failed, "This job has left no run to send."),
+        ("reupload", failed, "The job has no run that waits for an upload."),
         ("revoke", failed, "The job has no open lease. Nothing was revoked."),
     ],
 )
@@ -118,7 +118,8 @@ def test_a_second_retry_is_refused_and_said(operator, worker):
     job = failed(worker)
     operator.post(question("retry", job), WHY)
     words = said(operator.post(question("retry", job), WHY))
-    assert f"{job.job_ulid}: A newer attempt exists; retry that one." in words
+    successor = Job.objects.get(retry_of_job_ulid=job.job_ulid)
+    assert f"{job.job_ulid}: The job has a newer attempt. Retry {successor.job_ulid}." in words
     assert Job.objects.filter(root_job_ulid=job.job_ulid).count() == 2
 
 
@@ -130,7 +131,7 @@ def test_of_many_each_is_done_or_refused_on_its_own(operator, worker):
     assert said(answer) == [
         f"{waiting[0].job_ulid}: canceled.",
         f"{waiting[1].job_ulid}: canceled.",
-        f"{first.job_ulid}: The job is uploaded already.",
+        f"{first.job_ulid}: The job has already ended: it is uploaded.",
     ]
     assert [Job.objects.get(pk=job.pk).state for job in waiting] == ["canceled", "canceled"]
     assert (ended.job_ulid, Job.objects.get(pk=last.pk).state) == (first.job_ulid, "queued")

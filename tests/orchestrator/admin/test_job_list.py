@@ -6,12 +6,12 @@ from copy import copy
 import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
+from orchestrator.selectors.queue_position import COUNTED
 
 from orchestrator import services
 from orchestrator.admin.jobs import search
 from orchestrator.admin.labels import job_badge, queue_label, wait_label
 from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason
-from orchestrator.selectors.queue_position import COUNTED
 from runtime_jobs.models import Job
 from tests.factories import ProjectFactory, WorkerFactory, claimed, submitted, submitted_steps
 from tests.orchestrator.admin.fixtures import COMMITS
@@ -35,7 +35,7 @@ def test_the_list_says_why_each_waits(olga, scene):
     text = olga.get(f"{LIST}?status=queued").content.decode()
     for words in (">#2 in queue</i>", ">No matching worker</i>", ">Blocked by dependencies</i>"):
         assert words in text, words
-    assert 'class="danger" title="No worker is alive in the pool gpu-linux."' in text
+    assert 'class="danger" title="No worker is online in the pool gpu-linux."' in text
 
 
 def test_a_list_costs_the_same_however_many_wait(olga, db):

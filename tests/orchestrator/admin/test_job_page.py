@@ -80,11 +80,11 @@ def test_a_waiting_job_says_its_place_and_who_could_take_it(olga, worker):
     submitted()
     second = submitted()
     said = summary_of(olga, second)
-    assert said.sentences == ["No worker is alive in the pool shared-linux.", "#2 in queue."]
+    assert said.sentences == ["No worker is online in the pool shared-linux.", "#2 in queue."]
     assert said.colour == "danger"
     type(worker).objects.update(last_seen_at="2100-01-01T00:00Z")
     said = summary_of(olga, second)
-    assert said.sentences == ["Number 2 in the queue of the pool shared-linux; 1 worker that could run it is alive."]
+    assert said.sentences == ["Number 2 in the queue of the pool shared-linux; 1 matching worker is online."]
     assert said.colour == "info"
 
 

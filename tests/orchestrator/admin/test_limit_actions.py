@@ -100,7 +100,7 @@ class TestHolding:
         olga.post(button(row, "throttle"), {"per_hour": "", **BURST, **WHY})
         assert not Limit.objects.exists()
         answer = olga.post(button(row, "throttle"), {"per_hour": "", **BURST, **WHY}, follow=True)
-        assert "That is not throttled." in text_of(answer)
+        assert "is not throttled." in text_of(answer)
 
     @pytest.mark.parametrize(
         ("name", "wrong"),
@@ -267,7 +267,9 @@ class TestBreakers:
         breaker.refresh_from_db()
         assert breaker.state == "closed"
         assert button(breaker, "reset") not in text_of(olga.get(address(Breaker, "change", breaker.pk)))
-        assert "That breaker is not open." in text_of(olga.post(button(breaker, "reset"), WHY, follow=True))
+        assert "The breaker for runtime jobs of sandtrace is closed." in text_of(
+            olga.post(button(breaker, "reset"), WHY, follow=True)
+        )
 
     def test_it_takes_the_permission(self, breaker):
         viewer = client_of(person("vera", "leases.view_breaker"))
@@ -309,7 +311,7 @@ class TestPriorities:
         names = "&".join(f"job={job.job_ulid}" for job in (running, *waiting))
         page = f"{address(Job, 'changelist')}bulk/prioritize/?{names}"
         nowhere = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
-        assert "no emergency lane" in text_of(nowhere)
+        assert "set an emergency limit for the organization" in text_of(nowhere)
         lane = {"org_slug": running.org_slug, "kind": LimitKind.EMERGENCY, "max_active": 2}
         services.set_limit(**lane, actor=OPERATOR, reason="test")
         answer = olga.post(page, {"priority": "emergency", **WHY}, follow=True)

@@ -118,7 +118,7 @@ def test_a_revoked_worker_stays_so_and_says_it(olga, worker):
     services.set_worker_state(worker_id=worker.worker_id, state="revoked", actor=OPERATOR)
     for name in ("activate", "drain", "maintenance", "rotate", "revoke"):
         words = said(olga.post(verb(name, worker), WHY))
-        assert words[-1] == "build-01: There is no such worker, or it was revoked.", name
+        assert words[-1] == "build-01: The worker does not exist or was revoked.", name
     page = olga.get(f"{LIST}{worker.pk}/change/").content.decode()
     assert "/rotate/" not in page
     assert olga.post(f"{LIST}{worker.pk}/change/", {"capacity": 9}).status_code == 403

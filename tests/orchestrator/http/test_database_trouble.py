@@ -8,7 +8,7 @@ import pytest
 from django.db import DatabaseError, connection
 
 from orchestrator import services
-from orchestrator.services.unit_of_work.operation import TRIES, operation
+from orchestrator.services.unit_of_work import MAX_ATTEMPTS, operation
 from runtime_jobs.models import Job
 from tests.api_client import Caller, problem_of
 from tests.db_snapshot import nothing_lost
@@ -106,7 +106,7 @@ def test_of_a_deadlock_the_verb_is_tried_again(project, elsewhere):
     tried = []
 
     @operation
-    def take_both():
+    def take_both(_):
         tried.append("once")
         for job in (one, two):
             Job.objects.locked().get(pk=job.pk)
@@ -139,13 +139,13 @@ def somebody_waits():
 
 
 @pytest.mark.parametrize(
-    ("state", "expected"), [("40P01", TRIES), ("40001", TRIES), ("55P03", 1), ("57014", 1), ("23505", 1)]
+    ("state", "expected"), [("40P01", MAX_ATTEMPTS), ("40001", MAX_ATTEMPTS), ("55P03", 1), ("57014", 1), ("23505", 1)]
 )
 def test_only_what_left_nothing_behind_is_tried_again_and_not_for_ever(state, expected):
     tried = []
 
     @operation
-    def never():
+    def never(_):
         tried.append("once")
         with connection.cursor() as cursor:
             cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{state}'; END $$")

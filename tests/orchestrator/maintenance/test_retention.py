@@ -25,7 +25,7 @@ from orchestrator.maintenance.retention import Retention, count_old_rows
 from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, Incident
 from orchestrator.services import BatchJob, BatchSubmission
-from orchestrator.services.artifacts import ArtifactRef
+from orchestrator.services.finish import ArtifactRef
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Artifact, Batch, Dependency, IdempotencyKey, Job, JobEvent, LogChunk, UnsentRun

@@ -256,19 +256,19 @@ def test_a_dependent_that_fails_is_tried_once_a_round_and_stops_no_other(monkeyp
     monkeypatch.setattr(dependency_propagation, "INLINE_LIMIT", 0)
     services.complete(lease_ulid=(claim := claimed()).lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="r")
     assert EndedDependency.objects.count() == 1
-    tried, original = [], dependency_propagation._gone_on
+    tried, original = [], dependency_propagation._apply_status
 
-    def gone_on(job, standing, at):
+    def apply_status(uow, job, status, now):
         if job.pk == dependents[0].pk:
             tried.append(job.pk)
             raise RuntimeError("a bug")
-        return original(job, standing, at)
+        return original(uow, job, status, now)
 
-    monkeypatch.setattr(dependency_propagation, "_gone_on", gone_on)
+    monkeypatch.setattr(dependency_propagation, "_apply_status", apply_status)
     services.propagate_pending(limit=200)
     assert Job.objects.filter(state=JobState.QUEUED).count() == 2
     assert len(tried) == 2, "once with its page, once alone"
-    monkeypatch.setattr(dependency_propagation, "_gone_on", original)
+    monkeypatch.setattr(dependency_propagation, "_apply_status", original)
     services.propagate_pending(limit=200)
     assert Job.objects.filter(state=JobState.QUEUED).count() == 3
 

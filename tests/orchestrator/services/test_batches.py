@@ -272,11 +272,11 @@ def test_a_spec_comes_back_from_its_row_as_it_was(wanted):
 
 def test_the_configured_command_is_one_job():
     project = ProjectFactory(configured_command=["sh", "-c", "echo 'a b'"], configured_directory="app")
-    planned = project_defaults.configured(project, source())
+    planned = project_defaults.configured_job(project, source())
     assert (planned.steps, planned.working_directory) == (("""sh -c 'echo '"'"'a b'"'"''""",), "app")
     assert (planned.timeout_seconds, planned.allow_network, planned.source) == (300, False, source())
     with pytest.raises(Invalid):
-        project_defaults.configured(ProjectFactory(slug="bare"), source())
+        project_defaults.configured_job(ProjectFactory(slug="bare"), source())
 
 
 def test_the_project_is_the_one_that_runs_the_repository():
@@ -285,15 +285,15 @@ def test_the_project_is_the_one_that_runs_the_repository():
     ProjectFactory(organization=mine, slug="all", repositories=["acme/*"])
     ProjectFactory(organization=mine, slug="off", repositories=["acme/web"], enabled=False)
     other = ProjectFactory(organization=theirs, slug="theirs", repositories=["acme/web"])
-    assert project_defaults.project_for("acme", "web", organizations=["mine"]) == named
-    assert project_defaults.project_for("acme", "api", organizations=["mine"]).slug == "all"
-    assert project_defaults.project_for("acme", "web", organizations=["mine"], slug="all").slug == "all"
-    assert project_defaults.project_for("acme", "web", organizations=["theirs"]) == other
+    assert project_defaults.find_project("acme", "web", organizations=["mine"]) == named
+    assert project_defaults.find_project("acme", "api", organizations=["mine"]).slug == "all"
+    assert project_defaults.find_project("acme", "web", organizations=["mine"], slug="all").slug == "all"
+    assert project_defaults.find_project("acme", "web", organizations=["theirs"]) == other
     for wrong in ({"organizations": []}, {"organizations": ["mine"], "slug": "off"}):
         with pytest.raises(RepositoryNotAllowed):
-            project_defaults.project_for("acme", "web", **wrong)
+            project_defaults.find_project("acme", "web", **wrong)
     with pytest.raises(Invalid):
-        project_defaults.project_for("acme", "web", organizations=None)
+        project_defaults.find_project("acme", "web", organizations=None)
 
 
 def test_a_ref_has_the_commit_that_was_pushed_last():

@@ -17,6 +17,7 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import limits
+from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, offer, submitted
@@ -137,7 +138,9 @@ def test_a_pause_that_gets_a_later_end_meanwhile_stays():
     Limit.objects.update(until=database_now())
     key, later = Limit.objects.get().pk, database_now() + timedelta(hours=2)
     terms = {"max_active": 0, "until": later, "note": "longer"}
-    with uncommitted(lambda: limits.apply_limit_change(LimitKind.PAUSE, subject, terms, source=None, **WHY)):
+    with uncommitted(
+        lambda: limits.apply_limit_change(UnitOfWork(), LimitKind.PAUSE, subject, terms, source_address=None, **WHY)
+    ):
         remove = Session(lambda: services.remove_expired(limit_id=key))
         eventually(waits_for_a_lock, 30)
     remove.result()

@@ -12,7 +12,7 @@ from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.leases import sweep
 from orchestrator.services import ConcurrencyGroup, OnConflict, dependency_propagation
-from orchestrator.services.unit_of_work import operation as verbs
+from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.errors import InvalidDependency
 from runtime_jobs.models import Dependency, EndedDependency, Job, JobEvent
 from runtime_jobs.states import CancelReason, FailureReason, JobState
@@ -43,7 +43,7 @@ def project(db):
 @pytest.fixture
 def dead(monkeypatch):
     """The process of each operation dies right after the commit."""
-    monkeypatch.setattr(verbs, "_after", [])
+    monkeypatch.setattr(UnitOfWork, "run_after_commit", lambda _: None)
 
 
 def now_of(job: Job) -> Job:
@@ -203,7 +203,7 @@ def test_only_jobs_of_the_same_organization_may_be_named(project, whose):
     own = submitted(project)
     with pytest.raises(InvalidDependency) as refused:
         submitted(project, depends_on=(own, stranger))
-    assert refused.value.errors == {"depends_on": [f"{stranger.job_ulid} is no job of this organization."]}
+    assert refused.value.errors == {"depends_on": [f"{stranger.job_ulid} is not a job of this organization."]}
 
 
 def test_a_refused_entry_of_many_leaves_no_mark_on_anothers_job(project):
@@ -306,7 +306,7 @@ def test_where_the_database_is_away_nobody_waits_for_it_once_more(project, monke
     monkeypatch.setattr(dependency_propagation, "unblock", away)
     succeed(first)
     assert len(tried) == 1
-    assert [record.exc_info for record in caplog.records if "left to the clock" in record.message] == [None]
+    assert [record.exc_info for record in caplog.records if "left to the scheduler" in record.message] == [None]
     with pytest.raises(OperationalError):
         sweep()
     monkeypatch.setattr(dependency_propagation, "unblock", unblock)

@@ -143,17 +143,17 @@ def test_a_job_that_is_admitted_while_the_limit_is_removed_is_not_left_without_o
     set_limit(1)
     waiting = submitted(project)
     admitted, removing = threading.Event(), threading.Event()
-    has_lane = admission.has_emergency_lane
+    has_limit = admission.has_emergency_limit
 
     def asked(org_slug):
-        answer = has_lane(org_slug)
+        answer = has_limit(org_slug)
         if threading.current_thread() is not threading.main_thread() and not admitted.is_set():
             admitted.set()
             removing.wait(20)
         return answer
 
     for module in (admission, priority):
-        monkeypatch.setattr(module, "has_emergency_lane", asked)
+        monkeypatch.setattr(module, "has_emergency_limit", asked)
 
     def act():
         try:

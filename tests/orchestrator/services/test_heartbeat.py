@@ -52,6 +52,18 @@ def test_acknowledging_makes_it_run_and_again_changes_nothing(granted):
     assert kinds(row(granted.lease)) == ["job.queued", "job.leased", "job.started"]
 
 
+def test_a_second_acknowledgement_at_the_same_time_writes_nothing(granted, django_assert_num_queries):
+    """Two equal timestamps do not mean that this message acknowledged the lease."""
+    now = after(granted.lease.leased_at, 1)
+    services.acknowledge(**speak(granted, now=now))
+    before = row(granted.lease).updated_at
+    Job.objects.filter(pk=granted.job.pk).update(progress={"files": 1})
+    services.acknowledge(**speak(granted, now=now))
+    assert (row(granted.lease).updated_at, row(granted.lease).progress) == (before, {"files": 1})
+    with django_assert_num_queries(4):  # begin and commit, the lock of the job, the lease
+        services.acknowledge(**speak(granted, now=now))
+
+
 def test_an_acknowledged_lease_lives_for_its_ttl_even_if_that_is_shorter_than_the_window(db):
     submitted(policy=replace(POLICY, lease_ttl_seconds=6))
     claim = claimed(acknowledge=True)

@@ -145,7 +145,7 @@ def test_nor_what_a_new_attempt_depends_on(project, monkeypatch):
     services.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30)
     in_the_middle(
         monkeypatch,
-        "held_standing_of",
+        "lock_status",
         lambda: services.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again"),
         meanwhile=success(claim),
     )

@@ -13,7 +13,7 @@ from orchestrator.services import submission as services_submission
 from orchestrator.services.admission import load_context
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
 from orchestrator.services.finish import runs_in_use
-from orchestrator.services.unit_of_work import operation
+from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import Conflict
 from runtime_jobs.models import Artifact, Job, JobEvent
 from tests.api_client import Caller
@@ -81,8 +81,8 @@ def test_a_refusal_after_an_immediate_write_undoes_the_whole_call(monkeypatch):
     submitted()
     lease = claimed().lease
 
-    def writes_and_refuses(holding, *_):
-        Job.objects.filter(pk=holding.job.pk).update(log_bytes=7)
+    def writes_and_refuses(_, locked, *__):
+        Job.objects.filter(pk=locked.job.pk).update(log_bytes=7)
         raise Conflict("no")
 
     monkeypatch.setattr(batch_calls, "apply_success", writes_and_refuses)
@@ -92,16 +92,16 @@ def test_a_refusal_after_an_immediate_write_undoes_the_whole_call(monkeypatch):
 
 @pytest.mark.django_db
 def test_a_savepoint_undoes_what_was_decided_and_what_was_written():
-    @operation.operation
-    def attempt():
-        at = Job.objects.get(pk=first.pk).created_at
-        known = load_context([given.home], default_pool="shared-linux")
-        with pytest.raises(Conflict), operation.savepoint():  # noqa: PT012 the block is what is undone
+    @operation
+    def attempt(uow: UnitOfWork):
+        now = Job.objects.get(pk=first.pk).created_at
+        context = load_context(uow, [given.project_key], default_pool="shared-linux")
+        with pytest.raises(Conflict), uow.savepoint():  # noqa: PT012 the block is what is undone
             job = services_submission.new_job(given, POLICY)
-            standing = services_submission.admit_job(job, given, known, EMPTY_SNAPSHOT)
-            services_submission.enqueue_job(job, given, standing, at=at, actor=ALICE)
+            status = services_submission.admit_job(uow, job, given, context, EMPTY_SNAPSHOT)
+            services_submission.enqueue_job(uow, job, given, status, now=now, actor=ALICE)
             raise Conflict("late")
-        assert operation.current_unit_of_work().lanes == {}
+        assert uow.lane_ids == {}
 
     project = ProjectFactory()
     first = submitted(project)

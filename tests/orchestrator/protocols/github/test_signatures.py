@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from orchestrator.protocols.github import authentication
-from orchestrator.services.webhook_secrets import PREFIX, secret_of
+from orchestrator.services.credentials import WEBHOOK_PREFIX, webhook_secret
 from runtime_jobs.models import OperatorEvent, Project
 from tests.api_client import problem_of
 from tests.db_snapshot import nothing_lost
@@ -38,6 +38,13 @@ def test_the_address_is_the_contracts():
 def test_without_any_secret_the_door_is_not_there_yet(project):
     response = refused(lambda: deliver("ping", "x"), 503, "webhook_not_configured")
     assert int(response["Retry-After"]) > 0
+
+
+def test_a_secret_stays_the_same_from_release_to_release(settings):
+    """GitHub has a copy: a secret that is derived in another way makes all webhooks of an installation fail."""
+    settings.SECRET_KEY = "the key of an installation"
+    secret = webhook_secret(Project(pk=7, webhook_generation=2))
+    assert secret == "rto_hook_0ea3c28ff507191d56c2eb2389530a8b7e718d93922c5b1c67db705cb53a690a"
 
 
 def sha1(raw, secret):
@@ -115,7 +122,7 @@ def test_the_signature_is_over_the_bytes_as_they_came(secret):
 
 def test_a_new_secret_ends_the_old_one(project, secret):
     new = new_secret(project)
-    assert secret.startswith(PREFIX)
+    assert secret.startswith(WEBHOOK_PREFIX)
     assert new != secret
     refused(lambda: deliver("ping", secret), 401, "unauthenticated")
     assert deliver("ping", new).status_code == 202
@@ -127,7 +134,7 @@ def test_a_new_secret_ends_the_old_one(project, secret):
 def test_a_secret_is_stored_nowhere_and_differs_by_project_and_key(settings, project, secret):
     other = ready("other")
     assert new_secret(other) != secret
-    assert secret == secret_of(Project.objects.get(pk=project.pk))
+    assert secret == webhook_secret(Project.objects.get(pk=project.pk))
     old, settings.SECRET_KEY = settings.SECRET_KEY, "another key of fifty and more characters, as it should be"
     refused(lambda: deliver("ping", secret), 401, "unauthenticated")
     settings.SECRET_KEY_FALLBACKS = [old]
@@ -137,7 +144,7 @@ def test_a_secret_is_stored_nowhere_and_differs_by_project_and_key(settings, pro
 def test_a_project_that_never_had_a_secret_is_signed_by_nothing(project):
     new_secret(ready("other"))
     refused(lambda: deliver("ping", ""), 401, "unauthenticated")
-    refused(lambda: deliver("ping", secret_of(project)), 401, "unauthenticated")
+    refused(lambda: deliver("ping", webhook_secret(project)), 401, "unauthenticated")
 
 
 def stranger(number: int = 0) -> dict:

@@ -68,7 +68,7 @@ def test_behind_says_where_and_how_many_workers_are_alive(why, project):
     first, second = submitted(project), submitted(project)
     assert why(first) == {
         "code": "behind",
-        "message": "It is next in the queue of the pool shared-linux; 2 workers that could run it are alive.",
+        "message": "Next in the queue of the pool shared-linux; 2 matching workers are online.",
         "pool": "shared-linux",
         "workers_alive": 2,
         "position": 1,
@@ -84,7 +84,7 @@ def test_all_workers_busy(why, project):
     assert why(running) is None
     assert why(waiting) == {
         "code": "all_workers_busy",
-        "message": "It is next; 1 worker that could run it is alive in the pool shared-linux, and busy.",
+        "message": "Next in the queue of the pool shared-linux; 1 matching worker online, busy.",
         "pool": "shared-linux",
         "workers_alive": 1,
         "position": 1,
@@ -119,7 +119,7 @@ def test_a_worker_that_would_not_come_is_not_alive(why, project, columns):
     WorkerFactory(**{"last_seen_at": timezone.now()} | columns)
     assert why(submitted(project)) == {
         "code": "no_matching_worker",
-        "message": "No worker is alive in the pool shared-linux.",
+        "message": "No worker is online in the pool shared-linux.",
         "pool": "shared-linux",
         "workers_alive": 0,
         "missing": [{"kind": "requirement", "name": "linux"}],
@@ -182,7 +182,7 @@ def test_no_matching_worker_says_what_the_nearest_one_lacks(why, project):
     told = why(job)
     assert told["code"] == "no_matching_worker"
     assert told["missing"] == [{"kind": "requirement", "name": "arm64"}]
-    assert told["message"] == "No worker of the pool shared-linux offers arm64; 2 workers are alive."
+    assert told["message"] == "No worker of the pool shared-linux offers arm64; 2 workers are online."
 
 
 def test_no_matching_worker_names_the_isolation(why, project):
@@ -202,7 +202,7 @@ def test_no_matching_worker_names_the_type_that_nobody_came_for(why, project):
     asks(worker, job_types=("runtime",))
     told = why(submitted_steps(project))
     assert told["missing"] == [{"kind": "job_type", "name": "steps"}]
-    assert told["message"] == "No worker of the pool shared-linux offers jobs of type steps; 1 worker is alive."
+    assert told["message"] == "No worker of the pool shared-linux offers jobs of type steps; 1 worker is online."
     asks(worker, job_types=("runtime", "image"))
     submitted(project)
     claimed(worker, job_types=("runtime", "steps"))
@@ -236,7 +236,7 @@ def test_a_worker_that_gave_it_back_as_too_weak_does_not_count(why, project):
     services.release(lease_ulid=claim.lease.lease_ulid, worker=worker, unable=True)
     told = why(job)
     assert (told["code"], told["missing"], told["workers_alive"]) == ("no_matching_worker", [], 1)
-    assert told["message"].startswith("Each worker of the pool shared-linux that fits has given it back")
+    assert told["message"].startswith("Each matching worker of the pool shared-linux has released the job")
     alive()
     assert why(job)["code"] == "behind"
 
@@ -249,7 +249,7 @@ def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
     waiting = submitted(project)
     seen = {
         "code": "organization_limit",
-        "message": "sandtrace may run 1 job of type runtime at once, and no more.",
+        "message": "sandtrace may run at most 1 job of type runtime at once.",
         "limit": {"kind": "organization", "scope": "organization", "key": "runtime", "max_active": 1, "per_hour": None},
     }
     assert why(waiting) == seen
@@ -276,7 +276,7 @@ def test_the_plans_own_limit_is_the_organizations(why, organization, project):
     organization.save()
     told = why(busy_with(project))
     assert (told["code"], told["limit"]["kind"]) == ("organization_limit", "plan")
-    assert told["message"] == "sandtrace may run 1 job at once, and no more."
+    assert told["message"] == "sandtrace may run at most 1 job at once."
 
 
 def test_a_plans_limit_does_not_hold_a_priority_that_it_only_counts(why, organization, project):
@@ -292,14 +292,14 @@ def test_a_concurrency_group_is_a_limit_of_the_organization(why, project):
         "concurrency",
         "deploy",
     )
-    assert told["message"] == "Of the concurrency group deploy one job runs at a time."
+    assert told["message"] == "One job of the concurrency group deploy runs at a time."
 
 
 def test_the_emergency_lane_has_its_own_limit(why, project):
     services.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
     told = why(busy_with(project, priority=EMERGENCY))
     assert (told["code"], told["limit"]["kind"]) == ("organization_limit", "emergency")
-    assert told["message"] == "sandtrace may run 1 job at once that skip the queue, and no more."
+    assert told["message"] == "sandtrace may run at most 1 emergency job at once."
 
 
 def test_source_address_limit(why, organization, project):
@@ -307,7 +307,7 @@ def test_source_address_limit(why, organization, project):
     organization.save()
     told = why(busy_with(project))
     assert (told["code"], told["limit"]["key"]) == ("source_address_limit", "127.0.0.1")
-    assert told["message"] == "From the address 127.0.0.1 1 job may run at once, and no more."
+    assert told["message"] == "At most 1 job from the address 127.0.0.1 may run at once."
 
 
 def test_rate_limited_says_when_the_next_one_may_start(why, project):
@@ -388,7 +388,7 @@ def test_breaker_open_says_when_one_is_tried(why, project, settings):
     assert (told["code"], told["limit"]["key"]) == ("breaker_open", "runtime")
     wait = datetime.fromisoformat(told["next_at"]) - timezone.now()
     assert timedelta(0) < wait <= timedelta(seconds=60)
-    assert told["message"].startswith("100% of the last runtime jobs of sandtrace failed. One is tried at 20")
+    assert told["message"].startswith("100% of the last runtime jobs of sandtrace failed. One job may start at 20")
 
 
 def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
@@ -398,7 +398,7 @@ def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
     assert claimed(Worker.objects.get()).job.pk == probe.pk
     told = why(other)
     assert (told["code"], told["next_at"]) == ("breaker_open", None)
-    assert told["message"] == "100% of the last runtime jobs of sandtrace failed. One is tried first."
+    assert told["message"] == "100% of the last runtime jobs of sandtrace failed. One job may start first."
 
 
 def test_of_several_the_one_is_told_that_stands_before_the_others(why, project, settings):

@@ -33,10 +33,10 @@ CHANGES = {
 }
 STATUS = {"timeout_above_plan": 400}
 MESSAGES = {
-    "feature_not_enabled": "Hosted runtime analysis is not enabled for this organization.",
-    "project_not_enabled": "There is no such project, or it is not enabled.",
-    "repository_not_allowed": "This project may not run that repository.",
-    "timeout_above_plan": "The plan allows at most 10 seconds.",
+    "feature_not_enabled": "Hosted runtime analysis is not enabled for the organization sandtrace.",
+    "project_not_enabled": "The project sandtrace/web does not exist or is not enabled.",
+    "repository_not_allowed": "The project sandtrace/web does not allow the repository cc-consulting-nv/web.",
+    "timeout_above_plan": "timeout_seconds: the plan allows at most 10 seconds.",
 }
 
 

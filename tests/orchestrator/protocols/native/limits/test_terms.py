@@ -92,9 +92,9 @@ class TestLimits:
         from orchestrator.services.idempotency import IdempotentRequest  # noqa: PLC0415 to be bent
 
         first = alice.post("/v1/limits", AT_ONCE, **{"Idempotency-Key": "k"})
-        known, asked = IdempotentRequest.known, []
+        known, asked = IdempotentRequest.lookup, []
         monkeypatch.setattr(
-            IdempotentRequest, "known", lambda self: asked.append(1) or (known(self) if asked[1:] else None)
+            IdempotentRequest, "lookup", lambda self: asked.append(1) or (known(self) if asked[1:] else None)
         )
         again = alice.post("/v1/limits", AT_ONCE, **{"Idempotency-Key": "k"})
         assert (ok(again, 201), again["Idempotency-Replayed"]) == (ok(first, 201), "true")
