@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from orchestrator.admin.formatting import humanize
 from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason
-from orchestrator.selectors.queue_position import COUNTED
+from orchestrator.selectors.pending_reasons.service import MAX_POSITION
 from runtime_jobs.models import Job
 from runtime_jobs.states import LEASED_STATES, CancelReason, FailureReason, JobState
 
@@ -187,8 +187,8 @@ def wait_label(reason: WaitReason) -> str:
 
 
 def queue_label(position: int) -> str:
-    """Format a position in the queue. Positions are counted up to COUNTED, which means that or more."""
-    return f"#{position:,}{'+' if position >= COUNTED else ''} in queue"
+    """Format a position in the queue. Positions are counted up to MAX_POSITION, which means that or more."""
+    return f"#{position:,}{'+' if position >= MAX_POSITION else ''} in queue"
 
 
 # --- events and actors ------------------------------------------------------------------------------------------------

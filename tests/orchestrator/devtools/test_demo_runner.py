@@ -63,14 +63,14 @@ class Waiting:
         return []
 
     def pending_message(self) -> str:
-        return "No worker is alive in the pool shared-linux."
+        return "No worker is online in the pool shared-linux."
 
 
 def test_a_job_that_no_worker_starts_ends_the_demo_with_advice(monkeypatch):
     monkeypatch.setattr(shows, "START_TIMEOUT_SECONDS", 0.0)
     with pytest.raises(DemoError) as error:
         DemoRun(Terminal(), None)._follow(Waiting(), 3600)
-    for part in ("no worker started the job within 0 s", "No worker is alive in the pool", "stop it", "make clean"):
+    for part in ("no worker started the job within 0 s", "No worker is online in the pool", "stop it", "make clean"):
         assert part in str(error.value)
 
 
