@@ -6,12 +6,12 @@ from copy import copy
 import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
-from orchestrator.selectors.queue_position import COUNTED
 
 from orchestrator import services
 from orchestrator.admin.jobs import search
 from orchestrator.admin.labels import job_badge, queue_label, wait_label
 from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason
+from orchestrator.selectors.pending_reasons.service import MAX_POSITION
 from runtime_jobs.models import Job
 from tests.factories import ProjectFactory, WorkerFactory, claimed, submitted, submitted_steps
 from tests.orchestrator.admin.fixtures import COMMITS
@@ -202,9 +202,9 @@ def test_a_command_that_exited_with_an_error_is_not_green(olga, db):
 
 
 def test_a_position_that_is_not_counted_to_its_end_has_a_plus():
-    assert queue_label(COUNTED - 1) == "#999 in queue"
-    assert queue_label(COUNTED) == "#1,000+ in queue"
-    assert wait_label(WaitReason(ReasonCode.BEHIND, "", {"position": COUNTED})) == "#1,000+ in queue"
+    assert queue_label(MAX_POSITION - 1) == "#999 in queue"
+    assert queue_label(MAX_POSITION) == "#1,000+ in queue"
+    assert wait_label(WaitReason(ReasonCode.BEHIND, "", {"position": MAX_POSITION})) == "#1,000+ in queue"
 
 
 def test_both_kinds_of_success_have_one_name(olga, db):
