@@ -160,6 +160,25 @@ def job_badge(job: Job) -> JobBadge:
     return JobBadge(job.state, humanize(job.state))
 
 
+# Counts of a job's results: singular and plural. The keys are those of `counts` in `run.v1`.
+_COUNTS = {
+    "processes": ("process", "processes"),
+    "files": ("file", "files"),
+    "files_accessed": ("file accessed", "files accessed"),
+    "network_attempts": ("network attempt", "network attempts"),
+    "suspicious": ("finding", "findings"),
+    "suspicious_activity": ("finding", "findings"),
+    "trace_lines": ("trace line", "trace lines"),
+    "bad_lines": ("unparsed trace line", "unparsed trace lines"),
+}
+
+
+def count_label(name: str, count: object) -> str:
+    """Return the noun for a count: `process` for 1, `processes` for others."""
+    singular, plural = _COUNTS.get(name, (humanize(name), humanize(name)))
+    return singular if count == 1 else plural
+
+
 # --- reasons for waiting ----------------------------------------------------------------------------------------------
 
 # Of a job that waits for something which does not change without an operator.

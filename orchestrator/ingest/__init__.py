@@ -1,0 +1,1 @@
+"""The reference ingest: stores the runs that workers upload, and displays them."""

@@ -1,4 +1,4 @@
-"""Refusals of ingest: problem documents like everywhere, which also have the `error` member that its clients know."""
+"""Errors of ingest: problem documents with an additional member `error`, which clients of ingest expect."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from rest_framework.response import Response
 from orchestrator.http.errors.problems import ApiError, map_exception
 from runtime_jobs.errors import Invalid
 
-# The words of ingest's own contract, where they differ from the API's.
+# Codes of the ingest contract, where they differ from the codes of the API.
 _CODES = {
     "not_found": "unknown_org_or_project",
     "wrong_principal": "forbidden",
@@ -18,12 +18,12 @@ _CODES = {
 
 
 def unprocessable(error: Exception) -> Exception:
-    """What ingest answers 422 where other endpoints say 400: a body that is JSON, but no run."""
+    """Turn a validation error into status 422. Other endpoints answer 400; ingest answers 400 to invalid JSON only."""
     if not isinstance(error, ValidationError | Invalid):
         return error
     refusal = map_exception(error)
     errors = refusal.members.get("errors", {}) if refusal else {}
-    return ApiError(422, "validation_failed", "This is not a valid run.", errors=errors)
+    return ApiError(422, "validation_failed", "The body is not a valid run.v1 document; see `errors`.", errors=errors)
 
 
 def with_error(response: Response) -> Response:

@@ -1,4 +1,4 @@
-"""An upload as OpenAPI shows it."""
+"""The example of an upload in the OpenAPI schema."""
 
 from drf_spectacular.utils import OpenApiExample
 

@@ -1,8 +1,8 @@
-"""Amounts in words."""
+"""Formats durations and sizes."""
 
 
-def seconds_in_words(seconds: float) -> str:
-    """`3 ms`, `2.5 s`, `4 min 10 s`, `2 h 5 min`."""
+def format_seconds(seconds: float) -> str:
+    """Format a duration: `3 ms`, `2.5 s`, `4 min 10 s`, `2 h 5 min`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -14,8 +14,8 @@ def seconds_in_words(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
-def bytes_in_words(count: float) -> str:
-    """`512 B`, `1.5 MiB`."""
+def format_bytes(count: float) -> str:
+    """Format a size in bytes: `512 B`, `1.5 MiB`."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     while count >= 1024 and len(units) > 1:
         count /= 1024

@@ -1,4 +1,4 @@
-"""The runs that the reference ingest has stored: one for each lease of a job, never overwritten."""
+"""The stored runs: one for each lease of a job, never overwritten."""
 
 from django.db import models
 from django.db.models.functions import Now
@@ -7,10 +7,11 @@ from runtime_jobs.identifiers import ID_LENGTH
 
 
 class Run(models.Model):
-    """A traced run as it was uploaded. `payload` is `run.v1`; the identity fields are copies for look-ups.
+    """A run as it was uploaded. `payload` is a `run.v1` document; the other columns are copies for lookups.
 
-    `fence` is that of the lease under which the worker uploaded the run. It is null in rows of releases that did not
-    record it and whose upload fell into no lease of the worker; see `orchestrator.ingest.run_checks`."""
+    `fence` is the fence of the lease under which the worker uploaded the run. It is null in rows of releases that did
+    not record it and whose upload fell into no lease of the worker; see `orchestrator.ingest.run_checks`.
+    """
 
     id = models.BigAutoField(primary_key=True)
     run_id = models.CharField(max_length=64, unique=True)

@@ -1,4 +1,4 @@
-"""A run as its page shows it: findings first, then what happened, in people's words. Pure: payload in, values out."""
+"""Prepares a run's payload for its page: findings, processes, network, files, resources. No I/O."""
 
 import errno
 import shlex
@@ -7,30 +7,28 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from orchestrator.ingest.formatting import bytes_in_words, seconds_in_words
+from orchestrator.ingest.formatting import format_bytes, format_seconds
 from orchestrator.ingest.serializers import SEVERITIES
 from orchestrator.ingest.timeline import ProcessTimeline, timeline
 
-METER = 1000  # units of a full meter
+METER_WIDTH = 1000  # of a full meter, in units of its view box
 Item = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class RuleBroken:
-    """All findings of one rule. `more`: how many details are not shown."""
+class RuleFindings:
+    """All findings of one rule."""
 
     name: str
     severity: str
     reason: str
     findings: list[Item]
 
-    @property
-    def times(self) -> int:
-        return sum(item["count"] for item in self.findings)
-
 
 @dataclass(frozen=True)
 class FileGroup:
+    """Files with the same kind of access. `open`: the group is expanded when the page loads."""
+
     title: str
     note: str
     files: list[Item]
@@ -39,7 +37,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class Meter:
-    """A peak beside its limit. `share` is out of METER; None: no limit, or not measured."""
+    """Use of a resource beside its limit. `share` is out of METER_WIDTH; None without a limit or a measurement."""
 
     label: str
     value: str
@@ -47,13 +45,13 @@ class Meter:
     share: int | None
 
     @property
-    def mood(self) -> str:
-        return "full" if self.share is not None and self.share >= 0.9 * METER else "fine"
+    def level(self) -> str:
+        return "full" if self.share is not None and self.share >= 0.9 * METER_WIDTH else "fine"
 
 
 @dataclass(frozen=True)
 class RunPresenter:
-    """Everything that the template needs of a payload."""
+    """Values that the template needs of a payload."""
 
     payload: Item
 
@@ -76,45 +74,49 @@ class RunPresenter:
 
     @property
     def outcome(self) -> str:
-        """How it ended, as a sentence without its stop."""
+        """Describe the end of the command."""
         outcome, limit = self.payload["outcome"], self.metadata["sandbox"]["timeout_seconds"]
         sentences = {
             "exited": f"Exited with code {outcome['exit_code']}",
             "signaled": f"Killed by {outcome['signal'] or 'a signal'}",
-            "timeout": f"Stopped at its timeout of {seconds_in_words(limit)}",
+            "timeout": f"Timed out after {format_seconds(limit)}",
             "exec_failed": "The command could not be started",
-            "trace_incomplete": "The trace ends before the command did",
+            "trace_incomplete": "Trace incomplete",
         }
-        causes = {"out_of_memory": "ran out of memory", "disk_full": "filled its disk", "stopped": "was stopped"}
-        causes["worker_disk_full"] = "the worker's disk ran low"
-        causes["too_many_processes"] = "started too many processes"
+        causes = {
+            "out_of_memory": "out of memory",
+            "disk_full": "disk limit exceeded",
+            "stopped": "stopped by the worker",
+            "worker_disk_full": "worker disk full",
+            "too_many_processes": "process limit exceeded",
+        }
         cause = causes.get(outcome.get("cause") or "")
         return f"{sentences[outcome['kind']]}, {cause}" if cause else sentences[outcome["kind"]]
 
     @property
-    def outcome_mood(self) -> str:
+    def outcome_level(self) -> str:
         outcome = self.payload["outcome"]
         return "fine" if outcome["kind"] == "exited" and outcome["exit_code"] == 0 else "failed"
 
     @property
-    def rules(self) -> list[RuleBroken]:
-        """Worst first."""
+    def rules(self) -> list[RuleFindings]:
+        """Findings grouped by rule, most severe first."""
         grouped: dict[str, list[Item]] = {}
         for item in self.payload["suspicious_activity"]["items"]:
             grouped.setdefault(item["rule"], []).append(item)
-        broken = [RuleBroken(name, found[0]["severity"], found[0]["reason"], found) for name, found in grouped.items()]
-        return sorted(broken, key=lambda rule: (SEVERITIES.index(rule.severity), rule.name))
+        rules = [RuleFindings(name, found[0]["severity"], found[0]["reason"], found) for name, found in grouped.items()]
+        return sorted(rules, key=lambda rule: (SEVERITIES.index(rule.severity), rule.name))
 
     @property
     def severities(self) -> list[tuple[str, int]]:
-        """How many rules of each severity were broken, worst first, none left out that is not zero."""
-        rules = self.rules
-        counted = [(severity, sum(rule.severity == severity for rule in rules)) for severity in SEVERITIES]
+        """Findings by severity, most severe first, without severities that do not occur."""
+        items = self.payload["suspicious_activity"]["items"]
+        counted = [(severity, sum(item["severity"] == severity for item in items)) for severity in SEVERITIES]
         return [(severity, count) for severity, count in counted if count]
 
     @property
     def worst(self) -> str:
-        """The severity that colours the page; `none` if no rule was broken."""
+        """The severity that colours the page; `none` without findings."""
         return self.severities[0][0] if self.severities else "none"
 
     @property
@@ -123,15 +125,18 @@ class RunPresenter:
 
     @property
     def network(self) -> list[Item]:
-        """Attempts with `quiet` (the sandbox's own loopback and sockets, unless a rule objects), the error by name, and
-        for a name that the proxy was asked for the address behind it (`via`). The quiet ones last."""
-        objected = {finding["detail"] for finding in self.payload["suspicious_activity"]["items"]}
-        shown = [_attempt(item, objected) for item in self.payload["network_attempts"]["items"]]
-        return sorted(shown, key=lambda item: item["quiet"])
+        """Network attempts, the sandbox's own last.
+
+        Each has `internal` (loopback and sockets of the sandbox without a finding), the error by name, and `via`, the
+        address behind a name that was requested from the proxy.
+        """
+        suspicious = {finding["detail"] for finding in self.payload["suspicious_activity"]["items"]}
+        shown = [_attempt(item, suspicious) for item in self.payload["network_attempts"]["items"]]
+        return sorted(shown, key=lambda item: item["internal"])
 
     @property
     def file_groups(self) -> list[FileGroup]:
-        """Each file in the first group that fits; empty groups are left out."""
+        """Files in the first group that matches. Empty groups are left out."""
         groups = {title: FileGroup(title, note, [], is_open) for title, note, is_open in _GROUPS}
         for item in self.payload["files"]["items"]:
             groups[_group_of(item)].files.append(item)
@@ -142,19 +147,21 @@ class RunPresenter:
         return list(_meters(self.payload, self.seconds)) if "resources" in self.payload else []
 
 
-_CREDENTIALS, _OUTSIDE, _CHANGED, _READ, _MISSED = (
+_CREDENTIALS, _OUTSIDE, _MODIFIED, _READ, _DENIED, _NOT_FOUND = (
     "Credentials and keys",
-    "Outside its own directories",
-    "Written, created or deleted",
+    "Outside the job's directories",
+    "Modified",
     "Read",
-    "Looked for in vain",
+    "Access denied",
+    "Not found (ENOENT)",
 )
 _GROUPS = (
-    (_CREDENTIALS, "read, or tried", True),
-    (_OUTSIDE, "changed, or tried", True),
-    (_CHANGED, "in its checkout, its home and its temporary directories", False),
-    (_READ, "and nothing else", False),
-    (_MISSED, "never there to be read", False),
+    (_CREDENTIALS, "accessed or attempted", True),
+    (_OUTSIDE, "modified or attempted", True),
+    (_MODIFIED, "in the checkout, home and temporary directories", False),
+    (_READ, "read only", False),
+    (_DENIED, "no access succeeded", False),
+    (_NOT_FOUND, "no access succeeded", False),
 )
 
 
@@ -164,17 +171,19 @@ def _group_of(item: Item) -> str:
     if item.get("outside"):
         return _OUTSIDE
     if set(item["ops"]) - {"read"}:
-        return _CHANGED
-    return _READ if item["failed"] < item["count"] else _MISSED
+        return _MODIFIED
+    if item["failed"] < item["count"]:
+        return _READ
+    return _DENIED if item["denied"] else _NOT_FOUND
 
 
-def _attempt(item: Item, objected: set[str]) -> Item:
+def _attempt(item: Item, suspicious: set[str]) -> Item:
     kind, addr, name = item.get("kind", "contact"), item["addr"], item.get("name")
     is_own = item["family"] == "unix" or addr.startswith(("127.", "[::1]", "0.0.0.0:"))
     return {
         **item,
         "kind": kind,
-        "quiet": is_own and addr not in objected,
+        "internal": is_own and addr not in suspicious,
         "error": errno.errorcode.get(item.get("errno") or 0, ""),
         "via": addr if kind == "proxied" and name and not addr.startswith(name) else "",
     }
@@ -182,19 +191,19 @@ def _attempt(item: Item, objected: set[str]) -> Item:
 
 def _meters(payload: Item, seconds: float) -> Iterator[Meter]:
     peaks, limits = payload["resources"]["peaks"], payload["resources"]["limits"]
-    yield _meter("Time", seconds, limits["timeout_seconds"], seconds_in_words)
-    yield _meter("Memory", peaks["memory_bytes"], limits["memory_bytes"], bytes_in_words)
-    yield _meter("Processes at once", peaks["processes"], limits["processes"], str)
-    yield _meter("Disk", peaks["disk_bytes"], limits["disk_bytes"], bytes_in_words)
-    yield _meter("CPU", peaks["cpu_seconds"], None, seconds_in_words)
+    yield _meter("Run time", seconds, limits["timeout_seconds"], format_seconds)
+    yield _meter("Memory", peaks["memory_bytes"], limits["memory_bytes"], format_bytes)
+    yield _meter("Processes", peaks["processes"], limits["processes"], str)
+    yield _meter("Disk", peaks["disk_bytes"], limits["disk_bytes"], format_bytes)
+    yield _meter("CPU time", peaks["cpu_seconds"], None, format_seconds)
     if output := payload["resources"].get("output"):
-        yield _meter("Output", output["bytes"], limits["output_bytes"], bytes_in_words)
+        yield _meter("Output", output["bytes"], limits["output_bytes"], format_bytes)
     if trace := payload.get("trace"):
-        yield _meter("Trace", trace["bytes"], limits["trace_bytes"], bytes_in_words)
+        yield _meter("Trace", trace["bytes"], limits["trace_bytes"], format_bytes)
 
 
-def _meter(label: str, value: Any, limit: Any, words: Any) -> Meter:
+def _meter(label: str, value: Any, limit: Any, formatter: Any) -> Meter:
     if value is None:
-        return Meter(label, "not measured", words(limit) if limit else "", None)
-    share = min(METER, round(METER * value / limit)) if limit else None
-    return Meter(label, words(value), words(limit) if limit else "", share)
+        return Meter(label, "not measured", formatter(limit) if limit else "", None)
+    share = min(METER_WIDTH, round(METER_WIDTH * value / limit)) if limit else None
+    return Meter(label, formatter(value), formatter(limit) if limit else "", share)

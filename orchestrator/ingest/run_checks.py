@@ -1,4 +1,4 @@
-"""Checks that ingest holds the run that a worker names at a completion, and that it is the run of that very lease."""
+"""Checks at a completion that ingest has the run that the worker names, uploaded under the same lease."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,8 @@ class RunMismatch(LifecycleError):
 def require_run(*, run_id: str, lease_ulid: str, worker: Worker) -> None:
     """Raise unless the reference ingest holds this run, uploaded under this lease.
 
-    Runs before the job's transaction: what it compares never changes. A lease that does not count is left to the fence.
+    Runs before the transaction of the job: the compared columns never change. Leases that are not valid are left to
+    the check of the fence.
 
     Raises:
         Invalid: The job has no such run.
@@ -44,7 +45,7 @@ def refused_runs(runs: Mapping[str, str], *, worker: Worker) -> dict[str, Lifecy
 
 def _refusal(lease: Lease, run: Run | None) -> LifecycleError | None:
     if run is None or run.job_id != lease.job_id:
-        return Invalid({"result.ingest_run_id": ["Ingest holds no such run of this job."]})
+        return Invalid({"result.ingest_run_id": ["Ingest has no such run of this job. Upload the run first."]})
     if run.worker_id == lease.worker_id and _is_of_lease(lease, run):
         return None
     return RunMismatch("This run was uploaded under another lease of the job. Upload the run under this lease.")

@@ -1,4 +1,4 @@
-"""Stores runs: one for each lease of a job, the first one counts, nothing is ever overwritten."""
+"""Stores runs: one for each lease of a job. The first upload counts; a run is never overwritten."""
 
 import hashlib
 import json
@@ -17,14 +17,14 @@ from workers.models import Worker
 
 
 class RunConflict(LifecycleError):
-    """The lease has a run already, and this one is not about the same command. Which run it is, is not said."""
+    """The lease has another run. The error does not name that run."""
 
     code = "run_conflict"
 
 
 @dataclass(frozen=True)
-class Stored:
-    """`created` is false for a repeat; `matches` says whether the repeat had the bytes that were stored."""
+class StoredRun:
+    """The result of an upload. `created` is false for a repeat; `matches`: the repeat has the same bytes."""
 
     run: Run
     created: bool
@@ -32,13 +32,13 @@ class Stored:
 
 
 def digest_of(payload: dict[str, Any]) -> str:
-    """SHA-256 of the canonical JSON (sorted keys, no blanks, UTF-8) without `payload_sha256`."""
+    """Return the SHA-256 of the canonical JSON (sorted keys, no blanks, UTF-8) without `payload_sha256`."""
     rest = {key: value for key, value in payload.items() if key != "payload_sha256"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def store(payload: dict[str, Any], *, worker: Worker, fence: int | None = None) -> Stored:
+def store(payload: dict[str, Any], *, worker: Worker, fence: int | None = None) -> StoredRun:
     """Store the run of a job under the live lease that this worker has on it.
 
     A worker without a live lease stores nothing: else it could plant the result of whoever executes the job after it.
@@ -58,21 +58,21 @@ def store(payload: dict[str, Any], *, worker: Worker, fence: int | None = None) 
     metadata, digest = payload["metadata"], digest_of(payload)
     holding = newest_holding(job_ulid=metadata["job_id"], worker=worker, fence=fence)
     if holding is None:
-        raise NotFound("There is no such job for this worker.")
-    wrong = _differences(metadata, holding.job)
-    if wrong and _of_lease(holding).exists():
-        raise RunConflict("Ingest holds another run of this job, about another command.")
-    if wrong:
-        raise Invalid({f"metadata.{name}": ["It is not the job's."] for name in wrong})
+        raise NotFound("This worker has no lease of this job, or none with this fence.")
+    differences = _differences(metadata, holding.job)
+    if differences and _of_lease(holding).exists():
+        raise RunConflict("The lease already has another run. A run is never overwritten.")
+    if differences:
+        raise Invalid({f"metadata.{name}": ["Must equal the value of the job."] for name in differences})
     if payload.get("payload_sha256", digest) != digest:
-        raise Invalid({"payload_sha256": ["It is not the digest of this payload."]})
+        raise Invalid({"payload_sha256": ["Must be the SHA-256 of the canonical JSON of this payload."]})
     try:
         require_valid_lease(holding)
     except StaleLease:
         stored = _of_lease(holding).filter(payload_sha256=digest).first()
         if stored is None:
             raise
-        return Stored(stored, created=False, matches=True)
+        return StoredRun(stored, created=False, matches=True)
     return _insert_or_fetch(payload, digest, holding)
 
 
@@ -84,7 +84,7 @@ def _of_lease(holding: LockedLease) -> QuerySet[Run]:
 
 
 def _differences(metadata: dict[str, Any], job: Job) -> list[str]:
-    """The identity fields in which the payload is not about this job."""
+    """Return the identity fields in which the payload differs from the job."""
     identity = {
         "org_slug": job.org_slug,
         "project_slug": job.project_slug,
@@ -96,14 +96,15 @@ def _differences(metadata: dict[str, Any], job: Job) -> list[str]:
     return [name for name, value in identity.items() if metadata[name] != value]
 
 
-def _insert_or_fetch(payload: dict[str, Any], digest: str, holding: LockedLease) -> Stored:
+def _insert_or_fetch(payload: dict[str, Any], digest: str, holding: LockedLease) -> StoredRun:
     """Let one statement decide among uploads at the same time: the unique key on job and fence.
 
     The lease is not locked. If it ends between the check and this insert, the run stays under its own fence, where the
-    completion of another lease does not accept it."""
+    completion of another lease does not accept it.
+    """
     job, lease, at = holding.job, holding.lease, holding.at
     if earlier := _of_lease(holding).filter(fence=None).first():
-        return Stored(earlier, created=False, matches=earlier.payload_sha256 == digest)
+        return StoredRun(earlier, created=False, matches=earlier.payload_sha256 == digest)
     row = Run(
         run_id=f"run_{at:%Y%m%d%H%M%S}_{secrets.token_hex(6)}",
         job_id=job.job_ulid,
@@ -117,4 +118,4 @@ def _insert_or_fetch(payload: dict[str, Any], digest: str, holding: LockedLease)
     )
     Run.objects.bulk_create([row], ignore_conflicts=True)
     stored = Run.objects.get(job_id=job.job_ulid, fence=lease.fence)
-    return Stored(stored, created=stored.run_id == row.run_id, matches=stored.payload_sha256 == digest)
+    return StoredRun(stored, created=stored.run_id == row.run_id, matches=stored.payload_sha256 == digest)

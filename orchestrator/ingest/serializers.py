@@ -1,4 +1,4 @@
-"""`run.v1` field by field: what a worker may upload. Lists have their caps, strings their lengths."""
+"""The fields of `run.v1`, the document that a worker uploads. Lists and strings have maximum lengths."""
 
 import re
 from typing import Any
@@ -23,21 +23,22 @@ _WITHOUT_USER = re.compile(r"https://[^/@\s]+(?:/[^\s]*)?\Z")
 
 
 def amount(**options: Any) -> StrictIntegerField:
-    """How much or how many."""
+    """Return a field for a count or size."""
     return StrictIntegerField(min_value=0, max_value=BIGINT, **options)
 
 
-def maybe(kind: type[serializers.Field], **options: Any) -> Any:
-    """A field that may be missing or null."""
+def optional(kind: type[serializers.Field], **options: Any) -> Any:
+    """Return a field that may be missing or null."""
     return kind(required=False, allow_null=True, **options)
 
 
-def wrong_url(url: str) -> str | None:
-    return None if _WITHOUT_USER.match(url) else "An https address without a user."
+def url_error(url: str) -> str | None:
+    """Return why an address is refused: it could contain credentials."""
+    return None if _WITHOUT_USER.match(url) else "Must be an https address without user name and password."
 
 
 class Sandbox(StrictSerializer):
-    """In what the command really ran."""
+    """Sandbox in which the command ran."""
 
     tool_version = StrictCharField(max_length=100, allow_blank=True)
     allow_network = StrictBooleanField()
@@ -48,9 +49,11 @@ class Sandbox(StrictSerializer):
 
 
 class Metadata(StrictSerializer):
+    """Identity of the run: job, commit, command, worker and times."""
+
     org_slug = serializers.RegexField(SLUG)
     project_slug = serializers.RegexField(SLUG)
-    repo_url = StrictCharField(max_length=512, check=wrong_url)
+    repo_url = StrictCharField(max_length=512, check=url_error)
     git_commit = serializers.RegexField(r"^(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
     command = serializers.ListField(
         child=StrictCharField(allow_blank=True, max_length=1024),
@@ -61,30 +64,32 @@ class Metadata(StrictSerializer):
     trigger_kind = serializers.ChoiceField(choices=["manual", "pull_request", "push"])
     worker_id = serializers.RegexField(rf"^wrk_{ULID_PATTERN}\Z")
     job_id = serializers.RegexField(rf"^rtj_{ULID_PATTERN}\Z", help_text="One job has one run.")
-    git_ref = maybe(StrictCharField, max_length=255)
-    pull_request_number = maybe(StrictIntegerField, min_value=1, max_value=BIGINT)
-    working_directory = maybe(StrictCharField, max_length=1024)
-    trigger_actor = maybe(StrictCharField, max_length=200)
-    retry_of_job_id = maybe(serializers.RegexField, regex=rf"^rtj_{ULID_PATTERN}\Z")
+    git_ref = optional(StrictCharField, max_length=255)
+    pull_request_number = optional(StrictIntegerField, min_value=1, max_value=BIGINT)
+    working_directory = optional(StrictCharField, max_length=1024)
+    trigger_actor = optional(StrictCharField, max_length=200)
+    retry_of_job_id = optional(serializers.RegexField, regex=rf"^rtj_{ULID_PATTERN}\Z")
     sandbox = Sandbox()
     started_at = serializers.DateTimeField()
     finished_at = serializers.DateTimeField()
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["finished_at"] < attrs["started_at"]:
-            raise serializers.ValidationError({"finished_at": "It lies before started_at."})
+            raise serializers.ValidationError({"finished_at": "Must not be before `started_at`."})
         return attrs
 
 
 class RunOutcome(StrictSerializer):
+    """End of the command."""
+
     kind = serializers.ChoiceField(choices=KINDS_OF_OUTCOME)
     exit_code = StrictIntegerField(allow_null=True, min_value=-(2**31), max_value=2**31 - 1)
     signal = StrictCharField(allow_null=True, max_length=20)
-    cause = maybe(StrictCharField, max_length=40)
+    cause = optional(StrictCharField, max_length=40)
 
 
 class Summary(StrictSerializer):
-    """Of the system calls that were traced."""
+    """Summary of the traced system calls."""
 
     timestamp = serializers.DateTimeField()
     total_syscalls = amount()
@@ -96,7 +101,7 @@ class Summary(StrictSerializer):
 
 
 class Counts(StrictSerializer):
-    """True totals, whatever the lists show."""
+    """Totals, including items that the lists leave out."""
 
     processes = amount(required=False)
     files_accessed = amount()
@@ -107,20 +112,24 @@ class Counts(StrictSerializer):
 
 
 class Process(StrictSerializer):
+    """Traced process."""
+
     pid = StrictIntegerField(min_value=0, max_value=BIGINT)
-    parent_pid = maybe(StrictIntegerField, min_value=0, max_value=BIGINT)
+    parent_pid = optional(StrictIntegerField, min_value=0, max_value=BIGINT)
     is_root = StrictBooleanField()
     exec_count = amount()
     exec_paths = serializers.ListField(child=StrictCharField(max_length=1024), max_length=5)
     command = StrictCharField(required=False, allow_blank=True, max_length=256)
     first_seen = serializers.DateTimeField()
-    ended_at = maybe(serializers.DateTimeField)
-    exit_code = maybe(StrictIntegerField, min_value=-(2**31), max_value=2**31 - 1)
-    signal = maybe(StrictCharField, max_length=20)
+    ended_at = optional(serializers.DateTimeField)
+    exit_code = optional(StrictIntegerField, min_value=-(2**31), max_value=2**31 - 1)
+    signal = optional(StrictCharField, max_length=20)
     rules = serializers.ListField(child=StrictCharField(max_length=63), max_length=10, required=False)
 
 
 class File(StrictSerializer):
+    """Accessed path with its operations."""
+
     path = StrictCharField(max_length=1024)
     ops = serializers.ListField(
         child=serializers.ChoiceField(choices=["read", "write", "create", "delete", "rename", "metadata"]), max_length=6
@@ -129,24 +138,28 @@ class File(StrictSerializer):
     failed = amount()
     denied = amount()
     sensitive = StrictBooleanField()
-    outside = StrictBooleanField(required=False, help_text="Changed, or tried, outside the job's own directories.")
+    outside = StrictBooleanField(required=False, help_text="Modification or attempt outside the job's directories.")
 
 
 class NetworkAttempt(StrictSerializer):
+    """Connection attempt, DNS lookup or proxy request."""
+
     kind = serializers.ChoiceField(choices=["contact", "lookup", "proxied"], required=False)
     addr = StrictCharField(max_length=256)
     family = serializers.ChoiceField(choices=["inet", "inet6", "unix", "other"])
-    port = maybe(StrictIntegerField, min_value=0, max_value=65535)
+    port = optional(StrictIntegerField, min_value=0, max_value=65535)
     count = amount()
-    name = maybe(StrictCharField, max_length=256)
-    outcome = maybe(serializers.ChoiceField, choices=["connected", "in_progress", "failed", "denied"])
-    errno = maybe(StrictIntegerField, min_value=0, max_value=4095)
-    verdict = maybe(serializers.ChoiceField, choices=["allowed", "refused", "unreachable"])
+    name = optional(StrictCharField, max_length=256)
+    outcome = optional(serializers.ChoiceField, choices=["connected", "in_progress", "failed", "denied"])
+    errno = optional(StrictIntegerField, min_value=0, max_value=4095)
+    verdict = optional(serializers.ChoiceField, choices=["allowed", "refused", "unreachable"])
     bytes_sent = amount(required=False, allow_null=True)
     bytes_received = amount(required=False, allow_null=True)
 
 
 class Finding(StrictSerializer):
+    """Suspicious action."""
+
     rule = StrictCharField(max_length=63)
     severity = serializers.ChoiceField(choices=SEVERITIES)
     reason = StrictCharField(max_length=300)
@@ -154,35 +167,45 @@ class Finding(StrictSerializer):
     count = amount()
 
 
-class Listed(StrictSerializer):
-    """`items` is the beginning of a list of `total`."""
+class TruncatedList(StrictSerializer):
+    """First `items` of a list of `total`."""
 
     total = amount()
     truncated = StrictBooleanField()
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["total"] < len(attrs["items"]):
-            raise serializers.ValidationError({"total": "Fewer than there are items."})
+            raise serializers.ValidationError({"total": "Must be at least the number of items."})
         return attrs
 
 
-class Processes(Listed):
+class Processes(TruncatedList):
+    """List of processes."""
+
     items = serializers.ListField(child=Process(), max_length=200)
 
 
-class Files(Listed):
+class Files(TruncatedList):
+    """List of files."""
+
     items = serializers.ListField(child=File(), max_length=500)
 
 
-class NetworkAttempts(Listed):
+class NetworkAttempts(TruncatedList):
+    """List of network attempts."""
+
     items = serializers.ListField(child=NetworkAttempt(), max_length=200)
 
 
-class SuspiciousActivity(Listed):
+class SuspiciousActivity(TruncatedList):
+    """List of findings."""
+
     items = serializers.ListField(child=Finding(), max_length=100)
 
 
 class Peaks(StrictSerializer):
+    """Highest measured use. Null: not measured."""
+
     memory_bytes = amount(allow_null=True)
     processes = amount(allow_null=True)
     disk_bytes = amount(allow_null=True)
@@ -190,6 +213,8 @@ class Peaks(StrictSerializer):
 
 
 class ResourceLimits(StrictSerializer):
+    """Limits of the sandbox."""
+
     memory_bytes = amount()
     processes = amount()
     disk_bytes = amount()
@@ -200,18 +225,22 @@ class ResourceLimits(StrictSerializer):
 
 
 class Output(StrictSerializer):
+    """Size of the log."""
+
     bytes = amount()
     truncated = StrictBooleanField()
 
 
 class Resources(StrictSerializer):
+    """Use and limits of resources."""
+
     peaks = Peaks()
     limits = ResourceLimits()
     output = Output(required=False)
 
 
 class Trace(StrictSerializer):
-    """Of the trace file, which stays with the worker."""
+    """Trace file, which stays on the worker."""
 
     sha256 = serializers.RegexField(SHA256)
     bytes = amount()
@@ -220,7 +249,7 @@ class Trace(StrictSerializer):
 
 
 class RunUpload(StrictSerializer):
-    """POST /v1/ingest/run."""
+    """Run document, version 1."""
 
     schema_version = serializers.ChoiceField(choices=["run.v1"])
     metadata = Metadata()
@@ -234,5 +263,7 @@ class RunUpload(StrictSerializer):
     resources = Resources(required=False)
     trace = Trace(required=False)
     payload_sha256 = serializers.RegexField(
-        SHA256, required=False, help_text="Of the canonical JSON without this field: sorted keys, no blanks, UTF-8."
+        SHA256,
+        required=False,
+        help_text="SHA-256 of the canonical JSON (sorted keys, no blanks, UTF-8) without this field.",
     )

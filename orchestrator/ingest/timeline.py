@@ -1,13 +1,13 @@
-"""A run's processes as rows of a chart: the tree from top to bottom, time from left to right. Pure."""
+"""Lays out the processes of a run as a chart: the tree from top to bottom, time from left to right. No I/O."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-WIDTH = 1000  # of the chart, in its own units
-NARROWEST = 4
-DEEPEST = 12  # deeper rows are not indented further
+WIDTH = 1000  # of the chart, in units of its view box
+MIN_WIDTH = 4
+MAX_DEPTH = 12  # deeper rows are not indented further
 TICKS = 5
 
 Item = dict[str, Any]
@@ -15,7 +15,7 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """One process. `x` and `width` are in units of the chart; `seconds` is None while its end is not known."""
+    """A process. `x` and `width` are in units of the chart; `seconds` is None if the end is unknown."""
 
     item: Item
     depth: int
@@ -30,15 +30,15 @@ class TimelineRow:
 
     @property
     def ended(self) -> str:
-        """How it ended, in a word or two."""
+        """Return the exit code or signal as text."""
         if self.item.get("signal"):
             return str(self.item["signal"])
         code = self.item.get("exit_code")
-        return "no end seen" if code is None else f"exit {code}"
+        return "end not traced" if code is None else f"exit {code}"
 
     @property
-    def mood(self) -> str:
-        """For its colour: `bad` broke a rule, `killed`, `failed`, else `fine`."""
+    def outcome(self) -> str:
+        """Return the class for the colour: `bad` has a finding, `killed`, `failed` or `fine`."""
         if self.item.get("rules"):
             return "bad"
         if self.item.get("signal"):
@@ -48,7 +48,7 @@ class TimelineRow:
 
 @dataclass(frozen=True)
 class ProcessTimeline:
-    """`ticks` are seconds since the start, evenly spread over the width."""
+    """The chart. `ticks` are seconds since the start, evenly distributed over the width."""
 
     rows: list[TimelineRow]
     seconds: float
@@ -59,7 +59,7 @@ class ProcessTimeline:
 
 
 def timeline(items: list[Item]) -> ProcessTimeline:
-    """Draw what the payload's process list says; times outside of it, cycles and missing parents do no harm."""
+    """Lay out the process list of a payload. Tolerates times out of range, cycles and missing parents."""
     if not items:
         return ProcessTimeline([], 0.0)
     begins = [_at(item["first_seen"]) for item in items]
@@ -73,25 +73,27 @@ def _row(item: Item, depth: int, start: datetime, seconds: float) -> TimelineRow
     began = (_at(item["first_seen"]) - start).total_seconds()
     lived = (_at(item["ended_at"]) - _at(item["first_seen"])).total_seconds() if item.get("ended_at") else None
     width = round(WIDTH * max(lived if lived is not None else seconds - began, 0.0) / seconds)
-    x = min(round(WIDTH * began / seconds), WIDTH - NARROWEST)
-    return TimelineRow(item, min(depth, DEEPEST), x, max(NARROWEST, min(width, WIDTH - x)), began, lived)
+    x = min(round(WIDTH * began / seconds), WIDTH - MIN_WIDTH)
+    return TimelineRow(item, min(depth, MAX_DEPTH), x, max(MIN_WIDTH, min(width, WIDTH - x)), began, lived)
 
 
 def _in_tree_order(items: list[Item]) -> Iterator[tuple[Item, int]]:
-    """Every process below its parent, siblings by their first sign of life. A number may be used twice: then the
-    newest one before the child is its parent."""
+    """Yield each process below its parent, siblings by their first event.
+
+    A process id may be reused: then the newest process before the child is its parent.
+    """
     children: dict[int | None, list[int]] = {}
     for place in range(len(items)):
         children.setdefault(_parent(items, place), []).append(place)
-    waiting = [(place, 0) for place in reversed(children.get(None, []))]
-    while waiting:
-        place, depth = waiting.pop()
+    stack = [(place, 0) for place in reversed(children.get(None, []))]
+    while stack:
+        place, depth = stack.pop()
         yield items[place], depth
-        waiting.extend((child, depth + 1) for child in reversed(children.get(place, [])))
+        stack.extend((child, depth + 1) for child in reversed(children.get(place, [])))
 
 
 def _parent(items: list[Item], place: int) -> int | None:
-    """Only an earlier item can be the parent: so there is no cycle, and nobody is lost."""
+    """Find the parent among earlier items only, so there is no cycle and no process is left out."""
     wanted = items[place].get("parent_pid")
     earlier = (before for before in range(place - 1, -1, -1) if items[before]["pid"] == wanted)
     return None if wanted is None else next(earlier, 0 if place else None)

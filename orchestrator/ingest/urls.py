@@ -1,4 +1,4 @@
-"""The reference ingest: `/v1/ingest/…` for programs, `/runs/…` for people."""
+"""The addresses of the reference ingest: `/v1/ingest/…` for clients, `/runs/…` for browsers."""
 
 from django.urls import path
 

@@ -1,10 +1,10 @@
-"""`/v1/ingest/…`: workers upload runs, programs of the same organization read them."""
+"""The endpoints `/v1/ingest/…`: workers upload runs, clients of the same organization read them."""
 
 from typing import Any
 
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
@@ -18,14 +18,15 @@ from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError
 from orchestrator.ingest.errors import unprocessable, with_error
 from orchestrator.ingest.examples import UPLOAD
 from orchestrator.ingest.models import Run
-from orchestrator.ingest.runs import Stored, store
+from orchestrator.ingest.runs import StoredRun, store
 from orchestrator.ingest.serializers import RunUpload
 from runtime_jobs.models.tenants import Scope
 from workers.models import Worker
 
 
-class RunTaken(serializers.Serializer):
-    """The answer to an upload. `payload_match` is only there when it is false."""
+@extend_schema_serializer(component_name="RunTaken")
+class RunReceipt(serializers.Serializer):
+    """Answers an upload. `payload_match` is present only if it is false: the repeat differs from the stored run."""
 
     run_id = serializers.CharField()
     job_id = serializers.CharField()
@@ -34,7 +35,10 @@ class RunTaken(serializers.Serializer):
     payload_match = serializers.BooleanField(required=False)
 
 
-class RunShown(serializers.Serializer):
+@extend_schema_serializer(component_name="RunShown")
+class RunDetail(serializers.Serializer):
+    """Serializes a stored run."""
+
     run_id = serializers.CharField()
     job_id = serializers.CharField()
     org_slug = serializers.CharField()
@@ -46,7 +50,7 @@ class RunShown(serializers.Serializer):
 
 
 class RunUploadView(APIView):
-    """The reference ingest."""
+    """Receives runs from workers."""
 
     permission_classes = [IsWorker]
 
@@ -57,47 +61,47 @@ class RunUploadView(APIView):
         operation_id="upload_run",
         request=RunUpload,
         responses={
-            201: RunTaken,
-            200: OpenApiResponse(RunTaken, description="The lease has its run already: the same run id."),
-            (409, MEDIA_TYPE): OpenApiResponse(Problem, description="The caller has no live lease of the job."),
+            201: RunReceipt,
+            200: OpenApiResponse(RunReceipt, description="The lease already has a run: the same run id."),
+            (409, MEDIA_TYPE): OpenApiResponse(Problem, description="The caller has no valid lease of the job."),
             (422, MEDIA_TYPE): OpenApiResponse(Problem, description="Not a valid run; `errors` names the fields."),
         },
         parameters=[
-            OpenApiParameter("Idempotency-Key", location=OpenApiParameter.HEADER, description="The job's id, if sent."),
+            OpenApiParameter("Idempotency-Key", location=OpenApiParameter.HEADER, description="The id of the job."),
             OpenApiParameter(
                 LEASE_FENCE,
                 OpenApiTypes.INT64,
                 OpenApiParameter.HEADER,
-                description="The `fence` of the lease under which the job ran. Without it the caller's newest lease.",
+                description="The `fence` of the lease under which the job ran. Default: the caller's newest lease.",
             ),
         ],
         examples=[UPLOAD],
     )
     def post(self, request: Any) -> Response:
-        """Store the run of a job under the caller's live lease. A repeat returns the stored run's id."""
+        """Store the run of a job under the caller's valid lease. A repeat returns the id of the stored run."""
         worker, payload = _worker(request), request.data
         RunUpload(data=payload).is_valid(raise_exception=True)
         if payload["metadata"]["worker_id"] != worker.worker_id:
-            raise ApiError(403, "worker_mismatch", "This token is another worker's.")
+            raise ApiError(403, "worker_mismatch", "`metadata.worker_id` must be the worker that the token belongs to.")
         if request.headers.get("Idempotency-Key", payload["metadata"]["job_id"]) != payload["metadata"]["job_id"]:
-            raise serializers.ValidationError({"Idempotency-Key": "It is not metadata.job_id."})
+            raise serializers.ValidationError({"Idempotency-Key": "Must equal `metadata.job_id`."})
         stored = store(payload, worker=worker, fence=lease_fence(request))
-        return Response(_taken(stored), status=201 if stored.created else 200)
+        return Response(_receipt(stored), status=201 if stored.created else 200)
 
 
 def _worker(request: Any) -> Worker:
-    """`IsWorker` has seen to it that a worker calls."""
+    """Return the calling worker. `IsWorker` has checked that the caller is one."""
     return request.user.worker
 
 
-def _taken(stored: Stored) -> dict[str, Any]:
+def _receipt(stored: StoredRun) -> dict[str, Any]:
     run = stored.run
     answer = {"run_id": run.run_id, "job_id": run.job_id, "created": stored.created, "received_at": run.received_at}
     return answer if stored.matches else answer | {"payload_match": False}
 
 
 class RunView(GenericAPIView):
-    """Runs of the organizations that the caller may see; what it may not see does not exist."""
+    """Returns a run of an organization that the caller may view; answers 404 to other runs."""
 
     permission_classes = [requires_scope(Scope.JOBS_READ)]
     filter_backends: list[Any] = []
@@ -111,18 +115,8 @@ class RunView(GenericAPIView):
         mine = caller.organizations
         return Run.objects.all() if mine is None else Run.objects.filter(org_slug__in=mine)
 
-    @extend_schema(operation_id="get_run", responses=RunShown)
+    @extend_schema(operation_id="get_run", responses=RunDetail)
     def get(self, _request: Request, run_id: str) -> Response:  # noqa: ARG002 the queryset's filter takes it from the URL
-        """One run, as it was uploaded."""
+        """Return a run as it was uploaded."""
         run = self.get_object()
-        names = (
-            "run_id",
-            "job_id",
-            "org_slug",
-            "project_slug",
-            "worker_id",
-            "received_at",
-            "payload_sha256",
-            "payload",
-        )
-        return Response({name: getattr(run, name) for name in names})
+        return Response({name: getattr(run, str(name)) for name in RunDetail().fields})

@@ -2,8 +2,8 @@
 
 from django import template
 
-from orchestrator.ingest.formatting import bytes_in_words, seconds_in_words
+from orchestrator.ingest.formatting import format_bytes, format_seconds
 
 register = template.Library()
-register.filter("in_bytes", bytes_in_words)
-register.filter("in_seconds", seconds_in_words)
+register.filter("in_bytes", format_bytes)
+register.filter("in_seconds", format_seconds)

@@ -13,6 +13,7 @@ from orchestrator.admin.labels import (
     STATE_HEADLINES,
     WAIT_COLOURS,
     ReasonLabel,
+    count_label,
     job_badge,
     queue_label,
     stored_actor_label,
@@ -103,7 +104,7 @@ def _add_result(job: Job, summary: JobSummary) -> None:
         summary.sentences.append("The results are uploaded.")
     counts = (job.result or {}).get("counts")
     if isinstance(counts, dict):
-        summary.counts = [(formatting.humanize(str(name)), count) for name, count in counts.items()][:8]
+        summary.counts = [(count_label(str(name), count), count) for name, count in counts.items()][:8]
 
 
 def _add_wait(job: Job, summary: JobSummary) -> None:

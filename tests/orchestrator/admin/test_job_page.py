@@ -112,6 +112,17 @@ def test_an_uploaded_job_leads_to_its_run(olga, scene):
     assert ("processes", 14) in answer.context["page"].summary.counts
 
 
+def test_a_count_of_one_has_a_singular(olga, worker):
+    submitted()
+    taken = claimed(worker)
+    counts = {"processes": 1, "files_accessed": 2, "suspicious_activity": 1, "other_things": 3}
+    services.complete(
+        lease_ulid=taken.lease.lease_ulid, worker=worker, ingest_run_id="run_1", exit_code=0, result={"counts": counts}
+    )
+    shown = summary_of(olga, taken.job).counts
+    assert set(shown) == {("process", 1), ("files accessed", 2), ("finding", 1), ("other things", 3)}
+
+
 def test_a_canceled_job_says_who_and_why(olga, scene):
     said = summary_of(olga, scene.jobs["superseded"])
     assert said.headline == f"Canceled: {CANCELS[CancelReason.REQUESTED]}"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.api_client import Caller
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
-from tests.workers.traced import ended, order, recorded
+from tests.workers.traced import recorded, result, spec
 from workers.engines.contract import MountPoints, NetworkRecord, ResourceUsage
 from workers.report.report import RunReport
 
@@ -40,7 +40,7 @@ def payload_for(job: Any, worker: Any, *, name: str = "hostile", **end: Any) -> 
     )
     peaks = ResourceUsage(memory_bytes=180 << 20, processes=9, disk_bytes=12 << 20, cpu_seconds=1.4)
     end = {"exit_code": 5, "network": network, "resources": peaks, "output_bytes": 5_200} | end
-    return report.payload(metadata=metadata_of(job, worker), ended=ended(**end), order=order())
+    return report.payload(metadata=metadata_of(job, worker), result=result(**end), spec=spec())
 
 
 @pytest.fixture

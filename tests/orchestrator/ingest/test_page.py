@@ -1,10 +1,12 @@
 """The page of a run: findings first, everything escaped, seen by those who may."""
 
+import re
+
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from orchestrator.ingest.formatting import bytes_in_words, seconds_in_words
+from orchestrator.ingest.formatting import format_bytes, format_seconds
 from orchestrator.ingest.models import Run
 from runtime_jobs.models import Membership
 from tests.factories import OrganizationFactory
@@ -44,7 +46,7 @@ def test_findings_come_first_and_the_worst_of_them_first(staff, run):
         text.index(f'id="{name}"') for name in ("findings", "processes", "network", "files", "resources", "about")
     ]
     assert places == sorted(places)
-    assert "rules broken" in text
+    assert "findings</strong>" in text
     assert text.index("metadata_address") < text.index("credential_read") < text.index("lookup_outside")
 
 
@@ -55,10 +57,29 @@ def test_it_shows_what_happened(staff, run, job):
         assert shown in text, shown
 
 
+def test_findings_are_counted_and_one_has_a_singular(staff, wendy, payload, run):
+    total = payload["suspicious_activity"]["total"]
+    assert f"<strong>{total} findings</strong>" in page(staff, run)
+    pills = re.findall(r'class="pill (?:critical|high|medium|low)">(\d+) ', page(staff, run))
+    assert sum(map(int, pills)) == total
+    Run.objects.update(payload=changed(payload, "suspicious_activity", value={
+        "items": payload["suspicious_activity"]["items"][:1], "total": 1, "truncated": False,
+    }))  # fmt: skip
+    assert "<strong>1 finding</strong>" in page(staff, run)
+
+
+def test_a_file_that_was_denied_is_not_said_to_be_missing(staff, wendy, payload, run):
+    file = {"path": "/a", "ops": ["read"], "count": 1, "failed": 1, "denied": 0, "sensitive": False}
+    files = [file | {"path": "/gone"}, file | {"path": "/closed", "denied": 1}]
+    Run.objects.update(payload=changed(payload, "files", value={"items": files, "total": 2, "truncated": False}))
+    text = page(staff, run)
+    assert text.index("Access denied") < text.index("/closed") < text.index("Not found (ENOENT)") < text.index("/gone")
+
+
 def test_a_run_without_findings_says_so(staff, wendy, job, worker):
     assert wendy.post(PATH, payload_for(job, worker, name="git", exit_code=0, network=())).status_code == 201
     text = page(staff, Run.objects.get())
-    assert "Nothing suspicious was seen" in text
+    assert "No findings" in text
     assert 'id="findings"' not in text
 
 
@@ -131,12 +152,12 @@ def test_the_least_that_a_run_may_have_is_shown_too(staff, wendy, payload):
     payload = changed(payload, "summary", value=None)
     assert wendy.post(PATH, payload).status_code == 201
     text = page(staff, Run.objects.get())
-    assert "No process was seen." in text
-    assert "No name was looked up" in text
+    assert "No processes traced." in text
+    assert "No network activity traced." in text
 
 
-@pytest.mark.parametrize(("kind", "words"), [("timeout", "Stopped at its timeout of 5 min"), ("exec_failed", "could not be started"),
-                                             ("trace_incomplete", "trace ends before"), ("signaled", "Killed by SIGKILL, ran out of memory")])  # fmt: skip
+@pytest.mark.parametrize(("kind", "words"), [("timeout", "Timed out after 5 min"), ("exec_failed", "could not be started"),
+                                             ("trace_incomplete", "Trace incomplete"), ("signaled", "Killed by SIGKILL, out of memory")])  # fmt: skip
 def test_every_outcome_has_a_sentence(staff, wendy, payload, kind, words):
     outcome = {
         "kind": kind,
@@ -151,12 +172,12 @@ def test_every_outcome_has_a_sentence(staff, wendy, payload, kind, words):
 @pytest.mark.parametrize(
     ("count", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2 << 30, "2 GiB"), (1 << 60, "1048576 TiB")]
 )
-def test_bytes_in_words(count, words):
-    assert bytes_in_words(count) == words
+def test_format_bytes(count, words):
+    assert format_bytes(count) == words
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0.0034, "3 ms"), (2.5, "2.5 s"), (60, "1 min"), (250, "4 min 10 s"), (7500, "2 h 5 min")]
 )
-def test_seconds_in_words(seconds, words):
-    assert seconds_in_words(seconds) == words
+def test_format_seconds(seconds, words):
+    assert format_seconds(seconds) == words

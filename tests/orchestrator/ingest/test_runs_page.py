@@ -64,7 +64,7 @@ def test_a_command_is_shown_as_a_shell_would_take_it(client):
 
 def test_who_belongs_nowhere_is_told_so(client, mia):
     client.force_login(mia)
-    assert "member of no organization" in client.get("/runs/").content.decode()
+    assert "You are not a member of an organization" in client.get("/runs/").content.decode()
 
 
 def test_the_door_leads_back_to_where_one_wanted_to_go_and_nowhere_else(client, mia):

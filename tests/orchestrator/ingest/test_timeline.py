@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.ingest.timeline import NARROWEST, WIDTH, timeline
+from orchestrator.ingest.timeline import MIN_WIDTH, WIDTH, timeline
 
 
 def process(pid, parent=None, *, first="00", last=None, **changes):
@@ -13,7 +13,7 @@ def process(pid, parent=None, *, first="00", last=None, **changes):
     } | changes  # fmt: skip
 
 
-def test_children_stand_below_their_parents():
+def test_children_are_below_their_parents():
     rows = timeline([process(1), process(2, 1), process(3, 1), process(4, 2), process(5, 4)]).rows
     assert [(row.item["pid"], row.depth) for row in rows] == [(1, 0), (2, 1), (4, 2), (5, 3), (3, 1)]
 
@@ -22,15 +22,15 @@ def test_bars_are_where_their_time_was():
     chart = timeline(
         [process(1, first="00", last="10"), process(2, 1, first="05", last="10"), process(3, 1, first="02", last="02")]
     )
-    assert [(row.x, row.width) for row in chart.rows] == [(0, WIDTH), (500, 500), (200, NARROWEST)]
+    assert [(row.x, row.width) for row in chart.rows] == [(0, WIDTH), (500, 500), (200, MIN_WIDTH)]
     assert chart.seconds == 10
     assert chart.ticks == [0, 2.5, 5, 7.5, 10]
 
 
 def test_a_process_whose_end_was_not_seen_lasts_to_the_end():
     root, child = timeline([process(1, last="10"), process(2, 1, first="06", exit_code=None)]).rows
-    assert (child.x, child.width, child.seconds, child.ended) == (600, 400, None, "no end seen")
-    assert (root.ended, root.mood) == ("exit 0", "fine")
+    assert (child.x, child.width, child.seconds, child.ended) == (600, 400, None, "end not traced")
+    assert (root.ended, root.outcome) == ("exit 0", "fine")
 
 
 def test_a_number_used_twice_belongs_to_the_newest():
