@@ -24,7 +24,7 @@ STATE_DIR.joinpath("throwaway").touch()
 import django  # noqa: E402 - after the environment it reads
 
 from config.postgres import embedded  # noqa: E402 - likewise
-from tests import xdist_grouping  # noqa: E402 - likewise
+from tests import flushing, xdist_grouping  # noqa: E402 - likewise
 
 # Here and not later: the conftest of a folder that was named on the command line imports models.
 django.setup()
@@ -36,6 +36,7 @@ def pytest_configure() -> None:
 
     # Tests that commit are cleaned up by TRUNCATE, which the trigger of the event history refuses to all other code.
     settings.DATABASES["default"]["OPTIONS"]["options"] += " -c orchestrator.maintenance=truncate"
+    flushing.install()
 
 
 def pytest_unconfigure() -> None:

@@ -25,7 +25,7 @@ from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import wait_until
 from tests.workers.agent.worker_process import ROOT, WorkerProcess
 
-SEEN_WITHIN = 30.0
+SEEN_WITHIN = 90.0  # seconds; for a machine under load
 
 
 class Installation:

@@ -21,7 +21,7 @@ from tests.live_server import eventually, serving
 pytestmark = pytest.mark.slow
 TOKEN = {"Authorization": "Bearer rto_api_" + "x" * 43}
 JOBS = "/v1/runtime/jobs"
-PATIENCE = 7.0  # seconds: the pool's five, and what this machine needs
+PATIENCE = 20.0  # seconds: the pool's five, and time for a machine under load; a request that hangs takes 30
 
 
 class Cluster:
