@@ -74,8 +74,6 @@ NOT_CLEANED = frozenset(
         "orchestrator/protocols/delta",
         "orchestrator/protocols/github",
         "orchestrator/protocols/native",
-        "orchestrator/selectors",
-        "orchestrator/services",
         "runtime_jobs",
         "workers/agent",
         "workers/engines",

@@ -43,7 +43,8 @@ class JobLogs:
         """Return up to BATCH_BYTES of the log of the job `topic`.
 
         The state is read between two reads of the chunks: no chunk is stored after the end of a job, so the second
-        read sees all of them."""
+        read sees all of them.
+        """
         batch = _chunks(topic, position)
         if batch.position != position or not _has_ended(topic):
             return batch

@@ -1,4 +1,4 @@
-"""Which pools somebody may know of. A pool is nobody's: it serves whoever has a project in it."""
+"""Restricts pools to those that a caller may see. A pool has no owner: it serves every project in it."""
 
 from django.conf import settings
 from django.db.models import Q, QuerySet
@@ -9,7 +9,7 @@ from workers.models import Pool
 
 
 def pools_visible_to(caller: ClientPrincipal | WorkerPrincipal) -> QuerySet[Pool]:
-    """A worker's own pool; those in which a client's organizations have a project that is enabled; all for staff."""
+    """Return a worker's own pool, for clients those with an enabled project of their organizations, for staff all."""
     if isinstance(caller, WorkerPrincipal):
         return Pool.objects.filter(pk=caller.worker.pool_id)
     if caller.organizations is None:

@@ -1,4 +1,4 @@
-"""How much a pool has to do, in numbers that an autoscaler can read."""
+"""Counts the load of a pool for autoscalers."""
 
 from datetime import datetime
 from functools import cache
@@ -14,8 +14,11 @@ NEWEST = 20_000  # leases of all pools among which the starts of the last minute
 
 
 class PoolLoad(NamedTuple):
-    """`queued`: all that wait; `servable`: those of them that no limit holds back, which more workers would help. Both
-    count up to COUNTED. `running`: open leases. Workers by what they are; `idle_slots`: of the active ones."""
+    """The load of one pool.
+
+    `queued`: all waiting jobs; `servable`: those of them that no limit blocks, which more workers would help. Both count
+    up to COUNTED. `running`: open leases. Workers are counted by their state; `idle_slots` are those of active workers.
+    """
 
     queued: int
     servable: int
@@ -35,7 +38,7 @@ class PoolLoad(NamedTuple):
 
 
 def pool_load(pool: str) -> PoolLoad:
-    """Look, in one statement that ends by itself."""
+    """Return the load of a pool, by one statement with a timeout of its own."""
     values: dict[str, Any] = {"pool": pool, "most": COUNTED, "newest": NEWEST, "silent": SILENT_AFTER}
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = '2s'")

@@ -109,7 +109,7 @@ def renew(
 
     Raises:
         StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
-        InvalidTransition: The phase lies before the current one.
+        InvalidTransition: The phase precedes the current one.
     """
     locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
     is_started = validate_and_acknowledge(uow, locked, worker, session, runner)
@@ -139,7 +139,7 @@ def report(
 
     Raises:
         StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
-        InvalidTransition: The phase lies before the current one.
+        InvalidTransition: The phase precedes the current one.
     """
     locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
     validate_and_acknowledge(uow, locked, worker, session)
@@ -232,7 +232,7 @@ def renew_lease(
         is_started: Whether this heartbeat acknowledged the lease.
 
     Raises:
-        InvalidTransition: The phase lies before the current one.
+        InvalidTransition: The phase precedes the current one.
     """
     job, lease = locked.job, locked.lease
     expires_at, phase = lease.expires_at, update.phase

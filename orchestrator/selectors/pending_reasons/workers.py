@@ -43,7 +43,7 @@ class WorkerMatch(NamedTuple):
 
     @property
     def missing(self) -> list[dict[str, str]]:
-        """What the best worker lacks, as kind and name."""
+        """Return what the best worker lacks, as kind and name."""
         missing = [{"kind": "requirement", "name": name} for name in self.lacks]
         if self.too_open:
             missing.append({"kind": "isolation", "name": self.least_isolation})
