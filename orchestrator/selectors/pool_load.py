@@ -16,8 +16,8 @@ NEWEST = 20_000  # leases of all pools among which the starts of the last minute
 class PoolLoad(NamedTuple):
     """The load of one pool.
 
-    `queued`: all waiting jobs; `servable`: those of them that no limit blocks, which more workers would help. Both count
-    up to COUNTED. `running`: open leases. Workers are counted by their state; `idle_slots` are those of active workers.
+    `queued`: all waiting jobs; `servable`: those of them that no limit blocks, which more workers would help. Both
+    count up to COUNTED. `running`: open leases. Workers are counted by their state; `idle_slots` are those of active workers.
     """
 
     queued: int
