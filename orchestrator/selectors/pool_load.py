@@ -17,7 +17,8 @@ class PoolLoad(NamedTuple):
     """The load of one pool.
 
     `queued`: all waiting jobs; `servable`: those of them that no limit blocks, which more workers would help. Both
-    count up to COUNTED. `running`: open leases. Workers are counted by their state; `idle_slots` are those of active workers.
+    count up to COUNTED. `running`: open leases. Workers are counted by their state; `idle_slots` are those of active
+    workers.
     """
 
     queued: int
