@@ -240,6 +240,13 @@ HEARTBEAT_INTERVAL_SECONDS = env.int("HEARTBEAT_INTERVAL_SECONDS", default=20)  
 ACKNOWLEDGE_WITHIN_SECONDS = env.int("ACKNOWLEDGE_WITHIN_SECONDS", default=30)
 CANCEL_DEADLINE_SECONDS = env.int("CANCEL_DEADLINE_SECONDS", default=30)
 MAX_REQUEUES = env.int("MAX_REQUEUES", default=5)
+# New attempts that the server makes itself after a failure of the infrastructure, by job type; 0: none.
+AUTOMATIC_RETRIES = {
+    "runtime": env.int("AUTOMATIC_RETRIES_RUNTIME", default=1),
+    "steps": env.int("AUTOMATIC_RETRIES_STEPS", default=1),
+}
+# A worker stops its command at the time limit. After this many seconds more the scheduler process fails the job.
+TIMEOUT_GRACE_SECONDS = env.int("TIMEOUT_GRACE_SECONDS", default=60)
 REPOSITORY_HOSTS = env.list("REPOSITORY_HOSTS", default=["github.com"])
 DEFAULT_POOL = env.str("DEFAULT_POOL", default="shared-linux")
 

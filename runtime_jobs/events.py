@@ -1,22 +1,27 @@
-"""The trail of a job: rows numbered under the job's lock, chained by hash, written in the transaction of the change."""
+"""The event history of a job: rows numbered under the job's lock, chained by hash, written with the change.
+
+The first event binds the specification of the job, the final event its result, each by a hash in the payload."""
 
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from django.db import connection
+from django.db.models import Q
 from django.db.transaction import TransactionManagementError
 
 from runtime_jobs.identifiers import new_event_id
 from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.states import FINAL_STATES
 
 
 @dataclass(frozen=True)
 class Actor:
-    """Who did it. `kind`: client, operator, worker, clock, core."""
+    """The one that acts. `kind`: client, operator, worker, clock, core."""
 
     kind: str
     name: str
@@ -27,12 +32,16 @@ class Actor:
 
 SCHEDULER = Actor("clock", "clock")
 SYSTEM = Actor("core", "policy")
+INPUT_HASH, RESULT_HASH = "input_sha256", "result_sha256"  # names in the payloads of the first and the final event
+RESULT_FIELDS = (
+    *("exit_code", "failure_reason", "failure_class", "failure_message", "cancel_reason", "ingest_run_id", "result"),
+)
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
 @dataclass
 class EventRow:
-    """A row of `JobEvent` to be, by its attributes: making the model itself costs more than all else about an event."""
+    """A new row of `JobEvent`. Creating the model itself would cost more than all other work on an event."""
 
     event_ulid: str
     job_id: str
@@ -64,8 +73,22 @@ def build_event(
     to_state: str | None = None,
     **payload: Any,
 ) -> EventRow:
-    """Make the next event of a job that the caller has locked, or has just made. The caller stores it, and the job,
-    whose `event_seq` and `event_head` this moves."""
+    """Return the next event of a job, and advance the job's `event_seq` and `event_head`. The caller stores both.
+
+    Args:
+        job: The job, locked or new. Its result must be set before its final event.
+        event_type: For example `job.leased`.
+        at: The time of the change.
+        actor: The client, operator, worker or process that caused it.
+        worker_id: The worker that is concerned.
+        from_state: The state before, for a transition.
+        to_state: The state after.
+        **payload: Details; values of None are left out.
+    """
+    if job.event_seq == 0:
+        payload[INPUT_HASH] = job.payload_digest
+    if to_state in FINAL_STATES:
+        payload[RESULT_HASH] = result_hash(job)
     event = EventRow(
         event_ulid=new_event_id(),
         job_id=job.job_ulid,
@@ -90,8 +113,10 @@ def build_event(
 
 
 def event_hash(event: JobEvent | EventRow) -> str:
-    """SHA-256 over the canonical row, which holds the hash of the row before: nothing in the middle can be changed,
-    taken out or put in unseen. `xid` stays out: a restore from a dump rewrites it."""
+    """Return the SHA-256 of the canonical row, which contains the hash of the row before.
+
+    So no row in the middle can be changed, removed or inserted unseen. `xid` is left out: a restore from a dump changes
+    it."""
     row = {
         "event_ulid": event.event_ulid,
         "job_ulid": event.job_id,
@@ -113,14 +138,51 @@ def event_hash(event: JobEvent | EventRow) -> str:
     return hashlib.sha256(_canonical(row).encode()).hexdigest()
 
 
+def result_hash(job: Job) -> str:
+    """Return the SHA-256 of what an ended job came to: exit code, failure, run and result."""
+    row = {name: _plain(getattr(job, name)) for name in RESULT_FIELDS}
+    return hashlib.sha256(_canonical(row).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in a form that a round trip through jsonb keeps: 1e+22, 12.50 and -0.0 come back in another."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        digits = format(Decimal(repr(value)), "f")
+        return ["number", "0" if value == 0 else digits.rstrip("0").rstrip(".") if "." in digits else digits]
+    return value if value is None or isinstance(value, bool) else str(value)
+
+
 def first_invalid_seq(job_ulid: str) -> int | None:
-    """The `seq` of the first event whose chain does not hold, or None."""
+    """Return the `seq` of the first event whose hash or link to the event before is wrong, or None."""
     before = ""
     for event in JobEvent.objects.of(job_ulid).iterator(chunk_size=500):
         if event.prev_hash != before or event.hash != event_hash(event):
             return event.seq
         before = event.hash
     return None
+
+
+def unbound_parts(job: Job, input_digest: str) -> list[str]:
+    """Return which hashes of the history contradict the row of the job: `input`, `result`. Older events have none.
+
+    Args:
+        job: The job as it is stored.
+        input_digest: The digest of the specification that its columns hold now.
+    """
+    payloads = JobEvent.objects.of(job.job_ulid).filter(Q(seq=1) | Q(to_state__in=FINAL_STATES))
+    bound: dict[str, Any] = {}
+    for payload in payloads.values_list("payload_json", flat=True):
+        bound |= payload
+    wrong = []
+    if INPUT_HASH in bound and not bound[INPUT_HASH] == job.payload_digest == input_digest:
+        wrong.append("input")
+    if RESULT_HASH in bound and bound[RESULT_HASH] != result_hash(job):
+        wrong.append("result")
+    return wrong
 
 
 def delete_events(job_ulids: Sequence[str]) -> int:

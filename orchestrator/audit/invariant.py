@@ -1,4 +1,4 @@
-"""The shape of an invariant."""
+"""The type of an invariant."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Invariant:
-    """`code` is stable; `rule` is the sentence that holds; `broken` finds its exceptions, one text column."""
+    """A rule about the database.
+
+    Attributes:
+        code: A stable name, for example `I8c`.
+        rule: The rule, as a sentence.
+        broken: SQL that returns the rows that break the rule, in one text column.
+    """
 
     code: str
     rule: str
@@ -14,5 +20,5 @@ class Invariant:
 
 
 def listed(values: Iterable[str]) -> str:
-    """States as an SQL list; they are our own constants."""
+    """Return states as an SQL list; the values are constants of this code."""
     return ", ".join(f"'{value}'" for value in values)

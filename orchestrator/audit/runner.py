@@ -1,4 +1,4 @@
-"""Run the invariants over the live database, all in one snapshot."""
+"""Check the invariants on the live database, all in one snapshot."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ from django.db import connection, transaction
 from orchestrator.audit.invariants import INVARIANTS, Invariant
 from runtime_jobs import events
 from runtime_jobs.models import Job
+from runtime_jobs.specs import JOB_TYPES
 
-SHOWN = 20  # of each invariant: enough to start looking
+MAX_EXAMPLES = 20  # of each invariant: enough to begin an investigation
 
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """An invariant that does not hold, and for what."""
+    """An invariant that is broken, and the rows for which it is."""
 
     code: str
     rule: str
@@ -25,26 +26,36 @@ class AuditFinding:
 
 
 def run_audit(*, chains: bool = False) -> list[AuditFinding]:
-    """What is broken; empty is good. `chains` also computes every event's hash again, which reads the whole trail."""
+    """Return the broken invariants; an empty list is good.
+
+    Args:
+        chains: Also compute the hash of every event, and compare what the events bind with the rows of the jobs. This
+            reads the whole event history.
+    """
     alone = not connection.in_atomic_block
     with transaction.atomic():
-        if alone:  # inside a caller's transaction its own snapshot has to do
+        if alone:  # a caller's transaction has its own snapshot
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                cursor.execute("SET LOCAL statement_timeout = 0")  # a long trail takes its time
-        found = [finding for rule in INVARIANTS if (finding := _look(rule))]
+                cursor.execute("SET LOCAL statement_timeout = 0")  # a long history takes minutes
+        found = [finding for rule in INVARIANTS if (finding := _check(rule))]
         return found + (list(_broken_chains()) if chains else [])
 
 
-def _look(invariant: Invariant) -> AuditFinding | None:
+def _check(invariant: Invariant) -> AuditFinding | None:
     with connection.cursor() as cursor:
         cursor.execute(invariant.broken)
-        broken = tuple(sorted({str(row[0]) for row in cursor.fetchmany(SHOWN)}))
+        broken = tuple(sorted({str(row[0]) for row in cursor.fetchmany(MAX_EXAMPLES)}))
     return AuditFinding(invariant.code, invariant.rule, broken) if broken else None
 
 
 def _broken_chains() -> Iterator[AuditFinding]:
-    for job_ulid in Job.objects.order_by("id").values_list("job_ulid", flat=True).iterator():
-        seq = events.first_invalid_seq(job_ulid)
+    for job in Job.objects.order_by("id").iterator(chunk_size=200):
+        seq = events.first_invalid_seq(job.job_ulid)
         if seq is not None:
-            yield AuditFinding("I8c", "The hash of every event is that of its row.", (f"{job_ulid} at event {seq}",))
+            yield AuditFinding(
+                "I8c", "The hash of every event is that of its row.", (f"{job.job_ulid} at event {seq}",)
+            )
+        for part in events.unbound_parts(job, JOB_TYPES[job.job_type].asked(job).digest):
+            rule = "The first and the final event bind the input and the result of the job."
+            yield AuditFinding("I8d", rule, (f"{job.job_ulid}: {part}",))

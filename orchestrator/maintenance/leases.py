@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import LessThan
@@ -10,7 +11,7 @@ from django.db.models.lookups import LessThan
 from leases.models import Lease
 from orchestrator import services
 from orchestrator.maintenance.rows import RowRunner
-from orchestrator.services.expiry import PREPARING_SECONDS, TIMEOUT_GRACE_SECONDS, UPLOADING_SECONDS
+from orchestrator.services.expiry import PREPARING_SECONDS, UPLOADING_SECONDS
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import LEASED_STATES, JobState
@@ -61,7 +62,7 @@ def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the opera
 
 def _is_over(at: datetime) -> LessThan:
     """Return the condition that the time limit of an executing job has passed: in SQL, since few of many are due."""
-    allowed = (Coalesce(F("timeout_seconds"), 0) + TIMEOUT_GRACE_SECONDS) * Value(timedelta(seconds=1))
+    allowed = (Coalesce(F("timeout_seconds"), 0) + settings.TIMEOUT_GRACE_SECONDS) * Value(timedelta(seconds=1))
     deadline = F("executing_at") + ExpressionWrapper(allowed, DurationField())
     return LessThan(ExpressionWrapper(deadline, DateTimeField()), Value(at, DateTimeField()))
 

@@ -6,6 +6,8 @@ None if it is gone. So any number of schedulers may run, and each races with the
 
 from datetime import datetime, timedelta
 
+from django.conf import settings
+
 from leases.fencing import LockedLease, lock_current_lease
 from leases.states import LeaseState
 from orchestrator.services import transitions
@@ -14,8 +16,6 @@ from runtime_jobs.events import SCHEDULER, Actor
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
 
-# A worker stops its command at the timeout by itself. The server waits this much longer for the worker's message.
-TIMEOUT_GRACE_SECONDS = 60
 PREPARING_SECONDS = 600  # starting and checking out together
 UPLOADING_SECONDS = 900
 
@@ -83,7 +83,7 @@ def exceeded_limit(job: Job, now: datetime) -> int | None:
     since, limit = {
         JobState.STARTING: (job.started_at, PREPARING_SECONDS),
         JobState.CHECKING_OUT: (job.started_at, PREPARING_SECONDS),
-        JobState.EXECUTING: (job.executing_at, (job.timeout_seconds or 0) + TIMEOUT_GRACE_SECONDS),
+        JobState.EXECUTING: (job.executing_at, (job.timeout_seconds or 0) + settings.TIMEOUT_GRACE_SECONDS),
         JobState.UPLOADING: (job.phase_at, UPLOADING_SECONDS),
     }.get(JobState(job.state), (None, 0))
     if since is None or now - since <= timedelta(seconds=limit):

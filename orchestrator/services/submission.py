@@ -32,6 +32,7 @@ class Submission:
         depends_on: Ids of jobs that must succeed first.
         priority: The requested priority, or None for that of the plan.
         group: The concurrency group of the job: one of its jobs runs at a time.
+        automatic_retries: None for the setting of the job type, 0 for no automatic retry.
     """
 
     org_slug: str
@@ -45,6 +46,7 @@ class Submission:
     depends_on: tuple[str, ...] = ()
     priority: int | None = None
     group: ConcurrencyGroup | None = None
+    automatic_retries: int | None = None
 
     @property
     def project_key(self) -> tuple[str, str]:
@@ -101,6 +103,8 @@ def new_job(submission: Submission, policy: JobPolicy) -> Job:
         **submission.spec.columns(),
         **vars(policy),
     )
+    if submission.automatic_retries is not None:
+        job.automatic_retries = submission.automatic_retries
     job.root_job_ulid = job.job_ulid
     return job
 

@@ -24,6 +24,11 @@ class JobSpec(Protocol):
     @property
     def timeout_seconds(self) -> int: ...
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical request."""
+        ...
+
     def columns(self) -> dict[str, Any]:
         """Of the new row of a job."""
         ...

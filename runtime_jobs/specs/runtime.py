@@ -59,12 +59,17 @@ class RuntimeSpec:
 
 
 def runtime_policy(
-    *, lease_ttl_seconds: int, heartbeat_interval_seconds: int, acknowledge_within_seconds: int, max_requeues: int
+    *,
+    lease_ttl_seconds: int,
+    heartbeat_interval_seconds: int,
+    acknowledge_within_seconds: int,
+    max_requeues: int,
+    automatic_retries: int = 1,
 ) -> JobPolicy:
-    """A crash of the worker is retried once by itself; a result that ingest acknowledged beats a cancel."""
+    """Return the policy of `runtime` jobs: a success needs a run in ingest, and a result in ingest beats a cancel."""
     return JobPolicy(
         max_requeues=max_requeues,
-        automatic_retries=1,
+        automatic_retries=automatic_retries,
         needs_ingest=True,
         complete_beats_cancel=True,
         lease_ttl_seconds=lease_ttl_seconds,

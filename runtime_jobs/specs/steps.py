@@ -95,12 +95,17 @@ class StepsSpec:
 
 
 def steps_policy(
-    *, lease_ttl_seconds: int, heartbeat_interval_seconds: int, acknowledge_within_seconds: int, max_requeues: int
+    *,
+    lease_ttl_seconds: int,
+    heartbeat_interval_seconds: int,
+    acknowledge_within_seconds: int,
+    max_requeues: int,
+    automatic_retries: int = 1,
 ) -> JobPolicy:
-    """As `runtime`, but its end is the worker's word alone: nobody else holds a result that a cancel would waste."""
+    """Return the policy of `steps` jobs: the worker's report alone decides, and a cancel beats a late result."""
     return JobPolicy(
         max_requeues=max_requeues,
-        automatic_retries=1,
+        automatic_retries=automatic_retries,
         needs_ingest=False,
         complete_beats_cancel=False,
         lease_ttl_seconds=lease_ttl_seconds,

@@ -12,4 +12,5 @@ def policy_of(job_type: str) -> JobPolicy:
         heartbeat_interval_seconds=settings.HEARTBEAT_INTERVAL_SECONDS,
         acknowledge_within_seconds=settings.ACKNOWLEDGE_WITHIN_SECONDS,
         max_requeues=settings.MAX_REQUEUES,
+        automatic_retries=settings.AUTOMATIC_RETRIES.get(job_type, 1),
     )

@@ -14,6 +14,7 @@ class PoolShown(serializers.Serializer):
     pool = serializers.CharField()
     description = serializers.CharField()
     policy = serializers.ChoiceField(choices=PoolPolicy.values)
+    aging = serializers.BooleanField(help_text="Waiting raises the priority of a job. False: strict order.")
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
 
 
@@ -37,7 +38,13 @@ class LoadShown(serializers.Serializer):
     at = serializers.DateTimeField(help_text="The database's clock.")
 
 
-_POOL = {"pool": "shared-linux", "description": "For everybody", "policy": "fair", "least_isolation": "namespaces"}
+_POOL = {
+    "pool": "shared-linux",
+    "description": "For everybody",
+    "policy": "fair",
+    "aging": True,
+    "least_isolation": "namespaces",
+}
 _LOAD = {
     "pool": "shared-linux",
     "queued": 42,

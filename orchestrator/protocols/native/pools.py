@@ -53,6 +53,7 @@ def shown(row: Pool) -> dict[str, Any]:
         "pool": row.slug,
         "description": row.description,
         "policy": row.policy,
+        "aging": row.aging,
         "least_isolation": row.least_isolation,
     }
 

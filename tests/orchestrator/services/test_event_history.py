@@ -7,6 +7,7 @@ from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from runtime_jobs import events
 from runtime_jobs.models import Job, JobEvent, OperatorEvent
+from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, WorkerFactory, submitted
 
 pytestmark = pytest.mark.django_db
@@ -83,6 +84,54 @@ def test_a_changed_event_is_found(leased):
     tamper("UPDATE runtime_job_events SET actor_id = 'somebody else' WHERE seq = 2")
     assert findings() == {"I8c"}
     assert events.first_invalid_seq(leased.job.job_ulid) == 2
+
+
+RESULT = {"steps": [{"seconds": 1e22, "share": 0.1, "zero": -0.0, "text": "ü", "none": None, "ok": True}], "n": 12.50}
+
+
+@pytest.fixture
+def failed(leased):
+    services.fail(
+        lease_ulid=leased.lease.lease_ulid,
+        worker=leased.lease.worker,
+        reason=FailureReason.COMMAND_FAILED,
+        message="red",
+        exit_code=3,
+        result=RESULT,
+    )
+    return Job.objects.get(pk=leased.job.pk)
+
+
+def test_the_first_and_the_final_event_bind_input_and_result(failed):
+    history = list(JobEvent.objects.of(failed.job_ulid))
+    assert history[0].payload_json["input_sha256"] == failed.payload_digest
+    assert history[-1].payload_json["result_sha256"] == events.result_hash(failed)
+    bound = [event for event in history if {"input_sha256", "result_sha256"} & set(event.payload_json)]
+    assert bound == [history[0], history[-1]]
+    assert findings() == set()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "command_json = '[\"rm\"]'",
+        "git_commit = repeat('0', 40)",
+        "payload_digest = repeat('0', 64)",
+        "timeout_seconds = timeout_seconds + 1",
+        "exit_code = 0",
+        "failure_message = 'green'",
+        "result = result || '{\"n\": 12.51}'",
+        "result = NULL",
+    ],
+)
+def test_a_changed_input_or_result_is_found(failed, change):
+    tamper(f"UPDATE runtime_jobs SET {change}")
+    assert "I8d" in findings()
+
+
+def test_an_older_event_without_hashes_stays_valid(failed):
+    tamper("UPDATE runtime_job_events SET payload_json = payload_json - 'input_sha256' - 'result_sha256'")
+    assert events.unbound_parts(Job.objects.get(pk=failed.pk), "other") == []
 
 
 def test_a_missing_event_is_found(leased):

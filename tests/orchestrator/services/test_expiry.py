@@ -114,6 +114,19 @@ def test_each_phase_has_a_limit_of_its_own(leased, phase, limit):
     assert (job.state, job.failure_reason) == (JobState.FAILED, FailureReason.TIMED_OUT)
 
 
+@pytest.mark.parametrize("grace", [0, 5, 200])
+def test_the_grace_after_the_time_limit_is_a_setting(leased, settings, grace):
+    settings.TIMEOUT_GRACE_SECONDS = grace
+    start = leased.lease.leased_at
+    services.report(**speak(leased, phase="executing", now=start))
+    for beat in range(0, 300 + grace, 50):
+        services.renew(**speak(leased, now=after(start, beat)))
+    sweep(now=after(start, 300 + grace))
+    assert row(leased.lease).state == JobState.EXECUTING
+    sweep(now=after(start, 301 + grace))
+    assert row(leased.lease).failure_reason == FailureReason.TIMED_OUT
+
+
 @pytest.mark.parametrize(
     ("last_heartbeat", "reason", "attempts"),
     [

@@ -246,6 +246,19 @@ class TestAging:
         assert LaneQueue.objects.get(org_slug="low").tier == 220
         assert served(worker, 2) == ["low", "team"]
 
+    def test_a_pool_without_aging_serves_in_strict_order(self, worker):
+        now = database_now()
+        submit(project("low", priority=50), 1, now=now - timedelta(days=30))
+        submit(project("team", priority=60), 1, now=now)
+        sweep_scheduling()
+        assert LaneQueue.objects.get(org_slug="low").tier == 399
+        Pool.objects.filter(slug=POOL).update(aging=False)
+        sweep_scheduling()
+        assert LaneQueue.objects.get(org_slug="low").tier == 50
+        submit(project("late", priority=55), 1, now=now - timedelta(days=30))
+        assert LaneQueue.objects.get(org_slug="late").tier == 55
+        assert served(worker, 3) == ["team", "late", "low"]
+
     def test_what_waited_little_does_not(self, worker):
         now = database_now()
         submit(project("low", priority=50), 1, now=now - timedelta(hours=2.5))

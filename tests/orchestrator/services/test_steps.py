@@ -1,24 +1,30 @@
 """Type `steps` in the core: its columns, its policy, what its success needs, and who may claim it."""
 
+from dataclasses import replace
+
 import pytest
 
 from leases.models import Lease
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.http.api.job_policies import policy_of
 from runtime_jobs.errors import Invalid, PoolForbidden, RepositoryNotAllowed, TimeoutAbovePlan
 from runtime_jobs.models import Job
-from runtime_jobs.specs import JOB_TYPES
+from runtime_jobs.specs import JOB_TYPES, steps_policy
 from runtime_jobs.states import STATUS, STATUS_WITHOUT_INGEST, FailureReason
 from tests.db_snapshot import nothing_lost
 from tests.factories import (
     ALICE,
     COMMIT,
+    OPERATOR,
+    TIMINGS,
     ProjectFactory,
     WorkerFactory,
     claimed,
     offer,
     source,
     steps_spec,
+    submission,
     submitted,
     submitted_steps,
 )
@@ -166,3 +172,14 @@ def test_every_type_has_its_policy(job_type):
         lease_ttl_seconds=120, heartbeat_interval_seconds=20, acknowledge_within_seconds=30, max_requeues=5
     )
     assert policy.needs_ingest == (job_type == "runtime")
+
+
+def test_automatic_retries_are_set_by_type_and_by_submit(settings):
+    settings.AUTOMATIC_RETRIES = {"steps": 0, "runtime": 2}
+    assert (policy_of("steps").automatic_retries, policy_of("runtime").automatic_retries) == (0, 2)
+    requested = replace(submission(ProjectFactory(), steps_spec()), automatic_retries=0)
+    job = services.submit(requested, policy=steps_policy(**TIMINGS), default_pool="shared-linux", actor=ALICE).job
+    assert job.automatic_retries == 0
+    claim = claim_steps()
+    services.revoke(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="burning")
+    assert Job.objects.get().failure_reason == FailureReason.WORKER_LOST  # no second attempt
