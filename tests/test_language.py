@@ -66,7 +66,6 @@ NOT_CLEANED = frozenset(
         "orchestrator/http",
         "orchestrator/http/api",
         "orchestrator/http/asgi",
-        "orchestrator/http/auth",
         "orchestrator/http/errors",
         "orchestrator/http/observability",
         "orchestrator/notifications",

@@ -1,4 +1,4 @@
-"""From where a request comes. What a header says about that counts only behind the operator's own proxy."""
+"""Determines the address of a client. Headers count only behind the operator's own proxy."""
 
 from ipaddress import IPv6Address, ip_address
 
@@ -8,8 +8,11 @@ from rest_framework.request import Request
 
 
 def client_address(request: HttpRequest | Request) -> str | None:
-    """The caller's address. With BEHIND_PROXY it is the last entry of X-Forwarded-For: the one that our proxy wrote;
-    whatever stands before it the caller may have invented."""
+    """Return the client's address, or None where it is not known.
+
+    With BEHIND_PROXY this is the last entry of X-Forwarded-For, which the operator's proxy wrote. The client may have
+    invented all entries before it.
+    """
     text = request.META.get("REMOTE_ADDR", "")
     if settings.BEHIND_PROXY:
         text = request.META.get("HTTP_X_FORWARDED_FOR", text).rpartition(",")[2].strip()
@@ -21,7 +24,7 @@ def client_address(request: HttpRequest | Request) -> str | None:
 
 
 def rate_limit_key(request: HttpRequest | Request) -> str:
-    """What one caller can easily be in: the address, or for IPv6 its /64, of which anybody has a whole one."""
+    """Return the network that a limit counts: the address, or for IPv6 its /64, which one client often owns."""
     address = client_address(request)
     if address is None:
         return "unknown"
@@ -32,7 +35,7 @@ def rate_limit_key(request: HttpRequest | Request) -> str:
 
 
 def is_direct_loopback(request: HttpRequest | Request) -> bool:
-    """From this machine itself, and by no proxy that says so. A proxy here would make everybody look local."""
+    """Return whether a request comes from this machine without a proxy. Behind a local proxy all clients look local."""
     relayed = settings.BEHIND_PROXY or "HTTP_X_FORWARDED_FOR" in request.META or "HTTP_FORWARDED" in request.META
     address = client_address(request)
     return not relayed and address is not None and ip_address(address).is_loopback

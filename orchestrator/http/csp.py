@@ -1,4 +1,4 @@
-"""What a browser may do with an answer."""
+"""Sets the Content-Security-Policy of responses and escapes control characters of pages."""
 
 from csp.constants import HEADER
 from csp.middleware import CSPMiddleware
@@ -11,8 +11,10 @@ NOTHING = "default-src 'none'; frame-ancestors 'none'"
 
 
 class ContentPolicyMiddleware(CSPMiddleware):
-    """Pages have the policy of the settings. Everything else is for programs: a browser that is made to show it may do
-    nothing with it, and no policy is composed for each of their calls."""
+    """Gives pages the policy of the settings, and all other responses a policy that forbids everything.
+
+    Other responses are for programs. Their policy is constant, so none is composed for each call.
+    """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         if response.get("Content-Type", "").startswith("text/html"):
@@ -23,7 +25,7 @@ class ContentPolicyMiddleware(CSPMiddleware):
 
 
 def _escape(response: HttpResponseBase) -> None:
-    """Commands, paths and names in a page are a tenant's. In one place, so that no template can forget it."""
+    """Escape control characters: tenants choose commands, paths and names. One place serves all templates."""
     if isinstance(response, HttpResponse) and response.charset.lower() == "utf-8":
         escaped = escape_controls_in_page(response.content)
         if escaped != response.content:

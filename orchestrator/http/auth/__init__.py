@@ -1,0 +1,1 @@
+"""Authentication, permissions, throttles and log-in pages."""

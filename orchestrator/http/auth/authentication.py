@@ -1,4 +1,7 @@
-"""Who is it: bearer tokens for programs and workers, the session for people. A refusal says nothing more than 401."""
+"""Authenticates callers: bearer tokens for programs and workers, the session for people.
+
+A refusal is a 401 without further details.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -50,7 +53,7 @@ refusals = FailedAuthThrottle()
 
 
 class BearerToken(BaseAuthentication):
-    """`Authorization: Bearer rto_api_…` or `rto_worker_…`: one look-up by SHA-256."""
+    """Authenticates by `Authorization: Bearer rto_api_…` or `rto_worker_…`, with one query by SHA-256."""
 
     def authenticate_header(self, _request: Request) -> str:
         return 'Bearer realm="runtime-orchestrator"'
@@ -79,19 +82,19 @@ def _principal_of(token: str) -> ClientPrincipal | WorkerPrincipal | None:
     if row is None or row.worker.state == WorkerState.REVOKED:
         return None
     worker = row.worker
-    if worker.last_seen_at is None or worker.last_seen_at < row.now - SEEN_EVERY:  # most need not even ask
+    if worker.last_seen_at is None or worker.last_seen_at < row.now - SEEN_EVERY:  # most calls send no further query
         touch_last_seen(worker)
     return WorkerPrincipal(worker)
 
 
 def touch_last_seen(worker: Worker) -> None:
-    """Keep `last_seen_at`, without a write for each of its calls."""
+    """Update `last_seen_at` of a worker, at most every five seconds."""
     long_ago = Q(last_seen_at__isnull=True) | Q(last_seen_at__lt=ClockTimestamp() - SEEN_EVERY)
     Worker.objects.filter(long_ago, pk=worker.pk).update(last_seen_at=ClockTimestamp())
 
 
 class BrowserSession(SessionAuthentication):
-    """The admin's session, with a CSRF token for whatever changes something, and never for a page of another site."""
+    """Authenticates by the admin's session, with a CSRF token for changes, and never for pages of another site."""
 
     def authenticate(self, request: Request) -> tuple[Any, None] | None:
         found = super().authenticate(request)
@@ -102,7 +105,7 @@ class BrowserSession(SessionAuthentication):
 
 
 def _refuse_other_sites(request: Request) -> None:
-    """Another site's script may make a browser send the cookie with a GET; it shall not even start a stream."""
+    """Refuse requests of other sites: their scripts can make a browser send the cookie with a GET and open a stream."""
     origin = request.headers.get("Origin")
     own = {f"{request.scheme}://{request.get_host()}", *settings.CSRF_TRUSTED_ORIGINS}
     if (origin is not None and origin not in own) or request.headers.get("Sec-Fetch-Site") == "cross-site":

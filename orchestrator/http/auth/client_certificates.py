@@ -1,5 +1,8 @@
-"""Workers by client certificates. TLS ends at the operator's proxy: it checks the certificate and names its subject in
-a header, which counts only from that proxy, and only where settings name both."""
+"""Authenticates workers by client certificates.
+
+TLS ends at the operator's proxy. The proxy checks the certificate and sends its subject in a header. The header counts
+only from that proxy, and only if the settings name both.
+"""
 
 from ipaddress import ip_address, ip_network
 
@@ -15,7 +18,7 @@ from workers.registry.models import WorkerState
 
 
 class ProxyClientCertAuth(BaseAuthentication):
-    """The worker whose `certificate_subject` is, letter for letter, what the proxy says."""
+    """Authenticates the worker whose `certificate_subject` equals the subject that the proxy sent."""
 
     def authenticate(self, request: Request) -> tuple[WorkerPrincipal, None] | None:
         subject = _subject(request)
@@ -24,13 +27,13 @@ class ProxyClientCertAuth(BaseAuthentication):
         found = Worker.objects.select_related("pool").filter(certificate_subject=subject)
         worker = found.exclude(state=WorkerState.REVOKED).first()
         if worker is None:
-            raise AuthenticationFailed("The certificate is nobody's.")
+            raise AuthenticationFailed("No active worker has the subject of this client certificate.")
         touch_last_seen(worker)
         return WorkerPrincipal(worker), None
 
 
 def _subject(request: Request) -> str:
-    """Empty unless our proxy says it. A stranger's header is as if it were not there."""
+    """Return the subject that the proxy sent, else an empty string. A header from elsewhere is ignored."""
     if not settings.CERTIFICATE_HEADER or not _is_from_proxy(request):
         return ""
     subject: str = request.headers.get(settings.CERTIFICATE_HEADER, "")
@@ -38,7 +41,7 @@ def _subject(request: Request) -> str:
 
 
 def _is_from_proxy(request: Request) -> bool:
-    """By who holds the connection, never by what a header says of that."""
+    """Return whether the connection comes from a trusted proxy. Forwarded addresses are ignored."""
     try:
         peer = ip_address(request.META.get("REMOTE_ADDR", ""))
     except ValueError:

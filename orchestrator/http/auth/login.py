@@ -28,6 +28,7 @@ def _refuse(request: HttpRequest | None, refusal: TooManyAttempts) -> Validation
 
 
 def too_many(seconds: int) -> str:
+    """Return the message of a throttled log-in."""
     when = f"{seconds} seconds" if seconds < 100 else f"{-(-seconds // 60)} minutes"
     return f"Too many attempts to log in. Try again in {when}."
 
@@ -51,7 +52,7 @@ class Throttled(forms.AuthenticationForm):
 
 
 class OperatorLogin(Throttled, ConsoleForm):
-    """The console's door, for staff."""
+    """Logs staff in to the admin."""
 
     def confirm_login_allowed(self, user: Any) -> None:
         if not (user.is_active and user.is_staff):
@@ -59,7 +60,7 @@ class OperatorLogin(Throttled, ConsoleForm):
 
 
 class Login(views.LoginView):
-    """The door for everybody with an account: members of organizations look at the runs of those."""
+    """Logs in every user with an account: members of organizations read the runs of those."""
 
     template_name = "login.html"
     authentication_form = Throttled
@@ -67,7 +68,7 @@ class Login(views.LoginView):
 
 
 class OwnPasswordChangeForm(AdminOwnPasswordChangeForm):
-    """Counts the old password as an attempt to log in: a stolen session is no way to guess it quickly."""
+    """Counts the old password as an attempt to log in, so that a stolen session cannot guess it quickly."""
 
     def __init__(self, *args: Any, request: HttpRequest, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -84,7 +85,7 @@ class OwnPasswordChangeForm(AdminOwnPasswordChangeForm):
 
 
 class OwnPasswordChange(views.PasswordChangeView):
-    """The console's page, which has no setting for its form. Its address comes before the console's own."""
+    """Replaces the admin's page, which has no setting for its form. Its address comes before the admin's own."""
 
     form_class = OwnPasswordChangeForm
     success_url = reverse_lazy("admin:password_change_done")
@@ -98,7 +99,7 @@ class OwnPasswordChange(views.PasswordChangeView):
 
 def change_own_password(request: HttpRequest) -> HttpResponseBase:
     """Serve the page to staff."""
-    request.current_app = admin.site.name  # the console's templates reverse with it
+    request.current_app = admin.site.name  # the admin's templates reverse with it
     return OwnPasswordChange.as_view()(request)
 
 

@@ -6,7 +6,8 @@ from django.db import models
 class LoginAttempts(models.Model):
     """The attempts within one window: of a client network, of a user name, or of a user name in one network.
 
-    `key` is a keyed hash. A name that somebody typed, which may be a password in the wrong field, is never stored."""
+    `key` is a keyed hash. A typed name is never stored: it may be a password in the wrong field.
+    """
 
     key = models.BinaryField(max_length=32, primary_key=True)
     attempts = models.IntegerField()

@@ -116,7 +116,8 @@ class _Counters:
         """Count the attempt, or raise TooManyAttempts and leave the counts as they were.
 
         A blocked attempt only reads. A burst passes the reading together; what counts is then the number that the
-        atomic increment returned to each."""
+        atomic increment returned to each.
+        """
         self._refuse_if_over(self._query(_READ, [self.keys]), spare=1)
         counts = self._query(_RESERVE, [WINDOW_SECONDS, self.keys])
         try:

@@ -1,4 +1,4 @@
-"""May they come in. Every view names one of these; without one it lets nobody in."""
+"""Permissions of views. Every view names one; a view without one refuses all requests."""
 
 from typing import Any
 
@@ -12,13 +12,15 @@ from runtime_jobs.errors import NotFound, OperatorOnly
 
 
 class DenyAll(BasePermission):
-    """The default: a view that says nothing is closed."""
+    """Refuses every request. This is the default of views."""
 
     def has_permission(self, _request: Request, _view: Any) -> bool:
         return False
 
 
 class IsWorker(BasePermission):
+    """Admits workers."""
+
     def has_permission(self, request: Request, _view: Any) -> bool:
         if not caller_of(request).is_worker:
             raise ApiError(403, "wrong_principal", "This endpoint is for workers.")
@@ -26,7 +28,7 @@ class IsWorker(BasePermission):
 
 
 class IsInstallationOperator(BasePermission):
-    """For operators, about what concerns every tenant. For a tenant's program there is no such thing."""
+    """Admits operators to what concerns every tenant. For a tenant's program the resource does not exist."""
 
     def has_permission(self, request: Request, _view: Any) -> bool:
         caller = caller_of(request)
@@ -37,7 +39,7 @@ class IsInstallationOperator(BasePermission):
 
 
 def require_installation(caller: ClientPrincipal | WorkerPrincipal) -> None:
-    """Raise NotFound for who is no operator, OperatorOnly for one without the permission."""
+    """Raise NotFound for callers other than operators, OperatorOnly for operators without the permission."""
     if not (isinstance(caller, ClientPrincipal) and caller.is_operator):
         raise NotFound("There is no such thing, or you may not see it.")
     if INSTALLATION not in caller.scopes:
@@ -45,7 +47,7 @@ def require_installation(caller: ClientPrincipal | WorkerPrincipal) -> None:
 
 
 def requires_scope(scope: str) -> type[BasePermission]:
-    """A permission for clients that have the scope."""
+    """Return a permission for clients that have the scope."""
 
     class MayUseScope(BasePermission):
         def has_permission(self, request: Request, _view: Any) -> bool:
@@ -60,7 +62,7 @@ def requires_scope(scope: str) -> type[BasePermission]:
 
 
 def requires_scope_or_worker(scope: str) -> type[BasePermission]:
-    """A permission for workers, and for clients that have the scope."""
+    """Return a permission for workers, and for clients that have the scope."""
 
     class MayOrWorks(requires_scope(scope)):  # type: ignore[misc] # made by a function
         def has_permission(self, request: Request, view: Any) -> bool:
@@ -70,6 +72,7 @@ def requires_scope_or_worker(scope: str) -> type[BasePermission]:
 
 
 def caller_of(request: Request) -> ClientPrincipal | WorkerPrincipal:
+    """Return the authenticated caller. Raises NotAuthenticated without one."""
     caller: Any = request.user
     if not isinstance(caller, ClientPrincipal | WorkerPrincipal):
         raise NotAuthenticated

@@ -1,4 +1,4 @@
-"""Who calls: a program of an organization, a person with a browser, or a worker. What each may see and do."""
+"""Principals: a program of an organization, a person with a browser, or a worker, with what each may see and do."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +42,7 @@ class ClientPrincipal:
 
 @dataclass(frozen=True)
 class WorkerPrincipal:
-    """A worker, which has exactly its own leases."""
+    """A worker, which may access its own leases only."""
 
     worker: Worker
 
@@ -56,6 +56,7 @@ class WorkerPrincipal:
 
 
 def client_of_token(token: ApiToken) -> ClientPrincipal:
+    """Return the principal of an API token."""
     return ClientPrincipal(
         key=f"token:{token.pk}",
         actor=Actor("client", f"token {token.name}"),
@@ -65,7 +66,10 @@ def client_of_token(token: ApiToken) -> ClientPrincipal:
 
 
 def client_of_person(user: Any) -> ClientPrincipal:
-    """Members may read their organizations' jobs; staff see all, and operate where they have the permission."""
+    """Return the principal of a person.
+
+    Members may read their organizations' jobs; staff see all, and operate where they have the permission.
+    """
     if user.is_staff:
         granted = (scopes for permission, scopes in OF_STAFF.items() if user.has_perm(permission))
         scopes = frozenset({Scope.JOBS_READ, Scope.ORCH_READ}).union(*granted)
@@ -77,14 +81,14 @@ def client_of_person(user: Any) -> ClientPrincipal:
 
 
 def client_of(request: Request) -> ClientPrincipal:
-    """The caller, where `permissions.may` has let only clients in."""
+    """Return the caller of a view whose permission admits only clients."""
     caller: Any = request.user
     assert isinstance(caller, ClientPrincipal)  # noqa: S101 a view without its permission is a bug
     return caller
 
 
 def worker_of(request: Request) -> Worker:
-    """The caller, where `permissions.IsWorker` has let only workers in."""
+    """Return the caller of a view whose permission is `IsWorker`."""
     caller: Any = request.user
     assert isinstance(caller, WorkerPrincipal)  # noqa: S101 a view without its permission is a bug
     return caller.worker

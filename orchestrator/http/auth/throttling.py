@@ -1,5 +1,7 @@
-"""Throttles clients that send bad credentials: a network is refused for the rest of the minute after so many of them.
-Counted in each process for itself."""
+"""Throttles client networks that send invalid credentials.
+
+After N of them in a minute, the network is refused for the rest of that minute. Each process counts for itself.
+"""
 
 import threading
 import time
@@ -11,8 +13,11 @@ MAX_GOOD = 10_000  # credentials remembered in each period; later ones are not, 
 
 
 class FailedAuthThrottle:
-    """Refused credentials by network within the present minute, and the credentials that were good in this period or
-    the one before: those are admitted while another client of the same network is throttled, such as behind one NAT."""
+    """Counts refused credentials by network within the present minute.
+
+    Credentials that were valid in this period or the one before are admitted while another client of the same network,
+    such as behind one NAT, is throttled.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, good_seconds: float = WINDOW) -> None:
         self._clock = clock
@@ -43,13 +48,13 @@ class FailedAuthThrottle:
                 self._good.add(digest)
 
     def withdraw(self, digest: str) -> None:
-        """Forget that this credential was good, where one that is public was used with a wrong secret."""
+        """Forget that a credential was valid: a public one was used with a wrong secret."""
         with self._lock:
             self._good.discard(digest)
             self._good_before.discard(digest)
 
     def _turn(self) -> None:
-        """Start a new window when its time has come, so that nothing grows for long."""
+        """Start a new window when the current one has ended, so that nothing grows for long."""
         now = self._clock()
         window, good_window = int(now // WINDOW), int(now // self._good_seconds)
         if window != self._window:
