@@ -129,7 +129,7 @@ REST_FRAMEWORK = {
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
 # Protocols with their own format of errors, by path prefix. All others answer with problem documents.
-ERROR_DIALECTS = {"/api/v1/": "orchestrator.protocols.delta.errors.outside"}
+ERROR_DIALECTS = {"/api/v1/": "orchestrator.protocols.delta.errors.error_response"}
 SPECTACULAR_SETTINGS = {
     "TITLE": "Runtime Orchestrator",
     "DESCRIPTION": "Takes jobs over HTTP, decides which worker runs which next, and sees each through to one result.",

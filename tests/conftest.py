@@ -56,7 +56,7 @@ SLOW = (
     ),
     *("orchestrator/http/", "orchestrator/admin/", "lease_model/", "orchestrator/services/test_races"),
     "orchestrator/protocols/native/test_concurrent_requests",
-    *(f"orchestrator/protocols/native/test_{name}" for name in ("lease_holders", "tenants", "lists")),
+    *(f"orchestrator/protocols/native/{name}" for name in ("leases/test_lease_holders", "test_tenants", "test_lists")),
 )
 
 

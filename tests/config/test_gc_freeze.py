@@ -9,7 +9,7 @@ import pytest
 
 from config.paths import BASE_DIR
 
-LOADED = "import gc, sys; import config.{kind}; assert 'orchestrator.protocols.native.jobs' in sys.modules; "
+LOADED = "import gc, sys; import config.{kind}; assert 'orchestrator.protocols.native.jobs.views' in sys.modules; "
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.fields import SkipField, empty, get_error_detail
 from rest_framework.validators import ProhibitSurrogateCharactersValidator
 
-from orchestrator.http.api.datetimes import WRONG, parse_timestamp
+from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, parse_timestamp
 from orchestrator.http.observability.log_redaction import redacted
 from runtime_jobs.control_characters import escape_controls
 
@@ -108,7 +108,7 @@ class TimestampField(serializers.DateTimeField):
     def to_internal_value(self, data: Any) -> datetime:
         found = parse_timestamp(data)
         if found is None:
-            raise serializers.ValidationError(WRONG)
+            raise serializers.ValidationError(INVALID_TIMESTAMP)
         if found > datetime.now(UTC) + timedelta(days=1):
             raise serializers.ValidationError("This time has not come yet.")
         return found

@@ -69,13 +69,13 @@ class ProblemSchema(AutoSchema):
         bodies = super()._get_response_bodies(direction)
         for status, codes in sorted(self._refusals().items()):
             if str(status) not in bodies:
-                response, media_type = self.refusal(status, codes)
+                response, media_type = self.error_response(status, codes)
                 bodies[str(status)] = self._get_response_for_code(response, str(status), [media_type])
         for answered, body in bodies.items():
             body["headers"] = body.get("headers", {}) | _headers_of(answered)
         return bodies
 
-    def refusal(self, status: int, codes: list[str]) -> tuple[OpenApiResponse, str]:
+    def error_response(self, status: int, codes: list[str]) -> tuple[OpenApiResponse, str]:
         """How a refusal looks, and its media type. A door with errors of its own says so here."""
         return OpenApiResponse(Problem, description=f"{TITLES[status]}: {', '.join(codes)}."), MEDIA_TYPE
 
@@ -92,6 +92,13 @@ class ProblemSchema(AutoSchema):
         special = getattr(operation, "refused_with", ("not_found", "conflict"))
         bodies = OF_BODIES if self.method in {"POST", "PATCH"} else ()
         return {*COMMON_ERRORS, *(() if is_for_workers(self.view) else OF_CLIENTS), *bodies, *special}
+
+    def get_serializer_name(self, serializer: Any, direction: Literal["request", "response"]) -> str:
+        """Return the published name of a component: `JobInput` is `Job`, `JobOutput` is `JobShown`."""
+        name = str(super().get_serializer_name(serializer, direction))
+        if name.endswith("Input"):
+            return name.removesuffix("Input")
+        return f"{name.removesuffix('Output')}Shown" if name.endswith("Output") and name != "Output" else name
 
     def _map_basic_serializer(self, serializer: Any, direction: Literal["request", "response"]) -> dict[str, Any]:
         """What is not named is refused in requests, and not there in answers."""

@@ -1,10 +1,10 @@
-"""What callers may send of a job's spec, by its type, field by field: the same for every door that takes one."""
+"""Serializers of job specs, one per job type. All protocols that accept specs share them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django.conf import settings
-from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import (
@@ -18,14 +18,15 @@ from orchestrator.http.api.fields import (
 from runtime_jobs import validators
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.specs import RUNTIME, STEPS, Cache, JobSpec, Pattern, RepositorySource, RuntimeSpec, StepsSpec
-from runtime_jobs.specs import steps as of_steps
+from runtime_jobs.specs import steps as steps_rules
 
 BIGINT = 2**63 - 1
 MAX_TIMEOUT_SECONDS = 2**31 - 1
 
 
-class SourceSent(StrictSerializer):
-    """Document 000's `source`."""
+@extend_schema_serializer(component_name="SourceSent")
+class SourceInput(StrictSerializer):
+    """Repository and commit (`source` of document 000)."""
 
     kind = StrictChoiceField(choices=["github"])
     repo_url = StrictCharField(max_length=512, help_text="https://HOST/OWNER/REPO, with or without .git")
@@ -38,16 +39,17 @@ class SourceSent(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        wrong = validators.validate_repo_url(
+        problem = validators.validate_repo_url(
             attrs["repo_url"], owner=attrs["owner"], repo=attrs["repo"], hosts=settings.REPOSITORY_HOSTS
         )
-        if wrong:
-            raise serializers.ValidationError({"repo_url": wrong})
+        if problem:
+            raise serializers.ValidationError({"repo_url": problem})
         return attrs
 
 
-class ExecutionSent(StrictSerializer):
-    """Document 000's `execution`."""
+@extend_schema_serializer(component_name="ExecutionSent")
+class ExecutionInput(StrictSerializer):
+    """Command and its permissions (`execution` of document 000)."""
 
     working_directory = StrictCharField(
         required=False, default=".", max_length=1024, check=validators.validate_directory
@@ -60,111 +62,144 @@ class ExecutionSent(StrictSerializer):
     allow_exec = StrictBooleanField(required=False, default=True)
 
     def validate_command(self, command: list[str]) -> list[str]:
-        if wrong := validators.validate_command(command):
-            raise serializers.ValidationError(wrong)
+        if problem := validators.validate_command(command):
+            raise serializers.ValidationError(problem)
         return command
 
 
-class RuntimeSpecSent(StrictSerializer):
-    """Type `runtime`."""
+@extend_schema_serializer(component_name="RuntimeSpecSent")
+class RuntimeSpecInput(StrictSerializer):
+    """Spec of a job of type `runtime`."""
 
-    source = SourceSent()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
-    execution = ExecutionSent()
+    source = SourceInput()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
+    execution = ExecutionInput()
 
 
-class PatternSent(StrictSerializer):
-    """`path` is another name for `path_glob`."""
+class ArtifactPatternFields(serializers.Serializer):
+    """Pattern of the files that are artifacts. `path` is another name for `path_glob`."""
 
-    type = StrictCharField(required=False, default="file", pattern=of_steps.KIND.pattern)
-    path_glob = StrictCharField(required=False, max_length=1024, check=of_steps.validate_pattern)
-    path = StrictCharField(required=False, max_length=1024, check=of_steps.validate_pattern)
+    type = StrictCharField(required=False, default="file", pattern=steps_rules.KIND.pattern)
+    path_glob = StrictCharField(required=False, max_length=1024, check=steps_rules.validate_pattern)
+    path = StrictCharField(required=False, max_length=1024, check=steps_rules.validate_pattern)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         given = [attrs[name] for name in ("path_glob", "path") if name in attrs]
         if len(given) != 1:
-            raise serializers.ValidationError({"path_glob": "Give this one, or path."})
+            raise serializers.ValidationError({"path_glob": "Exactly one of path_glob and path is required."})
         return {"type": attrs["type"], "path_glob": given[0]}
 
 
-class CacheSent(StrictSerializer):
-    type = StrictCharField(pattern=of_steps.KIND.pattern)
+class CacheFields(serializers.Serializer):
+    """Paths that a worker may keep between jobs."""
+
+    type = StrictCharField(pattern=steps_rules.KIND.pattern)
     key = StrictCharField(max_length=255, check=wrong_label)
     paths = serializers.ListField(
         child=StrictCharField(max_length=1024, check=wrong_label), allow_empty=False, max_length=32
     )
-    read_only = StrictBooleanField(required=False, default=False)  # type: ignore[assignment] # a field here, as `source` above
+    read_only = StrictBooleanField(required=False, default=False)  # type: ignore[assignment] # a field, as `source` above
 
 
-class StepsSpecSent(StrictSerializer):
-    """Type `steps`."""
+class StepsFields(serializers.Serializer):
+    """Fields that a `steps` job has in every protocol."""
 
     name = StrictCharField(
-        max_length=100, check=lambda name: None if name.isprintable() else "Printable characters only."
+        max_length=100, check=lambda name: None if name.isprintable() else "Only printable characters are allowed."
     )
     steps = serializers.ListField(
-        child=StrictCharField(max_length=of_steps.MAX_STEP_BYTES, check=of_steps.validate_step),
+        child=StrictCharField(max_length=steps_rules.MAX_STEP_BYTES, check=steps_rules.validate_step),
         allow_empty=False,
-        max_length=of_steps.MAX_STEPS,
-        help_text="Each a line for `sh -c`, in order; the first that fails is the last.",
+        max_length=steps_rules.MAX_STEPS,
+        help_text="Command lines for `sh -c`, executed in order until one fails.",
     )
-    timeout_seconds = StrictIntegerField(min_value=1, max_value=MAX_TIMEOUT_SECONDS, help_text="Of all steps together.")
+    image = StrictCharField(required=False, allow_null=True, default=None, pattern=steps_rules.IMAGE_NAME.pattern)
+
+
+@extend_schema_serializer(component_name="PatternSent")
+class ArtifactPatternInput(ArtifactPatternFields, StrictSerializer):
+    """Pattern of the files that are artifacts. `path` is another name for `path_glob`."""
+
+
+@extend_schema_serializer(component_name="CacheSent")
+class CacheInput(CacheFields, StrictSerializer):
+    """Paths that a worker may keep between jobs."""
+
+
+@extend_schema_serializer(component_name="StepsSpecSent")
+class StepsSpecInput(StepsFields, StrictSerializer):
+    """Spec of a job of type `steps`."""
+
+    timeout_seconds = StrictIntegerField(
+        min_value=1, max_value=MAX_TIMEOUT_SECONDS, help_text="Time limit of all steps together."
+    )
     working_directory = StrictCharField(
         required=False, default=".", max_length=1024, check=validators.validate_directory
     )
     environment = serializers.DictField(
-        child=StrictCharField(allow_blank=True, max_length=of_steps.MAX_VALUE_LENGTH), required=False, default=dict
+        child=StrictCharField(allow_blank=True, max_length=steps_rules.MAX_VALUE_LENGTH), required=False, default=dict
     )
     artifacts = serializers.ListField(
-        child=PatternSent(), required=False, default=list, max_length=of_steps.MAX_PATTERNS
+        child=ArtifactPatternInput(), required=False, default=list, max_length=steps_rules.MAX_PATTERNS
     )
-    caches = serializers.ListField(child=CacheSent(), required=False, default=list, max_length=of_steps.MAX_CACHES)
-    image = StrictCharField(required=False, allow_null=True, default=None, pattern=of_steps.IMAGE_NAME.pattern)
-    source = SourceSent(required=False, allow_null=True, default=None)  # type: ignore[assignment] # as above
+    caches = serializers.ListField(child=CacheInput(), required=False, default=list, max_length=steps_rules.MAX_CACHES)
+    source = SourceInput(required=False, allow_null=True, default=None)  # type: ignore[assignment] # as above
     allow_network = StrictBooleanField(required=False, default=False)
 
     def validate_environment(self, environment: dict[str, str]) -> dict[str, str]:
-        if wrong := of_steps.validate_environment(environment):
-            raise serializers.ValidationError(wrong)
+        if problem := steps_rules.validate_environment(environment):
+            raise serializers.ValidationError(problem)
         return environment
 
 
-def source_of(sent: dict[str, Any]) -> RepositorySource:
-    return RepositorySource(**{name: value for name, value in sent.items() if name != "kind"})
+def build_source(validated: dict[str, Any]) -> RepositorySource:
+    """Return the source for the validated data of `SourceInput`."""
+    return RepositorySource(**{name: value for name, value in validated.items() if name != "kind"})
 
 
-def runtime_of(sent: dict[str, Any]) -> RuntimeSpec:
-    source, execution = source_of(sent["source"]), sent["execution"]
+def build_runtime_spec(validated: dict[str, Any]) -> RuntimeSpec:
+    """Return the spec for the validated `source` and `execution`."""
+    source, execution = build_source(validated["source"]), validated["execution"]
     return RuntimeSpec(**vars(source), **execution | {"command": tuple(execution["command"])})
 
 
-def steps_of(sent: dict[str, Any]) -> StepsSpec:
-    made = {
-        "steps": tuple(sent["steps"]),
-        "artifacts": tuple(Pattern(**pattern) for pattern in sent["artifacts"]),
-        "caches": tuple(Cache(**cache | {"paths": tuple(cache["paths"])}) for cache in sent["caches"]),
-        "source": source_of(sent["source"]) if sent["source"] else None,
+def build_steps_spec(validated: dict[str, Any]) -> StepsSpec:
+    """Return the spec for the validated data of `StepsSpecInput`."""
+    converted = {
+        "steps": tuple(validated["steps"]),
+        "artifacts": tuple(Pattern(**pattern) for pattern in validated["artifacts"]),
+        "caches": tuple(Cache(**cache | {"paths": tuple(cache["paths"])}) for cache in validated["caches"]),
+        "source": build_source(validated["source"]) if validated["source"] else None,
     }
-    return StepsSpec(**sent | made)
+    return StepsSpec(**validated | converted)
 
 
 class SpecParser(NamedTuple):
-    """How a type's spec is read: `shape` checks it, `made` makes the core's value of what it has found."""
+    """Serializer of a spec, and the function that builds the spec from the validated data."""
 
-    shape: type[StrictSerializer]
-    made: Callable[[dict[str, Any]], JobSpec]
-
-
-SPEC_PARSERS = {RUNTIME: SpecParser(RuntimeSpecSent, runtime_of), STEPS: SpecParser(StepsSpecSent, steps_of)}
+    serializer: type[StrictSerializer]
+    build: Callable[[dict[str, Any]], JobSpec]
 
 
-def spec_of(job_type: str, data: Any) -> JobSpec:
-    """Read the spec of a job of this type. Raises ValidationError."""
-    shape, made = SPEC_PARSERS[job_type]
-    return made(parse(shape, data))
+SPEC_PARSERS = {
+    RUNTIME: SpecParser(RuntimeSpecInput, build_runtime_spec),
+    STEPS: SpecParser(StepsSpecInput, build_steps_spec),
+}
+
+
+def parse_spec(job_type: str, data: Any) -> JobSpec:
+    """Parse the spec of a job of this type.
+
+    Raises:
+        ValidationError: The spec is invalid.
+    """
+    parser = SPEC_PARSERS[job_type]
+    return parser.build(parse(parser.serializer, data))
 
 
 @extend_schema_field(
-    PolymorphicProxySerializer("JobSpec", [sent.shape for sent in SPEC_PARSERS.values()], resource_type_field_name=None)
+    PolymorphicProxySerializer(
+        "JobSpec", [parser.serializer for parser in SPEC_PARSERS.values()], resource_type_field_name=None
+    )
 )
 class AnySpec(serializers.DictField):
-    """An object whose shape the type says; `spec_of` reads it once that is known."""
+    """Spec of any job type. `parse_spec` validates it once the type is known."""

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from orchestrator.protocols.delta.leases import as_single_step, claim_for_runner, lease_granted
+from orchestrator.protocols.delta.runners.leases import as_single_step, claim_for_runner, lease_granted
 from workers.models import Worker
 from workers.registry.models import WorkerState
 

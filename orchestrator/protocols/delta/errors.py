@@ -1,4 +1,7 @@
-"""Errors as document 001 writes them: `{"error": {"code", "message", "details"}}`. Ours stands in `details.code`."""
+"""Errors in the envelope of document 001: `{"error": {"code", "message", "details"}}`.
+
+`details.code` is the code that the native API has for the same error.
+"""
 
 from typing import Any
 
@@ -11,16 +14,18 @@ from leases.errors import StaleLease
 from orchestrator.http.errors import problems
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability.request_context import context_of
-from orchestrator.protocols.delta import wire
-from orchestrator.protocols.delta.states import category
+from orchestrator.protocols.delta.runners import wire
+from orchestrator.protocols.delta.states import error_category
 from runtime_jobs.errors import Conflict
 from runtime_jobs.states import FINAL_STATES, STATUS, STATUS_WITHOUT_INGEST
 
-_ENDED = {words[state] for words in (STATUS, STATUS_WITHOUT_INGEST) for state in FINAL_STATES if state in words}
+_FINAL_STATUSES = {
+    statuses[state] for statuses in (STATUS, STATUS_WITHOUT_INGEST) for state in FINAL_STATES if state in statuses
+}
 
 
-class Envelope(Response):
-    """JSON, whatever was asked for."""
+class DeltaErrorResponse(Response):
+    """A JSON response, whatever `Accept` says."""
 
     @property
     def rendered_content(self) -> str:
@@ -28,20 +33,21 @@ class Envelope(Response):
         return str(JSONRenderer().render(self.data), "utf-8")
 
 
-def answer(error: Exception, context: dict[str, Any]) -> Response:
-    """For the views of this door: its exception handler."""
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
+    """Return the response to an exception of a view of this protocol."""
     lease_id = getattr(context["view"], "lease_id", "")
-    if isinstance(error, Conflict):  # its runner has ended it already, in other words
+    if isinstance(error, Conflict):  # the runner has ended the job earlier, with another message
         status = error.facts.get("job_status")
-        error = StaleLease("lease_ended", status if status in _ENDED else None)
+        error = StaleLease("lease_ended", status if status in _FINAL_STATUSES else None)
     if isinstance(error, StaleLease):
-        more = getattr(context["view"], "stale_too", {})
-        return Envelope(wire.stale(lease_id, error.facts["reason"], error.facts) | more, status=409)
-    return outside(problems.to_api_error(error, context["request"]), context["request"])
+        extra_fields = getattr(context["view"], "stale_extra", {})
+        body = wire.stale_lease(lease_id, error.facts["reason"], error.facts) | extra_fields
+        return DeltaErrorResponse(body, status=409)
+    return error_response(problems.to_api_error(error, context["request"]), context["request"])
 
 
-def outside(refusal: ApiError, request: HttpRequest | Request) -> Response:
-    """For refusals that no view has made: see settings.ERROR_DIALECTS."""
-    details = {"code": refusal.code, "request_id": context_of(request).request_id, **refusal.members}
-    error = {"code": category(refusal.status), "message": refusal.detail, "details": details}
-    return Envelope({"error": error}, status=refusal.status, headers=refusal.headers)
+def error_response(error: ApiError, request: HttpRequest | Request) -> Response:
+    """Return the response to an error, also to one outside the views (`settings.ERROR_DIALECTS`)."""
+    details = {"code": error.code, "request_id": context_of(request).request_id, **error.members}
+    body = {"error": {"code": error_category(error.status), "message": error.detail, "details": details}}
+    return DeltaErrorResponse(body, status=error.status, headers=error.headers)

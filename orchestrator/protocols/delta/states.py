@@ -1,9 +1,12 @@
-"""Document 001's words for ours, a table each. Data only."""
+"""Terms of document 001 for states, reasons and errors of this server. Data only."""
 
-from runtime_jobs.states import CancelReason, FailureReason
+from runtime_jobs.batch_state import BatchState
+from runtime_jobs.states import CancelReason, FailureReason, JobState
 
-# Why a lease is stale. The documents have three words, in a closed list, and none for a lease that its own runner has
-# ended: that one is unknown among those that still count. `error.details.reason` has our word beside it.
+# --- runners ----------------------------------------------------------------------------------------------------------
+
+# Reasons why a lease is stale. The documents have a closed list of three terms, and none for a lease that its own
+# runner has ended: that one is reported as unknown. `error.details.reason` has the term of this server.
 STALE: dict[str, str] = {
     "lease_expired": "LEASE_EXPIRED",
     "lease_revoked": "LEASE_REVOKED",
@@ -11,7 +14,7 @@ STALE: dict[str, str] = {
     "unknown_lease": "UNKNOWN_LEASE",
 }
 
-# Why a job shall be canceled.
+# Reasons of a cancel request.
 CANCEL: dict[str, str] = {
     CancelReason.REQUESTED: "JOB_CANCELED",
     CancelReason.OPERATOR: "JOB_CANCELED",
@@ -21,7 +24,7 @@ CANCEL: dict[str, str] = {
     CancelReason.TIMEOUT: "TIMEOUT",
 }
 
-# How a runner says that its job has ended. CANCELED is for CancelAck alone.
+# Final statuses that a runner reports. Only CancelAck has CANCELED.
 SUCCEEDED = "SUCCEEDED"
 FAILURES: dict[str, FailureReason] = {
     "FAILED": FailureReason.COMMAND_FAILED,
@@ -29,7 +32,36 @@ FAILURES: dict[str, FailureReason] = {
 }
 CANCELED = "CANCELED"
 
-# The categories of errors, by HTTP status; 4xx and 5xx that have no line here are the first and the last.
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+RUN_STATES: dict[str, str] = {
+    BatchState.QUEUED: "QUEUED",
+    BatchState.RUNNING: "RUNNING",
+    BatchState.CANCEL_REQUESTED: "CANCEL_REQUESTED",
+    BatchState.SUCCEEDED: "SUCCESS",
+    BatchState.FAILED: "FAILED",
+    BatchState.CANCELED: "CANCELED",
+    BatchState.TIMED_OUT: "TIMEOUT",
+}
+
+# States of a job and of an attempt. STARTING lasts until the first heartbeat, after which the command runs.
+RUN_JOB_STATES: dict[str, str] = {
+    JobState.BLOCKED: "QUEUED",
+    JobState.QUEUED: "QUEUED",
+    JobState.LEASED: "LEASED",
+    JobState.STARTING: "STARTING",
+    JobState.CHECKING_OUT: "STARTING",
+    JobState.EXECUTING: "RUNNING",
+    JobState.UPLOADING: "UPLOADING",
+    JobState.SUCCEEDED: "SUCCEEDED",
+    JobState.FAILED: "FAILED",
+    JobState.CANCELED: "CANCELED",
+}
+CANCEL_REQUESTED = "CANCEL_REQUESTED"  # replaces the state while a cancel request is pending
+TIMED_OUT = "TIMED_OUT"  # replaces FAILED if the job exceeded its time limit
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
 STALE_LEASE = "STALE_LEASE"
 INVALID_REQUEST = "INVALID_REQUEST"
 INTERNAL_ERROR = "INTERNAL_ERROR"
@@ -41,6 +73,6 @@ CATEGORIES: dict[int, str] = {
 }
 
 
-def category(status: int) -> str:
-    """The documents have no word for most statuses."""
+def error_category(status: int) -> str:
+    """Return the error category of an HTTP status. The documents have none for most statuses."""
     return CATEGORIES.get(status) or (INVALID_REQUEST if status < 500 else INTERNAL_ERROR)

@@ -1,4 +1,4 @@
-"""The rows that say what came through the webhook and what became of it."""
+"""Stores deliveries and their outcomes."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,13 +7,13 @@ from typing import Any
 from django.db.models import Q
 
 from orchestrator.protocols.github.models import Outcome, WebhookDelivery
-from orchestrator.protocols.github.wire import Event, Ignored
+from orchestrator.protocols.github.wire import GithubEvent, IgnoredEvent
 from runtime_jobs.models import Project
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What is known of a delivery beside its payload."""
+    """The facts about a delivery that are not in its payload."""
 
     delivery_id: str | None
     event: str
@@ -22,47 +22,52 @@ class Delivery:
     source_address: str | None
 
 
-def first_of(project: Project, key: str | None, delivery_id: str | None) -> WebhookDelivery | None:
-    """The row that made the run for this event or this delivery."""
+def first_delivery(project: Project, key: str | None, delivery_id: str | None) -> WebhookDelivery | None:
+    """Return the delivery that started the run for this event or this delivery id, or None."""
     same = Q(event_key=key, event_key__isnull=False) | Q(delivery_id=delivery_id, delivery_id__isnull=False)
-    made = WebhookDelivery.objects.filter(same, **_owner(project), outcome=Outcome.CREATED)
-    return made.order_by("id").first()
+    created = WebhookDelivery.objects.filter(same, **_project_fields(project), outcome=Outcome.CREATED)
+    return created.order_by("id").first()
 
 
 def save_delivery(
-    project: Project, event: Event | Ignored, delivery: Delivery, at: datetime, **outcome: str | None
+    project: Project, event: GithubEvent | IgnoredEvent, delivery: Delivery, now: datetime, **outcome: str | None
 ) -> WebhookDelivery:
-    """Write the delivery's row; over the one that it left when it came before and made nothing."""
-    told = _told(event, delivery) | outcome | {"received_at": at}
+    """Store a delivery. A redelivery that started no run before overwrites its earlier row."""
+    fields = _event_fields(event, delivery) | outcome | {"received_at": now}
     if delivery.delivery_id is None:
-        return WebhookDelivery.objects.create(**_owner(project), **told)
-    name = _owner(project) | {"delivery_id": told.pop("delivery_id")}
-    return WebhookDelivery.objects.update_or_create(**name, defaults=told)[0]
+        return WebhookDelivery.objects.create(**_project_fields(project), **fields)
+    key = _project_fields(project) | {"delivery_id": fields.pop("delivery_id")}
+    return WebhookDelivery.objects.update_or_create(**key, defaults=fields)[0]
 
 
-def save_repeat(
-    project: Project, event: Event | Ignored, delivery: Delivery, at: datetime, *, first: WebhookDelivery
+def save_duplicate(
+    project: Project,
+    event: GithubEvent | IgnoredEvent,
+    delivery: Delivery,
+    now: datetime,
+    *,
+    first: WebhookDelivery,
 ) -> None:
-    """The delivery that made the run keeps its row; another one that says the same gets its own, pointing there."""
+    """Store a delivery for which there is a run already. A redelivery of `first` keeps the row of `first`."""
     if delivery.delivery_id is None or delivery.delivery_id != first.delivery_id:
-        made = {"job_ulid": first.job_ulid, "batch_ulid": first.batch_ulid}
-        save_delivery(project, event, delivery, at, outcome=Outcome.DUPLICATE, **made)
+        run = {"job_ulid": first.job_ulid, "batch_ulid": first.batch_ulid}
+        save_delivery(project, event, delivery, now, outcome=Outcome.DUPLICATE, **run)
 
 
-def save_unclaimed(event: Event | Ignored, delivery: Delivery, at: datetime) -> None:
-    """What the installation's secret signed, and no project runs."""
-    why = event.reason if isinstance(event, Ignored) else "no enabled project runs this repository"
-    told = _told(event, delivery)
-    WebhookDelivery.objects.create(**told, outcome=Outcome.IGNORED, reason=why, received_at=at)
+def save_unclaimed(event: GithubEvent | IgnoredEvent, delivery: Delivery, now: datetime) -> None:
+    """Store a delivery that the installation's secret signed and that no project runs."""
+    reason = event.reason if isinstance(event, IgnoredEvent) else "no enabled project runs this repository"
+    fields = _event_fields(event, delivery)
+    WebhookDelivery.objects.create(**fields, outcome=Outcome.IGNORED, reason=reason, received_at=now)
 
 
-def _owner(project: Project) -> dict[str, str]:
+def _project_fields(project: Project) -> dict[str, str]:
     return {"org_slug": project.organization.slug, "project_slug": project.slug}
 
 
-def _told(event: Event | Ignored, delivery: Delivery) -> dict[str, Any]:
-    about = {"git_commit": event.commit, "pull_request_number": event.number} if isinstance(event, Event) else {}
-    return about | {
+def _event_fields(event: GithubEvent | IgnoredEvent, delivery: Delivery) -> dict[str, Any]:
+    commit = {"git_commit": event.commit, "pull_request_number": event.number} if isinstance(event, GithubEvent) else {}
+    return commit | {
         "delivery_id": delivery.delivery_id,
         "event": delivery.event,
         "action": event.action,

@@ -1,4 +1,4 @@
-"""What came through the webhook, one row for each project that it was for. Forgotten by the clock after a while."""
+"""Deliveries of the webhook: one row per delivery and project. The scheduler process deletes old ones."""
 
 from django.db import models
 from django.db.models import Q
@@ -7,6 +7,8 @@ from runtime_jobs.identifiers import ID_LENGTH
 
 
 class Outcome(models.TextChoices):
+    """Outcome of a delivery for one project."""
+
     CREATED = "created"
     DUPLICATE = "duplicate"
     IGNORED = "ignored"
@@ -14,10 +16,11 @@ class Outcome(models.TextChoices):
 
 
 class WebhookDelivery(models.Model):
-    """A delivery whose signature was right. `reason` says why it was ignored or refused.
+    """A delivery with a valid signature. `reason` is why it was ignored or refused.
 
-    Slugs are empty where no project runs the repository. A delivery that made no job is taken afresh when it comes
-    again, in the same row."""
+    The slugs are empty if no project runs the repository. A redelivery of one that made no job is evaluated again, and
+    overwrites its row.
+    """
 
     id = models.BigAutoField(primary_key=True)
     delivery_id = models.CharField(max_length=64, null=True)
@@ -41,19 +44,19 @@ class WebhookDelivery(models.Model):
         db_table = "webhook_deliveries"
         verbose_name_plural = "webhook deliveries"
         constraints = [
-            # One job for what a delivery says, however often it is said …
+            # One job per event and project, however often it is delivered.
             models.UniqueConstraint(
                 fields=["org_slug", "project_slug", "event_key"],
                 name="one_job_per_event",
                 condition=Q(event_key__isnull=False),
             ),
-            # … and one row for a delivery that GitHub sends again.
+            # One row per delivery and project, however often it is redelivered.
             models.UniqueConstraint(
                 fields=["org_slug", "project_slug", "delivery_id"],
                 name="one_row_per_delivery",
                 condition=Q(delivery_id__isnull=False) & ~Q(org_slug=""),
             ),
-            # Only what made a job keeps others from making one.
+            # Only a delivery that made a job prevents others from making one.
             models.CheckConstraint(
                 condition=Q(
                     outcome="created", event_key__isnull=False, batch_ulid__isnull=False, job_ulid__isnull=False
@@ -62,7 +65,7 @@ class WebhookDelivery(models.Model):
                 name="a_key_where_a_job_was_made",
             ),
         ]
-        # For the clock, which forgets old deliveries.
+        # For the retention of old deliveries.
         indexes = [models.Index(fields=["received_at"], name="webhook_deliveries_by_age")]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The payload in a body, which GitHub sends as JSON or as a form with one field: what its settings page offers."""
+"""The payload in the body of a delivery: JSON, or a form with one field. GitHub's settings page offers both."""
 
 import json
 from typing import Any
@@ -12,45 +12,58 @@ from rest_framework.request import Request
 from orchestrator.http.api.json_parser import loads, refuse
 from orchestrator.http.errors.problems import ApiError
 
-LIMIT = 1 << 20  # GitHub sends up to 25 MiB; what a run needs of it fits into much less
+MAX_BODY_BYTES = 1 << 20  # GitHub sends up to 25 MiB; the fields that a run needs fit into much less
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
-def raw_of(request: Request) -> bytes:
-    """The bytes that were signed. Raises Refusal `payload_too_large`, as the middleware does before it reads."""
+def signed_body(request: Request) -> bytes:
+    """Return the bytes that GitHub signed.
+
+    Raises:
+        ApiError: `payload_too_large`.
+    """
     raw: bytes = request._request.body  # noqa: SLF001 DRF's own would parse it
-    limit = min(LIMIT, settings.BODY_LIMIT_BYTES)
+    limit = min(MAX_BODY_BYTES, settings.BODY_LIMIT_BYTES)
     if len(raw) > limit:
-        raise ApiError(413, "payload_too_large", f"The body may have at most {limit} bytes here.", limit=limit)
+        detail = f"The body has {len(raw)} bytes; at most {limit} bytes are allowed."
+        raise ApiError(413, "payload_too_large", detail, limit=limit)
     return raw
 
 
-def payload_of(request: Request, raw: bytes) -> dict[str, Any]:
-    """The payload, read as strictly as every body. Raises UnsupportedMediaType and Refusal `malformed_json`."""
-    return loads(_text(request, raw))
+def parse_payload(request: Request, raw: bytes) -> dict[str, Any]:
+    """Parse the payload by the rules of every JSON body.
+
+    Raises:
+        UnsupportedMediaType: The body is neither JSON nor a form.
+        ApiError: `malformed_json`.
+    """
+    return loads(_json_text(request, raw))
 
 
 def peek(request: Request, raw: bytes) -> Any:
-    """The payload before anybody has vouched for it: only to know whose secret it may be signed with. None: no idea."""
+    """Return the payload before its signature is verified, or None.
+
+    Use it only to find the secrets that may have signed the body.
+    """
     try:
-        return json.loads(_text(request, raw))
+        return json.loads(_json_text(request, raw))
     except (UnsupportedMediaType, ApiError, ValueError, RecursionError):
         return None
 
 
-def _text(request: Request, raw: bytes) -> bytes:
-    kind, parameters = parse_header_parameters(request.META.get("CONTENT_TYPE", ""))
-    plain = request.headers.get("Content-Encoding", "identity") == "identity"
-    if kind not in {JSON, FORM} or parameters.get("charset", "utf-8").lower() != "utf-8" or not plain:
-        raise UnsupportedMediaType(kind)
-    return raw if kind == JSON else _field(raw)
+def _json_text(request: Request, raw: bytes) -> bytes:
+    media_type, parameters = parse_header_parameters(request.META.get("CONTENT_TYPE", ""))
+    is_plain = request.headers.get("Content-Encoding", "identity") == "identity"
+    if media_type not in {JSON, FORM} or parameters.get("charset", "utf-8").lower() != "utf-8" or not is_plain:
+        raise UnsupportedMediaType(media_type)
+    return raw if media_type == JSON else _form_field(raw)
 
 
-def _field(raw: bytes) -> bytes:
+def _form_field(raw: bytes) -> bytes:
     try:
         fields = parse_qsl(raw.decode("ascii"), strict_parsing=True, max_num_fields=1, errors="strict")
     except ValueError:
-        raise refuse("The form must have one field, payload.") from None
+        raise refuse("The form must have exactly one field, named payload.") from None
     if [name for name, _ in fields] != ["payload"]:
-        raise refuse("The form must have one field, payload.")
+        raise refuse("The form must have exactly one field, named payload.")
     return fields[0][1].encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""`/api/v1/webhooks/…`."""
+"""`/api/v1/webhooks/`."""
 
 from django.urls import path
 

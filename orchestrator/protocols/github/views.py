@@ -1,6 +1,7 @@
-"""`POST /api/v1/webhooks/github`."""
+"""View of `POST /api/v1/webhooks/github`."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -14,41 +15,49 @@ from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability.request_context import context_of
-from orchestrator.protocols.github import answers, wire
-from orchestrator.protocols.github import payload as github_payload
+from orchestrator.protocols.github import wire
 from orchestrator.protocols.github.authentication import GithubSignature, IsSigned, VerifiedDelivery
 from orchestrator.protocols.github.deliveries import Delivery, save_unclaimed
 from orchestrator.protocols.github.handler import DeliveryResult, handle_delivery
 from orchestrator.protocols.github.models import Outcome
+from orchestrator.protocols.github.openapi import WEBHOOK_DOCS
+from orchestrator.protocols.github.payload import parse_payload
 from runtime_jobs.db_time import database_now
+from runtime_jobs.errors import QuotaExceeded
+from runtime_jobs.models import Job
 from runtime_jobs.specs import RUNTIME
 
-EVENT, DELIVERY = "X-GitHub-Event", "X-GitHub-Delivery"
+EVENT_HEADER, DELIVERY_HEADER = "X-GitHub-Event", "X-GitHub-Delivery"
+# Outcomes in the order in which they determine the response, if several projects run the repository.
+OUTCOME_RANK = (Outcome.CREATED, Outcome.DUPLICATE, Outcome.REFUSED, Outcome.IGNORED)
 
 
 class GithubWebhookView(StrictQueryMixin, APIView):
-    """The order of the checks is that of the runner's contract, section 11: method, secret, size, signature, event."""
+    """Checks in the order of the runner's contract, section 11: method, secret, size, signature, event."""
 
     authentication_classes = (GithubSignature,)
     permission_classes = (IsSigned,)
     http_method_names = ("post",)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        if request.method != "POST":  # the framework would ask for the signature first
+        if request.method != "POST":  # the framework would check the signature first
             raise MethodNotAllowed(str(request.method))
         super().initial(request, *args, **kwargs)
 
-    @answers.RECEIVE
+    @WEBHOOK_DOCS
     def post(self, request: Request) -> Response:
-        """Take what GitHub says of a pull request (opened, synchronize, reopened) or a push to a branch, and run the
-        project's configured command on it, once. Every other event is taken and ignored."""
-        signer: Any = request.user
-        kind = _header(request, EVENT, "[a-z0-9_]{1,64}")
+        """Receive an event of GitHub, and run the configured command of the project once for its commit.
+
+        Pull requests (opened, synchronize, reopened) and pushes to branches start a run. Any other event is accepted
+        and ignored.
+        """
+        verified: Any = request.user
+        kind = _header(request, EVENT_HEADER, "[a-z0-9_]{1,64}")
         if kind is None:
-            raise _wrong(EVENT, "It is missing.")
-        delivery_id = _header(request, DELIVERY, "[A-Za-z0-9-]{1,64}")
-        payload = github_payload.payload_of(request, signer.raw)
-        event = wire.normalise(kind, payload, hosts=settings.REPOSITORY_HOSTS)
+            raise _invalid_header(EVENT_HEADER, "This header is required.")
+        delivery_id = _header(request, DELIVERY_HEADER, "[A-Za-z0-9-]{1,64}")
+        payload = parse_payload(request, verified.raw)
+        event = wire.parse_event(kind, payload, hosts=settings.REPOSITORY_HOSTS)
         delivery = Delivery(
             delivery_id=delivery_id,
             event=kind,
@@ -56,27 +65,49 @@ class GithubWebhookView(StrictQueryMixin, APIView):
             correlation_id=context_of(request).correlation_id,
             source_address=client_address(request),
         )
-        return answers.answer(_taken(event, delivery, signer))
+        return _response(_handle(event, delivery, verified))
 
 
-def _taken(event: wire.Event | wire.Ignored, delivery: Delivery, signer: VerifiedDelivery) -> list[DeliveryResult]:
-    """One transaction a project. Where one fails, the delivery sent again finds the others done."""
-    if not signer.projects:
+def _handle(
+    event: wire.GithubEvent | wire.IgnoredEvent, delivery: Delivery, verified: VerifiedDelivery
+) -> list[DeliveryResult]:
+    """Handle the delivery in one transaction per project. If one fails, a redelivery does not repeat the others."""
+    if not verified.projects:
         save_unclaimed(event, delivery, database_now())
         return [DeliveryResult(Outcome.IGNORED)]
     pool, policy = settings.DEFAULT_POOL, policy_of(RUNTIME)
     return [
         handle_delivery(event, delivery, project_id=project.pk, policy=policy, default_pool=pool)
-        for project in signer.projects
+        for project in verified.projects
     ]
+
+
+def _response(results: Sequence[DeliveryResult]) -> Response:
+    """Return the response for the highest outcome. The admin has the outcome of each project.
+
+    A refusal that ends without any change (a submit quota) is 429: GitHub lists the delivery as failed, and a
+    redelivery is handled again. Any other refusal is 202, because a redelivery would not help.
+
+    Raises:
+        QuotaExceeded: A submit quota refused the run.
+    """
+    best = min(results, key=lambda result: OUTCOME_RANK.index(result.outcome))
+    if best.first is not None:
+        job = Job.objects.filter(batch__batch_ulid=best.first.batch_ulid).order_by("-id").first()
+        body = {"run_id": best.first.batch_ulid, "state": wire.run_state(job) if job else "CANCELED"}
+        return Response(body, status=201 if best.outcome == Outcome.CREATED else 202)
+    exceeded = next((result.refusal for result in results if isinstance(result.refusal, QuotaExceeded)), None)
+    if exceeded is not None:
+        raise exceeded
+    return Response({"refused": best.refusal.code} if best.refusal else None, status=202)
 
 
 def _header(request: Request, name: str, pattern: str) -> str | None:
     value = request.headers.get(name)
     if value is not None and not re.fullmatch(pattern, value):
-        raise _wrong(name, f"It must match {pattern}")
+        raise _invalid_header(name, f"Must match {pattern}")
     return value
 
 
-def _wrong(header: str, detail: str) -> ApiError:
-    return ApiError(400, "invalid", "The request is not valid.", errors={header: [detail]})
+def _invalid_header(name: str, detail: str) -> ApiError:
+    return ApiError(400, "invalid", f"The header {name} is not valid.", errors={name: [detail]})

@@ -1,4 +1,4 @@
-"""What GitHub says, made into what we act on. Pure: a payload in, an event or a reason to do nothing out."""
+"""Converts payloads of GitHub to events, and jobs to run states. Pure functions."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,28 +7,36 @@ from typing import Any, TypeVar
 
 from rest_framework import serializers
 
-from orchestrator.http.api.fields import StrictBooleanField, StrictCharField, StrictIntegerField
+from orchestrator.protocols.github.serializers import (
+    FINAL_STATES,
+    ActionPayload,
+    PullRequestEventPayload,
+    PushEventPayload,
+)
 from runtime_jobs import validators
 from runtime_jobs.errors import Invalid
+from runtime_jobs.models import Job
+from runtime_jobs.states import WAITING_STATES, FailureReason, JobState
 
-BIGINT = 2**63 - 1
-ACTIONS = ("opened", "synchronize", "reopened")
-BRANCHES = "refs/heads/"
+PULL_REQUEST_ACTIONS = ("opened", "synchronize", "reopened")
+BRANCH_PREFIX = "refs/heads/"
+MAX_URL_LENGTH = 512
+MAX_LOGIN_LENGTH = 100
 
 S = TypeVar("S", bound=serializers.Serializer)
 
 
 @dataclass(frozen=True)
-class Ignored:
-    """Nothing to do, and why: a word or two for the operator."""
+class IgnoredEvent:
+    """An event that starts nothing, with the reason for the operator."""
 
     reason: str
     action: str = ""
 
 
 @dataclass(frozen=True)
-class Event:
-    """A commit to run. `from_fork`: it was written by somebody who may not write to the repository itself."""
+class GithubEvent:
+    """A commit to run. `from_fork` is true if its author may not write to the repository."""
 
     kind: str
     action: str
@@ -42,22 +50,30 @@ class Event:
 
     @property
     def owner(self) -> str:
+        """Return the owner of the repository."""
         return self.full_name.partition("/")[0]
 
     @property
     def name(self) -> str:
+        """Return the name of the repository."""
         return self.full_name.partition("/")[2]
 
     @property
     def key(self) -> str:
-        """The runner's contract, section 11: what is the same by this is run once. The ref is no part of it."""
+        """Return the key of the event: events with the same key start one run (runner's contract, section 11).
+
+        The ref is not part of the key.
+        """
         number = "" if self.number is None else str(self.number)
         return hashlib.sha256(f"{self.full_name}|{self.commit}|{self.kind}|{number}".encode()).hexdigest()
 
 
 def full_name_of(payload: Any) -> str | None:
-    """`owner/name` of the payload's repository; from its parts where it is missing. None: there is none, or what is
-    said of it contradicts itself. Takes anything: it is asked before the signature is checked."""
+    """Return `owner/name` of the repository in the payload, from its parts if `full_name` is missing.
+
+    Returns None if there is none, or if the fields contradict each other. Accepts any value: it is called before the
+    signature is verified.
+    """
     repository = payload.get("repository") if isinstance(payload, dict) else None
     if not isinstance(repository, dict):
         return None
@@ -70,22 +86,31 @@ def full_name_of(payload: Any) -> str | None:
     return full if login in (None, parts[0]) and name in (None, parts[1]) else None
 
 
-def normalise(kind: str, payload: dict[str, Any], *, hosts: Sequence[str]) -> Event | Ignored:
-    """Raises Invalid, with what is wrong by its path."""
+def parse_event(kind: str, payload: dict[str, Any], *, hosts: Sequence[str]) -> GithubEvent | IgnoredEvent:
+    """Convert a payload to an event.
+
+    Args:
+        kind: Header `X-GitHub-Event`.
+        payload: The signed payload.
+        hosts: Hosts from which repositories may be cloned.
+
+    Raises:
+        Invalid: The payload is not what GitHub sends; `errors` has the path of each wrong field.
+    """
     if kind == "pull_request":
-        return _pull_request(payload, hosts)
+        return _parse_pull_request(payload, hosts)
     if kind == "push":
-        return _push(payload, hosts)
-    return Ignored("ping" if kind == "ping" else "an event that makes no run")
+        return _parse_push(payload, hosts)
+    return IgnoredEvent("ping" if kind == "ping" else "an event that makes no run")
 
 
-def _pull_request(payload: dict[str, Any], hosts: Sequence[str]) -> Event | Ignored:
-    action = _parsed(Action, payload)["action"]
-    if action not in ACTIONS:
-        return Ignored("an action that makes no run", action)
-    body = _parsed(PullRequestBody, payload)
+def _parse_pull_request(payload: dict[str, Any], hosts: Sequence[str]) -> GithubEvent | IgnoredEvent:
+    action = _validated(ActionPayload, payload)["action"]
+    if action not in PULL_REQUEST_ACTIONS:
+        return IgnoredEvent("an action that makes no run", action)
+    body = _validated(PullRequestEventPayload, payload)
     full_name, number, head = _full_name(payload), body["number"], body["pull_request"]["head"]
-    return Event(
+    return GithubEvent(
         kind="pull_request",
         action=action,
         full_name=full_name,
@@ -98,88 +123,76 @@ def _pull_request(payload: dict[str, Any], hosts: Sequence[str]) -> Event | Igno
     )
 
 
-def _push(payload: dict[str, Any], hosts: Sequence[str]) -> Event | Ignored:
-    said = _parsed(PushBody, payload)
-    if said["deleted"] or not said["ref"] or not said["after"].strip("0"):
-        return Ignored("nothing was pushed, or a branch deleted")
-    if not said["ref"].startswith(BRANCHES):
-        return Ignored("not a branch")
+def _parse_push(payload: dict[str, Any], hosts: Sequence[str]) -> GithubEvent | IgnoredEvent:
+    body = _validated(PushEventPayload, payload)
+    if body["deleted"] or not body["ref"] or not body["after"].strip("0"):
+        return IgnoredEvent("nothing was pushed, or a branch deleted")
+    if not body["ref"].startswith(BRANCH_PREFIX):
+        return IgnoredEvent("not a branch")
     full_name = _full_name(payload)
-    return Event(
+    return GithubEvent(
         kind="push",
         action="",
         full_name=full_name,
         repo_url=_repo_url(payload, full_name, hosts),
-        ref=_checked("ref", said["ref"], validators.validate_ref(said["ref"])),
-        commit=_checked("after", said["after"], validators.validate_commit(said["after"])),
+        ref=_require_valid("ref", body["ref"], validators.validate_ref(body["ref"])),
+        commit=_require_valid("after", body["after"], validators.validate_commit(body["after"])),
         number=None,
         actor=_actor(payload),
         from_fork=False,
     )
 
 
-class Action(serializers.Serializer):
-    action = StrictCharField(max_length=64, pattern="[a-z_]+")
-
-
-class Head(serializers.Serializer):
-    sha = StrictCharField(check=validators.validate_commit)
-
-
-class PullRequest(serializers.Serializer):
-    head = Head()
-
-
-class PullRequestBody(serializers.Serializer):
-    number = StrictIntegerField(min_value=1, max_value=BIGINT)
-    pull_request = PullRequest()
-
-
-class PushBody(serializers.Serializer):
-    ref = StrictCharField(required=False, default="", allow_blank=True)
-    after = StrictCharField(required=False, default="", allow_blank=True, max_length=64)
-    deleted = StrictBooleanField(required=False, default=False)
-
-
-def _parsed(kind: type[S], payload: dict[str, Any]) -> dict[str, Any]:
-    body = kind(data=payload)
+def _validated(serializer: type[S], payload: dict[str, Any]) -> dict[str, Any]:
+    body = serializer(data=payload)
     body.is_valid(raise_exception=True)
     return dict(body.validated_data)
 
 
-def _checked(path: str, value: str, wrong: str | None) -> str:
-    if wrong:
-        raise Invalid({path: [wrong]})
+def _require_valid(path: str, value: str, problem: str | None) -> str:
+    if problem:
+        raise Invalid({path: [problem]})
     return value
 
 
 def _full_name(payload: dict[str, Any]) -> str:
-    found = full_name_of(payload)
-    if found is None:
-        raise Invalid({"repository": ["It must name one owner and one repository."]})
-    return found
+    full_name = full_name_of(payload)
+    if full_name is None:
+        raise Invalid({"repository": ["Must name one owner and one repository."]})
+    return full_name
 
 
 def _repo_url(payload: dict[str, Any], full_name: str, hosts: Sequence[str]) -> str:
-    """Where it says that it can be cloned from, which is one of our hosts or nothing."""
+    """Return the clone URL of the payload, which must be on one of the allowed hosts."""
     owner, _, name = full_name.partition("/")
     url = payload["repository"].get("clone_url", f"https://{hosts[0]}/{full_name}.git")
-    if not isinstance(url, str) or len(url) > 512:
-        raise Invalid({"repository.clone_url": ["A string of at most 512 characters is needed."]})
-    wrong = validators.validate_repo_url(url, owner=owner, repo=name, hosts=hosts)
-    return _checked("repository.clone_url", url, wrong)
+    if not isinstance(url, str) or len(url) > MAX_URL_LENGTH:
+        raise Invalid({"repository.clone_url": [f"Must be a string of at most {MAX_URL_LENGTH} characters."]})
+    problem = validators.validate_repo_url(url, owner=owner, repo=name, hosts=hosts)
+    return _require_valid("repository.clone_url", url, problem)
 
 
 def _is_fork(payload: dict[str, Any], full_name: str) -> bool:
-    """The head is in another repository, or in one that is gone or not named: what is unknown counts as a fork."""
+    """Return whether the head is in another repository. A repository that is deleted or unnamed counts as a fork."""
     repo = payload["pull_request"]["head"].get("repo")
-    theirs = repo.get("full_name") if isinstance(repo, dict) else None
-    return not isinstance(theirs, str) or theirs.lower() != full_name.lower()
+    head_name = repo.get("full_name") if isinstance(repo, dict) else None
+    return not isinstance(head_name, str) or head_name.lower() != full_name.lower()
 
 
 def _actor(payload: dict[str, Any]) -> str | None:
-    """Who did it, to be shown. A name that nobody could have is nobody's."""
+    """Return the login of the sender, for display, or None for one that no GitHub account can have."""
     sender = payload.get("sender")
     login = sender.get("login") if isinstance(sender, dict) else None
-    sane = isinstance(login, str) and 0 < len(login) <= 100 and login.isascii() and login.isprintable()
-    return login if sane else None
+    is_plausible = (
+        isinstance(login, str) and 0 < len(login) <= MAX_LOGIN_LENGTH and login.isascii() and login.isprintable()
+    )
+    return login if is_plausible else None
+
+
+def run_state(job: Job) -> str:
+    """Return the state of the run that has this job as its newest attempt, in the terms of document 001."""
+    if not job.is_final and job.cancel_requested_at is not None:
+        return "CANCEL_REQUESTED"
+    if job.state == JobState.FAILED and job.failure_reason == FailureReason.TIMED_OUT:
+        return "TIMEOUT"
+    return FINAL_STATES.get(JobState(job.state), "QUEUED" if job.state in WAITING_STATES else "RUNNING")

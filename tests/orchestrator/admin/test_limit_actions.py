@@ -12,7 +12,7 @@ from orchestrator import services
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.admin.labels import EVENTS
 from orchestrator.models import ClockBeat, Incident
-from orchestrator.protocols.native.answers import EVENT_TYPES
+from orchestrator.protocols.native.jobs.serializers import EVENT_TYPES
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, JobEvent, OperatorEvent, Organization, Plan, Project

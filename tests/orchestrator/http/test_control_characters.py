@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from orchestrator.devtools.demo.terminal import Terminal
-from orchestrator.protocols.github.wire import normalise
+from orchestrator.protocols.github.wire import parse_event
 from runtime_jobs.control_characters import escape_controls, wrong_label
 from runtime_jobs.errors import Invalid
 from runtime_jobs.models import Job
@@ -91,8 +91,8 @@ def test_a_command_is_kept_as_it_is(alice):
 def test_a_ref_that_github_sends_is_refused(text):
     body = payload("push.branch") | {"ref": f"refs/heads/{text}"}
     with pytest.raises(Invalid):
-        normalise("push", body, hosts=["github.com"])
-    assert normalise("push", payload("push.branch"), hosts=["github.com"]).kind == "push"
+        parse_event("push", body, hosts=["github.com"])
+    assert parse_event("push", payload("push.branch"), hosts=["github.com"]).kind == "push"
 
 
 @pytest.mark.django_db

@@ -78,7 +78,7 @@ def test_a_crash_is_told_with_its_traceback_and_without_the_lease(
     def crash(**kwargs):
         raise KeyError(f"the lease {kwargs['lease_ulid']} of {worker.token}")
 
-    monkeypatch.setattr("orchestrator.protocols.native.leases.require_run", lambda **_: None)
+    monkeypatch.setattr("orchestrator.protocols.native.leases.views.require_run", lambda **_: None)
     names = {"heartbeat": "renew", "logs": "append_log", "acknowledge-cancel": "acknowledge_cancel"}
     monkeypatch.setattr(services, names.get(word, word), crash)
     response = wendy.post(f"{LEASE}/{lease_id}/{word}", bodies.get(word, {}))

@@ -15,7 +15,8 @@ from drf_spectacular.renderers import OpenApiYamlRenderer
 
 from orchestrator.http.errors.error_codes import CODES
 from orchestrator.http.errors.problems import TITLES
-from orchestrator.protocols.native.answers import ACTOR_KINDS, EVENT_TYPES
+from orchestrator.protocols.native.jobs.serializers import EVENT_TYPES
+from orchestrator.protocols.native.serializers import ACTOR_KINDS
 from runtime_jobs.errors import LifecycleError
 from tests.api_client import Caller, refused
 

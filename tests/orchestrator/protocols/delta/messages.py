@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from leases.models import Lease
-from orchestrator.protocols.delta.leases import claim_for_runner
+from orchestrator.protocols.delta.runners.leases import claim_for_runner
 from runtime_jobs.models import Job, JobEvent
 from tests.api_client import Caller
 from workers.models import Worker

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from orchestrator.protocols.delta import requests
+from orchestrator.protocols.delta.runners import serializers
 from orchestrator.protocols.delta.states import CANCEL, CATEGORIES, STALE
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -11,13 +11,13 @@ PAGE = (ROOT / "docs" / "protocols" / "delta.md").read_text()
 
 
 def test_every_test_that_it_names_exists():
-    here = {path.name: path.read_text() for path in Path(__file__).parent.glob("test_*.py")}
+    here = {path.name: path.read_text() for path in Path(__file__).parent.rglob("test_*.py")}
     everything = "\n".join(here.values())
-    for file, name in re.findall(r"`(test_[a-z]+\.py)::(test_[a-z_]+)", PAGE):
+    for file, name in re.findall(r"`(test_[a-z_]+\.py)::(test_[a-z_]+)", PAGE):
         assert f"def {name}(" in here[file], (file, name)
     for name in re.findall(r"`(test_[a-z_]+)`", PAGE):
         assert f"def {name}(" in everything, name
-    for file in re.findall(r"`(test_[a-z]+\.py)`", PAGE):
+    for file in re.findall(r"`(test_[a-z_]+\.py)`", PAGE):
         assert file in here
     for path in re.findall(r"`((?:tests|runtime_jobs)/[a-z_/]+\.(?:py|yaml))`", PAGE):
         assert (ROOT / path).is_file(), path
@@ -36,5 +36,5 @@ def test_all_contradictions_are_answered():
 
 
 def test_its_limits_are_those_of_the_code():
-    assert f"{requests.MOST_ARTIFACTS} artifacts" in PAGE
-    assert f"a summary of {requests.LONGEST_TEXT // 1024} KiB" in PAGE
+    assert f"{serializers.MAX_ARTIFACTS} artifacts" in PAGE
+    assert f"a summary of {serializers.MAX_TEXT_LENGTH // 1024} KiB" in PAGE

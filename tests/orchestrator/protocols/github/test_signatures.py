@@ -204,8 +204,8 @@ def test_a_hook_s_number_is_no_secret_and_admits_one_wrong_signature_only(settin
 def test_a_flood_is_refused_before_its_body_is_parsed_and_the_database_is_asked(settings, secret, monkeypatch):
     settings.BAD_TOKENS_PER_MINUTE = 1
     refused(lambda: deliver("ping", "wrong"), 401, "unauthenticated")
-    for name in ("raw_of", "peek", "payload_of"):
-        monkeypatch.setattr(authentication.payload, name, None)
+    for name in ("signed_body", "peek"):
+        monkeypatch.setattr(authentication, name, None)
     with CaptureQueriesContext(connection) as queries:
         response = deliver("ping", "wrong")
     assert (response.status_code, problem_of(response)["code"]) == (429, "rate_limited")

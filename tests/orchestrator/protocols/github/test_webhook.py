@@ -10,7 +10,7 @@ from orchestrator import services
 from orchestrator.maintenance.retention import Retention
 from orchestrator.models import WebhookDelivery
 from orchestrator.protocols.github import handler
-from orchestrator.protocols.github.answers import word_of
+from orchestrator.protocols.github.wire import run_state
 from runtime_jobs.models import Batch, Job
 from runtime_jobs.states import FailureReason
 from tests.api_client import Caller, problem_of
@@ -117,7 +117,7 @@ def test_a_duplicate_is_told_how_the_run_stands(github):
     claimed(worker)
     services.cancel(job_ulid=newest.job_ulid, actor=OPERATOR, deadline_seconds=60)
     newest.refresh_from_db()
-    assert word_of(newest) == "CANCEL_REQUESTED"
+    assert run_state(newest) == "CANCEL_REQUESTED"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_without_a_command_nothing_runs_until_there_is_one(github, project):
     assert (github("push.branch", changes=name).status_code, rows()) == (201, ["created"])
 
 
-@pytest.mark.parametrize("broken", ["batch_of", "save_delivery"])
+@pytest.mark.parametrize("broken", ["_create_batch", "save_delivery"])
 def test_after_a_failure_of_ours_the_delivery_sent_again_makes_the_run(github, monkeypatch, broken):
     """Nothing of the first try is left: not the job without its batch, not the row without its job."""
     name = {"X-GitHub-Delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958"}

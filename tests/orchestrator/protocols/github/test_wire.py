@@ -5,7 +5,7 @@ import copy
 import pytest
 from rest_framework.exceptions import ValidationError
 
-from orchestrator.protocols.github.wire import Event, Ignored, full_name_of, normalise
+from orchestrator.protocols.github.wire import GithubEvent, IgnoredEvent, full_name_of, parse_event
 from runtime_jobs.errors import Invalid
 from tests.orchestrator.protocols.github.conftest import COMMIT, DELIVERIES, payload
 
@@ -27,12 +27,12 @@ def changed(name, path, value):
 
 
 def read(name, body=None):
-    return normalise(name.partition(".")[0], body or payload(name), hosts=HOSTS)
+    return parse_event(name.partition(".")[0], body or payload(name), hosts=HOSTS)
 
 
 @pytest.mark.parametrize("action", ["opened", "synchronize", "reopened"])
 def test_a_pull_request_is_its_head_in_the_base_repository(action):
-    assert read(f"pull_request.{action}") == Event(
+    assert read(f"pull_request.{action}") == GithubEvent(
         kind="pull_request",
         action=action,
         full_name="cc-consulting-nv/web",
@@ -77,13 +77,13 @@ def test_a_push_is_its_branchs_new_commit():
 )
 def test_nothing_to_run_is_ignored_with_a_reason(name, path, value):
     found = read(name, changed(name, path, value))
-    assert isinstance(found, Ignored)
+    assert isinstance(found, IgnoredEvent)
     assert found.reason
 
 
 @pytest.mark.parametrize("kind", ["issues", "installation", "workflow_run", "x"])
 def test_other_events_are_not_even_looked_at(kind):
-    assert isinstance(normalise(kind, {"repository": 7}, hosts=HOSTS), Ignored)
+    assert isinstance(parse_event(kind, {"repository": 7}, hosts=HOSTS), IgnoredEvent)
 
 
 WRONG = [
@@ -188,4 +188,4 @@ def test_the_key_is_that_of_the_contract():
 
 def test_every_recorded_delivery_is_read():
     for file in DELIVERIES.glob("*.json"):
-        assert isinstance(read(file.stem), Event | Ignored)
+        assert isinstance(read(file.stem), GithubEvent | IgnoredEvent)

@@ -73,7 +73,7 @@ OF_OPERATORS = [
     ("POST", "/v1/pools/<pool>/resume", {"reason": "mine"}),
     ("POST", "/v1/pools/<pool>/throttle", {"per_hour": 1, "reason": "mine"}),
 ]
-# The same for document 001's API, whose refusals have another form: tests/orchestrator/protocols/delta/test_runs.py.
+# The same for document 001's API, whose refusals have another form: tests/orchestrator/protocols/delta/runs/test_runs.py.
 OF_RUNS = [
     ("POST", "/api/v1/runs", {}),
     ("GET", "/api/v1/runs/<batch_id>", None),
@@ -82,13 +82,13 @@ OF_RUNS = [
 ]
 LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
 LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents"]
-# An organization's own row: tests/orchestrator/protocols/native/test_submit_quotas.py.
+# An organization's own row: tests/orchestrator/protocols/native/limits/test_submit_quotas.py.
 OF_QUOTAS = ["/v1/quotas"]
 SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
 PAGES = ["/runs/<run_id>/"]
 LIST_PAGES = ["/runs/"]  # tests/orchestrator/ingest/test_runs_page.py
-# Of pools, which have no owner: tests/orchestrator/protocols/native/test_pools.py.
+# Of pools, which have no owner: tests/orchestrator/protocols/native/pools/test_pools.py.
 OF_POOLS = ["/v1/pools", "/v1/pools/<pool>/load"]
 # For workers: another's lease is answered as one that does not exist.
 OF_A_LEASE = [
@@ -108,7 +108,7 @@ BULK = {f"{path}/bulk": body for path, body in SUBMITS.items()}
 # For workers, and clients get nowhere.
 OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {}), *MANY]
 
-# For document 001's runners, who name the lease in the message: tests/orchestrator/protocols/delta/test_callers.py.
+# For document 001's runners, who name the lease in the message: tests/orchestrator/protocols/delta/runners/test_permissions.py.
 OF_RUNNERS = [f"/api/v1/internal/{verb}" for verb in ("lease", "ack-lease", "heartbeat", "complete", "cancel-ack")]
 # For GitHub, which signs: tests/orchestrator/protocols/github.
 SIGNED = [("POST", "/api/v1/webhooks/github", None)]

@@ -4,7 +4,7 @@ import pytest
 
 from tests.api_client import Caller
 from tests.factories import OrganizationFactory, PoolFactory, ProjectFactory, api_token
-from tests.orchestrator.protocols.native.limits.calling import Browser
+from tests.orchestrator.protocols.native.limits.limit_requests import Browser
 from workers.models import Pool
 
 

@@ -8,7 +8,7 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
-from tests.orchestrator.protocols.native.limits.calling import CI, ORG, WHY, broken, ok, with_scopes
+from tests.orchestrator.protocols.native.limits.limit_requests import CI, ORG, WHY, broken, ok, with_scopes
 
 pytestmark = pytest.mark.django_db
 

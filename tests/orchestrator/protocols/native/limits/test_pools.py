@@ -8,7 +8,7 @@ from runtime_jobs.models import OperatorEvent
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
 from tests.factories import WorkerFactory, offer, submitted
-from tests.orchestrator.protocols.native.limits.calling import WHY, ok, with_scopes
+from tests.orchestrator.protocols.native.limits.limit_requests import WHY, ok, with_scopes
 from workers.models import Pool
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,7 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent
 from tests.api_client import refused
 from tests.factories import OPERATOR, WorkerFactory, claimed, offer, submitted
-from tests.orchestrator.protocols.native.limits.calling import (
+from tests.orchestrator.protocols.native.limits.limit_requests import (
     AT_ONCE,
     CI,
     EMERGENCY,

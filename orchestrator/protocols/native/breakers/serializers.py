@@ -1,0 +1,41 @@
+"""Requests and responses of `/v1/breakers` and `/v1/incidents`. `wire.py` builds the responses."""
+
+from drf_spectacular.utils import extend_schema_serializer
+from rest_framework import serializers
+
+from leases.models import BreakerState
+from orchestrator.http.api.fields import StrictCharField, StrictChoiceField
+from orchestrator.protocols.native.limits.serializers import ReasonInput
+from orchestrator.protocols.native.serializers import SLUG, ActorOutput
+from runtime_jobs.specs import JOB_TYPES
+
+
+@extend_schema_serializer(component_name="ResetBreaker")
+class ResetBreakerInput(ReasonInput):
+    """POST /v1/breakers/reset."""
+
+    org_slug = StrictCharField(pattern=SLUG)
+    job_type = StrictChoiceField(choices=list(JOB_TYPES))
+
+
+class BreakerOutput(serializers.Serializer):
+    """Circuit breaker of one organization and job type."""
+
+    org_slug = serializers.CharField()
+    job_type = serializers.ChoiceField(choices=list(JOB_TYPES))
+    state = serializers.ChoiceField(choices=[str(state) for state in BreakerState])
+    opened_at = serializers.DateTimeField(allow_null=True)
+    next_probe_at = serializers.DateTimeField(allow_null=True, help_text="When one job may start as a probe.")
+
+
+class IncidentOutput(serializers.Serializer):
+    """A period in which a breaker was open."""
+
+    incident_id = serializers.CharField()
+    kind = serializers.ChoiceField(choices=["breaker"])
+    org_slug = serializers.CharField()
+    job_type = serializers.ChoiceField(choices=list(JOB_TYPES))
+    summary = serializers.CharField()
+    opened_at = serializers.DateTimeField()
+    resolved_at = serializers.DateTimeField(allow_null=True)
+    resolved_by = ActorOutput(allow_null=True)

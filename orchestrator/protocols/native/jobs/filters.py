@@ -1,0 +1,42 @@
+"""Filters of the lists of jobs."""
+
+from collections.abc import Iterable
+
+import django_filters
+
+from orchestrator.http.api.datetimes import TimestampFilter
+from runtime_jobs.models import Job
+from runtime_jobs.models.jobs import JobQuerySet
+from runtime_jobs.specs import JOB_TYPES
+from runtime_jobs.states import STATUS, STATUS_WITHOUT_INGEST, TRIGGER_KINDS
+
+
+def _choices(values: Iterable[str]) -> list[tuple[str, str]]:
+    return [(value, value) for value in dict.fromkeys(values)]
+
+
+class RuntimeJobFilters(django_filters.FilterSet):
+    """Filters of `GET /v1/runtime/jobs`."""
+
+    org_slug = django_filters.CharFilter(method="filter_organization")
+    project_slug = django_filters.CharFilter()
+    status = django_filters.ChoiceFilter(choices=_choices(STATUS.values()))
+    trigger_kind = django_filters.ChoiceFilter(choices=_choices(TRIGGER_KINDS))
+    git_commit = django_filters.CharFilter()
+    created_after = TimestampFilter(field_name="created_at", lookup_expr="gt")
+    created_before = TimestampFilter(field_name="created_at", lookup_expr="lt")
+
+    class Meta:
+        model = Job
+        fields: list[str] = []
+
+    def filter_organization(self, jobs: JobQuerySet, _name: str, slug: str) -> JobQuerySet:
+        return jobs.of_organizations([slug])
+
+
+class AnyJobFilters(RuntimeJobFilters):
+    """Filters of `GET /v1/jobs`."""
+
+    status = django_filters.ChoiceFilter(choices=_choices([*STATUS.values(), *STATUS_WITHOUT_INGEST.values()]))
+    job_type = django_filters.ChoiceFilter(choices=_choices(JOB_TYPES))
+    batch_id = django_filters.CharFilter(field_name="batch__batch_ulid")

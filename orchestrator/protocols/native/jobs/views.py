@@ -1,0 +1,262 @@
+"""Views of `/v1/runtime/jobs` (document 000) and `/v1/jobs` (jobs of all types)."""
+
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from orchestrator import services
+from orchestrator.http.api.fields import parse
+from orchestrator.http.api.filtering import OF_EVERY_LIST
+from orchestrator.http.api.headers import idempotent_request
+from orchestrator.http.api.job_policies import policy_of
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
+from orchestrator.http.api.renderers import PlainText
+from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.auth.principals import client_of
+from orchestrator.http.client_ip import client_address
+from orchestrator.http.observability.request_context import context_of
+from orchestrator.protocols.native.errors import error_result, to_recorded_error
+from orchestrator.protocols.native.jobs import wire
+from orchestrator.protocols.native.jobs.filters import AnyJobFilters, RuntimeJobFilters
+from orchestrator.protocols.native.jobs.logs import log_response
+from orchestrator.protocols.native.jobs.openapi import document_any_jobs, document_runtime_jobs
+from orchestrator.protocols.native.jobs.serializers import (
+    BulkSubmitInput,
+    CancelJobInput,
+    RetryJobInput,
+    SubmitAnyJobInput,
+    SubmitInput,
+    SubmitRuntimeJobInput,
+)
+from orchestrator.selectors.pending_reasons.service import pending_for
+from orchestrator.services import ConcurrencyGroup, OnConflict, OperationResult, Submission
+from orchestrator.services.dependencies import get_roots
+from runtime_jobs.errors import LifecycleError, NotFound
+from runtime_jobs.identifiers import ULID_PATTERN
+from runtime_jobs.models import FailureExplanation, Job, JobEvent
+from runtime_jobs.models.tenants import Scope
+from runtime_jobs.priorities import PRIORITIES
+from runtime_jobs.specs import JOB_TYPES, RUNTIME
+
+EVENTS_PER_PAGE = 500
+SCOPES = {"create": Scope.JOBS_WRITE, "bulk": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
+QUERY_PARAMETERS = {"events": frozenset({"after"}), "logs": frozenset({"follow"})}
+
+
+class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
+    """Jobs of the organizations that the caller may see. Any other job is answered 404, as if it did not exist.
+
+    Attributes:
+        job_types: Job types of this view.
+        submit_serializer: Reads the body of a submit.
+        path: Path of the collection, for `Location`.
+        operation: Scope of idempotency keys of submits.
+    """
+
+    job_types: tuple[str, ...]
+    submit_serializer: type[SubmitInput]
+    path: str
+    operation: str
+
+    lookup_field = "job_ulid"
+    lookup_url_kwarg = "job_id"
+    lookup_value_regex = f"rtj_{ULID_PATTERN}"
+    http_method_names = ["get", "head", "post"]
+    filterset_class = RuntimeJobFilters
+
+    def serialize(self, job: Job) -> dict[str, Any]:
+        """Return the fields that a job has in every response of this view."""
+        raise NotImplementedError
+
+    def query_parameters(self) -> frozenset[str]:
+        if self.action == "list":
+            return OF_EVERY_LIST | set(self.filterset_class.base_filters)
+        return QUERY_PARAMETERS.get(self.action, frozenset())
+
+    def get_permissions(self) -> list[Any]:
+        return [requires_scope(SCOPES.get(self.action, Scope.JOBS_READ))()]
+
+    def get_queryset(self) -> QuerySet[Job]:
+        if getattr(self, "swagger_fake_view", False):
+            return Job.objects.none()
+        jobs = Job.objects.select_related("batch").of_types(self.job_types)
+        organizations = client_of(self.request).organizations
+        return jobs if organizations is None else jobs.of_organizations(list(organizations))
+
+    def create(self, request: Request) -> Response:
+        """Queue a new job. A repeated request with the same Idempotency-Key returns the first job."""
+        submission = self._submission(body_of(request))
+        outcome = services.submit(
+            submission,
+            policy=policy_of(submission.spec.job_type),
+            default_pool=settings.DEFAULT_POOL,
+            actor=client_of(request).actor,
+            idempotency=idempotent_request(request, self.operation, body_of(request)),
+        )
+        return self._created(outcome)
+
+    @action(detail=False, methods=["post"], pagination_class=None, filterset_class=None)
+    def bulk(self, request: Request) -> Response:
+        """Queue up to 500 jobs. Each is accepted or refused separately."""
+        outcome = services.submit_many(
+            [self._bulk_entry(entry) for entry in parse(BulkSubmitInput, body_of(request))["jobs"]],
+            policy_of=policy_of,
+            default_pool=settings.DEFAULT_POOL,
+            actor=client_of(request).actor,
+            idempotency=idempotent_request(request, f"{self.operation} bulk", body_of(request)),
+        )
+        results = [
+            error_result(result, request)
+            if isinstance(result, Exception)
+            else {"status": 201, "body": self.serialize(result)}
+            for result in outcome.results
+        ]
+        return Response({"results": results}, headers={"Idempotency-Replayed": "true"} if outcome.replayed else {})
+
+    def _bulk_entry(self, body: dict[str, Any]) -> Submission | LifecycleError:
+        try:
+            return self._submission(body)
+        except LifecycleError as error:
+            return error
+        except ValidationError as error:
+            return to_recorded_error(error, self.request)
+
+    def _submission(self, body: dict[str, Any]) -> Submission:
+        """Validate the body of one submit.
+
+        Raises:
+            ValidationError: The body is invalid.
+            NotFound: The caller may not see the organization, or there is none.
+        """
+        validated = parse(self.submit_serializer, body)
+        if not client_of(self.request).sees(validated["org_slug"]):
+            raise NotFound("There is no organization with this org_slug, or you may not see it.")
+        return Submission(
+            org_slug=validated["org_slug"],
+            project_slug=validated["project_slug"],
+            spec=self.submit_serializer.job_spec(validated),
+            trigger_kind=validated["trigger"]["kind"],
+            trigger_actor=validated["trigger"]["actor"],
+            correlation_id=context_of(self.request).correlation_id,
+            source_address=client_address(self.request),
+            pool=validated.get("pool"),
+            depends_on=tuple(validated["depends_on"]),
+            priority=PRIORITIES[validated["priority"]] if validated["priority"] else None,
+            group=_concurrency_group(validated["concurrency"]),
+        )
+
+    def list(self, request: Request) -> Response:
+        """List jobs, newest first, each with its queue position and the reason why it waits."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        pending = pending_for(page)
+        return self.get_paginated_response(
+            [self.serialize(job) | wire.serialize_pending_state(pending[job.pk]) for job in page]
+        )
+
+    def retrieve(self, request: Request, job_id: str) -> Response:
+        """Return one job with its newest event, queue position, pending reason, retries and artifacts."""
+        job = self.get_object()
+        pending = wire.serialize_pending_state(pending_for([job])[job.pk])
+        return Response(self.serialize(job) | pending | _details(job))
+
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, job_id: str) -> Response:
+        """Cancel a waiting job (200), or request the worker of a leased job to stop (202). Repeats change nothing."""
+        validated = parse(CancelJobInput, body_of(request))
+        outcome = services.cancel(
+            job_ulid=self.get_object().job_ulid,
+            actor=client_of(request).actor,
+            deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
+            message=validated["reason"],
+        )
+        return Response(self.serialize(outcome.job), status=202 if outcome.accepted else 200)
+
+    @action(detail=True, methods=["post"])
+    def retry(self, request: Request, job_id: str) -> Response:
+        """Queue a new attempt of a failed or canceled job. The new job has the old one in `retry_of`."""
+        validated = parse(RetryJobInput, body_of(request))
+        job_ulid = self.get_object().job_ulid
+        outcome = services.retry(
+            job_ulid=job_ulid,
+            actor=client_of(request).actor,
+            reason=validated["reason"],
+            idempotency=idempotent_request(request, f"retry {job_ulid}", body_of(request)),
+        )
+        return self._created(outcome)
+
+    @action(detail=True, pagination_class=None, filterset_class=None)
+    def events(self, request: Request, job_id: str) -> Response:
+        """List the events of the job in order, up to 500 per page."""
+        after = request.query_params.get("after", "0")
+        if not (after.isascii() and after.isdigit() and len(after) < 19):
+            raise invalid_query("after", "Must be a whole number of at most 18 digits.")
+        events = JobEvent.objects.of(self.get_object().job_ulid).filter(seq__gt=int(after))
+        rows = list(events[: EVENTS_PER_PAGE + 1])
+        next_after = rows[EVENTS_PER_PAGE - 1].seq if len(rows) > EVENTS_PER_PAGE else None
+        results = [wire.serialize_event(event) for event in rows[:EVENTS_PER_PAGE]]
+        return Response({"results": results, "next_after": next_after})
+
+    @action(detail=True, pagination_class=None, filterset_class=None, renderer_classes=[JSONRenderer, PlainText])
+    def logs(self, request: Request, job_id: str) -> Any:
+        """Return the log of the job as plain text. With `follow=1` the stream continues until the job has ended."""
+        follow = request.query_params.get("follow", "0")
+        if follow not in {"0", "1"}:
+            raise invalid_query("follow", "Must be 0 or 1.")
+        return log_response(self.get_object(), follow=follow == "1", request=request)
+
+    def _created(self, outcome: OperationResult) -> Response:
+        headers = {"Location": f"{self.path}/{outcome.job.job_ulid}"}
+        if outcome.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        return Response(self.serialize(outcome.job), status=201, headers=headers)
+
+
+@document_runtime_jobs
+class RuntimeJobViewSet(BaseJobViewSet):
+    """Jobs of type `runtime` (document 000)."""
+
+    job_types = (RUNTIME,)
+    submit_serializer = SubmitRuntimeJobInput
+    path = "/v1/runtime/jobs"
+    operation = "submit"
+
+    def serialize(self, job: Job) -> dict[str, Any]:
+        return wire.serialize_runtime_job(job)
+
+
+@document_any_jobs
+class AnyJobViewSet(BaseJobViewSet):
+    """Jobs of all types."""
+
+    job_types = tuple(JOB_TYPES)
+    submit_serializer = SubmitAnyJobInput
+    filterset_class = AnyJobFilters
+    path = "/v1/jobs"
+    operation = "submit any"
+
+    def serialize(self, job: Job) -> dict[str, Any]:
+        return wire.serialize_any_job(job)
+
+
+def _concurrency_group(validated: dict[str, str] | None) -> ConcurrencyGroup | None:
+    return ConcurrencyGroup(validated["key"], OnConflict(validated["when_busy"])) if validated else None
+
+
+def _details(job: Job) -> dict[str, Any]:
+    newer = Job.objects.filter(root_job_ulid=job.root_job_ulid, attempt__gt=job.attempt).order_by("attempt")
+    return wire.serialize_details(
+        job,
+        last_event=job.events.order_by("-seq").first(),
+        depends_on=get_roots(job),
+        retries=list(newer.values_list("job_ulid", flat=True)),
+        artifacts=list(job.artifacts.order_by("pk")),
+        explanation=FailureExplanation.objects.filter(job=job).first(),
+    )

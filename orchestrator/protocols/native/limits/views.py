@@ -1,0 +1,233 @@
+"""Views of `/v1/limits` (read, set, change, remove, pause, resume, throttle) and `/v1/quotas`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from django.utils import timezone
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from leases.models import Limit, LimitKind, LimitScope
+from orchestrator import services
+from orchestrator.http.api.filtering import OF_EVERY_LIST
+from orchestrator.http.api.headers import idempotent_request, if_match_version
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
+from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.auth.principals import client_of
+from orchestrator.protocols.native.limits import actions, openapi, serializers
+from orchestrator.protocols.native.limits.actions import audit_arguments, limit_response
+from orchestrator.protocols.native.limits.targets import require_organization, resolve_target
+from orchestrator.protocols.native.limits.wire import serialize_limit, serialize_quota
+from orchestrator.services.idempotency import IdempotentRequest
+from runtime_jobs.errors import Conflict, LimitNotEditable, NotFound, OperatorOnly, VersionConflict
+from runtime_jobs.models import Organization
+from runtime_jobs.models.tenants import Scope
+
+# Kinds of limits that this API does not change, and what to do instead.
+NOT_EDITABLE = {
+    LimitKind.PLAN: "A limit of kind plan follows the plan of the organization. Change the plan.",
+    LimitKind.BREAKER: "A limit of kind breaker belongs to a circuit breaker. Reset it with POST /v1/breakers/reset.",
+    LimitKind.PAUSE: "A limit of kind pause is changed with POST /v1/limits/pause and removed with /v1/limits/resume.",
+    LimitKind.THROTTLE: "A limit of kind throttle is changed with POST /v1/limits/throttle; per_hour null removes it.",
+    LimitKind.SOURCE_ADDRESS: "A limit of kind source_address follows the plan, which allows one job per address.",
+    LimitKind.CONCURRENCY: "A limit of kind concurrency follows the jobs that name its key.",
+}
+SCOPES = {"list": Scope.ORCH_READ, "retrieve": Scope.ORCH_READ} | dict.fromkeys(
+    ("pause", "resume", "throttle"), Scope.ORCH_OPERATE
+)
+
+
+class LimitFilters(django_filters.FilterSet):
+    """Filters of `GET /v1/limits`."""
+
+    org_slug = django_filters.CharFilter()
+    kind = django_filters.ChoiceFilter(choices=[(str(kind), str(kind)) for kind in LimitKind])
+    scope = django_filters.ChoiceFilter(choices=[(str(scope), str(scope)) for scope in LimitScope])
+
+    class Meta:
+        model = Limit
+        fields: list[str] = []
+
+
+class LimitViewSet(StrictQueryMixin, GenericViewSet):
+    """Limits of the organizations that the caller may see. Operators also see limits of pools and addresses."""
+
+    lookup_field = "pk"
+    lookup_url_kwarg = "limit_id"
+    lookup_value_regex = openapi.LIMIT_ID_PATTERN
+    http_method_names = ["get", "head", "post", "patch", "delete"]
+    filterset_class = LimitFilters
+
+    def query_parameters(self) -> frozenset[str]:
+        if self.action == "list":
+            return OF_EVERY_LIST | set(LimitFilters.base_filters)
+        return frozenset({"reason"}) if self.action == "destroy" else frozenset()
+
+    def get_permissions(self) -> list[Any]:
+        return [requires_scope(SCOPES.get(self.action, Scope.ORCH_QUOTA))()]
+
+    def get_queryset(self) -> QuerySet[Limit]:
+        if getattr(self, "swagger_fake_view", False):
+            return Limit.objects.none()
+        organizations = client_of(self.request).organizations
+        limits = Limit.objects.counted()
+        return limits if organizations is None else limits.filter(org_slug__in=organizations)
+
+    @openapi.LIST_LIMITS
+    def list(self, request: Request) -> Response:
+        """List limits, newest first, each with the number of running jobs and the time of the next possible start."""
+        page, now = self.paginate_queryset(self.filter_queryset(self.get_queryset())), timezone.now()
+        return self.get_paginated_response([serialize_limit(limit, now) for limit in page or []])
+
+    @openapi.GET_LIMIT
+    def retrieve(self, request: Request, limit_id: str) -> Response:
+        """Return one limit. Its version is in the ETag."""
+        return limit_response(self.get_object())
+
+    @openapi.CREATE_LIMIT
+    def create(self, request: Request) -> Response:
+        """Set a new limit: on concurrency, on starts per hour, or on concurrent emergency jobs."""
+        body = serializers.NewLimitInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        require_organization(client_of(request), body.validated_data["org_slug"])
+        idempotency = idempotent_request(request, "create limit", body_of(request))
+        limit, headers = _create_limit(request, body.validated_data, idempotency)
+        return limit_response(limit, status=201, Location=f"/v1/limits/{limit.pk}", **headers)
+
+    @openapi.CHANGE_LIMIT
+    def partial_update(self, request: Request, limit_id: str) -> Response:
+        """Change the terms of a limit. Running jobs above a lowered limit continue."""
+        body = serializers.ChangeLimitInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        limit = self._editable_limit(request)
+        changed = serializers.require_terms_of_kind(limit.kind, body.validated_data)
+        terms = {name: getattr(limit, name) for name in ("max_active", "per_hour", "burst")} | changed
+        return limit_response(_apply(request, _target_of(limit), terms, if_version=if_match_version(request)))
+
+    @openapi.REMOVE_LIMIT
+    def destroy(self, request: Request, limit_id: str) -> Response:
+        """Remove a limit."""
+        query = serializers.RemoveLimitQuery(data=request.query_params.dict())
+        if not query.is_valid():
+            raise invalid_query(
+                "reason", f"This parameter is required, with 1 to {serializers.MAX_REASON_LENGTH} characters."
+            )
+        terms = {"reason": query.validated_data["reason"]}
+        _apply(request, _target_of(self._editable_limit(request)), terms, if_version=if_match_version(request))
+        return Response(status=204)
+
+    @openapi.PAUSE
+    @action(detail=False, methods=["post"])
+    def pause(self, request: Request) -> Response:
+        """Stop starting these jobs until `until`, or until they are resumed. Running jobs continue."""
+        return self._act(request, serializers.PauseInput, actions.pause)
+
+    @openapi.RESUME
+    @action(detail=False, methods=["post"])
+    def resume(self, request: Request) -> Response:
+        """Remove a pause, so that the jobs start again."""
+        return self._act(request, serializers.ResumeInput, actions.resume)
+
+    @openapi.THROTTLE
+    @action(detail=False, methods=["post"])
+    def throttle(self, request: Request) -> Response:
+        """Limit the starts per hour of these jobs temporarily, in addition to their other limits."""
+        return self._act(request, serializers.ThrottleInput, actions.throttle)
+
+    def _act(self, request: Request, serializer: Any, act: Callable[..., Response]) -> Response:
+        body = serializer(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        target = resolve_target(client_of(request), body.validated_data["source"])
+        return act(request, target, body.validated_data)
+
+    def _editable_limit(self, request: Request) -> Limit:
+        """Return the limit of the URL.
+
+        Raises:
+            OperatorOnly: Only an operator may change it.
+            LimitNotEditable: This API does not change limits of its kind.
+        """
+        limit: Limit = self.get_object()
+        if not client_of(request).is_operator and (limit.is_an_operators or limit.kind == LimitKind.PLAN):
+            raise OperatorOnly("This limit was set by an operator; only an operator can change or remove it.")
+        if instead := NOT_EDITABLE.get(LimitKind(limit.kind)):
+            raise LimitNotEditable(instead)
+        return limit
+
+
+def _target_of(limit: Limit) -> dict[str, Any]:
+    return {"kind": limit.kind, "org_slug": limit.org_slug, "job_type": limit.key}
+
+
+def _apply(request: Request, target: dict[str, Any], terms: dict[str, Any], **conditions: Any) -> Limit | None:
+    """Set the limit of this kind, organization and job type. Without terms it is removed."""
+    common = {
+        "org_slug": target["org_slug"],
+        "job_type": target["job_type"],
+        **audit_arguments(request, terms["reason"]),
+        **conditions,
+    }
+    if target["kind"] == LimitKind.RATE:
+        return services.set_rate(per_hour=terms.get("per_hour"), burst=terms.get("burst", 1), **common)
+    return services.set_limit(max_active=terms.get("max_active"), kind=LimitKind(target["kind"]), **common)
+
+
+def _create_limit(
+    request: Request, validated: dict[str, Any], idempotency: IdempotentRequest | None
+) -> tuple[Limit, dict[str, str]]:
+    """Return the new limit, or the limit that an earlier request with the same key has created, with its headers.
+
+    Raises:
+        Conflict: There is a limit of this kind already.
+    """
+    if first := idempotency and idempotency.lookup():
+        return _replayed(first)
+    try:
+        limit = _apply(request, validated, validated, if_version=0, idempotency=idempotency)
+    except VersionConflict:
+        if first := idempotency and idempotency.lookup():
+            return _replayed(first)  # a concurrent request with the same key
+        raise Conflict(
+            f"There is a limit of kind {validated['kind']} for {validated['org_slug']} and job type "
+            f"{validated['job_type']} already. Change it with PATCH /v1/limits/{{limit_id}}."
+        ) from None
+    assert limit is not None  # noqa: S101 it has terms
+    return limit, {}
+
+
+def _replayed(pk: str) -> tuple[Limit, dict[str, str]]:
+    limit = Limit.objects.filter(pk=pk).first()
+    if limit is None:
+        raise NotFound("The limit that this Idempotency-Key created was removed. Use another key for a new limit.")
+    return limit, {"Idempotency-Replayed": "true"}
+
+
+class QuotaViewSet(StrictQueryMixin, GenericViewSet):
+    """Submit quotas of the organizations that the caller may see."""
+
+    http_method_names = ["get", "head"]
+    filter_backends: list[Any] = []
+
+    def query_parameters(self) -> frozenset[str]:
+        return OF_EVERY_LIST
+
+    def get_permissions(self) -> list[Any]:
+        return [requires_scope(Scope.ORCH_READ)()]
+
+    def get_queryset(self) -> QuerySet[Organization]:
+        if getattr(self, "swagger_fake_view", False):
+            return Organization.objects.none()
+        slugs = client_of(self.request).organizations
+        organizations = Organization.objects.select_related("plan")
+        return organizations if slugs is None else organizations.filter(slug__in=slugs)
+
+    @openapi.LIST_QUOTAS
+    def list(self, request: Request) -> Response:
+        """List organizations, newest first, each with the submit quota of its plan and the number of waiting jobs."""
+        page = self.paginate_queryset(self.get_queryset())
+        return self.get_paginated_response([serialize_quota(organization) for organization in page or []])

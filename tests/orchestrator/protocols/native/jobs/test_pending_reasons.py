@@ -1,0 +1,462 @@
+"""Why a job waits, as the API says it: every code of the closed list, for one job and in lists."""
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from leases.models import Limit, LimitKind, LimitScope
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from orchestrator.protocols.delta.runners.leases import claim_for_runner
+from orchestrator.selectors.pending_reasons.limits import CODES
+from orchestrator.services import ConcurrencyGroup
+from runtime_jobs.models import Job
+from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.states import FailureReason
+from tests.factories import (
+    ALICE,
+    OPERATOR,
+    PlanFactory,
+    PoolFactory,
+    WorkerFactory,
+    claimed,
+    demanding,
+    offer,
+    submitted,
+    submitted_steps,
+)
+from workers.models import Worker
+
+pytestmark = pytest.mark.django_db
+JOBS, ANY_JOBS = "/v1/runtime/jobs", "/v1/jobs"
+
+
+@pytest.fixture
+def project(organization):
+    return organization.projects.get()
+
+
+def alive(**columns) -> Worker:
+    """A worker that is online."""
+    return WorkerFactory(last_seen_at=timezone.now(), **columns)
+
+
+@pytest.fixture
+def why(alice):
+    """The reason of a job: the same from the list and from its page, in both APIs that serialize it."""
+
+    def ask(job):
+        doors = [JOBS, ANY_JOBS] if job.job_type == "runtime" else [ANY_JOBS]
+        told = [alice.get(f"{door}/{job.job_ulid}").json() for door in doors]
+        for door in doors:
+            told += [row for row in alice.get(door).json()["results"] if row["job_id"] == job.job_ulid]
+        assert len(told) == 2 * len(doors)
+        answers = [(row["pending_reason"], row["queue_position"]) for row in told]
+        assert all(answer == answers[0] for answer in answers)
+        return answers[0][0]
+
+    return ask
+
+
+def test_behind_says_where_and_how_many_workers_are_alive(why, project):
+    alive(), alive(), alive(pool=PoolFactory(slug="elsewhere"))
+    first, second = submitted(project), submitted(project)
+    assert why(first) == {
+        "code": "behind",
+        "message": "Next in the queue of the pool shared-linux; 2 matching workers are online.",
+        "pool": "shared-linux",
+        "workers_alive": 2,
+        "position": 1,
+    }
+    assert why(second)["message"].startswith("Number 2 in the queue of the pool shared-linux")
+    assert why(second)["position"] == 2
+
+
+def test_all_workers_busy(why, project):
+    worker = alive(capacity=1)
+    running, waiting = submitted(project), submitted(project)
+    claimed(worker)
+    assert why(running) is None
+    assert why(waiting) == {
+        "code": "all_workers_busy",
+        "message": "Next in the queue of the pool shared-linux; 1 matching worker online, busy.",
+        "pool": "shared-linux",
+        "workers_alive": 1,
+        "position": 1,
+    }
+
+
+def test_what_a_dead_process_of_a_worker_held_leaves_it_room_when_its_lease_ends(why, project):
+    worker = alive(capacity=1)
+    submitted(project)
+    claimed(worker, session="01KKYGKAGQ0JK17BX6Y1W8C3DF")
+    waiting = submitted(project)
+    assert why(waiting)["code"] == "all_workers_busy"
+    Worker.objects.update(session="01KKYGKAGR0JK17BX6Y1W8C3DF")
+    assert why(waiting)["code"] == "all_workers_busy"
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE runtime_worker_leases SET expires_at = clock_timestamp()")
+    assert why(waiting)["code"] == "behind"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"last_seen_at": None},
+        {"last_seen_at": timezone.now() - timedelta(hours=1)},
+        {"state": "draining"},
+        {"state": "maintenance"},
+        {"state": "revoked"},
+    ],
+    ids=["never seen", "silent", "draining", "maintenance", "revoked"],
+)
+def test_a_worker_that_would_not_come_is_not_alive(why, project, columns):
+    WorkerFactory(**{"last_seen_at": timezone.now()} | columns)
+    assert why(submitted(project)) == {
+        "code": "no_matching_worker",
+        "message": "No worker is online in the pool shared-linux.",
+        "pool": "shared-linux",
+        "workers_alive": 0,
+        "missing": [{"kind": "requirement", "name": "linux"}],
+    }
+
+
+class TestTheReasonThatHoldsLongest:
+    """A job that several reasons hold back names the one that outlasts the others."""
+
+    def opened_breaker(self, project):
+        for _ in range(10):
+            submitted(project)
+            claim = claimed()
+            lease = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
+            services.fail(**lease, reason=FailureReason.WORKER_ERROR)
+        assert services.evaluate_breaker(org_slug="sandtrace", job_type="runtime").state == "open"
+
+    def test_an_open_breaker_before_no_worker_alive(self, why, project):
+        self.opened_breaker(project)
+        assert why(submitted(project))["code"] == "breaker_open"
+
+    @pytest.mark.parametrize("kind", ["at once", "rate"])
+    def test_a_limit_before_no_worker_alive(self, why, project, kind):
+        if kind == "at once":
+            services.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
+        else:
+            services.set_rate(org_slug="sandtrace", per_hour=1, actor=OPERATOR, reason="x")
+        submitted(project)
+        claimed(WorkerFactory(last_seen_at=None))
+        code = "organization_limit" if kind == "at once" else "rate_limited"
+        assert why(submitted(project))["code"] == code
+
+    def test_what_no_worker_offers_before_a_limit(self, why, project):
+        services.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
+        submitted(project)
+        claimed(alive())
+        job = submitted(project)
+        demanding(job, requirements=["gpu", "linux"])
+        assert why(job)["code"] == "no_matching_worker"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", ["command", "call"])
+def test_a_worker_that_claims_through_grantlease_is_alive(project, tmp_path, alice, way):
+    worker = WorkerFactory(last_seen_at=None, capacity=2)
+    submitted_steps(project)
+    waiting = submitted_steps(project)
+    if way == "command":
+        call_command("grantlease", format="delta", worker=worker.slug, output=tmp_path / "lease", stdout=StringIO())
+    else:
+        assert claim_for_runner(worker) is not None
+    assert alice.get(f"{ANY_JOBS}/{waiting.job_ulid}").json()["pending_reason"]["code"] == "behind"
+
+
+def test_no_matching_worker_says_what_the_nearest_one_lacks(why, project):
+    alive(labels=["gpu"])
+    alive(capabilities=["linux"])
+    job = submitted(project)
+    demanding(job, requirements=["arm64", "gpu", "linux"])
+    told = why(job)
+    assert told["code"] == "no_matching_worker"
+    assert told["missing"] == [{"kind": "requirement", "name": "arm64"}]
+    assert told["message"] == "No worker of the pool shared-linux offers arm64; 2 workers are online."
+
+
+def test_no_matching_worker_names_the_isolation(why, project):
+    alive(capabilities=["linux", "restricted"])
+    told = why(submitted(project))
+    assert told["missing"] == [{"kind": "isolation", "name": "namespaces"}]
+    assert "isolation namespaces" in told["message"]
+
+
+def asks(worker, **changes) -> None:
+    """The worker claims, and there is nothing for it."""
+    assert services.claim(worker=worker, offer=offer(worker, **changes)) is None
+
+
+def test_no_matching_worker_names_the_type_that_nobody_came_for(why, project):
+    worker = alive()
+    asks(worker, job_types=("runtime",))
+    told = why(submitted_steps(project))
+    assert told["missing"] == [{"kind": "job_type", "name": "steps"}]
+    assert told["message"] == "No worker of the pool shared-linux offers jobs of type steps; 1 worker is online."
+    asks(worker, job_types=("runtime", "image"))
+    submitted(project)
+    claimed(worker, job_types=("runtime", "steps"))
+    assert why(submitted_steps(project))["code"] == "behind"
+
+
+def test_what_a_worker_came_with_counts_and_not_what_is_registered(why, project):
+    worker = alive(labels=["gpu"])
+    asks(worker, offers=frozenset({"linux"}), isolation="restricted")
+    job = submitted(project)
+    demanding(job, requirements=["gpu", "linux"])
+    assert why(job)["missing"] == [
+        {"kind": "requirement", "name": "gpu"},
+        {"kind": "isolation", "name": "namespaces"},
+    ]
+
+
+def test_an_offer_is_written_only_when_it_changes(project):
+    worker = alive()
+    asks(worker)
+    for changes, writes in (({}, 0), ({"isolation": "restricted"}, 1), ({"isolation": "restricted"}, 0)):
+        with CaptureQueriesContext(connection) as seen:
+            asks(worker, **changes)
+        assert sum(query["sql"].startswith("UPDATE") and "offered" in query["sql"] for query in seen) == writes
+
+
+def test_a_worker_that_gave_it_back_as_too_weak_does_not_count(why, project):
+    worker = alive()
+    job = submitted(project)
+    claim = claimed(worker)
+    services.release(lease_ulid=claim.lease.lease_ulid, worker=worker, unable=True)
+    told = why(job)
+    assert (told["code"], told["missing"], told["workers_alive"]) == ("no_matching_worker", [], 1)
+    assert told["message"].startswith("Each matching worker of the pool shared-linux has released the job")
+    alive()
+    assert why(job)["code"] == "behind"
+
+
+def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
+    worker = alive()
+    services.set_limit(org_slug="sandtrace", job_type="runtime", max_active=1, actor=OPERATOR, reason="x")
+    submitted(project)
+    claimed(worker)
+    waiting = submitted(project)
+    seen = {
+        "code": "organization_limit",
+        "message": "sandtrace may run at most 1 job of type runtime at once.",
+        "limit": {"kind": "organization", "scope": "organization", "key": "runtime", "max_active": 1, "per_hour": None},
+    }
+    assert why(waiting) == seen
+    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert why(waiting) == seen
+
+
+def test_another_types_limit_holds_nobody_else(why, project):
+    alive()
+    services.set_limit(org_slug="sandtrace", job_type="steps", max_active=0, actor=OPERATOR, reason="x")
+    assert why(submitted(project))["code"] == "behind"
+    assert why(submitted_steps(project))["code"] == "organization_limit"
+
+
+def busy_with(project, worker=None, **submit) -> Job:
+    """One job runs, and another one like it waits."""
+    submitted(project, **submit)
+    claimed(worker or alive())
+    return submitted(project, **submit)
+
+
+def test_the_plans_own_limit_is_the_organizations(why, organization, project):
+    organization.plan = PlanFactory(name="free", priority=100, max_active=1)
+    organization.save()
+    told = why(busy_with(project))
+    assert (told["code"], told["limit"]["kind"]) == ("organization_limit", "plan")
+    assert told["message"] == "sandtrace may run at most 1 job at once."
+
+
+def test_a_plans_limit_does_not_hold_a_priority_that_it_only_counts(why, organization, project):
+    organization.plan = PlanFactory(name="paying", priority=200, max_active=1)
+    organization.save()
+    assert why(busy_with(project))["code"] == "behind"
+
+
+def test_a_concurrency_group_is_a_limit_of_the_organization(why, project):
+    told = why(busy_with(project, group=ConcurrencyGroup("deploy")))
+    assert (told["code"], told["limit"]["kind"], told["limit"]["key"]) == (
+        "organization_limit",
+        "concurrency",
+        "deploy",
+    )
+    assert told["message"] == "One job of the concurrency group deploy runs at a time."
+
+
+def test_the_emergency_lane_has_its_own_limit(why, project):
+    services.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
+    told = why(busy_with(project, priority=EMERGENCY))
+    assert (told["code"], told["limit"]["kind"]) == ("organization_limit", "emergency")
+    assert told["message"] == "sandtrace may run at most 1 emergency job at once."
+
+
+def test_source_address_limit(why, organization, project):
+    organization.plan = PlanFactory(name="unclaimed", priority=0, one_per_address=True)
+    organization.save()
+    told = why(busy_with(project))
+    assert (told["code"], told["limit"]["key"]) == ("source_address_limit", "127.0.0.1")
+    assert told["message"] == "At most 1 job from the address 127.0.0.1 may run at once."
+
+
+def test_rate_limited_says_when_the_next_one_may_start(why, project):
+    services.set_rate(org_slug="sandtrace", per_hour=2, burst=1, actor=OPERATOR, reason="x")
+    told = why(busy_with(project))
+    assert (told["code"], told["limit"]["per_hour"]) == ("rate_limited", 2)
+    wait = datetime.fromisoformat(told["next_at"]) - timezone.now()
+    assert timedelta(minutes=28) < wait <= timedelta(minutes=30)
+    assert told["message"].startswith("sandtrace may start 2 jobs an hour; the next at 20")
+
+
+def test_a_throttle_says_who_and_why(why, project):
+    subject = LimitTarget(LimitScope.PROJECT, "sandtrace", "web")
+    services.throttle(subject=subject, per_hour=1, actor=OPERATOR, reason="the registry is slow")
+    told = why(busy_with(project))
+    assert (told["code"], told["limit"]["kind"]) == ("rate_limited", "throttle")
+    words = "The project sandtrace/web is throttled to 1 start an hour by olga (the registry is slow); the next at 20"
+    assert told["message"].startswith(words)
+
+
+UNTIL = datetime(2100, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("subject", "whose"),
+    [
+        (LimitTarget(LimitScope.POOL, "", "shared-linux"), "The pool shared-linux is"),
+        (LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), "All jobs of type runtime are"),
+        (LimitTarget(LimitScope.ORGANIZATION, "sandtrace", "*"), "Jobs of sandtrace are"),
+        (LimitTarget(LimitScope.ORGANIZATION, "sandtrace", "runtime"), "Jobs of type runtime of sandtrace are"),
+        (LimitTarget(LimitScope.PROJECT, "sandtrace", "web"), "The project sandtrace/web is"),
+    ],
+    ids=str,
+)
+def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whose):
+    """Also of what else can be paused: the list of codes is closed, and `limit` says what it is."""
+    alive()
+    services.pause(subject=subject, actor=OPERATOR, reason="new racks", until=UNTIL)
+    assert why(submitted(project)) == {
+        "code": "pool_paused",
+        "message": f"{whose} paused by olga until 2100-01-01 12:00:00 UTC (new racks).",
+        "limit": {"kind": "pause", "scope": subject.scope, "key": subject.key, "max_active": 0, "per_hour": None},
+        "paused_by": "operator:olga",
+        "paused_until": "2100-01-01T12:00:00Z",
+        "note": "new racks",
+    }
+
+
+def test_a_pause_that_is_over_holds_nobody(why, project):
+    alive()
+    subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
+    services.pause(subject=subject, actor=OPERATOR, reason="x", until=UNTIL)
+    Limit.objects.update(until=timezone.now())
+    assert why(submitted(project))["code"] == "behind"
+
+
+def test_another_pools_pause_holds_nobody_here(why, project):
+    alive()
+    services.pause(subject=LimitTarget(LimitScope.POOL, "", "elsewhere"), actor=OPERATOR, reason="x")
+    services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), actor=OPERATOR, reason="x")
+    assert why(submitted(project))["code"] == "behind"
+
+
+def failing(project, settings) -> None:
+    """Its breaker has opened."""
+    settings.BREAKER = settings.BREAKER | {"least_jobs": 1}
+    worker = alive()
+    submitted(project)
+    claim = claimed(worker)
+    lease = claim.lease.lease_ulid
+    services.fail(lease_ulid=lease, worker=worker, reason=FailureReason.WORKER_ERROR)
+    services.evaluate_breaker(org_slug="sandtrace", job_type="runtime")
+
+
+def test_breaker_open_says_when_one_is_tried(why, project, settings):
+    failing(project, settings)
+    told = why(submitted(project))
+    assert (told["code"], told["limit"]["key"]) == ("breaker_open", "runtime")
+    wait = datetime.fromisoformat(told["next_at"]) - timezone.now()
+    assert timedelta(0) < wait <= timedelta(seconds=60)
+    assert told["message"].startswith("100% of the last runtime jobs of sandtrace failed. One job may start at 20")
+
+
+def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
+    failing(project, settings)
+    probe, other = submitted(project), submitted(project)
+    services.evaluate_breaker(org_slug="sandtrace", job_type="runtime", now=timezone.now() + timedelta(hours=1))
+    assert claimed(Worker.objects.get()).job.pk == probe.pk
+    told = why(other)
+    assert (told["code"], told["next_at"]) == ("breaker_open", None)
+    assert told["message"] == "100% of the last runtime jobs of sandtrace failed. One job may start first."
+
+
+def test_of_several_the_one_is_told_that_stands_before_the_others(why, project, settings):
+    failing(project, settings)
+    services.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
+    job = submitted(project)
+    demanding(job, requirements=["gpu"])
+    told = [why(job)["code"]]
+    services.pause(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
+    told.insert(0, why(job)["code"])
+    services.resume(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
+    services.reset_breaker(org_slug="sandtrace", job_type="runtime", actor=OPERATOR, reason="x")
+    told.append(why(job)["code"])
+    demanding(job, requirements=["linux"])
+    told.append(why(job)["code"])
+    services.set_limit(org_slug="sandtrace", max_active=None, actor=OPERATOR, reason="x")
+    told.append(why(job)["code"])
+    assert told == ["pool_paused", "breaker_open", "no_matching_worker", "organization_limit", "behind"]
+
+
+def test_depends_on_names_what_has_not_ended(why, alice, project):
+    worker = alive()
+    first, second = submitted(project), submitted(project)
+    last = submitted(project, depends_on=(first, second))
+    assert why(last) == {
+        "code": "depends_on",
+        "message": f"It starts after {first.job_ulid} and {second.job_ulid}.",
+        "depends_on": [first.job_ulid, second.job_ulid],
+    }
+    claim = claimed(worker)
+    services.complete(lease_ulid=claim.lease.lease_ulid, worker=worker, ingest_run_id="run_1")
+    assert why(last)["depends_on"] == [second.job_ulid]
+    assert alice.get(f"{JOBS}/{last.job_ulid}").json()["depends_on"] == [first.job_ulid, second.job_ulid]
+
+
+def test_what_does_not_wait_has_no_reason(why, project):
+    worker = alive()
+    job = submitted(project)
+    claimed(worker, acknowledge=True)
+    assert why(job) is None
+    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    assert why(job) is None
+
+
+def test_a_page_costs_as_many_queries_as_one_row(alice, project):
+    alive()
+    services.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
+    first = submitted(project)
+    submitted(project, depends_on=(first,))
+    with CaptureQueriesContext(connection) as few:
+        assert len(alice.get(JOBS).json()["results"]) == 2
+    for _ in range(24):
+        submitted(project)
+        submitted(project, depends_on=(first,))
+    with CaptureQueriesContext(connection) as many:
+        assert len(alice.get(JOBS).json()["results"]) == 50
+    assert len(many) == len(few) <= 9
+
+
+def test_every_kind_of_limit_has_a_code():
+    assert set(CODES) == set(LimitKind)
