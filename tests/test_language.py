@@ -69,10 +69,6 @@ NOT_CLEANED = frozenset(
         "orchestrator/http/errors",
         "orchestrator/http/observability",
         "orchestrator/notifications",
-        "orchestrator/protocols",
-        "orchestrator/protocols/delta",
-        "orchestrator/protocols/github",
-        "orchestrator/protocols/native",
         "runtime_jobs",
         "workers/agent",
         "workers/engines",
@@ -80,7 +76,7 @@ NOT_CLEANED = frozenset(
     }
 )
 # Names of classes that are used twice and not renamed yet.
-NOT_UNIQUE = frozenset({"Told", "LogChunk"})
+NOT_UNIQUE = frozenset({"LeaseRow"})
 # Django imports the models of an app from here; they are in `workers.registry`.
 MAY_FORWARD = frozenset({"workers/models.py"})
 

@@ -1,0 +1,1 @@
+"""HTTP interfaces, one package each. They never import one another."""

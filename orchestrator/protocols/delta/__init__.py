@@ -1,0 +1,1 @@
+"""Delta CI (document 001): runners and runs under `/api/v1/`."""

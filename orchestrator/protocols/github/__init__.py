@@ -1,0 +1,1 @@
+"""Webhook of GitHub: `/api/v1/webhooks/github`."""

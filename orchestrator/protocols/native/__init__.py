@@ -1,0 +1,1 @@
+"""Native API (document 000) under `/v1/`, one package per resource with the same file names."""

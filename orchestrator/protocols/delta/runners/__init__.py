@@ -1,0 +1,1 @@
+"""Messages of runners: `/api/v1/internal/`."""

@@ -248,7 +248,7 @@ class RunnerSource(serializers.Serializer):
 
 
 class RunnerSpec(serializers.Serializer):
-    """What the runner executes."""
+    """Steps that the runner executes, with their environment."""
 
     name = serializers.CharField()
     workdir = serializers.CharField()

@@ -1,0 +1,1 @@
+"""Batches as runs: `/api/v1/runs`."""

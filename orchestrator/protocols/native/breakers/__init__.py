@@ -1,0 +1,1 @@
+"""Circuit breakers and their incidents: `/v1/breakers`, `/v1/incidents`."""

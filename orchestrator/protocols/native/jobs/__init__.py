@@ -1,0 +1,1 @@
+"""Jobs: `/v1/runtime/jobs`, `/v1/jobs`."""

@@ -160,7 +160,7 @@ def _bulk_examples(submit: OpenApiExample, job: OpenApiExample) -> list[OpenApiE
 
 
 class _JobDocs(NamedTuple):
-    """What differs between the two views of jobs: the noun in operation ids, serializers, examples."""
+    """Differences between the two views of jobs: the noun in operation ids, serializers, examples."""
 
     noun: str
     submit: type[Serializer]

@@ -64,7 +64,7 @@ EVENT_TYPES = [
 
 
 class TriggerInput(StrictSerializer):
-    """What caused the submit."""
+    """Cause of the submit."""
 
     kind = StrictChoiceField(choices=CLIENT_TRIGGERS)
     actor = StrictCharField(required=False, allow_null=True, default=None, max_length=200, check=wrong_label)
@@ -195,7 +195,7 @@ class ExecutionOutput(serializers.Serializer):
 
 
 class TriggerOutput(serializers.Serializer):
-    """What caused the submit."""
+    """Cause of the submit."""
 
     kind = serializers.ChoiceField(choices=TRIGGER_KINDS)
     actor = serializers.CharField(allow_null=True)

@@ -1,0 +1,1 @@
+"""Leases of workers: `/v1/runtime/leases`."""

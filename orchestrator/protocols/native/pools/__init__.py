@@ -1,0 +1,1 @@
+"""Pools of workers: `/v1/pools`."""

@@ -75,7 +75,7 @@ def test_a_resend_is_refused_as_a_submit_is(failed, code):
     assert Job.objects.count() == 1
 
 
-@pytest.mark.parametrize("action", ["retry", "resend"])
+@pytest.mark.parametrize("action", ["retry", "reupload"])
 @pytest.mark.parametrize("code", CHANGES)
 def test_the_buttons_of_the_admin_are_refused_and_say_why(admin_client, failed, action, code):
     CHANGES[code]()
@@ -90,7 +90,7 @@ def test_of_many_in_the_admin_those_that_may_are_retried(admin_client, failed):
     job = submitted(other)
     services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0)
     Project.objects.filter(slug="web").update(enabled=False)
-    address = f"/admin/runtime_jobs/job/many/retry/?job={failed.job_ulid}&job={job.job_ulid}"
+    address = f"/admin/runtime_jobs/job/bulk/retry/?job={failed.job_ulid}&job={job.job_ulid}"
     answer = admin_client.post(address, {"reason": "again"})
     assert len(get_messages(answer.wsgi_request)) == 2
     assert list(Job.objects.exclude(retry_of_job_ulid=None).values_list("org_slug", flat=True)) == ["other"]
