@@ -1,4 +1,4 @@
-"""The log of a job as a byte stream: once, or until the job has ended."""
+"""Streams the log of a job: the stored part, or until the job has ended."""
 
 from collections.abc import AsyncGenerator, Hashable, Iterator
 from contextlib import aclosing
@@ -18,7 +18,7 @@ BATCH_BYTES = 64 << 10
 CHUNKS_PER_BATCH = 64
 STATES_PER_QUERY = 500
 
-# The sizes come first, without the bytes: a chunk has up to 512 KiB, and only what fits into a batch is read of it.
+# Sizes are read first, without the bytes: a chunk has up to 512 KiB, and only the part that fits into a batch is read.
 _READ = """
 WITH ahead AS MATERIALIZED (
     SELECT step, seq, octet_length(chunk) AS size FROM runtime_job_log_chunks
@@ -29,9 +29,9 @@ WITH ahead AS MATERIALIZED (
            sum(size) OVER (ORDER BY step, seq) - size - %(offset)s::int AS before
       FROM ahead
 )
-SELECT step, seq, size, skipped, substring(l.chunk FROM skipped + 1 FOR %(most)s::int)
+SELECT step, seq, size, skipped, substring(l.chunk FROM skipped + 1 FOR %(limit)s::int)
   FROM placed p JOIN runtime_job_log_chunks l USING (step, seq)
- WHERE l.job_ulid = %(job)s AND before < %(most)s::int
+ WHERE l.job_ulid = %(job)s AND before < %(limit)s::int
  ORDER BY step, seq
 """
 
@@ -40,10 +40,14 @@ class JobLogs:
     """Reads the log of a job from a position on, in the order of its steps."""
 
     def read(self, topic: str, position: Position) -> ChunkBatch[Position]:
-        """Return up to BATCH_BYTES of the log of the job `topic`.
+        """Return up to `BATCH_BYTES` of a log.
 
-        The state is read between two reads of the chunks: no chunk is stored after the end of a job, so the second
-        read sees all of them.
+        The state of the job is read between two reads of the chunks: no chunk is stored after the end of a job, so the
+        second read returns all of them.
+
+        Args:
+            topic: The id of the job.
+            position: The position of the first byte.
         """
         batch = _chunks(topic, position)
         if batch.position != position or not _has_ended(topic):
@@ -52,7 +56,7 @@ class JobLogs:
         return batch._replace(ended=batch.position == position)
 
     def states(self, topics: list[str]) -> dict[str, Hashable]:
-        """Return for each job the size of its log and its state."""
+        """Return for each job the size of its log and whether it has ended, by job id."""
         found: dict[str, Hashable] = {}
         for start in range(0, len(topics), STATES_PER_QUERY):
             jobs = Job.objects.filter(job_ulid__in=topics[start : start + STATES_PER_QUERY])
@@ -62,7 +66,7 @@ class JobLogs:
 
 
 def _has_ended(job_ulid: str) -> bool:
-    """A job that does not exist any more has ended too."""
+    """Report whether a job has ended or was deleted."""
     state = Job.objects.filter(job_ulid=job_ulid).values_list("state", flat=True).first()
     return state is None or state in FINAL_STATES
 
@@ -71,7 +75,7 @@ def _chunks(job_ulid: str, position: Position) -> ChunkBatch[Position]:
     step, seq, offset = position
     values: dict[str, str | int] = {"job": job_ulid, "step": step, "seq": seq, "offset": offset}
     with connection.cursor() as cursor:
-        cursor.execute(_READ, values | {"chunks": CHUNKS_PER_BATCH, "most": BATCH_BYTES})
+        cursor.execute(_READ, values | {"chunks": CHUNKS_PER_BATCH, "limit": BATCH_BYTES})
         rows = cursor.fetchall()
     data = bytearray()
     for step, seq, size, skipped, chunk in rows:
@@ -95,7 +99,12 @@ def _hub() -> Hub[Position]:
 
 
 async def stream(job_ulid: str, *, follow: bool) -> AsyncGenerator[bytes, None]:
-    """Yield the log from its first byte, in batches of at most BATCH_BYTES; with `follow` until the job has ended."""
+    """Yield the log from its first byte, in batches of at most `BATCH_BYTES`.
+
+    Args:
+        job_ulid: The job.
+        follow: Continue until the job has ended, instead of ending with the stored part.
+    """
     hub = _hub()
     batches = hub.follow(job_ulid, START) if follow else hub.read_to_end(job_ulid, START)
     async with aclosing(batches):
@@ -104,7 +113,7 @@ async def stream(job_ulid: str, *, follow: bool) -> AsyncGenerator[bytes, None]:
 
 
 def stored(job_ulid: str) -> Iterator[bytes]:
-    """Yield what is stored of the log, for servers that answer from a thread (WSGI)."""
+    """Yield the stored part of the log, for servers that respond from a thread (WSGI)."""
     read, position = release_connection_after(_chunks), START
     while (batch := read(job_ulid, position)).position != position:
         position = batch.position

@@ -1,4 +1,4 @@
-"""Restricts pools to those that a caller may see. A pool has no owner: it serves every project in it."""
+"""Selects the pools that a caller may see. A pool has no owner: it serves all projects that name it."""
 
 from django.conf import settings
 from django.db.models import Q, QuerySet
@@ -9,7 +9,11 @@ from workers.models import Pool
 
 
 def pools_visible_to(caller: ClientPrincipal | WorkerPrincipal) -> QuerySet[Pool]:
-    """Return a worker's own pool, for clients those with an enabled project of their organizations, for staff all."""
+    """Return the pools that a caller may see.
+
+    A worker sees its own pool. A client sees the pools of the enabled projects of its organizations, or all pools if it
+    is not bound to organizations.
+    """
     if isinstance(caller, WorkerPrincipal):
         return Pool.objects.filter(pk=caller.worker.pool_id)
     if caller.organizations is None:

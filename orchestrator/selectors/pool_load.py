@@ -1,4 +1,4 @@
-"""Counts the load of a pool for autoscalers."""
+"""Reads the load of a pool, for autoscalers and the admin."""
 
 from datetime import datetime
 from functools import cache
@@ -9,16 +9,25 @@ from django.db import connection, transaction
 
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
 
-COUNTED = 10_000  # waiting jobs; beyond that the exact number changes no decision
-NEWEST = 20_000  # leases of all pools among which the starts of the last minute are counted
+MAX_COUNTED = 10_000  # waiting jobs; beyond it the exact number changes no decision
+MAX_LEASES = 20_000  # newest leases of all pools, among which the starts of the last minute are counted
 
 
 class PoolLoad(NamedTuple):
-    """The load of one pool.
+    """The load of a pool.
 
-    `queued`: all waiting jobs; `servable`: those of them that no limit blocks, which more workers would help. Both
-    count up to COUNTED. `running`: open leases. Workers are counted by their state; `idle_slots` are those of active
-    workers.
+    Attributes:
+        queued: Queued jobs, counted up to `MAX_COUNTED`.
+        servable: Queued jobs that no limit blocks: more workers would start them. Counted up to `MAX_COUNTED`.
+        running: Open leases.
+        idle_slots: Free slots of the active workers.
+        active: Workers that are online and claim.
+        silent: Workers that should claim and are offline.
+        draining: Workers that finish their jobs and claim no more.
+        maintenance: Workers in maintenance.
+        oldest_wait_seconds: The age of the oldest queued job, or None.
+        starts_per_minute: Leases of the last minute.
+        at: The time of the database.
     """
 
     queued: int
@@ -35,18 +44,24 @@ class PoolLoad(NamedTuple):
 
     @property
     def is_capped(self) -> bool:
-        return self.queued >= COUNTED
+        """Whether `queued` has reached the limit of counting."""
+        return self.queued >= MAX_COUNTED
 
 
 def pool_load(pool: str) -> PoolLoad:
-    """Return the load of a pool, by one statement with a timeout of its own."""
-    values: dict[str, Any] = {"pool": pool, "most": COUNTED, "newest": NEWEST, "silent": SILENT_AFTER}
+    """Read the load of a pool with one statement of at most 2 seconds."""
+    values: dict[str, Any] = {
+        "pool": pool,
+        "max_counted": MAX_COUNTED,
+        "max_leases": MAX_LEASES,
+        "silent": SILENT_AFTER,
+    }
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = '2s'")
-        cursor.execute(_question(), values)
+        cursor.execute(_sql(), values)
         return PoolLoad(*cursor.fetchone())
 
 
 @cache
-def _question() -> str:
+def _sql() -> str:
     return (Path(__file__).parent / "sql" / "load.sql").read_text()

@@ -264,7 +264,7 @@ def operation(
 
     Args:
         function: The function to decorate. Callers leave out its first parameter.
-        retry_inconclusive_claim: Also repeat if the claim found no job and the search was inconclusive.
+        retry_inconclusive_claim: Also repeat if the claim found no job, but some may be available.
         retry_unique_violation: Also repeat if a unique constraint whose name contains this text is violated. The next
             attempt sees the row of the other transaction and refuses one job instead of the whole call.
 

@@ -83,7 +83,7 @@ def limits_of(jobs: Sequence[Job]) -> dict[int, list[BlockingLimit]]:
 
 
 def reason_of(limit: BlockingLimit) -> WaitReason:
-    """Return the reason that a limit causes."""
+    """Return the reason of a job that this limit blocks."""
     return WaitReason(limit.code, _MESSAGES.get(limit.kind, _active)(limit), limit.facts)
 
 

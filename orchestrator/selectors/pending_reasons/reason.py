@@ -41,7 +41,7 @@ def several(number: int, noun: str) -> str:
 
 
 def are(number: int, noun: str) -> str:
-    """Return a number with its noun and `is` or `are`, such as `1 worker is` or `2 workers are`."""
+    """Return the begin of a sentence, such as `1 worker is` or `2 workers are`."""
     return f"{several(number, noun)} {'is' if number == 1 else 'are'}"
 
 

@@ -13,7 +13,7 @@ from orchestrator.selectors.pending_reasons.workers import WorkerMatch
 from runtime_jobs.models import Dependency, Job
 from runtime_jobs.states import FINAL_STATES, JobState
 
-MAX_POSITION = 1000  # beyond it an exact number is of no use, and counting costs time
+MAX_POSITION = 1000  # beyond it the exact number is of no use, and counting takes time
 
 # The reason that lasts longest comes first. A limit comes before the lack of an online worker: a worker that is started
 # would not get the job. A requirement that no worker of the pool offers comes before a limit: no end of a job helps.
@@ -54,7 +54,7 @@ def pending_for(jobs: Sequence[Job]) -> dict[int, PendingState]:
 def queue_positions(jobs: Sequence[Job]) -> dict[int, int]:
     """Return the positions of queued jobs by the jobs' keys, with one query.
 
-    Position 1 is claimed next. `MAX_POSITION` means this or any later position.
+    Position 1 is claimed next. `MAX_POSITION` means that position or a later one.
     """
     if not jobs:
         return {}

@@ -43,7 +43,7 @@ class WorkerMatch(NamedTuple):
 
     @property
     def missing(self) -> list[dict[str, str]]:
-        """Return what the best worker lacks, as kind and name."""
+        """Kind and name of each requirement that the best worker does not meet."""
         missing = [{"kind": "requirement", "name": name} for name in self.lacks]
         if self.too_open:
             missing.append({"kind": "isolation", "name": self.least_isolation})

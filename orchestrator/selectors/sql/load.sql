@@ -1,5 +1,5 @@
--- How much a pool has to do, and who is there to do it. Every part has a bound, so it costs the same with a million jobs
--- as with a hundred thousand: jobs are counted up to %(most)s, starts looked for among the newest %(newest)s leases.
+-- The load of a pool and its workers. Every part has a bound, so the cost is the same with a million jobs as with a
+-- hundred thousand: jobs are counted up to max_counted, starts among the newest max_leases leases.
 WITH RECURSIVE ranks AS (
     (SELECT priority FROM runtime_jobs WHERE state = 'queued' AND pool = %(pool)s ORDER BY priority DESC LIMIT 1)
     UNION ALL
@@ -13,34 +13,34 @@ WITH RECURSIVE ranks AS (
        AND NOT EXISTS (SELECT FROM lane_limits
                         WHERE scope = 'pool' AND org_slug = '' AND key = %(pool)s AND kind = 'pause'
                           AND (until IS NULL OR until > clock_timestamp()))
-), held AS (
+), open_leases AS (
     SELECT worker_id, expires_at > clock_timestamp() AS is_live
       FROM runtime_worker_leases WHERE state IN ('granted', 'active') AND pool = %(pool)s
-), crew AS (
-    SELECT w.state, w.last_seen_at > clock_timestamp() - %(silent)s AS is_heard,
-           w.capacity - count(*) FILTER (WHERE held.is_live) AS room
-      FROM workers_worker w JOIN workers_pool p ON p.id = w.pool_id LEFT JOIN held USING (worker_id)
+), pool_workers AS (
+    SELECT w.state, w.last_seen_at > clock_timestamp() - %(silent)s AS is_online,
+           w.capacity - count(*) FILTER (WHERE open_leases.is_live) AS free
+      FROM workers_worker w JOIN workers_pool p ON p.id = w.pool_id LEFT JOIN open_leases USING (worker_id)
      WHERE p.slug = %(pool)s AND w.state <> 'revoked'
      GROUP BY w.id
 ), recent AS (
     SELECT leased_at FROM runtime_worker_leases
-     WHERE id > (SELECT max(id) FROM runtime_worker_leases) - %(newest)s
+     WHERE id > (SELECT max(id) FROM runtime_worker_leases) - %(max_leases)s
        AND pool = %(pool)s AND leased_at > clock_timestamp() - interval '60 s'
 )
 SELECT (SELECT count(*) FROM (
-            SELECT FROM runtime_jobs WHERE state = 'queued' AND pool = %(pool)s LIMIT %(most)s) bounded) AS queued,
+            SELECT FROM runtime_jobs WHERE state = 'queued' AND pool = %(pool)s LIMIT %(max_counted)s) bounded) AS queued,
        (SELECT count(*) FROM (
             SELECT FROM servable CROSS JOIN LATERAL (
                 SELECT FROM runtime_jobs j
                  WHERE j.lane_id = servable.id AND j.state = 'queued' AND j.id >= servable.scan_from
-                 LIMIT %(most)s) waiting
-             LIMIT %(most)s) bounded) AS servable,
-       (SELECT count(*) FROM held) AS running,
-       (SELECT coalesce(sum(greatest(room, 0)), 0)::integer FROM crew WHERE state = 'active' AND is_heard) AS idle_slots,
-       (SELECT count(*) FROM crew WHERE state = 'active' AND is_heard) AS active,
-       (SELECT count(*) FROM crew WHERE state = 'active' AND is_heard IS NOT TRUE) AS silent,
-       (SELECT count(*) FROM crew WHERE state = 'draining') AS draining,
-       (SELECT count(*) FROM crew WHERE state = 'maintenance') AS maintenance,
+                 LIMIT %(max_counted)s) waiting
+             LIMIT %(max_counted)s) bounded) AS servable,
+       (SELECT count(*) FROM open_leases) AS running,
+       (SELECT coalesce(sum(greatest(free, 0)), 0)::integer FROM pool_workers WHERE state = 'active' AND is_online) AS idle_slots,
+       (SELECT count(*) FROM pool_workers WHERE state = 'active' AND is_online) AS active,
+       (SELECT count(*) FROM pool_workers WHERE state = 'active' AND is_online IS NOT TRUE) AS silent,
+       (SELECT count(*) FROM pool_workers WHERE state = 'draining') AS draining,
+       (SELECT count(*) FROM pool_workers WHERE state = 'maintenance') AS maintenance,
        (SELECT extract(epoch FROM clock_timestamp() - min((
             SELECT created_at FROM runtime_jobs
              WHERE state = 'queued' AND pool = %(pool)s AND priority = ranks.priority ORDER BY created_at LIMIT 1)))::float8

@@ -1,4 +1,4 @@
--- The limits that let no job of these lanes start now: those of the lane and its queue, of the pool, of the job type.
+-- The limits that block these lanes now: those of the lane, its queue, the pool and the job type.
 SELECT l.id, m.kind, m.scope, m.org_slug, m.key, m.max_active, m.per_hour, m.until, m.note, m.set_by,
        CASE b.state WHEN 'open' THEN b.cool_until ELSE now.eligible_at END
   FROM lanes l

@@ -1,4 +1,4 @@
--- The places of these jobs among the first of their pools, in the order of the claim.
+-- The positions of these jobs in their pools, in the order in which they are claimed.
 SELECT ahead.id, ahead.place
   FROM unnest(%(pools)s::text[]) AS wanted(pool)
  CROSS JOIN LATERAL (

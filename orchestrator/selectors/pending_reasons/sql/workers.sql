@@ -1,6 +1,6 @@
--- For each sort of waiting job: how many of its pool's workers are alive, how many of those fit, whether one that fits
--- has room, and what the one lacks that comes nearest. Jobs of one sort share a row; of a huge pool the first 2000
--- workers are looked at.
+-- For each set of requirements of waiting jobs: the number of online workers of the pool, the number of these that
+-- match, whether a matching one has a free slot, and what the best worker lacks. Jobs with the same requirements share a
+-- row. Of a large pool only the first 2000 workers are read.
 WITH wanted AS (
     SELECT row_number() OVER () AS n, array_agg(id) AS jobs,
            pool, job_type, requirements, least_isolation, excluded_workers
@@ -13,7 +13,7 @@ WITH wanted AS (
      WHERE state IN ('granted', 'active') AND expires_at > clock_timestamp()
      GROUP BY worker_id
 ), alive AS (
-    -- As it came last; before its first claim as it is registered.
+    -- The offer of the last claim; before the first claim the registered capabilities.
     SELECT w.worker_id, p.slug AS pool, coalesce(w.offered, w.labels || w.capabilities) AS offers,
            w.offered_types AS types,
            coalesce(w.offered_isolation, CASE WHEN 'namespaces' = ANY (w.capabilities) THEN 'namespaces'

@@ -110,7 +110,7 @@ def test_in_a_pool_that_is_paused_nothing_can_be_served(alice, organization):
 
 
 def test_it_counts_no_further_than_it_has_to(alice, organization, monkeypatch):
-    monkeypatch.setattr(pool_load, "COUNTED", 3)
+    monkeypatch.setattr(pool_load, "MAX_COUNTED", 3)
     for waiting, capped in ((2, False), (3, True), (4, True)):
         while len(alice.get("/v1/runtime/jobs").json()["results"]) < waiting:
             submitted(organization.projects.get())
