@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from django.db import connection
+from django.db import IntegrityError, connection
 
 from leases.models import Lane
 from orchestrator import services
@@ -110,6 +110,31 @@ def test_a_savepoint_undoes_what_was_decided_and_what_was_written():
     assert Job.objects.count() == 1
     assert JobEvent.objects.count() == 1
     assert not Lane.objects.filter(project_slug="new").exists()
+
+
+@pytest.mark.django_db
+def test_what_follows_the_commit_is_called_once_with_all_items_that_were_kept():
+    """A refused part registers nothing, and an operation that fails calls nothing."""
+    called: list[tuple[list[str], int]] = []
+
+    def follow(items: list[str]) -> None:
+        called.append((items, Job.objects.count()))
+
+    @operation
+    def submit_two(uow: UnitOfWork, *, fails: bool = False) -> None:
+        uow.after_commit(follow, "first")
+        with pytest.raises(Conflict), uow.savepoint():  # noqa: PT012 the block is what is undone
+            uow.after_commit(follow, "refused")
+            raise Conflict("no")
+        uow.add(Job.objects.get(pk=job.pk)) if fails else None
+        uow.after_commit(follow, "second")
+
+    job = submitted()
+    submit_two()
+    assert called == [(["first", "second"], 1)]
+    with pytest.raises(IntegrityError):
+        submit_two(fails=True)
+    assert len(called) == 1
 
 
 @pytest.mark.django_db(transaction=True)
