@@ -189,7 +189,7 @@ WAIT_COLOURS: dict[str, str] = {
 }
 
 WAIT_LABELS: dict[str, str] = {
-    ReasonCode.DEPENDS_ON: "Blocked by dependencies",
+    ReasonCode.DEPENDS_ON: "Dependencies",
     ReasonCode.POOL_PAUSED: "Paused",
     ReasonCode.BREAKER_OPEN: "Breaker open",
     ReasonCode.NO_MATCHING_WORKER: "No matching worker",

@@ -1,4 +1,4 @@
-"""Template filters for amounts."""
+"""Template filters for amounts and codes."""
 
 from django import template
 
@@ -6,4 +6,5 @@ from orchestrator.ingest.formatting import format_bytes, format_seconds
 
 register = template.Library()
 register.filter("in_bytes", format_bytes)
+register.filter("humanize", lambda code: str(code).replace("_", " "))
 register.filter("in_seconds", format_seconds)

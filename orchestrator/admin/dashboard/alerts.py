@@ -72,7 +72,7 @@ def current_alerts(state: DashboardState) -> Iterator[Alert]:
     """Yield the alerts, most severe first."""
     if state.is_scheduler_down:
         last = formatting.time_ago(state.heartbeat.beat_at if state.heartbeat else None, state.now)
-        text = f"Scheduler down (last heartbeat: {last}): leases do not expire, and cancels are not enforced."
+        text = f"Scheduler down (last heartbeat: {last}): no lease expires. Start manage.py runclock."
         yield Alert("danger", text, "")
     online = {workers.pool: workers.online for workers in state.workers}
     for queue in state.queues:

@@ -47,8 +47,9 @@ def _workers(state: DashboardState) -> Tile:
         (sum(pool.never_connected for pool in state.workers), "never connected"),
     )
     note = ", ".join(f"{count} {health}" for count, health in others if count)
+    note = note or ("none offline" if online else "none registered")
     level = "warning" if offline else "success" if online else "default"
-    return Tile("Workers online", str(online), note or "none offline", formatting.changelist_url(Worker), level)
+    return Tile("Workers online", str(online), note, formatting.changelist_url(Worker), level)
 
 
 def _queued(state: DashboardState) -> Tile:

@@ -56,13 +56,14 @@ class BatchAdmin(LargeTableAdmin):
     list_display_links = ["batch_id"]
     list_filter = [OrganizationFilter, ProjectFilter, CommitFilter, TriggerFilter, CreatedFilter]
     ordering = ["-id"]
-    fields = ["state_text", "batch_id", "tenant", "repository", "ref", "commit", "trigger", "trigger_actor", "rerun"]
-    fields += ["created", "cancel_requested", "jobs", "correlation"]
+    fields = ["state_text", "batch_id", "tenant", "repository", "ref", "commit_hash", "trigger", "trigger_actor"]
+    fields += ["rerun", "created", "cancel_requested", "jobs", "correlation"]
     actions_detail = ["cancel_batch", "rerun_batch"]
     created = formatting.timestamp_column("created_at", "Created")
     age = formatting.age_column("created_at", "Age")
     cancel_requested = formatting.timestamp_column("cancel_requested_at", "Cancel requested")
     repository = formatting.value_column("repo_url", "Repository")
+    commit_hash = formatting.value_column("git_commit", "Commit")
     ref = formatting.value_column("git_ref", "Ref")
     rerun = formatting.value_column("rerun_of", "Rerun of")
     correlation = formatting.value_column("correlation_id", "Correlation id")

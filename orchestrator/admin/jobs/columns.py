@@ -4,7 +4,7 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
@@ -15,7 +15,7 @@ from orchestrator.selectors.pending_reasons.service import pending_for
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
 
-COLUMNS = ["state_badge", "job", "tenant", "source", "pool_and_trigger", "age", "queue_time", "run_time"]
+COLUMNS = ["state_badge", "job", "project", "source", "pool_and_trigger", "queue_time", "run_time"]
 
 
 class PendingReasonChangeList(FixedOrderChangeList):
@@ -40,13 +40,15 @@ class JobColumns:
 
     @display(description="Job")
     def job(self, job: Job) -> SafeString:
-        """Format the id; below it the attempt and the reason of a failure or cancel."""
-        details = " · ".join(filter(None, (f"attempt {job.attempt}", _end_reason(job))))
-        return formatting.two_lines(formatting.code(job.job_ulid), details)
+        """Format the id; below it the age, the attempt of a retry, and the reason of a failure or cancel."""
+        age = formatting.with_timestamp(formatting.time_ago(job.created_at, timezone.now()), job.created_at)
+        details = [age, f"attempt {job.attempt}" if job.attempt > 1 else "", _end_reason(job)]
+        joined = format_html_join(" · ", "{}", ((detail,) for detail in details if detail))
+        return formatting.two_lines(formatting.code(job.job_ulid), joined)
 
-    @display(description="Organization")
-    def tenant(self, job: Job) -> SafeString:
-        return formatting.two_lines(job.org_slug, job.project_slug)
+    @display(description="Project")
+    def project(self, job: Job) -> SafeString:
+        return formatting.two_lines(job.project_slug, job.org_slug)
 
     @display(description="Repository")
     def source(self, job: Job) -> SafeString:
@@ -56,11 +58,6 @@ class JobColumns:
     @display(description="Pool")
     def pool_and_trigger(self, job: Job) -> SafeString:
         return formatting.two_lines(job.pool, formatting.humanize(job.trigger_kind))
-
-    @display(description="Age")
-    def age(self, job: Job) -> SafeString:
-        age = formatting.elapsed(job.created_at, timezone.now())
-        return formatting.with_timestamp(age, job.created_at)
 
     @display(description="Queue time")
     def queue_time(self, job: Job) -> SafeString:

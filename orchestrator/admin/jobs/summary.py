@@ -145,4 +145,4 @@ def _cancel_request(job: Job, now: datetime) -> str:
 def _add_next_attempt(job: Job, summary: JobSummary, attempts: list[Job]) -> None:
     newer = [attempt for attempt in attempts if attempt.retry_of_job_ulid == job.job_ulid]
     if newer:
-        summary.sentences.append(f"Retried: attempt {newer[0].attempt} is {job_badge(newer[0]).text}.")
+        summary.sentences.append(f"Retried as attempt {newer[0].attempt}: {job_badge(newer[0]).text}.")

@@ -175,7 +175,7 @@ def test_all_attempts_are_there_and_lead_to_each_other(olga, scene):
     answer = page_of(olga, first)
     assert [row.job.job_ulid for row in answer.context["page"].attempts] == [second.job_ulid, first.job_ulid]
     assert f"/admin/runtime_jobs/job/{second.job_ulid}/change/" in answer.content.decode()
-    assert "Retried: attempt 2 is succeeded." in answer.context["page"].summary.sentences
+    assert "Retried as attempt 2: succeeded." in answer.context["page"].summary.sentences
 
 
 def test_the_timeline_is_newest_first_and_says_who(olga, scene):
