@@ -55,6 +55,7 @@ EXCEPTIONS = {
     ("tests/leases/former_functions/", ""): "functions of earlier commits, letter for letter",
     ("docs/adr/0046-service-modules-are-nouns.md", "verb"): "in the sense of grammar",
     ("docs/adr/README.md", "verb"): "the title of that decision",
+    ("docs/openapi.yaml", "told"): "names of published components",
 }
 
 # Areas that their owners have not cleaned yet. An area leaves the list with the commit that cleans it.
@@ -76,7 +77,7 @@ NOT_CLEANED = frozenset(
     }
 )
 # Names of classes that are used twice and not renamed yet.
-NOT_UNIQUE = frozenset({"LeaseRow"})
+NOT_UNIQUE: frozenset[str] = frozenset()
 # Django imports the models of an app from here; they are in `workers.registry`.
 MAY_FORWARD = frozenset({"workers/models.py"})
 
