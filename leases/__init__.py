@@ -1,0 +1,1 @@
+"""Leases: which worker may run which job, and which job is next."""

@@ -46,7 +46,8 @@ def frozen_sql_files(**_: Any) -> list[CheckMessage]:
 def installed_sql_functions(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """Report SQL functions of the database that differ from those of this release.
 
-    Silent before the migration that creates them: Django runs this check at the begin of `migrate`, too."""
+    Silent before the migration that creates them: Django runs this check at the begin of `migrate`, too.
+    """
     if "default" not in (databases or ()) or sql_functions.MIGRATION not in _applied_migrations():
         return []
     wrong = sql_functions.function_mismatches()

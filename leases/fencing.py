@@ -127,7 +127,8 @@ def _read_lease_after_lock(job: Job, lease_ulid: str, now: datetime | None) -> L
     """Read the lease by a second statement, after the lock of its job.
 
     One statement that locks and joins would return the new job with the lease as it was before the wait: a stale worker
-    would pass. The clock is read after the lock for the same reason."""
+    would pass. The clock is read after the lock for the same reason.
+    """
     row = _LEASE.first(lease_ulid)
     assert row is not None  # noqa: S101 a lease of the job was found before, and leases are deleted with their job only
     row.lease.job = job

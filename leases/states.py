@@ -4,19 +4,21 @@ from django.db.models import TextChoices
 
 
 class LeaseState(TextChoices):
+    """The state of a lease."""
+
     GRANTED = "granted"  # to be acknowledged within its window
     ACTIVE = "active"
-    COMPLETED = "completed"  # its worker told the end
+    COMPLETED = "completed"  # its worker reported the result
     CANCELED = "canceled"  # its worker acknowledged the cancel
-    RELEASED = "released"  # given back unexecuted
-    EXPIRED = "expired"  # active and silent past its expiry
-    REVOKED = "revoked"  # taken away, or never acknowledged
+    RELEASED = "released"  # returned without execution
+    EXPIRED = "expired"  # active, without a heartbeat until its expiry
+    REVOKED = "revoked"  # withdrawn, or never acknowledged
 
 
 OPEN = (LeaseState.GRANTED, LeaseState.ACTIVE)
 ENDED_BY_WORKER = (LeaseState.COMPLETED, LeaseState.CANCELED, LeaseState.RELEASED)
 
-# What a stale holder is told, by the state its lease ended in (domain.md: the fence).
+# The reason in the answer to a stale worker, by the final state of its lease.
 STALE_REASONS: dict[str, str] = {
     LeaseState.COMPLETED: "lease_ended",
     LeaseState.CANCELED: "lease_ended",

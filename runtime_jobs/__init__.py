@@ -1,0 +1,1 @@
+"""Jobs: models, states, events, errors and job types."""

@@ -1,4 +1,4 @@
-"""What a batch has come to, read from its jobs. Pure: a batch stores no state of its own that could disagree."""
+"""The state of a batch, computed from its jobs. A batch stores no state of its own that could contradict them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,13 +9,15 @@ from runtime_jobs.states import FINAL_STATES, WAITING_STATES, FailureReason, Job
 
 
 class BatchState(TextChoices):
-    QUEUED = "queued"  # nothing has begun
+    """The state of a batch."""
+
+    QUEUED = "queued"  # no job has started
     RUNNING = "running"
-    CANCEL_REQUESTED = "cancel_requested"  # asked for, and not every job has ended
+    CANCEL_REQUESTED = "cancel_requested"  # requested, and not every job has ended
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELED = "canceled"
-    TIMED_OUT = "timed_out"  # all that went wrong were timeouts
+    TIMED_OUT = "timed_out"  # all failures were timeouts
 
 
 BATCH_FINAL = (BatchState.SUCCEEDED, BatchState.FAILED, BatchState.CANCELED, BatchState.TIMED_OUT)
@@ -23,7 +25,7 @@ BATCH_FINAL = (BatchState.SUCCEEDED, BatchState.FAILED, BatchState.CANCELED, Bat
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """Where the newest attempt of one job stands. An optional job never decides how the batch ends."""
+    """The state of the newest attempt of one job. An optional job never decides the state of the batch."""
 
     state: str
     failure_reason: str | None = None
@@ -31,23 +33,30 @@ class JobOutcome:
 
 
 def aggregate_state(jobs: Iterable[JobOutcome], *, cancel_requested: bool) -> BatchState:
-    """One state for all. A batch has ended when every job has, so that a cancel still reaches those that run; then a
-    cancel of the batch outweighs what failed, a failure what somebody canceled alone, and another failure a timeout."""
-    standings = list(jobs)
-    if any(one.state not in FINAL_STATES for one in standings):
-        return _open(standings, cancel_requested=cancel_requested)
-    deciding = [one for one in standings if one.required] or standings
-    wrong = [one for one in deciding if one.state != JobState.SUCCEEDED]
+    """Return the state of a batch.
+
+    A batch ends with its last job, so a cancel request still reaches running jobs. Of the ended jobs, a cancel of the
+    batch outweighs a failure, a failure outweighs a single canceled job, and other failures outweigh a timeout.
+
+    Args:
+        jobs: The newest attempt of each job.
+        cancel_requested: The batch itself was canceled.
+    """
+    outcomes = list(jobs)
+    if any(job.state not in FINAL_STATES for job in outcomes):
+        return _open(outcomes, cancel_requested=cancel_requested)
+    deciding = [job for job in outcomes if job.required] or outcomes
+    wrong = [job for job in deciding if job.state != JobState.SUCCEEDED]
     if not wrong:
         return BatchState.SUCCEEDED
-    failed = [one for one in wrong if one.state == JobState.FAILED]
+    failed = [job for job in wrong if job.state == JobState.FAILED]
     if cancel_requested or not failed:
         return BatchState.CANCELED
-    late = all(one.failure_reason == FailureReason.TIMED_OUT for one in failed)
+    late = all(job.failure_reason == FailureReason.TIMED_OUT for job in failed)
     return BatchState.TIMED_OUT if late else BatchState.FAILED
 
 
-def _open(standings: list[JobOutcome], *, cancel_requested: bool) -> BatchState:
+def _open(outcomes: list[JobOutcome], *, cancel_requested: bool) -> BatchState:
     if cancel_requested:
         return BatchState.CANCEL_REQUESTED
-    return BatchState.QUEUED if all(one.state in WAITING_STATES for one in standings) else BatchState.RUNNING
+    return BatchState.QUEUED if all(job.state in WAITING_STATES for job in outcomes) else BatchState.RUNNING

@@ -1,9 +1,9 @@
-"""Trouble with the database: whether one question failed, or nobody answers at all."""
+"""Classifies database errors: one statement failed, or the database is unavailable."""
 
 from django.db import InterfaceError, OperationalError
 
-# The next one may have more luck: a lock or a statement took too long, a deadlock, a serialization failure, an idle
-# transaction was ended, no connection was free.
+# A retry may succeed: lock timeout, statement timeout, deadlock, serialization failure, ended idle transaction, no free
+# connection.
 RETRYABLE_SQLSTATES = frozenset({"55P03", "57014", "40P01", "40001", "25P03", "53300"})
 
 # The server ended or refused the session: admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout.
@@ -11,7 +11,7 @@ SESSION_ENDED = frozenset({"57P01", "57P02", "57P03", "57P05"})
 
 
 def is_database_unavailable(error: Exception) -> bool:
-    """Whether nobody answers."""
+    """Return whether the database is unavailable, not only one statement."""
     if not isinstance(error, OperationalError | InterfaceError):
         return False
     return getattr(error.__cause__, "sqlstate", None) not in RETRYABLE_SQLSTATES
@@ -20,7 +20,8 @@ def is_database_unavailable(error: Exception) -> bool:
 def is_connection_lost(error: BaseException) -> bool:
     """Return whether this error says that the session has ended, not only that one statement failed.
 
-    Stricter than `is_away`: a full disk or a statement that is too complex leaves the session as it is."""
+    Stricter than `is_database_unavailable`: a full disk or a statement that is too complex leaves the session as it is.
+    """
     if not isinstance(error, OperationalError | InterfaceError):
         return False
     sqlstate = getattr(error.__cause__, "sqlstate", None)

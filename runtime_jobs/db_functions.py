@@ -1,4 +1,4 @@
-"""Column types and database functions that Django does not bring along."""
+"""Column types and database functions that Django does not provide."""
 
 from typing import Any
 
@@ -6,16 +6,22 @@ from django.db import models
 
 
 class ClockTimestamp(models.Func):
-    """The database's clock as it is now. Not `now()`, which stands still since the transaction began: a heartbeat
-    that waited for the row lock would be accepted after its expiry."""
+    """The database's clock.
+
+    `now()` is the time at which the transaction began: a heartbeat that waited for the row lock would be accepted after
+    the expiry of its lease.
+    """
 
     function = "clock_timestamp"
     output_field = models.DateTimeField()
 
 
 class PlannerOpaqueValue(models.Func):
-    """A value that the planner does not see. Of a tenant who has most of all jobs it knows that nearly every row will
-    do, takes the newest of all for the first page, and walks past each one that is another's."""
+    """A value that the planner does not see.
+
+    For an organization with most of all jobs the planner would read the newest jobs of all organizations, and skip each
+    job of another one.
+    """
 
     template = "(SELECT %(expressions)s)"
     arity = 1
@@ -23,11 +29,13 @@ class PlannerOpaqueValue(models.Func):
 
 
 class CurrentTransaction(models.Func):
+    """The id of the current transaction."""
+
     function = "pg_current_xact_id"
 
 
 class TransactionId(models.Field):
-    """A PostgreSQL `xid8`: which transaction wrote the row. A feed over all jobs is ordered by it."""
+    """A PostgreSQL `xid8`: the transaction that wrote the row. Feeds over all jobs are ordered by it."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002 Django's signature
         return "xid8"

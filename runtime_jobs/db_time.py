@@ -1,4 +1,4 @@
-"""The database's clock: the only one that decides anything."""
+"""The database's clock, by which all deadlines are decided."""
 
 from datetime import datetime
 
@@ -6,7 +6,7 @@ from django.db import connection
 
 
 def database_now() -> datetime:
-    """The time as it is now. Ask after the last lock, never before."""
+    """Return the database's time. Call it after the last lock: a wait would make an earlier value stale."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         return cursor.fetchone()[0]

@@ -1,10 +1,10 @@
-"""What can go wrong with a job, as the core raises it. A front door translates the code with one table of its own."""
+"""Refusals that the services raise. Each protocol maps their codes to its answers by a table of its own."""
 
 from typing import Any
 
 
 class LifecycleError(Exception):
-    """The verb was refused and nothing has changed. `code` is stable; `facts` go beside it on the wire."""
+    """An operation was refused and nothing has changed. `code` is stable; `facts` are further members of the answer."""
 
     code = "error"
 
@@ -15,13 +15,13 @@ class LifecycleError(Exception):
 
 
 class NotFound(LifecycleError):
-    """It does not exist, or the caller may not see it; the two look alike."""
+    """The resource does not exist, or the caller may not see it. Both answers are equal."""
 
     code = "not_found"
 
 
 class Invalid(LifecycleError):
-    """The request is wrong in itself. `errors` maps a field's path to what is wrong with it."""
+    """The request is malformed. `errors` maps the path of a field to its errors."""
 
     code = "invalid"
 
@@ -31,14 +31,16 @@ class Invalid(LifecycleError):
 
 
 class InvalidDependency(Invalid):
-    """A job may depend on jobs of its own organization that exist."""
+    """A dependency is not an existing job of the same organization."""
 
     code = "invalid_dependency"
 
 
 class RecordedError(LifecycleError):
-    """A refusal that somebody else has worded: a door, of one entry among many; or an earlier request, to be told once
-    more. Its `code` is theirs."""
+    """A refusal that was worded before.
+
+    It is that of one entry of a batch call, or the stored answer of an earlier request with the same key.
+    """
 
     code = "invalid"
 
@@ -48,6 +50,8 @@ class RecordedError(LifecycleError):
 
 
 class TimeoutAbovePlan(LifecycleError):
+    """The requested timeout exceeds that of the organization's plan."""
+
     code = "timeout_above_plan"
 
 
@@ -58,28 +62,34 @@ class FeatureNotEnabled(LifecycleError):
 
 
 class ProjectNotEnabled(LifecycleError):
+    """The project does not exist or is not enabled."""
+
     code = "project_not_enabled"
 
 
 class RepositoryNotAllowed(LifecycleError):
+    """The repository is not in the list of the project."""
+
     code = "repository_not_allowed"
 
 
 class PoolForbidden(LifecycleError):
-    """The worker is not registered in this pool, or the project's jobs do not go there."""
+    """The worker is not registered in this pool, or the project does not use the pool."""
 
     code = "pool_forbidden"
 
 
 class PriorityForbidden(LifecycleError):
-    """Above what the organization's plan gives its jobs, or an emergency without a limit for those."""
+    """The priority exceeds that of the plan, or is an emergency without an emergency limit."""
 
     code = "priority_forbidden"
 
 
 class QuotaExceeded(LifecycleError):
-    """The organization has used up what it may submit or hold for now. Facts: `limit`, `current` and `retry_after` in
-    seconds."""
+    """The organization has reached one of its limits.
+
+    Facts: `limit`, `current` and `retry_after` in seconds.
+    """
 
     code = "queue_full"
 
@@ -95,7 +105,7 @@ class SubmitRateExceeded(QuotaExceeded):
 
 
 class QuotaContended(LifecycleError):
-    """Other submits took the organization's room again and again while this one tried. `retry_after` in seconds."""
+    """Concurrent submits took the organization's quota at each attempt. `retry_after` is in seconds."""
 
     code = "busy"
 
@@ -107,31 +117,31 @@ class TooManyConcurrencyKeys(QuotaExceeded):
 
 
 class OperatorOnly(LifecycleError):
-    """An operator set it, or only operators may: a tenant's program does not loosen what holds its tenant."""
+    """Only an operator may do this: a tenant does not lift a limit that an operator has set."""
 
     code = "operator_only"
 
 
 class LimitNotEditable(LifecycleError):
-    """The limit follows something else, which another verb changes."""
+    """The limit is derived from another setting, which another operation changes."""
 
     code = "not_settable"
 
 
 class VersionConflict(LifecycleError):
-    """It was changed since the caller looked; `version` is that of now."""
+    """The resource has changed since the caller read it. `version` is the current one."""
 
     code = "version_conflict"
 
 
 class InvalidTransition(LifecycleError):
-    """The job's state has no way to the wanted one."""
+    """No transition leads from the job's state to the requested one."""
 
     code = "illegal_move"
 
 
 class AlreadyFinal(LifecycleError):
-    """The job has its one result. `status` says which."""
+    """The job has ended. `status` is its final status."""
 
     code = "already_final"
 
@@ -149,11 +159,13 @@ class AlreadyRetried(LifecycleError):
 
 
 class CancelNotRequested(LifecycleError):
+    """A worker acknowledged a cancel that was not requested."""
+
     code = "cancel_not_requested"
 
 
 class Conflict(LifecycleError):
-    """This end was already told, and told differently."""
+    """Another final report of the job was accepted before."""
 
     code = "conflict"
 

@@ -1,6 +1,7 @@
 """The event history of a job: rows numbered under the job's lock, chained by hash, written with the change.
 
-The first event binds the specification of the job, the final event its result, each by a hash in the payload."""
+The first event binds the specification of the job, the final event its result, each by a hash in the payload.
+"""
 
 import hashlib
 import json
@@ -116,7 +117,8 @@ def event_hash(event: JobEvent | EventRow) -> str:
     """Return the SHA-256 of the canonical row, which contains the hash of the row before.
 
     So no row in the middle can be changed, removed or inserted unseen. `xid` is left out: a restore from a dump changes
-    it."""
+    it.
+    """
     row = {
         "event_ulid": event.event_ulid,
         "job_ulid": event.job_id,
@@ -199,7 +201,8 @@ def delete_events(job_ulids: Sequence[str]) -> int:
         How many events were deleted.
 
     Raises:
-        TransactionManagementError: There is no transaction."""
+        TransactionManagementError: There is no transaction.
+    """
     if not connection.in_atomic_block:
         raise TransactionManagementError("delete_events needs the transaction that deletes the jobs.")
     with connection.cursor() as cursor:

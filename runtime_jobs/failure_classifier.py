@@ -1,4 +1,4 @@
-"""Why did a command fail? A guess from the little that its runner says (document 001, failure analysis). Pure."""
+"""Guesses why a command failed, from the report of its runner (document 001, failure analysis). Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class FailureDiagnosis:
 
 
 class DiagnosisRule(NamedTuple):
-    """Fits where one of `signs` stands in what was said, in any case of letters."""
+    """A rule that matches a message which contains one of `signs`, in any case of letters."""
 
     signs: tuple[str, ...]
     category: str
@@ -53,7 +53,14 @@ DEFAULT_RULE = DiagnosisRule((), "USER", "LOW", "The command failed")
 
 
 def classify_failure(*, name: str, exit_code: int | None, said: str, logs: Sequence[str]) -> FailureDiagnosis:
-    """Guess from the job's name, the exit code, the runner's own words and where its logs lie. The first rule wins."""
+    """Guess the cause of a failure; the first matching rule wins.
+
+    Args:
+        name: The name of the job.
+        exit_code: The exit code of the command, if it ended.
+        said: The runner's message.
+        logs: Addresses of logs.
+    """
     said = " ".join(said.split())
     rule = _rule(name.lower(), exit_code, said.lower())
     code = "" if exit_code is None else f"exit code {exit_code}"
@@ -76,6 +83,6 @@ def _rule(name: str, exit_code: int | None, said: str) -> DiagnosisRule:
 
 
 def _cut(text: str, limit: int) -> str:
-    """At most so many bytes in UTF-8, with an ellipsis where something is missing."""
+    """Return at most `limit` bytes in UTF-8, with an ellipsis for the rest."""
     raw = text.encode()
     return text if len(raw) <= limit else raw[: limit - 3].decode(errors="ignore") + "…"

@@ -1,11 +1,11 @@
-"""The policy of a job: set once at submit by its type, copied to its row, read by every verb."""
+"""The policy of a job: set at submit by its type, copied to its row, read by every operation."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class JobPolicy:
-    """Durations in seconds. See the columns of the same names in `Job`."""
+    """Rules for one job; durations in seconds. The columns of `Job` have the same names."""
 
     max_requeues: int
     automatic_retries: int

@@ -168,7 +168,8 @@ def _columns(model: type[Model]) -> list[Field[Any, Any]]:
 def _instance(model: type[Model], values: dict[str, Any]) -> Model:
     """Return what `Model.from_db` returns, without looking up the defaults of seventy fields.
 
-    Sends no `pre_init` and `post_init`: no model here has a receiver."""
+    Sends no `pre_init` and `post_init`: no model here has a receiver.
+    """
     made = model.__new__(model)
     made._state = ModelState()  # noqa: SLF001 as Model.from_db does
     made._state.adding, made._state.db = False, connection.alias  # noqa: SLF001 likewise

@@ -1,9 +1,11 @@
-"""The states of a job, the moves between them, the sets that constraints and queries are written over. Data only."""
+"""The states of a job, the transitions between them, and the sets that constraints and queries use. Data only."""
 
 from django.db.models import TextChoices
 
 
 class JobState(TextChoices):
+    """The state of a job."""
+
     BLOCKED = "blocked"  # waits for jobs that it depends on
     QUEUED = "queued"  # may be claimed
     LEASED = "leased"  # holds a granted lease that its worker has not acknowledged yet
@@ -39,7 +41,7 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     JobState.CANCELED: frozenset(),
 }
 
-# The public word for each state (document 000).
+# The public status of each state (document 000).
 STATUS: dict[str, str] = {
     JobState.BLOCKED: "queued",
     JobState.QUEUED: "queued",
@@ -53,22 +55,24 @@ STATUS: dict[str, str] = {
     JobState.CANCELED: "canceled",
 }
 
-# Where a job of a type without ingest has another word.
+# The public status of a job of a type without ingest, where it differs.
 STATUS_WITHOUT_INGEST: dict[str, str] = {JobState.SUCCEEDED: "succeeded"}
 
-# What may have asked for a job. Clients say one of the first two; pushes come by a webhook only.
+# The causes of a job. Clients may name the first two; pushes arrive by a webhook only.
 CLIENT_TRIGGERS = ("manual", "pull_request")
 TRIGGER_KINDS = (*CLIENT_TRIGGERS, "push")
 
 
 def can_transition(source: str | None, target: str) -> bool:
-    """A new row starts queued or blocked; everything else is in the table."""
+    """Return whether a job may go from one state to another; `source` is None for a new job."""
     if source is None:
         return target in WAITING_STATES
     return target in TRANSITIONS[source]
 
 
 class FailureClass(TextChoices):
+    """The party that a failure is attributed to."""
+
     JOB = "job"
     WORKER = "worker"
     INFRASTRUCTURE = "infrastructure"
@@ -76,6 +80,8 @@ class FailureClass(TextChoices):
 
 
 class FailureReason(TextChoices):
+    """The reason why a job failed."""
+
     CHECKOUT_FAILED = "checkout_failed"
     COMMAND_FAILED = "command_failed"
     COMMAND_NOT_FOUND = "command_not_found"
@@ -117,19 +123,21 @@ FAILURE_CLASSES: dict[str, FailureClass] = {
     FailureReason.WORKER_ERROR: FailureClass.WORKER,
 }
 
-# What a worker may say. The rest is for the server to find.
+# Reasons that a worker may report. The server itself detects the others.
 REPORTABLE_FAILURES = frozenset(FailureReason) - {
     FailureReason.NEVER_ACKNOWLEDGED,
     FailureReason.LEASE_EXPIRED,
     FailureReason.WORKER_LOST,
 }
-# Crashes of a worker, and only those, are tried again without a person (document 000, Retry policy).
+# Only crashes of a worker are retried automatically (document 000, Retry policy).
 RETRIED_AUTOMATICALLY = frozenset(
     {FailureReason.LEASE_EXPIRED, FailureReason.WORKER_LOST, FailureReason.WORKER_SHUTDOWN}
 )
 
 
 class CancelReason(TextChoices):
+    """The reason why a job was canceled."""
+
     REQUESTED = "requested"
     BATCH_CANCELED = "batch_canceled"
     SUPERSEDED = "superseded"

@@ -1,4 +1,4 @@
-"""What may name a repository, a commit, a folder in it and a command. Each check returns what is wrong, or nothing."""
+"""Validation of repository URLs, commits, refs, folders and commands. Each function returns an error text or None."""
 
 import re
 from collections.abc import Sequence
@@ -9,13 +9,15 @@ from runtime_jobs.control_characters import wrong_label
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 PATH = re.compile(r"/([A-Za-z0-9_.-]+)/([A-Za-z0-9_.-]+?)(?:\.git)?")
-# git check-ref-format: what a ref may never contain.
+# See git check-ref-format: parts that a ref may never contain.
 _BAD_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(/|$)|\.$|/$|^/|^-|^\.")
 
 
 def validate_repo_url(url: str, *, owner: str, repo: str, hosts: Sequence[str]) -> str | None:
-    """Only `https://HOST/OWNER/REPO[.git]` of a host that the operator allows, with the owner and name that the
-    request names beside it: nothing that git could read as another transport, an option or a login."""
+    """Accept only `https://HOST/OWNER/REPO[.git]` of an allowed host, with the given owner and name.
+
+    Git could read other forms as another transport, an option or a login.
+    """
     if not url.isascii() or any(ord(c) <= 0x20 or c in "\x7f%\\?#@[]" for c in url):
         return "This is not a plain https URL of a repository."
     parts = urlsplit(url)
@@ -32,25 +34,28 @@ def validate_repo_url(url: str, *, owner: str, repo: str, hosts: Sequence[str]) 
 
 
 def validate_name(name: str) -> str | None:
+    """Check the name of an owner or repository."""
     if NAME.fullmatch(name) is None or name in {".", ".."} or name.startswith("-"):
         return "Letters, digits, '.', '_' and '-' only, at most 100, not starting with '-'."
     return None
 
 
 def validate_commit(commit: str) -> str | None:
+    """Check that a commit id is complete."""
     if COMMIT.fullmatch(commit) is None or not commit.strip("0"):
         return "A full commit id is needed: 40 or 64 lower-case hex digits."
     return None
 
 
 def validate_ref(ref: str) -> str | None:
+    """Check the name of a git ref."""
     if not ref or len(ref) > 255 or _BAD_IN_REF.search(ref):
         return "This is not a valid name of a git ref."
     return wrong_label(ref)
 
 
 def validate_directory(directory: str) -> str | None:
-    """Relative, and inside the checkout as far as the text tells. Symlinks are the worker's business."""
+    """Check that a path is relative and stays inside the checkout. The worker checks symbolic links."""
     if not directory or len(directory) > 1024 or "\0" in directory:
         return "A relative path of 1 to 1024 characters is needed."
     if directory.startswith("/") or ".." in directory.split("/"):
@@ -59,6 +64,7 @@ def validate_directory(directory: str) -> str | None:
 
 
 def validate_command(command: Sequence[str]) -> str | None:
+    """Check a command that is a list of arguments."""
     if not 1 <= len(command) <= 64:
         return "A command of 1 to 64 strings is needed."
     if any(len(word) > 1024 for word in command):

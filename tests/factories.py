@@ -166,7 +166,7 @@ def demanding(job: Job, **columns: Any) -> None:
     job.save(update_fields=[*columns, "lane_id"])
     Lane.objects.update(head_id=None, head_at=None)
     waiting = Job.objects.queued().values_list("pk", "lane_id", "created_at")
-    LaneUpdates(entered=list(waiting)).tell()
+    LaneUpdates(entered=list(waiting)).write()
 
 
 def offer(worker: Worker, **changes: Any) -> Offer:

@@ -1,3 +1,5 @@
+"""Models of leases, lanes, limits, breakers and submit quotas."""
+
 from leases.models.breakers import Breaker, BreakerState
 from leases.models.lanes import Lane, LaneProfile, LaneQueue, LaneShare
 from leases.models.lease import Lease

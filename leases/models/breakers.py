@@ -1,16 +1,18 @@
-"""Circuit breakers: one organization's jobs of one type, held back because too many of them failed."""
+"""Circuit breakers: they stop jobs of one type of an organization after too many failures."""
 
 from django.db import models
 
 
 class BreakerState(models.TextChoices):
-    CLOSED = "closed"  # lets everything through
-    OPEN = "open"  # lets nothing start until it has cooled down
-    HALF_OPEN = "half_open"  # lets one job start, and waits for its end
+    """The state of a breaker."""
+
+    CLOSED = "closed"  # no effect
+    OPEN = "open"  # no job starts until `cool_until`
+    HALF_OPEN = "half_open"  # one job starts as a probe
 
 
 class Breaker(models.Model):
-    """`seen_from`: failures before it count no more. `limit_id`: what holds its jobs while it is not closed."""
+    """A breaker. Failures before `seen_from` do not count. `limit_id`: the limit of its jobs while it is not closed."""
 
     org_slug = models.CharField(max_length=63)
     job_type = models.CharField(max_length=50)

@@ -1,7 +1,9 @@
-"""Where jobs wait. Those that are alike to the scheduler share a lane, the lanes of one tenant and priority a queue.
+"""Lanes and queues, in which jobs wait.
 
-Workers choose among queues and lanes, never among jobs, so a claim costs the same however many jobs wait. Only the
-functions in `leases/sql` write here; which row may be written when is told there."""
+Jobs that are equal to the scheduler share a lane. The lanes of one organization, priority and profile form a queue.
+Claims choose among queues and lanes, never among jobs. So the cost of a claim does not grow with the waiting jobs.
+The functions in `leases/sql` write these tables and document the locks.
+"""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -12,7 +14,7 @@ EMPTY = 2**63 - 1  # `scan_from` of a lane without a waiting job
 
 
 class LaneProfile(models.Model):
-    """What a worker must be to run the jobs of a queue. There are few: each claim looks at all of them."""
+    """Requirements on a worker that runs the jobs of a queue. There are few profiles: each claim reads all."""
 
     job_type = models.CharField(max_length=50)
     requirements = ArrayField(models.CharField(max_length=63), default=list, help_text="Sorted.")
@@ -29,12 +31,16 @@ class LaneProfile(models.Model):
 
 
 class LaneQueue(models.Model):
-    """The lanes of one organization with one priority. Chosen first, so that a full tenant is passed in one step.
+    """The lanes of one organization, priority and profile. A claim chooses the queue first, and so skips a full one.
 
-    `head_*`: its oldest job that may be served, a hint for the order; none: nothing to serve.
-    Served by `tier`, the priority and what waiting adds to it, and within it by `rank`: the age of the head or, in a
-    pool that shares, what its organization has had. `served_at`: its last turn there; it has waited since.
-    `blocked_by`: the limit that is full; `eligible_at`: when that changes by itself."""
+    Attributes:
+        head_id: The oldest job that may be served, a hint for the order. Null: nothing to serve.
+        tier: The priority and what aging adds. The highest tier is served first.
+        rank: The order within a tier: age of the head or, in a pool that shares, service of the organization.
+        served_at: The last turn in a pool that shares.
+        blocked_by: The full limit that blocks the queue.
+        eligible_at: When the queue is unblocked without an event.
+    """
 
     pool = models.CharField(max_length=63)
     profile_id = models.IntegerField()
@@ -49,7 +55,7 @@ class LaneQueue(models.Model):
     blocked_by = models.IntegerField(null=True)
     eligible_at = models.DateTimeField(null=True)
 
-    id = models.AutoField(primary_key=True)  # a guard's key has 32 bits
+    id = models.AutoField(primary_key=True)  # an advisory lock has 32 bits for the id
 
     class Meta:
         db_table = "lane_queues"
@@ -66,7 +72,7 @@ class LaneQueue(models.Model):
                 name="lane_queues_to_serve",
                 condition=models.Q(head_id__isnull=False, blocked_by__isnull=True),
             ),
-            # What has been served least so far: where a tenant that comes back begins.
+            # The least served organization: the floor of one that returns.
             models.Index(
                 fields=["pool", "rank"],
                 name="lane_queues_by_rank",
@@ -84,9 +90,10 @@ class LaneQueue(models.Model):
 
 
 class Lane(models.Model):
-    """Jobs that only their age tells apart.
+    """Jobs that differ only by their age.
 
-    `scan_from`: no job below this id waits here; must be right. `head_*`: as in the queue, of this lane."""
+    No job below the id `scan_from` waits here: a correctness condition. `head_id`, `head_at`: as in the queue.
+    """
 
     id = models.AutoField(primary_key=True)
     queue_id = models.IntegerField()
@@ -123,8 +130,11 @@ class Lane(models.Model):
 
 
 class LaneShare(models.Model):
-    """What an organization has had of a pool that shares: the jobs taken so far over its weight (start-time fair
-    queueing), and how far it goes ahead of that, in turns. Pools that serve by age have none."""
+    """The service that an organization has had in a pool that shares (start-time fair queueing).
+
+    `served`: claimed jobs divided by the weight. `lead`: turns by which it comes earlier.
+    Pools that serve by age have no rows.
+    """
 
     pool = models.CharField(max_length=63)
     org_slug = models.CharField(max_length=63)

@@ -1,4 +1,4 @@
-"""The lease: the only right to speak for a job."""
+"""The lease: the right of one worker to execute and report on a job."""
 
 from datetime import datetime
 
@@ -12,14 +12,17 @@ from workers.models import Worker
 
 
 class LeaseQuerySet(models.QuerySet["Lease"]):
+    """Filters of leases."""
+
     def open(self) -> "LeaseQuerySet":
         return self.filter(state__in=OPEN)
 
 
 class Lease(models.Model):
-    """Live while `expires_at` lies after the database's clock; at equality it is dead for holder and clock alike.
+    """A lease of a job. It is live while `expires_at` is later than the database's clock; at equality it has expired.
 
-    `lease_ulid` is a capability: no log line, event, list or error text shows it; its fingerprint may be shown."""
+    `lease_ulid` is a capability: no log line, event, list or error text contains it. Its fingerprint may be displayed.
+    """
 
     id = models.BigAutoField(primary_key=True)
     lease_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_lease_id, editable=False)

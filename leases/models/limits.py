@@ -1,6 +1,7 @@
-"""What holds jobs back: how many run at once, how many start in an hour, what is paused.
+"""Limits of jobs: concurrency, starts per hour, pauses.
 
-A limit of N at once is N rows: whoever holds one may run, so it cannot be exceeded. A rate is a token bucket."""
+A concurrency of N is N slot rows: a job needs one to run, so the limit cannot be exceeded. A rate is a token bucket.
+"""
 
 from datetime import datetime, timedelta
 
@@ -10,19 +11,21 @@ from django.db.models.functions import Coalesce
 
 
 class LimitKind(models.TextChoices):
-    ORGANIZATION = "organization"  # an operator's word: this many at once
-    PLAN = "plan"  # as the organization's plan has it
-    EMERGENCY = "emergency"  # of the jobs that skip the queue, whom the others do not hold
-    SOURCE_ADDRESS = "source_address"  # of jobs that nobody answers for
-    CONCURRENCY = "concurrency"  # of the jobs that name one key
+    """The purpose of a limit."""
+
+    ORGANIZATION = "organization"  # concurrency, set by an operator
+    PLAN = "plan"  # concurrency of the organization's plan
+    EMERGENCY = "emergency"  # concurrency of jobs that skip the queue; other limits do not stop them
+    SOURCE_ADDRESS = "source_address"  # concurrency of one source IP, for organizations without an owner
+    CONCURRENCY = "concurrency"  # concurrency of one concurrency key
     RATE = "rate"  # starts per hour
-    PAUSE = "pause"  # none at all, until somebody resumes or the time comes
-    THROTTLE = "throttle"  # a rate for a while
+    PAUSE = "pause"  # no start until it is resumed or expires
+    THROTTLE = "throttle"  # a temporary rate
     BREAKER = "breaker"  # none while it is open; one probe while it is half-open
 
 
 class LimitScope(models.TextChoices):
-    """Of whose jobs. `key` is in the words of the scope."""
+    """The jobs that a limit applies to. `key` names one member of the scope."""
 
     ORGANIZATION = "organization"  # of one organization; key: a job type, or * for all
     PROJECT = "project"  # key: its slug
@@ -32,26 +35,32 @@ class LimitScope(models.TextChoices):
     JOB_TYPE = "job_type"  # no organization; key: the type
 
 
-# Those of these scopes stand in their queues' and lanes' lists; the others are looked up by each claim.
+# Queues and lanes list the limits of these scopes. Each claim looks up the others.
 QUEUE_SCOPES = (LimitScope.ORGANIZATION,)
 LANE_SCOPES = (LimitScope.PROJECT, LimitScope.ADDRESS, LimitScope.KEY)
 TEMPORARY_KINDS = (LimitKind.PAUSE, LimitKind.THROTTLE)
 
 
 class LimitQuerySet(models.QuerySet["Limit"]):
+    """Annotations of limits."""
+
     def counted(self) -> "LimitQuerySet":
-        """Each with `running`: how many jobs hold a place under it."""
+        """Annotate each limit with `running`, the number of jobs in its slots."""
         taken = LimitSlot.objects.filter(limit_id=OuterRef("pk"), job_id__isnull=False).order_by().values("limit_id")
         return self.annotate(running=Coalesce(Subquery(taken.annotate(count=Count("*")).values("count")), 0))
 
 
 class Limit(models.Model):
-    """Either `max_active` jobs at once, or `per_hour` starts with a `burst`.
+    """Either a concurrency (`max_active`) or a rate (`per_hour` with a `burst`).
 
-    `waiting`: somebody is blocked by it. `binds_below`: jobs of that priority and more are counted, not held.
-    `one_shot`: its place is given once. `spent_until`: the token bucket, as the moment when it is full again."""
+    Attributes:
+        waiting: A queue or lane is blocked by this limit.
+        binds_below: Jobs of this priority or a higher one are counted, not stopped.
+        one_shot: The slot is assigned once.
+        spent_until: The time at which the token bucket is full again.
+    """
 
-    id = models.AutoField(primary_key=True)  # a guard's key has 32 bits
+    id = models.AutoField(primary_key=True)  # an advisory lock has 32 bits for the id
     kind = models.CharField(max_length=20, choices=LimitKind.choices)
     scope = models.CharField(max_length=20, choices=LimitScope.choices, default=LimitScope.ORGANIZATION)
     org_slug = models.CharField(max_length=63, blank=True)
@@ -83,7 +92,7 @@ class Limit(models.Model):
         ]
         indexes = [
             models.Index(fields=["until"], name="limits_for_a_while", condition=Q(until__isnull=False)),
-            # For the metrics, each second: the limits that block somebody.
+            # For the metrics, each second: the limits that block jobs.
             models.Index(fields=["id"], name="limits_waited_for", condition=Q(waiting=True)),
         ]
 
@@ -104,8 +113,10 @@ class Limit(models.Model):
 
 
 class LimitSlot(models.Model):
-    """One running job's place under a limit. `retired`: it is not given again, because the limit was lowered meanwhile
-    or never held its job (then `n` is less than 0)."""
+    """The slot of one running job under a limit.
+
+    A `retired` slot is not assigned again. The limit was lowered, or counts the job without stopping it (`n` < 0).
+    """
 
     limit_id = models.IntegerField()
     n = models.BigIntegerField()

@@ -1,4 +1,4 @@
-"""How many more jobs each organization may submit: the state behind the submit quotas of its plan."""
+"""Submit quotas: how many more jobs each organization may submit."""
 
 from django.db import models
 
@@ -9,7 +9,8 @@ class SubmitQuota(models.Model):
     `room` is a promise, not a count: a submit takes from it, a claim gives nothing back, and a recount sets it to
     `max_queued` minus the jobs that wait. So `room` plus the waiting jobs never exceeds `max_queued`, and neither
     claims nor completions write this row. `recount_at`: no recount before that time. `spent_until`: the token bucket
-    of the submit rate, as the time when the bucket is full again."""
+    of the submit rate, as the time when the bucket is full again.
+    """
 
     org_slug = models.CharField(max_length=63, unique=True)
     max_queued = models.PositiveIntegerField(null=True, help_text="As the plan had it at the last count.")

@@ -1,0 +1,1 @@
+"""Scheduling: claims, lanes, limits, fair shares and submit quotas."""

@@ -24,8 +24,10 @@ _FINALIZE = """SELECT finalize_claim_v1(
 
 @dataclass(frozen=True)
 class Offer:
-    """What a worker offers with a claim: its pool, the job types that it can run, labels and capabilities in one set,
-    and its isolation level."""
+    """The offer of a worker with a claim.
+
+    `offers` are labels and capabilities in one set; `isolation` is the strongest level of the worker.
+    """
 
     worker_id: str
     pool: str
@@ -41,7 +43,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """What a claim found.
+    """The result of a claim, with the findings to record.
 
     Attributes:
         jobs: The claimed jobs, in the order in which they were claimed.
@@ -55,12 +57,12 @@ class ClaimResult:
 
     @property
     def is_due(self) -> bool:
-        """Nothing was found, but a queue or lane that was blocked for a time is due."""
+        """Whether nothing was found, but a queue or lane that was blocked for a time is due."""
         return any(kind == "due" for kind, _, _ in self.rows)
 
     @property
     def again(self) -> bool:
-        """The claim was inconclusive: nothing was found, and nothing shows that no job waits."""
+        """Whether the claim was inconclusive: nothing was found, and nothing shows that no job waits."""
         return any(kind in {"due", "again"} for kind, _, _ in self.rows)
 
     def settle(self) -> None:
@@ -92,7 +94,8 @@ _CLAIMED = PreparedQuery(ClaimedRow, "WHERE t.id = ANY (%s)")
 def claim_jobs(offer: Offer, *, limit: int = 1) -> ClaimResult:
     """Move up to `limit` of the next jobs for this offer to `leased` under new fences, and return them.
 
-    The last statement of the transaction must be `settle` of the result."""
+    The last statement of the transaction must be `settle` of the result.
+    """
     matching: list[Any] = [list(offer.job_types), offer.isolations, sorted(offer.offers)]
     with connection.cursor() as cursor:
         cursor.execute(_CLAIM, [offer.pool, *matching, offer.worker_id, limit])

@@ -8,7 +8,7 @@ from workers.registry.models import Pool, PoolPolicy
 
 
 def ensure_share(pool: str, org_slug: str) -> None:
-    """Give an organization its share of a pool that shares, when its first job comes there. Elsewhere nothing."""
+    """Create the share of an organization for its first job in a pool that shares; else do nothing."""
     if not _is_shared(pool):
         return
     weight = Plan.objects.filter(organizations__slug=org_slug).values_list("weight", flat=True).first() or 1
@@ -16,35 +16,37 @@ def ensure_share(pool: str, org_slug: str) -> None:
 
 
 def _is_shared(pool: str) -> bool:
-    """Who is changing that at the moment is waited for: it does not see the queue that is just being made."""
+    """Return whether the pool shares. Wait for a concurrent change, which does not see the caller's new queue."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT policy FROM workers_pool WHERE slug = %s FOR SHARE", [pool])
         return cursor.fetchall() == [(PoolPolicy.FAIR,)]
 
 
 def enable_fair_share(pool: str) -> None:
-    """Serve the organizations of this pool by their weights from now on."""
+    """Serve the organizations of this pool by their weights."""
     for org_slug in set(LaneQueue.objects.filter(pool=pool).values_list("org_slug", flat=True)):
         ensure_share(pool, org_slug)
     _recompute_ranks(pool)
 
 
 def share_new_pool(*, instance: Pool, created: bool, **_: object) -> None:
-    """Give their shares to the organizations whose jobs were waiting for a pool before it was made."""
+    """Create the shares of organizations whose jobs waited before their pool was created."""
     if created and instance.policy == PoolPolicy.FAIR:
         enable_fair_share(instance.slug)
 
 
-def pools_without_a_share(*, most: int = 50) -> list[str]:
-    """Pools that share and have a queue of an organization without a share: its first job came while the pool was
-    being made. Without a share it would be served last."""
+def pools_without_a_share(*, limit: int = 50) -> list[str]:
+    """Return up to `limit` pools that share and have a queue of an organization without a share.
+
+    The first job of the organization arrived while the pool was being created. Without a share it would be served last.
+    """
     pools = Pool.objects.raw(
         """SELECT p.id, p.slug FROM workers_pool p
             WHERE p.policy = 'fair' AND EXISTS (
                 SELECT FROM lane_queues q WHERE q.pool = p.slug AND NOT EXISTS (
                     SELECT FROM lane_shares s WHERE s.pool = q.pool AND s.org_slug = q.org_slug))
             ORDER BY p.id LIMIT %s""",
-        [most],
+        [limit],
     )
     return [pool.slug for pool in pools]
 

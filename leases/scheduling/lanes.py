@@ -35,7 +35,8 @@ def get_lane(job: Job) -> int:
     """Return the id of the lane that jobs like this one share; create the lane for the first of them.
 
     A lane is pruned when it has been empty for a while. A transaction that puts a job into the lane must therefore end
-    with `release_and_enqueue_v1` or `require_lanes_v1`, which check that the lane still exists."""
+    with `release_and_enqueue_v1` or `require_lanes_v1`, which check that the lane still exists.
+    """
     attributes: list[Any] = [job.pool, job.priority, job.org_slug, job.project_slug, _address(job), job.concurrency_key]
     with connection.cursor() as cursor:
         cursor.execute(_FIND_LANE, [*attributes, job.job_type, job.least_isolation, sorted(job.requirements)])
@@ -88,7 +89,7 @@ def _ensure_limit(subject: LimitTarget, kind: LimitKind) -> None:
 
 @dataclass
 class LaneUpdates:
-    """What the last statement of a transaction writes to the lanes.
+    """The changes that the last statement of a transaction writes to the lanes.
 
     Attributes:
         entered: Jobs that wait (again): id, lane, `created_at`.
@@ -117,7 +118,7 @@ class LaneUpdates:
         """Whether the transaction is an inconclusive claim, which is worth repeating."""
         return self.taken is not None and self.taken.again
 
-    def tell(self) -> None:
+    def write(self) -> None:
         """Write the updates by one statement (two for a claim). Call it last: lane rows are contended."""
         if self.taken:
             self.taken.settle()

@@ -1,4 +1,4 @@
-"""Which queues and lanes a limit holds, and the jobs that run from them when it comes."""
+"""Attaches limits to queues and lanes, and counts the jobs that already run from them."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ from runtime_jobs.priorities import EMERGENCY
 from runtime_jobs.states import LEASED_STATES
 
 ALL_TYPES = "*"
-# Whoever skips the queue has a limit of its own instead of these.
+# Emergency jobs have a limit of their own instead of these.
 SKIPPED_BY_EMERGENCIES = (LimitKind.ORGANIZATION, LimitKind.PLAN, LimitKind.RATE)
-# They say who may start; what runs already is none of their business.
+# These stop new starts only; running jobs do not count.
 NOT_COUNTING = (LimitKind.PAUSE, LimitKind.BREAKER)
 
 
 def limits_for_queue(*, org_slug: str, job_type: str, priority: int) -> list[int]:
-    """The limits that hold a new queue of this organization, type and priority, the narrower first."""
+    """Return the limits of a new queue of this organization, type and priority, the narrower first."""
     found = Limit.objects.filter(scope=LimitScope.ORGANIZATION, org_slug=org_slug, key__in=[job_type, ALL_TYPES])
     if priority >= EMERGENCY:
         found = found.exclude(kind__in=SKIPPED_BY_EMERGENCIES)
@@ -30,7 +30,7 @@ def limits_for_queue(*, org_slug: str, job_type: str, priority: int) -> list[int
 
 
 def limits_for_lane(*, org_slug: str, project_slug: str, source_address: str, concurrency_key: str) -> list[int]:
-    """The limits that hold a new lane besides those of its queue."""
+    """Return the limits of a new lane, besides those of its queue."""
     mine = (
         Q(scope=LimitScope.PROJECT, org_slug=org_slug, key=project_slug)
         | Q(scope=LimitScope.ADDRESS, org_slug="", key=source_address)
@@ -40,7 +40,7 @@ def limits_for_lane(*, org_slug: str, project_slug: str, source_address: str, co
 
 
 def attach_limit(limit: Limit) -> None:
-    """Let a new limit hold what is there already, and count the jobs that run."""
+    """Attach a new limit to existing queues and lanes, and count the jobs that run."""
     queues, lanes = _lock_targets(limit)
     if limit.max_active is not None and limit.kind not in NOT_COUNTING:
         _backfill_slots(limit, _running(limit, queues, lanes))
@@ -51,6 +51,7 @@ def attach_limit(limit: Limit) -> None:
 
 
 def detach_limit(limit: Limit) -> None:
+    """Remove a limit from the lists of its queues and lanes."""
     queues, lanes = _lock_targets(limit)
     for row in _rows(Lane, lanes) + _rows(LaneQueue, queues):
         row.limits = [other for other in row.limits if other != limit.pk]
@@ -59,8 +60,10 @@ def detach_limit(limit: Limit) -> None:
 
 
 def _lock_targets(limit: Limit) -> tuple[list[int], list[int]]:
-    """The queues and the lanes in whose lists it stands, once no claim looks at them: all guards first, as claims and
-    ends have their rows before they ask for more."""
+    """Return the queues and lanes of a limit, after a wait for the claims that read them.
+
+    All advisory locks come first: claims and releases lock their rows before they ask for more.
+    """
     queues, lanes = _queues(limit), _lanes(limit)
     for queue_id in sorted({*queues, *(queue for queue, _ in lanes)}):
         advisory_xact_lock(LIMITS_OF_QUEUE, queue_id)
@@ -68,7 +71,7 @@ def _lock_targets(limit: Limit) -> tuple[list[int], list[int]]:
 
 
 def _notify_affected_pools(queues: list[int], lanes: list[int]) -> None:
-    """Claims pass by queues whose guard is held: who found nothing for that looks again after the commit."""
+    """Notify pools after the commit: claims skip queues whose advisory lock is taken, and may have found nothing."""
     with connection.cursor() as cursor:
         cursor.execute(
             """SELECT pg_notify('lanes', pool) FROM (SELECT DISTINCT pool FROM lane_queues WHERE head_id IS NOT NULL
@@ -96,7 +99,7 @@ def _queues(limit: Limit) -> list[int]:
 
 
 def _lanes(limit: Limit) -> list[tuple[int, int]]:
-    """As (queue, lane)."""
+    """Return pairs of queue and lane."""
     if limit.scope not in LANE_SCOPES:
         return []
     lanes = Lane.objects.all()
@@ -119,9 +122,10 @@ def _running(limit: Limit, queues: list[int], lanes: list[int]) -> QuerySet[Job]
 
 
 def _backfill_slots(limit: Limit, running: QuerySet[Job]) -> None:
-    """Give each running job a slot. Those above the limit get one that is not given again.
+    """Give each running job a slot. Slots above the limit are retired.
 
-    They are locked: one that is just ending would not know of the slot, and never give it back."""
+    The jobs are locked: one that is ending would not see its slot, and never release it.
+    """
     locked = running.select_for_update(no_key=True, of=("self",)).order_by("pk")
     for n, job_id in enumerate(locked.values_list("pk", flat=True)):
         LimitSlot.objects.update_or_create(

@@ -1,4 +1,4 @@
-"""Limits: made, raised, lowered, lifted. Each function is part of a verb's transaction."""
+"""Create, change and remove limits. Each function is part of the transaction of an operation."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ MAX_CONCURRENCY_KEYS = 5_000  # of an organization at a time
 
 @dataclass(frozen=True)
 class LimitTarget:
-    """Whose jobs a limit is about. `key`: a job type or `*`, a project, an address, a concurrency key, a pool."""
+    """The jobs that a limit applies to. `key`: a job type or `*`, a project, an address, a concurrency key, a pool."""
 
     scope: LimitScope
     org_slug: str
@@ -43,8 +43,10 @@ class LimitTarget:
 
 
 class KeyRoom:
-    """How many more concurrency keys organizations may have, for the jobs of one call: each key costs a limit, a slot
-    and a lane."""
+    """Counts the concurrency keys of organizations for the jobs of one call.
+
+    Each key costs a limit, a slot and a lane.
+    """
 
     def __init__(self, named: Collection[tuple[str, str]]) -> None:
         """Look up the keys that are `named`, each with its organization's slug."""
@@ -57,7 +59,11 @@ class KeyRoom:
         self.keys = {row["org_slug"]: row["keys"] for row in counts}
 
     def take(self, org_slug: str, key: str) -> None:
-        """Count the key if it is new. Raises TooManyConcurrencyKeys."""
+        """Count the key if it is new.
+
+        Raises:
+            TooManyConcurrencyKeys: The organization has MAX_CONCURRENCY_KEYS already.
+        """
         if (org_slug, key) in self.known:
             return
         current = self.keys.get(org_slug, 0)
@@ -76,11 +82,16 @@ class KeyRoom:
 def set_limit(
     kind: LimitKind, subject: LimitTarget, *, at: datetime | None = None, actor: str = "", **terms: Any
 ) -> Limit:
-    """Set a limit on these terms (`max_active`, or `per_hour` and `burst`; `until`, `note`, `binds_below`, `one_shot`).
+    """Create or change a limit. Running jobs above a lowered limit continue; none starts until a slot is free.
 
-    What runs above a lowered limit runs on; nothing new starts until there is room. Without `at`, it counts as set at
-    the database's time after the last lock. A time read before the locks lies before claims that this call waited for,
-    and the audit would count their starts against the new limit."""
+    Args:
+        kind: The kind of limit.
+        subject: The jobs that it applies to.
+        at: Recorded as the time of the change; by default the database's time after the last lock. An earlier time
+            would precede claims that this call waited for, and the audit would count their starts against the limit.
+        actor: The actor, recorded with the limit.
+        **terms: `max_active`, or `per_hour` and `burst`; `until`, `note`, `binds_below`, `one_shot`.
+    """
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, subject.org_slug)
     limit, made = Limit.objects.get_or_create(kind=kind, **subject.columns, defaults=terms)
     advisory_xact_lock(LIMIT_FULL, limit.pk)
@@ -98,18 +109,18 @@ def set_limit(
     Limit.objects.filter(pk=limit.pk).update(**changed)
     limit.refresh_from_db()
     if not made:
-        _wake_blocked(limit)  # nobody waits for a new one
+        _wake_blocked(limit)  # no job waits for a new limit
     return limit
 
 
 def remove_limit(kind: LimitKind, subject: LimitTarget) -> bool:
-    """Remove a limit. Returns whether there was one."""
+    """Remove a limit and unblock its jobs. Return whether there was one."""
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, subject.org_slug)
     limit = subject.limit(kind)
     if limit is None:
         return False
     advisory_xact_lock(LIMIT_FULL, limit.pk)
-    detach_limit(limit)  # first: it waits for claims, which wait for the rows of queues
+    detach_limit(limit)  # first: this waits for claims, which lock rows of queues
     _wake_blocked(limit)
     LimitSlot.objects.filter(limit_id=limit.pk).delete()
     limit.delete()
@@ -117,7 +128,7 @@ def remove_limit(kind: LimitKind, subject: LimitTarget) -> bool:
 
 
 def _resize_slots(limit: Limit, max_active: int) -> None:
-    """Slots 0 to N - 1 count. One above that is taken goes when its job ends."""
+    """Adjust the slots to 0 to N - 1. An occupied slot above is retired: it is deleted when its job ends."""
     slots = LimitSlot.objects.filter(limit_id=limit.pk)
     slots.filter(n__gte=max_active, job_id__isnull=True).delete()
     slots.filter(n__gte=max_active).update(retired=True)
@@ -127,7 +138,7 @@ def _resize_slots(limit: Limit, max_active: int) -> None:
 
 
 def _wake_blocked(limit: Limit) -> None:
-    """A limit that was raised may have room again for those that it blocked; workers of its pool may look again."""
+    """Unblock the queues and lanes of a raised limit, and notify the workers of its pools."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT reassign_overflow_slots_v1(%s)", [limit.pk])
         cursor.execute("SELECT release_and_enqueue_v1('{}', '{}', '{}', '{}', ARRAY[%s]::bigint[])", [limit.pk])

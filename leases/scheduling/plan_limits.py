@@ -1,4 +1,4 @@
-"""What an organization's plan says of its limits and its weight, written down where claims look."""
+"""Copies the limits and weights of plans to the tables that claims read."""
 
 from django.db.models import F
 
@@ -6,12 +6,12 @@ from leases.models import LaneShare, LimitKind
 from leases.scheduling.limits import LimitTarget, remove_limit, set_limit
 from runtime_jobs.models import Organization, Plan
 
-# Jobs of that priority and more are counted by a plan's limit, not held (document 002).
+# Jobs of this priority or a higher one are counted by a plan's limit, not stopped (document 002).
 BINDS_BELOW = 200
 
 
 def sync_plan_limits(org_slug: str) -> None:
-    """Bring the organization's own limit and its shares in line with its plan, inside the caller's transaction."""
+    """Bring the limit and the shares of an organization in line with its plan, inside the caller's transaction."""
     plan = Plan.objects.filter(organizations__slug=org_slug).first()
     subject = LimitTarget.of_organization(org_slug)
     limit = subject.limit(LimitKind.PLAN)
@@ -25,8 +25,8 @@ def sync_plan_limits(org_slug: str) -> None:
         LaneShare.objects.filter(org_slug=org_slug).exclude(weight=plan.weight).update(weight=plan.weight)
 
 
-def organizations_with_stale_plan(*, most: int = 200) -> list[str]:
-    """Organizations whose plan, or what it says, has changed since."""
+def organizations_with_stale_plan(*, limit: int = 200) -> list[str]:
+    """Return up to `limit` organizations whose limit or shares differ from their plan."""
     organizations = Organization.objects.raw(
         """SELECT o.id, o.slug FROM runtime_jobs_organization o JOIN runtime_jobs_plan p ON p.id = o.plan_id
              LEFT JOIN lane_limits m ON m.scope = 'organization' AND m.org_slug = o.slug AND m.key = '*'
@@ -35,12 +35,12 @@ def organizations_with_stale_plan(*, most: int = 200) -> list[str]:
                    AND EXISTS (SELECT FROM lane_queues q WHERE q.org_slug = o.slug))
                OR EXISTS (SELECT FROM lane_shares s WHERE s.org_slug = o.slug AND s.weight <> p.weight)
             ORDER BY o.id LIMIT %s""",
-        [most],
+        [limit],
     )
     return [organization.slug for organization in organizations]
 
 
-def organizations_with_changed_priority(*, most: int = 50) -> list[Organization]:
-    """Organizations whose plan gives more priority, or less, than it did when their waiting jobs came."""
+def organizations_with_changed_priority(*, limit: int = 50) -> list[Organization]:
+    """Return up to `limit` organizations whose plan has another priority than their waiting jobs were given."""
     changed = Organization.objects.exclude(followed_priority=None).exclude(followed_priority=F("plan__priority"))
-    return list(changed.select_related("plan").order_by("pk")[:most])
+    return list(changed.select_related("plan").order_by("pk")[:limit])

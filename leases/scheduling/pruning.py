@@ -1,4 +1,4 @@
-"""Retention of what jobs leave in the scheduler's tables: lanes, queues, and limits of keys and addresses."""
+"""Retention of scheduler rows: lanes, queues, and limits of concurrency keys and source addresses."""
 
 from datetime import timedelta
 from typing import Any
@@ -6,21 +6,22 @@ from typing import Any
 from django.db import connection, transaction
 
 IDLE_FOR = timedelta(hours=1)
-BATCH_SIZE = 100  # each guard is an entry of the shared lock table
+BATCH_SIZE = 100  # each advisory lock is an entry of the shared lock table
 
 
 def prune_idle_lanes(
     *, batch_size: int = BATCH_SIZE, idle_for: timedelta = IDLE_FOR, after: int = 0
 ) -> tuple[int | None, int]:
-    """Delete lanes in which nothing has waited for a while; one short transaction that waits for nobody.
+    """Delete lanes in which no job has waited for a while; one short transaction that never waits.
 
     Args:
-        batch_size: Lanes that are looked at.
+        batch_size: Number of lanes to read.
         idle_for: Time since a call of this function first found the lane empty.
-        after: Id after which it looks.
+        after: Id after which the batch begins.
 
     Returns:
-        The id at which the next call continues (None at the end of the table), and the number of deleted lanes."""
+        The id at which the next call continues (None at the end of the table), and the number of deleted lanes.
+    """
     return _pruned("prune_idle_lanes_v1(%s, %s, %s)", [after, batch_size, idle_for])
 
 
@@ -30,8 +31,10 @@ def prune_empty_queues(*, batch_size: int = BATCH_SIZE, after: int = 0) -> tuple
 
 
 def prune_unused_limits(*, batch_size: int = BATCH_SIZE, after: int = 0) -> tuple[int | None, int]:
-    """Delete limits of concurrency keys and source addresses that hold no lane, with their slots; arguments and result
-    as those of `prune_idle_lanes`. Limits that a person or a plan has set stay."""
+    """Delete limits of concurrency keys and source addresses without a lane, with their slots.
+
+    Arguments and result as those of `prune_idle_lanes`. Limits that a person or a plan has set stay.
+    """
     return _pruned("prune_unused_limits_v1(%s, %s)", [after, batch_size])
 
 
@@ -43,7 +46,7 @@ def _pruned(call: str, values: list[Any]) -> tuple[int | None, int]:
 
 
 class IdlePruner:
-    """Walks through the tables, some batches a round. One per scheduler process; where it stands is not kept."""
+    """Prunes the tables batch by batch. One per scheduler process; its position is not stored."""
 
     STEPS = (prune_idle_lanes, prune_empty_queues, prune_unused_limits)
 
@@ -51,7 +54,7 @@ class IdlePruner:
         self.step, self.after = 0, 0
 
     def advance(self, *, batches: int = 10, batch_size: int = BATCH_SIZE, idle_for: timedelta = IDLE_FOR) -> int:
-        """Look at the next batches, and begin again after the last. Returns how many rows were deleted."""
+        """Prune the next batches, and begin again after the last. Return the number of deleted rows."""
         deleted = 0
         for _ in range(batches):
             prune = self.STEPS[self.step]

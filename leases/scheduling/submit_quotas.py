@@ -17,8 +17,10 @@ _ROUNDING = 0.000001  # as in bucket_tokens_v1
 
 
 class QuotaChanged(Exception):
-    """A transaction needs more of a quota than its row has. It is rolled back, the quota is recounted, and the
-    transaction is tried again."""
+    """A transaction needs more of a quota than its row has.
+
+    The transaction is rolled back, the quota is recounted, and the transaction is repeated.
+    """
 
     def __init__(self, org_slug: str) -> None:
         super().__init__(org_slug)
@@ -27,7 +29,7 @@ class QuotaChanged(Exception):
 
 @dataclass(frozen=True)
 class QuotaTerms:
-    """What a plan allows. None is no limit."""
+    """The submit limits of a plan. None is no limit."""
 
     max_queued: int | None
     per_minute: int | None
@@ -44,8 +46,10 @@ class QuotaTerms:
 
 @dataclass
 class Arrivals:
-    """Jobs of one organization that a transaction adds to those that wait. `terms` None: they count, and are never
-    refused."""
+    """New waiting jobs of one organization in a transaction.
+
+    Without `terms` the jobs count and are never refused.
+    """
 
     jobs: int = 0
     terms: QuotaTerms | None = None
@@ -53,11 +57,12 @@ class Arrivals:
 
 @dataclass
 class Room:
-    """What is left of an organization's quota, as one transaction read it without a lock.
+    """The rest of an organization's quota, as one transaction read it without a lock.
 
     The row decides at the end of the transaction (`take_submit_quota_v1`); this spares a refused submit all writes.
     `counted_for`, `room`: as in the row, None without one. `recount_in`, `full_in`: seconds until the next recount may
-    be made and until the bucket of the rate is full again, negative in the past."""
+    be made and until the bucket of the rate is full again, negative in the past.
+    """
 
     org_slug: str
     terms: QuotaTerms
@@ -74,7 +79,8 @@ class Room:
         Raises:
             QuotaChanged: The row is missing, out of date, or due to be recounted.
             QueueFull: The organization has as many waiting jobs as its plan allows.
-            SubmitRateExceeded: The organization submits faster than its plan allows."""
+            SubmitRateExceeded: The organization submits faster than its plan allows.
+        """
         wanted = self.taken + jobs
         if self.terms.per_minute is not None:
             self._require_rate(wanted, self.terms.per_minute)
@@ -83,7 +89,7 @@ class Room:
         self.taken = wanted
 
     def refusal(self) -> LifecycleError | None:
-        """Why another job would be refused now. None if it would not be, or if a recount would decide."""
+        """Return the error that another job would be refused with; None if none, or if a recount would decide."""
         try:
             self.take()
         except LifecycleError as error:
@@ -128,7 +134,8 @@ class Room:
 class QuotaColumns:
     """Columns of a query that joins `submit_quotas` as `quota`.
 
-    Times are durations in seconds: numbers are read faster than times."""
+    Times are durations in seconds: numbers are read faster than times.
+    """
 
     quota_counted_for: Annotated[int | None, Sql("quota.max_queued")]
     quota_room: Annotated[int | None, Sql("quota.room")]
@@ -156,9 +163,10 @@ def room_in(organization: Organization, row: QuotaColumns, *, recounted: bool = 
 
 
 def take(org_slug: str, arrivals: Arrivals) -> tuple[str, list[Any]]:
-    """The SQL expression that takes these jobs from the organization's quota, and its values.
+    """Return the SQL expression that takes these jobs from the organization's quota, and its values.
 
-    The terms stand in the text: there are as many as plans, and each value that is bound costs more than they do."""
+    The terms are part of the text: there are as many as plans, and each bound value costs more.
+    """
     terms = arrivals.terms or QuotaTerms(None, None, 0)
     numbers = ("NULL" if n is None else str(int(n)) for n in (terms.max_queued, terms.per_minute, terms.burst))
     enforced = "false" if arrivals.terms is None else "true"
@@ -179,7 +187,8 @@ def short_quotas() -> Iterator[None]:
 def recount(org_slug: str) -> None:
     """Set the organization's room to what its plan leaves beside the jobs that wait, in a transaction of its own.
 
-    Waits for submits of the organization that are about to commit. Does nothing before the time of the next recount."""
+    Waits for submits of the organization that are about to commit. Does nothing before the time of the next recount.
+    """
     with transaction.atomic(durable=True), connection.cursor() as cursor:
         cursor.execute(
             "SELECT recount_submit_quota_v1(o.slug, p.max_queued)"
@@ -189,7 +198,7 @@ def recount(org_slug: str) -> None:
 
 
 def room_of(organization: Organization) -> Room:
-    """The quota of an organization as it is now, to be shown."""
+    """Return the current quota of an organization, for display."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT {column_list(QuotaColumns)}"  # noqa: S608 our own columns

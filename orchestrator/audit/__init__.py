@@ -1,0 +1,1 @@
+"""Invariants of the database, and the audit that checks them."""

@@ -1,9 +1,9 @@
-"""What must always hold of jobs that depend on others: nobody is forgotten, nobody starts too early."""
+"""Invariants of dependencies: no dependent is forgotten, and none starts too early."""
 
 from orchestrator.audit.invariant import Invariant, listed
 from runtime_jobs.states import FINAL_STATES
 
-# How each of the jobs stands that a job depends on: by their newest attempts.
+# The states of the jobs that a job depends on, by their newest attempts.
 _NEEDED = """SELECT DISTINCT ON (d.job_ulid, d.on_job_ulid) d.job_ulid AS root, d.on_job_ulid AS needed, a.state
                FROM runtime_job_dependencies d JOIN runtime_jobs a ON a.root_job_ulid = d.on_job_ulid
               ORDER BY d.job_ulid, d.on_job_ulid, a.attempt DESC"""
@@ -11,7 +11,7 @@ _NEEDED = """SELECT DISTINCT ON (d.job_ulid, d.on_job_ulid) d.job_ulid AS root, 
 DEPENDENCY_INVARIANTS = (
     Invariant(
         "D1",
-        "A blocked job waits for one that has not ended, or is marked to be looked at.",
+        "A blocked job depends on a job that has not ended, or is marked to be checked.",
         f"""SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN ({_NEEDED}) n ON n.root = j.root_job_ulid
              WHERE j.state = 'blocked' AND NOT EXISTS
                 (SELECT FROM runtime_ended_dependencies e JOIN runtime_job_dependencies d
@@ -23,20 +23,20 @@ DEPENDENCY_INVARIANTS = (
     ),
     Invariant(
         "D2",
-        "A job that was handed out depends on nothing but successes.",
+        "A job that was queued or leased depends only on jobs that succeeded.",
         f"""SELECT j.job_ulid FROM runtime_jobs j JOIN ({_NEEDED}) n ON n.root = j.root_job_ulid
              WHERE (j.state = 'queued' OR j.fence > 0) AND n.state <> 'succeeded'""",
     ),
     Invariant(
         "D3",
-        "A job depends on older ones of its organization: so there are no cycles.",
+        "A job depends on older jobs of its organization only, so there are no cycles.",
         """SELECT j.job_ulid FROM runtime_job_dependencies d
              JOIN runtime_jobs j USING (job_ulid) JOIN runtime_jobs o ON o.job_ulid = d.on_job_ulid
             WHERE o.id >= j.id OR o.org_slug <> j.org_slug OR j.attempt > 1 OR o.attempt > 1""",
     ),
     Invariant(
         "D4",
-        "A blocked job is within the reach of no lane.",
+        "A blocked job is not the head of a lane or queue.",
         """SELECT j.job_ulid FROM runtime_jobs j JOIN lanes l ON l.head_id = j.id WHERE j.state = 'blocked'
            UNION
            SELECT j.job_ulid FROM runtime_jobs j JOIN lane_queues q ON q.head_id = j.id WHERE j.state = 'blocked'""",

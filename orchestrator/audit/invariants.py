@@ -1,4 +1,4 @@
-"""What must always hold, as SQL that finds the rows where it does not. Each answers `job_ulid` or another name."""
+"""Invariants of jobs, leases and events, each with SQL that finds the rows that break it."""
 
 from leases.states import ENDED_BY_WORKER, OPEN
 from orchestrator.audit.dependency_invariants import DEPENDENCY_INVARIANTS
@@ -28,13 +28,13 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I4",
-        "The fence of a job is the highest of its leases, and their number: 1 to n, none used twice.",
+        "The fence of a job is the highest fence and the number of its leases: 1 to n, each used once.",
         """SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN runtime_worker_leases l USING (job_ulid)
             GROUP BY j.job_ulid, j.fence HAVING j.fence <> coalesce(max(l.fence), 0) OR j.fence <> count(l.id)""",
     ),
     Invariant(
         "I5",
-        "A job that has ended has exactly one final event, another has none.",
+        "A job that has ended has exactly one final event; any other job has none.",
         f"""SELECT j.job_ulid FROM runtime_jobs j
               LEFT JOIN runtime_job_events e ON e.job_ulid = j.job_ulid AND e.to_state IN ({listed(FINAL_STATES)})
              GROUP BY j.job_ulid, j.state
@@ -42,7 +42,7 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I6",
-        "The moves in a job's trail form one path, which ends in its state.",
+        "The transitions in a job's event history form one path, which ends in its state.",
         """SELECT job_ulid FROM (SELECT job_ulid, from_state, lag(to_state) OVER (PARTITION BY job_ulid ORDER BY seq) p
               FROM runtime_job_events WHERE to_state IS NOT NULL) x WHERE from_state IS DISTINCT FROM p
            UNION
@@ -52,14 +52,14 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I7",
-        "Only moves of the table were made.",
+        "Each transition is one of the table of transitions.",
         f"""SELECT job_ulid FROM runtime_job_events WHERE to_state IS NOT NULL
                AND NOT (from_state IS NULL AND to_state IN ({listed(WAITING_STATES)}))
                AND (coalesce(from_state, '-'), to_state) NOT IN ({_EDGES})""",
     ),
     Invariant(
         "I8",
-        "Events are numbered 1 to n without a gap, and n is the job's count.",
+        "Events are numbered 1 to n without a gap, and n is the event count of the job.",
         """SELECT job_ulid FROM runtime_job_events GROUP BY 1 HAVING max(seq) <> count(*) OR min(seq) <> 1
            UNION
            SELECT j.job_ulid FROM runtime_jobs j
@@ -67,7 +67,7 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I8h",
-        "Each event carries the hash of the one before, and the job that of the last.",
+        "Each event has the hash of the event before, and the job the hash of its last event.",
         """SELECT job_ulid FROM (SELECT job_ulid, prev_hash,
                   lag(hash, 1, '') OVER (PARTITION BY job_ulid ORDER BY seq) before FROM runtime_job_events) x
             WHERE prev_hash <> before
@@ -77,7 +77,7 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I9",
-        "A success was told under the newest lease, within its life.",
+        "A success was reported under the newest lease, before the lease expired.",
         """SELECT e.job_ulid FROM runtime_job_events e JOIN runtime_jobs j USING (job_ulid)
              LEFT JOIN runtime_worker_leases l ON l.job_ulid = e.job_ulid AND l.fence = j.fence
             WHERE e.to_state = 'succeeded'
@@ -85,7 +85,7 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I10",
-        "A retry follows a job that failed or was canceled, one attempt on, with the same root.",
+        "A retry follows a failed or canceled job of the same root, and has the next attempt number.",
         f"""SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN runtime_jobs o ON o.job_ulid = j.retry_of_job_ulid
              WHERE j.retry_of_job_ulid IS NOT NULL AND (o.id IS NULL OR o.state NOT IN ({listed(FINAL_STATES)})
                 OR o.state = 'succeeded' OR j.attempt <> o.attempt + 1 OR j.root_job_ulid <> o.root_job_ulid
@@ -101,18 +101,18 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I11",
-        "A canceled job was asked to cancel.",
+        "A canceled job has a cancel request.",
         "SELECT job_ulid FROM runtime_jobs WHERE state = 'canceled' AND cancel_requested_at IS NULL",
     ),
     Invariant(
         "I12",
-        "Nothing is written to a trail after its job has ended.",
+        "A job has no event after its final event.",
         """SELECT e.job_ulid FROM runtime_job_events e JOIN runtime_jobs j USING (job_ulid)
             WHERE j.finished_at IS NOT NULL AND e.created_at > j.finished_at""",
     ),
     Invariant(
         "I14",
-        "A lease expires only at its time.",
+        "A lease does not expire before its expiry time.",
         """SELECT job_ulid FROM runtime_worker_leases WHERE state = 'expired' AND completed_at < expires_at
            UNION
            SELECT job_ulid FROM runtime_worker_leases
@@ -123,20 +123,20 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I15",
-        "A lease that was never acknowledged had no more than its window.",
+        "A lease that was never acknowledged did not outlive its acknowledgement window.",
         """SELECT job_ulid FROM runtime_worker_leases WHERE acknowledged_at IS NULL
               AND expires_at > leased_at + make_interval(secs => acknowledge_within_seconds)""",
     ),
     Invariant(
         "I16",
-        "A lease is acknowledged after it was granted and ends after both; its worker ends it before it expires.",
+        "A lease is granted, acknowledged and ended in this order; its worker ends it before it expires.",
         f"""SELECT job_ulid FROM runtime_worker_leases WHERE acknowledged_at < leased_at
                OR completed_at < coalesce(acknowledged_at, leased_at)
                OR (state IN ({listed(ENDED_BY_WORKER)}) AND completed_at >= expires_at)""",
     ),
     Invariant(
         "I17",
-        "A job has its public status and its run by the table.",
+        "The public status and the run of a job agree with its state and type.",
         """SELECT job_ulid FROM runtime_jobs WHERE (state = 'succeeded' AND needs_ingest) <> (status = 'uploaded')
                OR (state = 'succeeded' AND NOT needs_ingest) <> (status = 'succeeded')
                OR (ingest_run_id IS NOT NULL AND NOT needs_ingest)
@@ -145,7 +145,7 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I18",
-        "A job's run was uploaded for this job by the holder of its last lease, under that lease.",
+        "The run of a job was uploaded under its last lease by the worker of that lease.",
         """SELECT j.job_ulid FROM runtime_jobs j JOIN ingest_runs r ON r.run_id = j.ingest_run_id
              LEFT JOIN runtime_worker_leases l ON l.job_ulid = j.job_ulid AND l.fence = j.fence
             WHERE r.job_id <> j.job_ulid OR r.org_slug <> j.org_slug
@@ -153,7 +153,7 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I22",
-        "Every job was submitted or follows another; none is lost between the states.",
+        "Every job was submitted or retries another job.",
         f"""SELECT job_ulid FROM runtime_jobs
              WHERE state NOT IN ({listed((*WAITING_STATES, *LEASED_STATES, *FINAL_STATES))})
                OR (retry_of_job_ulid IS NULL AND root_job_ulid <> job_ulid)""",
@@ -166,13 +166,13 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I26",
-        "Only a command that failed is explained.",
+        "Only a job whose command failed has a failure explanation.",
         """SELECT job_ulid FROM runtime_failure_explanations JOIN runtime_jobs USING (job_ulid)
             WHERE failure_reason IS DISTINCT FROM 'command_failed'""",
     ),
     Invariant(
         "I27",
-        "An artifact has a type and a place, and its job was in somebody's hands.",
+        "An artifact has a type and an address, and its job was leased at least once.",
         """SELECT job_ulid FROM runtime_job_artifacts JOIN runtime_jobs USING (job_ulid)
             WHERE type = '' OR uri = '' OR fence = 0""",
     ),

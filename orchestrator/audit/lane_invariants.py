@@ -1,4 +1,4 @@
-"""What must always hold of lanes and limits: nothing that waits is out of sight, nothing runs above a limit."""
+"""Invariants of lanes and limits: every waiting job can be found by a claim, and no limit is exceeded."""
 
 from orchestrator.audit.invariant import Invariant, listed
 from runtime_jobs.priorities import EMERGENCY
@@ -7,7 +7,7 @@ from runtime_jobs.states import LEASED_STATES, WAITING_STATES
 LANE_INVARIANTS = (
     Invariant(
         "Q1",
-        "The room that is left of a submit quota and the jobs that wait are no more than its plan allowed.",
+        "The room of a submit quota plus the waiting jobs does not exceed the maximum of the plan.",
         """SELECT q.org_slug FROM submit_quotas q
             WHERE q.max_queued IS NOT NULL AND q.max_queued < q.room +
               (SELECT count(*) FROM runtime_jobs j
@@ -15,19 +15,19 @@ LANE_INVARIANTS = (
     ),
     Invariant(
         "L1",
-        "A job that waits is within the reach of its lane.",
+        "A queued job is at or after the scan position of its lane, and the lane has a head.",
         """SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN lanes l ON l.id = j.lane_id
             WHERE j.state = 'queued' AND (l.id IS NULL OR l.head_id IS NULL OR l.scan_from > j.id)""",
     ),
     Invariant(
         "L2",
-        "A queue with something to serve is in the choice.",
+        "A queue with a lane to serve has a head.",
         """SELECT q.id::text FROM lane_queues q WHERE q.head_id IS NULL AND EXISTS
              (SELECT FROM lanes l WHERE l.queue_id = q.id AND l.head_id IS NOT NULL AND l.blocked_by IS NULL)""",
     ),
     Invariant(
         "L3",
-        "Who is blocked is blocked by a limit that is full and knows that it is waited for, or until a time.",
+        "A blocked queue or lane has a full limit that is marked as waited for, or a time at which it is unblocked.",
         """SELECT b.name FROM (SELECT 'queue ' || id AS name, blocked_by, eligible_at FROM lane_queues
                                 UNION ALL SELECT 'lane ' || id, blocked_by, eligible_at FROM lanes) b
              LEFT JOIN lane_limits m ON m.id = b.blocked_by
@@ -37,13 +37,13 @@ LANE_INVARIANTS = (
     ),
     Invariant(
         "L4",
-        "A slot is held by a job that is held.",
+        "An occupied slot belongs to a leased job.",
         f"""SELECT s.limit_id || '/' || s.n FROM lane_limit_slots s LEFT JOIN runtime_jobs j ON j.id = s.job_id
              WHERE s.job_id IS NOT NULL AND (j.id IS NULL OR j.state NOT IN ({listed(LEASED_STATES)}))""",
     ),
     Invariant(
         "L5",
-        "A job that is held holds one slot of each of its limits.",
+        "A leased job has one slot of each of its limits.",
         f"""SELECT j.job_ulid FROM runtime_jobs j
               JOIN lanes l ON l.id = j.lane_id JOIN lane_queues q ON q.id = l.queue_id
              CROSS JOIN LATERAL unnest(q.limits || l.limits) AS limited(by)
@@ -54,13 +54,13 @@ LANE_INVARIANTS = (
     ),
     Invariant(
         "L6",
-        "A limit of N has N slots that count.",
+        "A limit of N has N slots that are not retired.",
         """SELECT m.id::text FROM lane_limits m WHERE m.max_active <>
              (SELECT count(*) FROM lane_limit_slots s WHERE s.limit_id = m.id AND NOT s.retired)""",
     ),
     Invariant(
         "L7",
-        "No more jobs have started under a rate than it allows since it was set, in the last hour at most.",
+        "No more jobs have started under a rate than it allows, since it was set or within the last hour.",
         """SELECT m.org_slug || '/' || m.key FROM lane_limits m
             CROSS JOIN LATERAL (SELECT greatest(m.set_at, clock_timestamp() - interval '1 hour') AS since) w
             WHERE m.kind = 'rate'
@@ -77,7 +77,7 @@ LANE_INVARIANTS = (
     ),
     Invariant(
         "L9",
-        "A limit that holds jobs by queue or lane stands in the list of each of them.",
+        "A limit of queues or lanes is in the list of each of them.",
         """SELECT q.id::text FROM lane_queues q JOIN lane_profiles p ON p.id = q.profile_id
              JOIN lane_limits m ON m.scope = 'organization' AND m.org_slug = q.org_slug AND m.key IN ('*', p.job_type)
             WHERE NOT m.id = ANY (q.limits)
@@ -86,7 +86,7 @@ LANE_INVARIANTS = (
     ),
     Invariant(
         "L11",
-        "A waiting job that skips the queue is held by an emergency limit.",
+        "A waiting emergency job has an emergency limit.",
         f"""SELECT j.job_ulid FROM runtime_jobs j
              WHERE j.state IN ({listed(WAITING_STATES)}) AND j.priority >= {EMERGENCY} AND NOT EXISTS
                (SELECT FROM lane_limits m WHERE m.kind = 'emergency' AND m.scope = 'organization'
@@ -94,7 +94,7 @@ LANE_INVARIANTS = (
     ),
     Invariant(
         "L10",
-        "Where organizations take turns, each that has a queue has its share.",
+        "In a fair pool, each organization with a queue has a share.",
         """SELECT q.id::text FROM lane_queues q JOIN workers_pool p ON p.slug = q.pool AND p.policy = 'fair'
             WHERE NOT EXISTS (SELECT FROM lane_shares s WHERE s.pool = q.pool AND s.org_slug = q.org_slug)""",
     ),

@@ -72,13 +72,13 @@ def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa
 def sync_plan_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Bring the limits of organizations in line with their plans."""
     return rows.each(
-        services.sync_plan, ({"org_slug": slug} for slug in organizations_with_stale_plan(most=MOST)), now=now
+        services.sync_plan, ({"org_slug": slug} for slug in organizations_with_stale_plan(limit=MOST)), now=now
     )
 
 
 def sync_shares(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
     """Give the organizations of fair pools the shares that they lack."""
-    return rows.each(services.keep_shares, ({"pool": slug} for slug in pools_without_a_share(most=MOST)))
+    return rows.each(services.keep_shares, ({"pool": slug} for slug in pools_without_a_share(limit=MOST)))
 
 
 def raise_plan_priorities(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task

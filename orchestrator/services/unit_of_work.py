@@ -171,7 +171,7 @@ class UnitOfWork:
     def write(self) -> None:
         """Write everything: rows first, then the lanes as the last statement of the transaction."""
         self.flush()
-        self.lane_updates.tell()
+        self.lane_updates.write()
 
     def flush(self) -> None:
         """Write the collected rows now. An operation calls this only if it reads its own changes afterwards."""

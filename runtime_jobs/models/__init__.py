@@ -1,3 +1,5 @@
+"""Models of jobs, events, output, dependencies and tenants."""
+
 from runtime_jobs.models.batches import Batch
 from runtime_jobs.models.dependencies import Dependency, EndedDependency
 from runtime_jobs.models.events import JobEvent, OperatorEvent

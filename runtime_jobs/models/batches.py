@@ -1,4 +1,4 @@
-"""Jobs that belong together: document 001's run, document 003's workflow run."""
+"""Batches of jobs: the run of document 001, the workflow run of document 003."""
 
 from django.db import models
 
@@ -7,9 +7,10 @@ from runtime_jobs.states import CancelReason
 
 
 class Batch(models.Model):
-    """What its jobs have in common. It has no state: that is rolled up from the jobs each time it is asked for.
+    """A batch of jobs. Its state is computed from the jobs at each read.
 
-    `details` holds what only the front door that made it knows."""
+    `details` belongs to the protocol that created the batch.
+    """
 
     id = models.BigAutoField(primary_key=True)
     batch_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_batch_id, editable=False)

@@ -1,4 +1,4 @@
-"""Which jobs wait for which others, and which ends those that wait have still to hear of."""
+"""Dependencies between jobs, and ended jobs whose dependents were not checked yet."""
 
 from django.db import models
 
@@ -7,9 +7,10 @@ from runtime_jobs.models.jobs import Job
 
 
 class Dependency(models.Model):
-    """`job` shall start only after `on` has succeeded. Both are first attempts and stand for all that follow them.
+    """A dependency: `job` starts only after `on` has succeeded. Both are first attempts and stand for their retries.
 
-    A job can only name jobs that exist, so `on` is the older one: there are no cycles."""
+    A job can only name jobs that exist, so `on` is the older one: there are no cycles.
+    """
 
     job = models.ForeignKey(
         Job, to_field="job_ulid", db_column="job_ulid", on_delete=models.CASCADE, related_name="+", db_index=False
@@ -21,7 +22,7 @@ class Dependency(models.Model):
     class Meta:
         db_table = "runtime_job_dependencies"
         constraints = [models.UniqueConstraint(fields=["job", "on"], name="one_dependency")]
-        # For `orchestrator.services.dependency_propagation`: who waits for a job that has ended.
+        # For `orchestrator.services.dependency_propagation`: the dependents of an ended job.
         indexes = [models.Index(fields=["on", "job"], name="dependents_of_job")]
 
     def __str__(self) -> str:
@@ -29,9 +30,10 @@ class Dependency(models.Model):
 
 
 class EndedDependency(models.Model):
-    """A job has ended that others depend on: written in the same transaction, gone when all of them were looked at.
+    """A job with dependents has ended. Written in the same transaction, deleted when all dependents were checked.
 
-    `looked_to`: the highest key among those that were."""
+    `looked_to`: the highest id of a checked dependent.
+    """
 
     root_job_ulid = models.CharField(max_length=ID_LENGTH)
     looked_to = models.BigIntegerField(default=0)

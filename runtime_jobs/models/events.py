@@ -1,4 +1,4 @@
-"""What happened: the trail of every job, and what people did that concerns no single job. Append-only by trigger."""
+"""The event history of every job, and the actions of operators. A trigger keeps both append-only."""
 
 from django.db import models
 from django.db.models import Q
@@ -10,12 +10,14 @@ from runtime_jobs.states import FINAL_STATES
 
 
 class JobEventQuerySet(models.QuerySet["JobEvent"]):
+    """Filters of events."""
+
     def of(self, job_ulid: str) -> "JobEventQuerySet":
         return self.filter(job_id=job_ulid).order_by("seq")
 
 
 class JobEvent(models.Model):
-    """Written in the transaction of the change. Order is `seq`, never the time. The hashes chain the rows of a job."""
+    """One event of a job, written in the transaction of the change. `seq` is the order; hashes chain the rows."""
 
     id = models.BigAutoField(primary_key=True)
     event_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_event_id)
@@ -58,7 +60,7 @@ class JobEvent(models.Model):
 
 
 class OperatorEvent(models.Model):
-    """Who did what to a worker, a token, a tenant: before, after, why, from where."""
+    """An action of an operator on a worker, a token or a tenant: before, after, reason, source IP."""
 
     id = models.BigAutoField(primary_key=True)
     event_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_event_id)

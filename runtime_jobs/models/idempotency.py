@@ -1,10 +1,10 @@
-"""Requests that may be repeated: the first answer counts."""
+"""Idempotency keys: a repeated request returns the first answer."""
 
 from django.db import models
 
 
 class IdempotencyKey(models.Model):
-    """One key of one principal for one operation, what it asked for and what came of it."""
+    """One key of one principal for one operation, with the digest of the request and its result."""
 
     principal = models.CharField(max_length=100)
     operation = models.CharField(max_length=200)
@@ -18,7 +18,7 @@ class IdempotencyKey(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["principal", "operation", "key"], name="one_use_of_an_idempotency_key")
         ]
-        # For the clock, which forgets old keys.
+        # For retention, which deletes old keys.
         indexes = [models.Index(fields=["created_at"], name="idempotency_keys_by_age")]
 
     def __str__(self) -> str:

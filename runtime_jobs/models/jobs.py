@@ -1,4 +1,4 @@
-"""One row a job: what was asked for, by which policy, where it stands, how it ended."""
+"""One row per job: request, policy, state and result."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 
 class RetryKind(models.TextChoices):
+    """The cause of a new attempt."""
+
     AUTOMATIC = "automatic"
     MANUAL = "manual"
 
 
-# What was asked for. Who speaks of many jobs at once reads them without it.
+# The request. Operations on many jobs read the rows without these columns.
 SUBMISSION_FIELDS = (
     *("source_kind", "repo_url", "repo_owner", "repo_name", "git_ref", "git_commit", "pull_request_number"),
     *("trigger_kind", "trigger_actor", "working_directory", "command_json", "allow_network", "allow_exec", "spec"),
@@ -42,7 +44,7 @@ SUBMISSION_FIELDS = (
 
 
 class JobQuerySet(models.QuerySet["Job"]):
-    """Adjectives; they chain."""
+    """Filters of jobs, which chain."""
 
     def of_organizations(self, slugs: list[str]) -> JobQuerySet:
         if len(slugs) == 1:
@@ -61,15 +63,18 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    """Document 000's columns under its names, and the core's own. Only the verbs in `orchestrator.services` and the
-    claim's SQL write `state`. Columns that a job type has no use for are null."""
+    """A job: the columns of document 000 under its names, and further ones.
+
+    Only the operations in `orchestrator.services` and the SQL of the claim write `state`. Columns that a job type does
+    not use are null.
+    """
 
     id = models.BigAutoField(primary_key=True)
     job_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_job_id, editable=False)
     org_slug = models.CharField(max_length=63)
     project_slug = models.CharField(max_length=63)
 
-    # What was asked for (document 000).
+    # The request (document 000).
     source_kind = models.CharField(max_length=20, null=True)
     repo_url = models.CharField(max_length=512, null=True)
     repo_owner = models.CharField(max_length=100, null=True)
@@ -85,7 +90,7 @@ class Job(models.Model):
     allow_network = models.BooleanField(null=True)
     allow_exec = models.BooleanField(null=True)
 
-    # What the core needs to run any type.
+    # Attributes of all job types.
     job_type = models.CharField(max_length=50, default="runtime")
     spec = models.JSONField(default=dict)
     result = models.JSONField(null=True)
@@ -100,7 +105,7 @@ class Job(models.Model):
     correlation_id = models.CharField(max_length=64)
     source_address = models.GenericIPAddressField(null=True)
 
-    # The policy, set by the type at submit. The verbs read only these, so the core knows no type.
+    # The policy, set by the type at submit. Operations read only these columns and know no type.
     max_requeues = models.PositiveSmallIntegerField()
     automatic_retries = models.PositiveSmallIntegerField()
     needs_ingest = models.BooleanField()
@@ -110,7 +115,7 @@ class Job(models.Model):
     acknowledge_within_seconds = models.PositiveIntegerField()
     least_isolation = models.CharField(max_length=20)
 
-    # Where it stands.
+    # The state.
     state = models.CharField(max_length=20, choices=JobState.choices, default=JobState.QUEUED, editable=False)
     status = models.GeneratedField(
         expression=Case(
@@ -133,7 +138,7 @@ class Job(models.Model):
     cancel_message = models.TextField(null=True)
     cancel_deadline_at = models.DateTimeField(null=True)
 
-    # How it ended.
+    # The result.
     ingest_run_id = models.CharField(max_length=64, null=True, unique=True)
     failure_reason = models.CharField(max_length=30, null=True, choices=FailureReason.choices)
     failure_class = models.CharField(max_length=20, null=True, choices=FailureClass.choices)
@@ -142,7 +147,7 @@ class Job(models.Model):
 
     batch = models.ForeignKey(Batch, on_delete=models.PROTECT, related_name="jobs", null=True, db_index=False)
 
-    # Whose attempt it is. A retry is a new row that points back.
+    # The attempt. A retry is a new row that refers to the one before.
     root_job_ulid = models.CharField(max_length=ID_LENGTH)
     retry_of_job_ulid = models.CharField(max_length=ID_LENGTH, null=True)
     retry_kind = models.CharField(max_length=20, null=True, choices=RetryKind.choices)
@@ -217,7 +222,7 @@ class Job(models.Model):
             models.Index(fields=["lane_id", "id"], name="jobs_of_lane", condition=Q(state=JobState.QUEUED)),
             # How many are blocked, of one organization and in all, and the audit of them.
             models.Index(fields=["org_slug", "id"], name="jobs_blocked", condition=Q(state=JobState.BLOCKED)),
-            # The clock: overdue cancels and hard timeouts look only at jobs that are held.
+            # The scheduler process: overdue cancels and timeouts concern leased jobs only.
             models.Index(
                 fields=["state"],
                 name="jobs_held",
@@ -230,7 +235,7 @@ class Job(models.Model):
                 condition=~Q(concurrency_key="") & ~Q(state__in=FINAL_STATES),
             ),
             models.Index(fields=["source_address"], name="jobs_held_of_address", condition=Q(state__in=LEASED_STATES)),
-            # The last ends of an organization's jobs of one type: for its breaker.
+            # The latest failures of an organization's jobs of one type, for its breaker.
             models.Index(
                 F("org_slug"),
                 F("job_type"),
@@ -258,13 +263,13 @@ class Job(models.Model):
 
     @property
     def public_status(self) -> str:
-        """As `status`, which is stale between a move and the next read from the database."""
+        """The public status. The column `status` is stale between a transition and the next read from the database."""
         words = STATUS if self.needs_ingest else STATUS | STATUS_WITHOUT_INGEST
         return words[self.state]
 
     @property
     def command_line(self) -> str:
-        """The command as a shell would take it, for people; empty where the type has none."""
+        """The command quoted for a shell, for display; empty for types without one."""
         return shlex.join(self.command_json or [])
 
     def cancel_seconds_left(self, at: datetime) -> float | None:

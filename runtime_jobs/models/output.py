@@ -1,4 +1,4 @@
-"""What a job printed and left behind, why it failed, and a result that could not be handed over."""
+"""The output of a job: log, artifacts, failure explanation, and a run that could not be uploaded."""
 
 from django.db import models
 
@@ -32,7 +32,7 @@ class LogChunk(models.Model):
 
 
 class UnsentRun(models.Model):
-    """The run of a good execution whose upload failed: an operator may send it again without executing again."""
+    """The run of a successful execution whose upload failed. An operator may upload it again."""
 
     job = models.OneToOneField(
         Job, to_field="job_ulid", db_column="job_ulid", on_delete=models.CASCADE, related_name="unsent_run"
@@ -48,7 +48,7 @@ class UnsentRun(models.Model):
 
 
 class Artifact(models.Model):
-    """Where something lies that a job has made: a reference that its worker gave, never fetched by us."""
+    """A reference to a file of a job, as its worker reported it. The server never fetches it."""
 
     artifact_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_artifact_id, editable=False)
     job = models.ForeignKey(
@@ -72,7 +72,7 @@ class Artifact(models.Model):
 
 
 class FailureExplanation(models.Model):
-    """A guess at why a job failed, for people: it changes nothing (document 001, failure analysis)."""
+    """A guess why a job failed, for display only (document 001, failure analysis)."""
 
     class Category(models.TextChoices):
         USER = "USER"

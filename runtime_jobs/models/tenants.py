@@ -1,4 +1,4 @@
-"""Whose jobs these are: organizations with their plan and people, projects with what they may run, API tokens."""
+"""Tenants: plans, organizations, projects, memberships and API tokens."""
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -12,15 +12,17 @@ slug = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,62}\Z", "Lower-case letters, digits
 ISOLATION_CHOICES = [("none", "none"), ("restricted", "restricted"), ("namespaces", "namespaces")]
 
 
-# What a new plan allows, and each plan that was made before there were these limits.
+# Defaults of a new plan, and of each plan that is older than these limits.
 MAX_QUEUED = 10_000
 SUBMITS_PER_MINUTE = 6_000
 SUBMIT_BURST = 2_000
-MAX_BATCH_JOBS = 64  # less could never take the largest batch
+MAX_BATCH_JOBS = 64  # a smaller quota could never accept the largest batch
 MAX_SUBMITS_PER_MINUTE = 10_000_000  # keeps the arithmetic of bucket_tokens_v1 within 32 bits
 
 
 class Scope(models.TextChoices):
+    """A permission of an API token."""
+
     JOBS_READ = "jobs:read"
     JOBS_WRITE = "jobs:write"
     ORCH_READ = "orch:read"
@@ -29,7 +31,7 @@ class Scope(models.TextChoices):
 
 
 class Plan(models.Model):
-    """What an organization has paid for. `max_timeout_seconds` bounds every job's timeout."""
+    """Limits, priority and weight of the organizations that have this plan."""
 
     name = models.CharField(max_length=63, unique=True, validators=[slug])
     priority = models.IntegerField(
@@ -112,7 +114,7 @@ class Organization(models.Model):
 
 
 class Project(models.Model):
-    """One product of an organization, and which repositories may run for it."""
+    """A project of an organization, and the repositories that its jobs may use."""
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
     slug = models.CharField(max_length=63, validators=[slug])
@@ -164,7 +166,7 @@ class Project(models.Model):
 
 
 class Membership(models.Model):
-    """A person who may look at an organization's jobs in the browser."""
+    """A person who may see the jobs of an organization in the browser."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="memberships")
@@ -178,7 +180,7 @@ class Membership(models.Model):
 
 
 class ApiToken(models.Model):
-    """A key for programs of one organization. Shown once; only its SHA-256 is stored."""
+    """A token for programs of one organization. Displayed once; only its SHA-256 is stored."""
 
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=100)

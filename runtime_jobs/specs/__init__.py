@@ -1,6 +1,7 @@
-"""The types of jobs: how each sets its policy, fills its columns and looks on the wire. The verbs know no type.
+"""The job types: their policies, columns and serialized forms. The services know no type.
 
-A further type is a class of specs, a policy and a line in `TYPES`."""
+A further type is a specification class, a policy and a line in `JOB_TYPES`.
+"""
 
 from runtime_jobs.specs.registry import JOB_TYPES, JobSpec, JobType
 from runtime_jobs.specs.runtime import RUNTIME, RuntimeSpec, execution_of, runtime_policy

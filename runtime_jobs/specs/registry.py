@@ -1,4 +1,4 @@
-"""The table of types: what differs between them, so that nobody else has to ask which one a job is of."""
+"""The table of job types: everything that differs between them, so that no other module asks for the type."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from runtime_jobs.specs.source import RepositorySource
 
 
 class JobSpec(Protocol):
-    """What is to be done, checked: a value of a type's own class."""
+    """A validated specification, of the class of its job type."""
 
     @property
     def job_type(self) -> str: ...
 
     @property
     def source(self) -> RepositorySource | None:
-        """The repository that it wants, which its project must allow."""
+        """The repository, which the project must allow."""
         ...
 
     @property
@@ -30,15 +30,21 @@ class JobSpec(Protocol):
         ...
 
     def columns(self) -> dict[str, Any]:
-        """Of the new row of a job."""
+        """Return the columns of a new job."""
         ...
 
 
 @dataclass(frozen=True)
 class JobType:
-    """`policy` says, among the rest, what a success needs. `asked` makes the spec of a row again, `shown` the same as
-    it was submitted, `leased` its members in a lease, from the job and how it must be held (`least_isolation`,
-    `egress`). `needs_hosted_analysis`: only organizations that have hosted runtime analysis may submit it."""
+    """A job type.
+
+    Attributes:
+        policy: Returns the policy of a new job.
+        asked: Returns the specification that a row contains.
+        shown: Returns the specification as it was submitted.
+        leased: Returns the members of a lease, by the job and its confinement (`least_isolation`, `egress`).
+        needs_hosted_analysis: Only organizations with hosted runtime analysis may submit this type.
+    """
 
     policy: Callable[..., JobPolicy]
     asked: Callable[[Job], JobSpec]

@@ -36,7 +36,7 @@ class RuntimeSpec:
 
     @property
     def requirements(self) -> list[str]:
-        """What a worker must offer. Document 000's example worker offers linux, and claims jobs with network."""
+        """The capabilities that a worker must offer. The worker of document 000 offers linux only."""
         return ["linux"] if self.allow_exec else ["linux", "exec_control"]
 
     @property
@@ -90,13 +90,13 @@ def execution_of(job: Job) -> dict[str, Any]:
 
 
 def runtime_from_job(job: Job) -> RuntimeSpec:
-    """What the job's columns hold, to be asked for again."""
+    """Return the specification that the columns of a job contain."""
     execution = execution_of(job) | {"command": tuple(job.command_json or ())}
     return RuntimeSpec(**vars(RepositorySource.of(job)), **execution)
 
 
 def serialize_runtime(job: Job) -> dict[str, Any]:
-    """The spec as it was submitted."""
+    """Return the specification as it was submitted."""
     return {"source": source_of(job), "execution": execution_of(job)}
 
 

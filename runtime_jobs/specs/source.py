@@ -10,7 +10,7 @@ from runtime_jobs.models.jobs import Job
 
 @dataclass(frozen=True)
 class RepositorySource:
-    """Checked where it came in: see `runtime_jobs.validators`."""
+    """A commit of a repository. `runtime_jobs.validators` checks the values at the edge."""
 
     repo_url: str
     owner: str
@@ -32,7 +32,7 @@ class RepositorySource:
 
     @classmethod
     def of(cls, job: Job) -> "RepositorySource":
-        """The one that the job's columns hold."""
+        """Return the source that the columns of a job contain."""
         values = (job.repo_url, job.repo_owner, job.repo_name, job.git_ref, job.git_commit, job.pull_request_number)
         return cls(*cast("Any", values))
 
@@ -43,7 +43,7 @@ class RepositorySource:
 
 
 def source_of(job: Job) -> dict[str, Any]:
-    """The `source` object of document 000, as a job and a lease show it."""
+    """Return the `source` object of document 000."""
     return {
         "kind": job.source_kind,
         "repo_url": job.repo_url,
@@ -56,6 +56,6 @@ def source_of(job: Job) -> dict[str, Any]:
 
 
 def digest_of(request: dict[str, Any]) -> str:
-    """SHA-256 of a canonical execution request; values in it that are dataclasses count by their fields."""
+    """Return the SHA-256 of a canonical request. Dataclasses in it count by their fields."""
     canonical = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=vars)
     return hashlib.sha256(canonical.encode()).hexdigest()

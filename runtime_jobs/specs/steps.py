@@ -26,7 +26,7 @@ KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which files a job leaves on purpose, relative to its working directory."""
+    """A pattern of artifacts, relative to the working directory of the job."""
 
     type: str
     path_glob: str
@@ -34,7 +34,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Cache:
-    """What a runner may keep from one job for the next. It is advice: a job must succeed without it."""
+    """Files that a runner may keep for the next job. A job must succeed without them."""
 
     type: str
     key: str
@@ -44,7 +44,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class StepsSpec:
-    """Each of `steps` is a line for `sh -c`; they share the workspace, and the first that fails is the last."""
+    """A specification of steps: lines for `sh -c` in one workspace. The first step that fails ends the job."""
 
     name: str
     steps: tuple[str, ...]
@@ -61,7 +61,7 @@ class StepsSpec:
 
     @property
     def requirements(self) -> list[str]:
-        """What a worker must offer."""
+        """The capabilities that a worker must offer."""
         return ["linux", IMAGE] if self.image else ["linux"]
 
     @property
@@ -83,7 +83,7 @@ class StepsSpec:
         }
 
     def _own(self) -> dict[str, Any]:
-        """What has no column."""
+        """The members without a column of their own."""
         return {
             "name": self.name,
             "steps": list(self.steps),
@@ -115,8 +115,10 @@ def steps_policy(
 
 
 def steps_of(job: Job) -> dict[str, Any]:
-    """The spec without its source: name, working_directory, steps, environment, artifacts, caches, image,
-    timeout_seconds, allow_network."""
+    """Return the specification without its source.
+
+    Members: name, working_directory, steps, environment, artifacts, caches, image, timeout_seconds, allow_network.
+    """
     return job.spec | {
         "working_directory": job.working_directory,
         "timeout_seconds": job.timeout_seconds,
@@ -125,7 +127,7 @@ def steps_of(job: Job) -> dict[str, Any]:
 
 
 def steps_from_job(job: Job) -> StepsSpec:
-    """What the job's columns hold, to be asked for again."""
+    """Return the specification that the columns of a job contain."""
     held = steps_of(job)
     return StepsSpec(
         **held
@@ -139,12 +141,12 @@ def steps_from_job(job: Job) -> StepsSpec:
 
 
 def serialize_steps(job: Job) -> dict[str, Any]:
-    """The spec as it was submitted."""
+    """Return the specification as it was submitted."""
     return steps_of(job) | {"source": _source(job)}
 
 
 def serialize_steps_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """What a worker needs to run it. `confined`: how it must be held."""
+    """Return the members of a lease. `confined`: minimum isolation and egress."""
     return {"source": _source(job), "steps": steps_of(job) | confined}
 
 
@@ -153,12 +155,14 @@ def _source(job: Job) -> dict[str, Any] | None:
 
 
 def validate_step(step: str) -> str | None:
+    """Return the error of a step, or None."""
     if not step.strip() or len(step) > MAX_STEP_BYTES or "\0" in step:
         return f"A line for the shell: 1 to {MAX_STEP_BYTES} characters, not blank, none of them NUL."
     return None
 
 
 def validate_environment(environment: Mapping[str, str]) -> str | None:
+    """Return the error of environment variables, or None."""
     if len(environment) > MAX_VARIABLES:
         return f"At most {MAX_VARIABLES} variables."
     if not all(VARIABLE.fullmatch(name) for name in environment):
@@ -169,7 +173,7 @@ def validate_environment(environment: Mapping[str, str]) -> str | None:
 
 
 def validate_pattern(pattern: str) -> str | None:
-    """Relative, and without a way out. What it matches the worker finds, which follows no link."""
+    """Return the error of a pattern, or None. The worker that expands the pattern follows no link."""
     if not pattern or len(pattern) > 1024 or "\0" in pattern:
         return "A pattern of 1 to 1024 characters is needed."
     if pattern.startswith("/") or ".." in pattern.split("/"):

@@ -209,16 +209,16 @@ def test_a_prune_meets_a_submit_that_is_about_to_commit(worker, monkeypatch, wai
     if waits_for == "another job":
         on = (submitted(ProjectFactory(organization=project.organization, slug="api")),)
     pruned = []
-    plain = LaneUpdates.tell
+    plain = LaneUpdates.write
 
-    def tell(ending):
-        plain(ending)
+    def write(updates):
+        plain(updates)
         thread = threading.Thread(target=closing(lambda: pruned.append(prune_idle_lanes(idle_for=NOW)[1])))
         thread.start()
         thread.join(timeout=60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(LaneUpdates, "tell", tell)
+        patched.setattr(LaneUpdates, "write", write)
         job = submitted(project, depends_on=on)
     assert pruned == [0]
     assert claimed(worker).job.job_ulid == (on[0] if on else job).job_ulid

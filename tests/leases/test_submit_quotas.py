@@ -181,15 +181,15 @@ def test_a_recount_sees_a_submit_that_is_about_to_commit():
     inside, may_commit = threading.Event(), threading.Event()
 
     def slow_submit():
-        plain_tell = LaneUpdates.tell
+        plain_write = LaneUpdates.write
 
-        def tell(ending):
-            plain_tell(ending)
+        def write(updates):
+            plain_write(updates)
             inside.set()
             assert may_commit.wait(timeout=60)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(LaneUpdates, "tell", tell)
+            patched.setattr(LaneUpdates, "write", write)
             submitted(project)
 
     submitting = threading.Thread(target=_closing(slow_submit))
