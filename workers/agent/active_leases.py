@@ -30,8 +30,8 @@ class ActiveLease:
     """One lease. `trust_until` moves only with an answer of the server, counted from before the question was sent."""
 
     lease: LeasePayload
-    holder: LeaseOwner
-    trust_until: float
+    owner: LeaseOwner
+    local_deadline: float
     grace_seconds: float = 2.0
     due: float = 0.0  # when the next heartbeat leaves
     phase: str | None = None  # not told to the server yet, and not to be told before `phase_at`
@@ -39,13 +39,13 @@ class ActiveLease:
     progress: dict[str, Any] | None = None  # not told to the server yet
     failures: int = 0
 
-    def renewed(self, sent_at: float) -> None:
+    def extend(self, sent_at: float) -> None:
         """The server extended the lease some time after `sent_at`."""
-        margin = trust_margin(self.lease.ttl_seconds, self.grace_seconds)
-        self.trust_until = max(self.trust_until, sent_at + self.lease.ttl_seconds - margin)
+        margin = deadline_margin(self.lease.ttl_seconds, self.grace_seconds)
+        self.local_deadline = max(self.local_deadline, sent_at + self.lease.ttl_seconds - margin)
 
 
-def trust_margin(seconds: float, grace_seconds: float) -> float:
+def deadline_margin(seconds: float, grace_seconds: float) -> float:
     """How long before the end of a lease of so many seconds its job must be stopped, so that it is dead by then."""
     return min(grace_seconds + SAFETY_SECONDS, seconds / 4)
 
@@ -54,17 +54,17 @@ class ActiveLeases:
     """All leases held, for the threads that watch over them."""
 
     def __init__(self) -> None:
-        self._held: set[ActiveLease] = set()
+        self._active: set[ActiveLease] = set()
         self._guard = threading.Lock()
 
-    def add(self, held: ActiveLease) -> None:
+    def add(self, active: ActiveLease) -> None:
         with self._guard:
-            self._held.add(held)
+            self._active.add(active)
 
-    def discard(self, held: ActiveLease) -> None:
+    def discard(self, active: ActiveLease) -> None:
         with self._guard:
-            self._held.discard(held)
+            self._active.discard(active)
 
     def all(self) -> list[ActiveLease]:
         with self._guard:
-            return list(self._held)
+            return list(self._active)

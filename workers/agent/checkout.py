@@ -64,7 +64,7 @@ class Bounds:
     files: int = 500_000
 
     @property
-    def ceiling(self) -> subprocesses.CommandLimits:
+    def command_limits(self) -> subprocesses.CommandLimits:
         # git maps whole packs, so its address space is larger than what it writes.
         return subprocesses.CommandLimits(self.tree_bytes, self.tree_bytes + (2 << 30), int(self.seconds) * 2)
 
@@ -94,7 +94,9 @@ class Checkout:
             raise CheckoutFailed("the repository must be https://host/owner/name, the commit 40 or 64 hex digits")
         address = self.mirrors.address(repo_url)
         config = _config_file(into.with_name(into.name + ".gitconfig"), repo_url, address)
-        watch = subprocesses.until(time.monotonic() + self.bounds.seconds, _asked(stop), _Size(into, self.bounds))
+        watch = subprocesses.deadline_watch(
+            time.monotonic() + self.bounds.seconds, _stop_requested(stop), _Size(into, self.bounds)
+        )
         try:
             _Git(into, owner, config, repo_url, address, self.bounds, watch).check_out(commit)
         finally:
@@ -122,36 +124,36 @@ class _Git:
             raise CheckoutFailed(f"the repository answered with another commit than {commit}")
         self._refuse(_Size(self.folder, self.bounds)(), "")
 
-    def _run(self, verb: str, *arguments: str) -> str:
+    def _run(self, subcommand: str, *arguments: str) -> str:
         options = [part for option in OPTIONS for part in ("-c", option)]
-        command = [shutil.which("git") or "/usr/bin/git", *options, verb, *arguments]
+        command = [shutil.which("git") or "/usr/bin/git", *options, subcommand, *arguments]
         done = subprocesses.run_bound(
             command,
             folder=self.folder,
             environment=self._environment(),
             owner=self.owner,
-            ceiling=self.bounds.ceiling,
+            limits=self.bounds.command_limits,
             watch=self.watch,
         )
-        self._refuse(done.cut_for, done.tail)
+        self._refuse(done.kill_reason, done.tail)
         if done.code != 0:
-            raise CheckoutFailed(self._words(verb, done.tail))
+            raise CheckoutFailed(self._error_message(subcommand, done.tail))
         return done.tail
 
-    def _refuse(self, cut_for: str | None, tail: str) -> None:
-        if cut_for == "stop":
+    def _refuse(self, kill_reason: str | None, tail: str) -> None:
+        if kill_reason == "stop":
             raise CheckoutStopped
-        if cut_for == "time":
+        if kill_reason == "time":
             raise CheckoutFailed(f"the checkout took longer than {self.bounds.seconds:g} s")
-        if cut_for:
-            raise CheckoutFailed(f"the repository is too large: {cut_for}")
+        if kill_reason:
+            raise CheckoutFailed(f"the repository is too large: {kill_reason}")
         if "No space left on device" in tail:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _words(self, verb: str, tail: str) -> str:
+    def _error_message(self, subcommand: str, tail: str) -> str:
         if "not our ref" in tail or "couldn't find remote ref" in tail:
             return "the repository does not have this commit"
-        return scrubbed(f"git {verb}: {tail or 'ended without a word'}", self._hidden(), 600)
+        return scrubbed(f"git {subcommand}: {tail or 'ended without a exceeded'}", self._hidden(), 600)
 
     def _hidden(self) -> list[tuple[str, str]]:
         """Where the mirror and the workspace lie concerns nobody who reads the message."""
@@ -188,12 +190,12 @@ class _Size:
         begun = time.monotonic()
         if begun < self._next:
             return None
-        word = self._look()
+        exceeded = self._exceeded()
         took = time.monotonic() - begun
         self._next = begun + took + max(0.5, 5 * took)
-        return word
+        return exceeded
 
-    def _look(self) -> str | None:
+    def _exceeded(self) -> str | None:
         total, files = 0, 0
         for folder, _, names in os.walk(self._folder):
             files += len(names) + 1
@@ -212,7 +214,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _asked(stop: StopSignal) -> Callable[[], str | None]:
+def _stop_requested(stop: StopSignal) -> Callable[[], str | None]:
     return lambda: "stop" if stop.requested.is_set() else None
 
 
@@ -240,22 +242,22 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def inside(workspace: Path, working_directory: str) -> None:
+def require_directory(workspace: Path, working_directory: str) -> None:
     """Raise CheckoutFailed unless `working_directory` is a directory beneath `workspace` that no link leads to."""
-    at = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        for step in _steps(working_directory):
-            below = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-            os.close(at)
-            at = below
+        for name in _steps(working_directory):
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
     except (OSError, ValueError):
         raise CheckoutFailed("the working directory is not a directory of the repository") from None
     finally:
-        os.close(at)
+        os.close(descriptor)
 
 
 def _steps(path: str) -> list[str]:
-    steps = [step for step in path.split("/") if step not in {"", "."}]
+    steps = [name for name in path.split("/") if name not in {"", "."}]
     if path.startswith("/") or ".." in steps:
         raise CheckoutFailed("the working directory must be relative and stay inside the repository")
     return steps

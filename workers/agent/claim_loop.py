@@ -46,7 +46,7 @@ class JobAttempt(Protocol):
         """Stop the job now, tell the server, end."""
         ...
 
-    def silence(self) -> None:
+    def stop_reporting(self) -> None:
         """Stop telling."""
         ...
 
@@ -67,21 +67,21 @@ class ClaimLoop:
         offer: ClaimOffer,
         slots: WorkerSlots,
         folder: WorkFolder,
-        begin: Callable[[ActiveJob], JobAttempt],
+        start_attempt: Callable[[ActiveJob], JobAttempt],
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._client = client
         self._offer = offer
         self._slots = slots
         self._folder = folder
-        self._begin = begin
+        self._start_attempt = start_attempt
         self._wait_seconds = wait_seconds
-        self._key, self._asked = str(ULID()), 0  # of a claim, and for how many: 0 while nothing has been asked
+        self._key, self._requested = str(ULID()), 0  # of a claim, and for how many: 0 while nothing has been asked
         self._backoff = Backoff()
         self.draining = threading.Event()
         self._abandoning = threading.Event()
         self._running: dict[threading.Thread, JobAttempt] = {}
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def drain(self) -> None:
         """Claim no more, finish what runs."""
@@ -90,7 +90,7 @@ class ClaimLoop:
 
     def abandon(self) -> None:
         """Stop what runs, too."""
-        with self._guard:
+        with self._lock:
             self._abandoning.set()
             self.draining.set()
             running = list(self._running.values())
@@ -104,13 +104,13 @@ class ClaimLoop:
         Raises StartRefused when the server will never let this worker claim."""
         try:
             while not self.draining.is_set():
-                worked = self._turn(once=once)
+                worked = self._claim_once(once=once)
                 if once and worked is not None:
                     return
         finally:
-            self._see_out()
+            self._drain()
 
-    def _turn(self, *, once: bool) -> bool | None:
+    def _claim_once(self, *, once: bool) -> bool | None:
         """Claim once. True: a job runs; False: there is none; None: nothing was asked, or there was no answer."""
         if self._is_full():
             self.draining.wait(5)
@@ -122,15 +122,15 @@ class ClaimLoop:
         try:
             claimed = self._claim(slots, WAIT_SECONDS_ONCE if once else self._wait_seconds)
         except (ServerUnreachable, RequestRejected, ProtocolError) as trouble:
-            self._hear(trouble, once=once)
+            self._handle_claim_error(trouble, once=once)
             return None
         finally:
             for slot in slots[len(claimed) :]:
-                self._slots.give_back(slot)
+                self._slots.release(slot)
         self._backoff.reset()
-        self._ask_anew()
-        for one in claimed:
-            self._launch(one)
+        self._reset_request()
+        for job in claimed:
+            self._start(job)
         return bool(claimed)
 
     def _free_slots(self, *, once: bool) -> list[int]:
@@ -138,83 +138,83 @@ class ClaimLoop:
         slot = self._slots.take(within=1)
         if slot is None:
             return []
-        self._asked = self._asked or (1 if once else MAX_CLAIMED)
-        slots = [slot, *self._slots.take_free(self._asked - 1)]
-        self._asked = len(slots)
+        self._requested = self._requested or (1 if once else MAX_CLAIMED)
+        slots = [slot, *self._slots.take_free(self._requested - 1)]
+        self._requested = len(slots)
         return slots
 
-    def _ask_anew(self) -> None:
-        self._key, self._asked = str(ULID()), 0
+    def _reset_request(self) -> None:
+        self._key, self._requested = str(ULID()), 0
 
     def _claim(self, slots: list[int], wait_seconds: float) -> list[ActiveJob]:
-        leases = self._client.claim(self._offer, wait_seconds=wait_seconds, key=self._key, most=len(slots))
+        leases = self._client.claim(self._offer, wait_seconds=wait_seconds, key=self._key, max_leases=len(slots))
         if leases:
             failpoint("worker.claimed")
         return [ActiveJob(lease, slot) for lease, slot in zip(leases, slots, strict=False)]
 
-    def _hear(self, trouble: Exception, *, once: bool) -> None:
+    def _handle_claim_error(self, trouble: Exception, *, once: bool) -> None:
         """The same key again after trouble on the way, so that a lease whose answer was lost is handed out again."""
         if isinstance(trouble, LeaseRejected):
             raise WorkerStartError("a newer process of this worker has taken over")
         if not isinstance(trouble, ServerUnreachable):
-            self._ask_anew()
+            self._reset_request()
         if once and isinstance(trouble, RequestRefused):
             raise WorkerStartError(f"the server refuses the claim: {trouble}")
         logger.warning("no claim: %s", trouble)
         longer = REFUSED_SECONDS if isinstance(trouble, RequestRefused) else getattr(trouble, "retry_after", None)
         self.draining.wait(self._backoff.next(longer))
 
-    def _launch(self, claimed: ActiveJob) -> None:
+    def _start(self, claimed: ActiveJob) -> None:
         logger.info("job %s: claimed for slot %d", claimed.lease.job.job_id, claimed.slot)
         if self.draining.is_set():
-            self._give_back(claimed)
+            self._release(claimed)
             return
-        attempt = self._begin(claimed)
+        attempt = self._start_attempt(claimed)
         # A thread that lives as long as the job: what it starts dies with it.
         thread = threading.Thread(target=self._work, args=(attempt, claimed.slot), daemon=True)
-        with self._guard:
+        with self._lock:
             self._running[thread] = attempt
             thread.start()
-            late = self._abandoning.is_set()
-        if late:
+            abandoned = self._abandoning.is_set()
+        if abandoned:
             attempt.abandon()
 
     def _work(self, attempt: JobAttempt, slot: int) -> None:
         try:
             attempt.run()
         finally:
-            with self._guard:
+            with self._lock:
                 self._running.pop(threading.current_thread(), None)
-            self._slots.give_back(slot)
+            self._slots.release(slot)
 
-    def _give_back(self, claimed: ActiveJob) -> None:
+    def _release(self, claimed: ActiveJob) -> None:
         job_id = claimed.lease.job.job_id
         try:
             retry(
                 lambda: self._client.release(claimed.lease, "the worker is stopping", unable=False),
-                pause=RetryBudget(self._abandoning, SHUTDOWN_SECONDS),
+                budget=RetryBudget(self._abandoning, SHUTDOWN_SECONDS),
             )
             logger.info("job %s: given back, the worker is stopping", job_id)
         except (ServerUnreachable, RequestRejected) as trouble:
             logger.warning("job %s: could not be given back: %s", job_id, trouble)
         finally:
-            self._slots.give_back(claimed.slot)
+            self._slots.release(claimed.slot)
 
-    def _see_out(self) -> None:
-        while self._now_running() and not self._abandoning.is_set():
+    def _drain(self) -> None:
+        while self._attempts() and not self._abandoning.is_set():
             self._abandoning.wait(0.1)
         self._wait_for_jobs(SHUTDOWN_SECONDS)
-        for attempt in self._now_running():
-            attempt.silence()
+        for attempt in self._attempts():
+            attempt.stop_reporting()
         self._wait_for_jobs(2)
 
     def _wait_for_jobs(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while self._now_running() and time.monotonic() < until:
+        while self._attempts() and time.monotonic() < until:
             time.sleep(0.05)
 
-    def _now_running(self) -> list[JobAttempt]:
-        with self._guard:
+    def _attempts(self) -> list[JobAttempt]:
+        with self._lock:
             return list(self._running.values())
 
     def _is_full(self) -> bool:

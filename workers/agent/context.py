@@ -29,7 +29,7 @@ class WorkerContext:
     delivery: ResultDelivery
     limits: RunLimits = field(default_factory=RunLimits)
 
-    def lacks(self, job: JobPayload) -> list[str]:
+    def missing_capabilities(self, job: JobPayload) -> list[str]:
         """What this job asks for and cannot have here, in words."""
         work, steps = job.work, job.steps
         lacking = {
@@ -38,4 +38,4 @@ class WorkerContext:
             "a command that may not start others": not work.allow_exec and "exec_control" not in self.offered,
             "images": steps is not None and steps.image is not None,
         }
-        return [name for name, lacks in lacking.items() if lacks]
+        return [name for name, missing_capabilities in lacking.items() if missing_capabilities]

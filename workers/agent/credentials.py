@@ -17,7 +17,7 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._text, self.worker_id = _read(path)
 
     def __repr__(self) -> str:
@@ -26,9 +26,9 @@ class TokenFile:
     def current(self) -> str:
         return self._text
 
-    def refused(self) -> None:
+    def reload(self) -> None:
         """Look whether the file has another token by now; the next request carries it."""
-        with self._guard:
+        with self._lock:
             try:
                 fresh, _ = _read(self._path)
             except WorkerStartError as error:

@@ -35,14 +35,14 @@ PHASES = ("starting", "checking_out", "executing", "uploading")
 class PendingHeartbeat:
     """A heartbeat on its way."""
 
-    held: ActiveLease
+    active: ActiveLease
     sent_at: float
     phase: str | None
     progress: dict[str, Any] | None
 
     @property
     def body(self) -> dict[str, Any]:
-        return _body(self.phase, self.progress)
+        return _message(self.phase, self.progress)
 
 
 class HeartbeatSender:
@@ -51,16 +51,16 @@ class HeartbeatSender:
     def __init__(
         self,
         client: OrchestratorClient,
-        holdings: ActiveLeases,
+        leases: ActiveLeases,
         clock: Callable[[], float] = boottime,
         *,
         crash_handler: CrashHandler | None = None,
     ) -> None:
         self._client = client
-        self._holdings = holdings
+        self._leases = leases
         self._clock = clock
         self._closing = False
-        self._woken = threading.Condition()
+        self._condition = threading.Condition()
         run = (crash_handler or CrashHandler()).run
         self._thread = threading.Thread(target=run, args=(self._run,), name="heartbeat", daemon=True)
 
@@ -68,114 +68,118 @@ class HeartbeatSender:
         self._thread.start()
 
     def close(self) -> None:
-        with self._woken:
+        with self._condition:
             self._closing = True
-            self._woken.notify_all()
+            self._condition.notify_all()
 
-    def hold(self, held: ActiveLease) -> None:
-        held.due = self._clock() + _next_interval(held)
-        self._holdings.add(held)
+    def add(self, active: ActiveLease) -> None:
+        active.due = self._clock() + _next_interval(active)
+        self._leases.add(active)
         self._wake()
 
-    def drop(self, held: ActiveLease) -> None:
-        self._holdings.discard(held)
+    def remove(self, active: ActiveLease) -> None:
+        self._leases.discard(active)
 
-    def announce(self, held: ActiveLease, phase: str, *, within: float = 0.0) -> None:
+    def report_phase(self, active: ActiveLease, phase: str, *, within: float = 0.0) -> None:
         """Tell the server the job's phase, by a heartbeat that leaves in so many seconds and not before."""
-        held.phase_at = self._clock() + within
-        held.phase = phase
-        held.due = min(held.due, held.phase_at)
+        active.phase_at = self._clock() + within
+        active.phase = phase
+        active.due = min(active.due, active.phase_at)
         self._wake()
 
-    def show(self, held: ActiveLease, progress: dict[str, Any]) -> None:
+    def report_progress(self, active: ActiveLease, progress: dict[str, Any]) -> None:
         """Tell the server how far the job is, by a heartbeat that leaves now."""
-        held.progress = progress
-        held.due = self._clock()
+        active.progress = progress
+        active.due = self._clock()
         self._wake()
 
-    def beat_due(self) -> None:
+    def send_due(self) -> None:
         """Send every heartbeat whose time has come, those of several leases in one call. A lease that is not trusted
         any more is the trust window's."""
         now = self._clock()
-        trusted = [held for held in self._holdings.all() if now < held.trust_until]
-        due = [held for held in trusted if held.due <= now]
+        trusted = [active for active in self._leases.all() if now < active.local_deadline]
+        due = [active for active in trusted if active.due <= now]
         if due:  # those whose time is near go along: so leases that were taken one by one come into step
-            near = [held for held in trusted if held.due - now <= held.lease.heartbeat_interval_seconds * BATCH_WINDOW]
-            self._beat([*due, *(held for held in near if held not in due)][:MAX_BATCH])
+            near = [
+                active
+                for active in trusted
+                if active.due - now <= active.lease.heartbeat_interval_seconds * BATCH_WINDOW
+            ]
+            self._send([*due, *(active for active in near if active not in due)][:MAX_BATCH])
 
-    def _beat(self, helds: list[ActiveLease]) -> None:
-        beats = [self._prepared(held) for held in helds]
-        within = max(min(MAX_ATTEMPT_SECONDS, *(beat.held.trust_until - beat.sent_at for beat in beats)), 0.05)
-        for beat, answer in zip(beats, self._answers(beats, within), strict=True):
-            self._heard(beat, answer)
+    def _send(self, active: list[ActiveLease]) -> None:
+        beats = [self._pending(active) for active in active]
+        within = max(min(MAX_ATTEMPT_SECONDS, *(beat.active.local_deadline - beat.sent_at for beat in beats)), 0.05)
+        for beat, response in zip(beats, self._responses(beats, within), strict=True):
+            self._handle_response(beat, response)
 
-    def _prepared(self, held: ActiveLease) -> PendingHeartbeat:
+    def _pending(self, active: ActiveLease) -> PendingHeartbeat:
         sent_at = self._clock()
         # In this order: whoever announces a phase from here on moves the next heartbeat nearer again.
-        held.due = sent_at + _next_interval(held)
-        phase, progress = held.phase if held.phase_at <= sent_at else None, held.progress
-        if held.phase is not None and phase is None:
-            held.due = min(held.due, held.phase_at)
-        return PendingHeartbeat(held, sent_at, phase, progress)
+        active.due = sent_at + _next_interval(active)
+        phase, progress = active.phase if active.phase_at <= sent_at else None, active.progress
+        if active.phase is not None and phase is None:
+            active.due = min(active.due, active.phase_at)
+        return PendingHeartbeat(active, sent_at, phase, progress)
 
-    def _answers(self, beats: list[PendingHeartbeat], within: float) -> Sequence[HeartbeatResponse | AgentError]:
+    def _responses(self, beats: list[PendingHeartbeat], within: float) -> Sequence[HeartbeatResponse | AgentError]:
         try:
             if len(beats) == 1:
-                return [self._client.heartbeat(beats[0].held.lease, beats[0].body, within=within)]
-            return self._client.heartbeat_many([(beat.held.lease, beat.body) for beat in beats], within=within)
+                return [self._client.heartbeat(beats[0].active.lease, beats[0].body, within=within)]
+            return self._client.heartbeat_many([(beat.active.lease, beat.body) for beat in beats], within=within)
         except (ServerUnreachable, RequestRejected, ProtocolError) as trouble:
             return [trouble] * len(beats)
 
-    def _heard(self, beat: PendingHeartbeat, answer: HeartbeatResponse | AgentError) -> None:
-        held = beat.held
-        if isinstance(answer, LeaseRejected):
-            self.drop(held)
-            held.holder.lost(answer.reason)
-        elif isinstance(answer, AgentError):
-            if isinstance(answer, ServerConflict) and beat.phase:
-                _forget(held, beat.phase)  # it was overtaken on its way; without it the lease can be renewed
-            self._missed(held, answer)
+    def _handle_response(self, beat: PendingHeartbeat, response: HeartbeatResponse | AgentError) -> None:
+        active = beat.active
+        if isinstance(response, LeaseRejected):
+            self.remove(active)
+            active.owner.lost(response.reason)
+        elif isinstance(response, AgentError):
+            if isinstance(response, ServerConflict) and beat.phase:
+                _clear_phase(active, beat.phase)  # it was overtaken on its way; without it the lease can be renewed
+            self._on_failure(active, response)
         else:
-            if held.progress is beat.progress:  # unless it went on meanwhile
-                held.progress = None
-            self._accepted(held, beat.phase, beat.sent_at, answer)
+            if active.progress is beat.progress:  # unless it went on meanwhile
+                active.progress = None
+            self._on_renewed(active, beat.phase, beat.sent_at, response)
 
-    def _accepted(self, held: ActiveLease, phase: str | None, sent_at: float, beat: HeartbeatResponse) -> None:
-        if held.failures:
-            logger.info("job %s: heartbeats are answered again", held.lease.job.job_id)
-        held.failures = 0
-        held.renewed(sent_at)
-        _forget(held, phase)
+    def _on_renewed(self, active: ActiveLease, phase: str | None, sent_at: float, beat: HeartbeatResponse) -> None:
+        if active.failures:
+            logger.info("job %s: heartbeats are answered again", active.lease.job.job_id)
+        active.failures = 0
+        active.extend(sent_at)
+        _clear_phase(active, phase)
         if beat.cancel_requested:
-            held.holder.canceled(beat.cancel_reason, beat.cancel_deadline_seconds)
+            active.owner.canceled(beat.cancel_reason, beat.cancel_deadline_seconds)
 
-    def _missed(self, held: ActiveLease, trouble: Exception) -> None:
-        if not held.failures:
-            logger.warning("job %s: heartbeat not accepted: %s", held.lease.job.job_id, trouble)
-        held.failures += 1
-        backoff = Backoff(first=min(2.0 ** (held.failures - 1), held.lease.heartbeat_interval_seconds))
-        held.due = self._clock() + backoff.next(getattr(trouble, "retry_after", None))
+    def _on_failure(self, active: ActiveLease, trouble: Exception) -> None:
+        if not active.failures:
+            logger.warning("job %s: heartbeat not accepted: %s", active.lease.job.job_id, trouble)
+        active.failures += 1
+        backoff = Backoff(first=min(2.0 ** (active.failures - 1), active.lease.heartbeat_interval_seconds))
+        active.due = self._clock() + backoff.next(getattr(trouble, "retry_after", None))
 
     def _run(self) -> None:
         while True:
-            with self._woken:
+            with self._condition:
                 if self._closing:
                     return
                 now = self._clock()
-                dues = [held.due for held in self._holdings.all() if now < held.trust_until]
-                self._woken.wait(max(min(dues) - now, 0.0) if dues else None)
-            self.beat_due()
+                dues = [active.due for active in self._leases.all() if now < active.local_deadline]
+                self._condition.wait(max(min(dues) - now, 0.0) if dues else None)
+            self.send_due()
 
     def _wake(self) -> None:
-        with self._woken:
-            self._woken.notify_all()
+        with self._condition:
+            self._condition.notify_all()
 
 
-def _next_interval(held: ActiveLease) -> float:
-    return held.lease.heartbeat_interval_seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - not a secret
+def _next_interval(active: ActiveLease) -> float:
+    return active.lease.heartbeat_interval_seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - not a secret
 
 
-def _body(phase: str | None, progress: dict[str, Any] | None) -> dict[str, Any]:
+def _message(phase: str | None, progress: dict[str, Any] | None) -> dict[str, Any]:
     body: dict[str, Any] = {} if phase is None else {"phase": phase}
     if progress is not None:
         body["progress"] = progress
@@ -184,6 +188,6 @@ def _body(phase: str | None, progress: dict[str, Any] | None) -> dict[str, Any]:
     return body
 
 
-def _forget(held: ActiveLease, phase: str | None) -> None:
-    if held.phase == phase:  # unless another one was announced meanwhile
-        held.phase = None
+def _clear_phase(active: ActiveLease, phase: str | None) -> None:
+    if active.phase == phase:  # unless another one was announced meanwhile
+        active.phase = None

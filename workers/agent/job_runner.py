@@ -12,7 +12,7 @@ from typing import Any
 
 from workers.agent import artifacts
 from workers.agent.active_leases import ActiveLease, boottime
-from workers.agent.checkout import CheckoutFailed, CheckoutStopped, inside
+from workers.agent.checkout import CheckoutFailed, CheckoutStopped, require_directory
 from workers.agent.context import WorkerContext
 from workers.agent.errors import LeaseRejected, RequestRejected, ServerUnreachable
 from workers.agent.failpoints import failpoint
@@ -39,53 +39,53 @@ START_SECONDS = 1.0
 class JobRunner:
     """One lease, worked off in one slot. `run` is the job's own thread; the other public calls come from others."""
 
-    def __init__(self, bench: WorkerContext, lease: LeasePayload, slot: int) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkerContext, lease: LeasePayload, slot: int) -> None:
+        self._context = context
         self._lease = lease
         self._job = lease.job
         self._slot = slot
         self._workspace: Path | None = None
-        self._voice = LeaseClient(bench.client, lease)
+        self._client = LeaseClient(context.client, lease)
         self._stop = StopSignal()
-        self._cancel_heard = False
+        self._cancel_requested = False
         self._lost = False
         self._abandoned = False
-        self._begun = False  # the command has started
+        self._command_started = False  # the command has started
         self._uploading = False
-        self._held = ActiveLease(lease, self, trust_until=0.0, grace_seconds=GRACE_SECONDS)
+        self._active = ActiveLease(lease, self, local_deadline=0.0, grace_seconds=GRACE_SECONDS)
 
     # --- from other threads -------------------------------------------------------------------------------------------
 
     def canceled(self, reason: str | None, deadline_seconds: float | None) -> None:
-        if not self._cancel_heard:
+        if not self._cancel_requested:
             logger.info("job %s: cancel requested: %s", self._job.job_id, reason or "no reason given")
-        self._cancel_heard = True
+        self._cancel_requested = True
         # Nothing looks at this once the command has ended: the result may still count, the server decides.
         hurried = deadline_seconds is not None and deadline_seconds < GRACE_SECONDS + FLUSH_SECONDS_STOPPED
         self._stop.request(now=hurried)
 
-    def lost(self, why: str) -> None:
+    def lost(self, reason: str) -> None:
         if not self._lost:
-            logger.warning("job %s: the lease is over (%s): stopping", self._job.job_id, why)
+            logger.warning("job %s: the lease is over (%s): stopping", self._job.job_id, reason)
         self._lost = True
-        self.silence()
+        self.stop_reporting()
         self._stop.request(now=True)
 
     def abandon(self) -> None:
         self._abandoned = True
         if self._uploading:
-            self.silence()  # the spool keeps the result for the next start
+            self.stop_reporting()  # the spool keeps the result for the next start
         self._stop.request(now=True)
 
-    def silence(self) -> None:
-        self._voice.over.set()
+    def stop_reporting(self) -> None:
+        self._client.over.set()
 
     # --- the job's own thread -----------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Work the job off. Whatever happens is told to the server or logged, never raised."""
         try:
-            self._work()
+            self._run()
         except LeaseRejected as stale:
             self.lost(stale.reason)
         except (RequestRejected, ServerUnreachable) as end:
@@ -93,205 +93,207 @@ class JobRunner:
         except Exception:
             logger.exception("job %s: its end could not be told", self._job.job_id)
         finally:
-            self._bench.heartbeat.drop(self._held)
-            self._bench.spool.forget_lease(self._lease)
+            self._context.heartbeat.remove(self._active)
+            self._context.spool.forget_lease(self._lease)
             self._remove_workspace()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         """Follow the story; what breaks it off is told in one last word."""
         try:
-            self._story()
+            self._run_phases()
         except (RequestRejected, ServerUnreachable):
             raise
         except (JobFailed, JobReleased, JobStopped) as end:
-            self._tell(end)
+            self._report_end(end)
         except Exception as error:
             logger.exception("job %s: the worker failed", self._job.job_id)
-            self._tell(classify_exception(error))
+            self._report_end(classify_exception(error))
 
-    def _story(self) -> None:
+    def _run_phases(self) -> None:
         self._acknowledge()
         if self._job.unsent_run is not None:
-            self._hand_in(*rewrite_run_for_retry(self._job.unsent_run, self._job, self._bench.worker_id))
+            self._submit_run(*rewrite_run_for_retry(self._job.unsent_run, self._job, self._context.worker_id))
             return
-        self._require()
-        self._report("checking_out")
+        self._check_capabilities()
+        self._report_phase("checking_out")
         workspace = self._check_out()
         if self._job.steps is not None:
-            self._spool(self._follow(self._job.steps, workspace), b"")
+            self._submit_result(self._run_steps(self._job.steps, workspace), b"")
         elif self._job.execution is not None:
-            spec = replace(self._spec(workspace), argv=self._job.execution.command)
-            recording, result = self._execute(spec)
+            spec = replace(self._run_spec(workspace), argv=self._job.execution.command)
+            recorder, result = self._execute(spec)
             check_outcome(result, spec)
-            self._hand_in(*recording.payload(result), result.exit_code)
+            self._submit_run(*recorder.payload(result), result.exit_code)
 
-    def _tell(self, end: JobFailed | JobReleased | JobStopped) -> None:
+    def _report_end(self, end: JobFailed | JobReleased | JobStopped) -> None:
         """Whoever stopped the job decides what is said, whatever came of it."""
-        if self._voice.over.is_set():
+        if self._client.over.is_set():
             return
-        if self._cancel_heard:
-            self._voice.acknowledge_cancel()
-        elif self._abandoned and self._begun:
-            self._voice.fail(JobFailed("worker_shutdown", "The worker was stopped while the command ran."))
+        if self._cancel_requested:
+            self._client.acknowledge_cancel()
+        elif self._abandoned and self._command_started:
+            self._client.fail(JobFailed("worker_shutdown", "The worker was stopped while the command ran."))
         elif self._abandoned:
-            self._voice.give_back(JobReleased("The worker is stopping.", unable=False, otherwise="worker_shutdown"))
+            self._client.release(JobReleased("The worker is stopping.", unable=False, otherwise="worker_shutdown"))
         elif isinstance(end, JobReleased):
-            self._voice.give_back(end)
+            self._client.release(end)
         elif isinstance(end, JobFailed):
-            self._voice.fail(end)
+            self._client.fail(end)
         else:
-            self._voice.fail(JobFailed("worker_error", "The command was stopped, and nobody had asked for it."))
+            self._client.fail(JobFailed("worker_error", "The command was stopped, and nobody had asked for it."))
 
     def _acknowledge(self) -> None:
         asked_at = boottime()
-        self._voice.acknowledge()
-        self._bench.spool.keep_lease(self._bench.client.server, self._lease)
-        self._held.renewed(asked_at)
-        self._bench.heartbeat.hold(self._held)
+        self._client.acknowledge()
+        self._context.spool.keep_lease(self._context.client.server, self._lease)
+        self._active.extend(asked_at)
+        self._context.heartbeat.add(self._active)
 
-    def _require(self) -> None:
+    def _check_capabilities(self) -> None:
         """Refuse what this machine cannot hold as asked, before anything of the job is here."""
-        if missing := self._bench.lacks(self._job):
+        if missing := self._context.missing_capabilities(self._job):
             message = f"This worker cannot offer {', '.join(missing)}."
             raise JobReleased(message, unable=True, otherwise="sandbox_unavailable")
 
     def _check_out(self) -> Path:
-        source, owner = self._job.source, self._bench.engine.owner(self._slot)
+        source, owner = self._job.source, self._context.engine.owner(self._slot)
         workspace = self._workspace = self._make_workspace(owner)
         failpoint("worker.checkout")
         try:
             if source is not None:
-                self._bench.checkout.fetch(
+                self._context.checkout.fetch(
                     source.repo_url, source.git_commit, into=workspace, owner=owner, stop=self._stop
                 )
-            inside(workspace, self._job.work.working_directory)
+            require_directory(workspace, self._job.work.working_directory)
         except CheckoutFailed as failure:
             raise JobFailed("checkout_failed", str(failure)) from None
         except CheckoutStopped:
             raise JobStopped from None
         except OSError as error:
-            self._refuse_large(error, workspace)
+            self._fail_if_too_large(error, workspace)
             raise
         return workspace
 
-    def _refuse_large(self, error: OSError, workspace: Path) -> None:
+    def _fail_if_too_large(self, error: OSError, workspace: Path) -> None:
         """Raise JobFailed if the repository has filled the slot's volume, and not the worker's own disk."""
-        folder, limit = self._bench.folder, self._bench.limits.disk_bytes
+        folder, limit = self._context.folder, self._context.limits.disk_bytes
         in_volume = workspace.parent != folder.jobs and not folder.is_nearly_full()
         if in_volume and error.errno in {errno.ENOSPC, errno.EDQUOT}:
             message = f"The repository is too large: it does not fit into the job's disk of {limit:,} bytes."
             raise JobFailed("checkout_failed", message) from None
 
     def _make_workspace(self, owner: int | None) -> Path:
-        bench = self._bench
+        context = self._context
         try:
-            within = bench.engine.directory(self._slot, bench.folder.jobs, bench.limits)
-        except EngineUnavailable as lack:
-            raise JobReleased(one_line(lack), unable=True, otherwise="sandbox_unavailable") from None
-        return bench.folder.make(self._job.job_id, owner, within)
+            within = context.engine.directory(self._slot, context.folder.jobs, context.limits)
+        except EngineUnavailable as missing:
+            raise JobReleased(one_line(missing), unable=True, otherwise="sandbox_unavailable") from None
+        return context.folder.make_workspace(self._job.job_id, owner, within)
 
     def _remove_workspace(self) -> None:
         """Leave the slot to the next job."""
         if self._workspace is not None:
-            self._bench.folder.wipe(self._workspace)
-            self._bench.engine.reset(self._slot)
+            self._context.folder.remove_workspace(self._workspace)
+            self._context.engine.reset(self._slot)
 
     def _execute(self, spec: RunSpec) -> tuple[RunRecorder, RunResult]:
         failpoint("worker.exec.before")
-        self._go_on()
-        recording = RunRecorder(self._bench.worker_id, self._job, spec, self._bench.engine)
-        pump = self._pump(0, None)
+        self._raise_if_stopped()
+        recorder = RunRecorder(self._context.worker_id, self._job, spec, self._context.engine)
+        shipper = self._start_shipper(0, None)
         try:
-            result = self._run_engine(spec, recording.feed, pump)
+            result = self._run_engine(spec, recorder.feed, shipper)
         finally:
-            pump.close(within=self._flush_seconds())
-        self._go_on()
-        return recording, result
+            shipper.close(within=self._flush_seconds())
+        self._raise_if_stopped()
+        return recorder, result
 
-    def _follow(self, steps: StepsPayload, workspace: Path) -> dict[str, Any]:
+    def _run_steps(self, steps: StepsPayload, workspace: Path) -> dict[str, Any]:
         """Run the steps in one workspace, home and /tmp, and return what is told at the end."""
         failpoint("worker.exec.before")
-        first = replace(self._spec(workspace), environment=steps.environment, keeps_home=True)
-        pumps: list[LogShipper] = []
+        first = replace(self._run_spec(workspace), environment=steps.environment, keeps_home=True)
+        shippers: list[LogShipper] = []
 
         def execute(index: int, spec: RunSpec) -> RunResult:
-            self._go_on()
-            self._bench.heartbeat.show(self._held, stepping.progress(index))
-            pumps.append(self._pump(index, pumps[-1] if pumps else None))
+            self._raise_if_stopped()
+            self._context.heartbeat.report_progress(self._active, tracker.progress(index))
+            shippers.append(self._start_shipper(index, shippers[-1] if shippers else None))
             try:
-                return self._run_engine(spec, lambda _: None, pumps[-1])
+                return self._run_engine(spec, lambda _: None, shippers[-1])
             finally:
-                pumps[-1].finish()
+                shippers[-1].finish()
 
-        stepping = StepTracker(steps, first, execute)
+        tracker = StepTracker(steps, first, execute)
         try:
-            told = stepping.follow()
+            result = tracker.run()
         finally:
-            for last in pumps[-1:]:
+            for last in shippers[-1:]:
                 last.close(within=self._flush_seconds())
-        self._go_on()
-        return told | artifacts.find_artifacts(workspace / steps.working_directory, steps.artifacts)
+        self._raise_if_stopped()
+        return result | artifacts.find_artifacts(workspace / steps.working_directory, steps.artifacts)
 
-    def _go_on(self) -> None:
+    def _raise_if_stopped(self) -> None:
         """Raise Stopped if anybody has asked to stop."""
         if self._stop.requested.is_set():
             raise JobStopped
 
-    def _pump(self, step: int, after: LogShipper | None) -> LogShipper:
-        pump = LogShipper(partial(self._voice.log, step=step), lambda stale: self.lost(stale.reason), after=after)
-        pump.start()
-        return pump
+    def _start_shipper(self, step: int, predecessor: LogShipper | None) -> LogShipper:
+        shipper = LogShipper(
+            partial(self._client.log, step=step), lambda stale: self.lost(stale.reason), predecessor=predecessor
+        )
+        shipper.start()
+        return shipper
 
-    def _run_engine(self, spec: RunSpec, feed: Callable[[bytes], None], pump: LogShipper) -> RunResult:
-        if not self._begun:
-            self._bench.heartbeat.announce(self._held, "executing", within=START_SECONDS)
+    def _run_engine(self, spec: RunSpec, feed: Callable[[bytes], None], shipper: LogShipper) -> RunResult:
+        if not self._command_started:
+            self._context.heartbeat.report_phase(self._active, "executing", within=START_SECONDS)
         try:
-            result = self._bench.engine.run(
-                spec, output=self._from_start(pump.write), trace=self._from_start(feed), stop=self._stop
+            result = self._context.engine.run(
+                spec, output=self._marking_start(shipper.write), trace=self._marking_start(feed), stop=self._stop
             )
-        except EngineUnavailable as lack:
-            raise JobReleased(one_line(lack), unable=True, otherwise="sandbox_unavailable") from None
+        except EngineUnavailable as missing:
+            raise JobReleased(one_line(missing), unable=True, otherwise="sandbox_unavailable") from None
         except SandboxFailed as failure:
             raise JobFailed("sandbox_apply_failed", one_line(failure)) from None
-        self._begun = True
+        self._command_started = True
         if result.output_truncated:
-            pump.write(f"\n[the output ends here: {counted(result.output_bytes, 'byte')} are too many]\n".encode())
+            shipper.write(f"\n[the output ends here: {counted(result.output_bytes, 'byte')} are too many]\n".encode())
         return result
 
-    def _from_start(self, sink: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    def _marking_start(self, sink: Callable[[bytes], None]) -> Callable[[bytes], None]:
         """Let the first bytes say that the command has started."""
 
         def take(data: bytes) -> None:
-            if not self._begun:
-                self._begun = True
-                self._bench.heartbeat.announce(self._held, "executing")
+            if not self._command_started:
+                self._command_started = True
+                self._context.heartbeat.report_phase(self._active, "executing")
             sink(data)
 
         return take
 
-    def _hand_in(self, payload: bytes, counts: dict[str, int], exit_code: int | None) -> None:
+    def _submit_run(self, payload: bytes, counts: dict[str, int], exit_code: int | None) -> None:
         final: dict[str, Any] = {"counts": counts}
         final |= {} if exit_code is None else {"exit_code": exit_code}
-        self._spool(final, payload)
+        self._submit_result(final, payload)
 
-    def _spool(self, final: dict[str, Any], payload: bytes) -> None:
+    def _submit_result(self, final: dict[str, Any], payload: bytes) -> None:
         """Keep the result on disk until the server has it. Without a payload there is nothing to upload."""
-        entry = SpoolEntry(self._bench.client.server, self._lease, final, payload)
-        self._bench.spool.put(entry)
+        entry = SpoolEntry(self._context.client.server, self._lease, final, payload)
+        self._context.spool.put(entry)
         self._uploading = True
         failpoint("worker.upload.before")
         try:
-            if self._held.phase == "executing":  # a quick command was over before the server heard of it
-                self._report("executing")
+            if self._active.phase == "executing":  # a quick command was over before the server heard of it
+                self._report_phase("executing")
             if payload:
-                self._report("uploading")
-            self._bench.delivery.deliver(entry, over=self._voice.over)
+                self._report_phase("uploading")
+            self._context.delivery.deliver(entry, over=self._client.over)
         except LeaseRejected as stale:
             self.lost(stale.reason)
         if self._lost:  # nobody wants it any more; after an abandon the next start delivers it
-            self._bench.spool.remove(entry)
+            self._context.spool.remove(entry)
 
-    def _spec(self, workspace: Path) -> RunSpec:
+    def _run_spec(self, workspace: Path) -> RunSpec:
         """How it is held; what it does is still to be said."""
         work = self._job.work
         return RunSpec(
@@ -303,20 +305,20 @@ class JobRunner:
             egress=EgressPolicy(work.egress) if work.allow_network else None,
             allow_exec=work.allow_exec,
             grace_seconds=GRACE_SECONDS,
-            limits=self._bench.limits,
+            limits=self._context.limits,
         )
 
-    def _report(self, phase: str) -> None:
-        self._held.phase = None
+    def _report_phase(self, phase: str) -> None:
+        self._active.phase = None
         try:
-            self._voice.report(phase)
+            self._client.report(phase)
         except LeaseRejected:
             raise
         except (RequestRejected, ServerUnreachable) as trouble:
             logger.warning("job %s: phase %s was not taken: %s", self._job.job_id, phase, trouble)
-            self._bench.heartbeat.announce(self._held, phase)
+            self._context.heartbeat.report_phase(self._active, phase)
 
     def _flush_seconds(self) -> float:
-        if self._voice.over.is_set():
+        if self._client.over.is_set():
             return 0.0
         return FLUSH_SECONDS_STOPPED if self._stop.requested.is_set() else FLUSH_SECONDS

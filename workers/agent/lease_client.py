@@ -26,8 +26,8 @@ class LeaseClient:
         self._job_id = lease.job.job_id
 
     def acknowledge(self) -> None:
-        pause = RetryBudget(self.over, self._lease.acknowledge_within_seconds)
-        retry(lambda: self._client.acknowledge(self._lease), pause=pause)
+        budget = RetryBudget(self.over, self._lease.acknowledge_within_seconds)
+        retry(lambda: self._client.acknowledge(self._lease), budget=budget)
 
     def report(self, phase: str) -> None:
         """Tell the phase, once: a server that cannot be reached now shall not hold up the job."""
@@ -40,19 +40,19 @@ class LeaseClient:
         logger.warning("job %s: %s: %s", self._job_id, failure.reason, failure)
         result: dict[str, Any] = {"reason": failure.reason, "message": str(failure)}
         result |= {} if failure.exit_code is None else {"exit_code": failure.exit_code}
-        self._insist(lambda: self._client.fail(self._lease, result))
+        self._retry(lambda: self._client.fail(self._lease, result))
 
-    def give_back(self, why: JobReleased) -> None:
+    def release(self, release: JobReleased) -> None:
         try:
-            self._insist(lambda: self._client.release(self._lease, str(why), unable=why.unable))
+            self._retry(lambda: self._client.release(self._lease, str(release), unable=release.unable))
         except ServerConflict:  # it is too late for that
-            self.fail(JobFailed(why.otherwise, str(why)))
+            self.fail(JobFailed(release.otherwise, str(release)))
         else:
-            logger.warning("job %s: given back: %s", self._job_id, why)
+            logger.warning("job %s: given back: %s", self._job_id, release)
 
     def acknowledge_cancel(self) -> None:
-        self._insist(lambda: self._client.acknowledge_cancel(self._lease, "The command was stopped."))
+        self._retry(lambda: self._client.acknowledge_cancel(self._lease, "The command was stopped."))
         logger.info("job %s: canceled", self._job_id)
 
-    def _insist(self, call: Callable[[], None]) -> None:
-        retry(call, pause=RetryBudget(self.over))
+    def _retry(self, call: Callable[[], None]) -> None:
+        retry(call, budget=RetryBudget(self.over))

@@ -20,12 +20,12 @@ PERIOD_SECONDS = 0.25
 class LeaseWatchdog:
     def __init__(
         self,
-        holdings: ActiveLeases,
+        leases: ActiveLeases,
         clock: Callable[[], float] = boottime,
         *,
         crash_handler: CrashHandler | None = None,
     ) -> None:
-        self._holdings = holdings
+        self._leases = leases
         self._clock = clock
         self._closing = threading.Event()
         run = (crash_handler or CrashHandler()).run
@@ -37,15 +37,15 @@ class LeaseWatchdog:
     def close(self) -> None:
         self._closing.set()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Give up every lease whose time has passed."""
         now = self._clock()
-        for held in self._holdings.all():
-            if now >= held.trust_until:
-                self._holdings.discard(held)
-                logger.error("job %s: no word from the server for too long: lease given up", held.lease.job.job_id)
-                held.holder.lost("no word from the server")
+        for active in self._leases.all():
+            if now >= active.local_deadline:
+                self._leases.discard(active)
+                logger.error("job %s: no word from the server for too long: lease given up", active.lease.job.job_id)
+                active.owner.lost("no word from the server")
 
     def _run(self) -> None:
         while not self._closing.wait(PERIOD_SECONDS):
-            self.look()
+            self.check()

@@ -29,31 +29,31 @@ class Buffer:
     def __init__(self, room: int = BUFFER_BYTES) -> None:
         self._room = room
         self._pieces: deque[bytes] = deque()
-        self._held = 0
+        self._size = 0
         self._dropped = 0
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
-        with self._guard:
-            fits = data[: max(self._room - self._held, 0)] if not self._dropped else b""
+        with self._lock:
+            fits = data[: max(self._room - self._size, 0)] if not self._dropped else b""
             if fits:
                 self._pieces.append(fits)
-                self._held += len(fits)
+                self._size += len(fits)
             self._dropped += len(data) - len(fits)
 
-    def take(self, most: int) -> bytes:
+    def take(self, limit: int) -> bytes:
         """Remove and return the next bytes, b"" if there are none."""
-        with self._guard:
+        with self._lock:
             if not self._pieces:
                 return self._marker()
             taken = bytearray()
-            while self._pieces and len(taken) < most:
+            while self._pieces and len(taken) < limit:
                 piece = self._pieces.popleft()
-                room = most - len(taken)
+                room = limit - len(taken)
                 taken += piece[:room]
                 if len(piece) > room:
                     self._pieces.appendleft(piece[room:])
-            self._held -= len(taken)
+            self._size -= len(taken)
             return bytes(taken)
 
     def _marker(self) -> bytes:
@@ -71,21 +71,21 @@ class LogShipper:
     def __init__(
         self,
         send: Send,
-        stale: Callable[[LeaseRejected], None],
+        on_stale: Callable[[LeaseRejected], None],
         *,
         period: float = PERIOD_SECONDS,
-        after: LogShipper | None = None,
+        predecessor: LogShipper | None = None,
     ) -> None:
         self._send = send
-        self._stale = stale
+        self._on_stale = on_stale
         self._period = period
-        self._after = after
+        self._predecessor = predecessor
         self._buffer = Buffer()
         self._seq = 0
         self._conflicts = 0
         self._backoff = Backoff(first=0.5, longest=10)
         self._closing = threading.Event()
-        self._deaf = threading.Event()  # nothing more can be sent, ever
+        self._abandoned = threading.Event()  # nothing more can be sent, ever
         self._give_up_at = float("inf")
         self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
 
@@ -94,7 +94,7 @@ class LogShipper:
 
     def write(self, data: bytes) -> None:
         """Take output; never waits."""
-        if not self._deaf.is_set():
+        if not self._abandoned.is_set():
             self._buffer.write(data)
 
     def finish(self) -> None:
@@ -105,19 +105,19 @@ class LogShipper:
         """Send what is left, and what is left of the steps before, giving up after so many seconds; 0 gives up at
         once."""
         self._give_up_at = time.monotonic() + within
-        if self._after is not None:
-            self._after.close(within=within)
+        if self._predecessor is not None:
+            self._predecessor.close(within=within)
             within = max(self._give_up_at - time.monotonic(), 0.0)
         if within <= 0:
-            self._deaf.set()
+            self._abandoned.set()
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(within + 1)
 
     def _run(self) -> None:
-        if self._after is not None:
-            self._after._thread.join()  # noqa: SLF001 another of its own kind
-        while not self._deaf.is_set():
+        if self._predecessor is not None:
+            self._predecessor._thread.join()  # noqa: SLF001 another of its own kind
+        while not self._abandoned.is_set():
             chunk = self._buffer.take(CHUNK_BYTES)
             if chunk:
                 self._deliver(chunk)
@@ -128,45 +128,45 @@ class LogShipper:
 
     def _deliver(self, chunk: bytes) -> None:
         """Send this chunk until the server has it, or there is no sense in it any more."""
-        while not self._deaf.is_set():
+        while not self._abandoned.is_set():
             try:
                 self._send(self._seq, chunk)
             except ServerUnreachable as trouble:
                 self._wait(self._backoff.next(trouble.retry_after))
             except ServerConflict as conflict:
-                if self._is_there(conflict):
+                if self._is_stored(conflict):
                     return
             except LeaseRejected as stale:
-                self._deaf.set()
-                self._stale(stale)
+                self._abandoned.set()
+                self._on_stale(stale)
             except RequestRefused as refusal:
                 logger.warning("the server takes no more of this log: %s", refusal)
-                self._deaf.set()
+                self._abandoned.set()
             else:
                 self._seq += 1
                 self._conflicts = 0
                 self._backoff.reset()
                 return
 
-    def _is_there(self, conflict: ServerConflict) -> bool:
+    def _is_stored(self, conflict: ServerConflict) -> bool:
         """Follow the server's count. True: it has this chunk already, its answer was lost."""
         self._conflicts += 1
         if self._conflicts > MAX_CONFLICTS:
             logger.warning("the server and this log do not agree: %s", conflict)
-            self._deaf.set()
+            self._abandoned.set()
             return True
         expected = conflict.facts.get("expected_seq")
         if conflict.code == "chunk_gap" and isinstance(expected, int) and expected >= 0:
-            there, self._seq = expected > self._seq, expected
-            return there
+            is_stored, self._seq = expected > self._seq, expected
+            return is_stored
         self._seq += 1  # somebody wrote under this number: the bytes go under the next
         return False
 
     def _wait(self, seconds: float) -> None:
         left = self._give_up_at - time.monotonic()
         if left <= 0:
-            self._deaf.set()
+            self._abandoned.set()
         elif self._closing.is_set():
-            self._deaf.wait(min(seconds, left))
+            self._abandoned.wait(min(seconds, left))
         else:
             self._closing.wait(seconds)

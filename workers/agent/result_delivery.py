@@ -38,7 +38,7 @@ class ResultDelivery:
         """Bring `entry` to its end and remove it; leave it where it is if `over` is set before that."""
         job_id = entry.lease.job.job_id
         try:
-            self._hand_over(entry, over)
+            self._upload(entry, over)
         except LeaseRejected as stale:
             logger.warning("job %s: its lease is over (%s): the spooled result is dropped", job_id, stale.reason)
         except (ServerConflict, RequestRefused) as refusal:
@@ -48,14 +48,14 @@ class ResultDelivery:
             return
         self.spool.remove(entry)
 
-    def _hand_over(self, entry: SpoolEntry, over: threading.Event) -> None:
+    def _upload(self, entry: SpoolEntry, over: threading.Event) -> None:
         job_id = entry.lease.job.job_id
         if not entry.payload:
-            self._tell(entry, over)
+            self._report(entry, over)
             return
         try:
-            pause = RetryBudget(over, self.upload_seconds)
-            run_id = self.ingest.store(job_id, entry.payload, pause=pause, fence=entry.lease.fence)
+            budget = RetryBudget(over, self.upload_seconds)
+            run_id = self.ingest.store(job_id, entry.payload, budget=budget, fence=entry.lease.fence)
         except UploadRejected as refusal:
             self._fail(entry, {"reason": "upload_rejected", "message": str(refusal)}, over)
         except UploadFailed as failure:
@@ -69,21 +69,21 @@ class ResultDelivery:
     def _complete(self, entry: SpoolEntry, run_id: str, over: threading.Event) -> None:
         result = {"ingest_run_id": run_id, "uploaded_at": datetime.now(UTC).isoformat(), **entry.final}
         failpoint("worker.complete.send")
-        retry(lambda: self.client.complete(entry.lease, result), pause=RetryBudget(over))
+        retry(lambda: self.client.complete(entry.lease, result), budget=RetryBudget(over))
         logger.info("job %s: uploaded as %s", entry.lease.job.job_id, run_id)
 
-    def _tell(self, entry: SpoolEntry, over: threading.Event) -> None:
+    def _report(self, entry: SpoolEntry, over: threading.Event) -> None:
         """The end of a job that has no run."""
-        say = self.client.fail if entry.final["status"] == "failed" else self.client.complete
+        call = self.client.fail if entry.final["status"] == "failed" else self.client.complete
         failpoint("worker.complete.send")
-        retry(lambda: say(entry.lease, entry.final), pause=RetryBudget(over))
+        retry(lambda: call(entry.lease, entry.final), budget=RetryBudget(over))
         logger.info("job %s: %s", entry.lease.job.job_id, entry.final["status"])
 
     def _fail(self, entry: SpoolEntry, result: dict[str, Any], over: threading.Event) -> None:
         logger.error("job %s: %s: %s", entry.lease.job.job_id, result["reason"], result["message"])
         code = entry.final.get("exit_code")
         result |= {} if code is None else {"exit_code": code}
-        retry(lambda: self.client.fail(entry.lease, result), pause=RetryBudget(over))
+        retry(lambda: self.client.fail(entry.lease, result), budget=RetryBudget(over))
 
 
 def _enclosed(entry: SpoolEntry) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class ResultSpool:
         self.forget_lease(entry.lease)  # its end has been sent
         self._sync()
 
-    def left(self) -> Iterator[SpoolEntry]:
+    def pending(self) -> Iterator[SpoolEntry]:
         """Yield what earlier lives left, oldest first; what cannot be read is put aside with a log line."""
         for draft in self._folder.glob("*.draft"):  # torn: its upload had not begun
             draft.unlink(missing_ok=True)
@@ -88,7 +88,7 @@ class ResultSpool:
     def forget_lease(self, lease: wire.LeasePayload) -> None:
         self._of_lease(lease).unlink(missing_ok=True)
 
-    def left_leases(self, server: str) -> Iterator[wire.LeasePayload]:
+    def abandoned_leases(self, server: str) -> Iterator[wire.LeasePayload]:
         """Yield the leases of this server under which an earlier process executed, but for those with a result here.
 
         What cannot be read is removed: its lease ends by its expiry."""

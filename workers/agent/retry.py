@@ -45,7 +45,7 @@ class RetryBudget:
         return left > 0 and not self._over.wait(min(seconds, left))
 
 
-def retry(call: Callable[[], T], *, pause: Callable[[float], bool], backoff: Backoff | None = None) -> T:
+def retry(call: Callable[[], T], *, budget: Callable[[float], bool], backoff: Backoff | None = None) -> T:
     """Call until there is an answer. `pause` waits so many seconds and says whether to try again.
 
     Only Unreachable is tried again, so `call` must be one that may be repeated; every other error comes through."""
@@ -54,5 +54,5 @@ def retry(call: Callable[[], T], *, pause: Callable[[float], bool], backoff: Bac
         try:
             return call()
         except ServerUnreachable as trouble:
-            if not pause(backoff.next(trouble.retry_after)):
+            if not budget(backoff.next(trouble.retry_after)):
                 raise

@@ -13,7 +13,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextlib.contextmanager
-def heard(first: Callable[[], None], second: Callable[[], None]) -> Iterator[None]:
+def handled(first: Callable[[], None], second: Callable[[], None]) -> Iterator[None]:
     """While inside, call `first` for the first stopping signal and `second` for every further one. Main thread only."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(0)  # the interpreter wants it so

@@ -63,13 +63,13 @@ class WorkerSlots:
                 return None
             return self._free.pop(0)
 
-    def take_free(self, most: int) -> list[int]:
+    def take_free(self, limit: int) -> list[int]:
         """Return up to `most` of the slots that are free now."""
         with self._changed:
-            taken, self._free = self._free[:most], self._free[most:]
+            taken, self._free = self._free[:limit], self._free[limit:]
             return taken
 
-    def give_back(self, slot: int) -> None:
+    def release(self, slot: int) -> None:
         with self._changed:
             self._free = sorted({*self._free, slot})
             self._changed.notify_all()

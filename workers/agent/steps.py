@@ -27,36 +27,36 @@ class StepTracker:
     done: list[dict[str, Any]] = field(default_factory=list)
     printed: int = 0
 
-    def follow(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Run the steps and return what is told at the end: `status`, `exit_code`, `steps`; with `failed` also `reason`
         and `message`."""
-        until = time.monotonic() + self.steps.timeout_seconds
+        deadline = time.monotonic() + self.steps.timeout_seconds
         for index, line in enumerate(self.steps.steps):
-            spec = self._spec(line, until)
+            spec = self._spec(line, deadline)
             result = self.execute(index, spec)
-            self._note(index, result)
+            self._record(index, result)
             if failure := self._failure(index, result, spec):
-                return self._told("failed", failure.exit_code, reason=failure.reason, message=str(failure))
-        return self._told("succeeded", 0)
+                return self._final("failed", failure.exit_code, reason=failure.reason, message=str(failure))
+        return self._final("succeeded", 0)
 
     def progress(self, index: int) -> dict[str, Any]:
         """Where the job is as this step begins, for heartbeats."""
         line = one_line(self.steps.steps[index], SHOWN)
         return {"percent": 100 * index // len(self.steps.steps), "current_step": line, "step_index": index}
 
-    def _spec(self, line: str, until: float) -> RunSpec:
+    def _spec(self, line: str, deadline: float) -> RunSpec:
         limits = self.first.limits
         left = max(limits.output_bytes - self.printed, 0)
         return replace(
             self.first,
             argv=("sh", "-c", line),
-            timeout_seconds=max(until - time.monotonic(), 0.001),
+            timeout_seconds=max(deadline - time.monotonic(), 0.001),
             limits=replace(limits, output_bytes=left),
         )
 
-    def _note(self, index: int, result: RunResult) -> None:
+    def _record(self, index: int, result: RunResult) -> None:
         self.printed += result.output_bytes
-        times = {"started_at": _moment(result.started_at), "finished_at": _moment(result.finished_at)}
+        times = {"started_at": _isoformat(result.started_at), "finished_at": _isoformat(result.finished_at)}
         self.done.append({"index": index, "exit_code": result.exit_code, **times})
 
     def _failure(self, index: int, result: RunResult, spec: RunSpec) -> JobFailed | None:
@@ -72,10 +72,10 @@ class StepTracker:
         line = one_line(self.steps.steps[index], SHOWN)
         return JobFailed("command_failed", step + line, result.exit_code)
 
-    def _told(self, status: str, exit_code: int | None, **more: str) -> dict[str, Any]:
+    def _final(self, status: str, exit_code: int | None, **more: str) -> dict[str, Any]:
         code = {} if exit_code is None else {"exit_code": exit_code}
         return {"status": status, **code, "steps": self.done, **more}
 
 
-def _moment(unix: float) -> str:
+def _isoformat(unix: float) -> str:
     return datetime.fromtimestamp(unix, UTC).isoformat()

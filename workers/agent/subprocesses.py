@@ -34,11 +34,11 @@ class CommandLimits:
 
 @dataclass(frozen=True)
 class CompletedCommand:
-    """How it ended. `cut_for` is what the watch said, or None if the program ended by itself; `tail` its last words."""
+    """The end of a program. `kill_reason` is None if it ended by itself; `tail` is the end of its output."""
 
     code: int
     tail: str
-    cut_for: str | None = None
+    kill_reason: str | None = None
 
 
 def run_bound(
@@ -47,7 +47,7 @@ def run_bound(
     folder: Path,
     environment: Mapping[str, str],
     owner: int | None,
-    ceiling: CommandLimits,
+    limits: CommandLimits,
     watch: Callable[[], str | None],
 ) -> CompletedCommand:
     """Run `command` as `owner` (None: as ourselves) in `folder` until it ends or `watch()` says why it must.
@@ -55,7 +55,7 @@ def run_bound(
     Call it from a thread that outlives it: the parent-death signal counts the thread, not the process.
     """
     process = subprocess.Popen(
-        [*_dropped(owner), *_limited(ceiling), "/bin/sh", "-c", SHELL, "tether", str(os.getpid()), *command],
+        [*_dropped(owner), *_limited(limits), "/bin/sh", "-c", SHELL, "tether", str(os.getpid()), *command],
         cwd=folder,
         env=dict(environment),
         stdin=subprocess.DEVNULL,
@@ -64,13 +64,13 @@ def run_bound(
         start_new_session=True,
     )
     with process:
-        tail, cut_for = _follow(process, watch)
+        tail, kill_reason = _follow(process, watch)
         # Still unreaped, so the group's number cannot belong to anybody else yet.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
     _wait_group_gone(process.pid)
-    return CompletedCommand(code, tail.decode(errors="replace"), cut_for)
+    return CompletedCommand(code, tail.decode(errors="replace"), kill_reason)
 
 
 def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -> tuple[bytes, str | None]:
@@ -89,8 +89,8 @@ def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -
                 return _drained(output, tail), None
             if output in ready and not ready[output] & select.POLLIN:
                 poll.unregister(output)  # all writers have closed it: it would be ready for ever
-            if cut_for := watch():
-                return tail, cut_for
+            if kill_reason := watch():
+                return tail, kill_reason
     finally:
         os.close(result)
 
@@ -125,12 +125,12 @@ def _dropped(owner: int | None) -> list[str]:
     return [*drop, "--"]
 
 
-def _limited(ceiling: CommandLimits) -> list[str]:
+def _limited(limits: CommandLimits) -> list[str]:
     return [
         _program("prlimit"),
-        f"--fsize={ceiling.file_bytes}",
-        f"--as={ceiling.memory_bytes}",
-        f"--cpu={ceiling.cpu_seconds}",
+        f"--fsize={limits.file_bytes}",
+        f"--as={limits.memory_bytes}",
+        f"--cpu={limits.cpu_seconds}",
         "--core=0",
         "--nofile=1024",
         "--",
@@ -141,7 +141,7 @@ def _program(name: str) -> str:
     return shutil.which(name) or f"/usr/bin/{name}"
 
 
-def until(deadline: float, *further: Callable[[], str | None]) -> Callable[[], str | None]:
+def deadline_watch(deadline: float, *further: Callable[[], str | None]) -> Callable[[], str | None]:
     """Return a watch that says `time` after `deadline` (monotonic), or the first thing that `further` ones say."""
 
     def watch() -> str | None:

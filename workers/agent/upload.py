@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 PATH = "/v1/ingest/run"
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-PATIENCE = Timeouts(connect=5, read=30, total=120)
+TIMEOUTS = Timeouts(connect=5, read=30, total=120)
 
 
 class UploadRejected(AgentError):
@@ -37,15 +37,15 @@ class IngestClient:
     """Where runs go."""
 
     transport: Transport
-    patience: Timeouts = PATIENCE
+    timeouts: Timeouts = TIMEOUTS
 
-    def store(self, job_id: str, payload: bytes, *, pause: Callable[[float], bool], fence: int | None = None) -> str:
+    def store(self, job_id: str, payload: bytes, *, budget: Callable[[float], bool], fence: int | None = None) -> str:
         """Return the id of the stored run, once ingest confirms that it holds these very bytes.
 
         Args:
             job_id: The job whose run it is; also the Idempotency-Key.
             payload: The body, the same bytes at each try.
-            pause: Waits so many seconds and says whether there is time for another try.
+            budget: Waits so many seconds and returns whether there is time for another try.
             fence: The fence of the lease under which the job ran.
 
         Raises:
@@ -59,11 +59,11 @@ class IngestClient:
                 return self._try(job_id, payload, headers)
             except ServerUnreachable as trouble:
                 logger.warning("job %s: ingest: %s", job_id, trouble)
-                if not pause(backoff.next(trouble.retry_after)):
+                if not budget(backoff.next(trouble.retry_after)):
                     raise UploadFailed(f"the run could not be uploaded: {trouble}") from None
 
     def _try(self, job_id: str, payload: bytes, headers: dict[str, str]) -> str:
-        answer = self.transport.post(PATH, payload, patience=self.patience, headers=headers, on_sent=_sent)
+        answer = self.transport.post(PATH, payload, timeouts=self.timeouts, headers=headers, on_sent=_sent)
         if answer.status in {200, 201}:
             return _run_id(answer, job_id, payload)
         if answer.status in BUSY or answer.status >= 500:
@@ -109,8 +109,8 @@ def _reason(answer: HttpResponseData) -> str:
     """Both shapes of error count: a problem document, and the contract's `error` member."""
     body = _json(answer)
     error = body.get("error")
-    told = error if isinstance(error, dict) else body
-    words = [told.get("code"), told.get("message") or told.get("detail")]
+    problem = error if isinstance(error, dict) else body
+    words = [problem.get("code"), problem.get("message") or problem.get("detail")]
     return one_line(" ".join(str(word) for word in words if word), 400)
 
 

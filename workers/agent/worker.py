@@ -79,29 +79,29 @@ class WorkerProcess:
             folder = stack.enter_context(contextlib.closing(WorkFolder(self._options.work_dir)))
             slots = WorkerSlots(self._options.capacity, reserve=self._engine.reserved)
             stack.enter_context(contextlib.closing(slots))
-            found = self._make_sure(folder, slots)
+            found = self._preflight(folder, slots)
             stack.callback(self._engine.clean, slots.numbers)
             delivery = self._delivery(folder, stack)
-            bench = self._bench(folder, found, delivery, stack)
+            context = self._context(folder, found, delivery, stack)
             loop = ClaimLoop(
                 client=self._client,
-                offer=ClaimOffer(bench.worker_id, self._options.pool, capabilities(found, self._engine.isolation)),
+                offer=ClaimOffer(context.worker_id, self._options.pool, capabilities(found, self._engine.isolation)),
                 slots=slots,
                 folder=folder,
-                begin=lambda claimed: JobRunner(bench, claimed.lease, claimed.slot),
+                start_attempt=lambda claimed: JobRunner(context, claimed.lease, claimed.slot),
             )
-            with signals.heard(loop.drain, loop.abandon):
+            with signals.handled(loop.drain, loop.abandon):
                 self._crash_handler.stop_jobs_with(loop.abandon)
-                self._deliver_left(delivery, loop.draining)
-                self._end_left(delivery.spool, loop.draining)
+                self._deliver_spooled(delivery, loop.draining)
+                self._fail_abandoned(delivery.spool, loop.draining)
                 loop.run(once=once)
             if self._crash_handler.thread_name is not None:
                 raise WorkerCrashed(f"the worker ended because its thread {self._crash_handler.thread_name} failed")
 
-    def _make_sure(self, folder: WorkFolder, slots: WorkerSlots) -> EngineCapabilities:
+    def _preflight(self, folder: WorkFolder, slots: WorkerSlots) -> EngineCapabilities:
         """Raise StartRefused unless this machine holds jobs as the engine promises; clean up after a past life."""
-        if absent := [name for name in TOOLS if shutil.which(name) is None]:
-            raise WorkerStartError(f"not installed on this machine: {', '.join(absent)}")
+        if not_installed := [name for name in TOOLS if shutil.which(name) is None]:
+            raise WorkerStartError(f"not installed on this machine: {', '.join(not_installed)}")
         found = self._engine.check()
         for soft in found.soft:
             logger.warning("engine %s: soft limit: %s", self._engine.name, soft)
@@ -110,9 +110,9 @@ class WorkerProcess:
         if found.missing:
             raise WorkerStartError(f"engine {self._engine.name} cannot run here: {'; '.join(found.missing)}")
         if any(self._engine.owner(slot) is not None for slot in slots.numbers):
-            folder.admit_others()
+            folder.require_traversable()
         self._engine.clean(slots.numbers)
-        folder.wipe_all()
+        folder.remove_all()
         self._make_directories(folder, slots)
         return found
 
@@ -137,12 +137,12 @@ class WorkerProcess:
             self._client, IngestClient(transport), ResultSpool(folder.spool), self._options.upload_seconds
         )
 
-    def _bench(
+    def _context(
         self, folder: WorkFolder, found: EngineCapabilities, delivery: ResultDelivery, stack: contextlib.ExitStack
     ) -> WorkerContext:
-        holdings = ActiveLeases()
-        heartbeat = HeartbeatSender(self._client, holdings, crash_handler=self._crash_handler)
-        for thread in (heartbeat, LeaseWatchdog(holdings, crash_handler=self._crash_handler)):
+        leases = ActiveLeases()
+        heartbeat = HeartbeatSender(self._client, leases, crash_handler=self._crash_handler)
+        for thread in (heartbeat, LeaseWatchdog(leases, crash_handler=self._crash_handler)):
             thread.start()
             stack.callback(thread.close)
         return WorkerContext(
@@ -166,10 +166,10 @@ class WorkerProcess:
             )
         return worker_id
 
-    def _deliver_left(self, delivery: ResultDelivery, over: threading.Event) -> None:
+    def _deliver_spooled(self, delivery: ResultDelivery, over: threading.Event) -> None:
         # Nothing renews those leases, so there is no use in trying for longer than one lives.
         delivery = replace(delivery, upload_seconds=min(delivery.upload_seconds, SPOOL_DELIVERY_SECONDS))
-        for entry in delivery.spool.left():
+        for entry in delivery.spool.pending():
             job_id = entry.lease.job.job_id
             if entry.server != self._client.server:
                 logger.warning("job %s: its spooled result is for %s: kept", job_id, entry.server)
@@ -177,16 +177,16 @@ class WorkerProcess:
             logger.info("job %s: delivering the result that an earlier life left", job_id)
             delivery.deliver(entry, over=over)
 
-    def _end_left(self, spool: ResultSpool, over: threading.Event) -> None:
+    def _fail_abandoned(self, spool: ResultSpool, over: threading.Event) -> None:
         """Fail the jobs that an earlier process of this worker was executing when it was killed.
 
         Their leases count against the capacity until they end, and nothing renews them: without this a restarted worker
         waits for their expiry. The server retries such a job by its policy."""
         result = {"reason": "worker_shutdown", "message": "The worker's process ended while it executed the job."}
-        for lease in spool.left_leases(self._client.server):
+        for lease in spool.abandoned_leases(self._client.server):
             job_id = lease.job.job_id
             try:
-                retry(partial(self._client.fail, lease, result), pause=RetryBudget(over, SPOOL_DELIVERY_SECONDS))
+                retry(partial(self._client.fail, lease, result), budget=RetryBudget(over, SPOOL_DELIVERY_SECONDS))
                 logger.warning("job %s: failed, an earlier process was killed while it executed it", job_id)
             except ServerUnreachable as trouble:
                 logger.warning("job %s: its lease is left to expire: %s", job_id, trouble)

@@ -42,7 +42,7 @@ class WorkFolder:
             os.close(self._lock)
             self._lock = None
 
-    def admit_others(self) -> None:
+    def require_traversable(self) -> None:
         """Raise StartRefused unless other accounts can walk down to the checkouts: a slot's account must."""
         for step in (self.jobs, *self.jobs.parents):
             if not step.stat().st_mode & stat.S_IXOTH:
@@ -52,39 +52,39 @@ class WorkFolder:
         usage = shutil.disk_usage(self.path)
         return usage.free < usage.total * LEAST_FREE
 
-    def make(self, job_id: str, owner: int | None, within: Path | None = None) -> Path:
+    def make_workspace(self, job_id: str, owner: int | None, parent: Path | None = None) -> Path:
         """Return an empty directory for this job, of mode 0700, that belongs to `owner` (None: to us).
 
         `within`: the directory of the job's slot, if that is not `jobs` itself."""
-        place = (within or self.jobs) / job_id
-        self.wipe(place)
-        place.mkdir(mode=0o700)
+        workspace = (parent or self.jobs) / job_id
+        self.remove_workspace(workspace)
+        workspace.mkdir(mode=0o700)
         if owner is not None:
-            os.chown(place, owner, owner)
-        return place
+            os.chown(workspace, owner, owner)
+        return workspace
 
-    def wipe(self, place: Path) -> None:
+    def remove_workspace(self, workspace: Path) -> None:
         """Remove the workspace and the engine's directory beside it. Logs what resists; never raises for it."""
-        for doomed in (place, place.with_name(place.name + ".private")):
-            if os.path.lexists(doomed):
-                _remove(doomed)
+        for path in (workspace, workspace.with_name(workspace.name + ".private")):
+            if os.path.lexists(path):
+                _remove(path)
 
-    def wipe_all(self) -> None:
+    def remove_all(self) -> None:
         """Remove every workspace that an earlier life left."""
-        for place in sorted(self.jobs.iterdir()):
-            logger.info("removing %s, left by an earlier life", place.name)
-            _remove(place)
+        for workspace in sorted(self.jobs.iterdir()):
+            logger.info("removing %s, left by an earlier life", workspace.name)
+            _remove(workspace)
 
 
-def _remove(doomed: Path) -> None:
+def _remove(path: Path) -> None:
     # rm, not shutil: a job may nest directories deeper than Python's stack, and rm follows no link either.
-    remove = ["rm", "-rf", "--one-file-system", "--", str(doomed)]
+    remove = ["rm", "-rf", "--one-file-system", "--", str(path)]
     if _succeeds(remove):
         return
-    if not doomed.is_symlink():  # a job of our own account may have closed its directories to itself
-        _succeeds(["chmod", "-R", "u+rwX", "--", str(doomed)])
+    if not path.is_symlink():  # a job of our own account may have closed its directories to itself
+        _succeeds(["chmod", "-R", "u+rwX", "--", str(path)])
     if not _succeeds(remove):
-        logger.error("could not remove %s: look at it, its disk space stays taken", doomed)
+        logger.error("could not remove %s: look at it, its disk space stays taken", path)
 
 
 def _succeeds(command: list[str]) -> bool:

@@ -40,8 +40,8 @@ def hanging(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-HeartbeatSender.beat_due = failing("heartbeat", HeartbeatSender.beat_due)  # type: ignore[method-assign]
-LeaseWatchdog.look = failing("watchdog", LeaseWatchdog.look)  # type: ignore[method-assign]
+HeartbeatSender.send_due = failing("heartbeat", HeartbeatSender.send_due)  # type: ignore[method-assign]
+LeaseWatchdog.check = failing("watchdog", LeaseWatchdog.check)  # type: ignore[method-assign]
 ClaimLoop._see_out = hanging("drain", ClaimLoop._see_out)  # type: ignore[method-assign]
 CrashHandler.__init__.__kwdefaults__["forced_exit_seconds"] = float(os.environ.get("FORCED_EXIT_SECONDS", "20"))
 

@@ -16,7 +16,7 @@ import pytest
 from tests.workers.agent.repositories import ENVIRONMENT, Repository, git
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang, wait_until
 from workers.agent import subprocesses
-from workers.agent.checkout import Bounds, Checkout, CheckoutFailed, CheckoutStopped, Mirrors, inside
+from workers.agent.checkout import Bounds, Checkout, CheckoutFailed, CheckoutStopped, Mirrors, require_directory
 from workers.engines.contract import StopSignal
 
 BOUNDS = Bounds(seconds=20)
@@ -365,7 +365,7 @@ def test_only_the_longest_prefix_of_the_mirrors_counts() -> None:
 @pytest.mark.parametrize("name", [".", "", "a", "a/b", "./a/", "a//b"])
 def test_a_directory_of_the_repository_is_inside(name: str, tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    inside(tmp_path, name)
+    require_directory(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["..", "a/../..", "/etc", "link", "link/x", "up", "file", "missing", "a\0b", "a/link"])
@@ -375,7 +375,7 @@ def test_a_working_directory_that_leaves_or_is_none_is_refused(name: str, tmp_pa
     for link, target in {"link": "/etc", "up": "..", "a/link": "../a"}.items():
         (tmp_path / link).symlink_to(target)
     with pytest.raises(CheckoutFailed, match="working directory"):
-        inside(tmp_path, name)
+        require_directory(tmp_path, name)
 
 
 def test_the_worker_may_be_found_by_its_git(repository: Repository) -> None:

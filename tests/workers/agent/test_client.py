@@ -61,7 +61,7 @@ def test_a_claim_for_many_says_how_many_and_may_be_answered_at_length(
 ) -> None:
     long = claim_body(execution__command=["x" * 700_000])
     server.on("leases", Answer(201, {"leases": [long, long]}))
-    leases = client.claim(OFFER, wait_seconds=0, key="k", most=2)
+    leases = client.claim(OFFER, wait_seconds=0, key="k", max_leases=2)
     assert [lease.job.job_id for lease in leases] == ["rtj_01jjob"] * 2
     assert server.asked[0].json["max_leases"] == 2
 
@@ -72,7 +72,7 @@ def test_a_claim_that_is_answered_with_nothing_of_use_is_malformed(
 ) -> None:
     server.on("leases", Answer(201, body))
     with pytest.raises(ProtocolError):
-        client.claim(OFFER, wait_seconds=0, key="k", most=2)
+        client.claim(OFFER, wait_seconds=0, key="k", max_leases=2)
 
 
 def test_heartbeats_for_many_bring_an_answer_for_each(

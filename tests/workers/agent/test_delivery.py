@@ -53,7 +53,7 @@ def test_a_result_is_uploaded_completed_and_removed(
     result = server.said("complete")[0].json["result"]
     assert result.pop("uploaded_at")
     assert result == {"status": "uploaded", "ingest_run_id": "run_1", "exit_code": 0}
-    assert list(spool.left()) == []
+    assert list(spool.pending()) == []
 
 
 def test_another_payload_at_ingest_is_a_failure_and_never_a_success(
@@ -67,7 +67,7 @@ def test_another_payload_at_ingest_is_a_failure_and_never_a_success(
     result = server.said("fail")[0].json["result"]
     assert result["reason"] == "upload_rejected"
     assert "another payload" in result["message"]
-    assert list(spool.left()) == []
+    assert list(spool.pending()) == []
 
 
 def test_a_complete_whose_answer_was_lost_is_said_again(
@@ -80,7 +80,7 @@ def test_a_complete_whose_answer_was_lost_is_said_again(
     said = {asked.body for asked in server.said("complete")}
     assert len(server.said("complete")) == 3
     assert len(said) == 1, "the same message"
-    assert list(spool.left()) == []
+    assert list(spool.pending()) == []
 
 
 def test_a_stale_lease_drops_the_result_with_a_line(
@@ -94,7 +94,7 @@ def test_a_stale_lease_drops_the_result_with_a_line(
     server.on("complete", stale())
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)
-    assert list(spool.left()) == []
+    assert list(spool.pending()) == []
     assert "its lease is over (lease_expired): the spooled result is dropped" in caplog.text
     assert LEASE_ID not in caplog.text
 
@@ -108,7 +108,7 @@ def test_a_refused_end_drops_the_result(
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)
     assert len(server.said("complete")) == 1
-    assert list(spool.left()) == []
+    assert list(spool.pending()) == []
 
 
 def test_a_rejected_run_fails_the_job_without_the_payload(
@@ -122,7 +122,7 @@ def test_a_rejected_run_fails_the_job_without_the_payload(
     assert "validation_failed" in result["message"]
     assert result["exit_code"] == 0
     assert "payload" not in result
-    assert list(spool.left()) == []
+    assert list(spool.pending()) == []
 
 
 def test_a_failed_upload_hands_the_payload_to_the_server(
@@ -134,7 +134,7 @@ def test_a_failed_upload_hands_the_payload_to_the_server(
     result = server.said("fail")[0].json["result"]
     assert result["reason"] == "upload_failed"
     assert result["payload"] == {"schema_version": "run.v1"}
-    assert list(spool.left()) == []
+    assert list(spool.pending()) == []
 
 
 def test_a_payload_that_is_too_large_for_the_server_stays_behind(
@@ -160,7 +160,7 @@ def test_a_worker_that_must_go_leaves_the_result_for_its_next_life(
     over.set()
     delivery.deliver(entry, over=over)
     assert server.verbs == ["run"]
-    assert list(spool.left()) == [entry]
+    assert list(spool.pending()) == [entry]
 
 
 def test_a_server_that_is_away_when_it_is_over_keeps_the_result_here(
@@ -175,7 +175,7 @@ def test_a_server_that_is_away_when_it_is_over_keeps_the_result_here(
     server.on("complete", gone)
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)
-    assert list(spool.left()) == [entry]
+    assert list(spool.pending()) == [entry]
 
 
 def test_each_failpoint_stands_where_its_name_says(

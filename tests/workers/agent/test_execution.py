@@ -400,7 +400,7 @@ def test_an_abandoned_upload_stays_in_the_spool_for_the_next_life(
         wait_until(lambda: server.said("run"))
         run.abandon()
     assert finals(server) == []
-    (entry,) = bench.spool.left()
+    (entry,) = bench.spool.pending()
     assert entry.payload == server.said("run")[0].body
 
 

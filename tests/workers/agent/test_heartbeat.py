@@ -69,20 +69,20 @@ class Stage:
     def __init__(self, *answers: HeartbeatResponse | Exception, costs: float = 0.0, **changes: Any) -> None:
         self.clock = Clock()
         self.client = Answers(self.clock, *answers, costs=costs)
-        self.holdings = ActiveLeases()
-        self.heartbeat = HeartbeatSender(self.client, self.holdings, self.clock)  # type: ignore[arg-type] # speaks as one
-        self.window = LeaseWatchdog(self.holdings, self.clock)
+        self.leases = ActiveLeases()
+        self.heartbeat = HeartbeatSender(self.client, self.leases, self.clock)  # type: ignore[arg-type] # speaks as one
+        self.window = LeaseWatchdog(self.leases, self.clock)
         self.listener = Listener()
-        self.held = ActiveLease(a_lease(**changes), self.listener, trust_until=0.0)
-        self.held.renewed(self.clock())
-        self.heartbeat.hold(self.held)
+        self.active = ActiveLease(a_lease(**changes), self.listener, local_deadline=0.0)
+        self.active.extend(self.clock())
+        self.heartbeat.add(self.active)
 
     def pass_time(self, seconds: float) -> None:
         until = self.clock.now + seconds
         while self.clock.now < until:
             self.clock.now += 0.25
-            self.heartbeat.beat_due()
-            self.window.look()
+            self.heartbeat.send_due()
+            self.window.check()
 
 
 def test_a_lease_is_renewed_about_every_interval_and_not_in_step() -> None:
@@ -101,7 +101,7 @@ def test_the_job_is_stopped_before_the_server_may_give_it_away() -> None:
     stage.pass_time(200)
     assert stage.listener.heard == [("lost", "no word from the server")]
     # TTL 120, two seconds of grace, five of safety.
-    assert stage.held.trust_until - begun == 113
+    assert stage.active.local_deadline - begun == 113
     assert stage.client.sent[-1][0] < begun + 113, "a lease that was given up is not renewed"
 
 
@@ -109,24 +109,24 @@ def test_trust_counts_from_before_the_question_not_from_its_answer() -> None:
     stage = Stage(HeartbeatResponse(), *[ServerUnreachable("away")] * 1000, costs=8.0)
     stage.pass_time(300)
     asked_at = stage.client.sent[0][0]
-    assert stage.held.trust_until == asked_at + 113
+    assert stage.active.local_deadline == asked_at + 113
 
 
 def test_a_refused_heartbeat_renews_nothing() -> None:
     stage = Stage(*[RequestRefused(401, "unauthenticated", "")] * 1000)
-    before = stage.held.trust_until
+    before = stage.active.local_deadline
     stage.pass_time(60)
-    assert stage.held.trust_until == before
+    assert stage.active.local_deadline == before
     stage.pass_time(100)
     assert stage.listener.heard == [("lost", "no word from the server")]
 
 
 def test_an_answer_after_trouble_makes_it_good_again() -> None:
     stage = Stage(*[ServerUnreachable("away")] * 4, HeartbeatResponse())
-    before = stage.held.trust_until
+    before = stage.active.local_deadline
     stage.pass_time(60)
-    assert stage.held.trust_until > before
-    assert stage.held.failures == 0
+    assert stage.active.local_deadline > before
+    assert stage.active.failures == 0
 
 
 def test_after_trouble_the_next_try_comes_sooner_than_the_interval() -> None:
@@ -147,13 +147,13 @@ def test_the_server_may_ask_for_more_patience() -> None:
 def test_no_heartbeat_waits_past_the_end_of_trust() -> None:
     stage = Stage(*[ServerUnreachable("away")] * 1000, costs=10.0)
     stage.pass_time(200)
-    assert all(at + within <= stage.held.trust_until + 0.1 for at, _, within in stage.client.sent)
+    assert all(at + within <= stage.active.local_deadline + 0.1 for at, _, within in stage.client.sent)
 
 
 def test_a_lease_that_is_not_trusted_any_more_is_not_renewed_either() -> None:
     stage = Stage()
-    stage.clock.now = stage.held.trust_until
-    stage.heartbeat.beat_due()
+    stage.clock.now = stage.active.local_deadline
+    stage.heartbeat.send_due()
     assert stage.client.sent == []
 
 
@@ -175,7 +175,7 @@ def test_a_cancel_is_told_with_its_deadline_until_the_job_ends() -> None:
 
 def test_a_phase_goes_along_once_and_at_once() -> None:
     stage = Stage()
-    stage.heartbeat.announce(stage.held, "executing")
+    stage.heartbeat.report_phase(stage.active, "executing")
     stage.pass_time(60)
     bodies = [body for _, body, _ in stage.client.sent]
     assert bodies[0] == {"phase": "executing", "progress": {"current_step": "executing", "step_index": 2}}
@@ -187,7 +187,7 @@ def test_a_phase_goes_along_once_and_at_once() -> None:
 def test_a_phase_is_not_told_before_its_time_and_not_forgotten_over_another_heartbeat() -> None:
     stage = Stage(heartbeat_interval_seconds=0.4, lease_ttl_seconds=20)
     begun = stage.clock.now
-    stage.heartbeat.announce(stage.held, "executing", within=3.0)
+    stage.heartbeat.report_phase(stage.active, "executing", within=3.0)
     stage.pass_time(4)
     told = [at - begun for at, body, _ in stage.client.sent if body]
     assert len(stage.client.sent) > 5
@@ -197,18 +197,18 @@ def test_a_phase_is_not_told_before_its_time_and_not_forgotten_over_another_hear
 
 def test_a_phase_is_told_again_when_nobody_heard_it() -> None:
     stage = Stage(ServerUnreachable("away"))
-    stage.heartbeat.announce(stage.held, "executing")
+    stage.heartbeat.report_phase(stage.active, "executing")
     stage.pass_time(10)
     assert [body.get("phase") for _, body, _ in stage.client.sent] == ["executing", "executing"]
 
 
 def test_a_phase_that_was_overtaken_does_not_cost_the_lease() -> None:
     stage = Stage(ServerConflict("illegal_move", "", {}))
-    before = stage.held.trust_until
-    stage.heartbeat.announce(stage.held, "executing")
+    before = stage.active.local_deadline
+    stage.heartbeat.report_phase(stage.active, "executing")
     stage.pass_time(10)
     assert [body.get("phase") for _, body, _ in stage.client.sent] == ["executing", None]
-    assert stage.held.trust_until > before
+    assert stage.active.local_deadline > before
 
 
 def test_a_conflict_without_a_phase_is_not_repeated_without_end() -> None:
@@ -219,7 +219,7 @@ def test_a_conflict_without_a_phase_is_not_repeated_without_end() -> None:
 
 def test_a_short_lease_leaves_time_to_stop_and_time_to_work() -> None:
     stage = Stage(lease_ttl_seconds=4, heartbeat_interval_seconds=1)
-    assert stage.held.trust_until == stage.clock.now + 3
+    assert stage.active.local_deadline == stage.clock.now + 3
 
 
 def test_a_silent_server_is_logged_once_not_with_every_try(caplog: pytest.LogCaptureFixture) -> None:
@@ -235,17 +235,19 @@ def test_a_silent_server_is_logged_once_not_with_every_try(caplog: pytest.LogCap
 def test_the_threads_do_it_by_themselves() -> None:
     clock = Clock()
     client = Answers(clock)
-    holdings = ActiveLeases()
-    heartbeat = HeartbeatSender(client, holdings)  # type: ignore[arg-type] # speaks as one; the real clock
-    window = LeaseWatchdog(holdings)
+    leases = ActiveLeases()
+    heartbeat = HeartbeatSender(client, leases)  # type: ignore[arg-type] # speaks as one; the real clock
+    window = LeaseWatchdog(leases)
     heartbeat.start()
     window.start()
     listener, other = Listener(), Listener()
-    heartbeat.hold(held := ActiveLease(a_lease(heartbeat_interval_seconds=0.05), listener, trust_until=float("inf")))
-    heartbeat.hold(ActiveLease(a_lease(), other, trust_until=0.0))
+    heartbeat.add(
+        active := ActiveLease(a_lease(heartbeat_interval_seconds=0.05), listener, local_deadline=float("inf"))
+    )
+    heartbeat.add(ActiveLease(a_lease(), other, local_deadline=0.0))
     wait_until(lambda: len(client.sent) >= 3)
     wait_until(lambda: other.heard == [("lost", "no word from the server")])
-    heartbeat.drop(held)
+    heartbeat.remove(active)
     assert listener.heard == []
     heartbeat.close()
     window.close()
@@ -255,21 +257,21 @@ def test_the_threads_do_it_by_themselves() -> None:
 
 def beside(stage: Stage, number: int) -> list[tuple[ActiveLease, Listener]]:
     """So many more leases that are held with the first."""
-    made = [ActiveLease(a_lease(), Listener(), trust_until=0.0) for _ in range(number)]
-    for held in made:
-        held.renewed(stage.clock())
-        stage.heartbeat.hold(held)
-    return [(held, held.holder) for held in made]  # type: ignore[misc] # they are Listeners
+    made = [ActiveLease(a_lease(), Listener(), local_deadline=0.0) for _ in range(number)]
+    for active in made:
+        active.extend(stage.clock())
+        stage.heartbeat.add(active)
+    return [(active, active.owner) for active in made]  # type: ignore[misc] # they are Listeners
 
 
 def test_leases_that_are_due_together_are_renewed_by_one_call() -> None:
     stage = Stage()
     others = beside(stage, 7)
-    before = [held.trust_until for held, _ in others]
+    before = [active.local_deadline for active, _ in others]
     stage.pass_time(200)
     assert sum(number > 1 for number in stage.client.calls) >= len(stage.client.calls) // 2
     assert len(stage.client.calls) < 40, "eight leases and ten rounds are 80 heartbeats"
-    assert all(held.trust_until > earlier + 100 for (held, _), earlier in zip(others, before, strict=True))
+    assert all(active.local_deadline > earlier + 100 for (active, _), earlier in zip(others, before, strict=True))
     assert stage.listener.heard == []
 
 
@@ -281,35 +283,35 @@ def test_each_lease_hears_its_own_answer() -> None:
         RequestRefused(400, "invalid", ""),
     )
     (_, second), (third, canceled), (fourth, _) = beside(stage, 3)
-    helds = [stage.held, *[held for held in stage.holdings.all() if held is not stage.held]]
-    for held in helds:
-        held.due = stage.clock()
-    ordered = [stage.held, next(held for held in helds if held.holder is second), third, fourth]
+    helds = [stage.active, *[active for active in stage.leases.all() if active is not stage.active]]
+    for active in helds:
+        active.due = stage.clock()
+    ordered = [stage.active, next(active for active in helds if active.owner is second), third, fourth]
     stage.heartbeat._beat(ordered)
     assert stage.client.calls == [4]
     assert second.heard == [("lost", "lease_revoked")]
     assert canceled.heard == [("canceled", "requested", 12.0)]
-    assert [held.failures for held in ordered] == [0, 0, 0, 1]
-    assert len(stage.holdings.all()) == 3
+    assert [active.failures for active in ordered] == [0, 0, 0, 1]
+    assert len(stage.leases.all()) == 3
 
 
 def test_a_call_for_many_that_is_not_answered_is_everybodys_trouble() -> None:
     stage = Stage(ServerUnreachable("away"))
-    others = [held for held, _ in beside(stage, 2)]
-    helds = [stage.held, *others]
+    others = [active for active, _ in beside(stage, 2)]
+    helds = [stage.active, *others]
     stage.heartbeat._beat(helds)
-    assert [held.failures for held in helds] == [1, 1, 1]
-    assert all(held.due < stage.clock() + 3 for held in helds), "the next try comes soon"
+    assert [active.failures for active in helds] == [1, 1, 1]
+    assert all(active.due < stage.clock() + 3 for active in helds), "the next try comes soon"
 
 
 def test_a_phase_and_a_progress_go_along_in_a_call_for_many() -> None:
     stage = Stage()
     ((other, _),) = beside(stage, 1)
-    stage.heartbeat.announce(stage.held, "executing")
-    stage.heartbeat.show(other, {"percent": 5})
-    stage.heartbeat.beat_due()
+    stage.heartbeat.report_phase(stage.active, "executing")
+    stage.heartbeat.report_progress(other, {"percent": 5})
+    stage.heartbeat.send_due()
     assert stage.client.calls == [2]
     bodies = [body for _, body, _ in stage.client.sent]
     assert {"progress": {"percent": 5}} in bodies
     assert [body["phase"] for body in bodies if "phase" in body] == ["executing"]
-    assert (stage.held.phase, other.progress) == (None, None)
+    assert (stage.active.phase, other.progress) == (None, None)

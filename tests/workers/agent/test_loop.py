@@ -39,7 +39,7 @@ class FakeAttempt:
         if not self.stubborn:
             self.go.set()
 
-    def silence(self) -> None:
+    def stop_reporting(self) -> None:
         self.heard.append("silence")
         self.go.set()
 
@@ -55,7 +55,7 @@ class Stage:
         self.folder = WorkFolder(tmp_path / "work")
         offer = ClaimOffer("wrk_01jworker", "shared-linux", {"linux": True})
         self.loop = ClaimLoop(
-            client=client, offer=offer, slots=self.slots, folder=self.folder, begin=self.begin, wait_seconds=0.1
+            client=client, offer=offer, slots=self.slots, folder=self.folder, start_attempt=self.begin, wait_seconds=0.1
         )
         self.thread = threading.Thread(target=self.run, daemon=True)
 

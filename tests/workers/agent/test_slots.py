@@ -45,7 +45,7 @@ def test_a_slot_is_taken_once_and_waited_for(tmp_path: Path) -> None:
     taken: list[int | None] = []
     waiter = threading.Thread(target=lambda: taken.append(slots.take(within=10)))
     waiter.start()
-    slots.give_back(0)
+    slots.release(0)
     waiter.join()
     assert taken == [0]
     slots.close()

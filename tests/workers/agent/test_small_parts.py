@@ -55,7 +55,7 @@ class TestToken:
     ) -> None:
         token = TokenFile(token_file)
         token_file.unlink()
-        token.refused()
+        token.reload()
         assert token.current() == TOKEN
         assert "cannot be read again" in caplog.text
 
@@ -100,7 +100,7 @@ class TestWaits:
                 raise ServerUnreachable("away")
             return "heard"
 
-        assert retry(call, pause=lambda seconds: True) == "heard"
+        assert retry(call, budget=lambda seconds: True) == "heard"
 
         def refuse() -> None:
             calls.append(1)
@@ -108,7 +108,7 @@ class TestWaits:
 
         calls.clear()
         with pytest.raises(RequestRefused):
-            retry(refuse, pause=lambda seconds: True)
+            retry(refuse, budget=lambda seconds: True)
         assert len(calls) == 1
 
     def test_insisting_ends_when_there_is_no_more_time(self) -> None:
@@ -116,7 +116,7 @@ class TestWaits:
             raise ServerUnreachable("away")
 
         with pytest.raises(ServerUnreachable):
-            retry(call, pause=RetryBudget(threading.Event(), 0.1), backoff=Backoff(first=0.01))
+            retry(call, budget=RetryBudget(threading.Event(), 0.1), backoff=Backoff(first=0.01))
 
     def test_a_pause_ends_at_once_when_it_is_over(self) -> None:
         over = threading.Event()
@@ -165,7 +165,7 @@ class TestSignals:
     def test_the_first_drains_and_every_further_one_stops(self) -> None:
         heard: list[str] = []
         before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-        with signals.heard(lambda: heard.append("first"), lambda: heard.append("second")):
+        with signals.handled(lambda: heard.append("first"), lambda: heard.append("second")):
             for number, expected in ((signal.SIGTERM, 1), (signal.SIGINT, 2), (signal.SIGTERM, 3)):
                 os.kill(os.getpid(), number)
                 wait_until(lambda expected=expected: len(heard) == expected)
@@ -174,7 +174,7 @@ class TestSignals:
 
     def test_a_signal_does_not_break_what_the_main_thread_waits_for(self) -> None:
         heard: list[str] = []
-        with signals.heard(lambda: heard.append("first"), lambda: None):
+        with signals.handled(lambda: heard.append("first"), lambda: None):
             threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
             begun = time.monotonic()
             time.sleep(0.4)

@@ -37,10 +37,10 @@ def test_a_lease_is_found_by_the_next_life_until_it_is_forgotten(tmp_path: Path)
     spool.keep_lease(entry.server, entry.lease)
     (path,) = tmp_path.iterdir()
     assert (path.name, stat.S_IMODE(path.stat().st_mode)) == ("rtj_01jjob.1.lease", 0o600)
-    assert list(ResultSpool(tmp_path).left_leases(entry.server)) == [entry.lease]
-    assert list(ResultSpool(tmp_path).left_leases("http://127.0.0.1:2")) == [], "another server's"
+    assert list(ResultSpool(tmp_path).abandoned_leases(entry.server)) == [entry.lease]
+    assert list(ResultSpool(tmp_path).abandoned_leases("http://127.0.0.1:2")) == [], "another server's"
     spool.put(entry)
-    assert list(spool.left_leases(entry.server)) == [], "its result says how it ended"
+    assert list(spool.abandoned_leases(entry.server)) == [], "its result says how it ended"
     spool.remove(entry)
     assert list(tmp_path.iterdir()) == []
 
@@ -48,7 +48,7 @@ def test_a_lease_is_found_by_the_next_life_until_it_is_forgotten(tmp_path: Path)
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1, "server": "x", "claim": {}}'])
 def test_a_lease_that_cannot_be_read_is_left_to_expire(tmp_path: Path, text: str) -> None:
     (tmp_path / "rtj_01jjob.1.lease").write_text(text)
-    assert list(ResultSpool(tmp_path).left_leases("x")) == []
+    assert list(ResultSpool(tmp_path).abandoned_leases("x")) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,9 +79,9 @@ def test_a_damaged_result_is_put_aside_and_the_others_are_found(tmp_path: Path, 
     spool.put(an_entry("rtj_good"))
     path = tmp_path / "rtj_bad.1.result"
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator] # one of the functions above
-    assert [entry.lease.job.job_id for entry in spool.left()] == ["rtj_good"]
+    assert [entry.lease.job.job_id for entry in spool.pending()] == ["rtj_good"]
     assert (tmp_path / "rtj_bad.1.unreadable").exists()
-    assert [entry.lease.job.job_id for entry in spool.left()] == ["rtj_good"]
+    assert [entry.lease.job.job_id for entry in spool.pending()] == ["rtj_good"]
 
 
 KILLED = """

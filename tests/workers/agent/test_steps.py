@@ -202,7 +202,7 @@ def test_the_result_stays_on_disk_until_it_was_taken_and_the_next_life_tells_it(
         wait_until(lambda: server.said("fail"))
         run.abandon()
     assert left(bench) == ["rtj_01jjob.1.result"]
-    (entry,) = bench.spool.left()
+    (entry,) = bench.spool.pending()
     assert entry.payload == b""
     server.asked.clear()
     server.on("fail", Answer())

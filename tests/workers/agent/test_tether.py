@@ -27,7 +27,7 @@ def run(script: str, folder: Path, owner: int | None = None, watch: object = nev
         folder=folder,
         environment=ENVIRONMENT,
         owner=owner,
-        ceiling=CEILING,
+        limits=CEILING,
         watch=watch,  # type: ignore[arg-type] # a watch
     )
 
@@ -42,7 +42,7 @@ def living(pid_file: Path) -> bool:
 
 def test_it_tells_the_code_and_the_last_words(open_dir: Path) -> None:
     done = run("echo first; echo last >&2; exit 7", open_dir)
-    assert (done.code, done.tail, done.cut_for) == (7, "first\nlast\n", None)
+    assert (done.code, done.tail, done.kill_reason) == (7, "first\nlast\n", None)
 
 
 def test_only_the_environment_that_was_given_is_there(open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +72,8 @@ def test_the_watch_ends_the_whole_group_also_those_that_ignore_it(open_dir: Path
     pids = open_dir / "at" / "pid"
     begun = time.monotonic()
     script = f"trap '' TERM INT HUP; (trap '' TERM; sleep 300) & echo $! > {pids}; kill -STOP $$; wait"
-    done = run(script, open_dir / "at", owner, subprocesses.until(time.monotonic() + 0.5))
-    assert done.cut_for == "time"
+    done = run(script, open_dir / "at", owner, subprocesses.deadline_watch(time.monotonic() + 0.5))
+    assert done.kill_reason == "time"
     assert time.monotonic() - begun < 15
     assert not living(pids), "gone before it returns"
 
@@ -100,9 +100,9 @@ def test_the_account_of_the_slot_has_no_rights_of_ours(open_dir: Path) -> None:
 
 
 def test_a_watch_may_have_several_reasons() -> None:
-    watch = subprocesses.until(time.monotonic() + 60, lambda: None, lambda: "size", lambda: "stop")
+    watch = subprocesses.deadline_watch(time.monotonic() + 60, lambda: None, lambda: "size", lambda: "stop")
     assert watch() == "size"
-    assert subprocesses.until(time.monotonic() - 1, lambda: "size")() == "time"
+    assert subprocesses.deadline_watch(time.monotonic() - 1, lambda: "size")() == "time"
 
 
 WORKER = """
@@ -110,7 +110,7 @@ import sys, threading
 from pathlib import Path
 from workers.agent import subprocesses
 subprocesses.run_bound(["/bin/sh", "-c", sys.argv[2]], folder=Path(sys.argv[1]), environment={"PATH": "/usr/bin:/bin"},
-           owner=None, ceiling=subprocesses.CommandLimits(1 << 20, 1 << 30, 10), watch=lambda: None)
+           owner=None, limits=subprocesses.CommandLimits(1 << 20, 1 << 30, 10), watch=lambda: None)
 """
 
 

@@ -27,19 +27,19 @@ def at_once() -> Callable[[float], bool]:
     """Tries again without waiting, a hundred times."""
     left = [100]
 
-    def pause(seconds: float) -> bool:
+    def budget(seconds: float) -> bool:
         assert seconds > 0
         left[0] -= 1
         return left[0] > 0
 
-    return pause
+    return budget
 
 
 def test_the_run_is_stored_under_the_job_s_key(
     ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool]
 ) -> None:
     server.on("run", STORED)
-    assert ingest.store(JOB, b'{"a": 1}', pause=at_once) == "run_1"
+    assert ingest.store(JOB, b'{"a": 1}', budget=at_once) == "run_1"
     (asked,) = server.asked
     assert asked.path == "/v1/ingest/run"
     assert asked.body == b'{"a": 1}'
@@ -51,7 +51,7 @@ def test_trouble_is_tried_again_with_the_same_bytes_and_key(
     ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool], trouble: Script
 ) -> None:
     server.on("run", trouble, trouble, Answer(200, {"run_id": "run_1", "created": False}))
-    assert ingest.store(JOB, b"{}", pause=at_once) == "run_1"
+    assert ingest.store(JOB, b"{}", budget=at_once) == "run_1"
     assert {(asked.body, asked.headers["Idempotency-Key"]) for asked in server.asked} == {(b"{}", JOB)}
     assert len(server.asked) == 3
 
@@ -59,12 +59,12 @@ def test_trouble_is_tried_again_with_the_same_bytes_and_key(
 def test_retry_after_is_honoured_up_to_a_minute(ingest: IngestClient, server: ScriptedServer) -> None:
     waits: list[float] = []
 
-    def pause(seconds: float) -> bool:
+    def budget(seconds: float) -> bool:
         waits.append(seconds)
         return True
 
     server.on("run", Answer(429, {}, {"Retry-After": "20"}), Answer(503, {}, {"Retry-After": "9999"}), STORED)
-    ingest.store(JOB, b"{}", pause=pause)
+    ingest.store(JOB, b"{}", budget=budget)
     assert waits == [20, 60]
 
 
@@ -74,7 +74,7 @@ def test_a_refusal_is_not_tried_again_and_says_why(
 ) -> None:
     server.on("run", problem(status, "validation_failed"))
     with pytest.raises(UploadRejected, match=f"{status} validation_failed"):
-        ingest.store(JOB, b"{}", pause=at_once)
+        ingest.store(JOB, b"{}", budget=at_once)
     assert len(server.asked) == 1
 
 
@@ -83,7 +83,7 @@ def test_the_contract_s_own_form_of_error_is_understood(
 ) -> None:
     server.on("run", Answer(422, {"error": {"code": "validation_failed", "message": "files: too many\x00"}}))
     with pytest.raises(UploadRejected, match=r"422 validation_failed files: too many$"):
-        ingest.store(JOB, b"{}", pause=at_once)
+        ingest.store(JOB, b"{}", budget=at_once)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_success_that_names_no_run_of_this_job_is_a_refusal(
 ) -> None:
     server.on("run", answer)
     with pytest.raises(UploadRejected):
-        IngestClient(ingest.transport).store(JOB, b"{}", pause=at_once)
+        IngestClient(ingest.transport).store(JOB, b"{}", budget=at_once)
 
 
 def test_an_ingest_that_answers_with_the_digest_that_was_sent_is_believed(
@@ -117,7 +117,7 @@ def test_an_ingest_that_answers_with_the_digest_that_was_sent_is_believed(
 ) -> None:
     server.on("run", Answer(201, {"run_id": "run_1", "payload_sha256": "a" * 64, "payload_match": True}))
     body = b'{"payload_sha256": "' + b"a" * 64 + b'"}'
-    assert ingest.store(JOB, body, pause=at_once, fence=3) == "run_1"
+    assert ingest.store(JOB, body, budget=at_once, fence=3) == "run_1"
     assert server.asked[0].headers["Lease-Fence"] == "3"
 
 
@@ -125,7 +125,7 @@ def test_a_dripping_ingest_costs_the_total_time_and_no_more(ingest: IngestClient
     server.on("run", drip)
     begun = time.monotonic()
     with pytest.raises(UploadFailed):
-        ingest.store(JOB, b"{}", pause=lambda seconds: False)
+        ingest.store(JOB, b"{}", budget=lambda seconds: False)
     assert time.monotonic() - begun < 3
 
 
@@ -133,7 +133,7 @@ def test_the_budget_ends_the_tries(ingest: IngestClient, server: ScriptedServer)
     server.on("run", Answer(500))
     begun = time.monotonic()
     with pytest.raises(UploadFailed, match="500"):
-        ingest.store(JOB, b"{}", pause=RetryBudget(threading.Event(), 0.5))
+        ingest.store(JOB, b"{}", budget=RetryBudget(threading.Event(), 0.5))
     assert 0.4 < time.monotonic() - begun < 3
 
 
@@ -142,7 +142,7 @@ def test_a_lost_lease_ends_the_tries(ingest: IngestClient, server: ScriptedServe
     over = threading.Event()
     over.set()
     with pytest.raises(UploadFailed):
-        ingest.store(JOB, b"{}", pause=RetryBudget(over))
+        ingest.store(JOB, b"{}", budget=RetryBudget(over))
     assert len(server.asked) == 1
 
 

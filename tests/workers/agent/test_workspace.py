@@ -24,29 +24,29 @@ def folder(open_dir: Path) -> WorkFolder:
 
 
 def test_a_workspace_is_empty_private_and_the_slot_s(folder: WorkFolder, owner: int | None) -> None:
-    place = folder.make("rtj_1", owner)
+    place = folder.make_workspace("rtj_1", owner)
     assert list(place.iterdir()) == []
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert place.stat().st_uid == (os.geteuid() if owner is None else owner)
 
 
 def test_a_workspace_of_an_earlier_attempt_is_not_used_again(folder: WorkFolder, owner: int | None) -> None:
-    (folder.make("rtj_1", owner) / "left").touch()
-    assert list(folder.make("rtj_1", owner).iterdir()) == []
+    (folder.make_workspace("rtj_1", owner) / "left").touch()
+    assert list(folder.make_workspace("rtj_1", owner).iterdir()) == []
 
 
 def test_others_may_walk_through_but_look_at_nothing(folder: WorkFolder) -> None:
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o711
     assert stat.S_IMODE(folder.jobs.stat().st_mode) == 0o711
     assert stat.S_IMODE(folder.spool.stat().st_mode) == 0o700
-    folder.admit_others()
+    folder.require_traversable()
 
 
 def test_a_folder_that_the_slots_cannot_reach_is_refused_by_name(open_dir: Path) -> None:
     (open_dir / "closed").mkdir(mode=0o700)
     folder = WorkFolder(open_dir / "closed" / "work")
     with pytest.raises(WorkerStartError, match="closed"):
-        folder.admit_others()
+        folder.require_traversable()
 
 
 def test_two_workers_do_not_share_a_folder(folder: WorkFolder) -> None:
@@ -65,12 +65,12 @@ def test_a_place_that_cannot_be_a_folder_is_refused_in_one_line(open_dir: Path) 
 def test_wiping_follows_no_link_and_takes_the_engine_s_directory_along(folder: WorkFolder, open_dir: Path) -> None:
     (open_dir / "precious").mkdir()
     (open_dir / "precious" / "file").touch()
-    place = folder.make("rtj_1", None)
+    place = folder.make_workspace("rtj_1", None)
     (place / "link").symlink_to(open_dir / "precious")
     private = place.with_name("rtj_1.private")
     private.mkdir()
     (private / "up").symlink_to("../..")
-    folder.wipe(place)
+    folder.remove_workspace(place)
     assert list(folder.jobs.iterdir()) == []
     assert (open_dir / "precious" / "file").exists()
 
@@ -78,36 +78,36 @@ def test_wiping_follows_no_link_and_takes_the_engine_s_directory_along(folder: W
 def test_a_workspace_replaced_by_a_link_is_removed_as_a_link(folder: WorkFolder, open_dir: Path) -> None:
     (open_dir / "precious").mkdir()
     (folder.jobs / "rtj_1").symlink_to(open_dir / "precious")
-    folder.wipe(folder.jobs / "rtj_1")
+    folder.remove_workspace(folder.jobs / "rtj_1")
     assert (open_dir / "precious").exists()
     assert not os.path.lexists(folder.jobs / "rtj_1")
 
 
 def test_directories_nested_deeper_than_a_stack_are_removed(folder: WorkFolder) -> None:
-    at = os.open(folder.make("rtj_1", None), os.O_RDONLY)
+    at = os.open(folder.make_workspace("rtj_1", None), os.O_RDONLY)
     for _ in range(3000):
         os.mkdir("d", dir_fd=at)
         below = os.open("d", os.O_RDONLY, dir_fd=at)
         os.close(at)
         at = below
     os.close(at)
-    folder.wipe(folder.jobs / "rtj_1")
+    folder.remove_workspace(folder.jobs / "rtj_1")
     assert list(folder.jobs.iterdir()) == []
 
 
 def test_directories_that_a_job_has_closed_to_itself_are_removed(folder: WorkFolder) -> None:
-    place = folder.make("rtj_1", None)
+    place = folder.make_workspace("rtj_1", None)
     (place / "closed" / "in").mkdir(parents=True)
     (place / "closed" / "in" / "file").touch()
     (place / "closed" / "in").chmod(0)
     (place / "closed").chmod(0o500)
-    folder.wipe(place)
+    folder.remove_workspace(place)
     assert list(folder.jobs.iterdir()) == []
 
 
 def test_names_that_look_like_options_are_removed(folder: WorkFolder) -> None:
-    (folder.make("rtj_1", None) / "-rf").touch()
-    folder.wipe(folder.jobs / "rtj_1")
+    (folder.make_workspace("rtj_1", None) / "-rf").touch()
+    folder.remove_workspace(folder.jobs / "rtj_1")
     assert list(folder.jobs.iterdir()) == []
 
 
@@ -115,7 +115,7 @@ def test_what_an_earlier_life_left_is_removed(folder: WorkFolder) -> None:
     for name in ("rtj_1", "rtj_1.private", "rtj_2"):
         (folder.jobs / name / "x").mkdir(parents=True)
     (folder.jobs / "rtj_2.gitconfig").touch()
-    folder.wipe_all()
+    folder.remove_all()
     assert list(folder.jobs.iterdir()) == []
 
 

@@ -50,8 +50,8 @@ class ClaimOffer:
     pool: str
     capabilities: dict[str, bool]
 
-    def body(self, wait_seconds: float, most: int) -> dict[str, Any]:
-        many = {} if most == 1 else {"max_leases": most}
+    def body(self, wait_seconds: float, max_leases: int) -> dict[str, Any]:
+        many = {} if max_leases == 1 else {"max_leases": max_leases}
         return many | {
             "worker_id": self.worker_id,
             "pool": self.pool,
@@ -69,7 +69,7 @@ class OrchestratorClient:
         headers = {"Worker-Session": session, "User-Agent": "runtime-orchestrator-worker"}
         self._transport = Transport(server, token.current, headers)
         self._token = token
-        self._patience = Timeouts(connect=5, read=15, total=20)
+        self._timeouts = Timeouts(connect=5, read=15, total=20)
 
     @property
     def server(self) -> str:
@@ -78,100 +78,100 @@ class OrchestratorClient:
     def close(self) -> None:
         self._transport.close()
 
-    def claim(self, offer: ClaimOffer, *, wait_seconds: float, key: str, most: int = 1) -> list[LeasePayload]:
+    def claim(self, offer: ClaimOffer, *, wait_seconds: float, key: str, max_leases: int = 1) -> list[LeasePayload]:
         """Ask for up to `most` jobs, waiting at the server until there is one. Raises Malformed, too, where none of
         those that came can be read."""
-        patience = Timeouts(connect=5, read=wait_seconds + 15, total=wait_seconds + 20)
-        asked = offer.body(wait_seconds, most)
+        timeouts = Timeouts(connect=5, read=wait_seconds + 15, total=wait_seconds + 20)
+        offered = offer.body(wait_seconds, max_leases)
         headers = {"Idempotency-Key": key}
-        body = self._post(LEASES, asked, patience, headers, on_sent=_claim_sent, limit=most * ANSWER_BYTES)
+        body = self._post(LEASES, offered, timeouts, headers, on_sent=_claim_sent, limit=max_leases * ANSWER_BYTES)
         if body is None:
             return []
         sent = body.get("leases", [body])
         if not isinstance(sent, list) or not sent:
             raise ProtocolError("leases")
-        return self._readable(sent)
+        return self._parse_leases(sent)
 
-    def _readable(self, sent: list[Any]) -> list[LeasePayload]:
+    def _parse_leases(self, sent: list[Any]) -> list[LeasePayload]:
         """What cannot be read costs nobody but itself."""
-        leases, odd = [], []
-        for one in sent:
+        leases, unreadable = [], []
+        for sent_lease in sent:
             try:
-                leases.append(wire.lease(one))
+                leases.append(wire.lease(sent_lease))
             except ProtocolError as what:
-                odd.append((one, what))
-        for one, why in odd:
+                unreadable.append((sent_lease, what))
+        for sent_lease, why in unreadable:
             # Beside jobs that can be run, one that cannot be given back is left to its window.
             with contextlib.suppress(*(ServerUnreachable, RequestRejected) if leases else ()):
-                self._decline(one, f"this worker does not understand the job's {why}")
-        if odd and not leases:
-            raise odd[0][1]
+                self._decline(sent_lease, f"this worker does not understand the job's {why}")
+        if unreadable and not leases:
+            raise unreadable[0][1]
         return leases
 
     def _decline(self, sent: Any, message: str) -> None:
         """Give back what cannot even be read, so that another worker gets it at once."""
         lease_id = sent.get("lease_id") if isinstance(sent, dict) else None
         if isinstance(lease_id, str) and wire.IDENTIFIER.fullmatch(lease_id):
-            self._post(f"{LEASES}/{lease_id}/release", {"message": message, "unable": True}, self._patience)
+            self._post(f"{LEASES}/{lease_id}/release", {"message": message, "unable": True}, self._timeouts)
 
     def acknowledge(self, lease: LeasePayload) -> None:
-        self._speak(lease, "acknowledge", {})
+        self._post_lease(lease, "acknowledge", {})
 
     def heartbeat(self, lease: LeasePayload, progress: dict[str, Any], *, within: float) -> HeartbeatResponse:
         """Renew the lease, hearing whether to cancel; gives up `within` so many seconds."""
-        body = self._speak(lease, "heartbeat", progress, self._patience.within(within))
-        return _beat(body)
+        body = self._post_lease(lease, "heartbeat", progress, self._timeouts.capped(within))
+        return _parse_heartbeat(body)
 
     def heartbeat_many(
-        self, told: Sequence[tuple[LeasePayload, dict[str, Any]]], *, within: float
+        self, beats: Sequence[tuple[LeasePayload, dict[str, Any]]], *, within: float
     ) -> list[HeartbeatResponse | LeaseRejected | ServerConflict | RequestRefused | ServerUnreachable | ProtocolError]:
         """The same for many leases in one call: for each the answer, or what the call for one would have raised."""
-        body = {"leases": [{"lease_id": lease.lease_id, **progress} for lease, progress in told]}
-        answer = self._post(f"{LEASES}/heartbeat", body, self._patience.within(within)) or {}
+        body = {"leases": [{"lease_id": lease.lease_id, **progress} for lease, progress in beats]}
+        answer = self._post(f"{LEASES}/heartbeat", body, self._timeouts.capped(within)) or {}
         results = answer.get("results")
-        if not isinstance(results, list) or len(results) != len(told):
+        if not isinstance(results, list) or len(results) != len(beats):
             raise ProtocolError("results")
-        return [_beat_among(result, lease) for result, (lease, _) in zip(results, told, strict=True)]
+        return [_parse_batch_result(result, lease) for result, (lease, _) in zip(results, beats, strict=True)]
 
     def report(self, lease: LeasePayload, phase: str) -> None:
-        self._speak(lease, "report", {"phase": phase})
+        self._post_lease(lease, "report", {"phase": phase})
 
     def log(self, lease: LeasePayload, seq: int, chunk: bytes, *, step: int = 0) -> None:
-        self._speak(lease, "logs", {"step": step, "seq": seq, "chunk": base64.b64encode(chunk).decode()})
+        self._post_lease(lease, "logs", {"step": step, "seq": seq, "chunk": base64.b64encode(chunk).decode()})
 
     def complete(self, lease: LeasePayload, result: dict[str, Any]) -> None:
-        self._speak(lease, "complete", {"result": {"status": "uploaded", **result}})
+        self._post_lease(lease, "complete", {"result": {"status": "uploaded", **result}})
 
     def fail(self, lease: LeasePayload, result: dict[str, Any]) -> None:
-        self._speak(lease, "fail", {"result": {"status": "failed", **result}})
+        self._post_lease(lease, "fail", {"result": {"status": "failed", **result}})
 
     def acknowledge_cancel(self, lease: LeasePayload, message: str) -> None:
-        self._speak(lease, "acknowledge-cancel", {"message": message})
+        self._post_lease(lease, "acknowledge-cancel", {"message": message})
 
     def release(self, lease: LeasePayload, message: str, *, unable: bool) -> None:
         """Give the job back unexecuted. `unable`: not to this worker again, the machine is too weak for it."""
-        self._speak(lease, "release", {"message": message, "unable": unable})
+        self._post_lease(lease, "release", {"message": message, "unable": unable})
 
-    def _speak(
-        self, lease: LeasePayload, verb: str, body: dict[str, Any], patience: Timeouts | None = None
+    def _post_lease(
+        self, lease: LeasePayload, operation: str, body: dict[str, Any], timeouts: Timeouts | None = None
     ) -> dict[str, Any]:
-        return self._post(f"{LEASES}/{lease.lease_id}/{verb}", body, patience or self._patience) or {}
+        return self._post(f"{LEASES}/{lease.lease_id}/{operation}", body, timeouts or self._timeouts) or {}
 
     def _post(
         self,
         path: str,
         body: dict[str, Any],
-        patience: Timeouts,
+        timeouts: Timeouts,
         headers: dict[str, str] | None = None,
         *,
         on_sent: Callable[[], None] | None = None,
         limit: int = ANSWER_BYTES,
     ) -> dict[str, Any] | None:
         answer = self._transport.post(
-            path, encoded(body), patience=patience, headers=headers, on_sent=on_sent, limit=limit
+            path, encoded(body), timeouts=timeouts, headers=headers, on_sent=on_sent, limit=limit
         )
         if answer.status == 401:
-            self._token.refused()
+            self._token.reload()
         return _parse_response(answer)
 
 
@@ -202,7 +202,7 @@ def _parse_response(answer: HttpResponseData) -> dict[str, Any] | None:
         return None
     if answer.status in BUSY or answer.status >= 500:
         raise ServerUnreachable(f"the server answered {answer.status}", retry_after(answer))
-    raise _refusal(answer)
+    raise _rejection(answer)
 
 
 def _document(answer: HttpResponseData) -> dict[str, Any]:
@@ -216,15 +216,15 @@ def _document(answer: HttpResponseData) -> dict[str, Any]:
     return body
 
 
-def _refusal(answer: HttpResponseData) -> LeaseRejected | ServerConflict | RequestRefused:
+def _rejection(answer: HttpResponseData) -> LeaseRejected | ServerConflict | RequestRefused:
     try:
         problem = _document(answer)
     except ServerUnreachable:
         problem = {}
-    return _refused(answer.status, problem)
+    return _rejection_of(answer.status, problem)
 
 
-def _refused(status: int, problem: dict[str, Any]) -> LeaseRejected | ServerConflict | RequestRefused:
+def _rejection_of(status: int, problem: dict[str, Any]) -> LeaseRejected | ServerConflict | RequestRefused:
     code, detail = one_line(problem.get("code", "unknown"), 64), one_line(problem.get("detail", ""), 300)
     if status == 409 and code == "stale_lease":
         return LeaseRejected(one_line(problem.get("reason", "unknown"), 64))
@@ -233,7 +233,7 @@ def _refused(status: int, problem: dict[str, Any]) -> LeaseRejected | ServerConf
     return RequestRefused(status, code, detail)
 
 
-def _beat_among(
+def _parse_batch_result(
     result: Any, lease: LeasePayload
 ) -> HeartbeatResponse | LeaseRejected | ServerConflict | RequestRefused | ServerUnreachable | ProtocolError:
     """One of the results of a call for many, which must be this lease's."""
@@ -242,17 +242,17 @@ def _beat_among(
     status, error = result.get("status"), result.get("error")
     try:
         if status == 200 and isinstance(result.get("body"), dict):
-            return _beat(result["body"])
-    except ProtocolError as odd:
-        return odd
+            return _parse_heartbeat(result["body"])
+    except ProtocolError as unreadable:
+        return unreadable
     if type(status) is not int or not isinstance(error, dict):
         return ProtocolError("results")
     if status in BUSY or status >= 500:
         return ServerUnreachable(f"the server answered {status}")
-    return _refused(status, error)
+    return _rejection_of(status, error)
 
 
-def _beat(body: dict[str, Any]) -> HeartbeatResponse:
+def _parse_heartbeat(body: dict[str, Any]) -> HeartbeatResponse:
     deadline = body.get("cancel_deadline_seconds")
     if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
         raise ProtocolError("cancel_deadline_seconds")

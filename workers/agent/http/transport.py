@@ -40,7 +40,7 @@ class Timeouts:
     read: float = 30.0
     total: float = 120.0
 
-    def within(self, seconds: float) -> Timeouts:
+    def capped(self, seconds: float) -> Timeouts:
         """Return the same, but over after at most `seconds`."""
         return Timeouts(min(self.connect, seconds), min(self.read, seconds), min(self.total, seconds))
 
@@ -86,7 +86,7 @@ class Transport:
         path: str,
         body: bytes,
         *,
-        patience: Timeouts,
+        timeouts: Timeouts,
         headers: Mapping[str, str] | None = None,
         on_sent: Callable[[], None] | None = None,
         limit: int = ANSWER_BYTES,
@@ -94,23 +94,23 @@ class Transport:
         """POST `body` (JSON) and return the answer, whatever its status, if it has `limit` bytes at most. Raises
         Unreachable."""
         sent = {"Content-Type": "application/json; charset=utf-8", **(headers or {})}
-        with RequestDeadline(patience.total, on_sent) as deadline:
+        with RequestDeadline(timeouts.total, on_sent) as deadline:
             try:
                 response = self._session.post(
                     self.origin + path,
                     data=body,
                     headers=sent,
-                    timeout=(patience.connect, patience.read),
+                    timeout=(timeouts.connect, timeouts.read),
                     allow_redirects=False,
                     stream=True,
                 )
                 answer = _read(response, limit)
             except TROUBLE as error:
-                trouble = f"no answer within {patience.total:g} s" if deadline.passed else type(error).__name__
+                trouble = f"no answer within {timeouts.total:g} s" if deadline.passed else type(error).__name__
                 # The cause's own text holds the URL: it must not be chained.
                 raise ServerUnreachable(f"{self.origin}: {trouble}") from None
         if deadline.passed:
-            raise ServerUnreachable(f"{self.origin}: no answer within {patience.total:g} s")
+            raise ServerUnreachable(f"{self.origin}: no answer within {timeouts.total:g} s")
         return answer
 
     def close(self) -> None:

@@ -162,7 +162,7 @@ def _steps(steps: dict[str, Any]) -> StepsPayload:
     return StepsPayload(
         steps=lines,
         environment=_environment(_take(steps, "environment", dict, {})),
-        artifacts=tuple(_pattern(_object(one, "artifacts")) for one in _take(steps, "artifacts", list, [])),
+        artifacts=tuple(_pattern(_object(pattern, "artifacts")) for pattern in _take(steps, "artifacts", list, [])),
         image=_take(steps, "image", str, None),
         allow_exec=True,
         **_terms(steps),
@@ -205,8 +205,8 @@ def _object(value: Any, name: str) -> dict[str, Any]:
     return value
 
 
-def _take(holder: dict[str, Any], name: str, kind: type[T], default: Any = _REQUIRED) -> T:
-    value = holder.get(name)
+def _take(members: dict[str, Any], name: str, kind: type[T], default: Any = _REQUIRED) -> T:
+    value = members.get(name)
     if value is None and default is not _REQUIRED:
         return default
     # In Python a bool is an int; on the wire it is not.
@@ -215,22 +215,22 @@ def _take(holder: dict[str, Any], name: str, kind: type[T], default: Any = _REQU
     return value
 
 
-def _identifier(holder: dict[str, Any], name: str) -> str:
-    value = _take(holder, name, str)
+def _identifier(members: dict[str, Any], name: str) -> str:
+    value = _take(members, name, str)
     if not IDENTIFIER.fullmatch(value):
         raise ProtocolError(name)
     return value
 
 
-def _seconds(holder: dict[str, Any], name: str) -> float:
-    value = holder.get(name)
+def _seconds(members: dict[str, Any], name: str) -> float:
+    value = members.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**9:
         raise ProtocolError(name)
     return float(value)
 
 
-def _strings(holder: dict[str, Any], name: str, default: list[str] | None) -> tuple[str, ...]:
-    value = holder.get(name, default)
+def _strings(members: dict[str, Any], name: str, default: list[str] | None) -> tuple[str, ...]:
+    value = members.get(name, default)
     if value is None and default is not None:
         value = default
     if not isinstance(value, list) or not all(isinstance(item, str) and "\0" not in item for item in value):
