@@ -1,0 +1,1 @@
+"""The worker process: claims jobs, runs them by an engine, and reports their results over HTTP."""

@@ -29,7 +29,7 @@ class LeaseWatchdog:
         self._clock = clock
         self._closing = threading.Event()
         run = (crash_handler or CrashHandler()).run
-        self._thread = threading.Thread(target=run, args=(self._run,), name="trust-window", daemon=True)
+        self._thread = threading.Thread(target=run, args=(self._run,), name="lease-watchdog", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -6,11 +6,13 @@ import logging
 import resource
 
 from workers.engines.network.egress import MAX_CONNECTIONS
-from workers.engines.network.fake_sockets import MAX_ENDS
+from workers.engines.network.fake_sockets import MAX_ENDPOINTS
 
 logger = logging.getLogger(__name__)
 
-PER_JOB = MAX_ENDS + 2 * MAX_CONNECTIONS + 64  # sockets that lead nowhere, both ends of relayed ones, pipes and files
+PER_JOB = (
+    MAX_ENDPOINTS + 2 * MAX_CONNECTIONS + 64
+)  # sockets that lead nowhere, both ends of relayed ones, pipes and files
 OWN = 256  # connections to the server, volumes, logs
 
 

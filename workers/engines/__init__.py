@@ -15,7 +15,16 @@ ENGINES = {
 
 
 def engine_named(name: str, **options: Any) -> Engine:
-    """Make an engine, by a name of `ENGINES` or by the dotted path of a class. Raises LookupError, ValueError."""
+    """Return a new engine.
+
+    Args:
+        name: A name of `ENGINES`, or the dotted path of a class.
+        options: The arguments of its constructor.
+
+    Raises:
+        LookupError: No engine has this name.
+        ValueError: An option is invalid.
+    """
     path = ENGINES.get(name, name)
     module, _, attribute = path.rpartition(".")
     if not module:

@@ -1,23 +1,24 @@
-"""The engine contract: what runs a command in isolation, and what it must promise.
+"""The engine contract: the interface of what runs a command in isolation, and its promises.
 
-A stranger can write an engine from this file alone.
+This file contains all that is needed to write another engine.
 
 Order of calls. `reserved()` for each slot, for the life of the worker. `check()` once, at the worker's start, in the
-worker's own process and in the thread that later starts the jobs' threads: it tries what this machine can enforce, and
+worker's own process and in the thread that later starts the jobs' threads: it tests what this machine can enforce, and
 may move them into a mount namespace. `clean()` next, for what an earlier process of the worker left. `directory()`
-before each job, for its workspace; `reset()` after its workspace was removed.
-`run()` once per job, from a thread that lives as long as the job; several may run at the same time in different slots.
-`StopSignal.request()` may come from any thread, at any time, also before `run` began and after it ended.
+before each job, for its workspace; `reset()` after its workspace was removed. `run()` once per job, from a thread that
+lives as long as the job; several may run at the same time in different slots. `StopSignal.request()` may come from any
+thread, at any time, also before `run` began and after it ended.
 
-The workspace. The caller makes it in `directory(slot, ...)`, which may be a file system of its own, gives it to
-`owner(slot)` (nothing to do where that is None), and sees to it that this uid can reach it: every directory above it
-lets others pass (mode 0711 is enough) and belongs to the worker. The engine makes a second directory beside it,
-`<workspace>.private` (home, /tmp, the trace), and removes it at the end, unless the order says that more of the same
-job are to come; a worker that was killed leaves it behind, so whoever wipes the workspace wipes that too.
+The workspace. The caller makes it in `directory(slot, ...)`, which may be a file system of its own. It gives the
+workspace to `owner(slot)` (nothing to do where that is None). The uid must be able to reach it: every directory above
+has search permission for others (mode 0711 is enough) and belongs to the worker. The engine makes a second directory
+beside it, `<workspace>.private` (home, /tmp, the trace), and removes it at the end, unless `RunSpec.keeps_home` is set.
+A worker that was killed leaves it behind: remove it together with the workspace.
 
 Promises. `run` returns only when no process of the job lives. It never runs the command with less isolation than
-`Engine.isolation` says, nor with fewer limits than `check` found: what cannot be enforced raises `EngineUnavailable`
-before the command has started. When the worker dies by SIGKILL, the whole tree of the job dies within a second.
+`Engine.isolation` says, nor with fewer limits than `check` found: where a limit cannot be enforced it raises
+`EngineUnavailable` before the command has started. When the worker dies by SIGKILL, all processes of the job die within
+a second.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SPARE = range(160, 184)  # slots of the checks at a worker's start; uid 61184 an
 
 
 class Isolation(enum.StrEnum):
-    """How well a job is kept apart, weakest first. A pool or a job states the least that it accepts."""
+    """Levels of isolation, weakest first. A pool or a job states its minimum."""
 
     NONE = "none"
     RESTRICTED = "restricted"
@@ -44,23 +45,25 @@ class Isolation(enum.StrEnum):
 
     @property
     def rank(self) -> int:
+        """Return the position in the order of strength."""
         return list(Isolation).index(self)
 
     def satisfies(self, least: Isolation) -> bool:
+        """Report whether this level is at least `least`."""
         return self.rank >= least.rank
 
 
 class EngineUnavailable(Exception):
-    """This machine cannot run the job as asked; another may. The command has not started: release, do not fail."""
+    """This machine cannot run the job as requested; another may. The command has not started: release, do not fail."""
 
 
 class SandboxFailed(Exception):
-    """The sandbox was asked to start and did not (`sandbox_apply_failed`). `str()` is its scrubbed last words."""
+    """The sandbox was started and failed (`sandbox_apply_failed`). `str()` is its error output, sanitized."""
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """What one job may use. An engine that cannot hold one of them says so in `Capabilities.soft`."""
+    """The limits of one job. An engine that cannot enforce one of them names it in `EngineCapabilities.soft`."""
 
     memory_bytes: int = 2 << 30
     processes: int = 256
@@ -72,13 +75,13 @@ class RunLimits:
 
     @property
     def max_inodes(self) -> int:
-        """Of a small disk, one inode per 4 KiB: an empty file counts as one block."""
+        """Return the limit of inodes. On a small disk it is one per 4 KiB: an empty file counts as one block."""
         return max(min(self.inodes, self.disk_bytes // 4096), 256)
 
 
 @dataclass(frozen=True)
 class EgressPolicy:
-    """Where a job with network may go: host names, `*.suffix` or `host:port` (port 443 unless named)."""
+    """The hosts that a job with network may reach: host names, `*.suffix` or `host:port` (port 443 unless named)."""
 
     allow: tuple[str, ...]
     max_bytes: int = 1 << 30
@@ -86,15 +89,19 @@ class EgressPolicy:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One command to run. `workspace` is the checkout, owned by `Engine.owner(slot)`; see `Engine.places` for its name
-    inside. `working_directory` is relative to it and may not leave it.
+    """One command to run.
+
+    `workspace` is the checkout, owned by `Engine.owner(slot)`; `Engine.mount_points` returns its name inside.
+    `working_directory` is relative to it and may not leave it.
     """
 
     argv: tuple[str, ...]
     workspace: Path
     slot: int
     timeout_seconds: float
-    keeps_home: bool = False  # home and /tmp as the order before left them, and left for the next; the caller wipes
+    keeps_home: bool = (
+        False  # home and /tmp stay as the spec before left them, for the next one; the caller removes them
+    )
     working_directory: str = "."
     environment: dict[str, str] = field(default_factory=dict)
     egress: EgressPolicy | None = None  # None: no network but loopback
@@ -105,7 +112,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class MountPoints:
-    """Under which names the command sees its directories: what the paths in the trace refer to."""
+    """The paths under which the command sees its directories. The paths in the trace refer to them."""
 
     workspace: str = "/job"
     home: str = "/home/job"
@@ -114,7 +121,7 @@ class MountPoints:
 
 @dataclass(frozen=True)
 class NetworkRecord:
-    """One CONNECT that the egress proxy saw. `verdict`: allowed, refused, unreachable."""
+    """One CONNECT that the egress proxy received. `verdict`: allowed, refused, unreachable."""
 
     name: str
     port: int
@@ -127,7 +134,7 @@ class NetworkRecord:
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """Peaks of the whole tree. None: this engine cannot measure it."""
+    """Peaks of all processes of the job. None: this engine cannot measure it."""
 
     memory_bytes: int | None = None
     processes: int | None = None
@@ -137,18 +144,18 @@ class ResourceUsage:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How it ended: data, not an opinion.
+    """The end of a run, as facts.
 
-    `kind`: `exited` (`exit_code` set), `signaled` (`signal` set, such as "SIGKILL"), `timeout`, `stopped` (by `Stop`),
-    `not_found` (the command does not exist), `out_of_memory`, `too_many_processes`, `disk_full` (of bytes or inodes),
-    `worker_disk_full` (the file system of the worker ran low, whatever the job's limit is).
+    `kind`: `exited` (`exit_code` set), `signaled` (`signal` set, such as "SIGKILL"), `timeout`, `stopped` (by
+    `StopSignal`), `not_found` (the command does not exist), `out_of_memory`, `too_many_processes`, `disk_full` (of
+    bytes or inodes), `worker_disk_full` (the file system of the worker ran low, whatever the job's limit is).
     `exit_code` is set whenever the command returned one, whatever `kind` says.
     """
 
     kind: str
     exit_code: int | None = None
     signal: str | None = None
-    started_at: float = 0.0  # Unix time, of the worker's clock: for people, never for decisions
+    started_at: float = 0.0  # Unix time by the worker's clock: for display, never for decisions
     finished_at: float = 0.0
     output_bytes: int = 0  # true total; what went to the sink is capped by Limits.output_bytes
     output_truncated: bool = False
@@ -162,31 +169,29 @@ class RunResult:
 
 @dataclass(frozen=True)
 class EngineCapabilities:
-    """What `check` found. `missing` is not empty: the worker must not claim with this engine."""
+    """The result of `Engine.check`. If `missing` is not empty, the worker must not claim with this engine."""
 
     offered: frozenset[str] = frozenset()  # "linux", "ptrace", "namespaces", "egress", "exec_control", …
-    soft: tuple[str, ...] = ()  # limits held by polling or per process only, in words for an operator
-    missing: tuple[str, ...] = ()  # why this engine cannot run here, in words for an operator
+    soft: tuple[str, ...] = ()  # limits enforced by polling or per process only, for an operator
+    missing: tuple[str, ...] = ()  # why this engine cannot run here, for an operator
 
 
 class StopSignal:
-    """A switch that ends a running job: SIGTERM to the tree, grace, then SIGKILL. Asking twice changes nothing.
-
-    `ask(now=True)` skips the grace.
-    """
+    """A switch that ends a running job: SIGTERM to its processes, grace, then SIGKILL."""
 
     def __init__(self) -> None:
         self.requested = threading.Event()
         self.immediate = threading.Event()
 
     def request(self, *, now: bool = False) -> None:
+        """Request the stop; repeated calls change nothing. `now` skips the grace."""
         if now:
             self.immediate.set()
         self.requested.set()
 
 
 class Engine(Protocol):
-    """See the module's docstring for the order of calls and the promises."""
+    """The interface of an engine. The docstring of this module has the order of calls and the promises."""
 
     name: str
     isolation: Isolation
@@ -196,34 +201,51 @@ class Engine(Protocol):
         ...
 
     def check(self) -> EngineCapabilities:
-        """Try what this machine can enforce (under two seconds). Never raises for what is only missing."""
+        """Test what this machine can enforce (under two seconds). A missing feature is a result, not an error."""
         ...
 
     def owner(self, slot: int) -> int | None:
-        """The uid, and gid, that the workspace of this slot must belong to. None: the worker's own, nothing to do."""
+        """Return the uid, and gid, that the workspace of this slot must belong to. None: the worker's own."""
         ...
 
     def directory(self, slot: int, folder: Path, limits: RunLimits) -> Path:
-        """Returns where the workspaces of this slot are made: the root of its volume in `folder`, or `folder` itself
-        where the kernel has no volumes. Raises EngineUnavailable.
+        """Return the directory in which the workspaces of this slot are made.
+
+        Args:
+            slot: The slot.
+            folder: The worker's directory for jobs. It is returned where the machine has no volumes; else the root of
+                the slot's volume, mounted in it.
+            limits: The limits of the jobs.
+
+        Raises:
+            EngineUnavailable: The volume cannot be made.
         """
         ...
 
     def reset(self, slot: int) -> None:
-        """Prepare the slot's directory for the next job, once the workspace was removed."""
+        """Prepare the slot's directory for the next job, after the workspace was removed."""
         ...
 
     def mount_points(self, spec: RunSpec) -> MountPoints:
-        """Known before `run`, so that a trace can be read while it comes."""
+        """Return the paths that the trace will contain. They are known before `run`."""
         ...
 
     def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
-        """Run to the end. `output` gets the merged stdout and stderr as it comes, `trace` the raw strace lines
-        (whole lines, newline kept), both capped, both called from one thread at a time, both must not block long.
-        Raises EngineUnavailable, SandboxFailed.
+        """Run the command to its end.
+
+        Args:
+            spec: The command and its limits.
+            output: Receives stdout and stderr, merged, as they come.
+            trace: Receives the raw strace lines, whole lines with their newline. Both sinks are capped, are called from
+                one thread at a time, and must not block long.
+            stop: Ends the command early.
+
+        Raises:
+            EngineUnavailable: The command was not started, and another machine may run it.
+            SandboxFailed: The sandbox could not be started.
         """
         ...
 
     def clean(self, slots: Sequence[int]) -> None:
-        """Remove what an earlier life left behind in these slots: processes, cgroups, mounts, FIFOs."""
+        """Remove what a killed worker left in these slots: processes, control groups, mounts."""
         ...

@@ -1,4 +1,4 @@
-"""Which files a job may touch where it has no mount namespace: the rights, by what this kernel knows of them."""
+"""Landlock: the files that a job may touch without a mount namespace, and the processes that it may reach."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def version() -> int:
-    """The version of Landlock that this kernel speaks; 0: none, or switched off."""
+    """Return the version of Landlock that this kernel has; 0: none, or switched off."""
     libc = ctypes.CDLL(None, use_errno=True)
     return max(int(libc.syscall(_CREATE_RULESET, None, 0, _VERSION)), 0)
 
 
 def handled(abi: int) -> int:
+    """Return the file rights that this version of Landlock can restrict."""
     rights = _FIRST_RIGHTS
     rights |= _REFER if abi >= 2 else 0
     rights |= _TRUNCATE if abi >= 3 else 0
@@ -45,20 +46,20 @@ def handled(abi: int) -> int:
 
 
 def shape(abi: int) -> tuple[int, int, int, int]:
-    """Size of the attributes as this version has them, and what is forbidden unless a rule allows it."""
+    """Return the attributes of a ruleset: their size in this version, and the rights that need a rule."""
     size = 8 if abi < 4 else 16 if abi < SCOPES_SINCE else 24
     return size, handled(abi), _TCP_BIND_AND_CONNECT, _ABSTRACT_SOCKETS_AND_SIGNALS
 
 
 def domain(abi: int) -> tuple[tuple[int, int, int, int] | None, list[PathRule]]:
-    """Build the smallest domain: it closes no file, and no process in it reaches a process outside of it.
+    """Return the smallest domain: it restricts no file, and no process in it reaches a process outside of it.
 
-    The kernel refuses ptrace, and so `/proc/PID/mem` and its like, to whoever is in a domain that the other is not in;
-    from `SCOPES_SINCE` on signals too. A domain without rights on files costs nothing at an `open`. Older kernels want
-    one: the right to link and rename between directories, which version 1 forbids to everybody in a domain.
+    The kernel refuses ptrace, and so `/proc/PID/mem` and the like, to a process in a domain that the target is not in;
+    from `SCOPES_SINCE` on signals too. A domain without rights on files costs nothing at an `open`. Older kernels
+    require at least one right: linking and renaming between directories, which version 1 forbids in every domain.
 
     Returns:
-        The shape as `shape` gives it, or None where the kernel has no such domain; and the rules.
+        The attributes as `shape` returns them, or None where the kernel has no such domain; and the rules.
     """
     if abi >= SCOPES_SINCE:
         return (24, 0, 0, _ABSTRACT_SOCKETS_AND_SIGNALS), []
@@ -68,6 +69,13 @@ def domain(abi: int) -> tuple[tuple[int, int, int, int] | None, list[PathRule]]:
 
 
 def rules(abi: int, *, writable: list[Path], readable: tuple[str, ...]) -> list[PathRule]:
+    """Return the rules for the files of a job.
+
+    Args:
+        abi: The version of Landlock.
+        writable: The directories of the job.
+        readable: Further paths of the machine that the job may read.
+    """
     known = handled(abi)
     read = _EXECUTE | _READ_FILE | _READ_DIRECTORY
     write = known & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE | _DEVICE_IOCTL)

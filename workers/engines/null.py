@@ -1,6 +1,6 @@
-"""A strict stand-in for tests of the worker's loop: it runs nothing and obeys the words of the command.
+"""A strict engine for tests of the worker: it runs nothing and follows the words of the command.
 
-`["null", "print=hello", "sleep=5", "ignore-term", "exit=3"]`, obeyed from left to right:
+`["null", "print=hello", "sleep=5", "ignore-term", "exit=3"]`, from left to right:
 
     print=TEXT          a line of output           sleep=SECONDS       until then, TERM or the deadline
     trace=PATH          the file's lines as trace  ignore-term         from here on only KILL ends it
@@ -8,8 +8,8 @@
     kind=KIND           ends it at once as KIND    signal=NAME         ends it at once by this signal
     unavailable, sandbox-failed                    raise what an engine raises
 
-A step of a job says the same as `["sh", "-c", "null print=hello exit=3"]`. A word that is not in this list is an error,
-as is a second job in a slot that still runs one.
+A step of a job has the form `["sh", "-c", "null print=hello exit=3"]`. A word that is not in this list is an error, as
+is a second job in a slot that still runs one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _TICK = 0.01
 
 
 @dataclass
-class _End(Exception):
-    """How the command ends, thrown by the word that ends it."""
+class _CommandEnded(Exception):
+    """The end of the command, raised by the word that ends it."""
 
     kind: str
     exit_code: int | None = None
@@ -51,8 +51,8 @@ class _End(Exception):
 
 
 @dataclass
-class _Play:
-    """One command, as far as it has been obeyed."""
+class _Execution:
+    """The state of one command."""
 
     spec: RunSpec
     output: Sink
@@ -64,15 +64,15 @@ class _Play:
     traced: int = 0
     network: list[NetworkRecord] = field(default_factory=list)
 
-    def obey(self, word: str) -> None:
+    def execute(self, word: str) -> None:
         name, _, value = word.partition("=")
         getattr(self, _WORDS[name])(value)
 
     def unavailable(self, _: str) -> None:
-        raise EngineUnavailable("the command says so")
+        raise EngineUnavailable("requested by the command")
 
     def sandbox_failed(self, _: str) -> None:
-        raise SandboxFailed("the command says so")
+        raise SandboxFailed("requested by the command")
 
     def print(self, value: str) -> None:
         data = f"{value}\n".encode()
@@ -96,48 +96,48 @@ class _Play:
         self.ignores_term = True
 
     def exit(self, value: str) -> None:
-        raise _End("exited", int(value))
+        raise _CommandEnded("exited", int(value))
 
-    def end_as(self, value: str) -> None:
-        raise _End(value)
+    def end_with_kind(self, value: str) -> None:
+        raise _CommandEnded(value)
 
-    def die(self, value: str) -> None:
-        raise _End("signaled", signal=value)
+    def end_with_signal(self, value: str) -> None:
+        raise _CommandEnded("signaled", signal=value)
 
     def sleep(self, value: str) -> None:
         end = time.monotonic() + float(value)
         while time.monotonic() < end:
-            self.look_up()
+            self.check_stop()
             self.stop.requested.wait(_TICK)
 
-    def look_up(self) -> None:
-        """Notice a deadline that has passed or a stop that was asked for."""
+    def check_stop(self) -> None:
+        """End the command when its deadline has passed or a stop was requested."""
         stopped = self.stop.requested.is_set() or self.stop.immediate.is_set()
         if not stopped and time.monotonic() < self.deadline:
             return
         kind = "stopped" if stopped else "timeout"
         if self.ignores_term or self.stop.immediate.is_set():
             self.stop.immediate.wait(self.spec.grace_seconds)
-            raise _End(kind, signal="SIGKILL")
-        raise _End(kind, signal="SIGTERM")
+            raise _CommandEnded(kind, signal="SIGKILL")
+        raise _CommandEnded(kind, signal="SIGTERM")
 
 
 _WORDS = {
     "unavailable": "unavailable", "sandbox-failed": "sandbox_failed", "print": "print", "trace": "read_trace",
-    "network": "note_network", "ignore-term": "ignore_term", "exit": "exit", "kind": "end_as", "signal": "die",
-    "sleep": "sleep",
+    "network": "note_network", "ignore-term": "ignore_term", "exit": "exit", "kind": "end_with_kind",
+    "signal": "end_with_signal", "sleep": "sleep",
 }  # fmt: skip
 
 
 class NullEngine:
-    """An `Engine` that isolates nothing. It cannot be made unless `RUNTIME_ORCHESTRATOR_TEST` is 1: tests set it."""
+    """An engine that isolates nothing. It requires `RUNTIME_ORCHESTRATOR_TEST=1`, which tests set."""
 
     name = "null"
     isolation = Isolation.NONE
 
     def __init__(self) -> None:
         if os.environ.get(FLAG) != "1":
-            raise EngineUnavailable(f"the null engine is for tests only, which set {FLAG}=1")
+            raise EngineUnavailable(f"the null engine is for tests only: they set {FLAG}=1")
         self._busy: set[int] = set()
         self._lock = threading.Lock()
 
@@ -165,29 +165,29 @@ class NullEngine:
                 raise EngineUnavailable(f"slot {spec.slot} already runs a job")
             self._busy.add(spec.slot)
         try:
-            play = _Play(spec, output, trace, stop, time.monotonic() + spec.timeout_seconds)
-            return _perform(play)
+            execution = _Execution(spec, output, trace, stop, time.monotonic() + spec.timeout_seconds)
+            return _execute(execution)
         finally:
             with self._lock:
                 self._busy.discard(spec.slot)
 
     def clean(self, slots: Sequence[int]) -> None:
-        """Nothing is ever left."""
+        """Do nothing: there is nothing to clean."""
 
 
-def _perform(play: _Play) -> RunResult:
+def _execute(execution: _Execution) -> RunResult:
     started_at = time.time()
-    argv = play.spec.argv
+    argv = execution.spec.argv
     program, *words = shlex.split(argv[2]) if argv[:2] == ("sh", "-c") else argv
     unknown = [word for word in words if word.partition("=")[0] not in _WORDS]
     if program != "null" or unknown:
-        raise ValueError(f"not a command for the null engine: {' '.join(play.spec.argv)}")
+        raise ValueError(f"not a command for the null engine: {' '.join(execution.spec.argv)}")
     try:
         for word in words:
-            play.look_up()
-            play.obey(word)
-        end = _End("exited", 0)
-    except _End as thrown:
+            execution.check_stop()
+            execution.execute(word)
+        end = _CommandEnded("exited", 0)
+    except _CommandEnded as thrown:
         end = thrown
     return RunResult(
         kind=end.kind,
@@ -195,10 +195,10 @@ def _perform(play: _Play) -> RunResult:
         signal=end.signal,
         started_at=started_at,
         finished_at=time.time(),
-        output_bytes=play.printed,
-        output_truncated=play.printed > play.spec.limits.output_bytes,
-        trace_bytes=play.traced,
-        trace_truncated=play.traced > play.spec.limits.trace_bytes,
+        output_bytes=execution.printed,
+        output_truncated=execution.printed > execution.spec.limits.output_bytes,
+        trace_bytes=execution.traced,
+        trace_truncated=execution.traced > execution.spec.limits.trace_bytes,
         tool_version="null",
-        network=tuple(play.network),
+        network=tuple(execution.network),
     )

@@ -1,7 +1,8 @@
-"""The seccomp program of a job, as bytes: what kills, what is refused, and what the worker answers in its place.
+"""The seccomp filters of a job, as bytes: the system calls that are killed, refused, or answered by the worker.
 
-Every call that is refused and worth knowing goes to the worker (`notices.py`), because strace is not told of a call
-that a filter has already refused. The worker only ever says no; if it is gone, the kernel answers ENOSYS.
+The lists of system calls are `CALLS` and the tables below it. Every refused call that matters for the report goes to
+the worker (`tracing/seccomp_notify.py`), because strace does not see a call that a filter has already refused. The
+worker only ever refuses; if it is gone, the kernel answers ENOSYS.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 ARCHITECTURE = "x86_64"
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32_NUMBERS = 0x40000000
-_FIRST_UNKNOWN = 463  # calls newer than this list: refused until somebody has read what they do
+_FIRST_UNKNOWN = 463  # newer calls are refused until their effects are known
 
 KILL = 0x80000000
 ERRNO = 0x00050000
@@ -38,7 +39,7 @@ CALLS = {
     "mount": 165, "umount2": 166, "pivot_root": 155, "open_tree": 428, "move_mount": 429, "fsopen": 430,
     "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442, "unshare": 272, "setns": 308, "chroot": 161,
     "statmount": 457, "listmount": 458,  # the table of mounts by other means
-    # do files and network past the tracer, or trap the kernel half way
+    # access files and network without the tracer, or interrupt the kernel
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "userfaultfd": 323,
     "open_by_handle_at": 304, "name_to_handle_at": 303, "fanotify_init": 300,
     "memfd_secret": 447,  # strace cannot read arguments that lie in such memory; the kernel can
@@ -50,17 +51,17 @@ CALLS = {
     "keyctl": 250, "add_key": 248, "request_key": 249,
     "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159,
     "move_pages": 279, "mbind": 237, "set_mempolicy": 238, "migrate_pages": 256, "set_mempolicy_home_node": 450,
-    # objects that outlive their processes and are seen by all
+    # objects that outlive their processes and are visible to all
     "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220,
     "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241,
 }  # fmt: skip
 
-# By the place of the argument that is the process; what stands before it says whether it is one at all.
+# The index of the argument that is the process. The argument before it says whether the target is one process.
 CONTROLS = {
     "prlimit64": 0, "sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0,
     "setpriority": 1, "ioprio_set": 1,
 }  # fmt: skip
-ONE_PROCESS = {"setpriority": 0, "ioprio_set": 1}  # PRIO_PROCESS, IOPRIO_WHO_PROCESS: and no group, and no user
+ONE_PROCESS = {"setpriority": 0, "ioprio_set": 1}  # PRIO_PROCESS, IOPRIO_WHO_PROCESS: no group, no user
 _DENIED_IN_PART = {
     "ioctl", "socket", "connect", "bind", "socketpair", "setsockopt", "clone", "execve", "execveat", "clone3",
     "sendto", "sendmsg", "sendmmsg", "prctl", *CONTROLS,
@@ -73,8 +74,8 @@ CLONE_UNTRACED = 0x00800000  # would be invisible to strace -f
 AT_EMPTY_PATH = 0x1000
 AF_NETLINK = 16
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, AF_NETLINK)
-# Every other protocol loads a module of the kernel for whoever asks (SCTP, DCCP, MPTCP, SMC, L2TP): parts that few use
-# and many found holes in. Of netlink, routing is what resolvers and runtimes ask.
+# Every other protocol (SCTP, DCCP, MPTCP, SMC, L2TP) loads a kernel module on request: rarely used code with a history
+# of vulnerabilities. Of netlink, resolvers and runtimes use routing.
 PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6)
 NETLINK_ROUTE = 0
 PR_SET_DUMPABLE = 4
@@ -90,7 +91,7 @@ _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 
 @dataclass(frozen=True)
 class ArgumentTest:
-    """A condition on the low 32 bits of one argument: these are all that the kernel reads of the ones tested here."""
+    """A condition on the low 32 bits of one argument: the kernel reads no more of the arguments tested here."""
 
     argument: int
     kind: str  # any_bit, among, not_among
@@ -100,6 +101,8 @@ class ArgumentTest:
 
 @dataclass(frozen=True)
 class SeccompRule:
+    """The action for one call if all tests on its arguments hold."""
+
     call: str
     action: int
     tests: tuple[ArgumentTest, ...] = ()
@@ -126,7 +129,7 @@ def _test(test: ArgumentTest) -> list[Instruction]:
 
 
 def _rule(rule: SeccompRule) -> list[Instruction]:
-    """If the number is the call's and all tests hold, return the action; else go on with the number loaded again."""
+    """Return the action if the number and all tests match; else continue with the number loaded again."""
     body = [step for test in rule.tests for step in _test(test)]
     code: list[Instruction] = [(_EQUAL, 0, "miss", CALLS[rule.call]), *body, (_RETURN, 0, 0, rule.action)]
     end = len(code)
@@ -139,7 +142,7 @@ def _rule(rule: SeccompRule) -> list[Instruction]:
 
 
 def program(rules: Iterable[SeccompRule]) -> bytes:
-    """The first rule that matches decides. Anything but x86_64's own numbers kills the process (SIGSYS)."""
+    """Build a filter: the first matching rule decides. Numbers of other architectures kill the process (SIGSYS)."""
     code: list[Instruction] = [
         (_LOAD, 0, 0, _ARCH_AT),
         (_EQUAL, 1, 0, _AUDIT_ARCH_X86_64),
@@ -156,15 +159,15 @@ def program(rules: Iterable[SeccompRule]) -> bytes:
     return b"".join(struct.pack("HBBI", *step) for step in code)
 
 
-# All that pid 1 of a sandbox does once it has this filter: close what it holds, wait for children, and end. The last
-# two are the kernel's own.
+# All calls of pid 1 once it has this filter: close its descriptors, wait for children, exit. The kernel itself uses the
+# last two.
 INIT_CALLS = {"wait4": 61, "close_range": 436, "exit_group": 231, "rt_sigreturn": 15, "restart_syscall": 219}
 
 
 def init_program() -> bytes:
     """Build the filter of a sandbox's pid 1: any call that is not in `INIT_CALLS` kills it, and so the namespace.
 
-    An allow-list and no copy of the job's filter: a job that got hold of pid 1 could do nothing with it.
+    It is an allow-list and no copy of the job's filter: a job that took over pid 1 could do nothing with it.
     """
     code: list[Instruction] = [
         (_LOAD, 0, 0, _ARCH_AT),
@@ -179,15 +182,15 @@ def init_program() -> bytes:
 
 
 def common_rules() -> list[SeccompRule]:
-    """What no job may do, in whatever engine."""
-    ask = ASK_WORKER
+    """Build the rules for every job, in every engine."""
+    ask = ASK_WORKER  # refused by the worker, and recorded
     internet = ArgumentTest(0, "among", (socket.AF_INET, socket.AF_INET6))
     ulp = ArgumentTest(2, "among", (TCP_ULP,))
     return [
         # glibc falls back to clone, whose flags a filter can read.
         SeccompRule("clone3", ERRNO | errno.ENOSYS),
         SeccompRule("clone", ask, (ArgumentTest(0, "any_bit", (NEW_NAMESPACES | CLONE_UNTRACED,)),)),
-        # Only 32 bits are compared because the kernel ignores the rest, and an attacker sets them.
+        # Only 32 bits are compared: the kernel ignores the rest, which an attacker may set.
         SeccompRule("ioctl", ask, (ArgumentTest(1, "among", (termios.TIOCSTI, termios.TIOCLINUX)),)),
         SeccompRule("socket", ask, (ArgumentTest(0, "not_among", FAMILIES),)),
         SeccompRule(
@@ -196,9 +199,9 @@ def common_rules() -> list[SeccompRule]:
         SeccompRule("socket", ask, (internet, ArgumentTest(1, "not_among", _INTERNET_TYPES, _TYPE))),
         SeccompRule("socket", ask, (internet, ArgumentTest(2, "not_among", PROTOCOLS))),
         SeccompRule("setsockopt", ERRNO | errno.ENOPROTOOPT, (ArgumentTest(1, "among", (socket.IPPROTO_TCP,)), ulp)),
-        # The tracer cannot read the memory and descriptors of a process that is not dumpable: names would be missing.
+        # The tracer cannot read a process that is not dumpable: names would be missing in the trace.
         SeccompRule("prctl", ask, (ArgumentTest(0, "among", (PR_SET_DUMPABLE,)),)),
-        # Urgent data: nothing needs it, and on unix sockets it was a way into the kernel (CVE-2025-38236).
+        # Urgent data is not needed, and on unix sockets it allowed kernel code execution (CVE-2025-38236).
         *(
             SeccompRule(name, ask, (ArgumentTest(place, "any_bit", (socket.MSG_OOB,)),))
             for name, place in _SEND_FLAGS.items()
@@ -208,8 +211,10 @@ def common_rules() -> list[SeccompRule]:
 
 
 def one_program_rules(program_fd: int) -> list[SeccompRule]:
-    """Only `execveat(program_fd, "", ..., AT_EMPTY_PATH)` starts a program. The fd is closed by doing so and its number
-    lies beyond RLIMIT_NOFILE, so nobody can own it a second time.
+    """Build the rules for a job that may start one program.
+
+    Only `execveat(program_fd, "", ..., AT_EMPTY_PATH)` is allowed. The call closes the descriptor, and its number is
+    beyond RLIMIT_NOFILE, so that no process can have it a second time.
     """
     itself = (ArgumentTest(0, "among", (program_fd,)), ArgumentTest(4, "any_bit", (AT_EMPTY_PATH,)))
     return [
@@ -220,20 +225,20 @@ def one_program_rules(program_fd: int) -> list[SeccompRule]:
 
 
 def no_shared_objects_rules() -> list[SeccompRule]:
-    """For jobs without an IPC namespace: what System V and POSIX queues keep belongs to the machine."""
+    """Build the rules for jobs without an IPC namespace: the machine shares System V objects and POSIX queues."""
     return [SeccompRule(name, ASK_WORKER) for name in SHARED_OBJECTS]
 
 
 def init_control_rules() -> list[SeccompRule]:
-    """Build the rules for jobs in a pid namespace: the only process there that is not theirs is pid 1."""
+    """Build the rules for jobs in a pid namespace: the only foreign process there is pid 1."""
     return [SeccompRule(name, ASK_WORKER, (ArgumentTest(place, "among", (1,)),)) for name, place in CONTROLS.items()]
 
 
 def process_control_rules() -> list[SeccompRule]:
     """Build the rules for jobs without a pid namespace: the worker answers for each process that is named.
 
-    The kernel compares uids and nothing else. Where the worker is an ordinary user, a job could end it with a limit of
-    zero seconds.
+    The kernel compares uids only. Where the worker is an ordinary user, a job could end it with a limit of zero
+    seconds.
     """
     return [
         *(
@@ -249,9 +254,10 @@ _PROTOCOL_LEVELS: Sequence[int] = (socket.IPPROTO_IP, socket.IPPROTO_IPV6, socke
 
 
 def no_network_rules() -> list[SeccompRule]:
-    """No socket but connected unix ones; the worker gives a dummy for the others and answers every connect.
+    """Build the rules for jobs without a network namespace: no socket but connected unix ones.
 
-    Unix datagram sockets are refused because each message may name another receiver, outside the sandbox too.
+    The worker returns a fake socket for the others and answers every connect. Unix datagram sockets are refused because
+    each message may name another receiver, outside the sandbox too.
     """
     return [
         SeccompRule(
@@ -263,6 +269,6 @@ def no_network_rules() -> list[SeccompRule]:
         SeccompRule("socketpair", ERRNO | errno.EACCES, (ArgumentTest(1, "not_among", _CONNECTED_TYPES, _TYPE),)),
         SeccompRule("connect", ASK_WORKER),
         SeccompRule("bind", ASK_WORKER),  # a name in the abstract namespace would be the machine's
-        # The resolver sets IP options before it asks; on the dummy they would fail and no name would be seen.
+        # The resolver sets IP options before its query: on a fake socket they would fail, and no name be recorded.
         SeccompRule("setsockopt", PRETEND_SUCCESS, (ArgumentTest(1, "among", tuple(_PROTOCOL_LEVELS)),)),
     ]

@@ -71,8 +71,8 @@ class EventExtractor:
             case Killed(signal=signal, time=time):
                 self.processes.ended(process, time, signal=signal)
                 yield DeathEvent(signal), process
-            case Superseded(pid=pid, by=by, time=time):
-                self.processes.superseded(pid, by, time)
+            case Superseded(pid=pid, thread=thread_id, time=time):
+                self.processes.superseded(pid, thread_id, time)
 
     def _cloned(self, call: TracedCall, process: TracedProcess) -> Iterator[TraceEvent]:
         flags = b" ".join(call.arguments)

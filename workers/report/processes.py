@@ -139,8 +139,8 @@ class ProcessTree:
         if len(process.exec_paths) < MAX_EXEC_PATHS:
             process.exec_paths.append(shown[:MAX_PATH])
 
-    def superseded(self, pid: int, by: int, time: float) -> None:
-        thread = self._live.pop(by, None)
+    def superseded(self, pid: int, thread_id: int, time: float) -> None:
+        thread = self._live.pop(thread_id, None)
         if thread is not None:
             thread.ended_at = time
             self.of(pid, time).cwd = thread.cwd

@@ -42,7 +42,7 @@ def hanging(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 HeartbeatSender.send_due = failing("heartbeat", HeartbeatSender.send_due)  # type: ignore[method-assign]
 LeaseWatchdog.check = failing("watchdog", LeaseWatchdog.check)  # type: ignore[method-assign]
-ClaimLoop._see_out = hanging("drain", ClaimLoop._see_out)  # type: ignore[method-assign]
+ClaimLoop._drain = hanging("drain", ClaimLoop._drain)  # type: ignore[method-assign]
 CrashHandler.__init__.__kwdefaults__["forced_exit_seconds"] = float(os.environ.get("FORCED_EXIT_SECONDS", "20"))
 
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -164,7 +164,7 @@ def test_a_result_for_another_server_is_kept_and_not_shown_to_this_one(
     entry = spooled(options, server="https://elsewhere.example")
     WorkerProcess(options, Engine()).run(once=True)
     assert server.verbs == ["leases"]
-    assert list(ResultSpool(options.work_dir / "spool").left()) == [entry]
+    assert list(ResultSpool(options.work_dir / "spool").pending()) == [entry]
     assert "is for https://elsewhere.example" in caplog.text
 
 

@@ -447,7 +447,7 @@ def test_a_failure_of_the_worker_tells_its_kind_and_not_its_text(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("/secret/place")
 
-    monkeypatch.setattr(bench.folder, "make", broken)
+    monkeypatch.setattr(bench.folder, "make_workspace", broken)
     a_run(bench, commit, "exit=0").run()
     ((_, body),) = finals(server)
     assert body["result"]["reason"] == "worker_error"

@@ -287,7 +287,7 @@ def test_each_lease_hears_its_own_answer() -> None:
     for active in helds:
         active.due = stage.clock()
     ordered = [stage.active, next(active for active in helds if active.owner is second), third, fourth]
-    stage.heartbeat._beat(ordered)
+    stage.heartbeat._send(ordered)
     assert stage.client.calls == [4]
     assert second.heard == [("lost", "lease_revoked")]
     assert canceled.heard == [("canceled", "requested", 12.0)]
@@ -299,7 +299,7 @@ def test_a_call_for_many_that_is_not_answered_is_everybodys_trouble() -> None:
     stage = Stage(ServerUnreachable("away"))
     others = [active for active, _ in beside(stage, 2)]
     helds = [stage.active, *others]
-    stage.heartbeat._beat(helds)
+    stage.heartbeat._send(helds)
     assert [active.failures for active in helds] == [1, 1, 1]
     assert all(active.due < stage.clock() + 3 for active in helds), "the next try comes soon"
 

@@ -242,14 +242,14 @@ def test_a_nearly_full_disk_takes_no_new_job(
 
 def test_a_job_claimed_just_before_the_end_hears_of_it(stage: Stage, server: ScriptedServer) -> None:
     server.on("leases", JOB, NONE)
-    begin = stage.loop._begin
+    begin = stage.loop._start_attempt
 
     def late(claimed: ActiveJob) -> FakeAttempt:
         attempt = begin(claimed)
         stage.loop._abandoning.set()
         return attempt  # type: ignore[return-value] # it is one
 
-    stage.loop._begin = late
+    stage.loop._start_attempt = late
     stage.start()
     wait_until(lambda: stage.attempts and stage.attempts[0].heard == ["abandon"])
 

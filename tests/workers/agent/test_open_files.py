@@ -41,8 +41,8 @@ def test_a_program_runs_beside_a_thousand_open_files(tmp_path: Path) -> None:
             folder=tmp_path,
             environment={"PATH": "/usr/bin:/bin"},
             owner=None,
-            ceiling=subprocesses.CommandLimits(1 << 20, 1 << 30, 10),
-            watch=subprocesses.until(time.monotonic() + 10),
+            limits=subprocesses.CommandLimits(1 << 20, 1 << 30, 10),
+            watch=subprocesses.deadline_watch(time.monotonic() + 10),
         )
     finally:
         for descriptor in opened:

@@ -21,7 +21,7 @@ def an_entry(
 def test_what_was_put_is_found_by_the_next_life_byte_for_byte(tmp_path: Path) -> None:
     entry = an_entry(payload=bytes(range(256)) + b"\n\n")
     ResultSpool(tmp_path).put(entry)
-    assert list(ResultSpool(tmp_path).left()) == [entry]
+    assert list(ResultSpool(tmp_path).pending()) == [entry]
 
 
 def test_what_was_removed_is_gone(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_results_are_private_and_show_no_lease_in_their_names(tmp_path: Path) ->
 
 def test_a_result_that_was_being_written_is_no_result(tmp_path: Path) -> None:
     (tmp_path / "rtj_01jjob.1.draft").write_bytes(b"half")
-    assert list(ResultSpool(tmp_path).left()) == []
+    assert list(ResultSpool(tmp_path).pending()) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -101,4 +101,4 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_kill_leaves_the_whole_result_or_none(tmp_path: Path, moment: str, found: int) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), moment], check=False)
     assert done.returncode == -9
-    assert len(list(ResultSpool(tmp_path).left())) == found
+    assert len(list(ResultSpool(tmp_path).pending())) == found

@@ -1,0 +1,1 @@
+"""The default engine: namespaces by bubblewrap."""

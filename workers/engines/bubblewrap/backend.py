@@ -1,4 +1,4 @@
-"""bwrap for one run: its arguments, its status, and the death of its pid namespace."""
+"""bwrap for one run: its arguments, its status, and the end of its pid namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.engines.sandbox.run_dirs import RunEnvironment
 from workers.engines.tracing import seccomp_notify
 from workers.engines.tracing.seccomp_notify import SyscallHandler
 
-HOME, WORKSPACE, TEMPORARY = "/home/job", "/job", "/tmp"  # noqa: S108  # names inside
+HOME, WORKSPACE, TEMPORARY = "/home/job", "/job", "/tmp"  # noqa: S108  # names inside the sandbox
 SHARED_MEMORY_BYTES = 64 << 20
 _OWN_PROCESSES_INSIDE = 2  # the launcher as pid 1, and its child that becomes the command
 
@@ -33,7 +33,7 @@ _SYSTEM_FILES = (
 
 
 class BubblewrapBackend(SandboxBackend):
-    """Runs bwrap. Descriptors and not paths go to bwrap, so that nobody can put a link in the place of a directory."""
+    """Runs the job in bwrap. bwrap receives descriptors, not paths, so that no link can replace a directory."""
 
     own_execs = 2  # bwrap, the launcher
     layers: tuple[str, ...] = (
@@ -58,8 +58,6 @@ class BubblewrapBackend(SandboxBackend):
         self.status: dict[str, int] = {}
         self.init: int | None = None  # a pidfd of pid 1 of the namespace
 
-    # -- what the launcher is told
-
     def launch_spec(self) -> LaunchSpec:
         spec = self.environment.spec
         one_program = seccomp.one_program_rules(PROGRAM_FD) if not spec.allow_exec else []
@@ -80,15 +78,13 @@ class BubblewrapBackend(SandboxBackend):
         )
 
     def _soft_limits(self) -> list[tuple[int, int, int]]:
-        """Taken inside, where the kernel counts the processes of this user namespace and not all of the user's."""
+        """Return limits set inside, where the kernel counts the processes of this user namespace only."""
         limits = self.environment.spec.limits
         tasks = limits.processes + _OWN_PROCESSES_INSIDE
         return [(RLIMIT_NPROC, tasks, tasks), (RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes)]
 
     def handlers(self, proxy: EgressProxy | None) -> dict[str, SyscallHandler]:  # noqa: ARG002  # the port leads there
         return {"prctl": seccomp_notify.accept}
-
-    # -- the row of programs
 
     def wrapper(self, passed: list[int]) -> list[str]:
         passed.append(self.status_writer)
@@ -126,7 +122,7 @@ class BubblewrapBackend(SandboxBackend):
             *file("/etc/passwd", f"job:x:{uid}:{gid}:job:{HOME}:/bin/sh\n"),
             *file("/etc/group", f"job:x:{gid}:\n"),
             *file("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
-            # No one listens there: a lookup fails at once, and its question is in the trace.
+            # Nothing listens there: a lookup fails at once, and its query is in the trace.
             *file("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"),
             *file("/etc/nsswitch.conf", "hosts: files dns\npasswd: files\ngroup: files\n"),
             *["--json-status-fd", str(self.status_writer)],
@@ -145,11 +141,9 @@ class BubblewrapBackend(SandboxBackend):
             found += ["--ro-bind-try", name, name]
         return found
 
-    # -- from outside, while it runs
-
     def started(self, top: subprocess.Popen[bytes]) -> None:
         if self.cpu is not None:
-            with contextlib.suppress(OSError):  # a hint: tracer and traced on one processor talk four times as fast
+            with contextlib.suppress(OSError):  # a hint: on one processor, tracer and traced switch four times as fast
                 os.sched_setaffinity(top.pid, {self.cpu})
 
     def is_ready(self) -> bool:
@@ -162,24 +156,24 @@ class BubblewrapBackend(SandboxBackend):
         return processes.descendants(self.status["child-pid"]) if self.init is not None else []
 
     def kill(self) -> None:
-        """Pid 1 dies, and the kernel kills everybody in its namespace; what is outside of it the keeper ends."""
+        """Kill pid 1, so that the kernel kills the whole namespace; the reaper ends what is outside of it."""
         if self.init is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.init, signal.SIGKILL)
-        self.reaper.let_go()
+        self.reaper.release()
 
-    def close(self, top: subprocess.Popen[bytes]) -> int | None:  # noqa: ARG002  # its code says less than the status
+    def close(self, top: subprocess.Popen[bytes]) -> int | None:  # noqa: ARG002  # the status has more than its exit code
         self._read_status()
         os.close(self.status_reader)
-        self.reaper.let_go()
+        self.reaper.release()
         if self.init is not None:
             self._wait_for_init()
             os.close(self.init)
         return self.status.get("exit-code")
 
     def _wait_for_init(self) -> None:
-        """A keeper that was killed goes before those that it kept: be sure that they are gone too."""
-        assert self.init is not None  # noqa: S101  # asked by the only caller
+        """Wait for the end of pid 1. A reaper that was killed ends before the processes below it."""
+        assert self.init is not None  # noqa: S101  # the only caller checks it
         poll = select.poll()
         poll.register(self.init, select.POLLIN)
         if not poll.poll(0):
@@ -187,7 +181,7 @@ class BubblewrapBackend(SandboxBackend):
             poll.poll(3000)
 
     def _read_status(self) -> None:
-        """`child-pid` once the namespaces stand; `exit-code` only if the launcher was started and has ended."""
+        """Read `child-pid`, set once the namespaces exist, and `exit-code`, set if the launcher ran and ended."""
         with contextlib.suppress(BlockingIOError):
             text = os.read(self.status_reader, 1 << 16).decode()
             decoder = json.JSONDecoder()

@@ -1,12 +1,13 @@
 """The default engine: bubblewrap with every namespace there is, and strace outside of it.
 
-bwrap never runs as root: started as root, the worker gives each slot a uid of its own first. The command sees a
-read-only system, its checkout at /job, and a home (/home/job) and /tmp of its own, which lie on disk beside the
-checkout. The home is not the checkout, so that what a command looks for under ~ is told from what it brought along;
-it is empty, and every look is in the trace. Nothing else of the machine is there, and no mount is listed.
+bwrap never runs as root: a worker that is root gives each slot a uid of its own first. The command has a read-only
+system, its checkout at /job, and a home (/home/job) and /tmp of its own, which are on disk beside the checkout. The
+home is not the checkout, so that access to ~ is distinct from access to the checkout. The home is empty, and every
+access is in the trace. Nothing else of the machine is visible, and no mount is listed.
 
-Pid 1 inside is the launcher: it has the job's uid, and three protections of which each is enough. It is not dumpable,
-it is outside of the Landlock domain of the command, and its own filter kills the sandbox at any call but a few.
+Pid 1 inside is the launcher. It has the job's uid, and three protections of which each is sufficient: it is not
+dumpable, it is outside of the Landlock domain of the command, and its own filter kills the sandbox at any call but a
+few.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _help() -> str:
 
 
 def _processor(spec: RunSpec) -> int | None:
-    """Tracer and traced share one processor, unless the job may use more than one."""
+    """Return the one processor for tracer and traced, or None if the job may use more than one."""
     if spec.limits.cpu_percent > 100:
         return None
     usable = sorted(os.sched_getaffinity(0))

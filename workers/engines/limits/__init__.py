@@ -1,0 +1,1 @@
+"""Limits of memory, processes, processor and disk, and their measurement."""

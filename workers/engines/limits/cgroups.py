@@ -23,6 +23,8 @@ _GROUP_NAME = re.compile(r"uid-(\d+)-[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class CgroupUsage:
+    """Counters of a group at the end of its job. None: the kernel does not count it."""
+
     out_of_memory_kills: int = 0
     refused_forks: int = 0
     memory_peak: int | None = None
@@ -132,10 +134,11 @@ class ControlGroup:
         ]
 
     def entrances(self) -> list[Path]:
-        """The files that a process writes its pid to, to be held by these limits from then on."""
+        """Return the files to which a process writes its pid to join the group."""
         return [place / "cgroup.procs" for place in self.paths]
 
     def pids(self) -> list[int]:
+        """Return the processes of the group that this pid namespace can see."""
         found: set[int] = set()
         for entrance in self.entrances():
             with contextlib.suppress(OSError):
@@ -143,7 +146,14 @@ class ControlGroup:
         return sorted(found - {0})  # 0: a process outside of this pid namespace; a signal to 0 is for our own group
 
     def kill(self, *, within: float = 3.0) -> bool:
-        """Kill whatever is left inside. True: nothing is."""
+        """Kill all processes of the group.
+
+        Args:
+            within: How many seconds to try.
+
+        Returns:
+            Whether no process is left.
+        """
         end = time.monotonic() + within
         while True:
             for place in self.paths:
@@ -158,6 +168,7 @@ class ControlGroup:
             time.sleep(0.01)
 
     def usage(self) -> CgroupUsage:
+        """Return the counters."""
         two = self.version == 2
         memory = self.directories["memory"]
         return CgroupUsage(
@@ -223,7 +234,7 @@ def _entry(path: Path, key: str) -> int | None:
 def find(
     mountinfo: Path = Path("/proc/self/mountinfo"), *, writable: Callable[[Path], bool] | None = None
 ) -> Hierarchy | None:
-    """The hierarchy in which this process may make groups with all three limits, or None."""
+    """Return the hierarchy in which this process may make groups with all three limits, or None."""
     mounts = [line.split() for line in mountinfo.read_text().splitlines()]
     writable = writable or _can_make_groups
     return _version_1(mounts, writable) or _version_2(mounts, writable)
@@ -266,7 +277,7 @@ def _can_make_groups(parent: Path) -> bool:
 
 
 def _hand_down(parent: Path) -> bool:
-    """Let children of `parent`, and of our family there, have limits (version 2 asks for it level by level)."""
+    """Enable the controllers for the children of `parent` and of our directory in it: version 2 needs it per level."""
     if not set(NEEDED) <= set((parent / "cgroup.controllers").read_text().split()):
         return False
     if not _switch_on(parent) and not (_step_aside(parent) and _switch_on(parent)):
@@ -287,7 +298,7 @@ def _switch_on(group: Path) -> bool:
 
 
 def _step_aside(parent: Path) -> bool:
-    """A group with processes of its own cannot hand limits down: move this worker one level deeper, it alone."""
+    """Move this worker one level deeper: a group with processes of its own cannot enable controllers for children."""
     if (parent / "cgroup.procs").read_text().split() != [str(os.getpid())]:
         return False
     leaf = parent / f"{FAMILY}-worker"

@@ -1,8 +1,8 @@
-"""How much disk a job uses where no volume counts it: its directories, and deleted files that its processes still hold.
+"""The disk use of a job without a volume: its directories, and deleted files that its processes hold open.
 
-Not seen: deleted files that no process names, because their descriptors are in flight over a socket, or because the
-worker may not read the process or the directory. Then `DiskUse.is_blind` is set, and `meter.py` decides by the growth
-of the file system.
+Not visible: deleted files that no process names, because their descriptors are in flight over a socket, or because the
+worker may not read the process or the directory. Then `DiskUse.is_blind` is set, and `resource_monitor` decides by the
+growth of the file system.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IN_FLIGHT = re.compile(r"^scm_fds:\s*0*[1-9]", re.MULTILINE)
 
 @dataclass(frozen=True)
 class DiskUse:
-    """Bytes, and directory entries or inodes. `is_full`: the kernel refuses more. `is_blind`: something was hidden."""
+    """Bytes, and directory entries or inodes. `is_full`: the kernel refuses more. `is_blind`: a part is unknown."""
 
     bytes: int = 0
     entries: int = 0
@@ -45,10 +45,15 @@ class DiskUse:
 
 
 def tree_use(directories: Iterable[Path], max_entries: int, cancelled: Callable[[], bool] = lambda: False) -> DiskUse:
-    """Walk through the directories; every name is an entry, also a further name of the same file.
+    """Walk through directories. Every name is an entry, also a second name of the same file.
 
-    Stops at the first entry beyond `max_entries`, so that a job cannot make the walk longer than its limit. Returns
-    less than there is when `cancelled` says so. A path too deep for the kernel counts as `TOO_DEEP` bytes.
+    Args:
+        directories: Where to start.
+        max_entries: The walk stops at the first entry beyond it, so that a job cannot make the walk longer.
+        cancelled: Whether to stop early; the result is then too small.
+
+    Returns:
+        The use. A path too deep for the kernel counts as `TOO_DEEP` bytes.
     """
     total = entries = 0
     blind = False
@@ -73,7 +78,7 @@ def tree_use(directories: Iterable[Path], max_entries: int, cancelled: Callable[
 
 
 def _size(entry: os.DirEntry[str], seen: set[int]) -> int:
-    """Of a file with several names, which all lie on one file system, once."""
+    """Return the size on disk; a file with several names, which are all on one file system, counts once."""
     try:
         found = entry.stat(follow_symlinks=False)
     except OSError as error:
@@ -84,10 +89,10 @@ def _size(entry: os.DirEntry[str], seen: set[int]) -> int:
 
 
 def deleted_use(pids: Iterable[int], device: int) -> DiskUse:
-    """Returns the files of `device` without a name that these processes have open or mapped, in any of their threads.
+    """Return the deleted files of `device` that these processes have open or mapped, in any of their threads.
 
-    Blind when a process may not be read, a mapped file may not be measured (that takes CAP_CHECKPOINT_RESTORE), or
-    descriptors are in flight: the kernel tells their number and nothing about them.
+    The result is blind when a process may not be read, when a mapped file may not be measured (that takes
+    CAP_CHECKPOINT_RESTORE), or when descriptors are in flight: the kernel shows their number and nothing else.
     """
     sizes: dict[int, int] = {}
     blind = False
@@ -106,7 +111,7 @@ def deleted_use(pids: Iterable[int], device: int) -> DiskUse:
 
 
 def _take(link: Path, device: int, sizes: dict[int, int]) -> bool:
-    """Add the file that the link of a process leads to. Returns whether it could be asked."""
+    """Add the file that the link of a process leads to. Returns whether it could be read."""
     try:
         found = link.stat()
     except (FileNotFoundError, ProcessLookupError):
@@ -119,7 +124,7 @@ def _take(link: Path, device: int, sizes: dict[int, int]) -> bool:
 
 
 def _open_files(pid: int, _device: int) -> Iterator[tuple[Path, Path | None]]:
-    """Every thread: each may have a table of descriptors of its own."""
+    """Yield the descriptors of every thread: each thread may have a table of its own."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for link in (task / "fd").iterdir():
@@ -151,9 +156,12 @@ def _text(path: Path) -> str:
 
 
 def remove_tree(*directories: Path) -> bool:
-    """Remove them with all that a hostile command may have left there: any depth, any mode. True: they are gone.
+    """Remove directories with all that a hostile command may have left there: any depth, any mode.
 
-    `rm` and not shutil: it follows no link, needs no recursion and no open file per level.
+    `rm` and not shutil: it follows no link, and needs neither recursion nor an open file per level.
+
+    Returns:
+        Whether they are gone.
     """
     there = [str(directory) for directory in directories if directory.is_symlink() or directory.exists()]
     if there and _run(["rm", "-rf", "--one-file-system", "--", *there]):

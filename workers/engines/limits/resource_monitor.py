@@ -1,9 +1,8 @@
-"""Measures a running job at intervals: its disk; memory and processes where no control group counts them; and whether
-the machine's own file system runs low.
+"""Measures a running job: its disk, its memory and processes, and the free space of the worker's file system.
 
-Where the slot has a volume, the kernel holds the disk limit and the measurement is one system call per tick. Where it
-has none, the directories are walked: at least once a second, at once when the file system grew by what the job had
-left, and once more after the command has ended.
+Memory and processes are measured where no control group counts them. Where the slot has a volume, the kernel enforces
+the disk limit and the measurement is one system call per tick. Where it has none, the directories are walked: at least
+once a second, at once when the file system grew by what the job had left, and once more after the command has ended.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _OWN_BYTES, _OWN_INODES = 1 << 20, 16  # directories and block lists of the engi
 
 @dataclass(frozen=True)
 class Reserve:
-    """What the worker's file system keeps free. A job is stopped, without blame, when there is less."""
+    """The free space that the worker's file system keeps. Below it jobs are stopped as an infrastructure failure."""
 
     bytes: int = 1 << 30
     inodes: int = 10_000
 
     def of(self, slot: int) -> Reserve:
-        """Returns none for a self-test: it writes to the machine's temporary directory, which may be small."""
+        """Return no reserve for a self-test: it writes to the machine's temporary directory, which may be small."""
         return Reserve(0, 0) if slot in SPARE else self
 
 
@@ -46,13 +45,13 @@ class Gauge(Protocol):
     def is_due(self) -> bool: ...
 
     def measure(self, found: list[HostProcess] | None, cancelled: Callable[[], bool]) -> DiskUse:
-        """`found`: the job's processes, if known; `cancelled` breaks off a walk."""
+        """Measure. `found`: the job's processes, if known; `cancelled` stops a walk early."""
         ...
 
     def exceeds(self, use: DiskUse) -> bool: ...
 
     def free(self) -> tuple[int, int | None]:
-        """Returns bytes and inodes that are free on the worker's file system; None: it has no number of inodes."""
+        """Return the free bytes and inodes of the worker's file system; None: it has no number of inodes."""
         ...
 
 
@@ -74,16 +73,16 @@ class VolumeGauge:
         return use.is_full or over_inodes or use.bytes > limits.disk_bytes + _OWN_BYTES
 
     def free(self) -> tuple[int, int | None]:
-        """Less what the jobs have written and the images have not allocated yet."""
+        """Return the free space without the blocks that jobs have written and the images have not allocated yet."""
         found = self.volume.machine()
         free = found.f_bavail * found.f_frsize - self.volumes.unwritten_bytes()
         return free, found.f_favail if found.f_files else None
 
 
 class TreeGauge:
-    """Walks through the job's directories and asks its processes for deleted files."""
+    """Walks through the job's directories and reads the deleted files that its processes hold."""
 
-    # All that measure now: what one job wrote is no unexplained growth to another.
+    # All gauges in use: what one job wrote is no unexplained growth to another.
     _active: ClassVar[set[TreeGauge]] = set()
     _lock: ClassVar = threading.Lock()
 
@@ -155,9 +154,9 @@ class ResourceMonitor(threading.Thread):
         counts_all: bool,
         reserve: Reserve,
     ) -> None:
-        super().__init__(name="meter", daemon=True)
+        super().__init__(name="monitor", daemon=True)
         self.limits, self.gauge, self.members, self.reserve = limits, gauge, members, reserve
-        self.counts_all = counts_all  # memory and processes too, not the disk alone
+        self.counts_all = counts_all  # also measures memory and processes
         self.exceeded: str | None = None
         self.error: Exception | None = None
         self.disk_peak = 0
@@ -171,20 +170,20 @@ class ResourceMonitor(threading.Thread):
             self._active.add(self)
         try:
             while not self._over.wait(_TICK):
-                self.look()
-        except Exception as error:  # noqa: BLE001  # a limit that nobody measures does not hold: the job ends for it
+                self.check()
+        except Exception as error:  # noqa: BLE001  # an unmeasured limit is not enforced: the job ends
             self.error = error
 
-    def look(self) -> None:
+    def check(self) -> None:
         found = self.members() if self.counts_all else None
         if found is not None:
-            self._look_at_memory(found)
+            self._check_memory(found)
         if self.gauge.is_due():
             self._take_disk(self.gauge.measure(found, self._over.is_set))
-        self._look_at_machine()
+        self._check_reserve()
 
     def stop(self) -> None:
-        """Measure the disk once more, after the last process has ended: nothing passes because the run was short."""
+        """Measure the disk once more, after the last process has ended: a short run must not escape the limit."""
         self._over.set()
         if self.is_alive():
             self.join()
@@ -194,7 +193,7 @@ class ResourceMonitor(threading.Thread):
         if isinstance(self.gauge, TreeGauge):
             self.gauge.close()
 
-    def _look_at_memory(self, found: list[HostProcess]) -> None:
+    def _check_memory(self, found: list[HostProcess]) -> None:
         memory = processes.memory_of(found)
         self.memory_peak = max(self.memory_peak, memory)
         self.processes_peak = max(self.processes_peak, processes.threads_of(found))
@@ -207,8 +206,8 @@ class ResourceMonitor(threading.Thread):
         if self.gauge.exceeds(use):
             self.exceeded = self.exceeded or "disk_full"
 
-    def _look_at_machine(self) -> None:
-        """Below the reserve the largest job ends; below half of it every job."""
+    def _check_reserve(self) -> None:
+        """Stop the largest job below the reserve, and every job below half of it."""
         free, inodes = self.gauge.free()
         share = free / max(self.reserve.bytes, 1)
         if inodes is not None:

@@ -1,11 +1,12 @@
 """Volumes: a file system per slot, in which the kernel enforces the disk and inode limits of a job.
 
-A volume is an ext4 file system without a journal in a sparse image behind a loop device. The image has no name, the
+A volume is an ext4 file system without a journal, in a sparse image behind a loop device. The image has no name, the
 loop device clears itself, and the mount exists in a mount namespace of the worker process only. So the kernel removes
 all of a volume when the last process of the worker ends, also after SIGKILL.
 
-A volume is made once per slot and reused: a job starts no later because of it. `Volumes.reset` checks that nothing of
-the job is left, returns the space to the machine, and replaces a volume that is not clean.
+A volume is made once per slot and reused, so that it delays no job. `Volumes.reset` checks that nothing of the job is
+left, returns the space to the machine, and replaces a volume that is not clean. The volume of the self-test is closed
+with the self-test.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OWN_BYTES = 4 << 20  # for directories of the engine and metadata of the file s
 _OWN_INODES = 64
 _ROOT_BLOCKS = 256  # only root may use them: the worker makes its directories even in a volume that a job has filled
 _CLEAN_BYTES, _CLEAN_INODES = 1 << 20, 8
-_SUM_SECONDS = 0.2  # many jobs ask for the same sum
+_SUM_SECONDS = 0.2  # many monitors need the same sum
 _TRIM_BYTES = 64 << 20  # freed space below it stays allocated in the image for the next job
 
 _NEW_MOUNT_NAMESPACE = 0x00020000
@@ -94,7 +95,7 @@ class Volume:
 
     @property
     def unwritten_bytes(self) -> int:
-        """What the job has written and the image has not allocated yet: the machine's free space is smaller by it."""
+        """Return the bytes that the job has written and the image has not allocated yet."""
         return max(0, self.use().bytes - self._allocated_bytes)
 
     @property
@@ -106,7 +107,7 @@ class Volume:
         return os.fstatvfs(self._image)
 
     def is_clean(self) -> bool:
-        """Whether the volume is writable and nothing of a job is left in it."""
+        """Report whether the volume is writable and empty."""
         use = self.use()
         writable = not os.fstatvfs(self._root).f_flag & os.ST_RDONLY
         return writable and use.bytes <= _CLEAN_BYTES and use.entries <= _CLEAN_INODES
@@ -118,7 +119,7 @@ class Volume:
                 fcntl.ioctl(self._root, _TRIM, struct.pack("=3Q", 0, (1 << 64) - 1, 0))
 
     def close(self) -> None:
-        """Unmount and remove. Data that is not on disk yet is dropped, because the image is about to be, too."""
+        """Unmount and remove the volume. Unwritten data is dropped, because the image goes, too."""
         if self._root >= 0:
             with contextlib.suppress(OSError):
                 fcntl.ioctl(self._root, _SHUTDOWN, struct.pack("=I", _SHUTDOWN_WITHOUT_FLUSH))
@@ -173,7 +174,7 @@ class Volumes:
             found.trim()
             return
         self.close([slot])
-        with contextlib.suppress(EngineUnavailable):  # the next job's `directory` says it again
+        with contextlib.suppress(EngineUnavailable):  # the next job's `directory` raises it again
             self.directory(slot, found.mount_point.parent, found.limits)
 
     def close(self, slots: Iterable[int] | None = None) -> None:
@@ -186,8 +187,8 @@ class Volumes:
 
     def unwritten_bytes(self) -> int:
         """Returns the sum over all volumes, at most 0.2 s old; see `Volume.unwritten_bytes`."""
-        at, total = self._unwritten
-        if time.monotonic() - at > _SUM_SECONDS:
+        measured_at, total = self._unwritten
+        if time.monotonic() - measured_at > _SUM_SECONDS:
             total = 0
             for volume in self._all():
                 with contextlib.suppress(OSError):  # closed meanwhile
@@ -201,10 +202,13 @@ class Volumes:
 
 
 def find() -> tuple[Volumes | None, str]:
-    """Try a small volume. Returns the volumes, or None and the reason in words for an operator.
+    """Test a small volume.
 
     Moves the calling thread, and every thread and process that it starts from then on, into a mount namespace of its
     own. So a worker calls it in its main thread, before it starts others.
+
+    Returns:
+        The volumes, or None and the reason, for an operator.
     """
     if os.geteuid() != 0:
         return None, "the worker is not root"
@@ -229,7 +233,7 @@ def enter_namespace() -> None:
     if _namespace() in _entered:
         return
     if _entered:
-        raise VolumeError("this thread was started before the mount namespace of the worker")
+        raise VolumeError("this thread was started before the worker entered its mount namespace")
     _call("mount namespace", "unshare", _NEW_MOUNT_NAMESPACE)
     _call("private mounts", "mount", b"none", b"/", None, ctypes.c_ulong(_RECURSIVE | _SLAVE), None)
     _entered.add(_namespace())
@@ -286,7 +290,7 @@ def _mount(image: int, mount_point: Path) -> None:
 
 @contextlib.contextmanager
 def _loop_device(image: int) -> Iterator[str]:
-    """The path of a loop device on the image, which clears itself when the last user of it is gone."""
+    """Yield the path of a loop device on the image, which clears itself when its last user is gone."""
     # loop_config: fd, block size, loop_info64 (flags after five 64-bit and three 32-bit fields), eight reserved fields
     config = struct.pack(
         "=II 5Q 4I 176x 8Q", image, BLOCK, *[0] * 5, 0, 0, 0, _LOOP_AUTO_CLEAR | _LOOP_DIRECT, *[0] * 8
@@ -317,7 +321,7 @@ def _configured(control: int, config: bytes) -> tuple[str, int]:
                     raise
             else:
                 return path, device
-    raise VolumeError("loop device: others take each that is free")
+    raise VolumeError(f"loop device: other processes took each of {_LOOP_ATTEMPTS} free ones")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Which names a job may ask the way out for, and which addresses no name may lead to."""
+"""The names that a job may request from the egress proxy, and the addresses that no name may resolve to."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ _FORBIDDEN = tuple(
 
 @dataclass(frozen=True)
 class Target:
+    """A host, in one spelling, and a port."""
+
     name: str
     port: int
 
 
 def target(authority: str) -> Target | None:
-    """`host:port` or `[v6]:port` as CONNECT names it, in one spelling. None: not such a thing."""
+    """Parse `host:port` or `[v6]:port` of a CONNECT. None: it is neither."""
     match = _AUTHORITY.fullmatch(authority)
     port = int(match[3]) if match else 0
     if not match or not 0 < port < 65536:
@@ -41,11 +43,12 @@ def target(authority: str) -> Target | None:
 
 
 def allows(patterns: Sequence[str], wanted: Target) -> bool:
+    """Report whether a pattern of the list matches the target."""
     return any(_matches(pattern, wanted) for pattern in patterns)
 
 
 def _matches(pattern: str, wanted: Target) -> bool:
-    """`name`, `*.suffix` (not the suffix itself) or `*`, each with `:port`; port 443 unless named."""
+    """Match `name`, `*.suffix` (not the suffix itself) or `*`, each with `:port`; port 443 unless named."""
     match = _PATTERN.fullmatch(pattern.strip().lower())
     if not match or int(match["port"] or 443) != wanted.port:
         return False
@@ -65,7 +68,7 @@ def _literal(text: str) -> Address | None:
 
 
 def is_public(text: str) -> bool:
-    """An address of the open internet: not private, shared, local, mapped, or this machine's own."""
+    """Report whether the address is in the open internet: not private, shared, local, mapped, or this machine's."""
     address = _literal(text.partition("%")[0])
     if address is None or not address.is_global or address.is_multicast or address.is_reserved:
         return False
@@ -77,7 +80,7 @@ def is_public(text: str) -> bool:
 
 
 def _is_ours(address: Address) -> bool:
-    """Only an address of this machine can be bound: its services may listen on its public address too."""
+    """Report whether the address can be bound, which only those of this machine can: its services may listen there."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -88,6 +91,6 @@ def _is_ours(address: Address) -> bool:
 
 
 def resolve(name: str, port: int) -> list[str]:
-    """All addresses of a name, in the system's order. Raises OSError."""
+    """Return all addresses of a name, in the system's order. Raises OSError."""
     found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))

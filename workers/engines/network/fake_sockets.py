@@ -1,8 +1,8 @@
-"""Sockets that lead nowhere, for jobs without a network namespace: no network, and every name and address seen.
+"""Sockets that lead nowhere, for jobs without a network namespace: no network, but every name and address is recorded.
 
-A program that asks for an internet socket gets one end of a connected unix pair in its place, whose other end is here.
-A connect is written down and refused; for datagrams it seems to work, so that a resolver goes on to send its question,
-which then stands in the trace. Only a connection to the egress proxy's address really leads there.
+A program that opens an internet socket gets one end of a connected unix pair in its place; the other end is here. A
+connect is recorded and refused. For datagrams it seems to work, so that a resolver sends its query, which is then in
+the trace. Only a connection to the egress proxy's address really leads there.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from workers.engines.tracing.seccomp_notify import SyscallHandler, SyscallReques
 from workers.engines.tracing.strace_format import destination
 
 _TYPE = 0xF
-MAX_ENDS = 512  # held here at a time, for each job: the worker's own descriptors are at stake
+MAX_ENDPOINTS = 512  # of each job at a time: they use the worker's descriptors
 _DNS = 53
 _IN_PLACE_OF = {socket.SOCK_STREAM: socket.SOCK_STREAM, socket.SOCK_DGRAM: socket.SOCK_SEQPACKET}
 
 
 @dataclass
 class Endpoint:
-    """Our end of a dummy, and the port that the other side thinks it is connected to."""
+    """Our end of a fake socket, and the port to which the job believes it is connected."""
 
     socket: socket.socket
     port: int = 0
@@ -41,16 +41,16 @@ class Endpoint:
 
 
 class FakeSockets:
-    """One per job. `answers` for `Notices`; `close` when the job is over."""
+    """The fake sockets of one job: `handlers` for `NotifyHandler`; `close` when the job has ended."""
 
     def __init__(self, proxy: EgressProxy | None) -> None:
         self.proxy = proxy
-        self._ends: dict[int, Endpoint] = {}  # by the inode of the other end: what /proc shows of a descriptor
+        self._endpoints: dict[int, Endpoint] = {}  # by the inode of the other end, which /proc shows for a descriptor
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._stop_reader, self._stop_writer = os.pipe()
         self._selector.register(self._stop_reader, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._empty, name="dummies", daemon=True)
+        self._thread = threading.Thread(target=self._drain, name="dummies", daemon=True)
         self._thread.start()
 
     def handlers(self) -> dict[str, SyscallHandler]:
@@ -64,29 +64,29 @@ class FakeSockets:
             return SyscallResponse(error=errno.EAFNOSUPPORT)
         if kind & _TYPE not in _IN_PLACE_OF:
             return SyscallResponse(error=errno.EPERM)
-        if len(self._ends) >= MAX_ENDS:
+        if len(self._endpoints) >= MAX_ENDPOINTS:
             return SyscallResponse(error=errno.EMFILE)
         theirs, ours = socket.socketpair(socket.AF_UNIX, _IN_PLACE_OF[socket.SocketKind(kind & _TYPE)])
         theirs.setblocking(not kind & socket.SOCK_NONBLOCK)
         ours.settimeout(0)
         inode = os.fstat(theirs.fileno()).st_ino
         with self._lock:
-            self._ends[inode] = Endpoint(ours)
+            self._endpoints[inode] = Endpoint(ours)
             self._selector.register(ours, selectors.EVENT_READ, inode)
         return SyscallResponse(descriptor=theirs.detach(), flags=os.O_CLOEXEC if kind & socket.SOCK_CLOEXEC else 0)
 
     def connect(self, request: SyscallRequest) -> SyscallResponse:
-        where, inode = destination(request), _inode(request)
-        end = self._ends.get(inode)
-        if where is None or end is None:
-            return SyscallResponse(error=errno.EACCES)  # unix sockets of others: no way to know whose they will be
-        _family, end.port, address = where
-        if not end.is_stream:
+        target, inode = destination(request), _inode(request)
+        endpoint = self._endpoints.get(inode)
+        if target is None or endpoint is None:
+            return SyscallResponse(error=errno.EACCES)  # a unix socket outside of the job
+        _family, endpoint.port, address = target
+        if not endpoint.is_stream:
             return SyscallResponse()
-        if self.proxy and (address, end.port) == ("127.0.0.1", PORT):
+        if self.proxy and (address, endpoint.port) == ("127.0.0.1", PORT):
             try:
-                client = self._let_go(inode)
-            except KeyError:  # the job has just shut it down, and `_empty` was faster
+                client = self._detach(inode)
+            except KeyError:  # the job has just shut it down, and `_drain` was faster
                 return SyscallResponse(error=errno.EPIPE)
             self.proxy.serve(client)
             return SyscallResponse()
@@ -99,36 +99,36 @@ class FakeSockets:
     def close(self) -> None:
         os.close(self._stop_writer)
         self._thread.join()
-        for inode in list(self._ends):
-            self._let_go(inode).close()
+        for inode in list(self._endpoints):
+            self._detach(inode).close()
         self._selector.close()
         os.close(self._stop_reader)
 
-    def _let_go(self, inode: int) -> socket.socket:
+    def _detach(self, inode: int) -> socket.socket:
         with self._lock:
-            end = self._ends.pop(inode)
-            self._selector.unregister(end.socket)
-        end.socket.settimeout(None)
-        return end.socket
+            endpoint = self._endpoints.pop(inode)
+            self._selector.unregister(endpoint.socket)
+        endpoint.socket.settimeout(None)
+        return endpoint.socket
 
-    def _empty(self) -> None:
+    def _drain(self) -> None:
         while True:
             for key, _ in self._selector.select():
                 if key.fd == self._stop_reader:
                     return
                 with contextlib.suppress(KeyError):  # just handed to the proxy
-                    self._take(key.data, self._ends[key.data])
+                    self._take(key.data, self._endpoints[key.data])
 
-    def _take(self, inode: int, end: Endpoint) -> None:
-        """Throw away what was sent. A resolver hears at once that nobody is there; others may go on."""
+    def _take(self, inode: int, endpoint: Endpoint) -> None:
+        """Drop what was sent. A resolver gets an error at once, because nothing listens; others may continue."""
         try:
-            data = end.socket.recv(1 << 16)
+            data = endpoint.socket.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if not data or end.port == _DNS:
-            self._let_go(inode).close()
+        if not data or endpoint.port == _DNS:
+            self._detach(inode).close()
 
 
 def _inode(request: SyscallRequest) -> int:

@@ -1,0 +1,1 @@
+"""The engine for machines that forbid user namespaces."""

@@ -1,4 +1,4 @@
-"""The launcher for one run without namespaces: its Landlock rules, its limits, and its fake sockets."""
+"""The launcher of one run without namespaces: its Landlock rules, its limits, and its fake sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.engines.sandbox.run_dirs import RunEnvironment
 from workers.engines.tracing import seccomp_notify
 from workers.engines.tracing.seccomp_notify import SyscallHandler
 
-_OWN_TASKS = 8  # keeper, strace, and the threads that serve a run: they come after the count
+_OWN_TASKS = 8  # reaper, strace, and the threads that serve a run: they start after the count
 
 
 class RestrictedBackend(SandboxBackend):
@@ -52,7 +52,7 @@ class RestrictedBackend(SandboxBackend):
         )
 
     def _soft_limits(self) -> list[tuple[int, int, int]]:
-        """Without a user namespace the kernel counts all tasks of the uid: what is there already comes on top."""
+        """Return limits that add to the tasks of the uid, which the kernel counts without a user namespace."""
         limits = self.environment.spec.limits
         uid = os.geteuid() if self.environment.uid is None else self.environment.uid
         tasks = limits.processes + processes.tasks_of_uid(uid) + _OWN_TASKS
@@ -74,8 +74,8 @@ class RestrictedBackend(SandboxBackend):
         return [process for process in processes.descendants(self.top) if process.pid not in self.tracers]
 
     def kill(self) -> None:
-        """The keeper ends everything below it, and then itself."""
-        self.reaper.let_go()
+        """Close the lifeline: the reaper ends all processes below it, and then itself."""
+        self.reaper.release()
 
     def close(self, top: subprocess.Popen[bytes]) -> int | None:
         self.kill()

@@ -1,13 +1,18 @@
-"""For machines that forbid user namespaces: Landlock, seccomp without network sockets, limits, and the tracer.
+"""The engine without user namespaces: Landlock, seccomp without network sockets, limits, and the tracer.
 
-What it keeps: no file outside the system's directories, the checkout, a home and a temporary directory of the job; no
-network but the egress proxy; no call of the common list; no process of another can be signalled, traced or read; no
-process outlives the job. What it does not: the job sees the machine's own paths, users and host name; the names and
-attributes (not the contents) of files anywhere can be asked for and, as an ordinary user, changed where the user may.
-Its processes cannot speak with each other but through pipes and socket pairs: no loopback, no named socket, no shared
-memory with a name. Before Linux 6.12 a job can kill its own tracer, and ends with it. A program that its owner may not
-read (mode 0111) is traced without its names: the tracer has no capability here. The checkout's own path is the
-machine's, and cannot be hidden. It is for repositories that one trusts; a pool or job has to ask for it by name.
+It is for machines that forbid user namespaces.
+
+Protected: no file outside of the system's directories, the checkout, a home and a temporary directory of the job; no
+network but the egress proxy; no call of the common list; no process of another job or of the worker can be signalled,
+traced or read; no process outlives the job.
+
+Not protected: the job sees the machine's own paths, users and host name. The names and attributes (not the contents) of
+files anywhere can be read and, as an ordinary user, changed where the user may. The processes of a job communicate by
+pipes and socket pairs only: no loopback, no named socket, no shared memory with a name. Before Linux 6.12 a job can
+kill its own tracer, and ends with it. A program that its owner may not read (mode 0111) is traced without its names,
+because the tracer has no capability here. The checkout's path is the machine's, and cannot be hidden.
+
+Use it for trusted repositories; a pool or a job has to request it by name.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ class RestrictedEngine(SandboxEngine):
     name = "restricted"
     isolation = Isolation.RESTRICTED
     offered = frozenset({"linux", "ptrace", "egress", "exec_control"})
-    own_processes = 1  # strace; the keeper stands outside of the limits
+    own_processes = 1  # strace; the reaper is outside of the limits
 
     def mount_points(self, spec: RunSpec) -> MountPoints:
         environment = RunEnvironment(spec, None, None)

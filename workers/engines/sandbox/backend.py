@@ -44,8 +44,8 @@ class SandboxBackend(abc.ABC):
     def command(self, launcher: Launcher, fifo: Path) -> tuple[list[str], list[int]]:
         """Return the command that starts the sandbox, and the descriptors that it inherits. The caller closes them."""
         environment, passed = self.environment, list[int]()
-        row = [
-            *self.reaper.row(passed),
+        arguments = [
+            *self.reaper.command(passed),
             *command.with_cgroup(environment.group.entrances() if environment.group else ()),
             *command.with_limits(environment.spec.limits),
             *command.drop_privileges(environment.uid),
@@ -53,7 +53,7 @@ class SandboxBackend(abc.ABC):
             *self.wrapper(passed),
             *launcher.command,
         ]
-        return row, passed
+        return arguments, passed
 
     def wrapper(self, passed: list[int]) -> list[str]:  # noqa: ARG002  # for engines that have one
         """Return what stands between the tracer and the launcher; add the descriptors that it needs to `passed`."""

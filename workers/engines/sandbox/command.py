@@ -1,20 +1,20 @@
-"""The row of small programs in front of a job: join its control group, take limits, drop the uid, and trace.
+"""The programs in front of a job: join its control group, set limits, change the uid, and trace.
 
-For whoever reads traces. strace writes one record per line, `PID SECONDS.MICROSECONDS call(arguments) = result`, with
+The format of the trace. strace writes one record per line, `PID SECONDS.MICROSECONDS call(arguments) = result`, with
 the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`:
 
 - PID is the id in the worker's own pid namespace, filled up to five columns with spaces on its right. What fork, vfork
   and clone *return* is the id inside the sandbox (with `bubblewrap` they differ, with `restricted` they are equal).
-  Asking strace to translate costs 2 ms a fork. Both grow in the same order, so the n-th smallest id returned belongs to
+  A translation by strace costs 2 ms a fork. Both grow in the same order, so the n-th smallest id returned belongs to
   the n-th smallest PID: threads count too, and the first PID of the trace is the command itself (inside: 2).
-- `+++ exited with N +++` and `+++ killed by SIGX +++` stand for every process and thread; `--- SIGX {...} ---` for
-  every signal but those of `UNREMARKABLE_SIGNALS`. A call cut by another process is `call(... <unfinished ...>` and
-  later `<... call resumed>...) = result`.
+- `+++ exited with N +++` and `+++ killed by SIGX +++` come for every process and thread; `--- SIGX {...} ---` for
+  every signal but those of `UNREMARKABLE_SIGNALS`. A call interrupted by another process is `call(... <unfinished ...>`
+  and later `<... call resumed>...) = result`.
 - The engine drops what comes before the command's first `execve`, all lines of bwrap outside of the sandbox, and the
-  end of the sandbox's pid 1. Any other line of pid 1 is handed on: its filter lets it do nothing that is traced.
+  end of the sandbox's pid 1. Any other line of pid 1 is passed on: its filter allows it nothing that is traced.
   So the first line is that `execve` (or `execveat(FD</path>, "", ..., AT_EMPTY_PATH)` when `allow_exec` is false).
-- Calls that the sandbox refuses by its own seccomp filter never reach strace, but those that `notices.py` answers: they
-  come as lines of the same form, made by the worker.
+- Calls that the seccomp filter refuses never reach strace. Those that `seccomp_notify` answers come as lines of the
+  same form, written by the worker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from workers.engines.seccomp import ARCHITECTURE
 TRACED_CALLS = (
     # programs and processes
     "execve", "execveat", "fork", "vfork", "clone", "clone3", "memfd_create",
-    # network; the names that are looked up stand in the bytes of sendto, sendmsg and sendmmsg to port 53
+    # network; the names of DNS queries are in the bytes of sendto, sendmsg and sendmmsg to port 53
     "socket", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg", "sendmmsg",
     # files
     "open", "openat", "openat2", "creat", "truncate", "unlink", "unlinkat", "rmdir", "rename", "renameat", "renameat2",
@@ -43,7 +43,7 @@ TRACED_CALLS = (
     "kill", "tkill", "tgkill",
 )  # fmt: skip
 
-# Never end a process by themselves, and come by the thousand.
+# They do not end a process by default, and are frequent.
 UNREMARKABLE_SIGNALS = ("SIGCHLD", "SIGURG", "SIGWINCH", "SIGCONT")
 
 STRACE_OPTIONS = (
@@ -60,15 +60,19 @@ _JOIN = 'unset PWD; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; 
 
 
 def tool_path(name: str) -> str:
-    """The full path of a program that the sandbox is made with. Raises EngineUnavailable."""
+    """Return the full path of a program that the sandbox needs.
+
+    Raises:
+        EngineUnavailable: The program is not installed.
+    """
     found = shutil.which(name, path=TOOL_PATH)
     if not found:
-        raise EngineUnavailable(f"{name} is not installed.")
+        raise EngineUnavailable(f"{name} is not installed")
     return found
 
 
 def missing_tools(*names: str) -> list[str]:
-    """What this machine does not have of these and of what every sandbox is made with, in words."""
+    """Return what this machine lacks of these programs and of those that every sandbox needs, for an operator."""
     found = []
     for name in (*names, "strace", "setpriv", "prlimit", "perl", "rm"):
         try:
@@ -81,13 +85,13 @@ def missing_tools(*names: str) -> list[str]:
 
 
 def with_cgroup(entrances: Iterable[Path]) -> list[str]:
-    """Enter control groups, while there are still the rights to."""
+    """Return a command prefix that joins control groups, while the process still has the right to."""
     files = [str(entrance) for entrance in entrances]
     return ["/bin/sh", "-c", _JOIN, "join", *files, "--"] if files else []
 
 
 def with_limits(limits: RunLimits) -> list[str]:
-    """Limits of each single process; those of the whole job are the control group's."""
+    """Return a command prefix that limits single processes; the control group limits the whole job."""
     soft, hard = OPEN_FILES
     return [
         tool_path("prlimit"),
@@ -97,23 +101,24 @@ def with_limits(limits: RunLimits) -> list[str]:
 
 
 def drop_privileges(uid: int | None) -> list[str]:
-    """Become the slot's uid for good (or stay who we are), keep no capability, gain nothing, die with the parent."""
+    """Return a command prefix that becomes the slot's uid (None: ours), drops capabilities, dies with its parent."""
     become = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--bounding-set=-all"] if uid is not None else []
     return [tool_path("setpriv"), *become, "--inh-caps=-all", "--no-new-privs", "--pdeathsig", "KILL", "--"]
 
 
 def with_strace(fifo: Path) -> list[str]:
+    """Return a command prefix that traces into `fifo`."""
     return [tool_path("strace"), *STRACE_OPTIONS, "-o", str(fifo), "--"]
 
 
 @functools.cache
 def versions(*names: str) -> str:
-    """Such as "bubblewrap 0.8.0, strace 6.1": what made the sandbox and the trace."""
+    """Return the tools that make the sandbox and the trace, such as "bubblewrap 0.8.0, strace 6.1"."""
     found = []
     for name in (*names, "strace"):
-        said = subprocess.run(
+        output = subprocess.run(
             [tool_path(name), "--version"], env={}, check=False, capture_output=True, text=True
         ).stdout
-        words = said.split("\n", 1)[0].split()
+        words = output.split("\n", 1)[0].split()
         found.append(f"{words[0]} {words[-1]}" if words else name)
     return ", ".join(found)

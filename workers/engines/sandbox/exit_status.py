@@ -1,4 +1,4 @@
-"""From what was seen to how it ended: one pure function."""
+"""Classifies the end of a run from what was observed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ NOTHING = CgroupUsage()
 
 @dataclass(frozen=True)
 class Observation:
-    """Everything that the end is judged by.
+    """All facts that decide the kind of the end.
 
-    `reason`: why the worker ended it, if it did. `exit_code` and `killed_by`: of the command itself, from the trace, or
-    from the sandbox when the trace was cut short. `failure`: the errno for which the command could not be started.
+    `reason`: why the worker ended the run, if it did. `exit_code` and `killed_by`: of the command itself, from the
+    trace, or from the sandbox when the trace was cut short. `failure`: the errno for which the command could not be
+    started.
     """
 
     reason: str | None = None
@@ -24,22 +25,22 @@ class Observation:
     usage: CgroupUsage = NOTHING
 
 
-def classify_exit(seen: Observation) -> tuple[str, int | None, str | None]:
-    """Kind, exit code and signal of `Ended`."""
-    failed = seen.exit_code != 0
-    if seen.reason:
-        kind = seen.reason
-    elif seen.failure is not None:
+def classify_exit(observed: Observation) -> tuple[str, int | None, str | None]:
+    """Return kind, exit code and signal for `RunResult`."""
+    failed = observed.exit_code != 0
+    if observed.reason:
+        kind = observed.reason
+    elif observed.failure is not None:
         return "not_found", None, None
-    elif seen.usage.out_of_memory_kills and failed:
+    elif observed.usage.out_of_memory_kills and failed:
         kind = "out_of_memory"
-    elif seen.usage.refused_forks and failed:
+    elif observed.usage.refused_forks and failed:
         kind = "too_many_processes"
-    elif seen.killed_by == "SIGXFSZ":
+    elif observed.killed_by == "SIGXFSZ":
         kind = "disk_full"
-    elif seen.exit_code is not None:
+    elif observed.exit_code is not None:
         kind = "exited"
     else:
         kind = "signaled"
-    name = seen.killed_by or ("SIGKILL" if kind == "signaled" else None)
-    return kind, seen.exit_code, name
+    name = observed.killed_by or ("SIGKILL" if kind == "signaled" else None)
+    return kind, observed.exit_code, name

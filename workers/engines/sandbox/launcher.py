@@ -1,4 +1,4 @@
-"""The worker's side of `launcher.pl`, the last program before the command: its orders, and the talk until "go"."""
+"""Starts `launcher.pl`, the last program before the command, and exchanges messages with it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PERL = "/usr/bin/perl"
 SCRIPT = Path(__file__).with_name("launcher.pl").read_bytes()
 START_SECONDS = 30.0
 OPEN_FILES = (1024, 4096)  # soft and hard
-PROGRAM_FD = OPEN_FILES[1] - 1  # where the only program waits when allow_exec is false
+PROGRAM_FD = OPEN_FILES[1] - 1  # the descriptor of the only program when allow_exec is false
 RLIMIT_DATA, RLIMIT_NPROC = 2, 6
 
 
 @dataclass(frozen=True)
 class PathRule:
-    """A Landlock rule: rights below a directory, rights on a file; a path that is not there is no rule."""
+    """A Landlock rule: rights below a directory, rights on a file. A path that does not exist has no rule."""
 
     for_directory: int
     for_file: int
@@ -34,7 +34,7 @@ class PathRule:
 
 @dataclass
 class LaunchSpec:
-    """What the launcher does, in its order, before it starts the command."""
+    """The instructions for the launcher, in the order in which it carries them out."""
 
     argv: tuple[str, ...]
     directory: str
@@ -44,7 +44,7 @@ class LaunchSpec:
     one_program: bool = False
     own_session: bool = False
     limits: list[tuple[int, int, int]] = field(default_factory=list)
-    init_filter: bytes = b""  # not empty: it is pid 1, and stays so with this filter while its child does the rest
+    init_filter: bytes = b""  # not empty: the launcher is pid 1, with this filter; its child does the rest
     hides_mounts: bool = False  # needs CAP_SYS_ADMIN and CAP_SYS_CHROOT, and drops them
     landlock: tuple[int, int, int, int] | None = None  # size of the attributes, files, network, scopes
     paths: list[PathRule] = field(default_factory=list)
@@ -71,7 +71,7 @@ def _record(tag: bytes, value: bytes) -> bytes:
 
 
 def memory_file(name: str, data: bytes) -> int:
-    """A descriptor to hand down, at its beginning."""
+    """Return the descriptor of an anonymous file with this content, positioned at its start."""
     descriptor = os.memfd_create(name)
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(data)
@@ -80,11 +80,11 @@ def memory_file(name: str, data: bytes) -> int:
 
 
 class Launcher:
-    """One launcher, from before it is started until the command runs."""
+    """One launcher, from before its start until the command runs."""
 
     def __init__(self, launch_spec: LaunchSpec) -> None:
         self.script = memory_file("launcher", SCRIPT)
-        self.launch_spec = memory_file("orders", launch_spec.encoded())
+        self.launch_spec = memory_file("spec", launch_spec.encoded())
         self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.given: dict[str, int] = {}
         self.failure: int | None = None
@@ -98,14 +98,24 @@ class Launcher:
         return [PERL, f"/proc/self/fd/{self.script}", str(self.launch_spec), str(self.theirs.fileno())]
 
     def started(self) -> None:
-        """Our copies of what was handed down would keep the other side from seeing an end."""
+        """Close our copies of the descriptors that the launcher inherited: they would hide its end."""
         os.close(self.script)
         os.close(self.launch_spec)
         self.theirs.close()
 
     def wait_until_ready(self, process: subprocess.Popen[bytes], give_up: Callable[[], bool]) -> bool:
-        """True: it waits for `go`, and `given` holds the descriptors it made (`notices`, `port`). False: it has ended,
-        could not find the command, or `give_up` said so. Raises SandboxFailed when nothing happens at all.
+        """Wait until the launcher is ready to start the command.
+
+        Args:
+            process: The first process of the sandbox.
+            give_up: Whether to stop waiting.
+
+        Returns:
+            Whether it waits for `go`; then `given` holds the descriptors that it made (`notices`, `port`). False: it
+                has ended, could not find the command, or `give_up` returned true.
+
+        Raises:
+            SandboxFailed: The launcher did not answer in time.
         """
         end = time.monotonic() + START_SECONDS
         poll = select.poll()
@@ -116,7 +126,7 @@ class Launcher:
                 self.given.update({text.decode(): descriptor for descriptor in descriptors})
                 if text == b"ready":
                     return True
-                if not self._understood(text):
+                if not self._handle_message(text):
                     return False
             elif process.poll() is not None:
                 return False
@@ -124,28 +134,28 @@ class Launcher:
             return False
         raise SandboxFailed(f"The sandbox was not ready within {START_SECONDS:.0f} seconds.")
 
-    def _understood(self, text: bytes) -> bool:
+    def _handle_message(self, text: bytes) -> bool:
         if text.startswith(b"failed "):
             self.failure = int(text.split()[1])
         return text in (b"notices", b"port")
 
-    def last_word(self) -> int | None:
-        """The errno for which the command could not be started, if it could not."""
+    def start_error(self) -> int | None:
+        """Return the errno for which the command could not be started, or None."""
         with contextlib.suppress(OSError):
             self.ours.settimeout(0)
-            self._understood(self.ours.recv(64))
+            self._handle_message(self.ours.recv(64))
         return self.failure
 
     def go(self) -> None:
-        with contextlib.suppress(OSError):  # it died a moment ago: whoever waits for its end sees that
+        with contextlib.suppress(OSError):  # it has just died: the supervisor sees its end
             self.ours.send(b"go")
 
     def take(self, name: str) -> int:
-        """Returns the descriptor of that name, which is the caller's to close from then on."""
+        """Return the descriptor of this name. The caller closes it."""
         return self.given.pop(name)
 
     def close(self) -> None:
-        """Close the connection, and what the launcher gave and no caller took: it may end before its "ready"."""
+        """Close the connection, and the descriptors that no caller took: the launcher may end before it is ready."""
         self.ours.close()
         while self.given:
             os.close(self.given.popitem()[1])

@@ -1,4 +1,4 @@
-"""Live processes as /proc shows them: who descends from whom, and signals that never hit a stranger."""
+"""Live processes from /proc: their descendants, and signals that never reach a later process of the same pid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class HostProcess:
-    """`born` (clock ticks since boot) tells a process from a later one with the same pid."""
+    """One process. `born` (clock ticks since boot) tells it from a later one with the same pid."""
 
     pid: int
     parent: int
@@ -27,11 +27,12 @@ class HostProcess:
 
     @property
     def is_alive(self) -> bool:
-        """A process whose first thread has ended looks like a zombie, and lives while another thread does."""
+        """Report whether it runs. A process whose first thread has ended looks like a zombie while others live."""
         return self.state not in "ZX" or self.threads > 1
 
 
 def read(pid: int) -> HostProcess | None:
+    """Return the process of this pid, or None."""
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except OSError:
@@ -42,7 +43,7 @@ def read(pid: int) -> HostProcess | None:
 
 
 def has_ended(child: int, *, within: float = 0.0) -> bool:
-    """Whether a child of ours has, without reaping it."""
+    """Report whether a child of ours ends within so many seconds, without reaping it."""
     handle = os.pidfd_open(child)
     try:
         poll = select.poll()
@@ -53,7 +54,7 @@ def has_ended(child: int, *, within: float = 0.0) -> bool:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Of a process that has ended and is not reaped yet, with all that it and its children have waited for."""
+    """Return the processor time of an ended, unreaped process and of all children that it waited for."""
     try:
         fields = (PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
@@ -62,13 +63,13 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def all_processes() -> list[HostProcess]:
-    """All processes but zombies."""
+    """Return all processes but zombies."""
     found = (read(int(path.name)) for path in PROC.iterdir() if path.name.isdigit())
     return [process for process in found if process and process.is_alive]
 
 
 def descendants(root: int) -> list[HostProcess]:
-    """Children of `root`, their children, and so on; without `root` itself."""
+    """Return the children of `root`, their children, and so on; without `root` itself."""
     children: dict[int, list[HostProcess]] = {}
     for process in all_processes():
         children.setdefault(process.parent, []).append(process)
@@ -81,7 +82,7 @@ def descendants(root: int) -> list[HostProcess]:
 
 
 def send(process: HostProcess, number: signal.Signals) -> None:
-    """Signal exactly this process, or nobody if it is gone."""
+    """Signal exactly this process, or none if it is gone."""
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:
@@ -97,7 +98,7 @@ def send(process: HostProcess, number: signal.Signals) -> None:
 
 
 def of_uid(uid: int) -> list[int]:
-    """Pids of live processes whose real or effective uid this is."""
+    """Return the pids of live processes with this real or effective uid."""
     found = []
     for process in all_processes():
         with contextlib.suppress(OSError):
@@ -131,10 +132,13 @@ def _network_namespace(pid: int | str) -> str | None:
 
 
 def kill_uid(uid: int, *, within: float = 3.0) -> bool:
-    """Kill everything that runs under a slot's uid, which nobody else shares. True: nothing is left.
+    """Kill everything that runs under a slot's uid, which no other user has.
 
-    `kill -1` run as that uid reaches all of its processes at once, so that a fork bomb cannot outrun it. It must never
-    run as root: there it would end the machine.
+    `kill -1`, run as that uid, reaches all of its processes at once, so that a fork bomb cannot outrun it. It must
+    never run as root: there it would end the machine.
+
+    Returns:
+        Whether no process is left.
     """
     if uid == 0:
         raise ValueError("the uid of a slot is never 0")
@@ -149,7 +153,7 @@ def kill_uid(uid: int, *, within: float = 3.0) -> bool:
 
 
 def memory_of(processes: Iterable[HostProcess]) -> int:
-    """Bytes of anonymous and shared memory that they hold: what a limit means, without the pages of files."""
+    """Return the bytes of anonymous and shared memory of these processes, without the pages of files."""
     total = 0
     for process in processes:
         with contextlib.suppress(OSError):
@@ -160,7 +164,7 @@ def memory_of(processes: Iterable[HostProcess]) -> int:
 
 
 def tasks_of_uid(uid: int) -> int:
-    """Processes and threads that the kernel counts against this uid's limit: those in our own user namespace."""
+    """Return how many tasks the kernel counts against this uid's limit: those in our own user namespace."""
     ours = (PROC / "self/ns/user").readlink()
     return threads_of(process for pid in of_uid(uid) if _in_namespace(pid, ours) and (process := read(pid)))
 
@@ -168,11 +172,12 @@ def tasks_of_uid(uid: int) -> int:
 def _in_namespace(pid: int, ours: Path) -> bool:
     try:
         return (PROC / str(pid) / "ns/user").readlink() == ours
-    except OSError:  # whoever is outside of our namespace may not be looked at
+    except OSError:  # a process outside of our namespace may not be read
         return False
 
 
 def threads_of(processes: Iterable[HostProcess]) -> int:
+    """Return the number of their threads."""
     total = 0
     for process in processes:
         with contextlib.suppress(OSError):

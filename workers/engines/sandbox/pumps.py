@@ -1,4 +1,4 @@
-"""Pumps that empty the job's output and its trace to the end, whatever happens, and hand on no more than the cap."""
+"""Threads that read the job's output and its trace to the end, and pass on no more than the cap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _F_SETPIPE_SZ = 1031
 
 
 class PipePump(threading.Thread):
-    """Reads `descriptor` to its end and closes it. A sink that raises is not called again; `error` keeps why."""
+    """Reads `descriptor` to its end and closes it. A sink that raised is not called again; `error` keeps why."""
 
     def __init__(self, name: str, descriptor: int, sink: Sink, cap: int) -> None:
         super().__init__(name=name, daemon=True)
@@ -44,13 +44,13 @@ class PipePump(threading.Thread):
                     self.take(chunk)
                 else:
                     break
-        except Exception as error:  # noqa: BLE001  # a fault of ours must end the job, not hang it
+        except Exception as error:  # noqa: BLE001  # a bug here must end the job, not hang it
             self.error = error
         finally:
             os.close(self.descriptor)
 
     def idle(self) -> None:
-        """Nothing has come for a while."""
+        """Handle a pause in which no data came."""
 
     def take(self, chunk: bytes) -> None:
         self.total += len(chunk)
@@ -67,17 +67,17 @@ class PipePump(threading.Thread):
         self.passed_on += len(data)
         try:
             self.sink(data)
-        except Exception as error:  # noqa: BLE001  # a sink is the caller's code; the pipe must be emptied all the same
+        except Exception as error:  # noqa: BLE001  # the sink is the caller's code; the pipe must be read anyway
             self.error = error
 
 
 class TracePump(PipePump):
-    """Hands on whole lines, from the command's own `execve` on.
+    """Passes on whole lines of the trace, from the command's own `execve` on.
 
     `own_execs`: how many programs the sandbox starts before the command. Up to then no foreign code has run, so the
     lines can be trusted; strings in later ones are escaped by strace, so no command can forge a line. From then on two
     kinds of lines are left out: those of the sandbox's first process, which is outside of the namespaces and so out of
-    the command's reach, and the expected ends of its other ones. Whatever else pid 1 of the sandbox does is evidence.
+    the command's reach, and the expected ends of its other ones. All other lines of pid 1 of the sandbox are evidence.
     """
 
     _EXEC = re.compile(rb"(\d+) +[\d.]+ execve(?:at)?\(")
@@ -87,7 +87,7 @@ class TracePump(PipePump):
 
     def __init__(self, descriptor: int, sink: Sink, cap: int, *, own_execs: int) -> None:
         super().__init__("trace", descriptor, sink, cap)
-        with contextlib.suppress(OSError):  # room means fewer switches between tracer and worker
+        with contextlib.suppress(OSError):  # a larger pipe means fewer switches between tracer and worker
             fcntl.fcntl(descriptor, _F_SETPIPE_SZ, _CHUNK)
         self.own_execs = own_execs
         self.own_pids: dict[bytes, None] = {}  # in the order of their first lines
@@ -98,11 +98,11 @@ class TracePump(PipePump):
         self.killed_by: str | None = None
         self._rest = b""
         self._answered: deque[bytes] = deque()
-        self._gists: Counter[tuple[bytes, ...]] = Counter()
+        self._call_keys: Counter[tuple[bytes, ...]] = Counter()
 
     @property
     def has_ended(self) -> bool:
-        """The command itself has, whoever else still runs."""
+        """Report whether the command itself has ended, whatever else still runs."""
         return self.exit_code is not None or self.killed_by is not None
 
     def run(self) -> None:
@@ -121,19 +121,19 @@ class TracePump(PipePump):
         self._add([line for line in lines if not self._is_own(line)])
 
     def idle(self) -> None:
-        """Strace has written down all that happened so far."""
+        """Add the answered calls: strace has written all that happened so far."""
         if self.command is not None:
             self._add_answered()
 
     def answered(self, line: bytes) -> None:
-        """Put in a line about a call before the worker answers it; from any thread."""
-        if len(self._gists) > _MOST_ANSWERED:
-            self._gists.clear()
-        self._gists[self._gist(line)] += 1
+        """Add a line about a call before the worker answers it; from any thread."""
+        if len(self._call_keys) > _MOST_ANSWERED:
+            self._call_keys.clear()
+        self._call_keys[self._call_key(line)] += 1
         self._answered.append(line)
 
     def _merged(self, lines: list[bytes]) -> list[bytes]:
-        """The lines of both sources in the order of their times: what a descriptor means depends on it."""
+        """Return the lines of both sources in the order of their times: the meaning of a descriptor depends on it."""
         found: list[bytes] = []
         for line in lines:
             while self._answered and self._time(self._answered[0]) < self._time(line):
@@ -146,33 +146,33 @@ class TracePump(PipePump):
         lines = []
         while self._answered:
             lines.append(self._answered.popleft())
-        self._hand_on(lines)
+        self._pass_on_lines(lines)
 
     def _is_known(self, line: bytes) -> bool:
-        """Strace does see such a call when the process is so young that it has met no filter yet."""
-        if not self._gists or not self._gists[gist := self._gist(line)]:
+        """Report whether the call is recorded already: strace sees the calls of a process that has no filter yet."""
+        if not self._call_keys or not self._call_keys[key := self._call_key(line)]:
             return False
-        self._gists[gist] -= 1
+        self._call_keys[key] -= 1
         return True
 
-    def _gist(self, line: bytes) -> tuple[bytes, ...]:
-        """Process, call and result."""
+    def _call_key(self, line: bytes) -> tuple[bytes, ...]:
+        """Return process, call and result, which identify a call."""
         match = self._CALL.match(line)
         return (*match.groups(), line.rpartition(b" = ")[2].split(b"<", 1)[0]) if match else ()
 
     @staticmethod
     def _time(line: bytes) -> bytes:
-        """Seconds since 1970 with six decimals: all of one length, so they compare as they are."""
+        """Return the seconds since 1970 with six decimals: all have one length, so the bytes can be compared."""
         words = line.split(None, 2)
         return words[1] if len(words) == 3 else b""
 
     def _add(self, lines: list[bytes]) -> None:
-        if self._answered or self._gists:
+        if self._answered or self._call_keys:
             lines = self._merged(lines)
-        self._notice_the_end(lines)
-        self._hand_on(lines)
+        self._detect_exit(lines)
+        self._pass_on_lines(lines)
 
-    def _hand_on(self, lines: list[bytes]) -> None:
+    def _pass_on_lines(self, lines: list[bytes]) -> None:
         data = b"".join(line + b"\n" for line in lines)
         self.total += len(data)
         if self.truncated:
@@ -201,7 +201,7 @@ class TracePump(PipePump):
             return True
         return line.startswith(self.inner_prefixes) and bool(self._EXPECTED_END.match(line))
 
-    def _notice_the_end(self, lines: list[bytes]) -> None:
+    def _detect_exit(self, lines: list[bytes]) -> None:
         if self.command is None:
             return
         prefix = self.command + b" "
@@ -212,10 +212,12 @@ class TracePump(PipePump):
 
 
 def trace_fifo(directory: Path, owner: int | None) -> tuple[Path, int, int]:
-    """A FIFO that only the tracer's uid can open: its path, the end to read, and an end to hold open until the exit.
+    """Make a FIFO that only the tracer's uid can open.
 
-    A path and not an inherited descriptor, because strace would hand a descriptor on to the command, which could then
-    write lines of its own.
+    strace would pass an inherited descriptor on to the command, which could then write lines of its own.
+
+    Returns:
+        Its path, the end to read, and an end to keep open until the exit.
     """
     path = directory / "trace"
     os.mkfifo(path, 0o600)

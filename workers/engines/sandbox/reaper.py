@@ -1,7 +1,7 @@
-"""The worker's side of `reaper.pl`, the parent of every job: it ends all of the job when the worker lets go or dies.
+"""Starts `reaper.pl`, the parent of every job, which ends the job when the worker closes a pipe or dies.
 
-A death signal alone is not enough: it reaches one process, and strace stops its own child for a moment before it traces
-it, which nobody would ever wake if strace died then.
+A death signal alone is not enough: it reaches one process, and strace stops its own child for a short time before it
+traces it. If strace died then, nothing would wake the child.
 """
 
 from __future__ import annotations
@@ -9,32 +9,38 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from workers.engines.sandbox import command
+from workers.engines.sandbox import command as sandbox_command
 from workers.engines.sandbox.launcher import PERL, memory_file
 
 SCRIPT = Path(__file__).with_name("reaper.pl").read_bytes()
 
 
 class Reaper:
-    """One keeper, outside of the job's limits. Its exit code is the tracer's, in the shell's manner."""
+    """One reaper, outside of the job's limits. Its exit code is the tracer's, as a shell returns it."""
 
     def __init__(self, uid: int | None) -> None:
         self.uid = uid
         self._reader, self._lifeline = os.pipe()
 
-    def row(self, passed: list[int]) -> list[str]:
-        """The first words of the row of programs; adds to `passed` what it inherits."""
-        script = memory_file("keeper", SCRIPT)
+    def command(self, passed: list[int]) -> list[str]:
+        """Return the start of the command; add the descriptors that it inherits to `passed`."""
+        script = memory_file("reaper", SCRIPT)
         passed += [script, self._reader]
-        return [PERL, f"/proc/self/fd/{script}", str(self._reader), str(self.uid or 0), command.tool_path("setpriv")]
+        return [
+            PERL,
+            f"/proc/self/fd/{script}",
+            str(self._reader),
+            str(self.uid or 0),
+            sandbox_command.tool_path("setpriv"),
+        ]
 
-    def let_go(self) -> None:
-        """As if the worker had died. A second call changes nothing."""
+    def release(self) -> None:
+        """Close the lifeline, as the death of the worker would. A second call changes nothing."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
 
     def hand_over(self) -> int:
-        """Give the lifeline to another process: what this returns, it must inherit and we must close."""
+        """Return the lifeline for another process, which must inherit it; the caller closes it."""
         lifeline, self._lifeline = self._lifeline, -1
         return lifeline

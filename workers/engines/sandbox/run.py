@@ -1,4 +1,4 @@
-"""One run of one job, the same for every engine that isolates: start it, trace, watch, end it, clean up, tell."""
+"""One run of one job, the same for every engine that isolates: start, trace, watch, end, and report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workers.engines.sandbox.supervisor import RunSupervisor
 from workers.engines.tracing import strace_format
 from workers.engines.tracing.seccomp_notify import NotifyHandler, SyscallRequest, SyscallResponse
 
-_LAST_SECONDS = 5.0  # for pipes to run dry and processes to be reaped once everything has been killed
+_LAST_SECONDS = 5.0  # to empty the pipes and reap the processes after everything was killed
 
 
 class SandboxRun:
@@ -42,8 +42,8 @@ class SandboxRun:
                 self.theirs, environment.uid, environment.uid
             )  # or `> /dev/stderr`, which opens it anew, is refused
         self.output = PipePump("output", ours, output, limits.output_bytes)
-        ours, self.complaints = os.pipe()
-        self.words = PipePump("words", ours, lambda _: None, 0)
+        ours, self.stderr = os.pipe()
+        self.errors = PipePump("errors", ours, lambda _: None, 0)
         self.gauge = environment.gauge(backend.members)
         self.monitor = ResourceMonitor(
             limits, self.gauge, backend.members, counts_all=environment.group is None, reserve=environment.reserve
@@ -59,36 +59,36 @@ class SandboxRun:
         try:
             self._watch(top, stop)
         finally:
-            seen = self._clear(top)
-        for error in self._failed_sinks():
+            observed = self._shut_down(top)
+        for error in self._errors():
             raise error
-        if seen.failure is None and self.lines.command is None and not self.reason:
-            raise SandboxFailed(self._last_words())
-        return self._tell(seen, started_at)
+        if observed.failure is None and self.lines.command is None and not self.reason:
+            raise SandboxFailed(self._error_output())
+        return self._result(observed, started_at)
 
-    def _failed_sinks(self) -> list[Exception]:
+    def _errors(self) -> list[Exception]:
         return [part.error for part in (self.output, self.lines, self.monitor) if part.error]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         command, passed = self.backend.command(self.launcher, self.fifo)
         try:
-            # An empty environment: pid 1 of a sandbox shows the one it was started with to everybody inside.
+            # An empty environment: every process inside can read that of pid 1.
             return subprocess.Popen(
-                command, env={}, cwd="/", stdin=subprocess.DEVNULL, stdout=self.theirs, stderr=self.complaints,
+                command, env={}, cwd="/", stdin=subprocess.DEVNULL, stdout=self.theirs, stderr=self.stderr,
                 pass_fds=[*passed, *self.launcher.passed], start_new_session=True,
             )  # fmt: skip
         except OSError as error:  # such as a command longer than the kernel takes
-            for descriptor in (self.hold, *(pump.descriptor for pump in (self.lines, self.output, self.words))):
+            for descriptor in (self.hold, *(pump.descriptor for pump in (self.lines, self.output, self.errors))):
                 os.close(descriptor)
             self.launcher.close()
             raise SandboxFailed(f"The sandbox could not be started: {error.strerror}.") from error
         finally:
-            for descriptor in (*passed, self.theirs, self.complaints):
+            for descriptor in (*passed, self.theirs, self.stderr):
                 os.close(descriptor)
             self.launcher.started()
 
     def _watch(self, top: subprocess.Popen[bytes], stop: StopSignal) -> None:
-        for pump in (self.output, self.lines, self.words):
+        for pump in (self.output, self.lines, self.errors):
             pump.start()
         self.backend.started(top)
         if self.launcher.wait_until_ready(top, stop.requested.is_set) and self.backend.is_ready():
@@ -101,9 +101,9 @@ class SandboxRun:
                 top,
                 members=self.backend.members,
                 kill=self.backend.kill,
-                trouble=lambda: "sink failed" if self._failed_sinks() else self.monitor.exceeded,
-                over=lambda: self.lines.has_ended,
-            ).keep()
+                exceeded_limit=lambda: "sink failed" if self._errors() else self.monitor.exceeded,
+                command_ended=lambda: self.lines.has_ended,
+            ).wait()
         elif stop.requested.is_set():
             self.reason = "stopped"
 
@@ -116,21 +116,21 @@ class SandboxRun:
         if self.proxy and "port" in self.launcher.given:
             self.proxy.listen_on(socket.socket(fileno=self.launcher.take("port")))
 
-    def _clear(self, top: subprocess.Popen[bytes]) -> Observation:
-        """End what is left, then what serves it, then what holds it: each waits for the one before."""
-        alone = self._end_processes(top)
+    def _shut_down(self, top: subprocess.Popen[bytes]) -> Observation:
+        """End the processes, then what serves them, then their resources: each step waits for the one before."""
+        all_ended = self._end_processes(top)
         self.monitor.stop()
         os.close(self.hold)
-        for pump in (self.lines, self.output, self.words):
+        for pump in (self.lines, self.output, self.errors):
             pump.join(_LAST_SECONDS)
         if self.notify_handler:
             self.notify_handler.stop()
         self.records = self.proxy.finish() if self.proxy else ()
-        seen = self._seen(self.backend.close(top))
+        observed = self._observe(self.backend.close(top))
         self.launcher.close()
-        if not alone:
+        if not all_ended:
             raise SandboxFailed("Processes of the job are still alive.")
-        return seen
+        return observed
 
     def _end_processes(self, top: subprocess.Popen[bytes]) -> bool:
         if top.returncode is None:
@@ -144,24 +144,24 @@ class SandboxRun:
         group, uid = self.environment.group, self.environment.uid
         return (group is None or group.kill()) and (uid is None or processes.kill_uid(uid))
 
-    def _seen(self, status: int | None) -> Observation:
-        """The trace knows best; `status`, in the shell's manner, when it was cut off."""
+    def _observe(self, status: int | None) -> Observation:
+        """Return the facts about the end. The trace takes precedence; `status` counts when the trace was cut."""
         code, name = self.lines.exit_code, self.lines.killed_by
         if code is None and name is None and status is not None:
             code, name = (None, _signal_name(status - 128)) if status > 128 else (status, None)
         usage = self.environment.group.usage() if self.environment.group else CgroupUsage()
-        return Observation(self.reason or self.monitor.exceeded, code, name, self.launcher.last_word(), usage)
+        return Observation(self.reason or self.monitor.exceeded, code, name, self.launcher.start_error(), usage)
 
-    def _last_words(self) -> str:
-        """What the programs of the sandbox said, without control characters and paths of this machine."""
-        text = self.words.beginning.decode("utf-8", "replace").replace(
+    def _error_output(self) -> str:
+        """Return the error output of the sandbox's programs, without control characters and paths of this machine."""
+        text = self.errors.beginning.decode("utf-8", "replace").replace(
             str(self.environment.spec.workspace), "WORKSPACE"
         )
-        return re.sub(r"[^\n\x20-\x7e]", "?", text).strip()[-500:] or "The sandbox ended without a word."
+        return re.sub(r"[^\n\x20-\x7e]", "?", text).strip()[-500:] or "The sandbox ended without an error message."
 
-    def _tell(self, seen: Observation, started_at: float) -> RunResult:
-        kind, code, name = classify_exit(seen)
-        usage, monitor = seen.usage, self.monitor
+    def _result(self, observed: Observation, started_at: float) -> RunResult:
+        kind, code, name = classify_exit(observed)
+        usage, monitor = observed.usage, self.monitor
         return RunResult(
             kind=kind,
             exit_code=code,

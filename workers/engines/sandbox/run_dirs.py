@@ -1,4 +1,4 @@
-"""What one run has to itself: its uid, its control group, its directories, its environment."""
+"""The resources of one run: its uid, its control group, its directories, its environment variables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from workers.engines.sandbox.processes import HostProcess
 BASIC_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "CI": "true", "TERM": "dumb", "USER": "job",
     "LOGNAME": "job", "SHELL": "/bin/sh",
-    # Nobody answers inside: a lookup should fail in a moment, after its question stands in the trace.
+    # No resolver answers inside: a lookup should fail fast, after its query is in the trace.
     "RES_OPTIONS": "timeout:1 attempts:1",
-    "GIT_CONFIG_NOSYSTEM": "1",  # the machine's own is not there, or closed: git takes the latter for an error
+    "GIT_CONFIG_NOSYSTEM": "1",  # the machine's own is absent or unreadable; git fails on the latter
 }  # fmt: skip
 
 
 @dataclass
 class RunEnvironment:
-    """`with site:` around one run: makes what it needs, and removes it whatever happened. Raises EngineUnavailable."""
+    """The resources of one run, made on entering it as a context, and removed at the end in any case.
+
+    Raises EngineUnavailable on entering.
+    """
 
     spec: RunSpec
     uid: int | None  # None: the worker's own
@@ -54,11 +57,11 @@ class RunEnvironment:
 
     @property
     def spaces(self) -> list[Path]:
-        """Where the job may write: what its disk limit is measured over."""
+        """Return the directories that the job may write to; its disk limit covers them."""
         return [self.spec.workspace, self.home, self.temporary]
 
     def gauge(self, members: Callable[[], list[HostProcess]]) -> Gauge:
-        """Returns what measures the disk of this run, whose processes are `members`."""
+        """Return the disk gauge of this run, whose processes are `members`."""
         volume = self.volumes.of(self.spec.workspace) if self.volumes else None
         if volume and self.volumes:
             return VolumeGauge(self.spec.limits, volume, self.volumes)
@@ -66,7 +69,7 @@ class RunEnvironment:
 
     @property
     def directory(self) -> str:
-        """The working directory below the workspace."""
+        """Return the working directory below the workspace."""
         return os.path.normpath(self.spec.working_directory)
 
     def variables(self, home: str, temporary: str) -> dict[str, str]:
@@ -79,7 +82,7 @@ class RunEnvironment:
         return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | resolver | self.spec.environment
 
     def __enter__(self) -> Self:
-        self._check_words()
+        self._check_spec()
         self._check_workspace()
         if self.group:
             self.group.make(self.spec.limits)
@@ -103,20 +106,19 @@ class RunEnvironment:
                 os.chown(path, self.uid, self.uid)
 
     def _kept(self) -> bool:
-        """An order before this one has left its home. Nobody of the job could put anything else in its place: what the
-        home lies in is not the job's to write."""
+        """Report whether the run before this one has left its home. The job cannot replace that directory."""
         return self.spec.keeps_home and self.home.is_dir() and self.temporary.is_dir()
 
-    def _check_words(self) -> None:
+    def _check_spec(self) -> None:
         spec = self.spec
         words = [*spec.argv, spec.working_directory, *spec.environment, *spec.environment.values()]
         if not spec.argv or any("\0" in word for word in words) or any("=" in name for name in spec.environment):
-            raise ValueError("a command needs words, none with a NUL, and names of variables without =")
+            raise ValueError("argv must not be empty, no word may contain NUL, and no variable name may contain =")
         if self.directory == ".." or self.directory.startswith(("/", "../")):
             raise ValueError(f"working_directory {spec.working_directory!r} leaves the workspace")
 
     def _check_workspace(self) -> None:
-        """Raises OSError for anything but a directory, such as a link to one; ValueError if it is not the slot's."""
+        """Raise OSError for anything but a directory, such as a link, and ValueError for one that is not the slot's."""
         handle = os.open(self.spec.workspace, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             owner = os.fstat(handle).st_uid

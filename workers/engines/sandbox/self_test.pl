@@ -22,10 +22,10 @@ attempt('internet', sub {
     return $socket == -1 ? -1 : syscall 42, $socket, $address, 16;
 });
 my $socket = syscall 41, 2, 1, 0;
-my $way_out = pack 'S n C4 x8', 2, 3128, 127, 0, 0, 1;
-if ($socket != -1 && syscall(42, $socket, $way_out, 16) != -1 && open my $proxy, '+<&=', $socket) {
+my $proxy_address = pack 'S n C4 x8', 2, 3128, 127, 0, 0, 1;
+if ($socket != -1 && syscall(42, $socket, $proxy_address, 16) != -1 && open my $proxy, '+<&=', $socket) {
     syswrite $proxy, "GET http://selftest.invalid/ HTTP/1.0\r\n\r\n";
-    print 'way_out ', (<$proxy> // '') =~ / (\d+) / ? $1 : 'silent', "\n";
+    print 'egress ', (<$proxy> // '') =~ / (\d+) / ? $1 : 'silent', "\n";
 }
 attempt('outside', sub { my $flags = 0; syscall 2, $ARGV[0], $flags, 0 });
 for (['core_pattern', '/proc/sys/kernel/core_pattern'], ['system', '/usr/selftest'], ['root', '/selftest']) {

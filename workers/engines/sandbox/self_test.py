@@ -1,4 +1,4 @@
-"""What an engine tries at the worker's start: small jobs that attack, and must fail to, before any real one comes."""
+"""The self-test at the worker's start: small jobs that attack their sandbox, and must fail to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LIMITS = Path(__file__).with_name("self_test_limits.pl").read_text("utf-8")
 _SECONDS = 10.0
 _DISK_BYTES = 16 << 20
 _EPERM = str(errno.EPERM)
-_STALE_SECONDS = 60  # the moment between making a directory and locking it is far shorter
+_STALE_SECONDS = 60  # the time between making a directory and locking it is far shorter
 
 Run = Callable[[RunSpec, Sink, Sink, StopSignal], RunResult]
 
@@ -59,7 +59,7 @@ _FILTERS_OF_INIT = 2  # the tracer's, which every process inherits, and its own
 
 @dataclass(frozen=True)
 class EngineUnderTest:
-    """An engine as the checks see it."""
+    """The parts of an engine that the checks use."""
 
     run: Run
     owner: Callable[[int], int | None]
@@ -75,7 +75,7 @@ _PREFIX = "runtime-orchestrator-check-"
 
 @contextlib.contextmanager
 def workspace(owner: int | None) -> Iterator[Path]:
-    """A workspace for a moment, which the slot's uid reaches. Removes those of workers that were killed in theirs."""
+    """Make a temporary workspace that the slot's uid can reach. Removes those of workers that were killed meanwhile."""
     _remove_stale(Path(tempfile.gettempdir()))
     place = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
@@ -91,7 +91,7 @@ def workspace(owner: int | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _held(place: Path) -> Iterator[None]:
-    """Locked as long as this process lives. Raises BlockingIOError when another holds it."""
+    """Lock a directory while this process lives. Raises BlockingIOError when another process has the lock."""
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,45 +110,45 @@ def _remove_stale(folder: Path) -> None:
 
 
 def check_isolation(subject: EngineUnderTest) -> list[str]:
-    """What a job could do and must not, in words; an empty list is what everybody wants."""
+    """Attack the isolation of a job. Returns what a job can do and must not; empty if nothing."""
     with workspace(None) as other:
         outside = other.with_name("outside")
         outside.write_text("not for jobs")
         outside.chmod(0o644)
         command = (PERL, "-e", _SELFTEST, str(outside))
         result, output, trace = _run(subject, command, allow_exec=False, egress=EgressPolicy(()))
-    said = dict(line.partition(" ")[::2] for line in output.splitlines())
-    found = [f"{words} ({name}: {said.get(name)})" for name, words in _failed(said)]
+    results = dict(line.partition(" ")[::2] for line in output.splitlines())
+    found = [f"{words} ({name}: {results.get(name)})" for name, words in _failed(results)]
     uid = str(subject.owner(subject.slot) or os.geteuid())
     checks = {
         f"the command did not run to its end: {result.kind}, {output[-300:]!r}": result.exit_code == 0,
-        f"the command runs as {said.get('uid')}": said.get("uid") == f"{uid} {uid}",
-        f"a job has capabilities: {said.get('capabilities')}": said.get("capabilities") == "none",
-        f"a job can read the table of mounts: {said.get('mounts')}": said.get("mounts") == "0",
-        "the environment of pid 1 is readable": said.get("environment") == "0",
-        f"descriptors leak into the job: {said.get('descriptors')}": said.get("descriptors", "0,1,2") == "0,1,2",
-        "calls of another architecture are not killed": said.get("foreign_call") == "31",
-        f"the way out does not answer: {said.get('way_out')}": said.get("way_out") == "405",
+        f"the command runs as {results.get('uid')}": results.get("uid") == f"{uid} {uid}",
+        f"a job has capabilities: {results.get('capabilities')}": results.get("capabilities") == "none",
+        f"a job can read the table of mounts: {results.get('mounts')}": results.get("mounts") == "0",
+        "the environment of pid 1 is readable": results.get("environment") == "0",
+        f"descriptors leak into the job: {results.get('descriptors')}": results.get("descriptors", "0,1,2") == "0,1,2",
+        "calls of another architecture are not killed": results.get("foreign_call") == "31",
+        f"the egress proxy does not answer: {results.get('egress')}": results.get("egress") == "405",
         "the tracer saw nothing": b"execveat(" in trace and b"unshare(" in trace,
-        "a job can signal the process above it": not subject.scopes_signals or said.get("above_signal") == _EPERM,
+        "a job can signal the process above it": not subject.scopes_signals or results.get("above_signal") == _EPERM,
     }
     if subject.has_init:
         checks |= {
-            "pid 1 of a sandbox is not filtered": int(said.get("above_filters", 0)) >= _FILTERS_OF_INIT,
-            "pid 1 of a sandbox is dumpable": said.get("above_owner") not in (uid, None),
+            "pid 1 of a sandbox is not filtered": int(results.get("above_filters", 0)) >= _FILTERS_OF_INIT,
+            "pid 1 of a sandbox is dumpable": results.get("above_owner") not in (uid, None),
         }
     return found + [words for words, holds in checks.items() if not holds]
 
 
-def _failed(said: dict[str, str]) -> list[tuple[str, str]]:
+def _failed(results: dict[str, str]) -> list[tuple[str, str]]:
     def name(number: str) -> str:
         return errno.errorcode.get(int(number), number) if number.isdigit() else number
 
-    return [(key, words) for key, (wanted, words) in _WANTED.items() if name(said.get(key, "nothing")) not in wanted]
+    return [(key, words) for key, (wanted, words) in _WANTED.items() if name(results.get(key, "nothing")) not in wanted]
 
 
 def check_limits(subject: EngineUnderTest) -> list[str]:
-    """Which limits do not hold."""
+    """Exceed the limits of processes and memory. Returns the limits that are not enforced."""
     limits = replace(RunLimits(), memory_bytes=64 << 20, processes=16)
     result, output, _ = _run(subject, (PERL, "-e", _LIMITS, "memory", "48", str(512 << 20)), limits=limits)
     checks = {
@@ -191,43 +191,43 @@ def _run(subject: EngineUnderTest, argv: tuple[str, ...], **details: object) -> 
     return result, output.decode("utf-8", "replace"), bytes(trace)
 
 
-# Takes the place of the worker, as the only one that holds the lifeline: the row of programs must die with it.
+# Acts as the worker and is the only holder of the lifeline: the sandbox must die with it.
 _FAKE_PARENT = "my $lifeline = shift; syscall 72, $lifeline + 0, 2, 1; fork or exec @ARGV; sleep 1 while 1"
 
 
 def check_parent_death(environment: RunEnvironment, backend: BubblewrapBackend) -> list[str]:
-    """Kill what started a sandbox, in a way that it cannot answer to. `site` has been entered."""
+    """Kill the parent of a sandbox with SIGKILL. `environment` has been entered. Returns what went wrong."""
     launcher = Launcher(backend.launch_spec())
     fifo, reader, hold = trace_fifo(environment.trace, environment.uid)
-    row, passed = backend.command(launcher, fifo)
+    command, passed = backend.command(launcher, fifo)
     passed.append(backend.reaper.hand_over())
-    stand_in = subprocess.Popen(
-        [PERL, "-e", _FAKE_PARENT, str(passed[-1]), *row], env={}, cwd="/", pass_fds=[*passed, *launcher.passed],
+    fake_parent = subprocess.Popen(
+        [PERL, "-e", _FAKE_PARENT, str(passed[-1]), *command], env={}, cwd="/", pass_fds=[*passed, *launcher.passed],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     launcher.started()
     for descriptor in passed:
         os.close(descriptor)
     try:
-        if not launcher.wait_until_ready(stand_in, lambda: False):
+        if not launcher.wait_until_ready(fake_parent, lambda: False):
             return ["the sandbox does not start"]
         backend.is_ready()
-        stand_in.kill()
+        fake_parent.kill()
         poll = select.poll()
         poll.register(backend.init or 0, select.POLLIN)
         return [] if poll.poll(1000) else ["a sandbox survives the death of its worker"]
     finally:
         backend.kill()
-        stand_in.kill()
-        stand_in.wait()
-        backend.close(stand_in)
+        fake_parent.kill()
+        fake_parent.wait()
+        backend.close(fake_parent)
         launcher.close()
         os.close(reader)
         os.close(hold)
 
 
 def run_checks(*checks: Callable[[], list[str]]) -> tuple[str, ...]:
-    """Run until the first that finds something; what cannot even start is a finding too."""
+    """Run the checks until one finds something. A sandbox that does not start is a finding, too."""
     try:
         for check in checks:
             if found := check():

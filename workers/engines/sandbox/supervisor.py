@@ -1,4 +1,4 @@
-"""Waits for a job's end, and brings it about: at the deadline, when asked, or over a limit. Monotonic time only."""
+"""Waits for the end of a job, and ends it at the deadline, on request, or over a limit. Monotonic time only."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from workers.engines.sandbox import processes
 from workers.engines.sandbox.processes import HostProcess
 
 _TICK = 0.02
-_LAST_RESORT = 3.0  # between killing the sandbox and killing the tracer that should have ended by itself
+_KILL_SECONDS = 3.0  # between killing the sandbox and killing the tracer that should have ended by itself
 
 
 @dataclass
 class RunSupervisor:
-    """`top` is the first process of the row (the tracer), `members` the job's own, `kill` ends all of these at once,
-    `trouble` names a limit that was passed, or None, and `over` says that the command itself has ended.
+    """Supervises one run.
+
+    Attributes: `top` is the first process of the sandbox (the tracer or the reaper). `members` returns the job's own
+    processes, `kill` ends all of these at once. `exceeded_limit` returns the limit that was exceeded, or None.
+    `command_ended` returns whether the command itself has ended.
     """
 
     spec: RunSpec
@@ -27,17 +30,17 @@ class RunSupervisor:
     top: subprocess.Popen[bytes]
     members: Callable[[], list[HostProcess]]
     kill: Callable[[], None]
-    trouble: Callable[[], str | None]
-    over: Callable[[], bool]
+    exceeded_limit: Callable[[], str | None]
+    command_ended: Callable[[], bool]
 
-    def keep(self) -> str | None:
-        """Return when `top` has ended: why it was made to (`timeout`, `stopped`, `disk_full`, ...), or None."""
+    def wait(self) -> str | None:
+        """Wait until `top` has ended. Returns why it was ended (`timeout`, `stopped`, `disk_full`, ...), or None."""
         deadline = time.monotonic() + self.spec.timeout_seconds
         if self.top.poll() is not None:
             return None
         while not self._ended():
             reason = self._reason(deadline)
-            if reason or self.over():
+            if reason or self.command_ended():
                 self._end(reason)
                 return reason
         return None
@@ -45,16 +48,16 @@ class RunSupervisor:
     def _reason(self, deadline: float) -> str | None:
         if self.stop.requested.is_set() or self.stop.immediate.is_set():
             return "stopped"
-        return "timeout" if time.monotonic() >= deadline else self.trouble()
+        return "timeout" if time.monotonic() >= deadline else self.exceeded_limit()
 
     def _end(self, reason: str | None) -> None:
         if reason in ("timeout", "stopped"):
-            self._ask_politely()
-        self.kill()  # the command's end is also that of what it left running
-        if not self._ended(within=_LAST_RESORT):
+            self._terminate()
+        self.kill()  # what the command left running ends with it
+        if not self._ended(within=_KILL_SECONDS):
             self.top.kill()
 
-    def _ask_politely(self) -> None:
+    def _terminate(self) -> None:
         for process in [] if self.stop.immediate.is_set() else self.members():
             processes.send(process, signal.SIGTERM)
         end = time.monotonic() + self.spec.grace_seconds

@@ -1,7 +1,8 @@
-"""Answers the calls that a job's seccomp program leaves to the worker (mostly with no), and writes each into the trace.
+"""Answers the system calls that the seccomp filter leaves to the worker, mostly with a refusal, and records each.
 
-strace never sees these calls, so the lines that `attempts.py` makes of them are the only record. Answers come one at a
-time and, after a first burst, no faster than `RATE`: a job that asks in a loop slows itself down, not the worker.
+strace never sees these calls, so the lines that `strace_format` makes of them are the only record. Calls are answered
+one at a time and, after a first burst, no faster than `RATE`: a job that repeats them in a loop slows itself down, not
+the worker.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pathlib import Path
 
 from workers.engines import seccomp
 
-_RECEIVE, _SEND, _STILL_ASKED, _ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
-_QUESTION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags, call, architecture, instruction, arguments
+_RECEIVE, _SEND, _STILL_WAITING, _ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+_REQUEST = struct.Struct("=QIIiIQ6Q")  # id, pid, flags, call, architecture, instruction, arguments
 _SEND_WITH_IT = 2
 _CONTINUE = 1
 
@@ -31,10 +32,10 @@ NAMES = {number: name for name, number in seccomp.CALLS.items()}
 
 @dataclass(frozen=True)
 class SyscallResponse:
-    """`error` (an errno) or a `value`; or a new `descriptor` in the asker, whose number there is the value.
+    """The answer to a call: `error` (an errno), a `value`, or a new `descriptor` in the job, whose number is the value.
 
-    `proceeds`: the kernel carries the call out, with the arguments that its registers then hold. Fit for calls that are
-    judged by their registers alone: memory may change in between.
+    `proceeds`: the kernel carries the call out, with the arguments that its registers then hold. Use it only for calls
+    that are judged by their registers: memory may change in between.
     """
 
     error: int = 0
@@ -46,8 +47,10 @@ class SyscallResponse:
 
 @dataclass(frozen=True)
 class SyscallRequest:
-    """One call that waits for its answer. What is read from its memory may change the next moment: fit for a record,
-    never for a decision that opens anything.
+    """One call that waits for its answer.
+
+    What is read from the memory of the job may change at any time: fit for a record, never for a decision that allows
+    anything.
     """
 
     token: int
@@ -56,7 +59,7 @@ class SyscallRequest:
     arguments: tuple[int, ...]
 
     def memory(self, address: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer at the end of a mapping, none where nothing can be read."""
+        """Return up to `size` bytes; fewer at the end of a mapping, none where nothing can be read."""
         data = b""
         with contextlib.suppress(OSError, OverflowError):
             handle = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
@@ -72,7 +75,7 @@ class SyscallRequest:
         return self.memory(address, size).split(b"\0", 1)[0]
 
     def word(self, argument: int) -> int:
-        """The low 32 bits, as a C int."""
+        """Return the low 32 bits of an argument, as a C int."""
         return struct.unpack("=i", struct.pack("=I", self.arguments[argument] & 0xFFFFFFFF))[0]
 
 
@@ -80,7 +83,7 @@ SyscallHandler = Callable[[SyscallRequest], SyscallResponse]
 
 
 def control_own_process(request: SyscallRequest) -> SyscallResponse:
-    """Let a process set how its own threads run, and no other process. For `seccomp.process_control_rules`."""
+    """Let a process change how its own threads run, and no other process. For `seccomp.process_control_rules`."""
     call = request.call
     if request.word(0) == seccomp.ONE_PROCESS.get(call, request.word(0)):
         target = request.word(seccomp.CONTROLS[call])
@@ -90,18 +93,19 @@ def control_own_process(request: SyscallRequest) -> SyscallResponse:
 
 
 def accept(_: SyscallRequest) -> SyscallResponse:
-    """Answer that the call succeeded, and change nothing: programs that hide keys in their memory go on."""
+    """Report success and change nothing: programs that hide keys in their memory continue."""
     return SyscallResponse()
 
 
 def refuse(request: SyscallRequest) -> SyscallResponse:
+    """Refuse a call with the errno that the kernel uses."""
     if request.call != "socket":
         return SyscallResponse(error=errno.EPERM)
     return SyscallResponse(error=errno.EPROTONOSUPPORT if request.word(0) in seccomp.FAMILIES else errno.EAFNOSUPPORT)
 
 
 class NotifyHandler(threading.Thread):
-    """Owns the listener. `answers` by name of call; any other call is refused. `record` gets question and reply."""
+    """Owns the listener. Calls without an entry in `handlers` are refused. `record` gets request and response."""
 
     def __init__(
         self,
@@ -109,7 +113,7 @@ class NotifyHandler(threading.Thread):
         handlers: dict[str, SyscallHandler],
         record: Callable[[SyscallRequest, SyscallResponse], None],
     ) -> None:
-        super().__init__(name="notices", daemon=True)
+        super().__init__(name="notify-handler", daemon=True)
         self.listener, self.handlers, self.record = listener, handlers, record
         self._allowance, self._filled_at = float(BURST), time.monotonic()
         self._stop_reader, self._stop_writer = os.pipe()
@@ -127,31 +131,33 @@ class NotifyHandler(threading.Thread):
         os.close(self._stop_reader)
 
     def stop(self) -> None:
-        """After the last process of the job has died. Does not wait forever: before Linux 6.6 a question whose asker
-        died in the very moment leaves the thread waiting in the kernel.
+        """Stop, after the last process of the job has died.
+
+        The wait is limited: before Linux 6.6 a call whose process died at that time leaves the thread waiting in the
+        kernel.
         """
         os.close(self._stop_writer)
         self.join(2.0)
 
     def _handle_one(self) -> None:
-        buffer = bytearray(_QUESTION.size)
+        buffer = bytearray(_REQUEST.size)
         try:
             fcntl.ioctl(self.listener, _RECEIVE, buffer)
         except OSError:
-            return  # the asker died, or a signal came: the next poll tells
-        token, pid, _flags, number, _arch, _at, *arguments = _QUESTION.unpack(buffer)
+            return  # the process died, or a signal came: the next poll shows which
+        token, pid, _flags, number, _arch, _at, *arguments = _REQUEST.unpack(buffer)
         request = SyscallRequest(token, pid, NAMES.get(number, f"syscall_{number}"), tuple(arguments))
-        self._slow_down()
-        with contextlib.suppress(OSError):  # the asker died while it waited
+        self._limit_rate()
+        with contextlib.suppress(OSError):  # the process died while it waited
             self._reply(request, self.handlers.get(request.call, refuse)(request))
 
     def _reply(self, request: SyscallRequest, response: SyscallResponse) -> None:
-        fcntl.ioctl(self.listener, _STILL_ASKED, struct.pack("=Q", request.token))
+        fcntl.ioctl(self.listener, _STILL_WAITING, struct.pack("=Q", request.token))
         if response.proceeds:
             fcntl.ioctl(self.listener, _SEND, struct.pack("=QqiI", request.token, 0, 0, _CONTINUE))
             return
         if response.descriptor is None:
-            self.record(request, response)  # before the answer, so that what the asker does next comes after it
+            self.record(request, response)  # before the answer, so that later calls of the process are recorded later
             fcntl.ioctl(self.listener, _SEND, struct.pack("=QqiI", request.token, response.value, -response.error, 0))
             return
         try:
@@ -162,7 +168,7 @@ class NotifyHandler(threading.Thread):
         finally:
             os.close(response.descriptor)
 
-    def _slow_down(self) -> None:
+    def _limit_rate(self) -> None:
         now = time.monotonic()
         self._allowance = min(self._allowance + (now - self._filled_at) * RATE, BURST)
         self._filled_at = now

@@ -1,7 +1,7 @@
-"""Reads what strace writes, line by line, while it is written: bytes in, small events out, memory bounded.
+"""Parses what strace writes, line by line, while it is written: bytes in, small events out, in bounded memory.
 
 The trace is evidence about a hostile program, partly in its own words. A line is read from left to right and either
-understood or counted in `bad_lines`; no input raises. The options that strace is given stand in `launch.py`.
+understood or counted in `bad_lines`; no input raises. The options of strace are in `sandbox/command.py`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _CUT_RESULT = re.compile(rb"\)\s+= (-?\d{1,20}|\?)()(?: (?P<errno>E[A-Z0-9]{1,20
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """One system call that ended (or was cut off by the end of its thread: `result` None).
+    """One system call that ended, or was cut off by the end of its thread (`result` None).
 
-    `time` is Unix time; `arguments` are raw, for `strace_values`; `cut`: the line was too long and lost its middle.
+    `time` is Unix time; `arguments` are raw, for `values`; `cut`: the line was too long and lost its middle.
     """
 
     time: float
@@ -64,6 +64,8 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
+    """A thread or process that exited."""
+
     time: float
     pid: int
     code: int
@@ -71,6 +73,8 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
+    """A thread or process that a signal killed."""
+
     time: float
     pid: int
     signal: str
@@ -78,11 +82,11 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """Thread `by` of process `pid` called execve: the process goes on under `pid`, the thread `by` is no more."""
+    """Thread `thread` of process `pid` called execve: the process continues under `pid`, the thread is gone."""
 
     time: float
     pid: int
-    by: int
+    thread: int
 
 
 Event = TracedCall | Entered | Exited | Killed | Superseded
@@ -96,7 +100,7 @@ class _Pending:
 
 
 class StraceReader:
-    """Feed it bytes, cut anywhere; it yields events in the trace's order."""
+    """Parses bytes, cut anywhere, and yields events in the order of the trace."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -118,7 +122,7 @@ class StraceReader:
         self._keep(data[start:])
 
     def finish(self) -> Iterator[Event]:
-        """The end of the trace: an unended last line, and the calls that never returned."""
+        """Yield the end of the trace: an unfinished last line, and the calls that never returned."""
         if self._head:
             line, cut = self._take()
             yield from self._line(line, cut=cut)
@@ -161,10 +165,10 @@ class StraceReader:
 
     def _end(self, time: float, pid: int, rest: bytes) -> list[Event] | None:
         if superseded := _SUPERSEDED.match(rest):
-            by = int(superseded[1])
-            if by in self._pending:
-                self._pending[pid] = self._pending.pop(by)
-            return [Superseded(time, pid, by)]
+            thread = int(superseded[1])
+            if thread in self._pending:
+                self._pending[pid] = self._pending.pop(thread)
+            return [Superseded(time, pid, thread)]
         result = _ENDED.match(rest)
         if not result:
             return None

@@ -1,4 +1,4 @@
-"""The calls that the worker answered, as lines in strace's own form, so that one reader reads them all."""
+"""Formats the calls that the worker answered as strace does, so that one parser reads all lines."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _LONGEST_STRING, _MOST_WORDS = 1024, 32
 
 
 def format_denied_call(request: SyscallRequest, response: SyscallResponse) -> bytes:
+    """Return the line of the trace for a call and its answer."""
     head = f"{request.pid:<5} {time.time():.6f} {request.call}"
     return f"{head}({_arguments(request)}) = {_result(response)}".encode("latin-1")
 
@@ -47,11 +48,11 @@ def _arguments(request: SyscallRequest) -> str:
     if request.call in ("connect", "bind"):
         return f"{_descriptor(request, 0)}, {_address(request)}, {request.word(2)}"
     paths = _PATH_ARGUMENTS.get(request.call, ())
-    return ", ".join(_string(request, value) if at in paths else f"{value:#x}" for at, value in enumerate(values))
+    return ", ".join(_string(request, value) if index in paths else f"{value:#x}" for index, value in enumerate(values))
 
 
 def escaped(data: bytes) -> str:
-    """In quotes, with every byte that is not plain ASCII text as an octal escape: no line can be made with it."""
+    """Quote bytes; all but plain ASCII text become octal escapes, so that no line can be forged."""
     plain = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x09: "\\t", 0x0D: "\\r"}
     return '"' + "".join(plain.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in data) + '"'
 
@@ -75,8 +76,8 @@ def _words(request: SyscallRequest, address: int) -> str:
     return "[" + ", ".join(found) + "]"
 
 
-def _descriptor(request: SyscallRequest, at: int) -> str:
-    number = request.word(at)
+def _descriptor(request: SyscallRequest, index: int) -> str:
+    number = request.word(index)
     if number == -100:
         return "AT_FDCWD"
     try:
@@ -119,7 +120,7 @@ def _address(request: SyscallRequest) -> str:
 
 
 def destination(request: SyscallRequest) -> tuple[int, int, str] | None:
-    """Family, port and address that a connect names, as the record shows it."""
+    """Return family, port and address that a connect names, as the record shows it."""
     raw = request.memory(request.arguments[1], min(request.arguments[2] & 0xFFFFFFFF, 28))
     if len(raw) >= 8 and struct.unpack_from("=H", raw)[0] == socket.AF_INET:
         port, address = struct.unpack_from("!H4s", raw, 2)

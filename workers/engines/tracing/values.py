@@ -1,8 +1,8 @@
 """The values inside a strace line: strings, descriptors, lists, structures, addresses.
 
-Every byte of it may have been chosen by the traced program. The only ground to stand on is that strace escapes
-quotes, angle brackets and control characters inside what it prints, so that reading from left to right, string by
-string, cannot be led astray. Nothing here raises: what is not understood is None or empty.
+Every byte may have been chosen by the traced program. strace escapes quotes, angle brackets and control characters in
+what it prints, so reading from left to right, string by string, is safe. Nothing here raises: what cannot be parsed is
+None or empty.
 """
 
 from __future__ import annotations
@@ -43,28 +43,29 @@ class Address:
 
 
 def pieces(line: bytes, start: int = 0) -> tuple[list[bytes], int]:
-    """Split at the commas of one level, up to the bracket that closes it: the pieces, and where that stands.
+    """Split at the commas of one level, up to the bracket that closes it.
 
-    -1 for the place: the line ended first, and the last piece is what there was of it.
+    Returns:
+        The pieces, and the position of the bracket; -1 if the line ended first, and the last piece is incomplete.
     """
     found: list[bytes] = []
-    begin = at = start
+    begin = position = start
     depth = 0
-    while len(found) < MAX_ITEMS and (sign := _SIGN.search(line, at)):
-        at = sign.end()
-        byte = sign[0]
+    while len(found) < MAX_ITEMS and (token := _SIGN.search(line, position)):
+        position = token.end()
+        byte = token[0]
         if byte == b",":
             if not depth:
-                found.append(line[begin : at - 1].strip())
-                begin = at
+                found.append(line[begin : position - 1].strip())
+                begin = position
         elif byte in b"([{":
             depth += 1
         elif byte in b")]}":
             if not depth:
-                return _closed(found, line[begin : at - 1]), at - 1
+                return _closed(found, line[begin : position - 1]), position - 1
             depth -= 1
-        elif byte == b"<" and (end := _DECORATION_END.search(line, at)):
-            at = end.end()
+        elif byte == b"<" and (end := _DECORATION_END.search(line, position)):
+            position = end.end()
         elif byte in b'<"':
             break
     return _closed(found, line[begin:]), -1
@@ -76,7 +77,7 @@ def _closed(found: list[bytes], last: bytes) -> list[bytes]:
 
 
 def text(value: bytes) -> bytes | None:
-    """The bytes of `"…"` or `@"…"` (an abstract socket), escapes undone; None if it is something else."""
+    """Return the bytes of `"…"` or `@"…"` (an abstract socket), escapes undone; None if it is something else."""
     start = 1 if value.startswith(b'"') else 2 if value.startswith(b'@"') else 0
     if not start:
         return None
@@ -96,6 +97,7 @@ def _unescaped(found: re.Match[bytes]) -> bytes:
 
 
 def descriptor(value: bytes) -> Descriptor | None:
+    """Parse a descriptor such as `3</etc/hosts>`; None if it is something else."""
     found = _DESCRIPTOR.match(value)
     if not found:
         return None
@@ -106,21 +108,21 @@ def descriptor(value: bytes) -> Descriptor | None:
 
 
 def items(value: bytes) -> list[bytes]:
-    """What stands inside `[…]` or `{…}`."""
+    """Return the elements of `[…]` or `{…}`."""
     return pieces(value, 1)[0] if value[:1] in (b"[", b"{") else []
 
 
 def strings(value: bytes) -> list[bytes]:
-    """An array of strings, such as argv; what is not a string in it (`...`) is left out."""
+    """Return an array of strings, such as argv; other elements (`...`) are left out."""
     return [found for item in items(value) if (found := text(item)) is not None]
 
 
 def fields(value: bytes) -> dict[bytes, bytes]:
-    """`{a=1, b="x"}` as a mapping; a part without a name stands under its first word (`inet_pton`)."""
+    """Return `{a=1, b="x"}` as a mapping; a part without a name is under its first word (`inet_pton`)."""
     named: dict[bytes, bytes] = {}
     for item in items(value):
-        name, sign, rest = item.partition(b"=")
-        if sign and b"(" not in name and b'"' not in name:
+        name, token, rest = item.partition(b"=")
+        if token and b"(" not in name and b'"' not in name:
             named.setdefault(name, rest)
         else:
             named.setdefault(item.partition(b"(")[0], item)
@@ -128,11 +130,12 @@ def fields(value: bytes) -> dict[bytes, bytes]:
 
 
 def number(value: bytes) -> int | None:
+    """Parse a decimal number; None if it is something else."""
     return int(value) if _NUMBER.match(value) else None
 
 
 def address(value: bytes) -> Address | None:
-    """A `struct sockaddr`. None: NULL, or not one."""
+    """Parse a `struct sockaddr`. None: NULL, or something else."""
     named = fields(value)
     family = named.get(b"sa_family", b"").removeprefix(b"AF_").lower()
     if family == b"inet":
@@ -146,7 +149,7 @@ def address(value: bytes) -> Address | None:
 
 
 def _called(value: bytes | None) -> str:
-    """The argument of `inet_addr("…")`, `inet_pton(AF_INET6, "…", …)` or `htons(…)`."""
+    """Return the argument of `inet_addr("…")`, `inet_pton(AF_INET6, "…", …)` or `htons(…)`."""
     found = _IN_CALL.match(value or b"")
     return found[1].decode(errors="replace") if found else ""
 
