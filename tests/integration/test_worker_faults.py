@@ -183,7 +183,7 @@ def test_a_worker_that_slept_through_its_lease_says_nothing_of_use(yard: Yard) -
     before = JobEvent.objects.filter(job_id=job.job_ulid).count()
     sleeper.signal(signal.SIGCONT)
     wait_until(lambda: not processes_with(mark), 5.0)
-    wait_until(lambda: "stopping" in sleeper.log)
+    wait_until(lambda: "stopping the job" in sleeper.log)
     sleeper.signal(signal.SIGTERM)
     assert sleeper.end() == 0
     assert JobEvent.objects.filter(job_id=job.job_ulid).count() == before

@@ -1,4 +1,4 @@
-"""The leases that this worker holds, each with the moment until which it may believe so without the server's word."""
+"""The leases of this worker, each with a local deadline: until then the worker may assume that the lease is valid."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SAFETY_SECONDS = 5.0
 
 
 def boottime() -> float:
-    """Return seconds that go on while the machine is suspended: the server's clock does, and the monotonic one not."""
+    """Return the seconds of CLOCK_BOOTTIME, which advances during suspend, as the server's clock does."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseOwner(Protocol):
-    """Who works on a lease. Called from the threads of the heartbeat and of the trust window; must not block."""
+    """The job of a lease. Called by the threads of the heartbeat and the watchdog; must not block."""
 
     def canceled(self, reason: str | None, deadline_seconds: float | None) -> None: ...
 
@@ -27,31 +27,31 @@ class LeaseOwner(Protocol):
 
 @dataclass(eq=False)
 class ActiveLease:
-    """One lease. `trust_until` moves only with an answer of the server, counted from before the question was sent."""
+    """One lease. Only a response of the server moves `local_deadline`, counted from before the request was sent."""
 
     lease: LeasePayload
     owner: LeaseOwner
     local_deadline: float
     grace_seconds: float = 2.0
     due: float = 0.0  # when the next heartbeat leaves
-    phase: str | None = None  # not told to the server yet, and not to be told before `phase_at`
+    phase: str | None = None  # not reported yet, and not before `phase_at`
     phase_at: float = 0.0
-    progress: dict[str, Any] | None = None  # not told to the server yet
+    progress: dict[str, Any] | None = None  # not reported yet
     failures: int = 0
 
     def extend(self, sent_at: float) -> None:
-        """The server extended the lease some time after `sent_at`."""
+        """Move the local deadline: the server extended the lease some time after `sent_at`."""
         margin = deadline_margin(self.lease.ttl_seconds, self.grace_seconds)
         self.local_deadline = max(self.local_deadline, sent_at + self.lease.ttl_seconds - margin)
 
 
 def deadline_margin(seconds: float, grace_seconds: float) -> float:
-    """How long before the end of a lease of so many seconds its job must be stopped, so that it is dead by then."""
+    """Return how many seconds before the end of a lease its job must be stopped, so that it has ended by then."""
     return min(grace_seconds + SAFETY_SECONDS, seconds / 4)
 
 
 class ActiveLeases:
-    """All leases held, for the threads that watch over them."""
+    """All leases of the worker, for the threads that watch them."""
 
     def __init__(self) -> None:
         self._active: set[ActiveLease] = set()

@@ -1,4 +1,4 @@
-"""Brings one commit of one repository into a workspace, as data: nothing that the repository holds is executed.
+"""Checks out one commit of one repository, as data: nothing that the repository holds is executed.
 
 No hooks, filters, submodules, prompts, redirects or credentials; one protocol; a limit on size, files and time.
 """
@@ -48,16 +48,16 @@ OPTIONS = (
 
 
 class CheckoutFailed(AgentError):
-    """The commit cannot be brought here. `str()` says why, in words for whoever submitted the job."""
+    """The commit cannot be checked out. `str()` says why, for the person who submitted the job."""
 
 
 class CheckoutStopped(AgentError):
-    """The checkout was told to stop before it was done."""
+    """A stop was requested before the checkout was complete."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one checkout may take."""
+    """The limits of one checkout."""
 
     seconds: float = 300
     tree_bytes: int = 4 << 30  # .git and the files together
@@ -71,27 +71,33 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Mirrors:
-    """Where to fetch instead: URL prefix -> prefix of the mirror, the longest match wins, as git's `insteadOf`."""
+    """Replaces URLs: prefix -> prefix of the mirror, the longest match wins, as git's `insteadOf`."""
 
     prefixes: Mapping[str, str]
 
     def address(self, repo_url: str) -> str:
-        """Return the URL that is really fetched."""
+        """Return the URL to fetch from."""
         match = max((prefix for prefix in self.prefixes if repo_url.startswith(prefix)), key=len, default="")
         return f"{_as_url(self.prefixes[match])}{repo_url[len(match) :]}" if match else repo_url
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """Fetches into a directory that belongs to `owner` already. `config` is a file of ours outside the workspace."""
+    """Checks out into a directory that belongs to `owner` already."""
 
     mirrors: Mirrors
     bounds: Bounds = Bounds()
 
     def fetch(self, repo_url: str, commit: str, *, into: Path, owner: int | None, stop: StopSignal) -> None:
-        """Leave the files of `commit` in `into`. Raises CheckoutFailed, CheckoutStopped, OSError (of this machine)."""
+        """Leave the files of `commit` in `into`.
+
+        Raises:
+            CheckoutFailed: The repository or the commit is invalid, missing or too large.
+            CheckoutStopped: A stop was requested.
+            OSError: An error of this machine, such as a full disk.
+        """
         if not REPOSITORY.fullmatch(repo_url) or not COMMIT.fullmatch(commit):
-            raise CheckoutFailed("the repository must be https://host/owner/name, the commit 40 or 64 hex digits")
+            raise CheckoutFailed("repo_url must be https://host/owner/name, git_commit 40 or 64 hex digits")
         address = self.mirrors.address(repo_url)
         config = _config_file(into.with_name(into.name + ".gitconfig"), repo_url, address)
         watch = subprocesses.deadline_watch(
@@ -109,7 +115,7 @@ class _Git:
     owner: int | None
     config: Path
     repo_url: str
-    address: str  # what is really fetched
+    address: str  # the URL to fetch from
     bounds: Bounds
     watch: Callable[[], str | None]
 
@@ -121,7 +127,7 @@ class _Git:
         self._run("checkout", "-q", "--detach", "--no-recurse-submodules", "--force", commit, "--")
         head = self._run("rev-parse", "--verify", "--end-of-options", "HEAD").split()
         if head[-1:] != [commit]:
-            raise CheckoutFailed(f"the repository answered with another commit than {commit}")
+            raise CheckoutFailed(f"the repository returned another commit than {commit}")
         self._refuse(_Size(self.folder, self.bounds)(), "")
 
     def _run(self, subcommand: str, *arguments: str) -> str:
@@ -156,7 +162,7 @@ class _Git:
         return scrubbed(f"git {subcommand}: {tail or 'ended without a exceeded'}", self._hidden(), 600)
 
     def _hidden(self) -> list[tuple[str, str]]:
-        """Where the mirror and the workspace lie concerns nobody who reads the message."""
+        """Return the texts that must not be in a message: where the mirror and the workspace are."""
         real, said = urlsplit(self.address), urlsplit(self.repo_url)
         mirror = [(self.address, self.repo_url), (real.path, self.repo_url), (real.netloc, said.netloc)]
         return [(str(self.folder), "the workspace"), *(mirror if self.address != self.repo_url else [])]
@@ -179,7 +185,7 @@ class _Git:
 
 
 class _Size:
-    """Says what is too much, looking again only after a while: a look costs as much as there are files."""
+    """Measures the checkout at intervals that grow with its size, and returns the limit that it exceeds."""
 
     def __init__(self, folder: Path, bounds: Bounds) -> None:
         self._folder = folder
@@ -219,17 +225,17 @@ def _stop_requested(stop: StopSignal) -> Callable[[], str | None]:
 
 
 def _as_url(mirror: str) -> str:
-    # Without a scheme git would take its shortcut for local clones, which has a history of holes.
+    # Without a scheme git would use its optimization for local clones, which has a history of vulnerabilities.
     return f"file://{mirror}" if mirror.startswith("/") else mirror
 
 
 def _config_file(path: Path, repo_url: str, address: str) -> Path:
-    """Write the only configuration git reads besides its command line: who may read it learns the mirror, no more."""
+    """Write the only configuration that git reads besides its command line. Whoever reads it learns the mirror only."""
     lines = []
     if address != repo_url:
         lines += [f"[url {_quoted(address)}]", f"\tinsteadOf = {_quoted(repo_url)}"]
     if address.startswith("file://"):
-        # The mirror belongs to somebody else than the slot's account, and the operator named it.
+        # The mirror belongs to another account than the slot's, and the operator named it.
         place = address.removeprefix("file://")
         lines += ["[safe]", *(f"\tdirectory = {_quoted(name)}" for name in (place, f"{place}.git", f"{place}/.git"))]
     path.unlink(missing_ok=True)
@@ -243,7 +249,7 @@ def _quoted(text: str) -> str:
 
 
 def require_directory(workspace: Path, working_directory: str) -> None:
-    """Raise CheckoutFailed unless `working_directory` is a directory beneath `workspace` that no link leads to."""
+    """Raise CheckoutFailed unless `working_directory` is a directory below `workspace` without a link in its path."""
     descriptor = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for name in _steps(working_directory):

@@ -1,4 +1,4 @@
-"""Claims jobs while there are free slots and runs each in a thread of its own, until it is told to stop."""
+"""Claims jobs while there are free slots, and runs each in a thread of its own, until it is stopped."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from workers.agent.workspace import WorkFolder
 
 logger = logging.getLogger(__name__)
 
-# Also how long a first signal waits for a worker that is asking for work: cutting the question off could leave a job
-# leased to a worker that is gone.
+# Also how long the first signal waits for a claim in flight: an aborted claim could leave a job leased to a worker that
+# has ended.
 WAIT_SECONDS = 5.0
 WAIT_SECONDS_ONCE = 30.0
-REFUSED_SECONDS = 10.0  # until a worker that the server does not know asks again: its token may be rotated
+REFUSED_SECONDS = 10.0  # between claims of a worker that the server rejects: its token may be rotated
 MAX_CLAIMED = 64  # in one call; the server's own bound
-SHUTDOWN_SECONDS = 10.0  # for the last words of jobs that a second signal stops
+SHUTDOWN_SECONDS = 10.0  # for the final messages of jobs that a second signal stops
 
 
 class JobAttempt(Protocol):
-    """One job in one slot. `run` never raises; the others may come from any thread."""
+    """One job in one slot. `run` never raises; the other methods may be called from any thread."""
 
     def run(self) -> None: ...
 
     def abandon(self) -> None:
-        """Stop the job now, tell the server, end."""
+        """Stop the job now, report it to the server, and end."""
         ...
 
     def stop_reporting(self) -> None:
-        """Stop telling."""
+        """Send nothing more to the server."""
         ...
 
 
@@ -60,6 +60,8 @@ class ActiveJob:
 
 
 class ClaimLoop:
+    """The loop of claims."""
+
     def __init__(
         self,
         *,
@@ -76,7 +78,7 @@ class ClaimLoop:
         self._folder = folder
         self._start_attempt = start_attempt
         self._wait_seconds = wait_seconds
-        self._key, self._requested = str(ULID()), 0  # of a claim, and for how many: 0 while nothing has been asked
+        self._key, self._requested = str(ULID()), 0  # of the current claim, and for how many jobs; 0: none
         self._backoff = Backoff()
         self.draining = threading.Event()
         self._abandoning = threading.Event()
@@ -84,24 +86,26 @@ class ClaimLoop:
         self._lock = threading.Lock()
 
     def drain(self) -> None:
-        """Claim no more, finish what runs."""
-        logger.info("stopping: no more claims, %d running", len(self._running))
+        """Claim no more; finish the running jobs."""
+        logger.info("draining: no more claims running=%d", len(self._running))
         self.draining.set()
 
     def abandon(self) -> None:
-        """Stop what runs, too."""
+        """Claim no more; stop the running jobs."""
         with self._lock:
             self._abandoning.set()
             self.draining.set()
             running = list(self._running.values())
-        logger.warning("stopping now: %d jobs are cut off", len(running))
+        logger.warning("stopping all jobs running=%d", len(running))
         for attempt in running:
             attempt.abandon()
 
     def run(self, *, once: bool = False) -> None:
-        """Work until drained, or for one claim. Returns when no job runs any more.
+        """Work until drained, or for one claim. Returns when no job runs.
 
-        Raises StartRefused when the server will never let this worker claim."""
+        Raises:
+            WorkerStartError: The server will never let this worker claim.
+        """
         try:
             while not self.draining.is_set():
                 worked = self._claim_once(once=once)
@@ -111,7 +115,7 @@ class ClaimLoop:
             self._drain()
 
     def _claim_once(self, *, once: bool) -> bool | None:
-        """Claim once. True: a job runs; False: there is none; None: nothing was asked, or there was no answer."""
+        """Claim once. True: a job runs; False: there is none; None: no request was sent or answered."""
         if self._is_full():
             self.draining.wait(5)
             return None
@@ -121,8 +125,8 @@ class ClaimLoop:
         claimed: list[ActiveJob] = []
         try:
             claimed = self._claim(slots, WAIT_SECONDS_ONCE if once else self._wait_seconds)
-        except (ServerUnreachable, RequestRejected, ProtocolError) as trouble:
-            self._handle_claim_error(trouble, once=once)
+        except (ServerUnreachable, RequestRejected, ProtocolError) as error:
+            self._handle_claim_error(error, once=once)
             return None
         finally:
             for slot in slots[len(claimed) :]:
@@ -134,7 +138,7 @@ class ClaimLoop:
         return bool(claimed)
 
     def _free_slots(self, *, once: bool) -> list[int]:
-        """All that are free; after trouble on the way as many as then, because a key belongs to one request."""
+        """Take all free slots. After an error as many as before, because a key belongs to one request."""
         slot = self._slots.take(within=1)
         if slot is None:
             return []
@@ -152,25 +156,25 @@ class ClaimLoop:
             failpoint("worker.claimed")
         return [ActiveJob(lease, slot) for lease, slot in zip(leases, slots, strict=False)]
 
-    def _handle_claim_error(self, trouble: Exception, *, once: bool) -> None:
-        """The same key again after trouble on the way, so that a lease whose answer was lost is handed out again."""
-        if isinstance(trouble, LeaseRejected):
-            raise WorkerStartError("a newer process of this worker has taken over")
-        if not isinstance(trouble, ServerUnreachable):
+    def _handle_claim_error(self, error: Exception, *, once: bool) -> None:
+        """Wait before the next claim. The key stays, so that a lost response is sent again."""
+        if isinstance(error, LeaseRejected):
+            raise WorkerStartError("a newer process of this worker is active")
+        if not isinstance(error, ServerUnreachable):
             self._reset_request()
-        if once and isinstance(trouble, RequestRefused):
-            raise WorkerStartError(f"the server refuses the claim: {trouble}")
-        logger.warning("no claim: %s", trouble)
-        longer = REFUSED_SECONDS if isinstance(trouble, RequestRefused) else getattr(trouble, "retry_after", None)
+        if once and isinstance(error, RequestRefused):
+            raise WorkerStartError(f"the server refused the claim: {error}")
+        logger.warning("claim failed error=%r", str(error))
+        longer = REFUSED_SECONDS if isinstance(error, RequestRefused) else getattr(error, "retry_after", None)
         self.draining.wait(self._backoff.next(longer))
 
     def _start(self, claimed: ActiveJob) -> None:
-        logger.info("job %s: claimed for slot %d", claimed.lease.job.job_id, claimed.slot)
+        logger.info("job claimed job=%s slot=%d", claimed.lease.job.job_id, claimed.slot)
         if self.draining.is_set():
             self._release(claimed)
             return
         attempt = self._start_attempt(claimed)
-        # A thread that lives as long as the job: what it starts dies with it.
+        # A thread that lives as long as the job: the parent-death signal of its processes counts the thread.
         thread = threading.Thread(target=self._work, args=(attempt, claimed.slot), daemon=True)
         with self._lock:
             self._running[thread] = attempt
@@ -194,9 +198,9 @@ class ClaimLoop:
                 lambda: self._client.release(claimed.lease, "the worker is stopping", unable=False),
                 budget=RetryBudget(self._abandoning, SHUTDOWN_SECONDS),
             )
-            logger.info("job %s: given back, the worker is stopping", job_id)
-        except (ServerUnreachable, RequestRejected) as trouble:
-            logger.warning("job %s: could not be given back: %s", job_id, trouble)
+            logger.info("job released: the worker is stopping job=%s", job_id)
+        except (ServerUnreachable, RequestRejected) as error:
+            logger.warning("job not released job=%s error=%r", job_id, str(error))
         finally:
             self._slots.release(claimed.slot)
 
@@ -220,5 +224,5 @@ class ClaimLoop:
     def _is_full(self) -> bool:
         full = self._folder.is_nearly_full()
         if full:
-            logger.error("%s has less than a tenth of its disk free: no claims until there is more", self._folder.path)
+            logger.error("no claims: less than a tenth of the disk is free path=%s", self._folder.path)
         return full

@@ -1,4 +1,4 @@
-"""What every job of this worker is done with."""
+"""What all jobs of a worker share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.engines.contract import Engine, RunLimits
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """`offered`: the capabilities that the engine has proven."""
+    """What all jobs of a worker share. `offered`: the capabilities that the engine has proven."""
 
     worker_id: str
     client: OrchestratorClient
@@ -30,7 +30,7 @@ class WorkerContext:
     limits: RunLimits = field(default_factory=RunLimits)
 
     def missing_capabilities(self, job: JobPayload) -> list[str]:
-        """What this job asks for and cannot have here, in words."""
+        """Return what this job requires and the worker cannot offer, for people."""
         work, steps = job.work, job.steps
         lacking = {
             f"isolation by {work.least_isolation}": not self.engine.isolation.satisfies(work.least_isolation),

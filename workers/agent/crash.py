@@ -1,7 +1,8 @@
 """Ends the worker process when one of its critical threads fails.
 
-A worker whose heartbeat or watchdog thread is dead still claims jobs, and no longer renews or gives up their leases.
-A process that ended is started again by its supervisor, and the server requeues or retries its jobs."""
+A worker whose heartbeat or watchdog thread is dead still claims jobs, and no longer renews or ends their leases. A
+supervisor restarts a process that ended, and the server requeues or retries its jobs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 EXIT_CODE = 70  # EX_SOFTWARE: an internal error, unlike 1 for a worker that may not start
-# A drain after `abandon` takes 12 seconds at most (`loop.FAREWELL_SECONDS` and the 2 after it), a claim under way 5.
+# After `abandon` a drain takes at most 12 seconds (`claim_loop.SHUTDOWN_SECONDS` and the 2 after it), a claim 5.
 FORCED_EXIT_SECONDS = 20.0
 
 

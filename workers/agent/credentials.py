@@ -1,4 +1,4 @@
-"""The worker's token, read from its file, and read again once the server has refused it: an operator may rotate it."""
+"""The worker's token, from its file. It is read again when the server has refused it, because it may be rotated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class TokenFile:
-    """The first line of `path`; the second may hold the worker's id. The token appears in no log line and no error."""
+    """The first line of `path`; the second may hold the worker's id. The token is in no log line and no error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -21,21 +21,21 @@ class TokenFile:
         self._text, self.worker_id = _read(path)
 
     def __repr__(self) -> str:
-        return f"Token({self._path})"
+        return f"TokenFile({self._path})"
 
     def current(self) -> str:
         return self._text
 
     def reload(self) -> None:
-        """Look whether the file has another token by now; the next request carries it."""
+        """Read the file again; the next request carries the token that it holds now."""
         with self._lock:
             try:
                 fresh, _ = _read(self._path)
             except WorkerStartError as error:
-                logger.warning("the token was refused and cannot be read again: %s", error)
+                logger.warning("token refused and not readable again error=%r", str(error))
                 return
             if fresh != self._text:
-                logger.info("the token was refused; %s holds another one by now", self._path)
+                logger.info("token refused: using the new one of the file path=%s", self._path)
             self._text = fresh
 
 
@@ -47,7 +47,7 @@ def _read(path: Path) -> tuple[str, str | None]:
     except (OSError, UnicodeDecodeError) as error:
         raise WorkerStartError(f"cannot read the token file {path}: {type(error).__name__}") from None
     if mode & 0o077:
-        logger.warning("%s may be read by other accounts (mode %o): chmod 600 it", path, mode)
+        logger.warning("token file is readable by other accounts: chmod 600 it path=%s mode=%o", path, mode)
     if not token or not token.isprintable() or " " in token:
         raise WorkerStartError(f"the first line of {path} is not a token")
     return token, worker_id or None

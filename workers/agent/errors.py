@@ -1,14 +1,14 @@
-"""What the server's answers mean to a worker. No text of these errors ever holds a lease id, a token or a URL path."""
+"""The errors of the worker. Their texts never hold a lease id, a token or a URL path."""
 
 from __future__ import annotations
 
 
 class AgentError(Exception):
-    """Everything that the agent raises on purpose."""
+    """The base class of all errors that the worker raises on purpose."""
 
 
 class WorkerStartError(AgentError):
-    """This worker may not start or go on claiming; `str()` says in one line why and what would help."""
+    """This worker may not start or continue to claim; `str()` says in one line why, and what to do."""
 
 
 class WorkerCrashed(AgentError):
@@ -16,11 +16,11 @@ class WorkerCrashed(AgentError):
 
 
 class ProtocolError(AgentError):
-    """The other side sent something that is not what its contract says."""
+    """The other side sent a message that its contract does not allow."""
 
 
 class RequestRejected(AgentError):
-    """The server understood and refused: the same again changes nothing. `code` is stable, `status` is HTTP's."""
+    """The server refused a request, and would refuse it again. `code` is stable, `status` is the HTTP status."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(f"{status} {code}: {detail}" if detail else f"{status} {code}")
@@ -29,7 +29,7 @@ class RequestRejected(AgentError):
 
 
 class LeaseRejected(RequestRejected):
-    """The lease no longer speaks for its job: stop, free everything, say no more. `reason` says why it ended."""
+    """The lease is no longer valid: stop the job and send no more messages. `reason` says why it ended."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(409, "stale_lease", reason)
@@ -37,7 +37,7 @@ class LeaseRejected(RequestRejected):
 
 
 class ServerConflict(RequestRejected):
-    """The job or the message before this one stands against it. `facts` are the further members of the problem."""
+    """The request conflicts with the job's state or an earlier message. `facts`: further members of the problem."""
 
     def __init__(self, code: str, detail: str, facts: dict[str, object]) -> None:
         super().__init__(409, code, detail)
@@ -45,11 +45,11 @@ class ServerConflict(RequestRejected):
 
 
 class RequestRefused(RequestRejected):
-    """Any other refusal: a right that is missing, an invalid message, a path that does not exist."""
+    """Any other refusal: a missing permission, an invalid message, a path that does not exist."""
 
 
 class ServerUnreachable(AgentError):
-    """No answer that counts: network trouble, 429, 5xx, garbage. `retry_after`: how long the server asked to wait."""
+    """No valid response: network error, 429, 5xx, garbage. `retry_after`: the wait that the server requested."""
 
     def __init__(self, why: str, retry_after: float | None = None) -> None:
         super().__init__(why)

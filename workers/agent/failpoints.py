@@ -1,6 +1,6 @@
-"""Places where a test may make the worker fail: ORCH_FP="name=kill|stop:3|raise|sleep:5", several joined by commas.
+"""Places where a test can make the worker fail: ORCH_FP="name=kill|stop:3|raise|sleep:5", several joined by commas.
 
-Read only when ORCH_TEST=1; otherwise a passed failpoint costs one look at an empty dict.
+Read only when ORCH_TEST=1; otherwise a failpoint costs one lookup in an empty dict.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 
 
 class FailpointReached(RuntimeError):
-    """What `raise` raises."""
+    """The exception of the action `raise`."""
 
 
 def armed(environment: dict[str, str]) -> dict[str, str]:
@@ -27,7 +27,7 @@ _ARMED = armed(dict(os.environ))
 
 
 def failpoint(name: str) -> None:
-    """Do here what the test asked for; nothing in production."""
+    """Carry out the action that a test has set for this place; do nothing in production."""
     if _ARMED and name in _ARMED:
         _act(name, _ARMED[name])
 

@@ -1,4 +1,4 @@
-"""Keeps every lease of this worker alive from one thread, and hears there what the server wants of each job."""
+"""Renews every lease of this worker from one thread, and handles the server's requests in the responses."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 JITTER = 0.2
 MAX_ATTEMPT_SECONDS = 10.0
-BATCH_WINDOW = 0.25  # of the interval: whose heartbeat is due so soon goes along with another one's
+BATCH_WINDOW = 0.25  # of the interval: heartbeats due so soon join a batch
 MAX_BATCH = 256  # in one call; the server's own bound
 PHASES = ("starting", "checking_out", "executing", "uploading")
 
 
 @dataclass(frozen=True)
 class PendingHeartbeat:
-    """A heartbeat on its way."""
+    """A heartbeat that is being sent."""
 
     active: ActiveLease
     sent_at: float
@@ -46,7 +46,7 @@ class PendingHeartbeat:
 
 
 class HeartbeatSender:
-    """`hold` a lease and it is renewed until `drop`, or until the server or the clock says that it is over."""
+    """Renews a lease from `add` until `remove`, or until the server or the local deadline ends it."""
 
     def __init__(
         self,
@@ -80,26 +80,34 @@ class HeartbeatSender:
     def remove(self, active: ActiveLease) -> None:
         self._leases.discard(active)
 
-    def report_phase(self, active: ActiveLease, phase: str, *, within: float = 0.0) -> None:
-        """Tell the server the job's phase, by a heartbeat that leaves in so many seconds and not before."""
-        active.phase_at = self._clock() + within
+    def report_phase(self, active: ActiveLease, phase: str, *, delay: float = 0.0) -> None:
+        """Report the phase of the job by a heartbeat.
+
+        Args:
+            active: The lease.
+            phase: The phase.
+            delay: How many seconds to wait before it is sent.
+        """
+        active.phase_at = self._clock() + delay
         active.phase = phase
         active.due = min(active.due, active.phase_at)
         self._wake()
 
     def report_progress(self, active: ActiveLease, progress: dict[str, Any]) -> None:
-        """Tell the server how far the job is, by a heartbeat that leaves now."""
+        """Report the progress of the job by a heartbeat that is sent now."""
         active.progress = progress
         active.due = self._clock()
         self._wake()
 
     def send_due(self) -> None:
-        """Send every heartbeat whose time has come, those of several leases in one call. A lease that is not trusted
-        any more is the trust window's."""
+        """Send every heartbeat that is due, those of several leases in one call.
+
+        Skips leases past their local deadline: the watchdog ends those.
+        """
         now = self._clock()
         trusted = [active for active in self._leases.all() if now < active.local_deadline]
         due = [active for active in trusted if active.due <= now]
-        if due:  # those whose time is near go along: so leases that were taken one by one come into step
+        if due:  # include heartbeats due soon, so that renewals are sent in one batch
             near = [
                 active
                 for active in trusted
@@ -108,57 +116,62 @@ class HeartbeatSender:
             self._send([*due, *(active for active in near if active not in due)][:MAX_BATCH])
 
     def _send(self, active: list[ActiveLease]) -> None:
-        beats = [self._pending(active) for active in active]
-        within = max(min(MAX_ATTEMPT_SECONDS, *(beat.active.local_deadline - beat.sent_at for beat in beats)), 0.05)
-        for beat, response in zip(beats, self._responses(beats, within), strict=True):
-            self._handle_response(beat, response)
+        pending = [self._pending(active) for active in active]
+        within = max(
+            min(MAX_ATTEMPT_SECONDS, *(heartbeat.active.local_deadline - heartbeat.sent_at for heartbeat in pending)),
+            0.05,
+        )
+        for heartbeat, response in zip(pending, self._responses(pending, within), strict=True):
+            self._handle_response(heartbeat, response)
 
     def _pending(self, active: ActiveLease) -> PendingHeartbeat:
         sent_at = self._clock()
-        # In this order: whoever announces a phase from here on moves the next heartbeat nearer again.
+        # In this order: a phase that is reported from here on moves the next heartbeat forward again.
         active.due = sent_at + _next_interval(active)
         phase, progress = active.phase if active.phase_at <= sent_at else None, active.progress
         if active.phase is not None and phase is None:
             active.due = min(active.due, active.phase_at)
         return PendingHeartbeat(active, sent_at, phase, progress)
 
-    def _responses(self, beats: list[PendingHeartbeat], within: float) -> Sequence[HeartbeatResponse | AgentError]:
+    def _responses(self, pending: list[PendingHeartbeat], within: float) -> Sequence[HeartbeatResponse | AgentError]:
         try:
-            if len(beats) == 1:
-                return [self._client.heartbeat(beats[0].active.lease, beats[0].body, within=within)]
-            return self._client.heartbeat_many([(beat.active.lease, beat.body) for beat in beats], within=within)
-        except (ServerUnreachable, RequestRejected, ProtocolError) as trouble:
-            return [trouble] * len(beats)
+            if len(pending) == 1:
+                return [self._client.heartbeat(pending[0].active.lease, pending[0].body, within=within)]
+            return self._client.heartbeat_many(
+                [(heartbeat.active.lease, heartbeat.body) for heartbeat in pending], within=within
+            )
+        except (ServerUnreachable, RequestRejected, ProtocolError) as error:
+            return [error] * len(pending)
 
-    def _handle_response(self, beat: PendingHeartbeat, response: HeartbeatResponse | AgentError) -> None:
-        active = beat.active
+    def _handle_response(self, heartbeat: PendingHeartbeat, response: HeartbeatResponse | AgentError) -> None:
+        active = heartbeat.active
         if isinstance(response, LeaseRejected):
             self.remove(active)
             active.owner.lost(response.reason)
         elif isinstance(response, AgentError):
-            if isinstance(response, ServerConflict) and beat.phase:
-                _clear_phase(active, beat.phase)  # it was overtaken on its way; without it the lease can be renewed
+            if isinstance(response, ServerConflict) and heartbeat.phase:
+                _clear_phase(active, heartbeat.phase)  # the phase is outdated; without it the lease can be renewed
             self._on_failure(active, response)
         else:
-            if active.progress is beat.progress:  # unless it went on meanwhile
+            if active.progress is heartbeat.progress:  # unless there is newer progress
                 active.progress = None
-            self._on_renewed(active, beat.phase, beat.sent_at, response)
+            self._on_renewed(active, heartbeat.phase, heartbeat.sent_at, response)
 
-    def _on_renewed(self, active: ActiveLease, phase: str | None, sent_at: float, beat: HeartbeatResponse) -> None:
+    def _on_renewed(self, active: ActiveLease, phase: str | None, sent_at: float, heartbeat: HeartbeatResponse) -> None:
         if active.failures:
-            logger.info("job %s: heartbeats are answered again", active.lease.job.job_id)
+            logger.info("heartbeats succeed again job=%s", active.lease.job.job_id)
         active.failures = 0
         active.extend(sent_at)
         _clear_phase(active, phase)
-        if beat.cancel_requested:
-            active.owner.canceled(beat.cancel_reason, beat.cancel_deadline_seconds)
+        if heartbeat.cancel_requested:
+            active.owner.canceled(heartbeat.cancel_reason, heartbeat.cancel_deadline_seconds)
 
-    def _on_failure(self, active: ActiveLease, trouble: Exception) -> None:
+    def _on_failure(self, active: ActiveLease, error: Exception) -> None:
         if not active.failures:
-            logger.warning("job %s: heartbeat not accepted: %s", active.lease.job.job_id, trouble)
+            logger.warning("heartbeat failed job=%s error=%r", active.lease.job.job_id, str(error))
         active.failures += 1
         backoff = Backoff(first=min(2.0 ** (active.failures - 1), active.lease.heartbeat_interval_seconds))
-        active.due = self._clock() + backoff.next(getattr(trouble, "retry_after", None))
+        active.due = self._clock() + backoff.next(getattr(error, "retry_after", None))
 
     def _run(self) -> None:
         while True:
@@ -189,5 +202,5 @@ def _message(phase: str | None, progress: dict[str, Any] | None) -> dict[str, An
 
 
 def _clear_phase(active: ActiveLease, phase: str | None) -> None:
-    if active.phase == phase:  # unless another one was announced meanwhile
+    if active.phase == phase:  # unless a newer phase is pending
         active.phase = None

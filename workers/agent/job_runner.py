@@ -1,4 +1,4 @@
-"""The story of one job on this worker, from the acknowledgement of its lease to its last word, told to the server."""
+"""Runs one job, from the acknowledgement of its lease to the final message to the server."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from workers.engines.contract import EgressPolicy, EngineUnavailable, RunResult,
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
-# For the last of the log. A job that waits to be canceled has less time.
+# For the end of the log. A job that is being canceled has less time.
 FLUSH_SECONDS = 10.0
 FLUSH_SECONDS_STOPPED = 3.0
-# How long an engine may take to find out that it cannot run here, before the server is told that the command runs.
+# How long an engine may take to fail before the server is informed that the command runs.
 START_SECONDS = 1.0
 
 
 class JobRunner:
-    """One lease, worked off in one slot. `run` is the job's own thread; the other public calls come from others."""
+    """Runs the job of one lease in one slot. `run` is the job's own thread; others call the other methods."""
 
     def __init__(self, context: WorkerContext, lease: LeasePayload, slot: int) -> None:
         self._context = context
@@ -54,19 +54,17 @@ class JobRunner:
         self._uploading = False
         self._active = ActiveLease(lease, self, local_deadline=0.0, grace_seconds=GRACE_SECONDS)
 
-    # --- from other threads -------------------------------------------------------------------------------------------
-
     def canceled(self, reason: str | None, deadline_seconds: float | None) -> None:
         if not self._cancel_requested:
-            logger.info("job %s: cancel requested: %s", self._job.job_id, reason or "no reason given")
+            logger.info("cancel requested job=%s reason=%r", self._job.job_id, reason or "")
         self._cancel_requested = True
-        # Nothing looks at this once the command has ended: the result may still count, the server decides.
+        # Ignored once the command has ended: the result may still count, the server decides.
         hurried = deadline_seconds is not None and deadline_seconds < GRACE_SECONDS + FLUSH_SECONDS_STOPPED
         self._stop.request(now=hurried)
 
     def lost(self, reason: str) -> None:
         if not self._lost:
-            logger.warning("job %s: the lease is over (%s): stopping", self._job.job_id, reason)
+            logger.warning("lease lost: stopping the job job=%s reason=%r", self._job.job_id, reason)
         self._lost = True
         self.stop_reporting()
         self._stop.request(now=True)
@@ -74,31 +72,29 @@ class JobRunner:
     def abandon(self) -> None:
         self._abandoned = True
         if self._uploading:
-            self.stop_reporting()  # the spool keeps the result for the next start
+            self.stop_reporting()  # the spool keeps the result for the next process
         self._stop.request(now=True)
 
     def stop_reporting(self) -> None:
         self._client.over.set()
 
-    # --- the job's own thread -----------------------------------------------------------------------------------------
-
     def run(self) -> None:
-        """Work the job off. Whatever happens is told to the server or logged, never raised."""
+        """Run the job to its end. Every error is reported to the server or logged, never raised."""
         try:
             self._run()
         except LeaseRejected as stale:
             self.lost(stale.reason)
         except (RequestRejected, ServerUnreachable) as end:
-            logger.warning("job %s: nothing more is said about it: %s", self._job.job_id, end)
+            logger.warning("no more messages about the job job=%s error=%r", self._job.job_id, str(end))
         except Exception:
-            logger.exception("job %s: its end could not be told", self._job.job_id)
+            logger.exception("the final message could not be sent job=%s", self._job.job_id)
         finally:
             self._context.heartbeat.remove(self._active)
             self._context.spool.forget_lease(self._lease)
             self._remove_workspace()
 
     def _run(self) -> None:
-        """Follow the story; what breaks it off is told in one last word."""
+        """Run the phases; report an early end in one final message."""
         try:
             self._run_phases()
         except (RequestRejected, ServerUnreachable):
@@ -106,7 +102,7 @@ class JobRunner:
         except (JobFailed, JobReleased, JobStopped) as end:
             self._report_end(end)
         except Exception as error:
-            logger.exception("job %s: the worker failed", self._job.job_id)
+            logger.exception("job failed in the worker job=%s", self._job.job_id)
             self._report_end(classify_exception(error))
 
     def _run_phases(self) -> None:
@@ -126,7 +122,7 @@ class JobRunner:
             self._submit_run(*recorder.payload(result), result.exit_code)
 
     def _report_end(self, end: JobFailed | JobReleased | JobStopped) -> None:
-        """Whoever stopped the job decides what is said, whatever came of it."""
+        """Send the final message. The cause of the stop decides it, whatever the job returned."""
         if self._client.over.is_set():
             return
         if self._cancel_requested:
@@ -140,7 +136,7 @@ class JobRunner:
         elif isinstance(end, JobFailed):
             self._client.fail(end)
         else:
-            self._client.fail(JobFailed("worker_error", "The command was stopped, and nobody had asked for it."))
+            self._client.fail(JobFailed("worker_error", "The command was stopped without a request."))
 
     def _acknowledge(self) -> None:
         asked_at = boottime()
@@ -150,7 +146,7 @@ class JobRunner:
         self._context.heartbeat.add(self._active)
 
     def _check_capabilities(self) -> None:
-        """Refuse what this machine cannot hold as asked, before anything of the job is here."""
+        """Release the job if this machine cannot enforce what it requires, before any file of it is here."""
         if missing := self._context.missing_capabilities(self._job):
             message = f"This worker cannot offer {', '.join(missing)}."
             raise JobReleased(message, unable=True, otherwise="sandbox_unavailable")
@@ -191,7 +187,7 @@ class JobRunner:
         return context.folder.make_workspace(self._job.job_id, owner, within)
 
     def _remove_workspace(self) -> None:
-        """Leave the slot to the next job."""
+        """Remove the workspace and prepare the slot for the next job."""
         if self._workspace is not None:
             self._context.folder.remove_workspace(self._workspace)
             self._context.engine.reset(self._slot)
@@ -209,7 +205,7 @@ class JobRunner:
         return recorder, result
 
     def _run_steps(self, steps: StepsPayload, workspace: Path) -> dict[str, Any]:
-        """Run the steps in one workspace, home and /tmp, and return what is told at the end."""
+        """Run the steps in one workspace, home and /tmp. Returns the final result."""
         failpoint("worker.exec.before")
         first = replace(self._run_spec(workspace), environment=steps.environment, keeps_home=True)
         shippers: list[LogShipper] = []
@@ -233,7 +229,7 @@ class JobRunner:
         return result | artifacts.find_artifacts(workspace / steps.working_directory, steps.artifacts)
 
     def _raise_if_stopped(self) -> None:
-        """Raise Stopped if anybody has asked to stop."""
+        """Raise JobStopped if a stop was requested."""
         if self._stop.requested.is_set():
             raise JobStopped
 
@@ -246,7 +242,7 @@ class JobRunner:
 
     def _run_engine(self, spec: RunSpec, feed: Callable[[bytes], None], shipper: LogShipper) -> RunResult:
         if not self._command_started:
-            self._context.heartbeat.report_phase(self._active, "executing", within=START_SECONDS)
+            self._context.heartbeat.report_phase(self._active, "executing", delay=START_SECONDS)
         try:
             result = self._context.engine.run(
                 spec, output=self._marking_start(shipper.write), trace=self._marking_start(feed), stop=self._stop
@@ -257,11 +253,11 @@ class JobRunner:
             raise JobFailed("sandbox_apply_failed", one_line(failure)) from None
         self._command_started = True
         if result.output_truncated:
-            shipper.write(f"\n[the output ends here: {counted(result.output_bytes, 'byte')} are too many]\n".encode())
+            shipper.write(f"\n[output truncated: {counted(result.output_bytes, 'byte')} exceed the limit]\n".encode())
         return result
 
     def _marking_start(self, sink: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Let the first bytes say that the command has started."""
+        """Wrap a sink: its first bytes mark the start of the command."""
 
         def take(data: bytes) -> None:
             if not self._command_started:
@@ -283,18 +279,18 @@ class JobRunner:
         self._uploading = True
         failpoint("worker.upload.before")
         try:
-            if self._active.phase == "executing":  # a quick command was over before the server heard of it
+            if self._active.phase == "executing":  # the command ended before the server was informed
                 self._report_phase("executing")
             if payload:
                 self._report_phase("uploading")
             self._context.delivery.deliver(entry, over=self._client.over)
         except LeaseRejected as stale:
             self.lost(stale.reason)
-        if self._lost:  # nobody wants it any more; after an abandon the next start delivers it
+        if self._lost:  # the result is useless; after an abandon the next process delivers it
             self._context.spool.remove(entry)
 
     def _run_spec(self, workspace: Path) -> RunSpec:
-        """How it is held; what it does is still to be said."""
+        """Return the spec without the command."""
         work = self._job.work
         return RunSpec(
             argv=(),
@@ -314,8 +310,8 @@ class JobRunner:
             self._client.report(phase)
         except LeaseRejected:
             raise
-        except (RequestRejected, ServerUnreachable) as trouble:
-            logger.warning("job %s: phase %s was not taken: %s", self._job.job_id, phase, trouble)
+        except (RequestRejected, ServerUnreachable) as error:
+            logger.warning("phase not reported job=%s phase=%s error=%r", self._job.job_id, phase, str(error))
             self._context.heartbeat.report_phase(self._active, phase)
 
     def _flush_seconds(self) -> float:

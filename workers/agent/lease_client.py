@@ -1,4 +1,4 @@
-"""What one job says to the server. Final words are repeated until they are heard, or nobody may speak any more."""
+"""The messages of one job to the server. Final messages are retried until they are received or `over` is set."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseClient:
-    """All calls raise StaleLease, Conflict, Refused, and Unreachable once `over` is set."""
+    """The client of one lease.
+
+    All calls raise LeaseRejected, ServerConflict and RequestRefused, and ServerUnreachable once `over` is set.
+    """
 
     def __init__(self, client: OrchestratorClient, lease: LeasePayload) -> None:
-        self.over = threading.Event()  # nothing more may be said about this job
+        self.over = threading.Event()  # no more messages about this job
         self._client = client
         self._lease = lease
         self._job_id = lease.job.job_id
@@ -30,14 +33,14 @@ class LeaseClient:
         retry(lambda: self._client.acknowledge(self._lease), budget=budget)
 
     def report(self, phase: str) -> None:
-        """Tell the phase, once: a server that cannot be reached now shall not hold up the job."""
+        """Report the phase once: an unreachable server must not delay the job."""
         self._client.report(self._lease, phase)
 
     def log(self, seq: int, chunk: bytes, *, step: int = 0) -> None:
         self._client.log(self._lease, seq, chunk, step=step)
 
     def fail(self, failure: JobFailed) -> None:
-        logger.warning("job %s: %s: %s", self._job_id, failure.reason, failure)
+        logger.warning("job failed job=%s reason=%s message=%r", self._job_id, failure.reason, str(failure))
         result: dict[str, Any] = {"reason": failure.reason, "message": str(failure)}
         result |= {} if failure.exit_code is None else {"exit_code": failure.exit_code}
         self._retry(lambda: self._client.fail(self._lease, result))
@@ -45,14 +48,14 @@ class LeaseClient:
     def release(self, release: JobReleased) -> None:
         try:
             self._retry(lambda: self._client.release(self._lease, str(release), unable=release.unable))
-        except ServerConflict:  # it is too late for that
+        except ServerConflict:  # too late to release it
             self.fail(JobFailed(release.otherwise, str(release)))
         else:
-            logger.warning("job %s: given back: %s", self._job_id, release)
+            logger.warning("job released job=%s message=%r", self._job_id, str(release))
 
     def acknowledge_cancel(self) -> None:
         self._retry(lambda: self._client.acknowledge_cancel(self._lease, "The command was stopped."))
-        logger.info("job %s: canceled", self._job_id)
+        logger.info("job canceled job=%s", self._job_id)
 
     def _retry(self, call: Callable[[], None]) -> None:
         retry(call, budget=RetryBudget(self.over))

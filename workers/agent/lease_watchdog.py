@@ -1,6 +1,6 @@
-"""Stops a job before the server may give it to another worker, when the server has not answered for too long.
+"""Stops a job before the server may lease it to another worker, when the server has not answered for too long.
 
-In a thread that does nothing else: a heartbeat may hang in a look-up of a name just when time runs out.
+The thread does nothing else: a heartbeat may block in a name lookup when the time runs out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ PERIOD_SECONDS = 0.25
 
 
 class LeaseWatchdog:
+    """Ends leases at their local deadline."""
+
     def __init__(
         self,
         leases: ActiveLeases,
@@ -38,13 +40,13 @@ class LeaseWatchdog:
         self._closing.set()
 
     def check(self) -> None:
-        """Give up every lease whose time has passed."""
+        """End every lease that has reached its local deadline."""
         now = self._clock()
         for active in self._leases.all():
             if now >= active.local_deadline:
                 self._leases.discard(active)
-                logger.error("job %s: no word from the server for too long: lease given up", active.lease.job.job_id)
-                active.owner.lost("no word from the server")
+                logger.error("lease ended: no response from the server for too long job=%s", active.lease.job.job_id)
+                active.owner.lost("no response from the server")
 
     def _run(self) -> None:
         while not self._closing.wait(PERIOD_SECONDS):

@@ -1,5 +1,7 @@
-"""Sends what the command prints to the server while it runs. Never holds up the command: what cannot be sent in time
-is dropped, and the log says how much."""
+"""Sends the output of a command to the server while it runs.
+
+The command never waits: output that cannot be sent in time is dropped, and the log says how much.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ Send = Callable[[int, bytes], None]
 
 
 class Buffer:
-    """Bytes in order, at most `room` of them, with a marker where some had to be dropped. Safe between two threads."""
+    """A queue of bytes with a limit, and a marker where some were dropped. Safe between two threads."""
 
     def __init__(self, room: int = BUFFER_BYTES) -> None:
         self._room = room
@@ -57,16 +59,17 @@ class Buffer:
             return bytes(taken)
 
     def _marker(self) -> bytes:
-        # Everything before the gap is gone from here, so this is its place.
+        # All bytes before the gap have been sent, so the marker goes here.
         dropped, self._dropped = self._dropped, 0
-        return f"\n[{counted(dropped, 'byte')} of output were dropped here]\n".encode() if dropped else b""
+        return f"\n[{counted(dropped, 'byte')} of output dropped here]\n".encode() if dropped else b""
 
 
 class LogShipper:
-    """One step's output: `write` from the engine's thread, sent from a thread of its own, in order, numbered from 0.
+    """Sends the output of one step in order, in chunks numbered from 0, from a thread of its own.
 
-    `stale` is called when the server says that the lease is over. `after` is the pump of the step before, which is sent
-    first: whoever reads along would miss what comes later of an earlier step."""
+    `on_stale` is called when the server rejects the lease. `predecessor` is the shipper of the step before, whose
+    output is sent first, so that followers of the log miss nothing.
+    """
 
     def __init__(
         self,
@@ -85,9 +88,9 @@ class LogShipper:
         self._conflicts = 0
         self._backoff = Backoff(first=0.5, longest=10)
         self._closing = threading.Event()
-        self._abandoned = threading.Event()  # nothing more can be sent, ever
+        self._abandoned = threading.Event()  # nothing more is sent
         self._give_up_at = float("inf")
-        self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="log-shipper", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -98,12 +101,11 @@ class LogShipper:
             self._buffer.write(data)
 
     def finish(self) -> None:
-        """No more output comes; what is left is sent, until `close` sets an end to that."""
+        """Mark the end of the output; the rest is sent, until `close` sets a deadline."""
         self._closing.set()
 
     def close(self, *, within: float) -> None:
-        """Send what is left, and what is left of the steps before, giving up after so many seconds; 0 gives up at
-        once."""
+        """Send the rest, and that of the steps before, within so many seconds; 0: send nothing more."""
         self._give_up_at = time.monotonic() + within
         if self._predecessor is not None:
             self._predecessor.close(within=within)
@@ -123,16 +125,16 @@ class LogShipper:
                 self._deliver(chunk)
             elif self._closing.is_set():
                 return
-            if len(chunk) < CHUNK_BYTES:  # a full one means that more is waiting
+            if len(chunk) < CHUNK_BYTES:  # a full one means that there is more
                 self._closing.wait(self._period)
 
     def _deliver(self, chunk: bytes) -> None:
-        """Send this chunk until the server has it, or there is no sense in it any more."""
+        """Send this chunk until the server has it, or will never take it."""
         while not self._abandoned.is_set():
             try:
                 self._send(self._seq, chunk)
-            except ServerUnreachable as trouble:
-                self._wait(self._backoff.next(trouble.retry_after))
+            except ServerUnreachable as error:
+                self._wait(self._backoff.next(error.retry_after))
             except ServerConflict as conflict:
                 if self._is_stored(conflict):
                     return
@@ -140,7 +142,7 @@ class LogShipper:
                 self._abandoned.set()
                 self._on_stale(stale)
             except RequestRefused as refusal:
-                logger.warning("the server takes no more of this log: %s", refusal)
+                logger.warning("log chunk refused: the rest is dropped error=%r", str(refusal))
                 self._abandoned.set()
             else:
                 self._seq += 1
@@ -149,17 +151,17 @@ class LogShipper:
                 return
 
     def _is_stored(self, conflict: ServerConflict) -> bool:
-        """Follow the server's count. True: it has this chunk already, its answer was lost."""
+        """Follow the server's count. Returns whether it has this chunk already and its response was lost."""
         self._conflicts += 1
         if self._conflicts > MAX_CONFLICTS:
-            logger.warning("the server and this log do not agree: %s", conflict)
+            logger.warning("log chunk numbers conflict: the rest is dropped error=%r", str(conflict))
             self._abandoned.set()
             return True
         expected = conflict.facts.get("expected_seq")
         if conflict.code == "chunk_gap" and isinstance(expected, int) and expected >= 0:
             is_stored, self._seq = expected > self._seq, expected
             return is_stored
-        self._seq += 1  # somebody wrote under this number: the bytes go under the next
+        self._seq += 1  # the number is in use: the bytes get the next
         return False
 
     def _wait(self, seconds: float) -> None:

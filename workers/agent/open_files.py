@@ -1,4 +1,4 @@
-"""The worker's limit of open files: what all of its jobs together can make it hold."""
+"""The worker's limit of open files, for the sum of all its jobs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ OWN = 256  # connections to the server, volumes, logs
 
 
 def raise_limit(capacity: int) -> None:
-    """Raise the soft limit to what so many jobs can take, as far as the hard limit allows.
+    """Raise the soft limit to the need of so many jobs, as far as the hard limit allows.
 
-    A worker without a free descriptor sends no heartbeat: one job would end all the others."""
+    A worker without a free descriptor sends no heartbeat: one job would end all the others.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = OWN + capacity * PER_JOB
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -27,5 +28,8 @@ def raise_limit(capacity: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < needed:
         logger.warning(
-            "%d open files allowed, %d jobs may need %d: raise LimitNOFILE or lower --capacity", hard, capacity, needed
+            "limit of open files is too low: raise LimitNOFILE or lower --capacity limit=%d capacity=%d needed=%d",
+            hard,
+            capacity,
+            needed,
         )

@@ -1,4 +1,4 @@
-"""How a job may end without a result to upload, with the reasons of the closed list that the server knows."""
+"""The ends of a job without a result to upload, with the failure reasons of the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from workers.agent.errors import AgentError
 from workers.agent.sanitize import one_line
 from workers.engines.contract import RunResult, RunSpec
 
-# Ended.kind -> reason, and what to tell people. A command that only fails is not here: that is a result.
+# RunResult.kind -> failure reason and message. A command that fails is not here: that is a result.
 FAILURES = {
     "not_found": ("command_not_found", "The command was not found: {command}"),
     "timeout": ("timed_out", "The command ran longer than {timeout:g} s and was stopped."),
@@ -20,7 +20,7 @@ FAILURES = {
 
 
 class JobFailed(AgentError):
-    """The job ends here, as failed. `str()` is for whoever submitted it."""
+    """The job ends as failed. `str()` is for the person who submitted it."""
 
     def __init__(self, reason: str, message: str, exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -29,8 +29,10 @@ class JobFailed(AgentError):
 
 
 class JobReleased(AgentError):
-    """Another worker shall have the job. `unable`: this machine is too weak for it. `otherwise`: the failure's reason
-    when it is too late for that."""
+    """Another worker shall run the job.
+
+    `unable`: this machine cannot. `otherwise`: the failure reason when it is too late to release it.
+    """
 
     def __init__(self, message: str, *, unable: bool, otherwise: str) -> None:
         super().__init__(message)
@@ -39,16 +41,16 @@ class JobReleased(AgentError):
 
 
 class JobStopped(AgentError):
-    """Somebody has asked to stop the job."""
+    """A stop of the job was requested."""
 
 
 def check_outcome(result: RunResult, spec: RunSpec) -> None:
-    """Raise unless this end is a result to upload: Stopped or JobFailed."""
+    """Raise JobStopped or JobFailed unless this end is a result to upload."""
     if result.kind == "stopped":
         raise JobStopped
     if result.kind in FAILURES:
-        reason, words = FAILURES[result.kind]
-        said = words.format(
+        reason, template = FAILURES[result.kind]
+        message = template.format(
             command=spec.argv[0],
             timeout=spec.timeout_seconds,
             memory=spec.limits.memory_bytes,
@@ -56,11 +58,11 @@ def check_outcome(result: RunResult, spec: RunSpec) -> None:
             disk=spec.limits.disk_bytes,
             inodes=spec.limits.max_inodes,
         )
-        raise JobFailed(reason, one_line(said), result.exit_code)
+        raise JobFailed(reason, one_line(message), result.exit_code)
 
 
 def classify_exception(error: Exception) -> JobFailed:
-    """Name a failure of this worker without the error's own text, which may hold anything."""
+    """Return the failure for an error of this worker, without the error's own text, which may hold anything."""
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return JobFailed("worker_disk_full", "The worker's disk is full.")
     return JobFailed("worker_error", f"The worker failed: {type(error).__name__}.")

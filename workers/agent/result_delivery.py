@@ -1,6 +1,6 @@
-"""Takes a spooled result to its end: uploaded and completed, or failed for a reason that the server has heard.
+"""Delivers a spooled result: uploads and completes, or reports the failure.
 
-The same for a job that has just ended and for what an earlier life of this worker left.
+It is the same for a job that has just ended and for a result that an earlier process of this worker left.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from workers.agent.upload import IngestClient, UploadFailed, UploadRejected
 
 logger = logging.getLogger(__name__)
 
-# The server keeps the payload of a failed upload, but takes no body over 1 MiB.
+# The server keeps the payload of a failed upload, but accepts no body over 1 MiB.
 MAX_ENCLOSED_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
 class ResultDelivery:
-    """`upload_seconds`: how long an upload is tried in all."""
+    """Delivers results. `upload_seconds`: how long an upload is tried in total."""
 
     client: OrchestratorClient
     ingest: IngestClient
@@ -35,16 +35,16 @@ class ResultDelivery:
     upload_seconds: float = 600.0
 
     def deliver(self, entry: SpoolEntry, *, over: threading.Event) -> None:
-        """Bring `entry` to its end and remove it; leave it where it is if `over` is set before that."""
+        """Deliver `entry` and remove it; keep it if `over` is set before that."""
         job_id = entry.lease.job.job_id
         try:
             self._upload(entry, over)
         except LeaseRejected as stale:
-            logger.warning("job %s: its lease is over (%s): the spooled result is dropped", job_id, stale.reason)
+            logger.warning("result dropped: the lease has ended job=%s reason=%s", job_id, stale.reason)
         except (ServerConflict, RequestRefused) as refusal:
-            logger.error("job %s: the server refuses the result, which is dropped: %s", job_id, refusal)  # noqa: TRY400 - the text is all there is
+            logger.error("result dropped: the server refused it job=%s error=%r", job_id, str(refusal))  # noqa: TRY400 - the text is all there is
         except (ServerUnreachable, UploadFailed):
-            logger.warning("job %s: the result stays in the spool", job_id)
+            logger.warning("result kept in the spool job=%s", job_id)
             return
         self.spool.remove(entry)
 
@@ -70,17 +70,19 @@ class ResultDelivery:
         result = {"ingest_run_id": run_id, "uploaded_at": datetime.now(UTC).isoformat(), **entry.final}
         failpoint("worker.complete.send")
         retry(lambda: self.client.complete(entry.lease, result), budget=RetryBudget(over))
-        logger.info("job %s: uploaded as %s", entry.lease.job.job_id, run_id)
+        logger.info("result uploaded job=%s run=%s", entry.lease.job.job_id, run_id)
 
     def _report(self, entry: SpoolEntry, over: threading.Event) -> None:
-        """The end of a job that has no run."""
+        """Send the final message of a job that has no run."""
         call = self.client.fail if entry.final["status"] == "failed" else self.client.complete
         failpoint("worker.complete.send")
         retry(lambda: call(entry.lease, entry.final), budget=RetryBudget(over))
-        logger.info("job %s: %s", entry.lease.job.job_id, entry.final["status"])
+        logger.info("job ended job=%s status=%s", entry.lease.job.job_id, entry.final["status"])
 
     def _fail(self, entry: SpoolEntry, result: dict[str, Any], over: threading.Event) -> None:
-        logger.error("job %s: %s: %s", entry.lease.job.job_id, result["reason"], result["message"])
+        logger.error(
+            "job failed job=%s reason=%s message=%r", entry.lease.job.job_id, result["reason"], result["message"]
+        )
         code = entry.final.get("exit_code")
         result |= {} if code is None else {"exit_code": code}
         retry(lambda: self.client.fail(entry.lease, result), budget=RetryBudget(over))
@@ -88,5 +90,5 @@ class ResultDelivery:
 
 def _enclosed(entry: SpoolEntry) -> dict[str, Any]:
     payload = json.loads(entry.payload)
-    # Measured as the client sends it: what is not ASCII grows.
+    # Measured as the client sends it: characters outside of ASCII grow.
     return {"payload": payload} if len(encoded(payload)) <= MAX_ENCLOSED_BYTES else {}

@@ -1,7 +1,8 @@
-"""Keeps a result on disk from before its upload starts until the server has accepted the job's end.
+"""Keeps a result on disk from before its upload starts until the server has accepted the end of the job.
 
-A worker that is killed in between finds it at its next start and sends the very same bytes again. A lease is kept from
-its acknowledgement on, too: a worker that is killed ends it at its next start, and has its place back at once.
+A worker that is killed in between finds the result at its next start and sends the very same bytes again. A lease is
+kept from its acknowledgement on, too: a worker that was killed ends it at its next start, which frees its capacity at
+once.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ OF_LEASE = ".lease"
 
 @dataclass(frozen=True)
 class SpoolEntry:
-    """One result on its way: `final` goes into `complete` beside the run id, `payload` are the bytes for ingest.
-    Without those, `final` is the whole of the last word, and its `status` says which.
+    """One result: `final` goes into `complete` beside the run id, `payload` are the bytes for ingest.
 
-    The file holds the lease, whose id is a capability: its mode is 0600."""
+    Without a payload, `final` is the whole final message, and its `status` decides the operation. The file holds the
+    lease, whose id is a secret: its mode is 0600.
+    """
 
     server: str
     lease: wire.LeasePayload
@@ -62,43 +64,45 @@ class ResultSpool:
         self._sync()
 
     def pending(self) -> Iterator[SpoolEntry]:
-        """Yield what earlier lives left, oldest first; what cannot be read is put aside with a log line."""
-        for draft in self._folder.glob("*.draft"):  # torn: its upload had not begun
+        """Yield the results of earlier processes, oldest first; an unreadable one is renamed and logged."""
+        for draft in self._folder.glob("*.draft"):  # incomplete: its upload had not begun
             draft.unlink(missing_ok=True)
         for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime):
             try:
                 yield _entry(path.read_bytes())
             except (ProtocolError, ValueError, KeyError, TypeError, OSError):
-                logger.exception("%s cannot be read; it is kept as .unreadable", path.name)
+                logger.exception("spooled result not readable: renamed to .unreadable file=%s", path.name)
                 with contextlib.suppress(OSError):
                     path.rename(path.with_suffix(".unreadable"))
 
     def keep_lease(self, server: str, lease: wire.LeasePayload) -> None:
-        """Write down that this process executes under `lease`. Survives a crash of the worker, not of the machine.
+        """Record that this process runs a job under `lease`. Survives a crash of the worker, not of the machine.
 
-        A disk that is full costs no job: without the file the lease of a killed worker ends by its expiry."""
+        A full disk fails no job: without the file the lease of a killed worker ends by its expiry.
+        """
         kept = json.dumps({"version": 1, "server": server, "claim": lease.sent}).encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with os.fdopen(os.open(self._of_lease(lease), flags, 0o600), "wb") as file:
                 file.write(kept)
         except OSError as error:
-            logger.warning("job %s: its lease is not written down: %s", lease.job.job_id, error.strerror)
+            logger.warning("lease not recorded job=%s error=%r", lease.job.job_id, error.strerror)
 
     def forget_lease(self, lease: wire.LeasePayload) -> None:
         self._of_lease(lease).unlink(missing_ok=True)
 
     def abandoned_leases(self, server: str) -> Iterator[wire.LeasePayload]:
-        """Yield the leases of this server under which an earlier process executed, but for those with a result here.
+        """Yield the leases of this server under which an earlier process ran a job, but for those with a result here.
 
-        What cannot be read is removed: its lease ends by its expiry."""
+        What cannot be read is removed: its lease ends by its expiry.
+        """
         for path in sorted(self._folder.glob(f"*{OF_LEASE}")):
             try:
                 kept = json.loads(path.read_bytes())
                 lease = wire.lease(kept["claim"])
                 is_ours = kept["version"] == 1 and kept["server"] == server
             except (ProtocolError, ValueError, KeyError, TypeError, OSError):
-                logger.warning("%s cannot be read; its lease is left to expire", path.name)
+                logger.warning("recorded lease not readable: left to expire file=%s", path.name)
                 path.unlink(missing_ok=True)
                 continue
             if is_ours and not path.with_suffix(SUFFIX).exists():

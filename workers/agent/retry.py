@@ -1,4 +1,4 @@
-"""Waits that grow, with jitter, so that workers that lost the same server do not come back in step."""
+"""Retries with exponential backoff and jitter, so that workers that lost the same server do not reconnect in step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Backoff:
-    """Seconds to wait before the next try: full jitter below a bound that doubles up to `longest`."""
+    """The seconds before the next attempt: jitter below a bound that doubles up to `longest`."""
 
     def __init__(self, first: float = 1.0, longest: float = 30.0) -> None:
         self._first = first
@@ -23,9 +23,9 @@ class Backoff:
         self._bound = first
 
     def next(self, retry_after: float | None = None) -> float:
-        """Return the next wait; never shorter than what the server asked for, which counts up to a minute."""
+        """Return the next wait; never shorter than the server requested, which counts up to a minute."""
         bound, self._bound = self._bound, min(self._bound * 2, self._longest)
-        # Never near zero: a full jitter down to nothing would hammer a server that is already in trouble.
+        # Never near zero: full jitter would overload a server that already fails.
         wait = random.uniform(bound / 4, bound)  # noqa: S311 - not a secret
         return max(wait, min(retry_after or 0.0, MAX_RETRY_AFTER_SECONDS))
 
@@ -34,7 +34,7 @@ class Backoff:
 
 
 class RetryBudget:
-    """Waits between tries. Says no once `over` is set, or once `seconds` are spent since it was made."""
+    """Waits between attempts. Returns false once `over` is set, or once `seconds` have passed since it was made."""
 
     def __init__(self, over: threading.Event, seconds: float = float("inf")) -> None:
         self._over = over
@@ -46,13 +46,17 @@ class RetryBudget:
 
 
 def retry(call: Callable[[], T], *, budget: Callable[[float], bool], backoff: Backoff | None = None) -> T:
-    """Call until there is an answer. `pause` waits so many seconds and says whether to try again.
+    """Call until there is a response.
 
-    Only Unreachable is tried again, so `call` must be one that may be repeated; every other error comes through."""
+    Args:
+        call: May be repeated. Only ServerUnreachable is retried; every other error is raised.
+        budget: Waits so many seconds and returns whether to try again.
+        backoff: The seconds between attempts.
+    """
     backoff = backoff or Backoff()
     while True:
         try:
             return call()
-        except ServerUnreachable as trouble:
-            if not budget(backoff.next(trouble.retry_after)):
+        except ServerUnreachable as error:
+            if not budget(backoff.next(error.retry_after)):
                 raise

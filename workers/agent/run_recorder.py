@@ -1,4 +1,4 @@
-"""Records one run: takes the trace as it comes and, at the end, makes the bytes for ingest from it."""
+"""Records one run: reads the trace while it comes, and makes the payload for ingest at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workers.report.report import RunReport
 
 
 class RunRecorder:
-    """`feed` is called from the engine's thread, `payload` once, after it."""
+    """Records one run. `feed` is called from the engine's thread, `payload` once, after it."""
 
     def __init__(self, worker_id: str, job: JobPayload, spec: RunSpec, engine: Engine) -> None:
         self._worker_id = worker_id
@@ -26,7 +26,7 @@ class RunRecorder:
         self._report.feed(lines)
 
     def payload(self, result: RunResult) -> tuple[bytes, dict[str, int]]:
-        """Return the body for ingest, the same bytes for every try, and its counts."""
+        """Return the body for ingest, the same bytes for every attempt, and its counts."""
         body = self._report.payload(metadata=self._metadata(), result=result, spec=self._spec)
         return encoded(body), _numbers(body)
 
@@ -52,15 +52,17 @@ class RunRecorder:
 def rewrite_run_for_retry(
     run: dict[str, Any], job: JobPayload, worker_id: str
 ) -> tuple[bytes, dict[str, int], int | None]:
-    """The run of an earlier attempt under the name of this one: body for ingest, counts, exit code.
+    """Return the run of an earlier attempt under the ids of this one: body for ingest, counts, exit code.
 
-    Raises JobFailed `upload_rejected` for what is no run."""
+    Raises:
+        JobFailed: The document is no run (`upload_rejected`).
+    """
     try:
         metadata = {**run["metadata"], "job_id": job.job_id, "worker_id": worker_id, "retry_of_job_id": job.retry_of}
         kept = {name: value for name, value in run.items() if name != "payload_sha256"}
         return encoded(sealed({**kept, "metadata": metadata})), _numbers(run), run["outcome"]["exit_code"]
     except (KeyError, TypeError, AttributeError):
-        raise JobFailed("upload_rejected", "What the failed attempt has left is not a run.") from None
+        raise JobFailed("upload_rejected", "The stored payload of the failed attempt is not a run.") from None
 
 
 def _numbers(run: dict[str, Any]) -> dict[str, int]:

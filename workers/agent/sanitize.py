@@ -1,4 +1,4 @@
-"""What the worker says to people about a job: one line, no control characters, nothing of the machine that ran it."""
+"""Text for people about a job: one line, no control characters, nothing of the machine that ran it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 MAX_MESSAGE_LENGTH = 2000
-# Lease ids and tokens, by their prefixes: whoever sees one may use it.
+# Lease ids and tokens, by their prefixes: knowing one is enough to use it.
 CAPABILITY = re.compile(r"\b(rtl|rto)_\w+")
 
 
@@ -20,11 +20,11 @@ def one_line(text: Any, longest: int = MAX_MESSAGE_LENGTH) -> str:
 
 
 def scrubbed(text: Any, hidden: Iterable[tuple[str, str]], longest: int = MAX_MESSAGE_LENGTH) -> str:
-    """Return one line in which each of `hidden` (what, said instead) is replaced, longest first."""
-    said = str(text)
-    for what, instead in sorted(hidden, key=lambda pair: -len(pair[0])):
-        said = said.replace(what, instead) if what else said
-    return one_line(said, longest)
+    """Return one line in which each of `hidden` (text, replacement) is replaced, longest first."""
+    line = str(text)
+    for original, replacement in sorted(hidden, key=lambda pair: -len(pair[0])):
+        line = line.replace(original, replacement) if original else line
+    return one_line(line, longest)
 
 
 def counted(number: int, noun: str) -> str:

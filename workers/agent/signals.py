@@ -1,5 +1,7 @@
-"""Hands SIGTERM and SIGINT to a thread of their own: what a handler in the main thread may safely do is next to
-nothing, since it may interrupt the very code that holds the lock it needs."""
+"""Handles SIGTERM and SIGINT in a thread of their own.
+
+A handler in the main thread may interrupt the very code that holds the lock that it needs.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,12 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 @contextlib.contextmanager
 def handled(first: Callable[[], None], second: Callable[[], None]) -> Iterator[None]:
-    """While inside, call `first` for the first stopping signal and `second` for every further one. Main thread only."""
+    """Call `first` for the first stopping signal and `second` for every further one, while the context is entered.
+
+    Use it in the main thread only.
+    """
     ours, theirs = socket.socketpair()
-    theirs.settimeout(0)  # the interpreter wants it so
+    theirs.settimeout(0)  # set_wakeup_fd requires it
     before = {number: signal.signal(number, lambda *_: None) for number in STOPPING}
     previous = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
     listener = threading.Thread(target=_listen, args=(ours, first, second), name="signals", daemon=True)
@@ -27,7 +32,7 @@ def handled(first: Callable[[], None], second: Callable[[], None]) -> Iterator[N
         signal.set_wakeup_fd(previous)
         for number, handler in before.items():
             signal.signal(number, handler)
-        theirs.close()  # the listener reads its end and leaves
+        theirs.close()  # ends the listener
         listener.join()
         ours.close()
 

@@ -1,5 +1,8 @@
-"""The places where jobs run. A slot's number stands for a uid and for cgroups, so it is held once on a machine, by a
-lock that the kernel gives up with the process, however that ends."""
+"""The slots of a worker: places for jobs, each with a number.
+
+The number stands for a uid, so a slot is locked on the machine. The kernel frees the lock with the process, however
+that ends.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 Reserve = Callable[[int], contextlib.AbstractContextManager[None]]
 
-MAX_SLOTS = 160  # above them are the engines' spare ones, and then uids that are systemd's
+MAX_SLOTS = 160  # above them are the slots of self-tests, and then uids of systemd
 
 
 def lock_folder() -> Path:
-    """Return where this account's workers lock their slots: one place for all of them."""
+    """Return the directory of the locks, the same for all workers of this account."""
     if os.geteuid() == 0:
         return Path("/run/runtime-orchestrator/slots")
     return Path("/tmp", f"runtime-orchestrator-{os.geteuid()}")  # noqa: S108 - owner and mode are checked below
@@ -34,7 +37,7 @@ def _no_reservation(_slot: int) -> contextlib.AbstractContextManager[None]:
 
 
 class WorkerSlots:
-    """The slots that this process holds: the first `count` that no other worker of this machine has."""
+    """The slots of this process: the first `count` that are free on this machine."""
 
     def __init__(self, count: int, folder: Path | None = None, reserve: Reserve = _no_reservation) -> None:
         """Take the slots.
@@ -57,14 +60,14 @@ class WorkerSlots:
         return tuple(sorted(self._held))
 
     def take(self, *, within: float) -> int | None:
-        """Return a free slot, or None if there is none `within` so many seconds."""
+        """Return a free slot, or None if none becomes free within so many seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._free, within):
                 return None
             return self._free.pop(0)
 
     def take_free(self, limit: int) -> list[int]:
-        """Return up to `most` of the slots that are free now."""
+        """Return up to `limit` of the slots that are free now."""
         with self._changed:
             taken, self._free = self._free[:limit], self._free[limit:]
             return taken
@@ -75,7 +78,7 @@ class WorkerSlots:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Leave the slots to other workers."""
+        """Free the slots for other workers."""
         for held in self._held.values():
             held.close()
         self._held.clear()
@@ -106,7 +109,7 @@ class WorkerSlots:
 
 
 def locked(path: Path) -> int | None:
-    """Return a descriptor that holds the lock on `path` until it is closed, or None if another process holds it."""
+    """Return a descriptor that holds the lock on `path` until it is closed, or None if another process has it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,5 +127,5 @@ def _private(folder: Path) -> Path:
     except OSError as error:
         raise WorkerStartError(f"cannot lock the slots of this machine in {folder}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
-        raise WorkerStartError(f"{folder} is not a folder that only this account writes: remove it")
+        raise WorkerStartError(f"{folder} must be a directory that only this account can write: remove it")
     return folder

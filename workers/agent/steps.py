@@ -1,4 +1,4 @@
-"""The steps of one job: each a line for the shell, in order, in one workspace, until one fails or all are done."""
+"""The steps of one job: shell lines, run in order in one workspace, until one fails or all have ended."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from workers.agent.outcomes import JobFailed, check_outcome
 from workers.agent.sanitize import one_line
 from workers.engines.contract import RunResult, RunSpec
 
-SHOWN = 200  # characters of a line, in progress and messages
+MAX_LINE_LENGTH = 200  # characters of a step, in progress and messages
 
 
 @dataclass
 class StepTracker:
-    """`first` is the order of the first step but for its line; `execute` runs one, and lets through what breaks off the
-    whole job."""
+    """Runs the steps and records their results.
+
+    `first` is the spec of the first step without its line. `execute` runs one step, and raises what ends the whole job.
+    """
 
     steps: StepsPayload
     first: RunSpec
@@ -28,8 +30,11 @@ class StepTracker:
     printed: int = 0
 
     def run(self) -> dict[str, Any]:
-        """Run the steps and return what is told at the end: `status`, `exit_code`, `steps`; with `failed` also `reason`
-        and `message`."""
+        """Run the steps.
+
+        Returns:
+            The final result: `status`, `exit_code`, `steps`; with `failed` also `reason` and `message`.
+        """
         deadline = time.monotonic() + self.steps.timeout_seconds
         for index, line in enumerate(self.steps.steps):
             spec = self._spec(line, deadline)
@@ -40,8 +45,8 @@ class StepTracker:
         return self._final("succeeded", 0)
 
     def progress(self, index: int) -> dict[str, Any]:
-        """Where the job is as this step begins, for heartbeats."""
-        line = one_line(self.steps.steps[index], SHOWN)
+        """Return the progress as this step begins, for heartbeats."""
+        line = one_line(self.steps.steps[index], MAX_LINE_LENGTH)
         return {"percent": 100 * index // len(self.steps.steps), "current_step": line, "step_index": index}
 
     def _spec(self, line: str, deadline: float) -> RunSpec:
@@ -60,7 +65,7 @@ class StepTracker:
         self.done.append({"index": index, "exit_code": result.exit_code, **times})
 
     def _failure(self, index: int, result: RunResult, spec: RunSpec) -> JobFailed | None:
-        """Why the job ends with this step, or None. Raises Stopped."""
+        """Return the failure that ends the job with this step, or None. Raises JobStopped."""
         try:
             check_outcome(result, replace(spec, timeout_seconds=self.steps.timeout_seconds))
         except JobFailed as failure:
@@ -69,7 +74,7 @@ class StepTracker:
             return None
         how = f"with code {result.exit_code}" if result.signal is None else f"by {result.signal}"
         step = f"Step {index + 1} of {len(self.steps.steps)} ended {how}: "
-        line = one_line(self.steps.steps[index], SHOWN)
+        line = one_line(self.steps.steps[index], MAX_LINE_LENGTH)
         return JobFailed("command_failed", step + line, result.exit_code)
 
     def _final(self, status: str, exit_code: int | None, **more: str) -> dict[str, Any]:

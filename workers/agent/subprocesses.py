@@ -1,4 +1,4 @@
-"""Runs a program of ours whose whole process group dies with the worker, at its deadline, and when it is told to.
+"""Runs a program whose process group dies with the worker, at its deadline, and on request.
 
 The kernel's parent-death signal reaches one process only, so it goes to a small shell that then kills its group.
 """
@@ -19,13 +19,13 @@ from pathlib import Path
 TAIL_BYTES = 8192
 TICK_SECONDS = 0.2
 GONE_SECONDS = 5.0
-# $1 is the worker's pid: had it died before the parent-death signal was set, nobody would ever send it.
+# $1 is the worker's pid. If it died before the parent-death signal was set, the signal would never come.
 SHELL = 'trap "kill -KILL 0" TERM; [ "$PPID" = "$1" ] || exit 1; shift; "$@" & wait $!'
 
 
 @dataclass(frozen=True)
 class CommandLimits:
-    """What the program may use, per process."""
+    """The limits of the program, per process."""
 
     file_bytes: int
     memory_bytes: int
@@ -50,9 +50,17 @@ def run_bound(
     limits: CommandLimits,
     watch: Callable[[], str | None],
 ) -> CompletedCommand:
-    """Run `command` as `owner` (None: as ourselves) in `folder` until it ends or `watch()` says why it must.
+    """Run a program until it ends or has to end.
 
     Call it from a thread that outlives it: the parent-death signal counts the thread, not the process.
+
+    Args:
+        command: The program and its arguments.
+        folder: Its working directory.
+        environment: Its variables.
+        owner: The uid and gid that it runs as; None: ours.
+        limits: Its limits.
+        watch: Returns why the program must end, or None.
     """
     process = subprocess.Popen(
         [*_dropped(owner), *_limited(limits), "/bin/sh", "-c", SHELL, "tether", str(os.getpid()), *command],
@@ -65,7 +73,7 @@ def run_bound(
     )
     with process:
         tail, kill_reason = _follow(process, watch)
-        # Still unreaped, so the group's number cannot belong to anybody else yet.
+        # Still unreaped, so no other group can have this number yet.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
@@ -88,7 +96,7 @@ def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -
             if result in ready:
                 return _drained(output, tail), None
             if output in ready and not ready[output] & select.POLLIN:
-                poll.unregister(output)  # all writers have closed it: it would be ready for ever
+                poll.unregister(output)  # all writers have closed it: poll would return at once from now on
             if kill_reason := watch():
                 return tail, kill_reason
     finally:
@@ -96,18 +104,18 @@ def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -
 
 
 def _wait_group_gone(group: int) -> None:
-    """Return when nobody of the group is left: what SIGKILL has hit takes a moment to be gone."""
+    """Return when no process of the group is left: a process ends some time after SIGKILL."""
     until = time.monotonic() + GONE_SECONDS
     while time.monotonic() < until:
         try:
             os.killpg(group, 0)
-        except (ProcessLookupError, PermissionError):  # nobody, or by now a group of somebody else's
+        except (ProcessLookupError, PermissionError):  # gone, or a later group with the same number
             return
         time.sleep(TICK_SECONDS / 20)
 
 
 def _drained(output: int, tail: bytes) -> bytes:
-    """Read what is there already; somebody may still hold the other end open."""
+    """Read what is available; another process may still have the other end open."""
     poll = select.poll()
     poll.register(output, select.POLLIN)
     while poll.poll(0):
@@ -142,7 +150,7 @@ def _program(name: str) -> str:
 
 
 def deadline_watch(deadline: float, *further: Callable[[], str | None]) -> Callable[[], str | None]:
-    """Return a watch that says `time` after `deadline` (monotonic), or the first thing that `further` ones say."""
+    """Return a watch with the result `time` after `deadline` (monotonic), or the first result of `further` ones."""
 
     def watch() -> str | None:
         if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""Hands a run to ingest: the same bytes under the same key as often as it takes, until it names the run."""
+"""Uploads a run to ingest: the same bytes under the same key for every attempt, until ingest returns the run id."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ TIMEOUTS = Timeouts(connect=5, read=30, total=120)
 
 
 class UploadRejected(AgentError):
-    """Ingest refuses this run; sending it again would not help. `str()` is its reason in words."""
+    """Ingest refused this run; sending it again would not help. `str()` is its reason."""
 
 
 class UploadFailed(AgentError):
-    """Ingest could not be reached while there was time."""
+    """Ingest could not be reached in time."""
 
 
 @dataclass(frozen=True)
 class IngestClient:
-    """Where runs go."""
+    """The client of the ingest service."""
 
     transport: Transport
     timeouts: Timeouts = TIMEOUTS
@@ -57,17 +57,17 @@ class IngestClient:
         while True:
             try:
                 return self._try(job_id, payload, headers)
-            except ServerUnreachable as trouble:
-                logger.warning("job %s: ingest: %s", job_id, trouble)
-                if not budget(backoff.next(trouble.retry_after)):
-                    raise UploadFailed(f"the run could not be uploaded: {trouble}") from None
+            except ServerUnreachable as error:
+                logger.warning("upload failed job=%s error=%r", job_id, str(error))
+                if not budget(backoff.next(error.retry_after)):
+                    raise UploadFailed(f"the run could not be uploaded: {error}") from None
 
     def _try(self, job_id: str, payload: bytes, headers: dict[str, str]) -> str:
         answer = self.transport.post(PATH, payload, timeouts=self.timeouts, headers=headers, on_sent=_sent)
         if answer.status in {200, 201}:
             return _run_id(answer, job_id, payload)
         if answer.status in BUSY or answer.status >= 500:
-            raise ServerUnreachable(f"it answered {answer.status}", retry_after(answer))
+            raise ServerUnreachable(f"ingest: HTTP status {answer.status}", retry_after(answer))
         raise UploadRejected(f"ingest refused the run: {answer.status} {_reason(answer)}".strip())
 
 
@@ -76,7 +76,7 @@ def _sent() -> None:
 
 
 def ingest_origin(server: str, ingest_url: str) -> str:
-    """Return where PATH hangs: at the server unless INGEST_URL names another place, with or without the path."""
+    """Return the origin of PATH: the server unless INGEST_URL names another place, with or without the path."""
     return (ingest_url or server).rstrip("/").removesuffix(PATH)
 
 
@@ -84,18 +84,19 @@ def _run_id(answer: HttpResponseData, job_id: str, payload: bytes) -> str:
     body = _json(answer)
     run_id = body.get("run_id")
     if answer.oversize or not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
-        raise UploadRejected("ingest answered without a valid run id")
+        raise UploadRejected("the response of ingest has no valid run id")
     if body.get("job_id", job_id) != job_id:
-        raise UploadRejected("ingest answered for another job")
+        raise UploadRejected("the response of ingest is for another job")
     if not _is_same_payload(body, payload):
         raise UploadRejected(f"ingest holds another payload for this job, as {run_id}")
     return run_id
 
 
 def _is_same_payload(body: dict[str, Any], payload: bytes) -> bool:
-    """Report whether ingest holds what was sent, as far as its answer says.
+    """Report whether ingest has what was sent, as far as its response says.
 
-    `payload_match: false` says that it does not. An ingest that answers with a digest is compared by that."""
+    `payload_match: false` says that it has not. A digest in the response is compared.
+    """
     if body.get("payload_match", True) is not True:
         return False
     held = body.get("payload_sha256")
@@ -106,7 +107,7 @@ def _is_same_payload(body: dict[str, Any], payload: bytes) -> bool:
 
 
 def _reason(answer: HttpResponseData) -> str:
-    """Both shapes of error count: a problem document, and the contract's `error` member."""
+    """Return the reason of an error, from a problem document or from the `error` member of the contract."""
     body = _json(answer)
     error = body.get("error")
     problem = error if isinstance(error, dict) else body

@@ -1,4 +1,4 @@
-"""A worker from its start to its end: makes sure of the machine, delivers what was left, claims and works."""
+"""The worker process: checks the machine, delivers spooled results, and runs the claim loop until it is stopped."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How to work. `ingest_url` empty: the server's own. `ingest_token_file` None: the worker's token counts there."""
+    """The options of a worker. `ingest_url` empty: the server's own. `ingest_token_file` None: the worker's token."""
 
     server: str
     token_file: Path
@@ -61,7 +61,7 @@ class WorkerOptions:
 
 
 class WorkerProcess:
-    """One worker process. `run` is called once, in the main thread. Raises StartRefused."""
+    """One worker process. `run` is called once, in the main thread. Raises WorkerStartError."""
 
     def __init__(self, options: WorkerOptions, engine: Engine) -> None:
         self._options = options
@@ -72,7 +72,12 @@ class WorkerProcess:
         self._crash_handler = CrashHandler()
 
     def run(self, *, once: bool = False) -> None:
-        """Work until the first signal has drained it, or for one claim. Raises WorkerCrashed."""
+        """Work until a signal drains the worker, or for one claim.
+
+        Raises:
+            WorkerStartError: The worker may not start, or may not go on claiming.
+            WorkerCrashed: A critical thread failed.
+        """
         open_files.raise_limit(self._options.capacity)
         with contextlib.ExitStack() as stack:
             stack.callback(self._client.close)
@@ -99,14 +104,14 @@ class WorkerProcess:
                 raise WorkerCrashed(f"the worker ended because its thread {self._crash_handler.thread_name} failed")
 
     def _preflight(self, folder: WorkFolder, slots: WorkerSlots) -> EngineCapabilities:
-        """Raise StartRefused unless this machine holds jobs as the engine promises; clean up after a past life."""
+        """Test the engine and clean up after a killed worker. Raises WorkerStartError."""
         if not_installed := [name for name in TOOLS if shutil.which(name) is None]:
             raise WorkerStartError(f"not installed on this machine: {', '.join(not_installed)}")
         found = self._engine.check()
         for soft in found.soft:
-            logger.warning("engine %s: soft limit: %s", self._engine.name, soft)
+            logger.warning("limit is measured, not enforced engine=%s limit=%r", self._engine.name, soft)
         for missing in found.missing:
-            logger.error("engine %s: missing: %s", self._engine.name, missing)
+            logger.error("engine check failed engine=%s missing=%r", self._engine.name, missing)
         if found.missing:
             raise WorkerStartError(f"engine {self._engine.name} cannot run here: {'; '.join(found.missing)}")
         if any(self._engine.owner(slot) is not None for slot in slots.numbers):
@@ -117,20 +122,22 @@ class WorkerProcess:
         return found
 
     def _make_directories(self, folder: WorkFolder, slots: WorkerSlots) -> None:
-        """Make the volumes of all slots now: no job waits for its own, and a work directory that cannot hold them is
-        refused here."""
+        """Make the volumes of all slots at the start.
+
+        No job waits for its volume, and a work directory that cannot hold them is refused here.
+        """
         try:
             for slot in slots.numbers:
                 self._engine.directory(slot, folder.jobs, self._options.limits)
-        except EngineUnavailable as lack:
+        except EngineUnavailable as missing:
             self._engine.clean(slots.numbers)
-            raise WorkerStartError(f"{lack}: use another --work-dir, or set WORKER_DISK_VOLUMES=false") from None
+            raise WorkerStartError(f"{missing}: use another --work-dir, or set WORKER_DISK_VOLUMES=false") from None
 
     def _delivery(self, folder: WorkFolder, stack: contextlib.ExitStack) -> ResultDelivery:
         origin = ingest_origin(self._client.server, self._options.ingest_url)
         own = self._options.ingest_token_file
         if own is None and origin != self._client.server:
-            logger.warning("INGEST_URL names another service and no token for it is given: runs go there without one")
+            logger.warning("no token for INGEST_URL: runs are uploaded without one origin=%s", origin)
         token = TokenFile(own).current if own else self._token.current if origin == self._client.server else lambda: ""
         transport = stack.enter_context(contextlib.closing(Transport(origin, token)))
         return ResultDelivery(
@@ -162,43 +169,47 @@ class WorkerProcess:
         worker_id = self._options.worker_id or self._token.worker_id
         if not worker_id or not WORKER_ID.fullmatch(worker_id):
             raise WorkerStartError(
-                "which worker is this? give --worker-id, or write its id below the token in the token file"
+                "the worker id is missing or invalid: set --worker-id, or write it below the token in the token file"
             )
         return worker_id
 
     def _deliver_spooled(self, delivery: ResultDelivery, over: threading.Event) -> None:
-        # Nothing renews those leases, so there is no use in trying for longer than one lives.
+        # Nothing renews those leases: trying for longer than one lasts is useless.
         delivery = replace(delivery, upload_seconds=min(delivery.upload_seconds, SPOOL_DELIVERY_SECONDS))
         for entry in delivery.spool.pending():
             job_id = entry.lease.job.job_id
             if entry.server != self._client.server:
-                logger.warning("job %s: its spooled result is for %s: kept", job_id, entry.server)
+                logger.warning("spooled result kept: it is for another server job=%s server=%s", job_id, entry.server)
                 continue
-            logger.info("job %s: delivering the result that an earlier life left", job_id)
+            logger.info("delivering spooled result of an earlier process job=%s", job_id)
             delivery.deliver(entry, over=over)
 
     def _fail_abandoned(self, spool: ResultSpool, over: threading.Event) -> None:
         """Fail the jobs that an earlier process of this worker was executing when it was killed.
 
         Their leases count against the capacity until they end, and nothing renews them: without this a restarted worker
-        waits for their expiry. The server retries such a job by its policy."""
-        result = {"reason": "worker_shutdown", "message": "The worker's process ended while it executed the job."}
+        waits for their expiry. The server retries such a job by its policy.
+        """
+        result = {"reason": "worker_shutdown", "message": "The worker process ended while it ran the job."}
         for lease in spool.abandoned_leases(self._client.server):
             job_id = lease.job.job_id
             try:
                 retry(partial(self._client.fail, lease, result), budget=RetryBudget(over, SPOOL_DELIVERY_SECONDS))
-                logger.warning("job %s: failed, an earlier process was killed while it executed it", job_id)
-            except ServerUnreachable as trouble:
-                logger.warning("job %s: its lease is left to expire: %s", job_id, trouble)
+                logger.warning("job failed: an earlier process was killed while it ran job=%s", job_id)
+            except ServerUnreachable as error:
+                logger.warning("abandoned lease left to expire job=%s error=%r", job_id, str(error))
                 continue
-            except RequestRejected as refusal:
-                logger.info("job %s: its lease is over: %s", job_id, refusal)
+            except RequestRejected as rejection:
+                logger.info("abandoned lease has ended job=%s reason=%r", job_id, str(rejection))
             spool.forget_lease(lease)
 
 
 def capabilities(found: EngineCapabilities, isolation: Isolation) -> dict[str, bool]:
-    """Return what is sent with a claim. The server reads the isolation from the last two names; `resend` says that
-    we know a job that only uploads a run."""
+    """Return the capabilities that are sent with a claim.
+
+    The server reads the isolation from the last two. `resend` means that the worker can handle a job that only uploads
+    a run.
+    """
     names = dict.fromkeys(sorted(found.offered), True)
     return names | {
         "resend": True,

@@ -1,4 +1,4 @@
-"""One fresh directory per job, given to the slot's account, and gone afterwards whatever the job left in it."""
+"""The work directory of a worker: one fresh directory per job, owned by the slot's uid and removed afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIPE_SECONDS = 300
 
 
 class WorkFolder:
-    """The worker's own directory, held by one process at a time: `jobs/` for checkouts, `spool/` for results."""
+    """The work directory, locked by one process at a time: `jobs/` for checkouts, `spool/` for results."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -43,19 +43,23 @@ class WorkFolder:
             self._lock = None
 
     def require_traversable(self) -> None:
-        """Raise StartRefused unless other accounts can walk down to the checkouts: a slot's account must."""
+        """Raise WorkerStartError unless the slots' uids can reach the checkouts."""
         for step in (self.jobs, *self.jobs.parents):
             if not step.stat().st_mode & stat.S_IXOTH:
-                raise WorkerStartError(f"the accounts of the slots cannot walk through {step}: use another --work-dir")
+                raise WorkerStartError(f"the uids of the slots cannot enter {step}: set --work-dir, or chmod o+x it")
 
     def is_nearly_full(self) -> bool:
         usage = shutil.disk_usage(self.path)
         return usage.free < usage.total * LEAST_FREE
 
     def make_workspace(self, job_id: str, owner: int | None, parent: Path | None = None) -> Path:
-        """Return an empty directory for this job, of mode 0700, that belongs to `owner` (None: to us).
+        """Return a new, empty directory for a job.
 
-        `within`: the directory of the job's slot, if that is not `jobs` itself."""
+        Args:
+            job_id: Its name.
+            owner: The uid and gid that it belongs to; None: ours. Its mode is 0700.
+            parent: The directory of the job's slot, if that is not `jobs` itself.
+        """
         workspace = (parent or self.jobs) / job_id
         self.remove_workspace(workspace)
         workspace.mkdir(mode=0o700)
@@ -64,15 +68,15 @@ class WorkFolder:
         return workspace
 
     def remove_workspace(self, workspace: Path) -> None:
-        """Remove the workspace and the engine's directory beside it. Logs what resists; never raises for it."""
+        """Remove the workspace and the engine's directory beside it. Errors are logged, not raised."""
         for path in (workspace, workspace.with_name(workspace.name + ".private")):
             if os.path.lexists(path):
                 _remove(path)
 
     def remove_all(self) -> None:
-        """Remove every workspace that an earlier life left."""
+        """Remove every workspace that an earlier process left."""
         for workspace in sorted(self.jobs.iterdir()):
-            logger.info("removing %s, left by an earlier life", workspace.name)
+            logger.info("removing workspace of an earlier process name=%s", workspace.name)
             _remove(workspace)
 
 
@@ -84,7 +88,7 @@ def _remove(path: Path) -> None:
     if not path.is_symlink():  # a job of our own account may have closed its directories to itself
         _succeeds(["chmod", "-R", "u+rwX", "--", str(path)])
     if not _succeeds(remove):
-        logger.error("could not remove %s: look at it, its disk space stays taken", path)
+        logger.error("workspace not removed: its disk space stays in use path=%s", path)
 
 
 def _succeeds(command: list[str]) -> bool:

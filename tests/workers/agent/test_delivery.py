@@ -95,7 +95,7 @@ def test_a_stale_lease_drops_the_result_with_a_line(
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)
     assert list(spool.pending()) == []
-    assert "its lease is over (lease_expired): the spooled result is dropped" in caplog.text
+    assert "result dropped: the lease has ended job=rtj_01jjob reason=lease_expired" in caplog.text
     assert LEASE_ID not in caplog.text
 
 

@@ -309,7 +309,7 @@ def test_a_stale_heartbeat_stops_the_job_and_nothing_more_is_said(
     assert time.monotonic() - begun < 1.5, "at once, without the grace"
     stale_at = next(place for place, asked in enumerate(server.asked) if asked is server.said("heartbeat")[-1])
     assert server.asked[stale_at + 1 :] == []
-    assert "the lease is over (lease_revoked)" in caplog.text
+    assert "lease lost: stopping the job job=rtj_01jjob reason='lease_revoked'" in caplog.text
     assert left(bench) == []
 
 
@@ -517,7 +517,7 @@ class Flooding:
 def test_a_log_that_was_cut_says_so(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     engine: Engine = Flooding()
     a_run(replace(bench, engine=engine), commit).run()
-    assert log_of(server) == b"y\n\n[the output ends here: 123,456 bytes are too many]\n"
+    assert log_of(server) == b"y\n\n[output truncated: 123,456 bytes exceed the limit]\n"
 
 
 def test_nothing_that_opens_a_door_is_in_the_log_or_on_the_disk(

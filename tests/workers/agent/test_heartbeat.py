@@ -99,7 +99,7 @@ def test_the_job_is_stopped_before_the_server_may_give_it_away() -> None:
     stage = Stage(*[ServerUnreachable("away")] * 1000)
     begun = stage.clock.now
     stage.pass_time(200)
-    assert stage.listener.heard == [("lost", "no word from the server")]
+    assert stage.listener.heard == [("lost", "no response from the server")]
     # TTL 120, two seconds of grace, five of safety.
     assert stage.active.local_deadline - begun == 113
     assert stage.client.sent[-1][0] < begun + 113, "a lease that was given up is not renewed"
@@ -118,7 +118,7 @@ def test_a_refused_heartbeat_renews_nothing() -> None:
     stage.pass_time(60)
     assert stage.active.local_deadline == before
     stage.pass_time(100)
-    assert stage.listener.heard == [("lost", "no word from the server")]
+    assert stage.listener.heard == [("lost", "no response from the server")]
 
 
 def test_an_answer_after_trouble_makes_it_good_again() -> None:
@@ -187,7 +187,7 @@ def test_a_phase_goes_along_once_and_at_once() -> None:
 def test_a_phase_is_not_told_before_its_time_and_not_forgotten_over_another_heartbeat() -> None:
     stage = Stage(heartbeat_interval_seconds=0.4, lease_ttl_seconds=20)
     begun = stage.clock.now
-    stage.heartbeat.report_phase(stage.active, "executing", within=3.0)
+    stage.heartbeat.report_phase(stage.active, "executing", delay=3.0)
     stage.pass_time(4)
     told = [at - begun for at, body, _ in stage.client.sent if body]
     assert len(stage.client.sent) > 5
@@ -227,8 +227,8 @@ def test_a_silent_server_is_logged_once_not_with_every_try(caplog: pytest.LogCap
     stage = Stage(*[ServerUnreachable("away")] * 3)
     stage.pass_time(60)
     assert [record.message for record in caplog.records if "heartbeat" in record.message] == [
-        "job rtj_01jjob: heartbeat not accepted: away",
-        "job rtj_01jjob: heartbeats are answered again",
+        "heartbeat failed job=rtj_01jjob error='away'",
+        "heartbeats succeed again job=rtj_01jjob",
     ]
 
 
@@ -246,7 +246,7 @@ def test_the_threads_do_it_by_themselves() -> None:
     )
     heartbeat.add(ActiveLease(a_lease(), other, local_deadline=0.0))
     wait_until(lambda: len(client.sent) >= 3)
-    wait_until(lambda: other.heard == [("lost", "no word from the server")])
+    wait_until(lambda: other.heard == [("lost", "no response from the server")])
     heartbeat.remove(active)
     assert listener.heard == []
     heartbeat.close()

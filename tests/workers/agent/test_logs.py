@@ -190,7 +190,7 @@ def test_the_writer_never_waits_and_the_log_says_what_is_missing() -> None:
     assert time.monotonic() - begun < 1
     gate.set()
     pump.close(within=20)
-    assert store.text.endswith(f"\n[{4 * CHUNK_BYTES:,} bytes of output were dropped here]\n".encode())
+    assert store.text.endswith(f"\n[{4 * CHUNK_BYTES:,} bytes of output dropped here]\n".encode())
     assert len(store.text) < BUFFER_BYTES + 100
 
 
@@ -234,4 +234,4 @@ def test_what_the_buffer_takes_comes_out_in_order_or_is_counted(pieces: list[byt
         kept = everything[:room]
         assert out.startswith(kept)
         noun = "byte" if len(everything) - room == 1 else "bytes"
-        assert out[len(kept) :] == f"\n[{len(everything) - room:,} {noun} of output were dropped here]\n".encode()
+        assert out[len(kept) :] == f"\n[{len(everything) - room:,} {noun} of output dropped here]\n".encode()

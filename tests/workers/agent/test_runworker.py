@@ -99,7 +99,7 @@ def test_once_without_work_ends_well(start: Start, server: ScriptedServer) -> No
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
-        (["--server", "http://orchestrator.example"], {}, "tokens go there: https, or http to this machine only"),
+        (["--server", "http://orchestrator.example"], {}, "must be https, or http to this machine"),
         (["--token-file", "/nonexistent"], {}, "cannot read the token file"),
         (["--work-dir", "/proc/nowhere"], {}, "--work-dir"),
         ([], {"RUNTIME_ORCHESTRATOR_TEST": "0"}, "the null engine is for tests only"),
@@ -154,7 +154,7 @@ def test_the_second_signal_stops_the_job_and_says_so(
     worker = start()
     wait_until(lambda: server.said("logs"), 20)
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "stopping: no more claims" in worker.log)
+    wait_until(lambda: "draining: no more claims" in worker.log)
     assert finals(server) == []
     worker.signal(signal.SIGTERM)
     worker.end(8)
@@ -171,7 +171,7 @@ def test_the_second_signal_ends_a_worker_whose_server_is_silent(
     wait_until(lambda: server.said("logs"), 20)
     server.on("fail", hang)
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "stopping: no more claims" in worker.log)
+    wait_until(lambda: "draining: no more claims" in worker.log)
     worker.signal(signal.SIGTERM)
     assert worker.end(25) == 0
 
@@ -184,7 +184,7 @@ def test_what_was_spooled_is_delivered_by_the_next_life(
     worker = start()
     wait_until(lambda: server.said("run"), 20)
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "stopping: no more claims" in worker.log)  # two signals that come together are one
+    wait_until(lambda: "draining: no more claims" in worker.log)  # two signals that come together are one
     worker.signal(signal.SIGTERM)
     worker.end(15)
     assert finals(server) == []

@@ -57,7 +57,7 @@ class TestToken:
         token_file.unlink()
         token.reload()
         assert token.current() == TOKEN
-        assert "cannot be read again" in caplog.text
+        assert "not readable again" in caplog.text
 
 
 class TestWords:

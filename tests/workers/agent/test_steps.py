@@ -128,7 +128,7 @@ def test_the_output_is_limited_for_all_steps_together(bench: WorkerContext, serv
     small = replace(bench, limits=replace(bench.limits, output_bytes=10))
     a_run(small, "null print=123456", "null print=abcdef").run()
     said = {step: b"".join(chunk for one, _, chunk in logs(server) if one == step) for step in (0, 1)}
-    assert said == {0: b"123456\n", 1: b"abc\n[the output ends here: 7 bytes are too many]\n"}
+    assert said == {0: b"123456\n", 1: b"abc\n[output truncated: 7 bytes exceed the limit]\n"}
 
 
 def test_progress_says_which_step_runs(bench: WorkerContext, server: ScriptedServer) -> None:

@@ -47,9 +47,9 @@ def test_a_well_machine_offers_everything_in_two_seconds(engine):
 def test_a_program_that_is_not_installed_is_named(engine, monkeypatch):
     monkeypatch.setattr(command, "TOOL_PATH", "/nowhere")
     found = missing(engine)
-    assert "strace is not installed." in found
-    assert "setpriv is not installed." in found
-    assert ("bwrap is not installed." in found) == (engine.name == "bubblewrap")
+    assert "strace is not installed" in found
+    assert "setpriv is not installed" in found
+    assert ("bwrap is not installed" in found) == (engine.name == "bubblewrap")
 
 
 def test_another_processor_is_named(engine, monkeypatch):

@@ -166,7 +166,7 @@ def test_only_connect_is_served(proxy_for, upstream, method):
     said = answer(ask(proxy, f"{method} http://{NAME}:{upstream.port}/x HTTP/1.1\r\n\r\n".encode()))
     assert said.startswith("HTTP/1.1 405 ")
     assert "Allow: CONNECT" in said
-    assert "Only CONNECT goes out of this sandbox" in said
+    assert "Only CONNECT is supported" in said
     (record,) = finished(proxy)
     assert (record.name, record.port, record.verdict, record.reason) == (NAME, upstream.port, "refused", "not_connect")
     assert upstream.came == []

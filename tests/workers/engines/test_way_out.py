@@ -54,7 +54,7 @@ def test_a_plain_request_of_a_job_is_told_why_not(outgoing):
     )
     run = outgoing.run("/usr/bin/perl", "-e", script, f"{NAME}:80", egress=EgressPolicy((NAME,)))
     assert run.output.startswith("HTTP/1.1 405 ")
-    assert "Only CONNECT goes out of this sandbox" in run.output
+    assert "Only CONNECT is supported" in run.output
 
 
 def test_several_connections_go_out_at_a_time(outgoing, upstream):

@@ -1,6 +1,6 @@
-"""The native API as a worker speaks it: one method a call, one try each, problem documents turned into typed errors.
+"""The native API for a worker: one method per call, one attempt each, problem documents as typed errors.
 
-Every call here may be repeated: a claim by its Idempotency-Key, a chunk by its number, a final message by its content.
+Every call may be repeated: a claim by its Idempotency-Key, a chunk by its number, a final message by its content.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BUSY = frozenset({408, 425, 429})  # the same request may succeed later
 
 @dataclass(frozen=True)
 class HeartbeatResponse:
-    """The answer to a heartbeat. `cancel_deadline_seconds`: how long until the server cancels without us."""
+    """The response to a heartbeat. `cancel_deadline_seconds`: how long until the server cancels by itself."""
 
     cancel_requested: bool = False
     cancel_reason: str | None = None
@@ -44,7 +44,7 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True)
 class ClaimOffer:
-    """What this worker claims with."""
+    """The worker, its pool and its capabilities, as sent with a claim."""
 
     worker_id: str
     pool: str
@@ -63,7 +63,10 @@ class ClaimOffer:
 
 
 class OrchestratorClient:
-    """All calls raise Unreachable (try again), StaleLease, Conflict or Refused (do not)."""
+    """The client.
+
+    All calls raise ServerUnreachable (retry), or LeaseRejected, ServerConflict, RequestRefused (do not retry).
+    """
 
     def __init__(self, server: str, token: TokenFile, session: str) -> None:
         headers = {"Worker-Session": session, "User-Agent": "runtime-orchestrator-worker"}
@@ -79,8 +82,17 @@ class OrchestratorClient:
         self._transport.close()
 
     def claim(self, offer: ClaimOffer, *, wait_seconds: float, key: str, max_leases: int = 1) -> list[LeasePayload]:
-        """Ask for up to `most` jobs, waiting at the server until there is one. Raises Malformed, too, where none of
-        those that came can be read."""
+        """Claim jobs; the server waits until there is one.
+
+        Args:
+            offer: What the worker offers.
+            wait_seconds: How long the server may wait.
+            key: The Idempotency-Key.
+            max_leases: How many jobs at most.
+
+        Raises:
+            ProtocolError: None of the leases can be parsed.
+        """
         timeouts = Timeouts(connect=5, read=wait_seconds + 15, total=wait_seconds + 20)
         offered = offer.body(wait_seconds, max_leases)
         headers = {"Idempotency-Key": key}
@@ -93,7 +105,7 @@ class OrchestratorClient:
         return self._parse_leases(sent)
 
     def _parse_leases(self, sent: list[Any]) -> list[LeasePayload]:
-        """What cannot be read costs nobody but itself."""
+        """Parse the leases; release those that cannot be parsed."""
         leases, unreadable = [], []
         for sent_lease in sent:
             try:
@@ -101,15 +113,15 @@ class OrchestratorClient:
             except ProtocolError as what:
                 unreadable.append((sent_lease, what))
         for sent_lease, why in unreadable:
-            # Beside jobs that can be run, one that cannot be given back is left to its window.
+            # If other jobs can be run, one that cannot be released is left to its acknowledge timeout.
             with contextlib.suppress(*(ServerUnreachable, RequestRejected) if leases else ()):
-                self._decline(sent_lease, f"this worker does not understand the job's {why}")
+                self._decline(sent_lease, f"this worker cannot parse the job's {why}")
         if unreadable and not leases:
             raise unreadable[0][1]
         return leases
 
     def _decline(self, sent: Any, message: str) -> None:
-        """Give back what cannot even be read, so that another worker gets it at once."""
+        """Release a job that cannot be parsed, so that another worker gets it at once."""
         lease_id = sent.get("lease_id") if isinstance(sent, dict) else None
         if isinstance(lease_id, str) and wire.IDENTIFIER.fullmatch(lease_id):
             self._post(f"{LEASES}/{lease_id}/release", {"message": message, "unable": True}, self._timeouts)
@@ -118,14 +130,14 @@ class OrchestratorClient:
         self._post_lease(lease, "acknowledge", {})
 
     def heartbeat(self, lease: LeasePayload, progress: dict[str, Any], *, within: float) -> HeartbeatResponse:
-        """Renew the lease, hearing whether to cancel; gives up `within` so many seconds."""
+        """Renew the lease within so many seconds."""
         body = self._post_lease(lease, "heartbeat", progress, self._timeouts.capped(within))
         return _parse_heartbeat(body)
 
     def heartbeat_many(
         self, beats: Sequence[tuple[LeasePayload, dict[str, Any]]], *, within: float
     ) -> list[HeartbeatResponse | LeaseRejected | ServerConflict | RequestRefused | ServerUnreachable | ProtocolError]:
-        """The same for many leases in one call: for each the answer, or what the call for one would have raised."""
+        """Renew many leases in one call. Returns for each the response, or what a single call would have raised."""
         body = {"leases": [{"lease_id": lease.lease_id, **progress} for lease, progress in beats]}
         answer = self._post(f"{LEASES}/heartbeat", body, self._timeouts.capped(within)) or {}
         results = answer.get("results")
@@ -149,7 +161,7 @@ class OrchestratorClient:
         self._post_lease(lease, "acknowledge-cancel", {"message": message})
 
     def release(self, lease: LeasePayload, message: str, *, unable: bool) -> None:
-        """Give the job back unexecuted. `unable`: not to this worker again, the machine is too weak for it."""
+        """Release the job unexecuted. `unable`: not to this worker again, its machine cannot run the job."""
         self._post_lease(lease, "release", {"message": message, "unable": unable})
 
     def _post_lease(
@@ -185,7 +197,7 @@ def encoded(body: dict[str, Any]) -> bytes:
 
 
 def retry_after(answer: HttpResponseData) -> float | None:
-    """Read Retry-After, as seconds or as a date, or None if it is absent or nonsense."""
+    """Return the seconds of Retry-After, sent as seconds or as a date, or None if it is absent or invalid."""
     text = answer.headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdecimal():
         return float(text[:9])
@@ -201,7 +213,7 @@ def _parse_response(answer: HttpResponseData) -> dict[str, Any] | None:
     if answer.status == 204:
         return None
     if answer.status in BUSY or answer.status >= 500:
-        raise ServerUnreachable(f"the server answered {answer.status}", retry_after(answer))
+        raise ServerUnreachable(f"HTTP status {answer.status}", retry_after(answer))
     raise _rejection(answer)
 
 
@@ -211,8 +223,8 @@ def _document(answer: HttpResponseData) -> dict[str, Any]:
     except (ValueError, RecursionError):
         body = None
     if answer.oversize or not isinstance(body, dict):
-        # Something between us and the server answered in its place: as good as no answer.
-        raise ServerUnreachable(f"the server answered {answer.status} without a JSON object")
+        # A proxy answered in place of the server: no valid response.
+        raise ServerUnreachable(f"HTTP status {answer.status} without a JSON object")
     return body
 
 
@@ -236,7 +248,7 @@ def _rejection_of(status: int, problem: dict[str, Any]) -> LeaseRejected | Serve
 def _parse_batch_result(
     result: Any, lease: LeasePayload
 ) -> HeartbeatResponse | LeaseRejected | ServerConflict | RequestRefused | ServerUnreachable | ProtocolError:
-    """One of the results of a call for many, which must be this lease's."""
+    """Parse one result of a batch call, which must be this lease's."""
     if not isinstance(result, dict) or result.get("lease_id") != lease.lease_id:
         return ProtocolError("lease_id")
     status, error = result.get("status"), result.get("error")
@@ -248,7 +260,7 @@ def _parse_batch_result(
     if type(status) is not int or not isinstance(error, dict):
         return ProtocolError("results")
     if status in BUSY or status >= 500:
-        return ServerUnreachable(f"the server answered {status}")
+        return ServerUnreachable(f"HTTP status {status}")
     return _rejection_of(status, error)
 
 

@@ -1,4 +1,4 @@
-"""Puts an end to an HTTP request by its total time."""
+"""Ends an HTTP request by its total time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 class RequestDeadline:
     """Ends the request of this thread after `seconds` by shutting its socket down.
 
-    A timeout of `requests` counts anew with every byte, so a server that sends one a second could hold us for hours.
-    `sent` is called between the last byte of the request and the first of the answer.
+    A timeout of `requests` restarts with every byte, so a server that sends one a second could block us for hours.
+    `sent` is called between the last byte of the request and the first of the response.
     """
 
     _of_thread = threading.local()
@@ -25,9 +25,9 @@ class RequestDeadline:
     def __init__(self, seconds: float, sent: Callable[[], None] | None = None) -> None:
         self.passed = False
         self._sent = sent
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._timer = threading.Timer(max(seconds, 0.001), self.cut)
+        self._timer = threading.Timer(max(seconds, 0.001), self.abort)
         self._timer.daemon = True
 
     def __enter__(self) -> Self:
@@ -41,27 +41,27 @@ class RequestDeadline:
 
     @classmethod
     def watch(cls, connected: socket.socket | None) -> None:
-        """Called by the connection before it waits for the answer."""
+        """Register the socket; the connection calls it before it waits for the response."""
         deadline: RequestDeadline | None = getattr(cls._of_thread, "current", None)
         if deadline is not None:
-            deadline.ask(connected)
+            deadline.on_request_sent(connected)
 
-    def ask(self, connected: socket.socket | None) -> None:
-        """The request has left on this connection."""
-        with self._guard:
+    def on_request_sent(self, connected: socket.socket | None) -> None:
+        """Take note that the request was sent on this connection."""
+        with self._lock:
             self._socket = connected
         if self.passed:
-            self.cut()
+            self.abort()
         if self._sent is not None:
             self._sent()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End the request now. The waiting thread sees the end of the stream."""
-        with self._guard:
+        with self._lock:
             self.passed = True
             if self._socket is not None:
-                with contextlib.suppress(OSError):  # it may be closed by now
-                    # Not SSLSocket.shutdown: that one would take the TLS object from under the waiting thread.
+                with contextlib.suppress(OSError):  # it may be closed already
+                    # Not SSLSocket.shutdown, which removes the TLS object that the waiting thread uses.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
@@ -89,7 +89,7 @@ POOLS = {"http": _PlainPool, "https": _SecurePool}
 
 
 class TimedAdapter(HTTPAdapter):
-    """An adapter for `requests` whose connections obey the Deadline of their thread."""
+    """An adapter for `requests` whose connections obey the RequestDeadline of their thread."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)

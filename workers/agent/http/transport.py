@@ -1,6 +1,6 @@
-"""Sends one JSON request and brings back one answer: within a total time, of a limited size, by no redirect.
+"""Sends one JSON request and returns one response: within a total time, of a limited size, without redirects.
 
-Raises Unreachable for every trouble on the way, with a text that never holds the path: lease ids are part of paths.
+Raises ServerUnreachable for every network error, with a text without the path: lease ids are part of paths.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.agent.errors import ServerUnreachable, WorkerStartError
 from workers.agent.http.deadline import RequestDeadline, TimedAdapter
 
 ANSWER_BYTES = 1 << 20
-TROUBLE = (
+NETWORK_ERRORS = (
     requests.RequestException,
     urllib3.exceptions.HTTPError,
     http.client.HTTPException,
@@ -28,26 +28,26 @@ TROUBLE = (
     ValueError,  # a TLS stream that was shut while it was read
 )
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-# Its debug and warning lines carry whole URLs, and a lease id is part of some.
+# Its debug and warning lines hold whole URLs, and a lease id is part of some.
 logging.getLogger("urllib3").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long one try may take, in seconds: to connect, between two bytes, and in all."""
+    """The timeouts of one attempt, in seconds: to connect, between two bytes, and in total."""
 
     connect: float = 5.0
     read: float = 30.0
     total: float = 120.0
 
     def capped(self, seconds: float) -> Timeouts:
-        """Return the same, but over after at most `seconds`."""
+        """Return the same timeouts, limited to `seconds`."""
         return Timeouts(min(self.connect, seconds), min(self.read, seconds), min(self.total, seconds))
 
 
 @dataclass(frozen=True)
 class HttpResponseData:
-    """What came back. `oversize`: the body was longer than allowed and has been left unread from there."""
+    """A response. `oversize`: the body was longer than allowed and was not read to its end."""
 
     status: int
     headers: Mapping[str, str]
@@ -56,7 +56,7 @@ class HttpResponseData:
 
 
 class _Bearer(requests.auth.AuthBase):
-    """Also keeps `requests` from looking for credentials in ~/.netrc."""
+    """Adds the token, and prevents `requests` from reading credentials in ~/.netrc."""
 
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token
@@ -68,7 +68,7 @@ class _Bearer(requests.auth.AuthBase):
 
 
 class Transport:
-    """One origin, its connections kept and shared by all threads. `token` is asked for before every request."""
+    """The connections to one origin, shared by all threads. `token` is called before every request."""
 
     def __init__(self, origin: str, token: Callable[[], str], headers: Mapping[str, str] | None = None) -> None:
         self.origin = trusted_origin(origin)
@@ -76,7 +76,7 @@ class Transport:
         self._session.auth = _Bearer(token)
         self._session.headers.update({"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})})
         self._session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
-        # A proxy of the environment is for the world outside, never for this machine.
+        # A proxy of the environment is for other machines, never for this one.
         self._session.trust_env = urlsplit(self.origin).hostname not in LOOPBACK
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, TimedAdapter(pool_maxsize=256, max_retries=0))
@@ -91,8 +91,19 @@ class Transport:
         on_sent: Callable[[], None] | None = None,
         limit: int = ANSWER_BYTES,
     ) -> HttpResponseData:
-        """POST `body` (JSON) and return the answer, whatever its status, if it has `limit` bytes at most. Raises
-        Unreachable."""
+        """POST a JSON body and return the response, whatever its status.
+
+        Args:
+            path: Below the origin.
+            body: The JSON.
+            timeouts: The timeouts.
+            headers: Further headers.
+            on_sent: Called when the request was sent.
+            limit: The maximum of the response, in bytes.
+
+        Raises:
+            ServerUnreachable: There was no response.
+        """
         sent = {"Content-Type": "application/json; charset=utf-8", **(headers or {})}
         with RequestDeadline(timeouts.total, on_sent) as deadline:
             try:
@@ -105,12 +116,12 @@ class Transport:
                     stream=True,
                 )
                 answer = _read(response, limit)
-            except TROUBLE as error:
-                trouble = f"no answer within {timeouts.total:g} s" if deadline.passed else type(error).__name__
-                # The cause's own text holds the URL: it must not be chained.
-                raise ServerUnreachable(f"{self.origin}: {trouble}") from None
+            except NETWORK_ERRORS as error:
+                reason = f"no response within {timeouts.total:g} s" if deadline.passed else type(error).__name__
+                # The cause's text holds the URL: it must not be chained.
+                raise ServerUnreachable(f"{self.origin}: {reason}") from None
         if deadline.passed:
-            raise ServerUnreachable(f"{self.origin}: no answer within {timeouts.total:g} s")
+            raise ServerUnreachable(f"{self.origin}: no response within {timeouts.total:g} s")
         return answer
 
     def close(self) -> None:
@@ -118,12 +129,16 @@ class Transport:
 
 
 def trusted_origin(url: str) -> str:
-    """Return scheme and host (and path prefix) of `url`, or raise StartRefused: https, or http to this machine only."""
+    """Return scheme, host and path prefix of a URL.
+
+    Raises:
+        WorkerStartError: The URL is neither https nor http to this machine.
+    """
     parts = urlsplit(url)
     plain_here = parts.scheme == "http" and parts.hostname in LOOPBACK
     if not (parts.scheme == "https" or plain_here) or not parts.hostname:
         raise WorkerStartError(
-            f"{parts.scheme}://{parts.hostname}: tokens go there: https, or http to this machine only"
+            f"{parts.scheme}://{parts.hostname}: must be https, or http to this machine, because tokens are sent there"
         )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise WorkerStartError("the server's URL must not carry user, password, query or fragment")

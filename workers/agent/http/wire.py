@@ -1,4 +1,4 @@
-"""The claim's answer as frozen values: dict in, dataclass out; unknown members are ignored, wrong ones refused."""
+"""The response to a claim as frozen values. Unknown members are ignored, wrong ones rejected."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True)
 class SourcePayload:
+    """The repository and the commit."""
+
     repo_url: str
     git_commit: str
     ref: str | None
@@ -28,7 +30,7 @@ class SourcePayload:
 
 @dataclass(frozen=True)
 class WorkPayload:
-    """How a job must be held, whatever it does."""
+    """The limits and permissions of a job of any type."""
 
     working_directory: str
     timeout_seconds: float
@@ -47,7 +49,7 @@ class ExecutionPayload(WorkPayload):
 
 @dataclass(frozen=True)
 class PatternPayload:
-    """Which files a job leaves on purpose."""
+    """The artifacts that a job declares."""
 
     type: str
     path_glob: str
@@ -65,12 +67,16 @@ class StepsPayload(WorkPayload):
 
 @dataclass(frozen=True)
 class TriggerPayload:
+    """The cause of the job."""
+
     kind: str
     actor: str | None
 
 
 @dataclass(frozen=True)
 class JobPayload:
+    """A job."""
+
     job_id: str
     org_slug: str
     project_slug: str
@@ -83,7 +89,7 @@ class JobPayload:
 
     @property
     def work(self) -> WorkPayload:
-        """What is to be done, by its type."""
+        """Return the part for the type of the job."""
         found = self.execution or self.steps
         assert found is not None  # noqa: S101 whoever read the claim has seen to it
         return found
@@ -91,7 +97,7 @@ class JobPayload:
 
 @dataclass(frozen=True)
 class LeasePayload:
-    """A right to run one job. `lease_id` is a capability: it goes into requests and the spool, nowhere else."""
+    """The right to run one job. `lease_id` is a secret: it goes into requests and the spool, nowhere else."""
 
     lease_id: str = field(repr=False)
     job: JobPayload
@@ -103,7 +109,7 @@ class LeasePayload:
 
 
 def lease(body: Any) -> LeasePayload:
-    """Read the answer to a claim. Raises Malformed, which names the member and never its value."""
+    """Parse a lease. Raises ProtocolError, which names the member and never its value."""
     outer = _object(body, "answer")
     job = _object(outer.get("job"), "job")
     return LeasePayload(
@@ -191,7 +197,7 @@ def _pattern(pattern: dict[str, Any]) -> PatternPayload:
 
 
 def _isolation(execution: dict[str, Any]) -> Isolation:
-    # A level that this worker has never heard of must not be mistaken for a weak one.
+    # A level that this worker does not know must not be mistaken for a weak one.
     name = _take(execution, "least_isolation", str, Isolation.NAMESPACES.value)
     try:
         return Isolation(name)
