@@ -1,4 +1,4 @@
-"""What kind of place an address is, and whether a host is one of those that were expected."""
+"""Classifies addresses, and matches hosts against the expected ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PRIVATE = tuple(
 
 @lru_cache(maxsize=1024)
 def kind_of(host: str) -> str:
-    """`metadata`, `loopback`, `private` or `public`; what is no address is `public`: it may be anywhere."""
+    """Return `metadata`, `loopback`, `private` or `public`. A name is `public`: it may resolve to anything."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -36,7 +36,13 @@ def kind_of(host: str) -> str:
 
 
 def is_expected(host: str, port: int | None, expected: Sequence[str]) -> bool:
-    """`expected`: `host`, `*.suffix` (not the suffix itself), each also with `:port`; without one any port will do."""
+    """Report whether a host matches a pattern.
+
+    Args:
+        host: The name or address.
+        port: The port, if known.
+        expected: `host` or `*.suffix` (not the suffix itself), each also with `:port`; without one any port matches.
+    """
     return any(_matches(host.lower().rstrip("."), port, pattern.lower()) for pattern in expected)
 
 

@@ -1,11 +1,11 @@
-"""The lists of a report while they grow: files, network attempts, findings. Each keeps some and counts all."""
+"""The lists of a report while they grow: files, network attempts, findings. Each keeps some items and counts all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from workers.report.distinct_counter import DistinctCounter
-from workers.report.events import DENIED, ContactEvent, FileUse, LookupEvent
+from workers.report.events import DENIED, ContactEvent, FileEvent, LookupEvent
 from workers.report.rules.registry import FindingRule
 
 MAX_PATH = 1024
@@ -15,12 +15,14 @@ FILES_KEPT = 1000  # of each rank; the report shows 500 in all
 ADDRESSES_KEPT = 1000
 DETAILS_KEPT = 100  # of each rule, so that none can crowd out the others
 
-# How files are ranked in a report: what matters most must never be pushed out by what matters least.
+# The ranks of files in a report: unimportant files must never displace important ones.
 SENSITIVE, DENIED_RANK, CHANGED, READ, MISSED = range(5)
 
 
 @dataclass(slots=True)
 class FileAggregate:
+    """All uses of one path."""
+
     path: str
     ops: set[str] = field(default_factory=set)
     count: int = 0
@@ -41,43 +43,43 @@ class FileAggregate:
 
 
 class FileAggregates:
-    """By path. `outside`: changed, or tried, where the job may not write."""
+    """Files by path. `outside`: changed, or tried, where the job may not write."""
 
     def __init__(self) -> None:
         self._seen = DistinctCounter()
-        self._shelves: tuple[dict[str, FileAggregate], ...] = tuple({} for _ in range(5))
+        self._by_rank: tuple[dict[str, FileAggregate], ...] = tuple({} for _ in range(5))
 
     @property
     def total(self) -> int:
         return self._seen.count
 
-    def add(self, use: FileUse, *, sensitive: bool, outside: bool) -> None:
+    def add(self, use: FileEvent, *, sensitive: bool, outside: bool) -> None:
         path = use.path[: MAX_PATH + _PREFIX]  # it is shortened before it is cut
         self._seen.add(use.path)
-        tally = self._taken(path) or FileAggregate(path)
-        tally.ops |= use.ops
-        tally.count += 1
-        tally.failed += use.errno is not None
-        tally.denied += use.errno in DENIED
-        tally.sensitive |= sensitive
-        tally.outside |= outside
-        shelf = self._shelves[tally.rank]
-        if len(shelf) < FILES_KEPT:
-            shelf[path] = tally
+        aggregate = self._remove(path) or FileAggregate(path)
+        aggregate.ops |= use.ops
+        aggregate.count += 1
+        aggregate.failed += use.errno is not None
+        aggregate.denied += use.errno in DENIED
+        aggregate.sensitive |= sensitive
+        aggregate.outside |= outside
+        rank_files = self._by_rank[aggregate.rank]
+        if len(rank_files) < FILES_KEPT:
+            rank_files[path] = aggregate
 
-    def _taken(self, path: str) -> FileAggregate | None:
-        for shelf in self._shelves:
-            if path in shelf:
-                return shelf.pop(path)
+    def _remove(self, path: str) -> FileAggregate | None:
+        for rank_files in self._by_rank:
+            if path in rank_files:
+                return rank_files.pop(path)
         return None
 
     def kept(self) -> list[FileAggregate]:
-        return [tally for shelf in self._shelves for tally in shelf.values()]
+        return [aggregate for rank_files in self._by_rank for aggregate in rank_files.values()]
 
 
 @dataclass(slots=True)
 class AddressAggregate:
-    """Direct contacts with one address (`host` set) or questions for one name (`name` set)."""
+    """Contacts with one address (`host` set) or lookups of one name (`name` set)."""
 
     family: str
     host: str = ""
@@ -93,7 +95,7 @@ OUTCOMES = ("connected", "in_progress", "failed", "denied")
 
 
 class AddressAggregates:
-    """By address and port, or by name."""
+    """Contacts by address and port, and lookups by name."""
 
     def __init__(self) -> None:
         self._seen = DistinctCounter()
@@ -104,20 +106,20 @@ class AddressAggregates:
         return self._seen.count
 
     def contacted(self, contact: ContactEvent) -> None:
-        tally = self._tally(f"{contact.family} {contact.host} {contact.port}", contact.family)
-        if tally is None:
+        aggregate = self._aggregate(f"{contact.family} {contact.host} {contact.port}", contact.family)
+        if aggregate is None:
             return
-        tally.host, tally.port, tally.count = contact.host, contact.port, tally.count + 1
+        aggregate.host, aggregate.port, aggregate.count = contact.host, contact.port, aggregate.count + 1
         outcome = _outcome(contact.errno)
-        if tally.outcome is None or OUTCOMES.index(outcome) < OUTCOMES.index(tally.outcome):
-            tally.outcome, tally.errno = outcome, contact.errno
+        if aggregate.outcome is None or OUTCOMES.index(outcome) < OUTCOMES.index(aggregate.outcome):
+            aggregate.outcome, aggregate.errno = outcome, contact.errno
 
     def looked_up(self, lookup: LookupEvent) -> None:
-        tally = self._tally(f"name {lookup.name}", "name")
-        if tally is not None:
-            tally.name, tally.count = lookup.name, tally.count + 1
+        aggregate = self._aggregate(f"name {lookup.name}", "name")
+        if aggregate is not None:
+            aggregate.name, aggregate.count = lookup.name, aggregate.count + 1
 
-    def _tally(self, key: str, family: str) -> AddressAggregate | None:
+    def _aggregate(self, key: str, family: str) -> AddressAggregate | None:
         self._seen.add(key)
         if key not in self._kept and len(self._kept) < ADDRESSES_KEPT:
             self._kept[key] = AddressAggregate(family)
@@ -137,13 +139,15 @@ def _outcome(errno: str | None) -> str:
 
 @dataclass(slots=True)
 class FindingAggregate:
+    """A finding, and how often it occurred."""
+
     rule: FindingRule
     detail: str
     count: int = 0
 
 
 class FindingAggregates:
-    """By rule and detail."""
+    """Findings by rule and detail."""
 
     def __init__(self) -> None:
         self._seen = DistinctCounter()

@@ -1,4 +1,4 @@
-"""Counts how many different things were seen, exactly, in bounded memory."""
+"""Counts distinct texts, exactly, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ _FREE = 0
 
 
 class DistinctCounter:
-    """Of each thing only 64 bits are kept: Python's own hash of text, keyed anew in every process, so that no input
-    can be made to collide. 16 bytes a thing; past `limit` (32 MiB by then) it stops counting and says so.
+    """Counts distinct texts.
+
+    Only 64 bits of each are kept: Python's own hash of text, keyed anew in every process, so that no input can be made
+    to collide. This takes 16 bytes a text; past `limit` (32 MiB by then) it stops counting and sets `is_full`.
     """
 
     def __init__(self, limit: int = 1 << 21) -> None:
@@ -18,11 +20,11 @@ class DistinctCounter:
         self._limit = limit
         self._slots = array("Q", bytes(8 * 1024))
 
-    def add(self, thing: str) -> bool:
-        """Whether it is new, as far as that is known."""
+    def add(self, text: str) -> bool:
+        """Add a text. Returns whether it is new, as far as that is known."""
         if self.is_full:
             return False
-        mark = hash(thing) & 0xFFFFFFFFFFFFFFFF or 1
+        mark = hash(text) & 0xFFFFFFFFFFFFFFFF or 1
         slot = self._slot(mark)
         if self._slots[slot] == mark:
             return False

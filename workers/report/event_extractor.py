@@ -1,4 +1,4 @@
-"""From the events of a trace to facts: each call goes to what knows it, each birth and death to the processes."""
+"""Extracts events from the calls of a trace, and maintains the process tree."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from workers.report.processes import ProcessTree, Program, TracedProcess, progra
 from workers.report.syscalls.files import CHANGES, argument, changed, moved, opened, path_of
 from workers.report.syscalls.network import Sockets
 
-# Calls that mean something by themselves, whoever makes them and however they end.
-TELLING = frozenset(
+# Calls that are reported whichever process makes them, and whether or not they succeed.
+REPORTED_CALLS = frozenset(
     {"ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "kill"}
     | {"mount", "umount", "umount2", "pivot_root", "chroot", "fsopen", "open_tree", "move_mount", "unshare", "setns"}
     | {"bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "keyctl", "add_key", "open_by_handle_at"}
@@ -35,11 +35,11 @@ Meaning = Callable[[TracedCall, TracedProcess], Iterator[TraceEvent]]
 
 
 class EventExtractor:
-    """Feed it events in order; it yields each fact with the process that it is about."""
+    """Takes the calls in order, and yields each event with the process that it is about."""
 
-    def __init__(self, ground: JobPaths) -> None:
-        self._ground = ground
-        self.processes = ProcessTree(ground.mount_points.workspace)
+    def __init__(self, paths: JobPaths) -> None:
+        self._paths = paths
+        self.processes = ProcessTree(paths.mount_points.workspace)
         sockets = Sockets()
         self._meanings: dict[str, Meaning] = {
             **dict.fromkeys(("open", "openat", "openat2", "creat"), opened),
@@ -47,7 +47,7 @@ class EventExtractor:
             **dict.fromkeys(("chdir", "fchdir"), moved),
             **dict.fromkeys(("execve", "execveat"), self._executed),
             **dict.fromkeys(_CLONES, self._cloned),
-            **dict.fromkeys(TELLING, _told),
+            **dict.fromkeys(REPORTED_CALLS, _reported),
             "unshare": _unshared,
             **dict.fromkeys(("sendto", "sendmsg", "sendmmsg"), sockets.sent),
             "socket": sockets.created,
@@ -56,14 +56,14 @@ class EventExtractor:
             "listen": sockets.listened,
         }
 
-    def facts(self, event: Event) -> Iterator[tuple[TraceEvent, TracedProcess]]:
+    def extract(self, event: Event) -> Iterator[tuple[TraceEvent, TracedProcess]]:
         process = self.processes.of(event.pid, event.time)
         match event:
             case TracedCall():
                 meaning = self._meanings.get(event.name)
                 if meaning is not None:
-                    for fact in meaning(event, process):
-                        yield fact, process
+                    for trace_event in meaning(event, process):
+                        yield trace_event, process
             case Entered(name=name, arguments=arguments) if name in _CLONES:
                 self.processes.enters_clone(process, is_thread=b"CLONE_THREAD" in arguments)
             case Exited(code=code, time=time):
@@ -80,32 +80,32 @@ class EventExtractor:
         yield from _entered(call, flags if b"flags=" in flags else argument(call, 0))
 
     def _executed(self, call: TracedCall, process: TracedProcess) -> Iterator[TraceEvent]:
-        at = 1 if call.name == "execveat" else 0
-        file = descriptor(argument(call, 0)) if at else None
-        path = path_of(call, process, at)
+        index = 1 if call.name == "execveat" else 0
+        file = descriptor(argument(call, 0)) if index else None
+        path = path_of(call, process, index)
         if path is None:
             return
         unnamed = file is not None and (file.deleted or (file.path or b"").startswith(b"/memfd:"))
-        argv = tuple(word.decode("utf-8", "replace") for word in strings(argument(call, at + 1))[:_MAX_ARGV])
+        argv = tuple(word.decode("utf-8", "replace") for word in strings(argument(call, index + 1))[:_MAX_ARGV])
         yield ExecEvent(path, argv, call.errno, unnamed)
         if call.ok or (call.result is None and call.cut):
             program = self._program(path, argv, process.leader.cwd)
-            self.processes.executed(process, program, command=" ".join(argv), shown=self._ground.shown(path))
+            self.processes.executed(process, program, command=" ".join(argv), shown=self._paths.shown(path))
 
     def _program(self, path: str, argv: tuple[str, ...], directory: str) -> Program:
         script = script_of(path, argv)
-        # `-m name` is looked for on the interpreter's own path, not in the directory.
-        lies = script is not None and argv[1] != "-m" and self._ground.is_own(absolute(script.encode(), directory))
-        return program_of(path, argv, is_own=self._ground.is_own(path), script_is_own=lies)
+        # `-m name` is searched on the path of the interpreter, not in the directory.
+        lies = script is not None and argv[1] != "-m" and self._paths.is_own(absolute(script.encode(), directory))
+        return program_of(path, argv, is_own=self._paths.is_own(path), script_is_own=lies)
 
 
 def _unshared(call: TracedCall, _process: TracedProcess) -> Iterator[TraceEvent]:
-    """Calling unshare also serves to give up what was shared: that is no wall."""
+    """Yield new namespaces; a call of unshare may also only give up what was shared."""
     yield from _entered(call, argument(call, 0))
 
 
 def _entered(call: TracedCall, flags: bytes) -> Iterator[TraceEvent]:
-    """New namespaces: by name, as strace shows them, or as the number that the worker notes when it refuses a call."""
+    """Yield new namespaces: by name, as strace shows them, or as the number of a call that the worker refused."""
     names = [name.decode() for name in _NEW.findall(flags)]
     if _HEX.match(flags):
         names = [f"CLONE_NEW{name}" for bit, name in _NAMESPACES.items() if int(flags, 16) & bit]
@@ -113,6 +113,6 @@ def _entered(call: TracedCall, flags: bytes) -> Iterator[TraceEvent]:
         yield AttemptEvent(call.name, ("|".join(names),), call.errno)
 
 
-def _told(call: TracedCall, _process: TracedProcess) -> Iterator[TraceEvent]:
+def _reported(call: TracedCall, _process: TracedProcess) -> Iterator[TraceEvent]:
     words = (_COMMENT.sub("", word.decode("utf-8", "replace"))[:_WORD] for word in call.arguments[:4])
     yield AttemptEvent(call.name, tuple(words), call.errno)

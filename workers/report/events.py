@@ -1,4 +1,4 @@
-"""What a job did, one small fact each: what the rules judge and the lists of the report count."""
+"""The events of a job: the input of the rules and of the lists of the report."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ DENIED = frozenset({"EACCES", "EPERM", "EROFS"})
 
 
 @dataclass(frozen=True, slots=True)
-class FileUse:
-    """One use of a path. `path` is where it led to, `asked` what was asked for; they differ behind a symbolic link.
+class FileEvent:
+    """One use of a path.
 
-    `ops`: of read, write, create, delete, rename, metadata. `mode`: the permission bits that were asked for.
+    `path` is where it led to, `requested` what the call named; they differ behind a symbolic link. `ops`: of read,
+    write, create, delete, rename, metadata. `mode`: the permission bits of the request.
     """
 
     path: str
-    asked: str
+    requested: str
     ops: frozenset[str]
     errno: str | None = None
     mode: int | None = None
@@ -31,7 +32,7 @@ _READ = frozenset({"read"})
 
 @dataclass(frozen=True, slots=True)
 class ExecEvent:
-    """A program was started, or tried. `unnamed`: out of memory or a deleted file."""
+    """A program was started, or tried. `unnamed`: from memory or a deleted file."""
 
     path: str
     argv: tuple[str, ...]
@@ -41,7 +42,7 @@ class ExecEvent:
 
 @dataclass(frozen=True, slots=True)
 class ContactEvent:
-    """An address was spoken to. `family`: inet, inet6, unix, other; `host` is an address, or a path for unix."""
+    """An address was contacted. `family`: inet, inet6, unix, other; `host` is an address, or a path for unix."""
 
     family: str
     host: str
@@ -51,14 +52,14 @@ class ContactEvent:
 
 @dataclass(frozen=True, slots=True)
 class LookupEvent:
-    """A name was asked for, seen in the bytes sent to port 53."""
+    """A name was looked up, seen in the bytes sent to port 53."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Proxied:
-    """The egress proxy was asked for a host. `verdict`: allowed, refused, unreachable."""
+class ProxyEvent:
+    """A host was requested from the egress proxy. `verdict`: allowed, refused, unreachable."""
 
     name: str
     port: int
@@ -66,14 +67,16 @@ class Proxied:
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ListenEvent:
+    """A socket listens for connections."""
+
     host: str
     port: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEvent:
-    """A call that means something by itself: ptrace, mount, kill, an unusual socket. `words`: its arguments."""
+    """A call that is reported by itself: ptrace, mount, kill, an unusual socket. `words`: its arguments."""
 
     call: str
     words: tuple[str, ...]
@@ -88,12 +91,20 @@ class DeathEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceCut:
+class TraceCutEvent:
     """The trace grew past its limit; `size` is what it would have been, in bytes."""
 
     size: int
 
 
 TraceEvent = (
-    TraceCut | FileUse | ExecEvent | ContactEvent | LookupEvent | Proxied | Listening | AttemptEvent | DeathEvent
+    TraceCutEvent
+    | FileEvent
+    | ExecEvent
+    | ContactEvent
+    | LookupEvent
+    | ProxyEvent
+    | ListenEvent
+    | AttemptEvent
+    | DeathEvent
 )

@@ -1,4 +1,4 @@
-"""Paths as the job sees them: made absolute, and told apart by whether the job was given that place to write in."""
+"""Paths as the job sees them: made absolute, and classified by whether the job may write there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from workers.engines.contract import MountPoints
 
 @dataclass(frozen=True, slots=True)
 class JobPaths:
-    """What the places of a sandbox mean. All paths are absolute and normal (`absolute`)."""
+    """Classifies paths by the job's mount points. All paths are absolute and normal (`absolute`)."""
 
     mount_points: MountPoints
 
     def shown(self, path: str) -> str:
-        """Short for people, the same on every worker: `./` for the checkout, `~/` for the home."""
+        """Return a short form for people, the same on every worker: `./` for the checkout, `~/` for the home."""
         for place, short in ((self.mount_points.workspace, "./"), (self.mount_points.home, "~/")):
             if _lies_in(path, place):
                 return short + path[len(place) + 1 :]
@@ -28,17 +28,17 @@ class JobPaths:
         return _lies_in(path, self.mount_points.home)
 
     def is_temporary(self, path: str) -> bool:
-        """Not what lies in the checkout or the home, which may stand below a temporary directory themselves."""
+        """Report whether the path is in a temporary directory, but not in the checkout or the home."""
         is_kept = self.is_checkout(path) or self.is_home(path)
         return not is_kept and any(_lies_in(path, place) for place in self.mount_points.temporary)
 
     def is_own(self, path: str) -> bool:
-        """Whether the job may write there: its checkout, its home, its temporary directories."""
+        """Report whether the job may write there: its checkout, its home, its temporary directories."""
         return self.is_checkout(path) or self.is_home(path) or self.is_temporary(path)
 
 
 def absolute(path: bytes, directory: str) -> str:
-    """`path` seen from `directory`, without `.`, `..` and doubled slashes; bytes that are no text are replaced."""
+    """Return `path` seen from `directory`, without `.`, `..` and double slashes. Invalid UTF-8 is replaced."""
     joined = posixpath.join(directory, path.decode("utf-8", "replace"))
     return "/" + posixpath.normpath(joined).lstrip("/")
 

@@ -1,4 +1,4 @@
-"""How a run ended, in the words of `run.v1`: from what the engine says and what the trace shows."""
+"""The outcome of a run in the terms of `run.v1`, from the result of the engine and from the trace."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from workers.engines.contract import RunResult
 from workers.report.processes import TracedProcess
 
-# What an engine may say beyond the words of the contract; kept beside them as the cause.
+# Kinds of the engine that `run.v1` does not have; they are reported as the cause.
 _CAUSES = frozenset({"stopped", "out_of_memory", "too_many_processes", "disk_full", "worker_disk_full"})
 
 
 def outcome_of(result: RunResult, root: TracedProcess | None) -> dict[str, Any]:
-    """`{kind, exit_code, signal, cause}`. Kinds: exited, signaled, timeout, exec_failed, trace_incomplete."""
+    """Return `{kind, exit_code, signal, cause}`. Kinds: exited, signaled, timeout, exec_failed, trace_incomplete."""
     signal = result.signal or (root.signal if root else None)
     return {
         "kind": _kind(result, root, signal),
@@ -23,7 +23,7 @@ def outcome_of(result: RunResult, root: TracedProcess | None) -> dict[str, Any]:
 
 
 def _kind(result: RunResult, root: TracedProcess | None, signal: str | None) -> str:
-    if result.kind == "timeout":  # the watchdog's word stands, however the command took it
+    if result.kind == "timeout":  # the supervisor's decision counts, however the command ended
         return "timeout"
     if result.kind == "not_found":
         return "exec_failed"
@@ -33,7 +33,7 @@ def _kind(result: RunResult, root: TracedProcess | None, signal: str | None) -> 
 
 
 def _is_blind(result: RunResult, root: TracedProcess | None) -> bool:
-    """Whether the trace was cut before the command ended, or is missing where a tracer was promised."""
+    """Report whether the trace was cut before the command ended, or is missing where a tracer was promised."""
     if root is None:
         return "ptrace" in result.enforced_layers
     return result.trace_truncated and root.ended_at is None

@@ -1,4 +1,4 @@
-"""The body of `POST /v1/ingest/run`: what frames the four lists, their caps, and a size that it never passes."""
+"""The body of `POST /v1/ingest/run`: the frame of the four lists, their caps, and the limit of its size."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ _OPTIONAL = ("git_ref", "pull_request_number", "working_directory", "trigger_act
 
 
 def encoded(payload: Item) -> bytes:
-    """Canonical JSON: sorted keys, no blanks, UTF-8. The digest is taken of this, and this is what is sent."""
+    """Return canonical JSON: sorted keys, no blanks, UTF-8. The digest is of these bytes, and they are sent."""
     return json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def sealed(payload: Item) -> Item:
-    """With `payload_sha256`: the digest of the canonical form without it."""
+    """Return the payload with `payload_sha256`: the digest of the canonical form without it."""
     return {**payload, "payload_sha256": hashlib.sha256(encoded(payload)).hexdigest()}
 
 
 def fitted(payload: Item, lists: Mapping[str, tuple[list[Item], int]]) -> Item:
-    """`payload` with its four lists (items, true total), shortened evenly until all of it is under `MAX_BYTES`."""
+    """Return the payload with its four lists, shortened evenly until it is under `MAX_BYTES`.
+
+    Args:
+        payload: The frame.
+        lists: For each name the items and their true total.
+    """
     share = 1.0
     while True:
         capped = {name: _capped(items, total, int(CAPS[name] * share)) for name, (items, total) in lists.items()}
@@ -49,7 +54,7 @@ def _capped(items: Sequence[Item], total: int, cap: int) -> Item:
 
 
 def identified(metadata: Mapping[str, Any], result: RunResult, spec: RunSpec, *, started: str, finished: str) -> Item:
-    """The `metadata` of a run: the job's identity, and in what it ran."""
+    """Return the `metadata` of a run: the identity of the job, and its sandbox."""
     sandbox = {
         "tool_version": result.tool_version,
         "allow_network": spec.egress is not None,
@@ -63,7 +68,7 @@ def identified(metadata: Mapping[str, Any], result: RunResult, spec: RunSpec, *,
 
 
 def resources(result: RunResult, spec: RunSpec) -> Item:
-    """Peaks beside limits; a peak of null was not measured. The output's true size, and whether it was cut."""
+    """Return peaks and limits (a peak of null was not measured), and the size of the output."""
     peaks, limits = result.resources, spec.limits
     return {
         "peaks": {

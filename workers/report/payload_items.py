@@ -29,71 +29,76 @@ Item = dict[str, Any]
 
 
 def process_items(processes: list[TracedProcess], root: TracedProcess | None) -> list[Item]:
-    """Root first, then those that broke a rule, as far as the cap goes; shown in the order of their first line."""
-    chosen = sorted(processes, key=lambda one: (one is not root, not one.rules, one.first_seen, one.pid))
+    """Return the root, then processes with findings, up to the cap, in the order of their first line."""
+    chosen = sorted(
+        processes, key=lambda process: (process is not root, not process.rules, process.first_seen, process.pid)
+    )
     chosen = chosen[:MAX_PROCESSES]
-    chosen.sort(key=lambda one: (one is not root, one.first_seen, one.pid))
-    return [_process(one, root) for one in chosen]
+    chosen.sort(key=lambda process: (process is not root, process.first_seen, process.pid))
+    return [_process(process, root) for process in chosen]
 
 
-def _process(one: TracedProcess, root: TracedProcess | None) -> Item:
-    parent = one.parent.leader if one.parent else None
+def _process(process: TracedProcess, root: TracedProcess | None) -> Item:
+    parent = process.parent.leader if process.parent else None
     return {
-        "pid": one.pid,
-        "parent_pid": parent.pid if parent and one is not root else None,
-        "is_root": one is root,
-        "exec_count": one.exec_count,
-        "exec_paths": [clean(path, MAX_PATH) for path in one.exec_paths],
-        "command": clean(" ".join(one.command.split()), _MAX_COMMAND),
-        "first_seen": rfc3339(one.first_seen),
-        "ended_at": maybe_rfc3339(one.ended_at),
-        "exit_code": one.exit_code,
-        "signal": one.signal,
-        "rules": sorted(one.rules)[:_MAX_RULES],
+        "pid": process.pid,
+        "parent_pid": parent.pid if parent and process is not root else None,
+        "is_root": process is root,
+        "exec_count": process.exec_count,
+        "exec_paths": [clean(path, MAX_PATH) for path in process.exec_paths],
+        "command": clean(" ".join(process.command.split()), _MAX_COMMAND),
+        "first_seen": rfc3339(process.first_seen),
+        "ended_at": maybe_rfc3339(process.ended_at),
+        "exit_code": process.exit_code,
+        "signal": process.signal,
+        "rules": sorted(process.rules)[:_MAX_RULES],
     }
 
 
-def file_items(tallies: Iterable[FileAggregate], ground: JobPaths) -> list[Item]:
-    """Sorted as they are shown, so that the order does not depend on where a worker keeps its checkouts."""
-    ordered = sorted(((tally.rank, ground.shown(tally.path), tally) for tally in tallies), key=lambda one: one[:2])
+def file_items(aggregates: Iterable[FileAggregate], paths: JobPaths) -> list[Item]:
+    """Return the files in the order of their short form, which does not depend on the worker."""
+    ordered = sorted(
+        ((aggregate.rank, paths.shown(aggregate.path), aggregate) for aggregate in aggregates),
+        key=lambda item: item[:2],
+    )
     return [
         {
             "path": clean(shown, MAX_PATH),
-            "ops": [op for op in _OPS if op in tally.ops],
-            "count": tally.count,
-            "failed": tally.failed,
-            "denied": tally.denied,
-            "sensitive": tally.sensitive,
-            "outside": tally.outside,
+            "ops": [op for op in _OPS if op in aggregate.ops],
+            "count": aggregate.count,
+            "failed": aggregate.failed,
+            "denied": aggregate.denied,
+            "sensitive": aggregate.sensitive,
+            "outside": aggregate.outside,
         }
-        for _, shown, tally in ordered
+        for _, shown, aggregate in ordered
     ]
 
 
-def network_items(tallies: Iterable[AddressAggregate], records: Iterable[NetworkRecord]) -> list[Item]:
-    """What the trace saw and what the egress proxy saw, in one list."""
-    items = [_asked(tally) if tally.name else _contacted(tally) for tally in tallies]
-    items += _proxied(records)
+def network_items(aggregates: Iterable[AddressAggregate], records: Iterable[NetworkRecord]) -> list[Item]:
+    """Return the network attempts of the trace and of the egress proxy in one list."""
+    items = [_lookup_item(aggregate) if aggregate.name else _contact_item(aggregate) for aggregate in aggregates]
+    items += _proxied_items(records)
     items.sort(key=lambda item: (_FAMILIES.index(item["family"]), item["addr"], item["kind"], item["verdict"] or ""))
     return items
 
 
-def _asked(tally: AddressAggregate) -> Item:
-    """No resolver answers inside a sandbox: a name that was looked up led nowhere."""
-    name = clean(tally.name, _MAX_ADDR)
-    return _attempt("lookup", name, "other", tally.count, name=name, verdict="unreachable")
+def _lookup_item(aggregate: AddressAggregate) -> Item:
+    """Return a lookup as unreachable: no resolver answers inside a sandbox."""
+    name = clean(aggregate.name, _MAX_ADDR)
+    return _attempt("lookup", name, "other", aggregate.count, name=name, verdict="unreachable")
 
 
-def _contacted(tally: AddressAggregate) -> Item:
-    number = getattr(errno, tally.errno or "", None)
-    addr = clean(with_port(tally.host, tally.port), _MAX_ADDR)
-    verdict = _VERDICTS.get(tally.outcome or "")
-    details = {"port": tally.port, "outcome": tally.outcome, "errno": number, "verdict": verdict}
-    return _attempt("contact", addr, tally.family, tally.count, **details)
+def _contact_item(aggregate: AddressAggregate) -> Item:
+    number = getattr(errno, aggregate.errno or "", None)
+    addr = clean(with_port(aggregate.host, aggregate.port), _MAX_ADDR)
+    verdict = _VERDICTS.get(aggregate.outcome or "")
+    details = {"port": aggregate.port, "outcome": aggregate.outcome, "errno": number, "verdict": verdict}
+    return _attempt("contact", addr, aggregate.family, aggregate.count, **details)
 
 
-def _proxied(records: Iterable[NetworkRecord]) -> list[Item]:
-    """One item for each host, port and verdict; bytes added up."""
+def _proxied_items(records: Iterable[NetworkRecord]) -> list[Item]:
+    """Return one item for each host, port and verdict, with the sum of the bytes."""
     merged: dict[tuple[str, int, str], Item] = {}
     for record in records:
         item = merged.setdefault((record.name, record.port, record.verdict), _from_proxy(record))
@@ -128,7 +133,7 @@ def _attempt(kind: str, addr: str, family: str, count: int, **details: Any) -> I
 
 
 def finding_items(by_rule: dict[str, list[FindingAggregate]]) -> list[Item]:
-    """As many as the cap allows, by turns from each rule, so that every rule that fired is seen; worst first."""
+    """Return findings up to the cap, in turns from each rule, so that every rule is represented; most severe first."""
     turns = zip_longest(*(by_rule[name] for name in sorted(by_rule)))
     chosen = [finding for turn in turns for finding in turn if finding is not None][:MAX_FINDINGS]
     chosen.sort(key=_severity_rank)

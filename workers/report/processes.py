@@ -1,8 +1,8 @@
-"""The processes of a run, from a trace in which fork returns other numbers than the ones that name the lines.
+"""The processes of a run, from a trace in which fork returns other numbers than those of the lines.
 
-In a pid namespace `clone` returns the number inside, and each line carries the number outside. Both are given out in
-the same order, so once the run is over the n-th smallest returned is the n-th smallest seen. While it runs a good guess
-is enough: it only decides whose program and directory count for a fact.
+In a pid namespace `clone` returns the number inside, and each line has the number outside. Both are assigned in the
+same order, so at the end of the run the n-th smallest returned is the n-th smallest seen. While it runs a guess is
+enough: it only decides which program and directory an event belongs to.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-MAX_RECORDS = 4_000  # of processes and threads; beyond it they are counted, and share one nameless record
+MAX_RECORDS = 4_000  # of processes and threads; the rest is counted, and shares one record
 MAX_EXEC_PATHS = 5
 MAX_PATH = 1024
 MAX_COMMAND = 1024
@@ -23,9 +23,9 @@ _INTERPRETERS = ("python", "node", "sh", "bash", "dash", "ruby", "perl", "php")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a process executes. `names`: of the file, and of the script when the file is an interpreter.
+    """The program of a process. `names`: of the file, and of the script when the file is an interpreter.
 
-    `own`: the file or script lies where the job can write, so its name proves nothing.
+    `own`: the file or script is where the job can write, so its name proves nothing.
     """
 
     path: str = ""
@@ -38,6 +38,8 @@ class Program:
 
 @dataclass(slots=True, eq=False)
 class TracedProcess:
+    """A process or thread of the trace."""
+
     pid: int
     first_seen: float
     cwd: str
@@ -54,7 +56,7 @@ class TracedProcess:
 
     @property
     def leader(self) -> TracedProcess:
-        """The process that this thread belongs to; itself if it is one."""
+        """Return the process that this thread belongs to; itself if it is a process."""
         found, hops = self, 0
         while found.is_thread and found.parent is not None and hops < MAX_RECORDS:
             found, hops = found.parent, hops + 1
@@ -62,14 +64,14 @@ class TracedProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class _Birth:
+class _Clone:
     number: int  # as clone returned it
     parent: TracedProcess
     is_thread: bool
 
 
 class ProcessTree:
-    """Who exists, who is whose child, what each executes. The first pid of the trace is the command itself."""
+    """The process tree of a run. The first pid of the trace is the command itself."""
 
     def __init__(self, directory: str) -> None:
         self.root: TracedProcess | None = None
@@ -77,61 +79,61 @@ class ProcessTree:
         self._directory = directory
         self._records: list[TracedProcess] = []
         self._live: dict[int, TracedProcess] = {}
-        self._births: list[_Birth] = []
-        self._waiting: dict[int, _Birth] = {}  # births that no line has been seen of, by number
+        self._clones: list[_Clone] = []
+        self._unmatched: dict[int, _Clone] = {}  # clones without a line so far, by number
         self._inside_clone: dict[int, bool] = {}  # pid → makes a thread
-        self._crowd = TracedProcess(0, 0.0, directory)
-        self._shift: int | None = None
+        self._overflow = TracedProcess(0, 0.0, directory)
+        self._offset: int | None = None
 
     def of(self, pid: int, time: float) -> TracedProcess:
-        """The thread or process of this line, made known if it is new."""
-        return self._live.get(pid) or self._meet(pid, time)
+        """Return the thread or process of this line; register a new one."""
+        return self._live.get(pid) or self._register(pid, time)
 
-    def _meet(self, pid: int, time: float) -> TracedProcess:
+    def _register(self, pid: int, time: float) -> TracedProcess:
         if len(self._records) >= MAX_RECORDS:
-            return self._crowd
+            return self._overflow
         if self.root is None:
             process = self.root = TracedProcess(pid, time, self._directory)
             self.total = 1
         else:
-            process = self._newborn(pid, time)
+            process = self._new_process(pid, time)
         self._records.append(process)
         self._live[pid] = process
         return process
 
-    def _newborn(self, pid: int, time: float) -> TracedProcess:
-        parent, is_thread = self._guess(pid)
+    def _new_process(self, pid: int, time: float) -> TracedProcess:
+        parent, is_thread = self._guess_parent(pid)
         return TracedProcess(pid, time, parent.cwd, parent, is_thread, parent.leader.program)
 
-    def _guess(self, pid: int) -> tuple[TracedProcess, bool]:
+    def _guess_parent(self, pid: int) -> tuple[TracedProcess, bool]:
         if len(self._inside_clone) == 1:
             [(parent_pid, is_thread)] = self._inside_clone.items()
-            return self._live.get(parent_pid, self._crowd), is_thread
-        birth = self._waiting.pop(pid, None) or self._waiting.pop(pid - (self._shift or 0), None)
-        if not birth and self._waiting:
-            birth = self._waiting.pop(next(reversed(self._waiting)))
-            self._shift = pid - birth.number
-        return (birth.parent, birth.is_thread) if birth else (self.root or self._crowd, False)
+            return self._live.get(parent_pid, self._overflow), is_thread
+        clone = self._unmatched.pop(pid, None) or self._unmatched.pop(pid - (self._offset or 0), None)
+        if not clone and self._unmatched:
+            clone = self._unmatched.pop(next(reversed(self._unmatched)))
+            self._offset = pid - clone.number
+        return (clone.parent, clone.is_thread) if clone else (self.root or self._overflow, False)
 
     def enters_clone(self, process: TracedProcess, *, is_thread: bool) -> None:
         self._inside_clone[process.pid] = is_thread
 
     def forked(self, process: TracedProcess, number: int | None, *, is_thread: bool) -> None:
-        """A clone ended; `number` is what it returned, None or negative if nothing was born."""
+        """Record the end of a clone; `number` is its result, None or negative if it failed."""
         self._inside_clone.pop(process.pid, None)
         if number is None or number <= 0:
             return
         self.total += not is_thread
-        if len(self._births) < MAX_RECORDS:
-            birth = _Birth(number, process, is_thread)
-            self._births.append(birth)
-            self._waiting[number] = birth
-            if number in self._live:  # no namespace between: it was seen before its parent came back
-                del self._waiting[number]
+        if len(self._clones) < MAX_RECORDS:
+            clone = _Clone(number, process, is_thread)
+            self._clones.append(clone)
+            self._unmatched[number] = clone
+            if number in self._live:  # same namespace: its first line came before the end of the clone
+                del self._unmatched[number]
 
     def executed(self, process: TracedProcess, program: Program, *, command: str, shown: str) -> None:
-        """Threads that execute have become their process (strace says so); a thread only guessed was none."""
-        if process is self._crowd:
+        """Record an execve. A thread that executes becomes its process."""
+        if process is self._overflow:
             return
         process.is_thread = False
         process.program, process.command = program, command[:MAX_COMMAND]
@@ -148,49 +150,50 @@ class ProcessTree:
     def ended(self, process: TracedProcess, time: float, *, code: int | None = None, signal: str | None = None) -> None:
         self._live.pop(process.pid, None)
         self._inside_clone.pop(process.pid, None)
-        if process is not self._crowd:
+        if process is not self._overflow:
             process.ended_at, process.exit_code, process.signal = time, code, signal
 
     def settled(self) -> list[TracedProcess]:
-        """Everyone but threads, with the true parents, in the order of their first line. For the end of the run."""
-        for process, birth in self._matched():
-            # Who has executed a program is a process: a thread that does so goes on under its process's number.
-            process.parent, process.is_thread = birth.parent, birth.is_thread and not process.exec_count
+        """Return all processes without threads, with their true parents, at the end of the run."""
+        for process, clone in self._matched():
+            # What has executed a program is a process: a thread that does so continues under the number of its process.
+            process.parent, process.is_thread = clone.parent, clone.is_thread and not process.exec_count
         for process in self._records:
             if process.is_thread:
                 process.leader.rules |= process.rules
         return [process for process in self._records if not process.is_thread]
 
-    def _matched(self) -> Iterator[tuple[TracedProcess, _Birth]]:
-        """Numbers outside run ahead of numbers inside and never fall back: one that would has an unknown birth."""
+    def _matched(self) -> Iterator[tuple[TracedProcess, _Clone]]:
+        """Yield processes with their clones. The numbers outside run ahead of those inside, never less than before."""
         seen = iter(
             sorted(
                 (self._count(one.pid), place, one) for place, one in enumerate(self._records) if one is not self.root
             )
         )
         ahead: float = -math.inf
-        for number, _, birth in sorted(self._numbered()):
+        for number, _, clone in sorted(self._numbered()):
             place, _, process = next((one for one in seen if one[0] - number >= ahead), (0, 0, None))
             if process is None:
                 return
             ahead = place - number
-            if process is not birth.parent:
-                yield process, birth
+            if process is not clone.parent:
+                yield process, clone
 
-    def _numbered(self) -> Iterator[tuple[int, int, _Birth]]:
-        """Inside a namespace numbers start small; without one they go on from the root's."""
-        is_inside = bool(self._births) and self.root is not None and self._births[0].number < self.root.pid
-        for place, birth in enumerate(self._births):
-            yield birth.number if is_inside else self._count(birth.number), place, birth
+    def _numbered(self) -> Iterator[tuple[int, int, _Clone]]:
+        """Yield the clones by number. In a namespace numbers start small; else they continue from the root's."""
+        is_inside = bool(self._clones) and self.root is not None and self._clones[0].number < self.root.pid
+        for place, clone in enumerate(self._clones):
+            yield clone.number if is_inside else self._count(clone.number), place, clone
 
     def _count(self, number: int) -> int:
-        """The kernel counts up from the root's number, and starts again from below when it has reached its largest."""
+        """Return a number that keeps growing: the kernel starts again from below after its largest pid."""
         return number if self.root is None or number >= self.root.pid else number + LARGEST_PID
 
 
 def program_of(path: str, argv: tuple[str, ...], *, is_own: bool, script_is_own: bool) -> Program:
-    """The program behind an execve. Only an interpreter's first argument is a name worth knowing: what `cat npm` reads
-    does not make it npm.
+    """Return the program of an execve.
+
+    Only an interpreter's first argument counts as a name: what `cat npm` reads does not make it npm.
     """
     names = {posixpath.basename(path)}
     script = script_of(path, argv)
@@ -200,7 +203,7 @@ def program_of(path: str, argv: tuple[str, ...], *, is_own: bool, script_is_own:
 
 
 def script_of(path: str, argv: tuple[str, ...]) -> str | None:
-    """The script or module that an interpreter was told to run."""
+    """Return the script or module that an interpreter runs, or None."""
     if not posixpath.basename(path).startswith(_INTERPRETERS) or len(argv) < 2:
         return None
     if argv[1] == "-m" and len(argv) > 2:

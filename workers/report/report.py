@@ -1,10 +1,10 @@
-"""The run report: fed with the trace while the job runs, it yields the `run.v1` payload for ingest at the end.
+"""The run report: takes the trace while the job runs, and returns the `run.v1` payload for ingest at the end.
 
-    report = RunReport(engine.places(order), expected=order.egress.allow if order.egress else ())
-    ended = engine.run(order, trace=report.feed, ...)
-    body = encoded(report.payload(metadata=metadata, ended=ended, order=order))
+    report = RunReport(engine.mount_points(spec), expected=spec.egress.allow if spec.egress else ())
+    result = engine.run(spec, trace=report.feed, ...)
+    body = encoded(report.payload(metadata=metadata, result=result, spec=spec))
 
-`body` is what to send, and to send again: its bytes are canonical. Memory is bounded whatever the trace holds.
+`body` has canonical bytes: send the same ones again. Memory is bounded, whatever the trace holds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from workers.engines.contract import MountPoints, RunResult, RunSpec
 from workers.engines.tracing.strace import Event, StraceReader, TracedCall
 from workers.report.aggregates import AddressAggregates, FileAggregates, FindingAggregates
 from workers.report.event_extractor import EventExtractor
-from workers.report.events import DENIED, ContactEvent, DeathEvent, FileUse, LookupEvent, Proxied, TraceCut, TraceEvent
+from workers.report.events import (
+    DENIED,
+    ContactEvent,
+    DeathEvent,
+    FileEvent,
+    LookupEvent,
+    ProxyEvent,
+    TraceCutEvent,
+    TraceEvent,
+)
 from workers.report.formatting import rfc3339
 from workers.report.job_paths import JobPaths
 from workers.report.outcome import outcome_of
@@ -35,80 +44,85 @@ _OUTSIDE = frozenset({"write_outside", "kernel_write"})
 
 
 class RunReport:
-    """One job's run. `expected`: hosts that the job may speak to without being suspicious, as in `Egress.allow`."""
+    """The report of one run. `expected`: hosts that are not suspicious, as in `EgressPolicy.allow`."""
 
     def __init__(self, mount_points: MountPoints, *, expected: Sequence[str] = ()) -> None:
-        self._ground = JobPaths(mount_points)
+        self._paths = JobPaths(mount_points)
         self._expected = tuple(expected)
         self._reader = StraceReader()
         self._digest = hashlib.sha256()
         self._bytes = 0
-        self._observer = EventExtractor(self._ground)
+        self._extractor = EventExtractor(self._paths)
         self._files, self._addresses, self._findings = FileAggregates(), AddressAggregates(), FindingAggregates()
         self._calls = self._denied = 0
         self._names: set[str] = set()
-        self._nobody = TracedProcess(0, 0.0, mount_points.workspace)
+        self._no_process = TracedProcess(0, 0.0, mount_points.workspace)
 
     def feed(self, data: bytes) -> None:
-        """Take some of the trace, cut anywhere. Never raises for what is in it."""
+        """Take some of the trace, cut anywhere. Never raises for its content."""
         self._digest.update(data)
         self._bytes += len(data)
         for event in self._reader.feed(data):
-            self._take(event)
+            self._on_event(event)
 
     def payload(self, *, metadata: Mapping[str, Any], result: RunResult, spec: RunSpec) -> dict[str, Any]:
-        """The body for ingest, once, after the run. `metadata`: what identifies the job (`org_slug`, `project_slug`,
-        `repo_url`, `git_commit`, `command`, `trigger_kind`, `worker_id`, `job_id`) and what else is known of it
-        (`git_ref`, `pull_request_number`, `working_directory`, `trigger_actor`, `retry_of_job_id`); never a secret.
+        """Return the body for ingest. Call it once, after the run.
+
+        Args:
+            metadata: The identity of the job (`org_slug`, `project_slug`, `repo_url`, `git_commit`, `command`,
+                `trigger_kind`, `worker_id`, `job_id`) and what else is known of it (`git_ref`, `pull_request_number`,
+                `working_directory`, `trigger_actor`, `retry_of_job_id`); never a secret.
+            result: The result of the engine.
+            spec: The spec of the run.
         """
         for event in self._reader.finish():
-            self._take(event)
-        self._hear(result)
+            self._on_event(event)
+        self._add_engine_events(result)
         return fitted(self._body(metadata, result, spec), self._lists(result))
 
-    def _hear(self, result: RunResult) -> None:
-        """What the engine knows and the trace may not."""
-        root = self._observer.processes.root or self._nobody
+    def _add_engine_events(self, result: RunResult) -> None:
+        """Add what the engine knows and the trace may not show."""
+        root = self._extractor.processes.root or self._no_process
         for record in result.network:
-            self._judge(Proxied(record.name, record.port, record.verdict), self._nobody)
+            self._evaluate(ProxyEvent(record.name, record.port, record.verdict), self._no_process)
         if result.trace_truncated:
-            self._judge(TraceCut(result.trace_bytes), self._nobody)
+            self._evaluate(TraceCutEvent(result.trace_bytes), self._no_process)
         if not root.signal and (result.signal == "SIGSYS" or result.exit_code == _BAD_SYSCALL):
-            self._judge(DeathEvent("SIGSYS"), root)
+            self._evaluate(DeathEvent("SIGSYS"), root)
 
-    def _take(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, TracedCall):
             self._calls += 1
             self._denied += event.errno in DENIED
             if len(self._names) < _MAX_NAMES:
                 self._names.add(event.name)
-        for fact, process in self._observer.facts(event):
-            self._count(fact, self._judge(fact, process))
+        for trace_event, process in self._extractor.extract(event):
+            self._aggregate(trace_event, self._evaluate(trace_event, process))
 
-    def _judge(self, fact: TraceEvent, process: TracedProcess) -> set[str]:
-        """The names of the rules that object."""
+    def _evaluate(self, trace_event: TraceEvent, process: TracedProcess) -> set[str]:
+        """Return the names of the rules that match."""
         fired = set()
-        for rule, detail in evaluate_rules(RuleContext(fact, process, self._ground, self._expected)):
+        for rule, detail in evaluate_rules(RuleContext(trace_event, process, self._paths, self._expected)):
             self._findings.add(rule, detail)
             fired.add(rule.name)
         process.rules |= fired
         return fired
 
-    def _count(self, fact: TraceEvent, fired: set[str]) -> None:
-        match fact:
-            case FileUse():
-                self._files.add(fact, sensitive="credential_read" in fired, outside=bool(fired & _OUTSIDE))
+    def _aggregate(self, trace_event: TraceEvent, fired: set[str]) -> None:
+        match trace_event:
+            case FileEvent():
+                self._files.add(trace_event, sensitive="credential_read" in fired, outside=bool(fired & _OUTSIDE))
             case ContactEvent():
-                self._addresses.contacted(fact)
+                self._addresses.contacted(trace_event)
             case LookupEvent():
-                self._addresses.looked_up(fact)
+                self._addresses.looked_up(trace_event)
 
     def _body(self, metadata: Mapping[str, Any], result: RunResult, spec: RunSpec) -> Item:
         started, finished = rfc3339(result.started_at), rfc3339(max(result.started_at, result.finished_at))
         return {
             "schema_version": "run.v1",
             "metadata": identified(metadata, result, spec, started=started, finished=finished),
-            "outcome": outcome_of(result, self._observer.processes.root),
+            "outcome": outcome_of(result, self._extractor.processes.root),
             "summary": self._summary(result, finished),
             "counts": self._counts(result),
             "resources": resources(result, spec),
@@ -122,20 +136,20 @@ class RunReport:
         }
 
     def _summary(self, result: RunResult, finished: str) -> Item:
-        """Of the calls that are traced, which is not every call that was made."""
+        """Return the numbers of traced calls; not every call is traced."""
         return {
             "timestamp": finished,
             "total_syscalls": self._calls,
             "unique_syscalls": len(self._names),
             "denied_count": self._denied,
-            "process_count": self._observer.processes.total,
+            "process_count": self._extractor.processes.total,
             "duration_ms": max(0, round((result.finished_at - result.started_at) * 1000)),
             "exit_code": result.exit_code if result.exit_code is not None else -1,
         }
 
     def _counts(self, result: RunResult) -> Item:
         return {
-            "processes": self._observer.processes.total,
+            "processes": self._extractor.processes.total,
             "files_accessed": self._files.total,
             "network_attempts": self._addresses.total + len(network_items((), result.network)),
             "suspicious_activity": self._findings.total,
@@ -144,11 +158,11 @@ class RunReport:
         }
 
     def _lists(self, result: RunResult) -> dict[str, tuple[list[Item], int]]:
-        processes, counts = self._observer.processes, self._counts(result)
+        processes, counts = self._extractor.processes, self._counts(result)
         network = network_items(self._addresses.kept(), result.network)
         return {
             "processes": (process_items(processes.settled(), processes.root), counts["processes"]),
-            "files": (file_items(self._files.kept(), self._ground), counts["files_accessed"]),
+            "files": (file_items(self._files.kept(), self._paths), counts["files_accessed"]),
             "network_attempts": (network, counts["network_attempts"]),
             "suspicious_activity": (finding_items(self._findings.by_rule()), counts["suspicious_activity"]),
         }

@@ -194,7 +194,7 @@ def test_a_limit_that_does_not_hold_is_found(bubblewrap, monkeypatch, name, word
     assert f"the limit of {words} does not hold" in missing(bubblewrap)
 
 
-def test_a_keeper_that_does_not_listen_is_found(bubblewrap, monkeypatch):
+def test_a_reaper_that_does_not_watch_the_worker_is_found(bubblewrap, monkeypatch):
     deaf = reaper.SCRIPT.replace(b"last if worker_is_gone(0.05);", b"select undef, undef, undef, 0.05;")
     assert deaf != reaper.SCRIPT
     monkeypatch.setattr(reaper, "SCRIPT", deaf)

@@ -167,12 +167,12 @@ VICTIMS = {
     "tracer": lambda known: named(known, "strace"),
     "outer_bwrap": lambda known: named(known, "bwrap"),
     "first_inside": lambda known: next(p for p in known if p.parent == named(known, "bwrap").pid),
-    "keeper": lambda known: known[0],
+    "reaper": lambda known: known[0],
 }
 TABLE = [
-    ("bubblewrap", "keeper"),
+    ("bubblewrap", "reaper"),
     ("bubblewrap", "tracer"), ("bubblewrap", "outer_bwrap"), ("bubblewrap", "first_inside"), ("restricted", "tracer"),
-    pytest.param("restricted", "keeper", marks=pytest.mark.root),  # for others no process is left that knows them all
+    pytest.param("restricted", "reaper", marks=pytest.mark.root),  # for others no process is left that knows them all
 ]  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def test_a_small_number_of_the_root_does_not_confuse_those_inside():
     report = RunReport(MountPoints())
     report.feed(data)
     report.payload(metadata=METADATA, result=result(), spec=spec())
-    parents = {process.pid: process.parent and process.parent.pid for process in report._observer.processes.settled()}
+    parents = {process.pid: process.parent and process.parent.pid for process in report._extractor.processes.settled()}
     assert parents.pop(1_201) == 1_200
     assert set(parents.values()) == {None, ROOT}
 

@@ -1,28 +1,27 @@
-# The last program before a job's command, inside the sandbox. Perl because Debian cannot be without it and because it
-# can make any system call; nothing but its core is loaded. It reads its orders (records: tag, length, bytes) from one
-# descriptor and speaks with the worker over another: "port" and "notices" carry a descriptor, "ready" waits for "go",
-# "failed ERRNO" is its last word when the command cannot be started. If the worker is gone it ends without a trace.
-# Where it is pid 1 of a namespace it hides the mount table and forks first: the child becomes the command, the parent
-# stays as init.
+# Starts a job's command, as the last program inside the sandbox; the docstring of this package says why in Perl. The
+# launch spec (records: tag, length, bytes) comes from one descriptor. A socket connects it with the worker: the
+# messages "port" and "notices" carry a descriptor, "ready" waits for "go", and "failed ERRNO" ends a launch whose
+# command cannot be started. If the worker is gone, it exits. Where it is pid 1 of a namespace, it hides the mount table
+# and forks first: the child becomes the command, the parent stays as init.
 use strict;
 use warnings;
 
-my ($orders_fd, $control) = map { $_ + 0 } @ARGV;
+my ($spec_fd, $control) = map { $_ + 0 } @ARGV;
 my $NOFILE = 7;
 
 sub fail { print STDERR "sandbox: $_[0]\n"; exit 125 }
 sub must { my ($what, $result) = @_; fail("$what: $!") if !defined $result || $result == -1; return $result }
 
-sub say_to_worker {
+sub send_to_worker {
     my ($text, $fd) = @_;
     my $part = pack 'P Q', $text, length $text;
     my $rights = defined $fd ? pack('Q l l l x4', 20, 1, 1, $fd) : '';
     my $message = pack 'Q L x4 P Q P Q l x4', 0, 0, $part, 1, $rights, length $rights, 0;
-    must("speaking to the worker", syscall 46, $control, $message, 0x4000);
+    must("message to the worker", syscall 46, $control, $message, 0x4000);
 }
 
-sub read_orders {
-    open my $file, '<&=', $orders_fd or fail("orders: $!");
+sub read_spec {
+    open my $file, '<&=', $spec_fd or fail("launch spec: $!");
     binmode $file;
     local $/;
     my $bytes = <$file>;
@@ -42,14 +41,15 @@ sub limit {
     must("limit $which", syscall 302, 0, $which + 0, $pair, 0);
 }
 
-# The way out: a listening socket in the sandbox's own network namespace, given to the worker, which accepts on it.
+# The egress proxy: a listening socket in the network namespace of the sandbox. The worker receives it and accepts on
+# it.
 sub open_port {
     my ($port) = @_;
     my $socket = must("socket", syscall 41, 2, 1 | 02000000, 0);
     my $address = pack 'S n C4 x8', 2, $port, 127, 0, 0, 1;
     must("port $port", syscall 49, $socket, $address, 16);
     must("listen", syscall 50, $socket, 64);
-    say_to_worker("port", $socket);
+    send_to_worker("port", $socket);
     must("close", syscall 3, $socket);
 }
 
@@ -70,10 +70,10 @@ sub enter_landlock {
     must("landlock", syscall 446, $ruleset, 0);
 }
 
-# The mount table names the place of each mount on its file system, and so directories of the machine. The kernel lists
-# only mounts of a process's own namespace below its root: with a root in the namespace that bwrap made, and in a copy
-# of that namespace, nothing is listed, and all paths lead where they did. A descriptor keeps the first one alive. The
-# capabilities that this takes are all there are, and go at once.
+# The mount table shows for each mount its path on the machine's file system. The kernel lists only mounts of a
+# process's own namespace below its root. With a root in the namespace that bwrap made, and in a copy of that namespace,
+# nothing is listed, and all paths stay valid. A descriptor keeps the first namespace alive. The capabilities for this
+# are the only ones, and are dropped at once.
 sub hide_mounts {
     my ($root, $self) = ('/', '/proc/self/ns/mnt');
     my $top = must("root", syscall 2, $root, 010000000 | 0200000 | 02000000, 0);    # O_PATH, O_DIRECTORY, O_CLOEXEC
@@ -90,10 +90,10 @@ sub hide_mounts {
     return $first;
 }
 
-# Pid 1 runs under the job's own uid, so the job must not be able to make it do anything: its memory, registers and
-# descriptors are closed (not dumpable), and a filter kills the namespace at any call but the few of this loop. It calls
-# the kernel directly, because perl's own functions may allocate memory or set signals on their way. The end of all its
-# descriptors is what the child waits for before it starts the command.
+# Pid 1 runs under the job's own uid, so the job must not be able to control it. Its memory, registers and descriptors
+# are inaccessible (not dumpable), and a filter kills the namespace at any call but the few of this loop. It uses system
+# calls only, because Perl's own functions may allocate memory or set signals. The child starts the command when all
+# descriptors of pid 1 are closed.
 sub be_init {
     my ($main, $filter, $kept) = @_;
     my $program = pack 'S x6 P', length($filter) / 8, $filter;
@@ -113,14 +113,14 @@ sub wait_for_init {
     sysread($gate, my $nothing, 1) // fail("waiting for pid 1: $!");
 }
 
-# WAIT_KILLABLE (32) keeps a storm of signals from asking the worker the same question again and again; Linux 5.19.
+# WAIT_KILLABLE (32, Linux 5.19): otherwise each signal would repeat the request to the worker.
 sub enter_seccomp {
     my ($filter) = @_;
     my $program = pack 'S x6 P', length($filter) / 8, $filter;
     my $listener = syscall 317, 1, 8 | 32, $program;
     $listener = syscall 317, 1, 8, $program if $listener == -1 && $!{EINVAL};
     must("seccomp", $listener);
-    say_to_worker("notices", $listener);
+    send_to_worker("notices", $listener);
     must("close", syscall 3, $listener);
 }
 
@@ -128,7 +128,7 @@ sub cannot {
     my ($what) = @_;
     my $code = $! + 0;
     syswrite STDOUT, "sandbox: cannot $what: $!\n";    # into the job's own output
-    say_to_worker("failed $code");
+    send_to_worker("failed $code");
     exit 127;
 }
 
@@ -143,7 +143,7 @@ sub find {
     return;
 }
 
-# `#!/usr/bin/env NAME` would be a second program: look NAME up here instead.
+# `#!/usr/bin/env NAME` would be a second program, so NAME is searched here.
 sub interpreter {
     my ($line) = @_;
     my ($program, $option) = $line =~ /^#![ \t]*(\S+)(?:[ \t]+(.*?))?[ \t\r]*$/ or return;
@@ -192,7 +192,7 @@ sub run_pinned {
     syscall 322, $number + 0, $empty, $arguments, $environment, 0x1000;
 }
 
-my ($one, $many) = read_orders();
+my ($one, $many) = read_spec();
 must("close on exec", syscall 436, 3, 0xFFFFFFFF, 4);
 must("no new privileges", syscall 157, 38, 1, 0, 0, 0);
 must("die with parent", syscall 157, 1, 9, 0, 0, 0);
@@ -217,11 +217,11 @@ if ($one->{x}) {
 enter_landlock($one->{l}, @{ $many->{p} // [] }) if $one->{l};
 wait_for_init($gate) if $gate;
 enter_seccomp($one->{f});
-say_to_worker("ready");
+send_to_worker("ready");
 my $answer = '';
-must("waiting", syscall 45, $control, $answer = "\0" x 2, 2, 0, 0, 0);
+must("waiting for the worker", syscall 45, $control, $answer = "\0" x 2, 2, 0, 0, 0);
 exit 125 if $answer ne 'go';
-must("output", syscall 33, 1, 2);    # what was stderr up to here is for the sandbox's last words
+must("output", syscall 33, 1, 2);    # stderr was for the errors of the sandbox until here
 if   ($one->{x}) { run_pinned((split / /, $one->{x})[0], @argv) }
 else             { no warnings 'exec'; exec {$path} @argv }
 cannot("run '$argv[0]'");

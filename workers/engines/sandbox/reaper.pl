@@ -1,6 +1,6 @@
-# The parent of all that a job starts, outside of its restrictions. Whatever detaches itself (and has no namespace's
-# first process to fall to) falls back to this one, which ends it all when the tracer has ended, or when the worker lets
-# go or is gone: then the pipe that only the worker holds is closed.
+# The parent of all processes of a job, outside of its restrictions. A process that detaches itself becomes its child,
+# unless a pid namespace has an init of its own. It kills all of them when the tracer has ended, or when the worker
+# closes the pipe or dies.
 use strict;
 use warnings;
 
@@ -14,8 +14,8 @@ sub reap {
     while ((my $pid = waitpid -1, 1) > 0) { $status = $? if $pid == $main }
 }
 
-# [pid, parent, state] of everybody
-sub everyone {
+# [pid, parent, state] of all processes
+sub all_processes {
     opendir my $proc, '/proc' or return;
     my @found;
     for my $pid (grep { /^\d+$/ } readdir $proc) {
@@ -28,7 +28,7 @@ sub everyone {
 
 sub descendants {
     my %below;
-    push @{ $below{ $_->[1] } }, $_ for everyone();
+    push @{ $below{ $_->[1] } }, $_ for all_processes();
     my @found;
     my @open = ($$);
     while (defined(my $pid = shift @open)) {
@@ -40,11 +40,11 @@ sub descendants {
     return @found;
 }
 
-# Who was killed five times and is still there forks faster than this sweeps: stopped, and with no right to fork, nobody
-# outruns it. Not sooner, since a shell that may not fork exits with an error of its own, and that would be told.
+# Processes that are left after five rounds fork faster than they are killed. Then they are stopped, and may not fork.
+# Not earlier: a shell that may not fork exits with an error of its own, which would be reported.
 my $rounds = 0;
 
-sub strike {
+sub kill_processes {
     $rounds++ if @_;
     for my $pid ($rounds > 5 ? @_ : ()) {
         kill $STOP, $pid;
@@ -54,9 +54,9 @@ sub strike {
     kill $KILL, @_;
 }
 
-# All processes of the slot's uid at once, by one of them: as that uid the kernel lets it hit no one else. By programs
-# of their own, since whoever starts one without being root has no capability left, whatever the worker was given.
-sub strike_uid {
+# Kills all processes of the slot's uid at once. `kill -1` runs as that uid, so that it reaches no other one, and in a
+# program of its own, which has no capability left, whatever the worker had.
+sub kill_uid {
     my $child = fork // return;
     if (!$child) {
         my $script = '[ "$(id -ru)" = ' . $uid . ' ] && [ "$(id -u)" = ' . $uid . ' ] && kill -KILL -1';
@@ -76,10 +76,10 @@ sub tracer_runs {
 }
 
 sub end_all {
-    for (1 .. 50) {    # the tracer is last, so that it can write down how the others ended
+    for (1 .. 50) {    # the tracer is last, so that it can record the ends of the others
         last if !tracer_runs();
         my @others = grep { $_ != $main } descendants();
-        strike(@others);
+        kill_processes(@others);
         reap();
         last if defined $status && !@others;
         pause(0.01);
@@ -87,8 +87,8 @@ sub end_all {
     for (1 .. 200) {
         my @left = descendants();
         last if !@left;
-        strike_uid() if $uid;
-        strike(@left);
+        kill_uid() if $uid;
+        kill_processes(@left);
         reap();
         pause(0.01);
     }
@@ -100,15 +100,15 @@ sub worker_is_gone {
     return select($ready, undef, undef, $_[0]) > 0;
 }
 
-syscall(157, 36, 1, 0, 0, 0) == 0 or die "keeper: subreaper: $!\n";
-syscall(72, $pipe, 2, 1) == 0     or die "keeper: pipe: $!\n";
+syscall(157, 36, 1, 0, 0, 0) == 0 or die "reaper: subreaper: $!\n";
+syscall(72, $pipe, 2, 1) == 0     or die "reaper: pipe: $!\n";
 $SIG{CHLD} = sub { };              # wakes up select
 exit 125 if worker_is_gone(0);
-$main = fork // die "keeper: fork: $!\n";
+$main = fork // die "reaper: fork: $!\n";
 if (!$main) {
     $SIG{CHLD} = 'DEFAULT';
     exec {$command[0]} @command;
-    die "keeper: $command[0]: $!\n";
+    die "reaper: $command[0]: $!\n";
 }
 while (!defined $status) {
     last if worker_is_gone(0.05);

@@ -1,4 +1,4 @@
-# Runs as a job while the worker starts: tries what a job must not be able to do, one line for each: name, result.
+# Runs as a job while the worker starts. Tries what a job must not be able to do, and prints for each: name, result.
 use strict;
 use warnings;
 
@@ -32,7 +32,7 @@ for (['core_pattern', '/proc/sys/kernel/core_pattern'], ['system', '/usr/selftes
     my ($name, $path) = @$_;
     attempt($name, sub { my $flags = 1 | 0100; my $fd = syscall 2, $path, $flags, 0600; unlink $path if $fd > -1; $fd });
 }
-# The process above: pid 1 of the sandbox, or the tracer where there is no pid namespace. Both have the job's own uid.
+# The parent: pid 1 of the sandbox, or the tracer where there is no pid namespace. Both have the job's uid.
 my $above = getppid;
 attempt('above_state', sub { open(my $file, '<', "/proc/$above/syscall") ? 0 : -1 });
 attempt('above_memory', sub { my ($path, $flags) = ("/proc/$above/mem", 2); syscall 2, $path, $flags, 0 });

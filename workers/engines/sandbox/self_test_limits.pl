@@ -1,5 +1,5 @@
-# Runs as a job while the worker starts. Takes more than its limits allow: `memory PROCESSES BYTES` forks, then allocates;
-# `bytes LIMIT` and `files LIMIT` fill the disk and wait to be stopped.
+# Runs as a job while the worker starts. Takes more than its limits allow: `memory PROCESSES BYTES` forks, then
+# allocates; `bytes LIMIT` and `files LIMIT` fill the disk and wait to be stopped.
 use strict;
 use warnings;
 

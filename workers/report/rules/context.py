@@ -1,4 +1,4 @@
-"""What a rule is asked to judge: one fact, the process behind it, and what this job may do."""
+"""The input of a rule: one event, its process, and the permissions of the job."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from workers.report.events import TraceEvent
 from workers.report.job_paths import JobPaths
 from workers.report.processes import Program, TracedProcess
 
-F_co = TypeVar("F_co", bound=TraceEvent, covariant=True)
+E_co = TypeVar("E_co", bound=TraceEvent, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class RuleContext(Generic[F_co]):
-    """`expected`: the hosts that the job may speak to, as in `Egress.allow`."""
+class RuleContext(Generic[E_co]):
+    """The input of a rule. `expected`: the hosts that the job may reach, as in `EgressPolicy.allow`."""
 
-    fact: F_co
+    event: E_co
     process: TracedProcess
-    ground: JobPaths
+    paths: JobPaths
     expected: tuple[str, ...] = ()
 
     @property

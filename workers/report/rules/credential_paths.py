@@ -1,4 +1,4 @@
-"""Which paths hold secrets, and which programs are their rightful readers."""
+"""The paths of secrets, and the programs that may read them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Secret:
     directories_too: bool = True
 
 
-# Looked for from a slash on, anywhere in the path: other people's homes count like one's own.
+# Searched after a slash, anywhere in the path: other homes count like one's own.
 _SECRETS = (
     _Secret(r"\.ssh(?:/(?!.*\.pub$).*)?$", _SSH),
     _Secret(r"id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$", _SSH),
@@ -60,9 +60,10 @@ _SECRETS = (
 _ANY = re.compile("/(?:" + "|".join(f"({secret.pattern})" for secret in _SECRETS) + ")", re.DOTALL)
 
 
-def is_credential(path: str, program: Program, ground: JobPaths, *, is_directory: bool = False) -> bool:
-    """Whether reading `path` means taking a secret. Not so: a tool reads its own (and is not a file of the job that
-    only calls itself so), git reads what lies in the checkout.
+def is_credential(path: str, program: Program, paths: JobPaths, *, is_directory: bool = False) -> bool:
+    """Report whether reading `path` exposes a secret.
+
+    A tool may read its own secrets, unless its file is one of the job, and git may read what is in the checkout.
     """
     found = _ANY.search(path)
     if not found or found.lastindex is None:
@@ -70,5 +71,5 @@ def is_credential(path: str, program: Program, ground: JobPaths, *, is_directory
     secret = _SECRETS[found.lastindex - 1]
     if is_directory and not secret.directories_too:
         return False
-    owners = secret.owners | _GIT if ground.is_checkout(path) else secret.owners
+    owners = secret.owners | _GIT if paths.is_checkout(path) else secret.owners
     return program.own or not program.is_one_of(owners)

@@ -1,10 +1,10 @@
-"""Rules about files. Each takes a use, the process and the scene, and returns what to say about it, or None."""
+"""Rules about files. Each returns the detail of the finding, or None."""
 
 from __future__ import annotations
 
 import re
 
-from workers.report.events import DENIED, FileUse
+from workers.report.events import DENIED, FileEvent
 from workers.report.rules.context import RuleContext
 from workers.report.rules.credential_paths import is_credential
 
@@ -28,19 +28,21 @@ _PICKED_UP = re.compile(
 _GIT = frozenset({"git"})
 
 
-def credential_read(case: RuleContext[FileUse]) -> str | None:
-    use = case.fact
+def credential_read(context: RuleContext[FileEvent]) -> str | None:
+    """Find reads of files with credentials."""
+    use = context.event
     if not use.ops & {"read", "rename"}:
         return None
-    paths = (use.path,) if use.path == use.asked else (use.path, use.asked)
-    if any(is_credential(path, case.program, case.ground, is_directory=use.directory) for path in paths):
-        return case.ground.shown(use.path)
+    paths = (use.path,) if use.path == use.requested else (use.path, use.requested)
+    if any(is_credential(path, context.program, context.paths, is_directory=use.directory) for path in paths):
+        return context.paths.shown(use.path)
     return None
 
 
-def write_outside(case: RuleContext[FileUse]) -> str | None:
-    use = case.fact
-    if not use.changes or case.ground.is_own(use.path) or _KERNEL.match(use.path) or _HARMLESS.match(use.path):
+def write_outside(context: RuleContext[FileEvent]) -> str | None:
+    """Find changes outside of the directories of the job."""
+    use = context.event
+    if not use.changes or context.paths.is_own(use.path) or _KERNEL.match(use.path) or _HARMLESS.match(use.path):
         return None
     if use.directory and use.errno == "EEXIST":  # `mkdir -p` asks for every part of a path
         return None
@@ -49,27 +51,30 @@ def write_outside(case: RuleContext[FileUse]) -> str | None:
     return _with_errno(use.path, use)
 
 
-def kernel_write(case: RuleContext[FileUse]) -> str | None:
-    use = case.fact
+def kernel_write(context: RuleContext[FileEvent]) -> str | None:
+    """Find changes below /proc and /sys."""
+    use = context.event
     if use.changes and _KERNEL.match(use.path) and not _HARMLESS.match(use.path):
         return _with_errno(use.path, use)
     return None
 
 
-def persistence_write(case: RuleContext[FileUse]) -> str | None:
-    use = case.fact
-    is_git = case.program.is_one_of(_GIT) and not case.program.own
+def persistence_write(context: RuleContext[FileEvent]) -> str | None:
+    """Find writes to files that shells, hooks or schedulers execute."""
+    use = context.event
+    is_git = context.program.is_one_of(_GIT) and not context.program.own
     if not use.changes or is_git or not _PICKED_UP.search(use.path):
         return None
-    return _with_errno(case.ground.shown(use.path), use)
+    return _with_errno(context.paths.shown(use.path), use)
 
 
-def setuid_bit(case: RuleContext[FileUse]) -> str | None:
-    use = case.fact
+def setuid_bit(context: RuleContext[FileEvent]) -> str | None:
+    """Find files that get a set-id bit."""
+    use = context.event
     if use.mode is None or not use.mode & _SET_ID or use.directory:
         return None
-    return _with_errno(case.ground.shown(use.path), use)
+    return _with_errno(context.paths.shown(use.path), use)
 
 
-def _with_errno(path: str, use: FileUse) -> str:
+def _with_errno(path: str, use: FileEvent) -> str:
     return f"{path} ({use.errno})" if use.errno else path

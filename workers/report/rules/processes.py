@@ -1,10 +1,10 @@
-"""Rules about programs, signals and the walls of the sandbox. Each returns what to say about its fact, or None."""
+"""Rules about programs, signals and the limits of the sandbox. Each returns the detail of the finding, or None."""
 
 from __future__ import annotations
 
 import posixpath
 
-from workers.report.events import AttemptEvent, DeathEvent, ExecEvent, TraceCut
+from workers.report.events import AttemptEvent, DeathEvent, ExecEvent, TraceCutEvent
 from workers.report.rules.context import RuleContext
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"})
@@ -16,38 +16,41 @@ _HANDLES = ("/proc/self/fd/", "/dev/fd/")
 _TO_EVERYONE, _TO_INIT = "-1", "1"
 
 
-def exec_from_temporary(case: RuleContext[ExecEvent]) -> str | None:
-    return _was_attempted(case.fact) if case.ground.is_temporary(case.fact.path) else None
+def exec_from_temporary(context: RuleContext[ExecEvent]) -> str | None:
+    """Find programs in temporary directories."""
+    return _was_attempted(context.event) if context.paths.is_temporary(context.event.path) else None
 
 
-def exec_refused(case: RuleContext[ExecEvent]) -> str | None:
-    """EPERM is the sandbox's word: a file that cannot be executed answers EACCES."""
-    return case.ground.shown(case.fact.path) if case.fact.errno == "EPERM" else None
+def exec_refused(context: RuleContext[ExecEvent]) -> str | None:
+    """Find programs that the sandbox refused: it answers EPERM, and EACCES is for a file that is not executable."""
+    return context.paths.shown(context.event.path) if context.event.errno == "EPERM" else None
 
 
-def exec_from_memory(case: RuleContext[ExecEvent]) -> str | None:
-    return _was_attempted(case.fact) if case.fact.unnamed or case.fact.path.startswith(_HANDLES) else None
+def exec_from_memory(context: RuleContext[ExecEvent]) -> str | None:
+    """Find programs without a file."""
+    return _was_attempted(context.event) if context.event.unnamed or context.event.path.startswith(_HANDLES) else None
 
 
-def install_script(case: RuleContext[ExecEvent]) -> str | None:
-    """Asked before the execve changes the process: what it was until now, by inheritance, is who starts the shell."""
-    execution = case.fact
+def install_script(context: RuleContext[ExecEvent]) -> str | None:
+    """Find shells that package managers start; the process still has its program from before the execve."""
+    execution = context.event
     is_shell = posixpath.basename(execution.path) in _SHELLS
-    if execution.errno or not is_shell or not case.program.is_one_of(_INSTALLERS):
+    if execution.errno or not is_shell or not context.program.is_one_of(_INSTALLERS):
         return None
     return " ".join(execution.argv) or execution.path
 
 
-def sandbox_escape(case: RuleContext[AttemptEvent]) -> str | None:
-    attempt = case.fact
+def sandbox_escape(context: RuleContext[AttemptEvent]) -> str | None:
+    """Find calls that try to leave the sandbox."""
+    attempt = context.event
     if attempt.call in {"kill", "socket"}:
         return None
     return f"{attempt.call}({', '.join(attempt.words)}) ({attempt.errno or 'granted'})"
 
 
-def kill_outside(case: RuleContext[AttemptEvent]) -> str | None:
-    """Signals to everyone, to the sandbox's own first process, and to what refuses them; 0 only asks who is there."""
-    attempt = case.fact
+def kill_outside(context: RuleContext[AttemptEvent]) -> str | None:
+    """Find signals to all processes, to pid 1, and to targets that refuse them; signal 0 is only a test."""
+    attempt = context.event
     if attempt.call != "kill" or len(attempt.words) < 2 or attempt.words[1] == "0":
         return None
     if attempt.words[0] in {_TO_EVERYONE, _TO_INIT} or attempt.errno == "EPERM":
@@ -55,14 +58,16 @@ def kill_outside(case: RuleContext[AttemptEvent]) -> str | None:
     return None
 
 
-def bad_syscall(case: RuleContext[DeathEvent]) -> str | None:
-    if case.fact.signal != "SIGSYS":
+def bad_syscall(context: RuleContext[DeathEvent]) -> str | None:
+    """Find processes that were killed for a forbidden call."""
+    if context.event.signal != "SIGSYS":
         return None
-    return f"{case.ground.shown(case.program.path)} (SIGSYS)" if case.program.path else "SIGSYS"
+    return f"{context.paths.shown(context.program.path)} (SIGSYS)" if context.program.path else "SIGSYS"
 
 
-def trace_cut(case: RuleContext[TraceCut]) -> str | None:
-    return f"{case.fact.size} bytes"
+def trace_cut(context: RuleContext[TraceCutEvent]) -> str | None:
+    """Find traces that are cut."""
+    return f"{context.event.size} bytes"
 
 
 def _was_attempted(execution: ExecEvent) -> str:

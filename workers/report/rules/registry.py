@@ -1,7 +1,7 @@
-"""The named rules of suspicious activity: a small table, each with a severity and a reason in words.
+"""The rules of suspicious activity: a table with a severity and a reason for each.
 
-A rule looks at one fact and at the process behind it, and returns the detail that it objects to, or None. It must stay
-silent on what package managers, compilers and libc do every day: a report that cries at `/etc/passwd` is not read.
+A rule examines one event and its process, and returns the detail of the finding, or None. It must not match what
+package managers, compilers and libc do every day: a report with false alarms is not read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from workers.report.events import (
     ContactEvent,
     DeathEvent,
     ExecEvent,
-    FileUse,
-    Listening,
+    FileEvent,
+    ListenEvent,
     LookupEvent,
-    Proxied,
-    TraceCut,
+    ProxyEvent,
+    TraceCutEvent,
     TraceEvent,
 )
 from workers.report.rules import files, network, processes
@@ -30,7 +30,7 @@ SEVERITIES = ("critical", "high", "medium", "low")
 
 @dataclass(frozen=True, slots=True)
 class FindingRule:
-    """`test` returns the detail that it objects to, or None."""
+    """A rule. `test` returns the detail of the finding, or None."""
 
     name: str
     severity: str
@@ -42,7 +42,7 @@ _METADATA = "Tries the place where clouds hand out credentials"
 _OUTSIDE = "Tries an address outside the expected registries"
 
 RULES: Mapping[type[TraceEvent], tuple[FindingRule, ...]] = {
-    FileUse: (
+    FileEvent: (
         FindingRule("credential_read", "high", "Reads a file that holds credentials or keys", files.credential_read),
         FindingRule("write_outside", "high", "Tries to change files outside its own directories", files.write_outside),
         FindingRule("kernel_write", "critical", "Tries to change the kernel or another process", files.kernel_write),
@@ -75,7 +75,7 @@ RULES: Mapping[type[TraceEvent], tuple[FindingRule, ...]] = {
             "bad_syscall", "high", "Was killed for a call that no ordinary program makes", processes.bad_syscall
         ),
     ),
-    TraceCut: (
+    TraceCutEvent: (
         FindingRule("trace_cut", "medium", "Did so much that the end of its trace is missing", processes.trace_cut),
     ),
     ContactEvent: (
@@ -86,7 +86,7 @@ RULES: Mapping[type[TraceEvent], tuple[FindingRule, ...]] = {
             "host_socket", "high", "Tries a socket through which the machine is controlled", network.host_socket
         ),
     ),
-    Proxied: (FindingRule("connection_outside", "medium", _OUTSIDE, network.proxied_outside),),
+    ProxyEvent: (FindingRule("connection_outside", "medium", _OUTSIDE, network.proxied_outside),),
     LookupEvent: (
         FindingRule("metadata_address", "critical", _METADATA, network.metadata_name),
         FindingRule(
@@ -94,15 +94,15 @@ RULES: Mapping[type[TraceEvent], tuple[FindingRule, ...]] = {
         ),
         FindingRule("encoded_lookup", "high", "Looks up a name long enough to carry data out", network.encoded_lookup),
     ),
-    Listening: (
+    ListenEvent: (
         FindingRule("listening_socket", "medium", "Waits for connections from others", network.listening_socket),
     ),
 }
 
 
-def evaluate_rules(case: RuleContext[TraceEvent]) -> Iterator[tuple[FindingRule, str]]:
-    """Every rule that objects, with the detail."""
-    for rule in RULES.get(type(case.fact), ()):
-        detail = rule.test(case)
+def evaluate_rules(context: RuleContext[TraceEvent]) -> Iterator[tuple[FindingRule, str]]:
+    """Yield every rule that matches, with the detail."""
+    for rule in RULES.get(type(context.event), ()):
+        detail = rule.test(context)
         if detail is not None:
             yield rule, detail

@@ -1,4 +1,4 @@
-"""What the calls that name files mean: which path, used for what."""
+"""The meaning of calls that name files: which path, and which use."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ from functools import lru_cache
 
 from workers.engines.tracing.strace import TracedCall
 from workers.engines.tracing.values import descriptor, fields, text
-from workers.report.events import FileUse
+from workers.report.events import FileEvent
 from workers.report.job_paths import absolute
 from workers.report.processes import TracedProcess
 
 _MODE = re.compile(rb"0[0-7]{0,6}$")
 
 
-def argument(call: TracedCall, at: int) -> bytes:
-    return call.arguments[at] if at < len(call.arguments) else b""
+def argument(call: TracedCall, index: int) -> bytes:
+    """Return an argument of the call, or empty bytes."""
+    return call.arguments[index] if index < len(call.arguments) else b""
 
 
-def path_of(call: TracedCall, process: TracedProcess, at: int) -> str | None:
-    """The path in argument `at`, seen from the directory in the argument before it if one stands there.
+def path_of(call: TracedCall, process: TracedProcess, index: int) -> str | None:
+    """Return the path in an argument, seen from the directory in the argument before it, if that is a directory.
 
-    None: strace could not read the name, or the call has none.
+    Returns:
+        The path. None: strace could not read the name, or the call has none.
     """
-    name = text(argument(call, at))
-    before = descriptor(argument(call, at - 1)) if at else None
+    name = text(argument(call, index))
+    before = descriptor(argument(call, index - 1)) if index else None
     directory = process.leader.cwd
     if before is not None and before.path is not None and before.path.startswith(b"/"):
         directory = before.path.decode("utf-8", "replace")
-        if before.number is None:  # AT_FDCWD: strace shows where the process stands
+        if before.number is None:  # AT_FDCWD: strace shows the working directory
             process.leader.cwd = directory
     return None if name is None else absolute(name, directory)
 
 
-def opened(call: TracedCall, process: TracedProcess) -> Iterator[FileUse]:
-    """open, openat, openat2, creat."""
-    at = 1 if call.name.startswith("openat") else 0
-    flags = b"O_WRONLY|O_CREAT|O_TRUNC" if call.name == "creat" else argument(call, at + 1)
-    mode = argument(call, 1) if call.name == "creat" else argument(call, at + 2)
+def opened(call: TracedCall, process: TracedProcess) -> Iterator[FileEvent]:
+    """Yield the use of open, openat, openat2 and creat."""
+    index = 1 if call.name.startswith("openat") else 0
+    flags = b"O_WRONLY|O_CREAT|O_TRUNC" if call.name == "creat" else argument(call, index + 1)
+    mode = argument(call, 1) if call.name == "creat" else argument(call, index + 2)
     if flags.startswith(b"{"):  # openat2 has a structure
         how = fields(flags)
         flags, mode = how.get(b"flags", b""), how.get(b"mode", b"")
     ops, is_directory = _intent(flags)
-    asked = path_of(call, process, at)
-    if asked is not None and ops:
+    requested = path_of(call, process, index)
+    if requested is not None and ops:
         bits = _bits(mode) if "create" in ops else None
-        yield FileUse(_led_to(call, asked), asked, ops, call.errno, bits, is_directory)
+        yield FileEvent(_led_to(call, requested), requested, ops, call.errno, bits, is_directory)
 
 
 @lru_cache(maxsize=256)
 def _intent(flags: bytes) -> tuple[frozenset[str], bool]:
-    """What the flags of an open want, and whether they want a directory. O_PATH reads nothing."""
+    """Return the operations that the flags request, and whether they request a directory. O_PATH reads nothing."""
     words = set(flags.split(b"|"))
     ops = set()
     if b"O_PATH" not in words:
@@ -61,12 +63,12 @@ def _intent(flags: bytes) -> tuple[frozenset[str], bool]:
     return frozenset(ops), b"O_DIRECTORY" in words
 
 
-def _led_to(call: TracedCall, asked: str) -> str:
-    """Where an open really led: strace shows it. /proc is left as asked, numbers there are the tracer's."""
+def _led_to(call: TracedCall, requested: str) -> str:
+    """Return where an open led to, as strace shows it. /proc stays as requested: its numbers are the tracer's."""
     found = call.opened
     if found is None or found.path is None or found.deleted or not found.path.startswith(b"/"):
-        return asked
-    return asked if asked.startswith("/proc/") else found.path.decode("utf-8", "replace")
+        return requested
+    return requested if requested.startswith("/proc/") else found.path.decode("utf-8", "replace")
 
 
 def _bits(mode: bytes) -> int | None:
@@ -100,18 +102,18 @@ _CHANGES: dict[str, tuple[tuple[tuple[int, str], ...], int | None]] = {
 CHANGES = frozenset(_CHANGES)
 
 
-def changed(call: TracedCall, process: TracedProcess) -> Iterator[FileUse]:
-    """Everything that names a file but open: see `_CHANGES`."""
-    paths, mode_at = _CHANGES[call.name]
-    mode = _bits(argument(call, mode_at)) if mode_at is not None else None
-    for at, op in paths:
-        path = path_of(call, process, at)
+def changed(call: TracedCall, process: TracedProcess) -> Iterator[FileEvent]:
+    """Yield the uses of all other calls that name a file: see `_CHANGES`."""
+    paths, mode_index = _CHANGES[call.name]
+    mode = _bits(argument(call, mode_index)) if mode_index is not None else None
+    for index, op in paths:
+        path = path_of(call, process, index)
         if path is not None:
-            yield FileUse(path, path, frozenset({op}), call.errno, mode, call.name.startswith(("mkdir", "rmdir")))
+            yield FileEvent(path, path, frozenset({op}), call.errno, mode, call.name.startswith(("mkdir", "rmdir")))
 
 
-def moved(call: TracedCall, process: TracedProcess) -> Iterator[FileUse]:
-    """chdir, fchdir: no fact, but where later relative names start."""
+def moved(call: TracedCall, process: TracedProcess) -> Iterator[FileEvent]:
+    """Follow chdir and fchdir: later relative names start there. Yields nothing."""
     if call.ok:
         standing = descriptor(argument(call, 0)) if call.name == "fchdir" else None
         if standing is not None and standing.path is not None:

@@ -1,4 +1,4 @@
-"""What the calls on sockets mean: who was spoken to, which names were asked for, who listens."""
+"""The meaning of calls on sockets: contacts, lookups, and sockets that listen."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from workers.engines.tracing.strace import TracedCall
 from workers.engines.tracing.values import Address, address, fields, items, text
 from workers.report.dns import questioned
-from workers.report.events import AttemptEvent, ContactEvent, Listening, LookupEvent
+from workers.report.events import AttemptEvent, ContactEvent, ListenEvent, LookupEvent
 from workers.report.processes import TracedProcess
 from workers.report.syscalls.files import argument
 
-MAX_SOCKETS = 4096  # whose other end is remembered: names are often sent without an address
-MAX_MESSAGES = 64  # looked at in one sendmmsg
+MAX_SOCKETS = 4096  # with a known peer: queries are often sent without an address
+MAX_MESSAGES = 64  # examined in one sendmmsg
 _DNS = 53
 _INTERNET = ("inet", "inet6")
 _USUAL = frozenset({"AF_UNIX", "AF_LOCAL", "AF_INET", "AF_INET6", "AF_NETLINK"})
 
-SocketEvent = ContactEvent | LookupEvent | Listening | AttemptEvent
+SocketEvent = ContactEvent | LookupEvent | ListenEvent | AttemptEvent
 
 
 class Sockets:
-    """Sockets are told apart as strace shows them (`3<socket:[45188]>`), so that a child's copy is the same one."""
+    """The sockets of a run, identified as strace shows them (`3<socket:[45188]>`): copies are the same socket."""
 
     def __init__(self) -> None:
         self._peers: OrderedDict[bytes, Address] = OrderedDict()
@@ -46,12 +46,12 @@ class Sockets:
         yield from ()
 
     def listened(self, call: TracedCall, process: TracedProcess) -> Iterator[SocketEvent]:
-        name = self._names.get(_key(call, process), Address("inet", "0.0.0.0"))  # noqa: S104  # what a trace said
+        name = self._names.get(_key(call, process), Address("inet", "0.0.0.0"))  # noqa: S104  # text of a trace
         if call.ok and name.family in _INTERNET:
-            yield Listening(name.host, name.port)
+            yield ListenEvent(name.host, name.port)
 
     def sent(self, call: TracedCall, process: TracedProcess) -> Iterator[SocketEvent]:
-        """sendto, sendmsg, sendmmsg: a contact when it names an address, a lookup when it goes to port 53."""
+        """Yield a contact if sendto, sendmsg or sendmmsg names an address, and a lookup if it goes to port 53."""
         known = self._peers.get(_key(call, process))
         for payload, named in _messages(call):
             peer = named or known
