@@ -89,7 +89,7 @@ def test_a_machine_without_git_is_not_offered(
 
 def test_soft_limits_are_said_to_be_soft(options: WorkerOptions, caplog: pytest.LogCaptureFixture) -> None:
     WorkerProcess(options, Engine(EngineCapabilities(soft=("memory is watched, not limited",)))).run(once=True)
-    assert "limit='memory is watched'" in caplog.text
+    assert "engine=null limit='memory is watched" in caplog.text
 
 
 def test_a_worker_says_what_its_machine_can_do(options: WorkerOptions, server: ScriptedServer) -> None:
@@ -165,7 +165,7 @@ def test_a_result_for_another_server_is_kept_and_not_shown_to_this_one(
     WorkerProcess(options, Engine()).run(once=True)
     assert server.verbs == ["leases"]
     assert list(ResultSpool(options.work_dir / "spool").pending()) == [entry]
-    assert "is for https://elsewhere.example" in caplog.text
+    assert "another server job=rtj_01jjob server=https://elsewhere.example" in caplog.text
 
 
 def test_an_ingest_that_is_away_does_not_keep_a_worker_from_working_for_long(

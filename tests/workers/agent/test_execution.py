@@ -202,7 +202,7 @@ def test_an_engine_that_turns_out_too_weak_gives_the_job_back(
 ) -> None:
     a_run(bench, commit, "unavailable").run()
     ((verb, body),) = finals(server)
-    assert (verb, body) == ("release", {"message": "the command says so", "unable": True})
+    assert (verb, body) == ("release", {"message": "requested by the command", "unable": True})
     phases = [asked.json["phase"] for asked in server.asked if asked.json.get("phase")]
     assert "executing" not in phases, "which would have made it too late"
 

@@ -48,4 +48,4 @@ def test_a_program_runs_beside_a_thousand_open_files(tmp_path: Path) -> None:
         for descriptor in opened:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert (done.code, done.tail, done.cut_for) == (3, "out\n", None)
+    assert (done.code, done.tail, done.kill_reason) == (3, "out\n", None)

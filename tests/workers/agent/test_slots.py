@@ -55,7 +55,7 @@ def test_the_locks_are_ours_alone(tmp_path: Path) -> None:
     open_to_all = tmp_path / "l"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    with pytest.raises(WorkerStartError, match="only this account writes"):
+    with pytest.raises(WorkerStartError, match="only this account can write"):
         WorkerSlots(1, open_to_all)
 
 

@@ -284,7 +284,7 @@ def test_a_pipe_and_a_name_that_is_no_text_do_no_harm(tree: Path) -> None:
 @pytest.mark.timeout(10)
 def test_what_became_a_pipe_after_it_was_listed_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert artifacts._Look([])._digest(str(tmp_path / "pipe")) == (None, 0)
+    assert artifacts._Search([])._digest(str(tmp_path / "pipe")) == (None, 0)
 
 
 def test_too_many_are_counted_and_not_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

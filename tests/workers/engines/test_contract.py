@@ -80,7 +80,7 @@ def test_the_deadline_ends_also_what_ignores_sigterm(told):
 def test_stop_ends_it_from_another_thread(told):
     bench, word = told
     stop = StopSignal()
-    threading.Timer(0.4, stop.ask).start()
+    threading.Timer(0.4, stop.request).start()
     run = bench.run(*word("wait"), stop=stop)
     assert (run.kind, run.result.signal) == ("stopped", "SIGTERM")
 
@@ -98,7 +98,7 @@ def test_stop_now_spares_the_grace(told):
 def test_a_second_thought_cuts_the_grace_short(told):
     bench, word = told
     stop = StopSignal()
-    threading.Timer(0.3, stop.ask).start()
+    threading.Timer(0.3, stop.request).start()
     threading.Timer(0.8, lambda: stop.request(now=True)).start()
     started = time.monotonic()
     assert bench.run(*word("wait_for_good"), stop=stop, grace_seconds=20.0).kind == "stopped"

@@ -371,11 +371,11 @@ def test_the_largest_job_is_stopped_first(tmp_path):
     small, large = monitor(10, 80), monitor(20, 80)
     for one in (large, small):
         one._active.add(one)
-        one.look()
+        one.check()
     try:
         assert (small.exceeded, large.exceeded) == (None, "worker_disk_full")
         small.gauge.left = 40
-        small.look()
+        small.check()
         assert small.exceeded == "worker_disk_full"
     finally:
         for one in (large, small):

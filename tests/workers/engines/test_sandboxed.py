@@ -92,7 +92,7 @@ def test_the_environment_is_what_was_ordered_and_no_more(bench, monkeypatch):
 @pytest.mark.parametrize("wrong", [{"argv": ()}, {"argv": ("a\0b",)}, {"environment": {"A=B": "c"}}])
 def test_words_that_cannot_be_said_are_refused(bench, wrong):
     spec = bench.spec("true")
-    with pytest.raises(ValueError, match="needs words"):
+    with pytest.raises(ValueError, match="must not be empty"):
         bench.engine.run(RunSpec(**{**vars(spec), **wrong}), output=bytes, trace=bytes, stop=StopSignal())
 
 

@@ -149,13 +149,13 @@ def test_answers_slow_down_after_a_burst(monkeypatch):
     reader, writer = os.pipe()
     notify_handler = NotifyHandler(reader, {}, lambda *_: None)
     for _ in range(BURST):
-        notify_handler._slow_down()
+        notify_handler._limit_rate()
     assert naps == []
-    notify_handler._slow_down()
+    notify_handler._limit_rate()
     assert naps == [1 / RATE]
     now[0] += 100
     for _ in range(BURST - 2):
-        notify_handler._slow_down()
+        notify_handler._limit_rate()
     assert len(naps) == 1
     for descriptor in (reader, writer, notify_handler._stop_reader, notify_handler._stop_writer):
         os.close(descriptor)

@@ -12,27 +12,27 @@ from workers.engines.tracing.seccomp_notify import SyscallRequest
 
 def test_a_socket_that_is_shut_down_while_it_is_connected_is_refused(monkeypatch):
     """An exception would end the thread that answers all calls of the job."""
-    dummies = FakeSockets(EgressProxy(EgressPolicy(("example.test",))))
+    fake_sockets = FakeSockets(EgressProxy(EgressPolicy(("example.test",))))
     try:
-        response = dummies.open(
+        response = fake_sockets.open(
             SyscallRequest(1, os.getpid(), "socket", (socket.AF_INET, socket.SOCK_STREAM, 0, 0, 0, 0))
         )
         inode = os.fstat(response.descriptor).st_ino
-        real = dummies._ends
+        real = fake_sockets._endpoints
 
         class Racing(dict):
             def get(self, key, default=None):
                 found = real.get(key, default)
-                dummies._ends = real
-                dummies._let_go(key).close()  # what `_empty` does at the end of the job's data
+                fake_sockets._endpoints = real
+                fake_sockets._detach(key).close()  # what `_drain` does at the end of the job's data
                 return found
 
-        dummies._ends = Racing()
+        fake_sockets._endpoints = Racing()
         address = bytearray(b"\2\0" + (3128).to_bytes(2, "big") + bytes([127, 0, 0, 1]) + bytes(8))
         monkeypatch.setattr(SyscallRequest, "memory", lambda *_: bytes(address))
         request = SyscallRequest(2, os.getpid(), "connect", (response.descriptor, 0, 16, 0, 0, 0))
         assert inode in real
-        assert dummies.connect(request).error == errno.EPIPE
+        assert fake_sockets.connect(request).error == errno.EPIPE
         os.close(response.descriptor)
     finally:
-        dummies.close()
+        fake_sockets.close()
