@@ -9,6 +9,7 @@ from typing import Any
 
 from workers.engines.contract import RunResult, RunSpec
 from workers.report.payload_items import MAX_ATTEMPTS, MAX_FILES, MAX_FINDINGS, MAX_PROCESSES, Item
+from workers.report.processes import TracedProcess
 
 MAX_BYTES = 1_000_000  # of the body as sent; ingest takes 1 MiB
 CAPS = {
@@ -19,6 +20,9 @@ CAPS = {
 }
 
 _OPTIONAL = ("git_ref", "pull_request_number", "working_directory", "trigger_actor", "retry_of_job_id")
+
+# Kinds of the engine that `run.v1` does not have; they are reported as the cause.
+_CAUSES = frozenset({"stopped", "out_of_memory", "too_many_processes", "disk_full", "worker_disk_full"})
 
 
 def encoded(payload: Item) -> bytes:
@@ -88,3 +92,31 @@ def resources(result: RunResult, spec: RunSpec) -> Item:
         },
         "output": {"bytes": result.output_bytes, "truncated": result.output_truncated},
     }
+
+
+def outcome_of(result: RunResult, root: TracedProcess | None) -> dict[str, Any]:
+    """Return `{kind, exit_code, signal, cause}`. Kinds: exited, signaled, timeout, exec_failed, trace_incomplete."""
+    signal = result.signal or (root.signal if root else None)
+    return {
+        "kind": _kind(result, root, signal),
+        "exit_code": None if root and root.signal else result.exit_code,
+        "signal": signal,
+        "cause": result.kind if result.kind in _CAUSES else None,
+    }
+
+
+def _kind(result: RunResult, root: TracedProcess | None, signal: str | None) -> str:
+    if result.kind == "timeout":  # the supervisor's decision counts, however the command ended
+        return "timeout"
+    if result.kind == "not_found":
+        return "exec_failed"
+    if _is_blind(result, root):
+        return "trace_incomplete"
+    return "signaled" if signal else "exited" if result.exit_code is not None else "trace_incomplete"
+
+
+def _is_blind(result: RunResult, root: TracedProcess | None) -> bool:
+    """Report whether the trace was cut before the command ended, or is missing where a tracer was promised."""
+    if root is None:
+        return "ptrace" in result.enforced_layers
+    return result.trace_truncated and root.ended_at is None

@@ -29,8 +29,7 @@ from workers.report.events import (
 )
 from workers.report.formatting import rfc3339
 from workers.report.job_paths import JobPaths
-from workers.report.outcome import outcome_of
-from workers.report.payload import encoded, fitted, identified, resources
+from workers.report.payload import encoded, fitted, identified, outcome_of, resources
 from workers.report.payload_items import Item, file_items, finding_items, network_items, process_items
 from workers.report.processes import TracedProcess
 from workers.report.rules.context import RuleContext

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.report.dns import questioned
+from workers.report.syscalls.network import queried_name
 
 HEADER = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00"
 QUESTION = HEADER + b"\x07Example\x04test\x00\x00\x01\x00\x01"
 
 
 def test_a_question_has_a_name():
-    assert questioned(QUESTION) == "example.test"
+    assert queried_name(QUESTION) == "example.test"
 
 
 def test_over_tcp_the_length_comes_first():
-    assert questioned(len(QUESTION).to_bytes(2, "big") + QUESTION) == "example.test"
+    assert queried_name(len(QUESTION).to_bytes(2, "big") + QUESTION) == "example.test"
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,14 @@ def test_over_tcp_the_length_comes_first():
      b"GET / HTTP/1.1\r\nHost: example.test\r\n\r\n"],
 )  # fmt: skip
 def test_what_is_no_question_has_none(message):
-    assert questioned(message) is None
+    assert queried_name(message) is None
 
 
 def test_bytes_that_no_host_name_has_are_replaced():
-    assert questioned(HEADER + b"\x03\x00\x1b.\x04test\x00\x00\x01\x00\x01") == "\ufffd\ufffd\ufffd.test"
+    assert queried_name(HEADER + b"\x03\x00\x1b.\x04test\x00\x00\x01\x00\x01") == "\ufffd\ufffd\ufffd.test"
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_raise(message):
-    name = questioned(QUESTION[:12] + message)
+    name = queried_name(QUESTION[:12] + message)
     assert name is None or name

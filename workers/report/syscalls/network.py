@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from workers.engines.tracing.strace import TracedCall
 from workers.engines.tracing.values import Address, address, fields, items, text
-from workers.report.dns import questioned
 from workers.report.events import AttemptEvent, ContactEvent, ListenEvent, LookupEvent
 from workers.report.processes import TracedProcess
 from workers.report.syscalls.files import argument
@@ -15,6 +14,7 @@ from workers.report.syscalls.files import argument
 MAX_SOCKETS = 4096  # with a known peer: queries are often sent without an address
 MAX_MESSAGES = 64  # examined in one sendmmsg
 _DNS = 53
+_DNS_HEADER = 12
 _INTERNET = ("inet", "inet6")
 _USUAL = frozenset({"AF_UNIX", "AF_LOCAL", "AF_INET", "AF_INET6", "AF_NETLINK"})
 
@@ -57,7 +57,7 @@ class Sockets:
             peer = named or known
             if named is not None and named.family in _INTERNET:
                 yield _contact(named, call.errno)
-            if peer is not None and peer.family in _INTERNET and peer.port == _DNS and (name := questioned(payload)):
+            if peer is not None and peer.family in _INTERNET and peer.port == _DNS and (name := queried_name(payload)):
                 yield LookupEvent(name)
 
 
@@ -93,3 +93,28 @@ def _remember(table: OrderedDict[bytes, Address], key: bytes, value: Address) ->
     table.move_to_end(key)
     if len(table) > MAX_SOCKETS:
         table.popitem(last=False)
+
+
+def queried_name(message: bytes) -> str | None:
+    """Return the first name of a DNS query (over TCP the length may come first), in lower case, or None.
+
+    Bytes that a host name cannot have become U+FFFD: names are also a way to send data out.
+    """
+    return _query_name(message) or _query_name(message[2:])
+
+
+def _query_name(message: bytes) -> str | None:
+    if len(message) < _DNS_HEADER + 5 or message[2] & 0x80 or message[4:6] != b"\0\1":  # an answer, or not one question
+        return None
+    labels: list[str] = []
+    position = _DNS_HEADER
+    while position < len(message) and (length := message[position]):
+        if length > 63 or len(labels) > 127:
+            return None
+        labels.append(_dns_label(message[position + 1 : position + 1 + length]))
+        position += 1 + length
+    return ".".join(labels) if position < len(message) and labels else None
+
+
+def _dns_label(part: bytes) -> str:
+    return "".join(chr(byte) if 0x20 < byte < 0x7F and byte != 0x2E else "\ufffd" for byte in part).lower()
