@@ -31,7 +31,7 @@ SECONDS = 20.0
 def find_artifacts(folder: Path, patterns: Sequence[PatternPayload]) -> dict[str, Any]:
     """Return the files that the patterns match.
 
-    A pattern that matches a directory matches all in it. `**` stands for any number of directories.
+    A pattern that matches a directory matches all in it. `**` matches any number of directories.
 
     Returns:
         `{"files": [{type, path, size_bytes, sha256}], "files_omitted": n}`, by path; empty without patterns.
@@ -123,7 +123,7 @@ def _fits(pattern: Sequence[str | re.Pattern[str]], parts: Sequence[str]) -> boo
 
 
 def _closed(pattern: Sequence[str | re.Pattern[str]], positions: set[int]) -> set[int]:
-    """Return the positions that are reached when `**` stands for nothing."""
+    """Return the positions that are reached when `**` matches nothing."""
     reached = set(positions)
     for place in range(len(pattern)):
         if place in reached and pattern[place] == "**":

@@ -163,8 +163,8 @@ class _Git:
 
     def _hidden(self) -> list[tuple[str, str]]:
         """Return the texts that must not be in a message: where the mirror and the workspace are."""
-        real, said = urlsplit(self.address), urlsplit(self.repo_url)
-        mirror = [(self.address, self.repo_url), (real.path, self.repo_url), (real.netloc, said.netloc)]
+        real, public = urlsplit(self.address), urlsplit(self.repo_url)
+        mirror = [(self.address, self.repo_url), (real.path, self.repo_url), (real.netloc, public.netloc)]
         return [(str(self.folder), "the workspace"), *(mirror if self.address != self.repo_url else [])]
 
     def _environment(self) -> dict[str, str]:

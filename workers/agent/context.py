@@ -1,4 +1,4 @@
-"""What all jobs of a worker share."""
+"""The shared parts of a worker that every job uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.engines.contract import Engine, RunLimits
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all jobs of a worker share. `offered`: the capabilities that the engine has proven."""
+    """The shared parts of a worker. `offered`: the capabilities that the engine has proven."""
 
     worker_id: str
     client: OrchestratorClient

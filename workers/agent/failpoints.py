@@ -33,17 +33,17 @@ def failpoint(name: str) -> None:
 
 
 def _act(name: str, action: str) -> None:
-    verb, _, seconds = action.partition(":")
-    if verb == "kill":
+    kind, _, seconds = action.partition(":")
+    if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif verb == "stop":
+    elif kind == "stop":
         # A stopped process cannot wake itself.
         wake = ["/bin/sh", "-c", 'sleep "$1"; kill -CONT "$2"', "wake", str(float(seconds)), str(os.getpid())]
         subprocess.Popen(wake)
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif verb == "sleep":
+    elif kind == "sleep":
         time.sleep(float(seconds))
-    elif verb == "raise":
+    elif kind == "raise":
         raise FailpointReached(name)
     else:
         raise ValueError(f"ORCH_FP: {name}={action}: kill, stop:SECONDS, raise or sleep:SECONDS")

@@ -1,6 +1,6 @@
 """The slots of a worker: places for jobs, each with a number.
 
-The number stands for a uid, so a slot is locked on the machine. The kernel frees the lock with the process, however
+The number determines a uid, so a slot is locked on the machine. The kernel frees the lock with the process, however
 that ends.
 """
 
@@ -45,7 +45,7 @@ class WorkerSlots:
         Args:
             count: How many.
             folder: Where the locks are; None: the place for all workers of this account.
-            reserve: Reserves what a slot stands for, such as a uid. A slot that it refuses is left out.
+            reserve: Reserves the resources of a slot, such as its uid. A slot that it refuses is left out.
 
         Raises:
             WorkerStartError: There are too few free slots.

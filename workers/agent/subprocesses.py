@@ -155,6 +155,6 @@ def deadline_watch(deadline: float, *further: Callable[[], str | None]) -> Calla
     def watch() -> str | None:
         if time.monotonic() >= deadline:
             return "time"
-        return next((word for word in (look() for look in further) if word), None)
+        return next((reason for reason in (watch() for watch in further) if reason), None)
 
     return watch

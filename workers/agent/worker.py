@@ -75,7 +75,7 @@ class WorkerProcess:
         """Work until a signal drains the worker, or for one claim.
 
         Raises:
-            WorkerStartError: The worker may not start, or may not go on claiming.
+            WorkerStartError: The worker may not start, or may not continue to claim.
             WorkerCrashed: A critical thread failed.
         """
         open_files.raise_limit(self._options.capacity)

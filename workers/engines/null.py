@@ -147,7 +147,7 @@ class NullEngine:
     def reserved(self, slot: int) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002  # no uid
         return contextlib.nullcontext()
 
-    def owner(self, slot: int) -> int | None:  # noqa: ARG002  # nobody else
+    def owner(self, slot: int) -> int | None:  # noqa: ARG002  # no other uid
         return None
 
     def directory(self, slot: int, folder: Path, limits: RunLimits) -> Path:  # noqa: ARG002  # it holds no limits

@@ -21,7 +21,7 @@ SENSITIVE, DENIED_RANK, CHANGED, READ, MISSED = range(5)
 
 @dataclass(slots=True)
 class FileAggregate:
-    """All uses of one path."""
+    """The uses of one path."""
 
     path: str
     ops: set[str] = field(default_factory=set)

@@ -95,8 +95,10 @@ class EventExtractor:
     def _program(self, path: str, argv: tuple[str, ...], directory: str) -> Program:
         script = script_of(path, argv)
         # `-m name` is searched on the path of the interpreter, not in the directory.
-        lies = script is not None and argv[1] != "-m" and self._paths.is_own(absolute(script.encode(), directory))
-        return program_of(path, argv, is_own=self._paths.is_own(path), script_is_own=lies)
+        script_is_own = (
+            script is not None and argv[1] != "-m" and self._paths.is_own(absolute(script.encode(), directory))
+        )
+        return program_of(path, argv, is_own=self._paths.is_own(path), script_is_own=script_is_own)
 
 
 def _unshared(call: TracedCall, _process: TracedProcess) -> Iterator[TraceEvent]:

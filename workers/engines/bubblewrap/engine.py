@@ -38,8 +38,10 @@ class BubblewrapEngine(SandboxEngine):
 
     def requirements(self) -> list[str]:
         found = sandbox_command.missing_tools("bwrap")
-        if not found and "--bind-fd" not in (said := _help()):
-            missing = "is too old: it has no --bind-fd" if "--bind" in said else f"does not run: {said.strip()[-200:]}"
+        if not found and "--bind-fd" not in (output := _help()):
+            missing = (
+                "is too old: it has no --bind-fd" if "--bind" in output else f"does not run: {output.strip()[-200:]}"
+            )
             found.append(f"this bubblewrap {missing}")
         return found
 

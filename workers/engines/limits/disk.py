@@ -97,9 +97,9 @@ def deleted_use(pids: Iterable[int], device: int) -> DiskUse:
     sizes: dict[int, int] = {}
     blind = False
     for pid in pids:
-        for look in (_open_files, _mapped_files):
+        for links_of in (_open_files, _mapped_files):
             try:
-                for link, information in look(pid, device):
+                for link, information in links_of(pid, device):
                     if information and _IN_FLIGHT.search(_text(information)):
                         blind = True
                     blind |= not _take(link, device, sizes)

@@ -84,7 +84,7 @@ class Volume:
     def use(self) -> DiskUse:
         """Returns what the job uses, by the counters of the file system: every block and inode, with or without a name.
 
-        `is_full` tells that the kernel refuses the job its next block or inode.
+        `is_full`: the kernel refuses the job its next block or inode.
         """
         found = os.fstatvfs(self._root)
         return DiskUse(
@@ -103,7 +103,7 @@ class Volume:
         return os.fstat(self._image).st_blocks * 512
 
     def machine(self) -> os.statvfs_result:
-        """Returns the numbers of the file system that the image lies on."""
+        """Returns the numbers of the file system of the image."""
         return os.fstatvfs(self._image)
 
     def is_clean(self) -> bool:
@@ -162,7 +162,7 @@ class Volumes:
         return wanted
 
     def of(self, place: Path) -> Volume | None:
-        """Returns the volume that `place` lies in."""
+        """Returns the volume that contains `place`."""
         device = place.lstat().st_dev
         return next((volume for volume in self._all() if volume.device == device), None)
 

@@ -25,7 +25,7 @@ NO_TARGET = Target("", 0)
 
 @dataclass(frozen=True)
 class EgressResolver:
-    """How names resolve to addresses, and which addresses may be connected. Only tests change the defaults."""
+    """Resolves names, and decides which addresses may be connected. Only tests change the defaults."""
 
     resolve: Callable[[str, int], list[str]] = addresses.resolve
     is_public: Callable[[str], bool] = addresses.is_public

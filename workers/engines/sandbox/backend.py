@@ -56,7 +56,7 @@ class SandboxBackend(abc.ABC):
         return arguments, passed
 
     def wrapper(self, passed: list[int]) -> list[str]:  # noqa: ARG002  # for engines that have one
-        """Return what stands between the tracer and the launcher; add the descriptors that it needs to `passed`."""
+        """Return the command between the tracer and the launcher; add the descriptors that it needs to `passed`."""
         return []
 
     @abc.abstractmethod

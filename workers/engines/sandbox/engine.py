@@ -32,7 +32,7 @@ from workers.engines.sandbox.uid_slots import FIRST_UID, UidSlots
 
 
 class SandboxEngine(abc.ABC):
-    """Implements `contract.Engine` but for what a subclass says of its sandbox."""
+    """Implements `contract.Engine` but for the sandbox, which a subclass adds."""
 
     name: str
     isolation: Isolation
@@ -120,7 +120,7 @@ class SandboxEngine(abc.ABC):
 
     def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
         if self.volumes and self.volumes.of(spec.workspace) is None:
-            raise EngineUnavailable(f"{spec.workspace.name} lies in no volume: make it in the slot's `directory`")
+            raise EngineUnavailable(f"{spec.workspace.name} is in no volume: make it in the slot's `directory`")
         with self.slots.running(spec.slot):
             return self._run(spec, output, trace, stop)
 
@@ -144,7 +144,7 @@ class SandboxEngine(abc.ABC):
             self.volumes.close([slot])
 
     def _find_volumes(self) -> str:
-        """Look for volumes once. Returns why there are none, for an operator."""
+        """Find the volumes once. Returns why there are none, for an operator."""
         if self.volumes:
             return ""
         self.volumes, why_not = volumes.find() if self.use_volumes else (None, "switched off")

@@ -11,7 +11,7 @@ NOTHING = CgroupUsage()
 
 @dataclass(frozen=True)
 class Observation:
-    """All facts that decide the kind of the end.
+    """The facts that decide the kind of the end.
 
     `reason`: why the worker ended the run, if it did. `exit_code` and `killed_by`: of the command itself, from the
     trace, or from the sandbox when the trace was cut short. `failure`: the errno for which the command could not be

@@ -1,4 +1,4 @@
-"""Live processes from /proc: their descendants, and signals that never reach a later process of the same pid."""
+"""Reads live processes from /proc, and signals them without ever reaching a later process of the same pid."""
 
 from __future__ import annotations
 

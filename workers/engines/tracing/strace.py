@@ -1,6 +1,6 @@
 """Parses what strace writes, line by line, while it is written: bytes in, small events out, in bounded memory.
 
-The trace is evidence about a hostile program, partly in its own words. A line is read from left to right and either
+The trace is evidence about a hostile program, which chose parts of it. A line is read from left to right and either
 understood or counted in `bad_lines`; no input raises. The options of strace are in `sandbox/command.py`.
 """
 

@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 
 # What can change how the following bytes are to be read; everything else is skipped at the speed of `re`. A string is
-# one step. A lone quote never closes; a lone `<` opens a decoration if a descriptor stands before it (`1<<3` is a sum).
+# one step. A lone quote never closes; a lone `<` opens a decoration if a descriptor precedes it (`1<<3` is a sum).
 _SIGN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["()\[\]{},]|(?<=[0-9D])<(?!<)', re.DOTALL)
-# A decoration ends where an argument can end; "(deleted)" stands behind the bracket. With -yy they may be nested.
+# A decoration ends where an argument can end; "(deleted)" follows the bracket. With -yy they may be nested.
 _DECORATION_END = re.compile(rb">(?:\(deleted\))?(?=[,)\]} =]|$)")
 _DESCRIPTOR = re.compile(rb"(-?\d{1,10}|AT_FDCWD)(?:<(.*)>(\(deleted\))?)?$", re.DOTALL)
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
@@ -35,7 +35,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A socket address. `family`: inet, inet6, unix or the kernel's own word; `host` is text, a path for unix."""
+    """A socket address. `family`: inet, inet6, unix or the kernel's name; `host` is text, a path for unix."""
 
     family: str
     host: str

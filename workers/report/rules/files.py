@@ -10,7 +10,7 @@ from workers.report.rules.credential_paths import is_credential
 
 _SET_ID = 0o6000
 
-# Devices that swallow or belong to the process itself; of /proc what a process may say about itself.
+# Devices without effect or of the process itself, and the files of /proc that set a process's own attributes.
 _HARMLESS = re.compile(
     r"/dev/(?:null|zero|full|random|urandom|tty|ptmx|pts/\d+|stdin|stdout|stderr|fd(?:/\d+)?)$"
     r"|/proc/(?:self|thread-self|\d+)/(?:fd/\d+|(?:task/\d+/)?(?:comm|oom_score_adj|oom_adj|timerslack_ns|clear_refs"
