@@ -1,4 +1,4 @@
-"""Real bare repositories with whatever a test wants in them, also what no honest tool would put there."""
+"""Real bare repositories with any content, also content that no honest tool would store."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def hang(handler: Handler, _: Asked) -> None:
 
 
 def hang_up(handler: Handler, _: Asked) -> None:
-    """Close the connection without a word."""
+    """Close the connection without a response."""
     with contextlib.suppress(OSError):
         handler.connection.shutdown(socket.SHUT_RDWR)
 

@@ -188,7 +188,7 @@ def test_no_hook_runs_and_none_is_there(
     for name in ("post-checkout", "reference-transaction"):
         (hooks / name).write_text(f"#!/bin/sh\ntouch {marker}\n")
         (hooks / name).chmod(0o755)
-    # What the worker's own environment and home say about git must not count.
+    # The worker's own environment and home must not configure git.
     monkeypatch.setenv("GIT_TEMPLATE_DIR", str(hooks.parent))
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.hooksPath")
@@ -273,7 +273,7 @@ def test_a_name_that_no_file_system_takes_fails_the_job_only(repository: Reposit
 
 @pytest.fixture
 def remote(open_dir: Path, owner: int | None, server: ScriptedServer) -> Place:
-    """A mirror that speaks HTTP and that the test may make misbehave."""
+    """An HTTP mirror that a test can make misbehave."""
     return Place(open_dir, owner, f"{server.url}/")
 
 

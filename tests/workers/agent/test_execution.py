@@ -1,4 +1,4 @@
-"""The story of one job, with the strict null engine, a real checkout and a server that answers as the test says."""
+"""One job from its acknowledgement to its end, with the null engine, a real checkout and a scripted server."""
 
 from __future__ import annotations
 

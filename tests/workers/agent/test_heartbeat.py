@@ -70,7 +70,7 @@ class Stage:
         self.clock = Clock()
         self.client = Answers(self.clock, *answers, costs=costs)
         self.leases = ActiveLeases()
-        self.heartbeat = HeartbeatSender(self.client, self.leases, self.clock)  # type: ignore[arg-type] # speaks as one
+        self.heartbeat = HeartbeatSender(self.client, self.leases, self.clock)  # type: ignore[arg-type] # a stand-in
         self.window = LeaseWatchdog(self.leases, self.clock)
         self.listener = Listener()
         self.active = ActiveLease(a_lease(**changes), self.listener, local_deadline=0.0)
@@ -236,7 +236,7 @@ def test_the_threads_do_it_by_themselves() -> None:
     clock = Clock()
     client = Answers(clock)
     leases = ActiveLeases()
-    heartbeat = HeartbeatSender(client, leases)  # type: ignore[arg-type] # speaks as one; the real clock
+    heartbeat = HeartbeatSender(client, leases)  # type: ignore[arg-type] # a stand-in; the real clock
     window = LeaseWatchdog(leases)
     heartbeat.start()
     window.start()

@@ -14,7 +14,7 @@ from workers.agent.log_shipper import BUFFER_BYTES, CHUNK_BYTES, Buffer, LogShip
 
 
 class Store:
-    """Keeps chunks as the server does; `trouble` may raise before or after it does."""
+    """Stores chunks as the server does; `trouble` may raise before or after it."""
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []

@@ -218,7 +218,7 @@ def test_a_refusal_ends_a_single_claim_and_not_a_worker(stage: Stage, server: Sc
     stage.error = None
     server.on("leases", problem(401, "unauthenticated"), JOB, NONE)
     stage.start()
-    # It is patient with a server that does not know it, so that a rotated token is found.
+    # It continues after a 401, so that a rotated token is used.
     wait_until(lambda: stage.attempts)
 
 

@@ -1,4 +1,4 @@
-"""A job of steps, with the strict null engine and a server that answers as the test says."""
+"""A job of steps, with the null engine and a scripted server."""
 
 from __future__ import annotations
 

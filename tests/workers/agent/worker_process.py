@@ -51,7 +51,7 @@ class WorkerProcess:
 
 
 def processes_with(word: str) -> list[int]:
-    """The living processes of this machine that have `word` in their command line."""
+    """Return the live processes of this machine with `word` in their command line."""
     found = []
     for place in Path("/proc").iterdir():
         if place.name.isdigit() and int(place.name) != os.getpid():

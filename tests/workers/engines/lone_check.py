@@ -1,6 +1,6 @@
-"""A process in a user namespace that allows no other: how a plain container looks. Checks engines and runs a job there.
+"""A process in a user namespace that allows no other: as in a plain container. Checks engines and runs a job there.
 
-`FIRST_UID FOLDER`: says "map me", waits for a line, and answers with one line of JSON.
+`FIRST_UID FOLDER`: prints "map me", waits for a line, and answers with one line of JSON.
 """
 
 import ctypes

@@ -33,5 +33,5 @@ def program_64(code: bytes) -> bytes:
     return header + segment + code
 
 
-# getpid by the entry point for 32-bit programs, then exit(0): a filter that looks at numbers alone would take it for another.
+# getpid by the entry point for 32-bit programs, then exit(0): a filter of numbers alone would confuse them.
 INT80 = program_64(bytes.fromhex("b814000000 cd80 b83c000000 31ff 0f05"))

@@ -1,4 +1,4 @@
-"""Control groups: version 1 as the kernel has it, version 2 as a tree of files that looks like it."""
+"""Control groups: version 1 of the kernel, and version 2 as a tree of files with the same names."""
 
 import os
 import subprocess

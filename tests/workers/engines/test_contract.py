@@ -23,7 +23,7 @@ WORDS = {
 
 @pytest.fixture(params=ENGINES)
 def told(request, monkeypatch, base):
-    """An engine's bench, and how to say something to it."""
+    """The bench of an engine, and its commands."""
     monkeypatch.setenv(FLAG, "1")
     if request.param in REAL:
         bench = Bench(request.getfixturevalue("engines")[request.param], base)

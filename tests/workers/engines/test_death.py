@@ -63,7 +63,7 @@ def wait_for(pipe, word, seconds=20):
 
 @pytest.fixture
 def lone_worker(bench):
-    """A worker of its own process, its job settled; and everybody below it."""
+    """Start a worker process with a job that has started all its processes; yield it and these."""
     place = bench.place()
     root = Path(__file__).parents[3]
     command = [sys.executable, "-m", "tests.workers.engines.lone_worker", bench.engine.name, str(FIRST_UID), str(place)]
@@ -140,7 +140,7 @@ def test_a_stopped_worker_that_is_killed_takes_all_with_it(lone_worker):
 
 
 def start(bench, stop):
-    """Run the payload in a thread; return the thread, its result to come, and everybody below us once it has settled."""
+    """Run the payload in a thread. Returns the thread, its result to come, and the processes below us."""
     spec = bench.spec("/usr/bin/perl", "-e", STAY, timeout_seconds=60)
     settled, ends = threading.Event(), []
 

@@ -1,4 +1,4 @@
-"""Descriptors of the worker: what a job can make the worker keep."""
+"""Descriptors of the worker: a job must not make it leak any."""
 
 import gc
 import os

@@ -277,7 +277,7 @@ def test_a_volume_that_is_larger_than_the_limit_does_not_pass_the_self_test(benc
 
 @pytest.mark.root
 def test_the_self_test_leaves_no_volume(bench, monkeypatch, base):
-    """Its slot runs no job: what it mounts would stay for the worker's life."""
+    """No job runs in its slot, so nothing else would unmount it."""
     monkeypatch.setattr(tempfile, "tempdir", str(base))
     assert bench.engine.check().missing == ()
     assert bench.engine.volumes is not None
@@ -402,7 +402,7 @@ print(output.decode(), file=sys.stderr)
 @pytest.mark.root  # to become another user
 @pytest.mark.parametrize("name", REAL)
 def test_an_ordinary_user_s_worker_measures_what_it_may_not_look_at(base, name):
-    """Without the right to look at mapped files, the growth of the file system decides."""
+    """Mapped files are not readable: the growth of the file system decides."""
     uid = FIRST_UID + 190
     shutil.copytree(ROOT / "workers", base / "workers", ignore=shutil.ignore_patterns("__pycache__"))
     workspace = base / "home" / "job"

@@ -1,4 +1,4 @@
-"""The way out by itself. It leads to loopback only because a test says so."""
+"""The egress proxy alone. It connects to loopback only because the tests configure it."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""The stand-in is strict: it obeys what it knows, refuses what it does not, and cannot be had outside tests."""
+"""The null engine is strict: it refuses unknown words, and cannot be used outside of tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A machine that forbids user namespaces: bubblewrap says so and is not used, restricted does its work."""
+"""A machine that forbids user namespaces: bubblewrap refuses to start, restricted runs jobs."""
 
 import json
 import os

@@ -10,7 +10,7 @@ NAME = "registry.example"
 
 
 class Upstream:
-    """An echo on loopback; says `hello` first."""
+    """An echo server on loopback; sends `hello` first."""
 
     def __init__(self):
         self.server = socket.create_server(("127.0.0.1", 0))

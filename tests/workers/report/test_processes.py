@@ -18,7 +18,7 @@ def born(inside: int) -> str:
 def test_children_are_found_by_the_order_of_their_numbers():
     data = (
         trace(born(3), born(4))
-        + line('open("/usr/x", O_RDONLY) = 3</usr/x>', pid=522)  # the second child speaks first
+        + line('open("/usr/x", O_RDONLY) = 3</usr/x>', pid=522)  # the first line is of the second child
         + line(born(5), pid=522)
         + line('open("/usr/y", O_RDONLY) = 3</usr/y>', pid=540)
         + line('open("/usr/z", O_RDONLY) = 3</usr/z>', pid=521)

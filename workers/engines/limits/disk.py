@@ -28,7 +28,7 @@ _IN_FLIGHT = re.compile(r"^scm_fds:\s*0*[1-9]", re.MULTILINE)
 
 @dataclass(frozen=True)
 class DiskUse:
-    """Bytes, and directory entries or inodes. `is_full`: the kernel refuses more. `is_blind`: a part is unknown."""
+    """The use of a disk: bytes and entries or inodes. `is_full`: no more is possible. `is_blind`: a part is unknown."""
 
     bytes: int = 0
     entries: int = 0
