@@ -71,9 +71,6 @@ NOT_CLEANED = frozenset(
         "orchestrator/http/observability",
         "orchestrator/notifications",
         "runtime_jobs",
-        "workers/agent",
-        "workers/engines",
-        "workers/report",
     }
 )
 # Names of classes that are used twice and not renamed yet.

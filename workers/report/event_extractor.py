@@ -102,7 +102,7 @@ class EventExtractor:
 
 
 def _unshared(call: TracedCall, _process: TracedProcess) -> Iterator[TraceEvent]:
-    """Yield new namespaces; a call of unshare may also only give up what was shared."""
+    """Yield new namespaces; a call of unshare may also only end what was shared."""
     yield from _entered(call, argument(call, 0))
 
 

@@ -17,7 +17,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class HostProcess:
-    """One process. `born` (clock ticks since boot) tells it from a later one with the same pid."""
+    """One process. `born` (clock ticks since boot) distinguishes it from a later one with the same pid."""
 
     pid: int
     parent: int

@@ -83,7 +83,7 @@ class UidSlots:
         """End the processes and remove the control groups that a killed worker left in these slots.
 
         Skips a slot that another worker has reserved. Does nothing for an ordinary user: the jobs died with their
-        worker, and no uid tells them from the user's other processes.
+        worker, and their uid is that of the user's other processes.
         """
         cleaned = set()
         for slot in slots:
