@@ -1,7 +1,6 @@
 """A statement that waits too long, a deadlock, a value that cannot be stored: a problem document, and nothing half done."""
 
 import threading
-import time
 
 import psycopg
 import pytest
@@ -38,10 +37,15 @@ def elsewhere(database_url):
 
 
 def busy(call):
-    with nothing_lost():
-        then = time.monotonic()
-        response = call()
-        assert time.monotonic() - then < 4
+    """Call while a row is locked. Without a statement timeout only the lock timeout ends the wait."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = 0")
+    try:
+        with nothing_lost():
+            response = call()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET statement_timeout")
     assert (response.status_code, problem_of(response)["code"]) == (503, "busy")
     assert response["Retry-After"] == "1"
 
@@ -84,7 +88,9 @@ def test_a_statement_that_takes_too_long_is_given_up(alice, elsewhere):
         ("57P01", 503, "database_unavailable"), ("57P03", 503, "database_unavailable"), ("08006", 503, "database_unavailable"),
         ("53100", 503, "database_unavailable"), ("53200", 503, "database_unavailable"), ("58030", 503, "database_unavailable"),
         ("23505", 409, "conflict"), ("22001", 400, "invalid"), ("22P05", 400, "invalid"),
-        ("23514", 500, "internal_error"), ("42P01", 500, "internal_error"), ("XX000", 500, "internal_error"),
+        # A missing table: the migrations of this release have not run yet.
+        ("42P01", 503, "database_unavailable"),
+        ("23514", 500, "internal_error"), ("XX000", 500, "internal_error"),
     ],
 )  # fmt: skip
 def test_each_kind_of_trouble_has_its_answer(alice, monkeypatch, state, status, code):
