@@ -22,7 +22,7 @@ PATIENCE = 30.0
 
 
 class Chromium:
-    """A browser of its own with one tab. `errors` has what the console, the network and the policy complained of."""
+    """A browser of its own with one tab. `errors` lists errors of the console, the network and the content security policy."""
 
     def __init__(self, home: Path) -> None:
         program = shutil.which("chromium")

@@ -1,4 +1,4 @@
-"""The people who use the console: one who may everything, one who may operate jobs, one who may only look."""
+"""The users of the admin: a superuser, an operator of jobs, and a viewer."""
 
 import pytest
 from django.contrib.auth.models import Permission, User

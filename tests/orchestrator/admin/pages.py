@@ -1,4 +1,4 @@
-"""Every page that the console has, so that a promise can be held on all of them."""
+"""Lists every page of the admin, for tests that hold for all of them."""
 
 from django.contrib import admin
 from django.urls import reverse

@@ -1,4 +1,4 @@
-"""Batches in the console: what they have come to, and the two things that may be done to one."""
+"""The pages of batches: state, jobs, and the buttons Cancel and Rerun."""
 
 import re
 

@@ -211,7 +211,7 @@ def inside(client, olga):
 def test_the_own_password_can_be_changed(inside, olga):
     page = inside.get(CHANGE)
     assert b'name="old_password"' in page.content
-    assert b'id="nav-sidebar' in page.content  # within the console
+    assert b'id="nav-sidebar' in page.content  # within the admin
     assert change(inside, PASSWORD).status_code == 302
     olga.refresh_from_db()
     assert olga.check_password("another good password")

@@ -245,5 +245,5 @@ def test_no_column_has_the_name_of_a_model_field_by_accident():
         assert not columns & fields, model
 
 
-def test_the_root_leads_to_the_console(client, db):
+def test_the_root_redirects_to_the_admin(client, db):
     assert client.get("/")["Location"] == "/admin/"

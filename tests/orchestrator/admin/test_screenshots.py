@@ -1,4 +1,4 @@
-"""The console in a real browser: it works under its own policy, in both lights, and looks as the pictures show.
+"""The admin in Chromium: it works under its content security policy, in light and dark mode, and as the pictures show.
 
 With SCREENSHOTS=docs/images in the environment the pictures go there."""
 
@@ -151,7 +151,7 @@ def test_a_pool_is_paused_and_resumed_by_its_buttons(browser, live_server, scene
     assert browser.errors == []
 
 
-def test_both_lights_are_sane(browser, live_server, scene, tmp_path):
+def test_light_and_dark_mode_have_contrast(browser, live_server, scene, tmp_path):
     for dark in (False, True):
         browser.show(dark=dark, height=1300)
         for number, path in enumerate(
@@ -167,7 +167,7 @@ def test_both_lights_are_sane(browser, live_server, scene, tmp_path):
     assert browser.errors == []
 
 
-def test_no_page_of_the_console_breaks_its_own_policy(browser, live_server, scene):
+def test_no_page_violates_the_content_security_policy(browser, live_server, scene):
     worker = scene.workers["build-01"].pk
     for path in (
         f"/admin/workers/worker/{worker}/change/",

@@ -1,4 +1,4 @@
-"""A project's webhook in the console: its secret made and shown once, its command, what came through it."""
+"""The webhook of a project in the admin: its secret, displayed once, its command, and its deliveries."""
 
 import pytest
 
