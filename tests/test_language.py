@@ -62,15 +62,12 @@ EXCEPTIONS = {
 NOT_CLEANED = frozenset(
     {
         "docs",
-        "leases",
-        "orchestrator/audit",
         "orchestrator/http",
         "orchestrator/http/api",
         "orchestrator/http/asgi",
         "orchestrator/http/errors",
         "orchestrator/http/observability",
         "orchestrator/notifications",
-        "runtime_jobs",
     }
 )
 # Names of classes that are used twice and not renamed yet.

@@ -128,7 +128,7 @@ class Migration(migrations.Migration):
                 ('spent_until', models.DateTimeField(null=True)),
                 ('binds_below', models.IntegerField(null=True)),
                 ('one_shot', models.BooleanField(default=False)),
-                ('until', models.DateTimeField(help_text='From then on it holds nobody.', null=True)),
+                ('until', models.DateTimeField(help_text='Expiry: from then on the limit has no effect.', null=True)),
                 ('waiting', models.BooleanField(default=False)),
                 ('note', models.CharField(blank=True, max_length=1000)),
                 ('set_by', models.CharField(blank=True, max_length=200)),

@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='lane',
             name='idle_since',
-            field=models.DateTimeField(help_text='Empty at least since then; see `lanes_prune`.', null=True),
+            field=models.DateTimeField(help_text='Empty at least since then; see `prune_idle_lanes_v1`.', null=True),
         ),
         migrations.AddIndex(
             model_name='limit',

@@ -1,6 +1,6 @@
 """Create the SQL functions of version 1 from frozen files.
 
-The functions without a version that commit 8637103 created stay as they are, so that its processes go on serving while
+The functions without a version that commit 8637103 created stay as they are, so that its processes serve while
 and after this migration runs. The release after 0.1.0 drops them.
 """
 

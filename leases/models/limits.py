@@ -71,7 +71,7 @@ class Limit(models.Model):
     spent_until = models.DateTimeField(null=True)
     binds_below = models.IntegerField(null=True)
     one_shot = models.BooleanField(default=False)
-    until = models.DateTimeField(null=True, help_text="From then on it holds nobody.")
+    until = models.DateTimeField(null=True, help_text="Expiry: from then on the limit has no effect.")
     waiting = models.BooleanField(default=False)
     note = models.CharField(max_length=1000, blank=True)
     set_by = models.CharField(max_length=200, blank=True)

@@ -15,11 +15,11 @@ def sync_plan_limits(org_slug: str) -> None:
     plan = Plan.objects.filter(organizations__slug=org_slug).first()
     subject = LimitTarget.of_organization(org_slug)
     limit = subject.limit(LimitKind.PLAN)
-    wanted = plan.max_active if plan else None
-    if wanted is None and limit is not None:
+    max_active = plan.max_active if plan else None
+    if max_active is None and limit is not None:
         remove_limit(LimitKind.PLAN, subject)
-    elif wanted is not None and (limit is None or limit.max_active != wanted):
-        set_limit(LimitKind.PLAN, subject, max_active=wanted, binds_below=BINDS_BELOW)
+    elif max_active is not None and (limit is None or limit.max_active != max_active):
+        set_limit(LimitKind.PLAN, subject, max_active=max_active, binds_below=BINDS_BELOW)
     if plan:
         Organization.objects.filter(slug=org_slug, followed_priority=None).update(followed_priority=plan.priority)
         LaneShare.objects.filter(org_slug=org_slug).exclude(weight=plan.weight).update(weight=plan.weight)

@@ -81,12 +81,12 @@ class Room:
             QueueFull: The organization has as many waiting jobs as its plan allows.
             SubmitRateExceeded: The organization submits faster than its plan allows.
         """
-        wanted = self.taken + jobs
+        requested = self.taken + jobs
         if self.terms.per_minute is not None:
-            self._require_rate(wanted, self.terms.per_minute)
+            self._require_rate(requested, self.terms.per_minute)
         if self.terms.is_limited:
-            self._require_room(wanted)
-        self.taken = wanted
+            self._require_room(requested)
+        self.taken = requested
 
     def refusal(self) -> LifecycleError | None:
         """Return the error that another job would be refused with; None if none, or if a recount would decide."""
@@ -98,13 +98,13 @@ class Room:
             return None
         return None
 
-    def _require_room(self, wanted: int) -> None:
+    def _require_room(self, requested: int) -> None:
         limit = self.terms.max_queued
         if self.room is None or self.counted_for != limit:
             if not self.recounted:
                 raise QuotaChanged(self.org_slug)
             return  # changed once more: the end of the transaction decides
-        if limit is None or self.room >= wanted:
+        if limit is None or self.room >= requested:
             return
         pause = self.recount_in or 0
         if not self.recounted and pause <= 0:
@@ -116,17 +116,17 @@ class Room:
             retry_after=_seconds(pause),
         )
 
-    def _require_rate(self, wanted: int, per_minute: int) -> None:
+    def _require_rate(self, requested: int, per_minute: int) -> None:
         burst = self.terms.burst
         spent = max(0, self.full_in or 0) * per_minute / 60
-        if wanted <= burst - spent + _ROUNDING:
+        if requested <= burst - spent + _ROUNDING:
             return
         raise SubmitRateExceeded(
             f"The plan allows {per_minute} submitted jobs a minute, at most {burst} at once. Submit more slowly.",
             limit=per_minute,
             burst=burst,
             current=min(burst, math.ceil(spent - _ROUNDING) + self.taken),
-            retry_after=_seconds((spent + wanted - burst) / per_minute * 60),
+            retry_after=_seconds((spent + requested - burst) / per_minute * 60),
         )
 
 

@@ -13,7 +13,7 @@ from django.db import migrations, models
 APPEND_ONLY = """
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- Retention and the rebase of xid after a restore come through one door, which names itself.
+    -- Retention and the rebase of xid after a restore use one way, which names itself.
     IF current_setting('orchestrator.maintenance', true) = lower(TG_OP) THEN
         RETURN CASE WHEN TG_OP = 'UPDATE' THEN NEW WHEN TG_OP = 'DELETE' THEN OLD END;
     END IF;
@@ -110,7 +110,7 @@ class Migration(migrations.Migration):
                 ('priority', models.IntegerField(default=150, help_text='Of its jobs; higher goes first (free 100, team 200 …).', validators=[django.core.validators.MaxValueValidator(399)])),
                 ('max_timeout_seconds', models.PositiveIntegerField(default=900, validators=[django.core.validators.MinValueValidator(1)])),
                 ('max_active', models.PositiveIntegerField(blank=True, help_text='Jobs of an organization at once. Those of priority 200 and more count, but are not held.', null=True)),
-                ('one_per_address', models.BooleanField(default=False, help_text='For organizations that nobody has claimed: one job at a time from a source address.')),
+                ('one_per_address', models.BooleanField(default=False, help_text='For organizations without an owner: one job at a time from a source address.')),
                 ('weight', models.PositiveIntegerField(default=1, help_text='Its share in pools that share between organizations.', validators=[django.core.validators.MinValueValidator(1)])),
             ],
         ),
@@ -220,7 +220,7 @@ class Migration(migrations.Migration):
                 ('retry_of_job_ulid', models.CharField(max_length=30, null=True)),
                 ('retry_kind', models.CharField(choices=[('automatic', 'Automatic'), ('manual', 'Manual')], max_length=20, null=True)),
                 ('attempt', models.PositiveIntegerField(default=1)),
-                ('awaited', models.BooleanField(default=False, help_text='Others depend on it: its end is told to them.')),
+                ('awaited', models.BooleanField(default=False, help_text='Other jobs depend on this one and are checked when it ends.')),
                 ('automatic_retries_spent', models.PositiveSmallIntegerField(default=0, help_text='Since the last manual one.')),
                 ('created_at', models.DateTimeField()),
                 ('started_at', models.DateTimeField(null=True)),

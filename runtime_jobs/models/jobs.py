@@ -152,7 +152,9 @@ class Job(models.Model):
     retry_of_job_ulid = models.CharField(max_length=ID_LENGTH, null=True)
     retry_kind = models.CharField(max_length=20, null=True, choices=RetryKind.choices)
     attempt = models.PositiveIntegerField(default=1)
-    awaited = models.BooleanField(default=False, help_text="Others depend on it: its end is told to them.")
+    awaited = models.BooleanField(
+        default=False, help_text="Other jobs depend on this one and are checked when it ends."
+    )
     automatic_retries_spent = models.PositiveSmallIntegerField(default=0, help_text="Since the last manual one.")
 
     created_at = models.DateTimeField()

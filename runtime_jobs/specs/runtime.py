@@ -101,5 +101,5 @@ def serialize_runtime(job: Job) -> dict[str, Any]:
 
 
 def serialize_runtime_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """What a worker needs to run it. `confined`: how it must be held."""
+    """Return the members of a lease. `confined`: minimum isolation and egress."""
     return {"source": source_of(job), "execution": execution_of(job) | confined}
