@@ -22,8 +22,7 @@ from orchestrator.protocols.native.pools import openapi
 from orchestrator.protocols.native.pools.serializers import ChangePoolInput
 from orchestrator.protocols.native.pools.wire import serialize_load, serialize_pool
 from orchestrator.protocols.native.serializers import SLUG
-from orchestrator.selectors.pool_access import pools_visible_to
-from orchestrator.selectors.pool_load import pool_load
+from orchestrator.selectors.pools import pool_load, pools_visible_to
 from runtime_jobs.models.tenants import Scope
 from workers.models import Pool
 from workers.registry.models import PoolPolicy

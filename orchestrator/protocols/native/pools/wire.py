@@ -3,7 +3,7 @@
 from typing import Any
 
 from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.selectors.pool_load import PoolLoad
+from orchestrator.selectors.pools import PoolLoad
 from workers.models import Pool
 
 

@@ -12,7 +12,6 @@ from django.utils import timezone
 from leases.models.limits import LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
-from orchestrator.selectors import pool_load
 from runtime_jobs.models import Membership
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import Caller, refused
@@ -110,7 +109,7 @@ def test_in_a_pool_that_is_paused_nothing_can_be_served(alice, organization):
 
 
 def test_it_counts_no_further_than_it_has_to(alice, organization, monkeypatch):
-    monkeypatch.setattr(pool_load, "MAX_COUNTED", 3)
+    monkeypatch.setattr("orchestrator.selectors.pools.MAX_COUNTED", 3)
     for waiting, capped in ((2, False), (3, True), (4, True)):
         while len(alice.get("/v1/runtime/jobs").json()["results"]) < waiting:
             submitted(organization.projects.get())

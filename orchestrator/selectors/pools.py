@@ -1,13 +1,18 @@
-"""Reads the load of a pool, for autoscalers and the admin."""
+"""Selects the pools that a caller may see, and reads the load of a pool."""
 
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import Q, QuerySet
 
+from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
+from runtime_jobs.models import Project
+from workers.models import Pool
 
 MAX_COUNTED = 10_000  # waiting jobs; beyond it the exact number changes no decision
 MAX_LEASES = 20_000  # newest leases of all pools, among which the starts of the last minute are counted
@@ -65,3 +70,18 @@ def pool_load(pool: str) -> PoolLoad:
 @cache
 def _sql() -> str:
     return (Path(__file__).parent / "sql" / "load.sql").read_text()
+
+
+def pools_visible_to(caller: ClientPrincipal | WorkerPrincipal) -> QuerySet[Pool]:
+    """Return the pools that a caller may see.
+
+    A worker sees its own pool. A client sees the pools of the enabled projects of its organizations, or all pools if it
+    is not bound to organizations.
+    """
+    if isinstance(caller, WorkerPrincipal):
+        return Pool.objects.filter(pk=caller.worker.pool_id)
+    if caller.organizations is None:
+        return Pool.objects.all()
+    projects = Project.objects.filter(organization__slug__in=caller.organizations, enabled=True)
+    used = set(projects.values_list("pool", flat=True))
+    return Pool.objects.filter(Q(slug__in=used) | (Q(slug=settings.DEFAULT_POOL) if "" in used else Q(pk=None)))
