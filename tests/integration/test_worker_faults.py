@@ -67,7 +67,7 @@ def test_a_worker_killed_while_the_command_runs_costs_one_attempt_and_leaves_no_
     wait_until(lambda: len(processes_with(mark)) >= 3)
     worker.signal(signal.SIGKILL)
     killed = time.monotonic()
-    wait_until(lambda: not processes_with(mark), 1.0)
+    wait_until(lambda: not processes_with(mark), 5.0)  # a second, on a machine that is not overloaded
     worker.end()
     failed = yard.ended(job, SHORT + 5 - (time.monotonic() - killed))
     assert (failed.state, failed.failure_reason) == ("failed", "lease_expired")

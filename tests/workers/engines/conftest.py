@@ -70,10 +70,17 @@ class Bench:
         if getattr(self.engine, "volumes", None):
             self.engine.volumes.close()
 
-    def run(self, *argv, stop=None, **details):
+    def run(self, *argv, stop=None, on_start=None, **details):
+        """Run a command; call `on_start` when it starts, by its first line in the trace."""
         spec = self.spec(*argv, **details)
         output, trace = bytearray(), bytearray()
-        result = self.engine.run(spec, output=output.extend, trace=trace.extend, stop=stop or StopSignal())
+
+        def take_trace(data):
+            if on_start and not trace:
+                on_start()
+            trace.extend(data)
+
+        result = self.engine.run(spec, output=output.extend, trace=take_trace, stop=stop or StopSignal())
         return Run(result, output.decode("utf-8", "replace"), trace.decode("utf-8", "replace"), spec.workspace)
 
     def sh(self, script, **details):

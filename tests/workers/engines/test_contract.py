@@ -64,24 +64,27 @@ def test_death_by_a_signal_is_told_from_an_exit(told):
 def test_the_deadline_ends_it(told):
     bench, word = told
     started = time.monotonic()
-    run = bench.run(*word("wait"), timeout_seconds=0.5)
+    run = bench.run(*word("wait"), timeout_seconds=1.5)
     assert (run.kind, run.result.signal) == ("timeout", "SIGTERM")
-    assert 0.5 <= time.monotonic() - started < 10
+    assert 1.5 <= time.monotonic() - started < 18
 
 
 def test_the_deadline_ends_also_what_ignores_sigterm(told):
     bench, word = told
     started = time.monotonic()
-    run = bench.run(*word("wait_for_good"), timeout_seconds=0.5, grace_seconds=0.4)
+    run = bench.run(*word("wait_for_good"), timeout_seconds=1.5, grace_seconds=0.4)
     assert (run.kind, run.result.signal) == ("timeout", "SIGKILL")
-    assert 0.9 <= time.monotonic() - started < 10
+    assert 1.9 <= time.monotonic() - started < 18
 
 
 def test_stop_ends_it_from_another_thread(told):
     bench, word = told
     stop = StopSignal()
-    threading.Timer(0.4, stop.request).start()
-    run = bench.run(*word("wait"), stop=stop)
+    # The null engine has no trace, and starts its command at once.
+    later = threading.Timer(0.4, stop.request)
+    if bench.engine.name == "null":
+        later.start()
+    run = bench.run(*word("wait"), stop=stop, on_start=later.start)
     assert (run.kind, run.result.signal) == ("stopped", "SIGTERM")
 
 
@@ -92,7 +95,7 @@ def test_stop_now_spares_the_grace(told):
     started = time.monotonic()
     run = bench.run(*word("wait_for_good"), stop=stop, grace_seconds=20.0)
     assert (run.kind, run.result.signal) == ("stopped", "SIGKILL")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 18
 
 
 def test_a_second_thought_cuts_the_grace_short(told):
@@ -102,7 +105,7 @@ def test_a_second_thought_cuts_the_grace_short(told):
     threading.Timer(0.8, lambda: stop.request(now=True)).start()
     started = time.monotonic()
     assert bench.run(*word("wait_for_good"), stop=stop, grace_seconds=20.0).kind == "stopped"
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 18
 
 
 def test_stop_asked_before_the_start_counts(told):

@@ -117,7 +117,7 @@ def test_a_sink_that_fails_ends_the_job_and_is_heard(bench):
     started = time.monotonic()
     with pytest.raises(OSError, match="no space left"):
         bench.engine.run(spec, output=full, trace=bytes, stop=StopSignal())
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 18
 
 
 def test_what_the_command_leaves_running_ends_with_it(bench):

@@ -84,5 +84,5 @@ def test_a_connection_that_is_left_open_does_not_hold_up_the_end(outgoing, upstr
     started = time.monotonic()
     run = outgoing.run("/usr/bin/perl", "-e", script, authority, "ping", egress=EgressPolicy((authority,)))
     assert run.output.endswith("left")
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 18
     assert [record.verdict for record in run.result.network] == ["allowed"]
