@@ -175,28 +175,30 @@ def docstring_faults(name: str, source: str) -> Iterator[str]:
             yield f"{name}:{line}: the first line of the docstring of {owner} {fault}: {first[:80]}"
 
 
-@cache
-def missing_docstrings() -> dict[str, list[str]]:
+def missing_docstrings(*paths: str | Path) -> dict[str, list[str]]:
     """Returns what ruff reports about docstrings of public modules, classes and functions, by file.
 
     Methods need none where their name says enough; migrations need none at all.
     """
-    command = [
+    ruff = [
         str(Path(sys.executable).with_name("ruff")),
         "check",
+        "--isolated",
         "--output-format",
         "json",
         "--exit-zero",
-        "--isolated",
     ]
-    command += ["--select", "D", "--ignore", "D102,D105,D106,D107", "--exclude", "migrations"]
-    command += ["--config", 'lint.pydocstyle.convention="google"', *PRODUCT]
+    rules = ["--select", "D", "--ignore", "D102,D105,D106,D107", "--config", 'lint.pydocstyle.convention="google"']
+    command = [*ruff, *rules, "--exclude", "migrations", *map(str, paths)]
     written = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
     found = defaultdict(list)
     for fault in json.loads(written):
-        name = Path(fault["filename"]).relative_to(ROOT).as_posix()
+        name = Path(fault["filename"]).as_posix().removeprefix(f"{ROOT.as_posix()}/")
         found[name].append(f"{name}:{fault['location']['row']}: {fault['code']} {fault['message']}")
     return found
+
+
+product_docstrings = cache(partial(missing_docstrings, *PRODUCT))
 
 
 def faults(name: str, source: str) -> list[str]:
@@ -223,7 +225,7 @@ def area(name: str) -> str:
 def all_faults(names: list[str]) -> list[str]:
     """Returns all faults of the files."""
     return [
-        fault for name in names for fault in (*faults(name, (ROOT / name).read_text()), *missing_docstrings()[name])
+        fault for name in names for fault in (*faults(name, (ROOT / name).read_text()), *product_docstrings()[name])
     ]
 
 
@@ -266,6 +268,13 @@ def test_each_exception_and_each_uncleaned_area_exists():
 )
 def test_a_planted_fault_is_found(name, source):
     assert len(faults(name, source)) == 1
+
+
+def test_a_missing_docstring_is_found(tmp_path):
+    planted = tmp_path / "planted.py"
+    planted.write_text('"""Checks leases."""\n\n\nclass Lease:\n    def end(self): ...\n')
+    (fault,) = missing_docstrings(planted)[planted.as_posix()]
+    assert "D101" in fault
 
 
 @pytest.mark.parametrize(
