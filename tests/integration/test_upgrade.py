@@ -75,6 +75,7 @@ def environment(database_url: str, tmp_path: Path) -> Iterator[dict[str, str]]:
             "CLOCK_PERIOD_SECONDS": "0.2",
             "LEASE_TTL_SECONDS": "900",
             "ACKNOWLEDGE_WITHIN_SECONDS": "900",
+            "CANCEL_DEADLINE_SECONDS": "900",
         }
         connection.execute("DROP DATABASE IF EXISTS upgrade WITH (FORCE)")
 
@@ -280,7 +281,7 @@ def test_upgrade_from_the_former_commit_under_load(former_tree, environment, tmp
                     clients.finish(new, lease, 0)
                 return set(states(environment).values()) <= {"succeeded", "failed", "canceled"}
 
-            eventually(drained, 60)
+            eventually(drained, 180)
     log.info("answers %s, jobs %s", sorted(clients.statuses.items()), Counter(states(environment).values()))
     assert clients.failures == []
     assert clients.accepted == set(states(environment))
