@@ -265,6 +265,9 @@ RETENTION_DAYS = {
     "idempotency_keys": env.int("RETENTION_IDEMPOTENCY_KEYS_DAYS", default=2),
     "webhook_deliveries": env.int("RETENTION_WEBHOOK_DELIVERIES_DAYS", default=30),  # GitHub redelivers for 3 days
     "incidents": env.int("RETENTION_INCIDENTS_DAYS", default=365),  # since they were resolved
+    "admin_log": env.int("RETENTION_ADMIN_LOG_DAYS", default=365),  # Django's history of changes in the admin
+    # The audit log of operators: laws and contracts differ, so an operator decides when it may be deleted.
+    "operator_events": env.int("RETENTION_OPERATOR_EVENTS_DAYS", default=0),
 }
 
 # --- The worker (manage.py runworker reads these; it never opens the database) ----------------------------------------

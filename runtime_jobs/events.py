@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Q
 from django.db.transaction import TransactionManagementError
 
@@ -205,11 +205,32 @@ def delete_events(job_ulids: Sequence[str]) -> int:
     """
     if not connection.in_atomic_block:
         raise TransactionManagementError("delete_events needs the transaction that deletes the jobs.")
+    return _delete_append_only("DELETE FROM runtime_job_events WHERE job_ulid = ANY (%s)", [list(job_ulids)])
+
+
+def delete_operator_events(*, created_before: datetime, limit: int) -> int:
+    """Delete the oldest audit log entries of operators, for retention.
+
+    Args:
+        created_before: Only entries that are older than this.
+        limit: The largest number of rows to delete.
+
+    Returns:
+        The number of deleted rows.
+    """
+    oldest = "SELECT id FROM operator_events WHERE created_at < %s ORDER BY created_at LIMIT %s"
+    sql = f"DELETE FROM operator_events WHERE id IN ({oldest})"  # noqa: S608 our own text
+    with transaction.atomic():
+        return _delete_append_only(sql, [created_before, limit])
+
+
+def _delete_append_only(sql: str, values: list[Any]) -> int:
+    """Execute a DELETE past the append-only trigger, within the caller's transaction. Returns the number of rows."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('orchestrator.maintenance', true)")
         (before,) = cursor.fetchone()
         cursor.execute("SELECT set_config('orchestrator.maintenance', 'delete', true)")
-        cursor.execute("DELETE FROM runtime_job_events WHERE job_ulid = ANY (%s)", [list(job_ulids)])
+        cursor.execute(sql, values)
         deleted = int(cursor.rowcount)
         cursor.execute("SELECT set_config('orchestrator.maintenance', %s, true)", [before or ""])
     return deleted

@@ -18,6 +18,7 @@ from orchestrator import services
 from orchestrator.services.pruning import KEEPS, UNIT
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
+from runtime_jobs.events import delete_operator_events
 
 ROWS = 1000  # of a simple table in one transaction
 JOBS = 100  # looked at in one transaction
@@ -69,14 +70,22 @@ class TablePruner(Pruner):
             return int(cursor.fetchone()[0])
 
 
-class SessionPruner(TablePruner):
-    """Expired browser sessions; no setting, since they cannot be used."""
-
-    def __init__(self) -> None:
-        super().__init__("sessions", "django_session", "session_key", "expire_date")
+class ExpiredPruner(TablePruner):
+    """Deletes rows whose own end has passed. There is no setting, because such rows have no use."""
 
     def cutoff(self, now: datetime) -> datetime | None:
         return now
+
+
+class OperatorEventPruner(TablePruner):
+    """Deletes audit log entries of operators, which an append-only trigger protects from every other DELETE."""
+
+    def __init__(self) -> None:
+        super().__init__("operator_events", "operator_events", "id", "created_at")
+
+    def step(self, before: datetime) -> tuple[Counter[str], bool]:
+        deleted = delete_operator_events(created_before=before, limit=ROWS)
+        return Counter({self.table: deleted}), deleted == ROWS
 
 
 class WindowPruner(Pruner):
@@ -146,7 +155,10 @@ def pruners() -> tuple[Pruner, ...]:
         TablePruner("idempotency_keys", "idempotency_keys", "id", "created_at"),
         TablePruner("webhook_deliveries", "webhook_deliveries", "id", "received_at"),
         TablePruner("incidents", "incidents", "id", "resolved_at"),
-        SessionPruner(),
+        ExpiredPruner("sessions", "django_session", "session_key", "expire_date"),
+        ExpiredPruner("login_attempts", "login_attempts", "key", "window_ends_at"),
+        TablePruner("admin_log", "django_admin_log", "id", "action_time", by_key=True),
+        OperatorEventPruner(),
         LogPruner(),
         TablePruner("runs", "ingest_runs", "id", "received_at", by_key=True),
         JobPruner(),
@@ -253,7 +265,7 @@ class Period:
     setting: str
 
     def __str__(self) -> str:
-        if self.setting == "sessions":
+        if self.setting not in settings.RETENTION_DAYS:
             return "until they expire"
         days = settings.RETENTION_DAYS[self.setting]
         return f"{days} days" if days else "for ever"
@@ -267,4 +279,7 @@ PERIODS = (
     Period("webhook_deliveries", "webhook_deliveries"),
     Period("incidents", "incidents"),
     Period("django_session", "sessions"),
+    Period("login_attempts", "login_attempts"),
+    Period("django_admin_log", "admin_log"),
+    Period("operator_events", "operator_events"),
 )

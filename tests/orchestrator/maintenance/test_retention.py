@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.sessions.models import Session
 from django.core.management import call_command
 from django.db import DatabaseError, OperationalError, connection, connections, transaction
@@ -19,6 +20,7 @@ from leases.models import Lease
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.checks import retention as retention_check
+from orchestrator.http.auth.login_attempts import LoginAttempts
 from orchestrator.ingest.models import Run
 from orchestrator.maintenance import retention
 from orchestrator.maintenance.retention import Retention, count_old_rows
@@ -28,7 +30,17 @@ from orchestrator.services import BatchJob, BatchSubmission
 from orchestrator.services.finish import ArtifactRef
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
-from runtime_jobs.models import Artifact, Batch, Dependency, IdempotencyKey, Job, JobEvent, LogChunk, UnsentRun
+from runtime_jobs.models import (
+    Artifact,
+    Batch,
+    Dependency,
+    IdempotencyKey,
+    Job,
+    JobEvent,
+    LogChunk,
+    OperatorEvent,
+    UnsentRun,
+)
 from runtime_jobs.specs import steps_policy
 from runtime_jobs.states import FailureReason
 from tests.factories import (
@@ -198,6 +210,49 @@ def test_logs_runs_and_records_have_periods_of_their_own(project, settings):
     }  # fmt: skip
     assert kept() == {job.job_ulid}
     assert Incident.objects.get().resolved_at is None
+
+
+def operator_event(at: datetime) -> OperatorEvent:
+    return OperatorEvent.objects.create(action="token.revoked", actor="olga", target="token ci", created_at=at)
+
+
+def test_the_audit_log_of_operators_is_kept_until_a_setting_allows_its_deletion(long_ago, settings):
+    old, young = operator_event(long_ago), operator_event(database_now())
+    assert prune()["operator_events"] == 0
+    settings.RETENTION_DAYS = settings.RETENTION_DAYS | {"operator_events": 30}
+    assert prune()["operator_events"] == 1
+    assert list(OperatorEvent.objects.values_list("pk", flat=True)) == [young.pk]
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+        OperatorEvent.objects.all().delete()
+    assert old.pk < young.pk
+
+
+def test_the_audit_log_is_deleted_in_batches(long_ago, settings, monkeypatch):
+    monkeypatch.setattr(retention, "ROWS", 2)
+    settings.RETENTION_DAYS = settings.RETENTION_DAYS | {"operator_events": 30}
+    for _ in range(5):
+        operator_event(long_ago)
+    steps: list[int] = []
+    Retention().delete_some(seconds=60, report=lambda table, rows: table == "operator_events" and steps.append(rows))
+    assert steps == [2, 2, 1]
+
+
+def test_the_history_of_the_admin_is_deleted_after_its_period(long_ago, django_user_model):
+    user = django_user_model.objects.create_user("olga")
+    for at in (long_ago, database_now()):
+        entry = LogEntry.objects.create(user=user, object_repr="ci", action_flag=2)
+        LogEntry.objects.filter(pk=entry.pk).update(action_time=at)
+    assert prune()["django_admin_log"] == 1
+    assert LogEntry.objects.count() == 1
+
+
+def test_counts_of_login_attempts_are_deleted_when_their_window_has_ended():
+    now = database_now()
+    for number, minutes in enumerate((-1, 10)):
+        window = now + timedelta(minutes=minutes)
+        LoginAttempts.objects.create(key=bytes([number]) * 32, attempts=1, window_ends_at=window)
+    assert prune()["login_attempts"] == 1
+    assert LoginAttempts.objects.get().window_ends_at > now
 
 
 def test_a_period_of_zero_keeps_everything(project, long_ago, settings):
