@@ -5,6 +5,7 @@ ASGI server the operator configures those limits.
 """
 
 import os
+import sys
 
 import django
 
@@ -15,7 +16,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 ensure_unless_given()
 django.setup(set_prefix=False)
 
-from orchestrator.http.asgi.bodies import Application  # noqa: E402 - likewise
+from orchestrator.http.asgi.body_limit import Application  # noqa: E402 - likewise
 from orchestrator.http.asgi.long_poll import LongPollMiddleware  # noqa: E402 - likewise
 from orchestrator.http.asgi.router import Router  # noqa: E402 - likewise
 from orchestrator.http.asgi.sync_handler import SyncASGIHandler  # noqa: E402 - needs the settings
@@ -26,3 +27,6 @@ WEBSOCKETS: dict[str, Application] = {}
 django_requests = SyncASGIHandler()
 application = Router(requests=django_requests, long_polls=LongPollMiddleware(django_requests), websockets=WEBSOCKETS)
 freeze_startup_objects()
+# The event loop needs the interpreter's lock after each network event. With Python's 5 ms and eight busy threads it
+# waited 10 to 14 ms for that in the median, with 1 ms 6 to 10 ms; the threads did 3 to 7 % less work meanwhile.
+sys.setswitchinterval(0.001)

@@ -52,10 +52,10 @@ import os, socket, sys, django, uvicorn
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup()
-from orchestrator.http.asgi.uvicorn_options import uvicorn_options
+from orchestrator.http.asgi.server import BurstServer, uvicorn_options
 
 config = uvicorn.Config(**uvicorn_options(app=sys.argv[2], timeout_graceful_shutdown=2))
-uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+BurstServer(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 """
 # The other kind of server, one thread a request.
 WSGI = """

@@ -62,12 +62,8 @@ EXCEPTIONS = {
 NOT_CLEANED = frozenset(
     {
         "docs",
-        "orchestrator/http",
         "orchestrator/http/api",
-        "orchestrator/http/asgi",
         "orchestrator/http/errors",
-        "orchestrator/http/observability",
-        "orchestrator/notifications",
     }
 )
 # Names of classes that are used twice and not renamed yet.

@@ -1,4 +1,4 @@
-"""Short looks at the database by what waits between them: the connection goes back to the pool after each."""
+"""Short database queries by code that waits between them: the connection returns to the pool after each query."""
 
 import functools
 from collections.abc import Awaitable, Callable
@@ -12,26 +12,28 @@ R = TypeVar("R")
 
 
 def release_connection_after(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, which gives its thread's connection back. Django itself does that only when a request has
-    ended: what waits for a minute would hold one for a minute, and ten of them all that there are."""
+    """Wrap a function so that the thread's database connection returns to the pool after each call.
+
+    Django does that only at the end of a request. Otherwise ten requests that wait for a minute exhaust the pool.
+    """
 
     @functools.wraps(function)
-    def look(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         finally:
-            _give_back()
+            _release_connections()
 
-    return look
+    return wrapped
 
 
-def _give_back() -> None:
-    """A transaction around the look is its caller's business."""
+def _release_connections() -> None:
+    """Release all connections but those in a transaction, whose owner releases them."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
 
 
 def run_query_async(function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
-    """A brief look for code that runs in the event loop."""
+    """Wrap a short query for code in the event loop: the call runs in a thread and releases its connection."""
     return sync_to_async(release_connection_after(function))

@@ -1,4 +1,4 @@
-"""What every request gets before a view sees it, and what is told of it afterwards: an id, limits, a line of log."""
+"""The first middleware: identifiers, early refusals, cache headers and the access log of every request."""
 
 import re
 from collections.abc import Callable
@@ -8,9 +8,8 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from orchestrator.http.asgi.bodies import too_large
-from orchestrator.http.asgi.poll_attempt import poll_attempt
-from orchestrator.http.asgi.routes import body_limit
+from orchestrator.http.asgi.body_limit import body_limit, too_large
+from orchestrator.http.asgi.long_poll import NO_WORK, poll_attempt
 from orchestrator.http.asgi.sync_handler import client_disconnected
 from orchestrator.http.errors.problems import ApiError, as_response
 from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, access_log_entry
@@ -19,20 +18,22 @@ from orchestrator.http.observability.request_context import attach_context, cont
 _TOKEN = re.compile(r"rto_(api|worker)_")
 
 Next = Callable[[HttpRequest], HttpResponseBase]
-PROGRAMS = ("/v1/", "/api/")  # where programs call, with tokens
+API_PREFIXES = ("/v1/", "/api/")  # their callers are programs with tokens
 
 
-def _arrive(request: HttpRequest) -> HttpResponse | None:
-    """Name the request, and answer at once what no view has to see."""
-    look = poll_attempt(request)
-    attach_context(request, look.line.arrival if look and look.line else None)
-    refusal = _wrong_length(request) or _token_in_address(request) or _in_plain_text(request)
+def _early_refusal(request: HttpRequest) -> HttpResponse | None:
+    """Attach the request's context, and return the response of a request that no view has to process."""
+    attempt = poll_attempt(request)
+    attach_context(request, attempt.entry.context if attempt and attempt.entry else None)
+    refusal = _invalid_length(request) or _token_in_query(request) or _plain_text(request)
     return as_response(refusal, request) if refusal else None
 
 
-def _wrong_length(request: HttpRequest) -> ApiError | None:
-    """Refuse a body that says it is too large. One that does not say (chunked) has been read and measured by
-    `http.asgi.bodies` under ASGI; under WSGI Django would take it for empty, so it is refused."""
+def _invalid_length(request: HttpRequest) -> ApiError | None:
+    """Refuse a body whose declared length is too large, and under WSGI a body that declares none (chunked).
+
+    Django treats a chunked body as empty. Under ASGI `asgi.body_limit` has read it and set its length.
+    """
     length = request.META.get("CONTENT_LENGTH") or ""
     if not length and "HTTP_TRANSFER_ENCODING" in request.META:
         return ApiError(411, "length_required", "Send the body with a Content-Length.")
@@ -42,43 +43,54 @@ def _wrong_length(request: HttpRequest) -> ApiError | None:
     return None
 
 
-def _token_in_address(request: HttpRequest) -> ApiError | None:
-    """Addresses are written down by every proxy on the way: a token in one is told to the world."""
+def _token_in_query(request: HttpRequest) -> ApiError | None:
+    """Refuse a token in the query string, because every proxy logs URLs."""
     if _TOKEN.search(unquote(request.META.get("QUERY_STRING", ""))):
-        detail = "A token belongs into the Authorization header. Revoke this one: others have read it."
+        detail = "The query contains a token. Revoke it, and send tokens in the `Authorization` header."
         return ApiError(400, "invalid_query", detail)
     return None
 
 
-def _in_plain_text(request: HttpRequest) -> ApiError | None:
-    """Browsers are redirected to https; a program would repeat its token in the open with every request."""
-    if not settings.SECURE_SSL_REDIRECT or request.is_secure() or not request.path.startswith(PROGRAMS):
+def _plain_text(request: HttpRequest) -> ApiError | None:
+    """Refuse API calls over HTTP. A redirect, as for browsers, would let programs send their token in plain text."""
+    if not settings.SECURE_SSL_REDIRECT or request.is_secure() or not request.path.startswith(API_PREFIXES):
         return None
     return ApiError(403, "https_required", "Use https, and revoke the token: it was sent in plain text.")
 
 
-def _leave(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+def _finish(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    """Add headers, and write the access log unless the response belongs to a long poll that waits on."""
     response["X-Request-Id"] = context_of(request).request_id
     _forbid_storing(request, response)
-    look = poll_attempt(request)
-    if not (look and look.weigh(request, response.status_code)):
-        access_log_entry(request).tell(CLIENT_CLOSED_REQUEST if client_disconnected(request) else response.status_code)
+    attempt = poll_attempt(request)
+    status = response.status_code
+    if not (attempt and attempt.should_keep_waiting(request, status)):
+        is_routine = status == NO_WORK and _is_long_poll(request)
+        final_status = CLIENT_CLOSED_REQUEST if client_disconnected(request) else status
+        access_log_entry(request).record(final_status, is_routine=is_routine)
     return response
 
 
+def _is_long_poll(request: HttpRequest) -> bool:
+    match = request.resolver_match
+    return match is not None and getattr(match.func, "is_long_poll", False)
+
+
 def _forbid_storing(request: HttpRequest, response: HttpResponseBase) -> None:
-    """Keep what a session or a token may see out of every cache, a browser's own included. RFC 9111 spares only answers
-    to `Authorization`, and only in shared caches; a page or an answer to a cookie could be stored by any."""
+    """Keep responses to credentials out of every cache, including the browser's own.
+
+    RFC 9111 exempts only responses to `Authorization`, and only from shared caches.
+    """
     if "Cache-Control" in response:
         return
-    if request.path.startswith(PROGRAMS) or settings.SESSION_COOKIE_NAME in request.COOKIES:
+    if request.path.startswith(API_PREFIXES) or settings.SESSION_COOKIE_NAME in request.COOKIES:
         response["Cache-Control"] = "no-store"
 
 
 def arrival(get_response: Next) -> Next:
-    """First of all middleware, so that every answer carries the id and every request is told."""
+    """Build the middleware. It is the first one, so that every response has an id and every request is logged."""
 
-    def answered(request: HttpRequest) -> HttpResponseBase:
-        return _leave(request, _arrive(request) or get_response(request))
+    def middleware(request: HttpRequest) -> HttpResponseBase:
+        return _finish(request, _early_refusal(request) or get_response(request))
 
-    return answered
+    return middleware

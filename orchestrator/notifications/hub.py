@@ -1,4 +1,4 @@
-"""What a process needs once somebody waits in it: the room, the listener, and how many may look at a time."""
+"""The shared state of all long polls and streams of one event loop: waiters, listening connection, limits."""
 
 import asyncio
 import logging
@@ -10,80 +10,91 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 
 from orchestrator.notifications.job_updates import CHANNEL as JOB_UPDATES
-from orchestrator.notifications.job_updates import ids_of
-from orchestrator.notifications.listener import CHANNEL, Listener, call
+from orchestrator.notifications.job_updates import parse_job_ids
+from orchestrator.notifications.listener import CHANNEL, Listener, send_notification_async
 from orchestrator.notifications.shutdown import on_shutdown
 from orchestrator.notifications.waiters import NOTIFIED, POLLING, WaiterRegistry
 
 log = logging.getLogger(__name__)
 
-CALL_EVERY = 0.1  # seconds at least between two calls of one pool to other processes
+NOTIFY_INTERVAL = 0.1  # seconds at least between two notifications of one pool to other processes
 
 
 class NotificationHub:
-    """Started by the first that waits, in the event loop in which all of them wait."""
+    """Connects waiting long polls and followed logs of one event loop with the notifications of PostgreSQL.
+
+    Attributes:
+        waiters: The waiting long polls.
+        listener: The connection that receives notifications.
+        job_subscribers: Callbacks for the ids of jobs that changed. They receive None after
+            notifications may have been lost: then any job may have changed.
+        attempts: Limits how many woken claims query the database at a time: half of the connections, so that short
+            requests get the others.
+    """
 
     def __init__(self) -> None:
-        self.room = WaiterRegistry()
-        self.listener = Listener(self.room.call, self._heard, {JOB_UPDATES: self._job_updates})
-        # Receive the ids of jobs that changed; None stands for all, after announcements may have been lost.
+        self.waiters = WaiterRegistry()
+        channels = {CHANNEL: self.waiters.notify_pool, JOB_UPDATES: self._on_job_updates}
+        self.listener = Listener(channels, on_status=self._on_listener_status)
         self.job_subscribers: list[Callable[[list[str] | None], None]] = []
-        # Half of the connections: a wake of many leaves the others to short requests.
-        self.looks = asyncio.Semaphore(max(1, settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"] // 2))
+        self.attempts = asyncio.Semaphore(max(1, settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"] // 2))
         self._tasks: set[asyncio.Task[None]] = set()
-        self._calling: set[str] = set()  # pools whose call waits for its time
-        self._called: dict[str, float] = {}
+        self._pending_pools: set[str] = set()  # their notification waits for NOTIFY_INTERVAL
+        self._notified_at: dict[str, float] = {}
 
     async def start(self) -> None:
+        """Start listening and polling. Later calls have no effect."""
         if self._tasks:
             return
-        on_shutdown(self.room.close)
-        self._keep(self.listener.run())
-        self._keep(self.room.keep_polling())
+        on_shutdown(self.waiters.close)
+        self._start_task(self.listener.run())
+        self._start_task(self.waiters.keep_polling())
 
-    def call_elsewhere(self, pool: str) -> None:
-        """Where work was found may be more, and nobody here is left to look: perhaps in another process. A call takes a
-        connection, and a lock of the whole cluster: those of a busy pool wait for each other."""
-        if pool in self._calling:
+    def notify_other_processes(self, pool: str) -> None:
+        """Notify all processes that a pool may have more work, because no waiter of this process is left for it.
+
+        A notification takes a connection and a lock of the whole cluster, so those of one pool are combined.
+        """
+        if pool in self._pending_pools:
             return
-        self._calling.add(pool)
-        self._keep(self._call(pool))
+        self._pending_pools.add(pool)
+        self._start_task(self._notify(pool))
 
-    async def _call(self, pool: str) -> None:
+    async def _notify(self, pool: str) -> None:
         try:
-            await asyncio.sleep(max(0.0, self._called.get(pool, 0.0) + CALL_EVERY - time.monotonic()))
+            await asyncio.sleep(max(0.0, self._notified_at.get(pool, 0.0) + NOTIFY_INTERVAL - time.monotonic()))
         finally:
-            self._calling.discard(pool)
-        self._called[pool] = time.monotonic()
+            self._pending_pools.discard(pool)
+        self._notified_at[pool] = time.monotonic()
         try:
-            await call(CHANNEL, pool)
+            await send_notification_async(CHANNEL, pool)
         except (DatabaseError, InterfaceError) as error:
-            log.warning("could not call other processes: %s", type(error).__name__)
+            log.warning("could not notify other processes: %s", type(error).__name__)
 
-    def _heard(self, alive: bool) -> None:
-        self.room.patience = NOTIFIED if alive else POLLING
-        if alive:
-            self.room.call_everywhere()
+    def _on_listener_status(self, is_alive: bool) -> None:
+        self.waiters.poll_interval = NOTIFIED if is_alive else POLLING
+        if is_alive:
+            self.waiters.notify_all_pools()
             for receive in self.job_subscribers:
                 receive(None)
 
-    def _job_updates(self, payload: str) -> None:
+    def _on_job_updates(self, payload: str) -> None:
         for receive in self.job_subscribers:
-            receive(ids_of(payload))
+            receive(parse_job_ids(payload))
 
-    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-_current: dict[asyncio.AbstractEventLoop, NotificationHub] = {}
+_hubs: dict[asyncio.AbstractEventLoop, NotificationHub] = {}
 
 
-def waking_of_this_loop() -> NotificationHub:
-    """Return the one instance of the running event loop; what waits in a process shares its listening connection."""
+def hub_of_running_loop() -> NotificationHub:
+    """Return the hub of the running event loop; all waiters of a process share its listening connection."""
     loop = asyncio.get_running_loop()
-    if loop not in _current:
-        _current.clear()  # a process has one loop; only tests run several, one after the other
-        _current[loop] = NotificationHub()
-    return _current[loop]
+    if loop not in _hubs:
+        _hubs.clear()  # a process has one loop; only tests run several, one after the other
+        _hubs[loop] = NotificationHub()
+    return _hubs[loop]

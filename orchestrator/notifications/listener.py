@@ -1,4 +1,9 @@
-"""The one connection of a process on which it hears that work has come, and how it knows that it still hears."""
+"""The connection on which a process receives PostgreSQL notifications, with a probe that proves that they arrive.
+
+connect --> LISTEN --> probe sent --> echo arrives: alive --> probe every 15 s
+   ^                       |                                       |
+   +--- pause, 0.2 to 5 s -+---- no echo within 5 s, or an error --+
+"""
 
 import asyncio
 import logging
@@ -17,97 +22,101 @@ from runtime_jobs.identifiers import new_id
 
 log = logging.getLogger(__name__)
 
-CHANNEL = "lanes"  # the payload is a pool's slug
-PROBE_EVERY = 15.0
-ECHO_WITHIN = 5.0
-PAUSES = (0.2, 5.0)  # between two tries to connect: the first, and what it doubles up to
+CHANNEL = "lanes"  # the payload is the slug of a pool that has work
+PROBE_INTERVAL = 15.0  # seconds
+ECHO_TIMEOUT = 5.0  # seconds
+RECONNECT_PAUSES = (0.2, 5.0)  # seconds between two attempts to connect: the first, and the limit of its doubling
 
 
 class ProbeTimeout(Exception):
-    """The connection looks well, but what is called does not arrive."""
+    """The connection is open, but the probe notification did not arrive in time."""
 
 
 class Listener:
-    """`hear` gets each pool that is called. `tell` gets True once calls are known to arrive, False when they do not.
-    `subscriptions`: other channels of the same connection, each with the function that gets its payloads.
+    """Receives notifications and reports whether they arrive.
 
-    A connection may be dead for minutes before anybody notices, and behind a pooler it may never hear anything. So the
-    process calls itself, through another connection on a channel of its own; only an echo proves that it hears."""
+    A connection may be dead for minutes without an error, and behind a pooler it may never receive a notification. The
+    process therefore notifies itself on a channel of its own through another connection. Only the echo proves that
+    notifications arrive.
+    """
 
     def __init__(
-        self,
-        hear: Callable[[str], None],
-        tell: Callable[[bool], None],
-        subscriptions: Mapping[str, Callable[[str], None]] | None = None,
+        self, channels: Mapping[str, Callable[[str], None]], *, on_status: Callable[[bool], None] = lambda _: None
     ) -> None:
-        self.tell = tell
-        self._subscriptions = {CHANNEL: hear} | dict(subscriptions or {})
-        self.own = new_id("probe")
+        """Create a listener; `run` starts it.
+
+        Args:
+            channels: For each channel the function that receives its payloads.
+            on_status: Called with True once notifications are known to arrive, and with False when they no longer do.
+        """
+        self.on_status = on_status
+        self._channels = dict(channels)
+        self.probe_channel = new_id("probe")
         self.is_alive = False
-        self._weight = logging.WARNING
-        self._echo_due: float | None = None
+        self._log_level = logging.WARNING
+        self._echo_deadline: float | None = None
         self._probes: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Listen for ever; a connection that is lost is made anew."""
-        pause = PAUSES[0]
+        """Listen for ever; replace a connection that is lost."""
+        pause = RECONNECT_PAUSES[0]
         while True:
             try:
-                async with await _connected() as heard:
-                    await self._attend(heard)
+                async with await _connect() as session:
+                    await self._receive(session)
             except (psycopg.Error, OSError, ProbeTimeout) as error:
-                log.log(self._weight, "does not hear the database: %s", type(error).__name__)
-                self._weight = logging.DEBUG  # once is enough, until it has heard again
-            pause = PAUSES[0] if self.is_alive else min(2 * pause, PAUSES[1])
-            self._note(alive=False)
+                log.log(self._log_level, "receives no notifications of the database: %s", type(error).__name__)
+                self._log_level = logging.DEBUG  # until notifications have arrived again
+            pause = RECONNECT_PAUSES[0] if self.is_alive else min(2 * pause, RECONNECT_PAUSES[1])
+            self._set_status(is_alive=False)
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 jitter
 
-    async def _attend(self, heard: psycopg.AsyncConnection[Any]) -> None:
-        for channel in (*self._subscriptions, self.own):
-            await heard.execute(f'LISTEN "{channel}"')
-        self._echo_due, next_probe = None, 0.0
+    async def _receive(self, session: psycopg.AsyncConnection[Any]) -> None:
+        for channel in (*self._channels, self.probe_channel):
+            await session.execute(f'LISTEN "{channel}"')
+        self._echo_deadline, next_probe = None, 0.0
         while True:
             now = time.monotonic()
-            if self._echo_due is not None and now > self._echo_due:
+            if self._echo_deadline is not None and now > self._echo_deadline:
                 raise ProbeTimeout
             if now >= next_probe:
-                next_probe = now + PROBE_EVERY
-                self._probe()
-            due = min(next_probe, self._echo_due or next_probe)
-            async for notice in heard.notifies(timeout=max(0.01, due - now), stop_after=1):
-                self._take(notice)
+                next_probe = now + PROBE_INTERVAL
+                self._start_probe()
+            deadline = min(next_probe, self._echo_deadline or next_probe)
+            async for notice in session.notifies(timeout=max(0.01, deadline - now), stop_after=1):
+                self._dispatch(notice)
 
-    def _take(self, notice: psycopg.Notify) -> None:
-        if notice.channel == self.own:
-            self._echo_due = None
-            self._note(alive=True)
+    def _dispatch(self, notice: psycopg.Notify) -> None:
+        if notice.channel == self.probe_channel:
+            self._echo_deadline = None
+            self._set_status(is_alive=True)
         else:
-            self._subscriptions[notice.channel](notice.payload)
+            self._channels[notice.channel](notice.payload)
 
-    def _probe(self) -> None:
-        """Beside the loop that hears, which must not wait for a connection."""
-        self._echo_due = self._echo_due or time.monotonic() + ECHO_WITHIN
-        task = asyncio.create_task(self._call_itself())
+    def _start_probe(self) -> None:
+        """Send the probe in a task of its own: the receiving loop must not wait for a connection."""
+        self._echo_deadline = self._echo_deadline or time.monotonic() + ECHO_TIMEOUT
+        task = asyncio.create_task(self._send_probe())
         self._probes.add(task)
         task.add_done_callback(self._probes.discard)
 
-    async def _call_itself(self) -> None:
+    async def _send_probe(self) -> None:
         try:
-            await call(self.own, "")
+            await send_notification_async(self.probe_channel, "")
         except (DatabaseError, InterfaceError):
-            self._echo_due = None  # nothing was called, so nothing is proved; the next probe will tell
+            self._echo_deadline = None  # nothing was sent, so a missing echo proves nothing
 
-    def _note(self, *, alive: bool) -> None:
-        if alive == self.is_alive:
+    def _set_status(self, *, is_alive: bool) -> None:
+        if is_alive == self.is_alive:
             return
-        self.is_alive, self._weight = alive, logging.WARNING
-        LISTENER_UP.set(alive)
-        if not alive:
+        self.is_alive, self._log_level = is_alive, logging.WARNING
+        LISTENER_UP.set(is_alive)
+        if not is_alive:
             LISTENER_LOSSES.inc()
-        self.tell(alive)
+        self.on_status(is_alive)
 
 
-async def _connected() -> psycopg.AsyncConnection[Any]:
+async def _connect() -> psycopg.AsyncConnection[Any]:
     params = connections["default"].get_connection_params()
     params["cursor_factory"] = psycopg.AsyncCursor
     params["application_name"] = f"{params['application_name']}-listener"
@@ -121,4 +130,4 @@ def send_notification(channel: str, payload: str) -> None:
         cursor.execute("SELECT pg_notify(%s, %s)", [channel, payload])
 
 
-call = sync_to_async(send_notification, thread_sensitive=False)
+send_notification_async = sync_to_async(send_notification, thread_sensitive=False)

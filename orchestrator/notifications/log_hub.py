@@ -1,8 +1,8 @@
-"""Shared reading for many followers: one read at a time per followed topic and process, whoever asked for it.
+"""Shared reading for many followers: one read at a time per followed topic and process.
 
-A follower is a generator with a position. It costs no thread, no query and no database connection while it waits. Reads
+A follower is a generator with a position. While it waits it costs no thread, no query and no database connection. Reads
 run in a few threads of their own, return a bounded number of bytes, and are shared by all followers at one position.
-The hub knows nothing of HTTP or of logs; a `Source` reads, so that later feeds (Server-Sent Events) can use it too.
+The hub depends on neither HTTP nor logs: a `StreamSource` reads, so that Server-Sent Events can use the hub, too.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from django.db import DatabaseError, InterfaceError
 
 from orchestrator.http.db_scope import release_connection_after
 from orchestrator.notifications.hub import NotificationHub
-from orchestrator.notifications.stream_metrics import FOLLOWED, READS
+from orchestrator.notifications.metrics import FOLLOWED, READS
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ R = TypeVar("R")
 MIN_WAKE_INTERVAL = 0.25  # seconds between two wake-ups of one topic: a wake-up costs a send per follower
 CACHED_BYTES = 16 << 20  # of one hub, shared by all its topics
 ENTRY_OVERHEAD = 300  # bytes that a cached batch costs besides its data
-RECHECK_LISTENING, RECHECK_DEAF = 5.0, 1.0  # seconds between two re-checks
+RECHECK_WITH_NOTIFICATIONS, RECHECK_WITHOUT = 5.0, 1.0  # seconds between two re-checks
 RETRY_PAUSE = 1.0
 GIVE_UP_AFTER = 30.0  # seconds of failing reads
 
@@ -42,7 +42,13 @@ class SourceUnavailable(Exception):
 
 
 class ChunkBatch(NamedTuple, Generic[P]):
-    """Bytes after a position, the position after them, and whether nothing can follow."""
+    """A batch of bytes.
+
+    Attributes:
+        data: The bytes after the requested position.
+        position: The position after them.
+        ended: Nothing can follow.
+    """
 
     data: bytes
     position: P
@@ -50,17 +56,17 @@ class ChunkBatch(NamedTuple, Generic[P]):
 
 
 class StreamSource(Protocol[P]):
-    """Reads a kind of topic. The hub calls both methods in its reader threads."""
+    """Reads one kind of topic. The hub calls both methods in its reader threads."""
 
     def read(self, topic: str, position: P) -> ChunkBatch[P]:
-        """Return a bounded batch of what follows the position; empty if nothing does yet."""
+        """Return a bounded batch of the bytes after the position; empty if there are none yet."""
 
     def states(self, topics: list[str]) -> dict[str, Hashable]:
-        """Return for each topic a value that differs whenever something was added or the topic ended."""
+        """Return a value for each topic that changes whenever the topic grows or ends."""
 
 
 class Topic:
-    """What is followed, and how often it changed as far as this process knows."""
+    """A followed topic, and the number of its changes that this process knows of."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,7 +78,7 @@ class Topic:
         self._wake_is_due = False
 
     def note_change(self) -> None:
-        """Wake all followers now, or after MIN_WAKE_INTERVAL if they were woken just before."""
+        """Wake all followers now, or MIN_WAKE_INTERVAL after the last time."""
         if self._wake_is_due:
             return
         now = time.monotonic()
@@ -90,14 +96,16 @@ class Topic:
         self._changed = asyncio.Event()
 
     async def wait(self, version: int) -> None:
-        """Return once the version is another one."""
+        """Return once the version differs from this one."""
         while self.version == version:
             await self._changed.wait()
 
 
 class BatchCache(Generic[P]):
-    """The batches that were read last, by topic and position, up to a number of bytes. Entries never become wrong:
-    what follows a position is only ever added to."""
+    """Keeps the most recently used batches, by topic and position, up to a number of bytes.
+
+    Entries stay correct, because a topic only grows at its end.
+    """
 
     def __init__(self, limit: int = CACHED_BYTES) -> None:
         self._limit, self._size = limit, 0
@@ -128,20 +136,24 @@ def _cost(batch: ChunkBatch[Any]) -> int:
 
 
 class Hub(Generic[P]):
-    """The topics of one source that are followed in this process. Lives in one event loop."""
+    """The topics of one source that are followed in this process. Used from one event loop."""
 
-    def __init__(self, source: StreamSource[P], waking: NotificationHub) -> None:
+    def __init__(self, source: StreamSource[P], notifications: NotificationHub) -> None:
         self.source = source
-        self._waking = waking
+        self._notifications = notifications
         self._topics: dict[str, Topic] = {}
         self._cache: BatchCache[P] = BatchCache()
         self._reading: dict[Hashable, asyncio.Task[ChunkBatch[P]]] = {}
         self._rechecking: asyncio.Task[None] | None = None
         self._recheck_now = asyncio.Event()
-        waking.job_subscribers.append(self.receive)
+        notifications.job_subscribers.append(self.receive)
 
     def receive(self, topics: list[str] | None) -> None:
-        """Take an announcement: these topics changed; None: announcements may have been lost."""
+        """Handle an announcement.
+
+        Args:
+            topics: Topics that changed; None if announcements may have been lost.
+        """
         if topics is None:
             self._recheck_now.set()
             return
@@ -150,11 +162,16 @@ class Hub(Generic[P]):
                 self._topics[name].note_change()
 
     async def follow(self, name: str, start: P) -> AsyncGenerator[bytes, None]:
-        """Yield what the topic has after `start` and what is added, until it ends.
+        """Yield the bytes after `start`, and later ones as they arrive, until the topic ends.
+
+        Args:
+            name: The topic.
+            start: The position to begin at.
 
         Raises:
-            SourceUnavailable: the database failed for too long."""
-        await self._waking.start()
+            SourceUnavailable: The database failed for GIVE_UP_AFTER seconds.
+        """
+        await self._notifications.start()
         position = start
         with self._joined(name) as topic:
             while True:
@@ -169,10 +186,15 @@ class Hub(Generic[P]):
                 position = batch.position
 
     async def read_to_end(self, name: str, start: P) -> AsyncGenerator[bytes, None]:
-        """Yield what the topic has after `start` until nothing follows at present.
+        """Yield the bytes after `start` that are stored at present.
+
+        Args:
+            name: The topic.
+            start: The position to begin at.
 
         Raises:
-            SourceUnavailable: the database failed for too long."""
+            SourceUnavailable: The database failed for GIVE_UP_AFTER seconds.
+        """
         position = start
         while True:
             batch = self._cache.get(name, position) or await self._fetched(name, position)
@@ -202,8 +224,11 @@ class Hub(Generic[P]):
                 self._rechecking = None
 
     async def _shared(self, topic: Topic, version: int, position: P) -> ChunkBatch[P]:
-        """Read once for all followers at this position. A read that began under an older version may miss the change
-        that made the newer one, so it is not shared with those that know of the change."""
+        """Read once for all followers at this position.
+
+        A read that began under an older version may miss the latest change. It is therefore not shared with followers
+        that wait for a newer version.
+        """
         if (found := self._cache.get(topic.name, position)) is not None:
             return found
         key = (topic.name, version, position)
@@ -211,7 +236,7 @@ class Hub(Generic[P]):
         if task is None:
             task = self._reading[key] = asyncio.create_task(self._fetched_and_kept(topic.name, position))
             task.add_done_callback(lambda done: self._forget(key, done))
-        return await asyncio.shield(task)  # a follower that leaves must not end the read of the others
+        return await asyncio.shield(task)  # a follower that disconnects must not end the read of the others
 
     def _forget(self, key: Hashable, done: "asyncio.Task[ChunkBatch[P]]") -> None:
         del self._reading[key]
@@ -237,10 +262,12 @@ class Hub(Generic[P]):
             await asyncio.sleep(RETRY_PAUSE * random.uniform(0.8, 1.2))  # noqa: S311 jitter
 
     async def _recheck(self) -> None:
-        """Find what no announcement named, with one query for all topics."""
+        """Find changes that no announcement named, with one query for all topics."""
         while True:
             try:
-                async with asyncio.timeout(RECHECK_LISTENING if self._waking.listener.is_alive else RECHECK_DEAF):
+                async with asyncio.timeout(
+                    RECHECK_WITH_NOTIFICATIONS if self._notifications.listener.is_alive else RECHECK_WITHOUT
+                ):
                     await self._recheck_now.wait()
             except TimeoutError:
                 pass

@@ -1,14 +1,25 @@
-"""What this process can tell of those that wait in it. `orchestrator.http.observability.metrics` shows it."""
+"""Metrics of long polls and log streams of one process. `http.observability.metrics` registers them."""
 
 from prometheus_client import Counter, Gauge
 
 WAITING = Gauge("orchestrator_waiting_claims", "Claims that wait for work in this process.", registry=None)
-LISTENER_UP = Gauge("orchestrator_listener_up", "Whether this process hears the database's calls.", registry=None)
-LISTENER_LOSSES = Counter("orchestrator_listener_losses", "How often it stopped hearing them.", registry=None)
-LOOKS = Counter(
+LISTENER_UP = Gauge(
+    "orchestrator_listener_up", "1 while this process receives notifications of the database.", registry=None
+)
+LISTENER_LOSSES = Counter(
+    "orchestrator_listener_losses", "Times that this process stopped receiving notifications.", registry=None
+)
+ATTEMPTS = Counter(
     "orchestrator_claim_looks",
-    "Looks for work by claims that may wait, by what caused them and what came of it.",
+    "Attempts of claims that may wait, by cause and outcome.",
     ["cause", "outcome"],
     registry=None,
 )
-ALL = (WAITING, LISTENER_UP, LISTENER_LOSSES, LOOKS)
+STREAMS = Gauge("orchestrator_streams", "Open log streams of this process, by kind.", ["kind"], registry=None)
+FOLLOWED = Gauge("orchestrator_followed_jobs", "Jobs whose log is followed in this process.", registry=None)
+ENDED = Counter("orchestrator_streams_ended", "Log streams that ended, by reason.", ["reason"], registry=None)
+STREAMS_REFUSED = Counter(
+    "orchestrator_streams_refused", "Log streams refused, by the limit that was reached.", ["limit"], registry=None
+)
+READS = Counter("orchestrator_stream_reads", "Database reads for all log streams together.", registry=None)
+ALL = (WAITING, LISTENER_UP, LISTENER_LOSSES, ATTEMPTS, STREAMS, FOLLOWED, ENDED, STREAMS_REFUSED, READS)

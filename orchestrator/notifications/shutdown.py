@@ -1,4 +1,8 @@
-"""Hear in time that the process shall end: an ASGI server tells its application only when all have been answered."""
+"""Callbacks that run when a process is asked to stop.
+
+An ASGI server informs its application of a shutdown only after all requests are answered. Long polls and streams must
+end before that, so this module adds a callback in front of the server's own handlers of SIGTERM and SIGINT.
+"""
 
 import asyncio
 import signal
@@ -6,25 +10,32 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+SignalHandler = Callable[[int, FrameType | None], object]
 
-def on_shutdown(say: Callable[[], None]) -> None:
-    """Call `say` in the running loop when the process is asked to stop, and let the server do what it does then. Where
-    the server left a signal to the system, so do we; outside the main thread nobody hears signals."""
+
+def on_shutdown(callback: Callable[[], None]) -> None:
+    """Call `callback` in the running event loop when the process receives SIGTERM or SIGINT.
+
+    The server's handler runs afterwards. A signal that has no handler keeps the system's default. Outside the main
+    thread, where Python delivers no signals, the call has no effect.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        before = signal.getsignal(number)
-        if callable(before):
-            signal.signal(number, _then(before, loop, say))
+        servers_handler = signal.getsignal(number)
+        if callable(servers_handler):
+            signal.signal(number, _chained(callback, loop, servers_handler))
 
 
-def _then(
-    before: Callable[[int, FrameType | None], object], loop: asyncio.AbstractEventLoop, say: Callable[[], None]
-) -> Callable[[int, FrameType | None], None]:
-    def told(number: int, frame: FrameType | None) -> None:
+def _chained(
+    callback: Callable[[], None], loop: asyncio.AbstractEventLoop, next_handler: SignalHandler
+) -> SignalHandler:
+    """Return a signal handler that schedules the callback and then calls the next handler."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
         if not loop.is_closed():
-            loop.call_soon_threadsafe(say)
-        before(number, frame)
+            loop.call_soon_threadsafe(callback)
+        next_handler(number, frame)
 
-    return told
+    return handle

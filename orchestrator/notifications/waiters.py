@@ -1,9 +1,12 @@
-"""Who waits for work, and who of them looks next. Knows nothing of HTTP or of the database; lives in one event loop.
+"""Registry of the long polls that wait for work in one event loop, and the order in which they are woken.
 
-A call that work has come to a pool wakes one waiter of each kind that waits there, not all of them; of very many kinds
-some at once and the others soon. Who then finds work wakes two more, who finds none the next one, a few times: so a
-hundred jobs are soon handed out, and one job does not make a thousand look. Calls get lost and kinds are guesses, so
-everybody looks again now and then: that makes it right.
+A notification for a pool wakes one waiter for each distinct offer in that pool. With many distinct offers, some are
+woken at once and the others a few at a time. A woken waiter that finds work wakes two more. One that finds none wakes
+the next waiter with the same offer, MAX_EMPTY_WAKES times at most. So a hundred jobs are distributed within a few
+rounds, and one job does not cause a thousand attempts. Notifications may be lost, and an offer only approximates which
+jobs fit. Therefore each waiter also polls at intervals.
+
+The module depends on neither HTTP nor the database.
 """
 
 import asyncio
@@ -16,181 +19,217 @@ from typing import Any, NamedTuple
 
 from orchestrator.notifications.metrics import WAITING
 
-OfferKey = tuple[str, int]  # the pool, and what the waiter offers: waiters of one kind can take the same jobs
-Line = OrderedDict["Waiter", None]  # who looked longest ago comes first
+MAX_EMPTY_WAKES = 2  # further waiters of an offer that one notification wakes while each finds nothing
+FAN_OUT = 2  # waiters that are woken after one found work
+OFFERS_AT_ONCE = 16  # woken immediately by one notification
+OFFERS_PER_TICK = 4  # of the others
+TICK = 0.1  # seconds
+MAX_REMEMBERED_OFFERS = 10_000
 
-MISSES = 2  # empty looks of a kind in a row that one call may cost, after the first
-FAN_OUT = 2  # whom a waiter that found work wakes
-KINDS_AT_ONCE = 16  # woken by one call at once
-KINDS_A_TICK = 4  # and of the others, one after the other
-TICK = 0.1
-REMEMBERED = 10_000  # kinds
+
+class OfferKey(NamedTuple):
+    """Identifies waiters that can take the same jobs: equal pool, and equal digest of what they offer."""
+
+    pool: str
+    digest: str
+
+
+Queue = OrderedDict["Waiter", None]  # the waiter whose last attempt is oldest comes first
 
 
 class PollInterval(NamedTuple):
-    """After how many seconds a waiter looks again though nobody called, and how many may do so in one tick."""
+    """Polling without a notification: the range of seconds between two attempts of a waiter, and the limit per tick."""
 
     shortest: float
     longest: float
-    at_once: int
+    max_per_tick: int
 
 
-NOTIFIED = PollInterval(5.0, 10.0, 1)
-POLLING = PollInterval(1.0, 2.0, 5)
+NOTIFIED = PollInterval(5.0, 10.0, 1)  # while notifications arrive
+POLLING = PollInterval(1.0, 2.0, 5)  # while they do not
 
 
 class WakeReason(NamedTuple):
-    """Why to look: `notified`, `next` (the one before found work) or `polled`; `misses`: how often the next of its kind
-    is woken if there was nothing."""
+    """The reason for an attempt.
+
+    Attributes:
+        cause: `first`, `notified`, `next` (after another waiter found work) or `polled`; a label of a metric.
+        empty_wakes_left: How many further waiters are woken in turn if this one finds nothing.
+    """
 
     cause: str
-    misses: int = 0
+    empty_wakes_left: int = 0
 
 
 @dataclass(eq=False)
 class Waiter:
-    kind: OfferKey
+    """One waiting long poll."""
+
+    offer: OfferKey
     since: float = field(default_factory=time.monotonic)
-    haste: float = field(default_factory=random.random)
+    jitter: float = field(default_factory=random.random)  # 0 to 1: its place in the range of the poll interval
     woken: "asyncio.Future[WakeReason | None]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    def is_overdue(self, now: float, patience: PollInterval) -> bool:
-        return now - self.since > patience.shortest + self.haste * (patience.longest - patience.shortest)
+    def is_overdue(self, now: float, interval: PollInterval) -> bool:
+        """Return whether the waiter has waited for longer than its poll interval."""
+        return now - self.since > interval.shortest + self.jitter * (interval.longest - interval.shortest)
 
 
 class WaiterRegistry:
-    """`calls` counts what was called so far: who noted it before a look sees whether a call came meanwhile."""
+    """The waiters of one event loop.
+
+    Attributes:
+        notifications: Number of notifications so far. A long poll reads it before an attempt; a larger number
+            afterwards shows that a notification arrived during the attempt.
+        is_closed: No long poll may wait any more.
+        poll_interval: NOTIFIED or POLLING.
+    """
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.notifications = 0
         self.is_closed = False
-        self.patience = POLLING
-        self._last_call: dict[str, int] = {}
-        self._last_heard: dict[OfferKey, int] = {}
-        self._kinds: dict[str, OrderedDict[OfferKey, Line]] = {}
-        self._everybody: Line = OrderedDict()
-        self._untold: OrderedDict[OfferKey, None] = OrderedDict()  # kinds that a call has not reached yet
+        self.poll_interval = POLLING
+        self._last_notification: dict[str, int] = {}  # by pool
+        self._last_wake: dict[OfferKey, int] = {}  # the notification by which a waiter of the offer was woken last
+        self._offers: dict[str, OrderedDict[OfferKey, Queue]] = {}  # by pool
+        self._waiters: Queue = OrderedDict()
+        self._pending_offers: OrderedDict[OfferKey, None] = OrderedDict()  # to be woken in the next ticks
 
     def __len__(self) -> int:
-        return len(self._everybody)
+        return len(self._waiters)
 
     async def wait(
-        self, kind: OfferKey, *, calls: int, seconds: float, gone: "asyncio.Future[None]"
+        self, offer: OfferKey, *, notifications: int, seconds: float, disconnected: "asyncio.Future[None]"
     ) -> WakeReason | None:
-        """Return why to look again, or None: the time is up, the caller has gone, or the room closes.
+        """Wait for a reason to try again.
 
-        `calls`: as they stood before the look that found nothing."""
-        if self.is_closed or seconds <= 0 or gone.done():
+        Args:
+            offer: What the worker offers.
+            notifications: The value of `notifications` before the attempt that found nothing.
+            seconds: The longest wait.
+            disconnected: Done once the client has disconnected.
+
+        Returns:
+            The reason, or None: the time is up, the client disconnected, or the registry was closed.
+        """
+        if self.is_closed or seconds <= 0 or disconnected.done():
             return None
-        if self._was_missed(kind, calls):
+        if self._has_missed_notification(offer, notifications):
             return WakeReason("notified")
-        waiter = Waiter(kind)
-        self._enter(waiter)
+        waiter = Waiter(offer)
+        self._add(waiter)
         try:
-            either: set[asyncio.Future[Any]] = {waiter.woken, gone}
+            either: set[asyncio.Future[Any]] = {waiter.woken, disconnected}
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             return waiter.woken.result() if waiter.woken.done() else None
         finally:
-            self._leave(waiter)
+            self._remove(waiter)
 
-    def call(self, pool: str) -> None:
-        """Work has come to the pool."""
-        self.calls += 1
-        self._last_call[pool] = self.calls
-        if len(self._last_heard) > REMEMBERED:
-            self._last_heard.clear()  # costs a look too many
-        for place, kind in enumerate(list(self._kinds.get(pool, ()))):
-            if place < KINDS_AT_ONCE:
-                self._tell(kind)
+    def notify_pool(self, pool: str) -> None:
+        """Wake one waiter for each offer in the pool, because the pool has work."""
+        self.notifications += 1
+        self._last_notification[pool] = self.notifications
+        if len(self._last_wake) > MAX_REMEMBERED_OFFERS:
+            self._last_wake.clear()  # costs one unnecessary attempt for each offer
+        for position, offer in enumerate(list(self._offers.get(pool, ()))):
+            if position < OFFERS_AT_ONCE:
+                self._wake_offer(offer)
             else:
-                self._untold.setdefault(kind)
+                self._pending_offers.setdefault(offer)
 
-    def tell_others(self) -> None:
-        """Of very many kinds the one that can take the job may be the last."""
-        for kind in list(islice(self._untold, KINDS_A_TICK)):
-            self._tell(kind)
+    def notify_all_pools(self) -> None:
+        """Wake waiters of every pool, because notifications may have been lost."""
+        for pool in list(self._offers):
+            self.notify_pool(pool)
 
-    def _tell(self, kind: OfferKey) -> None:
-        self._untold.pop(kind, None)
-        kinds = self._kinds.get(kind[0], OrderedDict())
-        if kind not in kinds:  # all of them look; who finds nothing will learn that it was called meanwhile
+    def wake_pending_offers(self) -> None:
+        """Wake waiters of the next OFFERS_PER_TICK offers that a notification has not reached yet.
+
+        Of very many offers the only one that fits the job may be the last.
+        """
+        for offer in list(islice(self._pending_offers, OFFERS_PER_TICK)):
+            self._wake_offer(offer)
+
+    def _wake_offer(self, offer: OfferKey) -> None:
+        self._pending_offers.pop(offer, None)
+        offers = self._offers.get(offer.pool, OrderedDict())
+        if offer not in offers:  # all its workers are in an attempt: `_has_missed_notification` wakes them
             return
-        kinds.move_to_end(kind)
-        self._last_heard[kind] = self.calls
-        self.wake(kind, WakeReason("notified", MISSES))
+        offers.move_to_end(offer)
+        self._last_wake[offer] = self.notifications
+        self.wake(offer, WakeReason("notified", MAX_EMPTY_WAKES))
 
-    def _was_missed(self, kind: OfferKey, calls: int) -> bool:
-        """Whether a call came during a look that began at `calls`, and nobody of the kind was there to hear it."""
-        last = self._last_call.get(kind[0], 0)
-        return last > calls and self._last_heard.get(kind, 0) < last
+    def _has_missed_notification(self, offer: OfferKey, notifications: int) -> bool:
+        """Return whether a notification arrived during the attempt and woke no waiter with this offer."""
+        last = self._last_notification.get(offer.pool, 0)
+        return last > notifications and self._last_wake.get(offer, 0) < last
 
-    def call_everywhere(self) -> None:
-        """Anything may have happened meanwhile."""
-        for pool in list(self._kinds):
-            self.call(pool)
-
-    def wake(self, kind: OfferKey, wake: WakeReason) -> bool:
-        """Wake who of this kind looked longest ago. Returns whether there was anybody."""
-        line = self._kinds.get(kind[0], OrderedDict()).get(kind)
-        if not line:
+    def wake(self, offer: OfferKey, reason: WakeReason) -> bool:
+        """Wake the waiter of this offer whose last attempt is oldest. Returns whether there was one."""
+        queue = self._offers.get(offer.pool, OrderedDict()).get(offer)
+        if not queue:
             return False
-        self._rouse(next(iter(line)), wake)
+        self._wake_waiter(next(iter(queue)), reason)
         return True
 
-    def found(self, kind: OfferKey) -> bool:
-        """Somebody found work: where it was may be more. Returns whether anybody is there to look for it."""
-        woken = [self.wake(kind, WakeReason("next")) for _ in range(FAN_OUT)]
+    def on_work_found(self, offer: OfferKey) -> bool:
+        """Wake FAN_OUT more waiters of the offer, because there may be more work. Returns whether there was one."""
+        woken = [self.wake(offer, WakeReason("next")) for _ in range(FAN_OUT)]
         return any(woken)
 
-    def missed(self, kind: OfferKey, wake: WakeReason) -> None:
-        """Somebody was woken and found nothing: that may be his own fault, so others try."""
-        if wake.misses:
-            self.wake(kind, WakeReason(wake.cause, wake.misses - 1))
+    def on_empty(self, offer: OfferKey, reason: WakeReason) -> None:
+        """Wake the next waiter of the offer after a woken one found nothing, as often as the reason allows.
 
-    def hand_back(self, kind: OfferKey, wake: WakeReason) -> None:
-        """Who was woken cannot look any more: the next one does in his place."""
-        self.wake(kind, wake)
+        The job may not fit that worker for a cause that its offer does not show.
+        """
+        if reason.empty_wakes_left:
+            self.wake(offer, WakeReason(reason.cause, reason.empty_wakes_left - 1))
+
+    def return_wake(self, offer: OfferKey, reason: WakeReason) -> None:
+        """Wake the next waiter in place of a woken one whose client has disconnected."""
+        self.wake(offer, reason)
 
     def wake_overdue(self, now: float) -> None:
-        """Let those look again who looked long ago: a few at a time, however many they are."""
-        line = islice(self._everybody, 8 * self.patience.at_once)
-        overdue = [waiter for waiter in line if waiter.is_overdue(now, self.patience)]
-        for waiter in overdue[: self.patience.at_once]:
-            self._rouse(waiter, WakeReason("polled"))
+        """Wake the waiters whose poll interval is over, a limited number in one tick."""
+        candidates = islice(self._waiters, 8 * self.poll_interval.max_per_tick)
+        overdue = [waiter for waiter in candidates if waiter.is_overdue(now, self.poll_interval)]
+        for waiter in overdue[: self.poll_interval.max_per_tick]:
+            self._wake_waiter(waiter, WakeReason("polled"))
 
     async def keep_polling(self) -> None:
+        """Wake pending offers and overdue waiters at each tick, for ever."""
         while True:
             await asyncio.sleep(TICK)
-            self.tell_others()
+            self.wake_pending_offers()
             self.wake_overdue(time.monotonic())
 
     def close(self) -> None:
-        """Send everybody home, and let nobody wait any more."""
+        """End all waits, and let no new one begin."""
         self.is_closed = True
-        for waiter in list(self._everybody):
-            self._rouse(waiter, None)
+        for waiter in list(self._waiters):
+            self._wake_waiter(waiter, None)
 
-    def _rouse(self, waiter: Waiter, wake: WakeReason | None) -> None:
-        self._leave(waiter)
+    def _wake_waiter(self, waiter: Waiter, reason: WakeReason | None) -> None:
+        self._remove(waiter)
         if not waiter.woken.done():
-            waiter.woken.set_result(wake)
+            waiter.woken.set_result(reason)
 
-    def _enter(self, waiter: Waiter) -> None:
-        kinds = self._kinds.setdefault(waiter.kind[0], OrderedDict())
-        kinds.setdefault(waiter.kind, OrderedDict())[waiter] = None
-        self._everybody[waiter] = None
+    def _add(self, waiter: Waiter) -> None:
+        offers = self._offers.setdefault(waiter.offer.pool, OrderedDict())
+        offers.setdefault(waiter.offer, OrderedDict())[waiter] = None
+        self._waiters[waiter] = None
         WAITING.set(len(self))
 
-    def _leave(self, waiter: Waiter) -> None:
-        if waiter not in self._everybody:
+    def _remove(self, waiter: Waiter) -> None:
+        if waiter not in self._waiters:
             return
-        del self._everybody[waiter]
-        kinds = self._kinds[waiter.kind[0]]
-        del kinds[waiter.kind][waiter]
-        if not kinds[waiter.kind]:
-            del kinds[waiter.kind]
-        if not kinds:
-            del self._kinds[waiter.kind[0]]
+        del self._waiters[waiter]
+        offers = self._offers[waiter.offer.pool]
+        del offers[waiter.offer][waiter]
+        if not offers[waiter.offer]:
+            del offers[waiter.offer]
+        if not offers:
+            del self._offers[waiter.offer.pool]
         WAITING.set(len(self))

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from django.db import connection
 
 from orchestrator.http.db_scope import release_connection_after
-from orchestrator.notifications.hub import NotificationHub, waking_of_this_loop
+from orchestrator.notifications.hub import NotificationHub, hub_of_running_loop
 from orchestrator.notifications.log_hub import ChunkBatch, Hub
 from runtime_jobs.models import Job
 from runtime_jobs.states import FINAL_STATES
@@ -92,7 +92,7 @@ _hubs: WeakKeyDictionary[NotificationHub, Hub[Position]] = WeakKeyDictionary()
 
 
 def _hub() -> Hub[Position]:
-    waking = waking_of_this_loop()
+    waking = hub_of_running_loop()
     if waking not in _hubs:
         _hubs[waking] = Hub(JobLogs(), waking)
     return _hubs[waking]

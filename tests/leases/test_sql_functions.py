@@ -120,12 +120,12 @@ def not_migrated(transactional_db):
     """The schema before the versioned functions, as a new process meets it that was started before `migrate`."""
     worker = WorkerFactory()
     call_command("migrate", "leases", "0003", verbosity=0)
-    health._migrated.clear()
+    health._are_migrations_applied.clear()
     try:
         yield worker
     finally:
         call_command("migrate", "leases", verbosity=0)
-        health._migrated.clear()
+        health._are_migrations_applied.clear()
 
 
 def test_a_database_that_is_not_migrated_is_not_ready_and_requests_say_so(not_migrated):

@@ -11,8 +11,7 @@ from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 
-from orchestrator.http.asgi.bodies import too_large
-from orchestrator.http.asgi.routes import body_limit
+from orchestrator.http.asgi.body_limit import body_limit, too_large
 from orchestrator.http.errors.problems import ApiError
 
 DEPTH_LIMIT = 64

@@ -1,5 +1,9 @@
-"""Open connections of one server process: a bound on all of them, and a bound per client address."""
+"""Open connections of one server process: a limit for all of them, and a limit per client address.
 
+The limit of open files bounds the connections before any setting does; this module raises it as far as allowed.
+"""
+
+import resource
 from collections import Counter
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
@@ -17,42 +21,50 @@ REFUSED = Metric(
 )
 
 
-class Evictable(Protocol):
-    """A connection that can be closed while no request of it is in progress."""
+SPARE_FILES = 256  # beside client connections: database, log, spooled bodies
 
-    def evict(self) -> None: ...
+
+class Evictable(Protocol):
+    """A connection that can be closed while it serves no request."""
+
+    def evict(self) -> None:
+        """Close the connection to make room for another client."""
 
 
 @dataclass(eq=False)
 class ConnectionTable:
-    """Counts connections of one event loop and closes an idle one when a new client finds no room.
+    """Counts the connections of one event loop, and closes an idle one for a new client when the limit is reached.
 
-    Args:
-        max_connections: connections that may be open at a time.
-        max_per_address: connections of one client network at a time; None: not bounded.
+    Attributes:
+        max_connections: Number of connections that may be open at a time.
+        max_per_address: Number of connections of one client network at a time; None: no limit.
     """
 
     max_connections: int
     max_per_address: int | None
     _network_of: dict[Evictable, str | None] = field(default_factory=dict)
     _per_network: Counter[str] = field(default_factory=Counter)
-    _idle: dict[Evictable, None] = field(default_factory=dict)  # without a request in progress; the oldest first
+    _idle: dict[Evictable, None] = field(default_factory=dict)  # no request in progress; oldest first
 
     def __len__(self) -> int:
         return len(self._network_of)
 
     def admit(self, connection: Evictable, address: str | None) -> str | None:
-        """Registers a new connection, which is idle at first.
+        """Register a new connection, which is idle at first.
+
+        Args:
+            connection: The connection.
+            address: The IP address of the client; None for a Unix socket.
 
         Returns:
-            None, or why the connection is refused: `address_limit` or `connection_limit`.
+            None, or the reason for a refusal: `address_limit` or `connection_limit`.
         """
         network = client_network(address)
         limit = self.max_per_address
         if network is not None and limit is not None and self._per_network[network] >= limit:
             return "address_limit"
         while len(self) >= self.max_connections:
-            # Half-open and idle keep-alive connections give way: a client repeats nothing when one of them is closed.
+            # Half-open and idle keep-alive connections are closed first: no request is lost with them.
             oldest = next(iter(self._idle), None)
             if oldest is None:
                 return "connection_limit"
@@ -67,7 +79,7 @@ class ConnectionTable:
         return None
 
     def remove(self, connection: Evictable) -> None:
-        """Forgets a connection. A second call changes nothing."""
+        """Remove a connection. A second call has no effect."""
         self._idle.pop(connection, None)
         network = self._network_of.pop(connection, None)
         if network is not None:
@@ -77,19 +89,20 @@ class ConnectionTable:
         CONNECTIONS.set(len(self))
 
     def begin_request(self, connection: Evictable) -> None:
-        """Protects the connection from eviction until `end_request`."""
+        """Protect the connection from eviction until `end_request`."""
         self._idle.pop(connection, None)
 
     def end_request(self, connection: Evictable) -> None:
-        """Allows eviction again."""
+        """Allow eviction again."""
         if connection in self._network_of:
             self._idle[connection] = None
 
 
 def client_network(address: str | None) -> str | None:
-    """Returns the address, or its /64 for IPv6, of which each client has a whole one.
+    """Return the address, or its /64 network for IPv6, because each IPv6 client has a whole /64.
 
-    None where a bound per address makes no sense: loopback, Unix sockets.
+    Returns:
+        None for loopback and Unix sockets, to which the limit per address does not apply.
     """
     try:
         found = ip_address(address or "")
@@ -99,3 +112,22 @@ def client_network(address: str | None) -> str | None:
     if found.is_loopback:
         return None
     return found.exploded[:19] if isinstance(found, IPv6Address) else str(found)
+
+
+def raise_file_limit(connections: int) -> None:
+    """Raise the soft limit of open files to the need of `connections`, as far as the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + SPARE_FILES if hard == resource.RLIM_INFINITY else min(connections + SPARE_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def connections_within_file_limit(connections: int) -> int:
+    """Return how many of `connections` fit into the soft limit of open files.
+
+    A process without a free descriptor accepts no connection for a second, and cannot open a file either.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return connections
+    return max(1, min(connections, soft - min(SPARE_FILES, soft // 4)))

@@ -1,194 +1,273 @@
-"""Long polls: a claim that finds nothing looks again until its time is up. While it waits it costs no thread and no
-database connection: Django is done with it, and only its connection and its body are kept."""
+"""Long polls: a claim that finds no work waits, and tries again until its time is up.
+
+A waiting claim costs no thread and no database connection: only its connection and its body are kept. Each attempt is
+a request of its own to Django, which authenticates it again, so a worker whose token was revoked gets no job.
+
+    arrive -> attempt -> answer: work, a refusal, or no work and the time is up
+                 ^          |
+                 |          v no work: wait in the WaiterRegistry
+                 +-- woken by a notification, by another waiter or by polling
+                            |
+                            v the client disconnects, or the process stops: end
+"""
 
 import asyncio
+import hashlib
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from orchestrator.http.asgi.bodies import Application, Message, Receive, Send, replay
-from orchestrator.http.asgi.poll_attempt import LOOK, NO_WORK, PollAttempt, poll_attempt
+from orchestrator.http.asgi.body_limit import Application, Message, Receive, Send, replay
+from orchestrator.http.auth.principals import WorkerPrincipal
 from orchestrator.http.db_scope import release_connection_after
-from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST
-from orchestrator.notifications.hub import NotificationHub, waking_of_this_loop
-from orchestrator.notifications.metrics import LOOKS
-from orchestrator.notifications.waiters import WakeReason
+from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, AccessLogEntry, access_log_entry
+from orchestrator.notifications.hub import NotificationHub, hub_of_running_loop
+from orchestrator.notifications.metrics import ATTEMPTS
+from orchestrator.notifications.waiters import OfferKey, WakeReason
 
-PERIOD = 0.25  # seconds between two looks, where a thread has to wait
+WSGI_POLL_SECONDS = 0.25  # between two attempts where a request keeps its thread
 MAX_SECONDS = 60.0
 FIRST = WakeReason("first")
+NO_WORK, UNAVAILABLE = 204, 503
+ATTEMPT = "orchestrator.poll_attempt"  # key of the scope
+OFFER_FIELDS = ("job_types", "labels", "capabilities", "pool")  # of a claim's body: they decide which jobs fit
 _OUTCOMES = {200: "work", 201: "work", NO_WORK: "nothing", CLIENT_CLOSED_REQUEST: "gone"}
 
 
-def long_poll(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """A view that answers 204 for as long as there is nothing, and whose caller may wait for it."""
-    once = release_connection_after(view)
+@dataclass
+class PollAttempt:
+    """State of one long poll, shared by the middleware in the event loop and by Django's view through the scope.
 
-    @csrf_exempt  # DRF asks for the token itself, where a session is used
-    def waiting(request: HttpRequest, **kwargs: Any) -> HttpResponse:
-        look = poll_attempt(request)
-        if look is None:
-            return _in_thread(once, request, **kwargs)
+    Attributes:
+        claim: Body of the claim.
+        until: End of the wait, on the monotonic clock.
+        offer: What the worker offers; known once an authenticated worker was answered that there is no work.
+        entry: The access log entry, from the first attempt on.
+        keep_waiting: The response is withheld, and another attempt follows.
+        messages: The ASGI messages of the withheld response.
+    """
+
+    claim: dict[str, Any]
+    until: float
+    offer: OfferKey | None = None
+    entry: AccessLogEntry | None = None
+    keep_waiting: bool = False
+    messages: list[Any] = field(default_factory=list)
+
+    def should_keep_waiting(self, request: HttpRequest, status: int) -> bool:
+        """Decide whether the claim waits on after this response. The database may be unavailable while it waits."""
+        self.entry = self.entry or access_log_entry(request)
+        can_wait = status in {NO_WORK, UNAVAILABLE} and self.offer is not None
+        self.keep_waiting = can_wait and time.monotonic() < self.until
+        return self.keep_waiting
+
+    def mark_empty(self, request: HttpRequest) -> None:
+        """Record what the caller offers, after there was no work for that.
+
+        Workers with equal offers can take the same jobs, so it is enough to wake one of them for a job. The offer is
+        compared by its SHA-256, because it may have 64 KiB and thousands are remembered.
+        """
+        caller: Any = getattr(request, "user", None)
+        if isinstance(caller, WorkerPrincipal):
+            worker = caller.worker
+            requested = {name: self.claim.get(name) for name in OFFER_FIELDS}
+            offer = [request.path, requested, list(worker.labels), list(worker.capabilities)]
+            serialized = json.dumps(offer, sort_keys=True).encode()
+            self.offer = OfferKey(worker.pool.slug, hashlib.sha256(serialized).hexdigest())
+
+
+def poll_attempt(request: HttpRequest) -> PollAttempt | None:
+    """Return the state of the long poll to which this request belongs, or None for any other request."""
+    found = getattr(request, "scope", {}).get(ATTEMPT)
+    return found if isinstance(found, PollAttempt) else None
+
+
+def long_poll(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Wrap a view that answers 204 while there is no work, so that its caller may wait for work.
+
+    Under ASGI the view runs once for each attempt. Under WSGI the request keeps its thread while it waits.
+    """
+    attempt_view = release_connection_after(view)
+
+    @csrf_exempt  # DRF checks the CSRF token itself where a session is used
+    def waiting_view(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        attempt = poll_attempt(request)
+        if attempt is None:
+            return _poll_in_thread(attempt_view, request, **kwargs)
         response = view(request, **kwargs)
         if response.status_code == NO_WORK:
-            look.nothing_for(request)
+            attempt.mark_empty(request)
         return response
 
-    waiting.is_long_poll = True  # type: ignore[attr-defined]  # `http.asgi.routes` has its path, and a test compares
-    return waiting
+    waiting_view.is_long_poll = True  # type: ignore[attr-defined]  # a test compares these with `router.LONG_POLLS`
+    return waiting_view
 
 
-def _in_thread(look: Callable[..., HttpResponse], request: HttpRequest, **kwargs: Any) -> HttpResponse:
-    """Under WSGI a request has its thread anyway."""
-    until = time.monotonic() + _wait_seconds(_sent(request.body))
-    response = look(request, **kwargs)
+def _poll_in_thread(view: Callable[..., HttpResponse], request: HttpRequest, **kwargs: Any) -> HttpResponse:
+    until = time.monotonic() + _wait_seconds(_parsed_claim(request.body))
+    response = view(request, **kwargs)
     while response.status_code == NO_WORK and time.monotonic() < until:
-        time.sleep(min(PERIOD, max(0.0, until - time.monotonic())))
-        response = look(request, **kwargs)
+        time.sleep(min(WSGI_POLL_SECONDS, max(0.0, until - time.monotonic())))
+        response = view(request, **kwargs)
     return response
 
 
-def _sent(body: bytes) -> dict[str, Any]:
-    """Read generously here: the view itself refuses what is wrong, at the first look."""
+def _parsed_claim(body: bytes) -> dict[str, Any]:
+    """Return the claim if it may wait, else an empty one. The view reports what is wrong with a body."""
     if b"wait_seconds" not in body:
         return {}
     try:
-        sent = json.loads(body)
+        claim = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return sent if isinstance(sent, dict) else {}
+    return claim if isinstance(claim, dict) else {}
 
 
-def _wait_seconds(sent: dict[str, Any]) -> float:
+def _wait_seconds(claim: dict[str, Any]) -> float:
     try:
-        return min(MAX_SECONDS, max(0.0, float(sent["wait_seconds"])))
+        return min(MAX_SECONDS, max(0.0, float(claim["wait_seconds"])))
     except (ValueError, KeyError, TypeError, OverflowError):
         return 0.0
 
 
 class LongPollMiddleware:
-    """An ASGI application around Django, for the paths that can wait (`http.asgi.routes`). Each look is a request of
-    its own to Django: it asks for the token anew, so a worker that was revoked meanwhile gets nothing."""
+    """An ASGI application around Django for the paths that can wait (`router.LONG_POLLS`)."""
 
-    def __init__(self, inner: Application, waking: NotificationHub | None = None) -> None:
+    def __init__(self, inner: Application, hub: NotificationHub | None = None) -> None:
         self.inner = inner
-        self._waking = waking
+        self._hub = hub
 
     @property
-    def waking(self) -> NotificationHub:
-        return self._waking or waking_of_this_loop()
+    def hub(self) -> NotificationHub:
+        """The hub in which the claims of this event loop wait."""
+        return self._hub or hub_of_running_loop()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self.inner(scope, receive, send)
             return
         body = (await receive())["body"]
-        sent = _sent(body)
-        seconds = _wait_seconds(sent)
+        claim = _parsed_claim(body)
+        seconds = _wait_seconds(claim)
         if not seconds:
             await self.inner(scope, replay(body, receive), send)
             return
-        await self.waking.start()
-        gone = asyncio.ensure_future(_until_gone(receive))
+        await self.hub.start()
+        disconnected = asyncio.ensure_future(_until_disconnect(receive))
         try:
-            look = PollAttempt(sent, until=time.monotonic() + seconds)
-            await _PollSession(self, scope, body, look, gone).answer(send)
+            attempt = PollAttempt(claim, until=time.monotonic() + seconds)
+            session = _PollSession(self, scope, body, attempt=attempt, disconnected=disconnected)
+            await session.answer(send)
         finally:
-            gone.cancel()
+            disconnected.cancel()
 
 
-async def _until_gone(receive: Receive) -> None:
+async def _until_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class _PollSession:
-    """One call that may wait."""
+    """One claim that may wait."""
 
     def __init__(
-        self, room: LongPollMiddleware, scope: Message, body: bytes, look: PollAttempt, gone: "asyncio.Future[None]"
+        self,
+        middleware: LongPollMiddleware,
+        scope: Message,
+        body: bytes,
+        *,
+        attempt: PollAttempt,
+        disconnected: "asyncio.Future[None]",
     ) -> None:
-        self.inner, self.waking, self.room = room.inner, room.waking, room.waking.room
-        self.scope, self.body, self.look, self.gone = scope, body, look, gone
-        self.calls, self.status = 0, CLIENT_CLOSED_REQUEST
+        self.inner, self.hub, self.waiters = middleware.inner, middleware.hub, middleware.hub.waiters
+        self.scope, self.body, self.attempt, self.disconnected = scope, body, attempt, disconnected
+        self.notifications, self.status = 0, CLIENT_CLOSED_REQUEST
 
     async def answer(self, send: Send) -> None:
-        """Look until there is something to say, or the time is up: then what the last look said."""
-        wake: WakeReason | None = FIRST
+        """Try until there is a response to send, or the time is up: then send the last response."""
+        reason: WakeReason | None = FIRST
         try:
-            while wake is not None:
-                await self._look(wake, send)
-                if not self.look.goes_on:
+            while reason is not None:
+                await self._try(reason, send)
+                if not self.attempt.keep_waiting:
                     return
-                wake = await self._woken()
+                reason = await self._wait()
         except asyncio.CancelledError:
-            self._tell(CLIENT_CLOSED_REQUEST)
+            self._record(CLIENT_CLOSED_REQUEST)
             raise
-        if self.gone.done():
-            self._tell(CLIENT_CLOSED_REQUEST)
+        if self.disconnected.done():
+            self._record(CLIENT_CLOSED_REQUEST)
             return
-        self._tell(self.look.messages[0]["status"])
-        for message in self.look.messages:
+        self._record(self.attempt.messages[0]["status"])
+        for message in self.attempt.messages:
             await send(message)
 
-    async def _woken(self) -> WakeReason | None:
-        assert self.look.kind is not None  # noqa: S101 it goes on only with a kind
-        left = self.look.until - time.monotonic()
-        wake = await self.room.wait(self.look.kind, calls=self.calls, seconds=left, gone=self.gone)
-        if wake and self.gone.done():
-            self.room.hand_back(self.look.kind, wake)
+    async def _wait(self) -> WakeReason | None:
+        """Wait for a reason to try again. Returns None if the time is up or the client disconnected."""
+        assert self.attempt.offer is not None  # noqa: S101 only an attempt with an offer keeps waiting
+        seconds = self.attempt.until - time.monotonic()
+        reason = await self.waiters.wait(
+            self.attempt.offer, notifications=self.notifications, seconds=seconds, disconnected=self.disconnected
+        )
+        if reason and self.disconnected.done():
+            self.waiters.return_wake(self.attempt.offer, reason)
             return None
-        return wake
+        return reason
 
-    async def _look(self, wake: WakeReason, send: Send) -> None:
-        async with self.waking.looks:
-            if self.gone.done():  # it went while it stood in line: no lease for nobody
-                self._left_in_line(wake)
+    async def _try(self, reason: WakeReason, send: Send) -> None:
+        async with self.hub.attempts:
+            if self.disconnected.done():  # while queued: do not claim
+                self._give_up(reason)
                 return
-            self.calls = self.room.calls
-            self.status, self.look.goes_on, self.look.messages = CLIENT_CLOSED_REQUEST, False, []
-            await self.inner({**self.scope, LOOK: self.look}, replay(self.body, self._disconnected), self._kept(send))
-        await self._hand_on(wake)
+            self.notifications = self.waiters.notifications
+            self.status, self.attempt.keep_waiting, self.attempt.messages = CLIENT_CLOSED_REQUEST, False, []
+            scope = {**self.scope, ATTEMPT: self.attempt}
+            await self.inner(scope, replay(self.body, self._receive_disconnect), self._withholding(send))
+        await self._wake_next(reason)
 
-    def _left_in_line(self, wake: WakeReason) -> None:
-        self._tell(CLIENT_CLOSED_REQUEST)
-        self.look.goes_on = False
-        if self.look.kind:
-            self.room.hand_back(self.look.kind, wake)
+    def _give_up(self, reason: WakeReason) -> None:
+        self._record(CLIENT_CLOSED_REQUEST)
+        self.attempt.keep_waiting = False
+        if self.attempt.offer:
+            self.waiters.return_wake(self.attempt.offer, reason)
 
-    def _kept(self, send: Send) -> Send:
-        """Sends what Django answers, unless the call goes on waiting."""
+    def _withholding(self, send: Send) -> Send:
+        """Return a `send` that keeps Django's response while the claim waits on, and sends it otherwise."""
 
-        async def keep(message: Message) -> None:
+        async def send_or_keep(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.status = message["status"]
-            if self.look.goes_on:
-                self.look.messages.append(message)
+            if self.attempt.keep_waiting:
+                self.attempt.messages.append(message)
             else:
                 await send(message)
 
-        return keep
+        return send_or_keep
 
-    async def _disconnected(self) -> Message:
-        await asyncio.shield(self.gone)
+    async def _receive_disconnect(self) -> Message:
+        await asyncio.shield(self.disconnected)
         return {"type": "http.disconnect"}
 
-    async def _hand_on(self, wake: WakeReason) -> None:
-        """Others wait too: who found work lets them look for more, who found none lets another one try."""
+    async def _wake_next(self, reason: WakeReason) -> None:
+        """Wake other waiters: for more work after work was found, for another attempt after none was found."""
         outcome = _OUTCOMES.get(self.status, "refused")
-        LOOKS.labels(wake.cause, outcome).inc()
-        match outcome, self.look.kind:
-            case "work", (pool, _) as kind if not self.room.found(kind):
-                self.waking.call_elsewhere(pool)
-            case "gone", (_, _) as kind:
-                self.room.hand_back(kind, wake)
-            case "nothing" | "refused", (_, _) as kind:
-                self.room.missed(kind, wake)
+        ATTEMPTS.labels(reason.cause, outcome).inc()
+        offer = self.attempt.offer
+        if offer is None:
+            return
+        match outcome:
+            case "work" if not self.waiters.on_work_found(offer):
+                self.hub.notify_other_processes(offer.pool)
+            case "gone":
+                self.waiters.return_wake(offer, reason)
+            case "nothing" | "refused":
+                self.waiters.on_empty(offer, reason)
 
-    def _tell(self, status: int) -> None:
-        if self.look.line:
-            self.look.line.tell(status)
+    def _record(self, status: int) -> None:
+        if self.attempt.entry:
+            self.attempt.entry.record(status, is_routine=status == NO_WORK)

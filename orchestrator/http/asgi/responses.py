@@ -1,39 +1,82 @@
-"""Responses that the event loop gives itself, without a thread: refusals and the health check."""
+"""Responses that the event loop sends without a thread: refusals, health checks, refused WebSockets."""
 
 import io
+import json
+import time
 from typing import Any
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
 
-from orchestrator.http.errors.problems import ApiError, as_response
-from orchestrator.http.observability.access_log import access_log_entry
-from orchestrator.http.observability.request_context import attach_context, context_of
+from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError, as_response, problem
+from orchestrator.http.observability.access_log import AccessLogEntry, access_log_entry
+from orchestrator.http.observability.request_context import RequestContext, attach_context, context_of
+from orchestrator.http.observability.routes import UNMATCHED
+from runtime_jobs.identifiers import new_id
 
 
-def overloaded(what: str) -> ApiError:
-    """Returns the refusal of a request for which this process has no room now."""
-    return ApiError(503, "overloaded", f"{what} Repeat the request after `Retry-After`.", headers={"Retry-After": "1"})
+def overloaded(reason: str) -> ApiError:
+    """Return the 503 of a request for which this process has no capacity now."""
+    detail = f"{reason} Repeat the request after `Retry-After`."
+    return ApiError(503, "overloaded", detail, headers={"Retry-After": "1"})
 
 
 async def send_refusal(refusal: ApiError, scope: Any, send: Any, *, close: bool = False) -> None:
-    """Answers with a problem document, in the dialect of the path's API, and writes the access log.
+    """Send a problem document in the format of the path's API, and write the access log.
 
-    With `close` the connection is closed afterwards, because the request's body has not been read.
+    Args:
+        refusal: The error.
+        scope: The ASGI scope of the request.
+        send: The ASGI channel of the response.
+        close: Close the connection afterwards, because the body of the request has not been read.
     """
     request = ASGIRequest(scope, io.BytesIO())
     attach_context(request)
     response = as_response(refusal, request)
     if close:
         response["Connection"] = "close"
-    access_log_entry(request).tell(response.status_code)
+    access_log_entry(request).record(response.status_code)
     await send_response(response, request, send)
 
 
 async def send_response(response: HttpResponse, request: ASGIRequest, send: Any) -> None:
-    """Sends a response that is complete already."""
+    """Send a complete response."""
     response["X-Request-Id"] = context_of(request).request_id
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     body = b"" if request.method == "HEAD" else response.content
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(document: dict[str, Any], scope: Any, send: Any, *, status: int = 200) -> None:
+    """Send a JSON document; without a body to HEAD."""
+    body = json.dumps(document).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"x-request-id", new_id("req").encode()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+async def refuse_websocket(scope: Any, receive: Any, send: Any) -> None:
+    """Answer a WebSocket handshake with 404, or close it where the server cannot send a response to a handshake."""
+    await receive()
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    request_id = new_id("req")
+    context = RequestContext(request_id, request_id, time.monotonic())
+    refusal = ApiError(404, "not_found", "There is no WebSocket at this address.")
+    body = json.dumps(problem(refusal, request_id)).encode()
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"x-request-id", request_id.encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "websocket.http.response.start", "status": 404, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
+    AccessLogEntry(context, "GET", UNMATCHED).record(refusal.status)

@@ -1,23 +1,30 @@
 """uvicorn's protocol classes with the limits that uvicorn lacks: heads, trailers, framing, pipelines, slow clients.
 
-Where httptools parses, uvicorn bounds neither the size of a request's head nor the time in which it arrives. An endless
-header line made httptools copy what it had so far with each packet, which stopped the event loop for seconds.
+With httptools, uvicorn limits neither the size of a request's head nor the time in which it arrives. An endless header
+line made httptools copy all previous bytes with each packet, which stopped the event loop for seconds.
+
+Position of the parser, and the timer of a request:
+
+    IDLE --first byte--> HEAD --headers complete--> BODY --message complete--> IDLE
+      |                    |                          |
+      |                    +-- HEADER_SECONDS: 408    +-- read by `asgi.body_limit` within BODY_SECONDS
+      +-- HEADER_SECONDS without a first request: closed; 75 s between two requests: closed
 """
 
 import json
+import logging
 import socket
 import struct
 from asyncio import TimerHandle, Transport
+from dataclasses import dataclass
 from typing import Any
 
 import httptools
 from django.conf import settings
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from orchestrator.http.asgi import open_files
-from orchestrator.http.asgi.base_protocol import DroppableHttpProtocol
-from orchestrator.http.asgi.connections import REFUSED, ConnectionTable
+from orchestrator.http.asgi.connections import REFUSED, ConnectionTable, connections_within_file_limit
 from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError, problem
 from runtime_jobs.identifiers import new_id
 
@@ -27,20 +34,48 @@ MAX_PIPELINED = 8  # requests that wait for the response to an earlier one of th
 MAX_DRAINED_BYTES = 16 << 20  # of a body whose request has been answered already
 MAX_FRAGMENTS = 1024  # of one WebSocket message
 MAX_UNSENT_BYTES = 1 << 20  # answers to control frames that a WebSocket client does not read
-LINGER_SECONDS = 2.0  # a refused client may finish sending: closing at once would destroy the response on its way
+LINGER_SECONDS = 2.0  # a refused client may finish sending: an immediate close would destroy the response in transit
 LINGER_BYTES = 1 << 20
-RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # of SO_LINGER
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # value of SO_LINGER
+WRITE_BUFFER_BYTES = 64 << 10  # above it `send` waits; one message more may be in the buffer
+UNSENT_BYTES = 128 << 10  # in the kernel, which otherwise accepts up to 4 MiB for a client that reads nothing
+EXTENSION = "orchestrator.connection"  # in the extensions of the scope: a ClientConnection
 
+# uvicorn logs each handshake at INFO, with its path. The access log has a line for it already.
+_websocket_log = logging.getLogger("orchestrator.websockets")
+_websocket_log.setLevel(logging.WARNING)
 _table: ConnectionTable | None = None
 
 
 def connection_table() -> ConnectionTable:
-    """Returns the process's table. Behind a proxy all connections come from the proxy, which bounds its own clients."""
+    """Return the process's table. Behind a proxy, which limits its own clients, addresses are not counted."""
     global _table  # noqa: PLW0603 - one per process, made after the settings are loaded
     if _table is None:
         per_address = None if settings.BEHIND_PROXY else settings.MAX_CONNECTIONS_PER_ADDRESS
-        _table = ConnectionTable(open_files.fitting(settings.MAX_CONNECTIONS), per_address)
+        _table = ConnectionTable(connections_within_file_limit(settings.MAX_CONNECTIONS), per_address)
     return _table
+
+
+@dataclass(frozen=True)
+class ClientConnection:
+    """The connection of a request, for an application that must drop it."""
+
+    transport: Transport
+
+    def drop(self) -> None:
+        """Close the connection without sending what is buffered.
+
+        `close` of a transport waits for a client that does not read. The reset makes the kernel free its buffers.
+        """
+        _set_socket_option(self.transport, socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        self.transport.abort()
+
+
+def _set_socket_option(transport: Transport, level: int, option: int, value: int | bytes) -> None:
+    """Set an option of a TCP connection. A Unix socket has none of these options."""
+    found = transport.get_extra_info("socket")
+    if found is not None and found.family in {socket.AF_INET, socket.AF_INET6}:
+        found.setsockopt(level, option, value)
 
 
 class LimitExceeded(Exception):
@@ -52,20 +87,22 @@ class LimitExceeded(Exception):
 
 
 def head_too_large() -> ApiError:
+    """Return the refusal of a request line and headers above the limits."""
     detail = f"The request line and headers may have at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers."
     return ApiError(431, "headers_too_large", detail, max_bytes=MAX_HEAD_BYTES, max_headers=MAX_HEADERS)
 
 
-class LimitedHttpProtocol(DroppableHttpProtocol):
+class LimitedHttpProtocol(HttpToolsProtocol):
     """Parses HTTP/1.1 within limits, and answers a violation with a problem document before closing the connection.
 
-    In the ordinary case a head arrives in one packet: then no timer is made for it.
+    A head usually arrives in one packet. No timer is created for it then.
     """
 
     IDLE, HEAD, BODY = range(3)  # where the parser is: between two messages, in a head, in a body or its trailers
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._limit_unsent_bytes(transport)
         self._position = self.IDLE
         self._is_discarding = False
         self._discarded = 0
@@ -86,14 +123,22 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
         self._clear_deadline()
         if self._stall_check is not None:
             self._stall_check.cancel()
-        # uvicorn cancels its timer only where the connection ended without an error: after a reset the timer would keep
-        # the protocol and all that hangs on it for another 75 seconds.
+        # uvicorn cancels its timer only if the connection ended without an error. After a reset the timer would keep
+        # the protocol and its buffers in memory for another 75 seconds.
         self._unset_keepalive_if_required()
         self.table.remove(self)
         super().connection_lost(exc)
 
+    def _limit_unsent_bytes(self, transport: Transport) -> None:
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        _set_socket_option(transport, socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        # A response that does not stream is buffered as a whole, and no `send` waits for its client: the kernel limits
+        # that time. It is twice as long as a stream's, so that a stream is ended by the application, which logs why.
+        stall = int(2000 * settings.STREAM_STALL_SECONDS)
+        _set_socket_option(transport, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall)
+
     def evict(self) -> None:
-        """Closes the connection to make room for another client. No request of it is in progress."""
+        """Close the connection, which has no request in progress, to make room for another client."""
         self.transport.abort()
 
     # --- Bytes in -----------------------------------------------------------------------------------------------------
@@ -128,7 +173,7 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
             self.parser.feed_data(piece)
             data = data[len(piece) :]
             if self._position == self.BODY:
-                self._weigh_framing()
+                self._check_framing()
             elif self._messages != messages or position == self.BODY:
                 self._head_bytes = 0  # of a head that begins in this piece: counted from the next one
             else:
@@ -137,14 +182,14 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
                     raise LimitExceeded(head_too_large())
         self._schedule()
 
-    def _weigh_framing(self) -> None:
-        """Bounds chunk sizes, chunk extensions and trailers by the body that they carry."""
+    def _check_framing(self) -> None:
+        """Limit chunk sizes, chunk extensions and trailers relative to the body that they carry."""
         if self._wire_bytes - self._body_bytes > MAX_HEAD_BYTES + self._body_bytes:
             detail = f"Chunk sizes, extensions and trailers may have {MAX_HEAD_BYTES} bytes more than the body."
             raise LimitExceeded(ApiError(400, "invalid", detail, max_bytes=MAX_HEAD_BYTES))
 
     def _schedule(self) -> None:
-        """Arms the head's timer where a head has begun and not ended, and disarms it where none is awaited."""
+        """Start the head's timer if a head has begun and not ended; stop it if none is awaited."""
         if self._position == self.HEAD or (self._position == self.IDLE and self._head_bytes):
             if self._deadline is None:
                 self._set_deadline(settings.HEADER_SECONDS, self._head_is_late)
@@ -162,13 +207,15 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
         self._receiving = None
         self._header_count = 0
         super().on_message_begin()
+        extensions: dict[str, Any] = {EXTENSION: ClientConnection(self.transport)}
+        self.scope["extensions"] = extensions
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_count += 1
         if self._header_count > MAX_HEADERS:
             self._stop_parsing(head_too_large())
         if self._position == self.BODY:
-            return  # a trailer: uvicorn would add it to the headers, past every proxy that checks those
+            return  # a trailer: uvicorn would add it to the headers, although no proxy has checked it as one
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -178,6 +225,7 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             detail = f"At most {MAX_PIPELINED} requests of a connection may wait for the response to another."
             self._stop_parsing(ApiError(400, "invalid", detail))
+        self._require_supported_framing()
         if self.parser.should_upgrade() and self._should_upgrade():
             self._require_handshake()
         super().on_headers_complete()
@@ -205,10 +253,22 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
         if self._is_answered_early and self._deadline is None:
             self._set_deadline(settings.BODY_SECONDS, lambda: self._cut_off("body_after_response"))
 
-    def _require_handshake(self) -> None:
-        """Refuses what the WebSocket protocol would wait for without a limit of time, or answer out of turn.
+    def _require_supported_framing(self) -> None:
+        """Refuse what httptools accepts: request lines without a version, and transfer codings beside `chunked`.
 
-        It takes no request with a body: the connection stayed open, and protected from eviction, until its client left.
+        A proxy and this server would otherwise disagree about the content of the body.
+        """
+        if self.parser.get_http_version() not in {"1.0", "1.1"}:
+            self._stop_parsing(ApiError(400, "invalid", "The request line must end with HTTP/1.1 or HTTP/1.0."))
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                self._stop_parsing(ApiError(400, "invalid", "`chunked` is the only supported Transfer-Encoding."))
+
+    def _require_handshake(self) -> None:
+        """Refuse a handshake that the WebSocket protocol would wait for without a time limit, or answer out of order.
+
+        The WebSocket protocol reads no body. Without this check such a connection stayed open, and protected from
+        eviction, until its client disconnected.
         """
         has_body = any(
             name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
@@ -221,12 +281,12 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
             self._stop_parsing(ApiError(400, "invalid", detail))
 
     def _stop_parsing(self, refusal: ApiError) -> None:
-        """Ends `feed_data`, which reports only that a callback failed."""
+        """End `feed_data`, which reports only that a callback failed."""
         self._violation = refusal
         raise LimitExceeded(refusal)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hands the transport over. The connection stays in the table until the WebSocket protocol loses it."""
+        """Hand the transport over. The connection stays in the table until the WebSocket protocol loses it."""
         self.table.begin_request(self)
         super().handle_websocket_upgrade()
         upgraded = self.transport.get_protocol()
@@ -234,7 +294,7 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
             upgraded.http = self
 
     def _ignore_upgrade(self) -> None:
-        """The request is answered as if it asked for no upgrade; the parser takes no other one after it."""
+        """Answer the request as if it requested no upgrade. The parser accepts no request after it."""
         if self.cycle is not None:
             self.cycle.keep_alive = False
         self._clear_deadline()
@@ -243,13 +303,13 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
     # --- Refusing -----------------------------------------------------------------------------------------------------
 
     def _violate(self, refusal: ApiError) -> None:
-        """Answers and closes. Where responses to earlier requests are due, the last of them closes the connection."""
+        """Answer and close. If responses to earlier requests are due, the last of them closes the connection."""
         REFUSED.labels(refusal.code).inc()
         self._clear_deadline()
         self._is_discarding = True
         if self.pipeline or self._is_response_due:
             if self.pipeline or self._receiving is None or self.cycle.response_started:
-                self.cycle.keep_alive = False  # the newest request: the one whose response comes last
+                self.cycle.keep_alive = False  # of the newest request, whose response is the last
                 return
             self._abandon_request()  # the violation is in its own body
         self._answer(refusal)
@@ -259,7 +319,7 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _abandon_request(self) -> None:
-        """Tells the application that its client has gone."""
+        """Report a disconnect to the application."""
         self.cycle.disconnected = True
         self.cycle.message_event.set()
 
@@ -300,18 +360,15 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
             self.transport.abort()
 
     def _cut_off(self, reason: str) -> None:
-        """Resets the connection: otherwise the kernel would keep what the client does not read, megabytes each."""
+        """Reset the connection. Otherwise the kernel would keep megabytes that the client does not read."""
         REFUSED.labels(reason).inc()
-        connection = self.transport.get_extra_info("socket")
-        if connection is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-        self.transport.abort()
+        ClientConnection(self.transport).drop()
 
     # --- Time ---------------------------------------------------------------------------------------------------------
 
     def _head_is_late(self) -> None:
         self._deadline = None
-        if self.flow.read_paused:  # by us, while an earlier request is answered: the client cannot be blamed
+        if self.flow.read_paused:  # by this server, while an earlier request is answered: the client is not late
             self._set_deadline(settings.HEADER_SECONDS, self._head_is_late)
             return
         if self._is_response_due:
@@ -319,13 +376,13 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
             return
         if not self._head_bytes and self._position == self.IDLE:
             REFUSED.labels("silent").inc()
-            self.transport.close()  # it has sent nothing, so there is nothing to answer
+            self.transport.close()  # the client has sent nothing, so there is no request to answer
             return
         self._violate(_late())
 
-    def _set_deadline(self, seconds: float, act: Any) -> None:
+    def _set_deadline(self, seconds: float, action: Any) -> None:
         self._clear_deadline()
-        self._deadline = self.loop.call_later(seconds, act)
+        self._deadline = self.loop.call_later(seconds, action)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
@@ -344,17 +401,17 @@ class LimitedHttpProtocol(DroppableHttpProtocol):
             self._stall_check = None
 
     def _check_progress(self, unsent: int) -> None:
-        def look() -> None:
-            left = self.transport.get_write_buffer_size()
-            if left >= unsent:
+        def compare() -> None:
+            unsent_now = self.transport.get_write_buffer_size()
+            if unsent_now >= unsent:
                 self._cut_off("response_not_read")
             else:
-                self._check_progress(left)
+                self._check_progress(unsent_now)
 
-        self._stall_check = self.loop.call_later(settings.RESPONSE_STALL_SECONDS, look)
+        self._stall_check = self.loop.call_later(settings.RESPONSE_STALL_SECONDS, compare)
 
     def timeout_keep_alive_handler(self) -> None:
-        """A client that left a part of its last response unread would keep a closing connection open for ever."""
+        """Cut off a client that has not read all of its last response and would keep the connection open for ever."""
         if self.transport.get_write_buffer_size():
             self._cut_off("response_not_read")
         else:
@@ -367,15 +424,23 @@ def _late() -> ApiError:
 
 
 class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """Bounds what uvicorn does not: handshakes that are none, fragments of a message, and replies to control frames
-    that nobody reads."""
+    """Limits what uvicorn does not: invalid handshakes, fragments of a message, unread replies to control frames."""
 
-    http: LimitedHttpProtocol | None = None  # the protocol of the handshake, which holds the place in the table
+    http: LimitedHttpProtocol | None = None  # the protocol of the handshake, which is in the connection table
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.http is not None:
             self.http.table.remove(self.http)
         super().connection_lost(exc)
+
+    def connection_made(self, transport: Any) -> None:
+        self.logger = self.conn.logger = _websocket_log
+        super().connection_made(transport)
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True  # uvicorn does not record it, and logs an error for each refused handshake
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -386,9 +451,10 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     def _refuse_handshake(self) -> None:
-        """Answers a request that `websockets` could not parse, such as one with a line above its own limit.
+        """Answer a request that `websockets` cannot parse, such as one with a line above its own limit.
 
-        uvicorn sends nothing then and keeps the connection."""
+        uvicorn sends nothing in that case, and keeps the connection open.
+        """
         REFUSED.labels("websocket_handshake").inc()
         response = b"".join(self.conn.data_to_send())
         self.handshake_complete = True

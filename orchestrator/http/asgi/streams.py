@@ -1,11 +1,14 @@
-"""Streamed answers: how many a caller may have, how long a client may take nothing, and what ends them early.
+"""Streamed responses: limits by caller, organization and process, time limits, and early ends.
 
-Admission happens in the thread of the view, everything else in the event loop. Counts are those of this process."""
+Admission happens in the thread of the view, everything else in the event loop. Each process counts its own streams.
+"""
 
 import asyncio
+import hashlib
 import logging
 import threading
-from collections import Counter, deque
+import time
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from enum import StrEnum
 from functools import partial
@@ -17,29 +20,34 @@ from django.db import DatabaseError, InterfaceError
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from orchestrator.http.asgi.base_protocol import EXTENSION, ClientConnection
+from orchestrator.http.asgi.server_protocols import EXTENSION, ClientConnection
 from orchestrator.http.auth.credentials import Credential, revoked_among
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.notifications.log_hub import SourceUnavailable, in_reader_thread
+from orchestrator.notifications.metrics import ENDED, STREAMS, STREAMS_REFUSED
 from orchestrator.notifications.shutdown import on_shutdown
-from orchestrator.notifications.stream_metrics import ENDED, REFUSED, STREAMS
 
 log = logging.getLogger(__name__)
 
 Send = Callable[[Any], Awaitable[None]]
-Place = tuple[str, str]  # caller, organization, process or kind, and which
+Place = tuple[str, str]  # what a stream counts for: `caller`, `organization`, `process` or `kind`, and its name
 KINDS = ("follow", "read")
 RETRY_AFTER = 5  # seconds
-DISCONNECT_WITHIN = 1.0  # seconds for the server to notice that its connection was dropped
+EARLY_REFUSAL_SECONDS = 5.0
+REMEMBERED_TOKENS = 1000
+DISCONNECT_SECONDS = 1.0  # for the server to report that its connection was dropped
 
 
 class StreamEnd(StrEnum):
-    """Why a stream ended. Only `complete` ends the answer; otherwise the connection is dropped, so that a client can
-    tell an answer that was cut off from a whole one."""
+    """The reason for which a stream ended.
+
+    Only `complete` ends the response. Otherwise the connection is dropped, so that a client can distinguish a response
+    that was cut off from a complete one.
+    """
 
     COMPLETE = "complete"
     DISCONNECTED = "disconnected"
-    STALLED = "stalled"  # the client took nothing for STREAM_STALL_SECONDS
+    STALLED = "stalled"  # the client read nothing for STREAM_STALL_SECONDS
     EXPIRED = "expired"  # STREAM_MAX_SECONDS
     REVOKED = "revoked"
     SHUTDOWN = "shutdown"
@@ -47,11 +55,11 @@ class StreamEnd(StrEnum):
 
 
 class Stalled(Exception):
-    """The client took nothing for STREAM_STALL_SECONDS."""
+    """The client read nothing for STREAM_STALL_SECONDS."""
 
 
 class Stream:
-    """One admitted stream. It counts until `close`, also if its answer is never sent."""
+    """One admitted stream. It counts until `close`, even if its response is never sent."""
 
     def __init__(self, registry: "StreamRegistry", credential: Credential, kind: str) -> None:
         self.credential, self.places = credential, [*_limits(credential), ("kind", kind)]
@@ -71,13 +79,13 @@ class Stream:
             self._cut.set_result(reason)
 
     def close(self) -> None:
-        """Free its place. Safe to call twice and from any thread."""
+        """Stop counting the stream. Safe to call twice and from any thread."""
         if self._is_open:
             self._is_open = False
             self._registry.remove(self.places)
 
     def __del__(self) -> None:
-        if self._is_open:  # no lock is taken here: a finalizer may run anywhere, also where the lock is held
+        if self._is_open:  # without the lock: a finalizer may run in a thread that holds it
             self._registry.abandoned.append(self.places)
 
 
@@ -92,29 +100,65 @@ class StreamRegistry:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._checking: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._token_credentials: OrderedDict[bytes, tuple[Credential, float]] = OrderedDict()
 
-    def admit(self, credential: Credential, kind: str) -> Stream:
+    def admit(self, credential: Credential, kind: str, *, authorization: str = "") -> Stream:
         """Count a new stream.
 
         Args:
-            credential: Who asks, and whose jobs it reads.
-            kind: For the metrics, one of KINDS.
+            credential: The caller, and the organization whose jobs it reads.
+            kind: Label of the metrics, one of KINDS.
+            authorization: The header that contained the credential; empty for a browser's session.
 
         Raises:
-            Refusal: 429 `too_many_streams` at the limit of the caller or of the organization, 503 `busy` at that of
-                the process."""
+            ApiError: 429 `too_many_streams` at the limit of the caller or the organization, 503 `busy` at the limit of
+                the process.
+        """
         while self.abandoned:
             self.remove(self.abandoned.popleft())
         with self._lock:
-            for place, limit in _limits(credential).items():
-                if self._counts[place] >= limit:
-                    REFUSED.labels(place[0]).inc()
-                    raise _refusal(place[0], limit, self._counts[place])
+            if authorization:
+                self._remember(_digest(authorization.encode("latin-1", "replace")), credential)
+            refusal = self._refusal(credential)
+            if refusal is not None:
+                raise refusal
             stream = Stream(self, credential, kind)
             self._counts.update(stream.places)
         return stream
 
+    def early_refusal(self, authorization: bytes) -> ApiError | None:
+        """Return the refusal that the view would raise, before the request takes a thread and a query.
+
+        Only tokens that requested a stream within the last EARLY_REFUSAL_SECONDS are known here. Every other request
+        is left to the view. A token that was revoked within that time is answered 429 instead of 401.
+
+        Args:
+            authorization: The `Authorization` header of the request.
+
+        Returns:
+            None where the view must decide.
+        """
+        with self._lock:
+            credential, known_until = self._token_credentials.get(_digest(authorization), (None, 0.0))
+            if credential is None or known_until < time.monotonic():
+                return None
+            return self._refusal(credential)
+
+    def _refusal(self, credential: Credential) -> ApiError | None:
+        for place, limit in _limits(credential).items():
+            if self._counts[place] >= limit:
+                STREAMS_REFUSED.labels(place[0]).inc()
+                return _refusal(place[0], limit, self._counts[place])
+        return None
+
+    def _remember(self, digest: bytes, credential: Credential) -> None:
+        self._token_credentials.pop(digest, None)
+        self._token_credentials[digest] = credential, time.monotonic() + EARLY_REFUSAL_SECONDS
+        if len(self._token_credentials) > REMEMBERED_TOKENS:
+            self._token_credentials.popitem(last=False)
+
     def remove(self, places: list[Place]) -> None:
+        """Stop counting a stream."""
         with self._lock:
             self._counts.subtract(places)
             for place in places:
@@ -122,10 +166,11 @@ class StreamRegistry:
                     del self._counts[place]
 
     def number(self, kind: str) -> int:
+        """Return the number of open streams of a kind."""
         return self._counts.get(("kind", kind), 0)
 
     def attach(self, stream: Stream) -> None:
-        """Keep it for re-checks and for the end of the process; in the event loop."""
+        """Register a stream for re-checks and for the end of the process; in the event loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._attached, self._checking, self._is_stopping = loop, set(), None, False
@@ -137,6 +182,7 @@ class StreamRegistry:
             stream.cut(StreamEnd.SHUTDOWN)
 
     def detach(self, stream: Stream) -> None:
+        """Remove and close a stream that has ended; in the event loop."""
         self._attached.discard(stream)
         stream.close()
         if not self._attached and self._checking is not None:
@@ -144,19 +190,19 @@ class StreamRegistry:
             self._checking = None
 
     def stop(self) -> None:
-        """End all streams: the process was asked to stop, and the server waits for its answers."""
+        """End all streams, because the process was asked to stop and the server waits for its responses."""
         self._is_stopping = True
         for stream in list(self._attached):
             stream.cut(StreamEnd.SHUTDOWN)
 
     async def _recheck(self) -> None:
-        """End the streams whose credential was revoked, expired or lost its organization or scope."""
+        """End streams whose credential was revoked, has expired, or has lost its organization or scope."""
         while True:
             await asyncio.sleep(settings.STREAM_AUTH_SECONDS)
             try:
                 revoked = await in_reader_thread(revoked_among, {stream.credential for stream in self._attached})
             except (DatabaseError, InterfaceError) as error:
-                # Without the database nothing new is read either; the next round checks again.
+                # Without the database the streams read nothing new either. The next round checks again.
                 log.warning("the credentials of streams were not re-checked: %s", type(error).__name__)
                 continue
             for stream in list(self._attached):
@@ -165,61 +211,85 @@ class StreamRegistry:
 
 
 def _limits(credential: Credential) -> dict[Place, int]:
-    """Return what a stream counts for, narrowest first, each with its limit."""
-    found: dict[Place, int] = {("caller", credential.key): settings.STREAMS_PER_CALLER}
+    """Return the limits that apply to a stream, the narrowest first."""
+    limits: dict[Place, int] = {("caller", credential.key): settings.STREAMS_PER_CALLER}
     if credential.counts_for_organization:
-        found["organization", credential.org_slug] = settings.STREAMS_PER_ORGANIZATION
-    return found | {("process", ""): settings.STREAMS_PER_PROCESS}
+        limits["organization", credential.org_slug] = settings.STREAMS_PER_ORGANIZATION
+    return limits | {("process", ""): settings.STREAMS_PER_PROCESS}
+
+
+def _digest(authorization: bytes) -> bytes:
+    return hashlib.sha256(authorization).digest()
 
 
 def _refusal(place: str, limit: int, number: int) -> ApiError:
     headers = {"Retry-After": str(RETRY_AFTER)}
     if place == "process":
-        return ApiError(503, "busy", f"This server has {limit} open streams; that is its limit.", headers=headers)
+        return ApiError(
+            503, "busy", f"This process has {limit} open streams, which is its limit. Retry later.", headers=headers
+        )
     owner = {"caller": "This token or user", "organization": "The organization"}[place]
-    detail = f"{owner} has {number} open log streams of at most {limit} in this process. Close one, or try again later."
+    detail = f"{owner} has {number} open log streams of at most {limit} in this process. Close one, or retry later."
     return ApiError(
         429, "too_many_streams", detail, headers=headers, limit=limit, open_streams=number, limited_by=place
     )
 
 
 registry = StreamRegistry()
+
 for _kind in KINDS:
     STREAMS.labels(_kind).set_function(partial(registry.number, _kind))
 
 
+def early_stream_refusal(scope: Any) -> ApiError | None:
+    """Return the refusal of a log stream that needs no view; None for every other request.
+
+    Args:
+        scope: The ASGI scope of the request.
+    """
+    path = scope["path"]
+    if scope["method"] != "GET" or not (path.startswith("/v1/") and path.endswith("/logs")):
+        return None
+    authorization = dict(scope["headers"]).get(b"authorization")
+    return registry.early_refusal(authorization) if authorization else None
+
+
 class CountedResponse(StreamingHttpResponse):
-    """A streamed answer that has a place in the registry. `deliver` closes its content, an asynchronous generator:
-    Django leaves that to the garbage collector where sending was interrupted."""
+    """A streamed response that counts for the limits.
+
+    `deliver` closes its content, an asynchronous generator. Django leaves that to the garbage collector if the
+    transmission was interrupted.
+    """
 
     def __init__(self, content: AsyncGenerator[bytes, None], *, stream: Stream, content_type: str) -> None:
         super().__init__(content, content_type=content_type)
         self.stream, self.content_source = stream, content
-        self._resource_closers.append(stream.close)  # type: ignore[attr-defined] # what `close` of an answer calls
+        self._resource_closers.append(stream.close)  # type: ignore[attr-defined] # called by `close` of a response
 
 
 async def deliver(
     response: HttpResponseBase,
     send_response: Callable[[HttpResponseBase, Send], Awaitable[None]],
     send: Send,
-    left: "asyncio.Future[Any]",
+    disconnected: "asyncio.Future[Any]",
     scope: Any,
 ) -> None:
-    """Send a streamed answer until its end, or until something ends it early.
+    """Send a streamed response until it is complete or ends early.
 
     Args:
-        response: The answer.
-        send_response: Sends all of an answer with the given `send`.
-        send: Of the server.
-        left: Done once the client has disconnected.
-        scope: Of the request."""
+        response: The response.
+        send_response: Sends a whole response with the given `send`.
+        send: The ASGI channel of the response.
+        disconnected: Done once the client has disconnected.
+        scope: The ASGI scope of the request.
+    """
     stream = response.stream if isinstance(response, CountedResponse) else None
     cut = stream.attach() if stream else asyncio.get_running_loop().create_future()
     end = StreamEnd.FAILED
     try:
-        # Django reads an answer that is no asynchronous iterator in the thread of this context.
+        # Django reads content that is not an asynchronous iterator in the thread of this context.
         async with ThreadSensitiveContext():
-            end = await _sent(send_response(response, _in_time(send)), left, cut)
+            end = await _send_until_end(send_response(response, _with_timeout(send)), disconnected, cut)
     finally:
         if isinstance(response, CountedResponse):
             registry.detach(response.stream)
@@ -227,26 +297,28 @@ async def deliver(
             await response.content_source.aclose()
     if end not in {StreamEnd.COMPLETE, StreamEnd.DISCONNECTED}:
         log.info("a stream ended early: %s", end)
-        await _drop(scope, left)
+        await _drop_connection(scope, disconnected)
 
 
-async def _sent(sending: Awaitable[None], left: "asyncio.Future[Any]", cut: "asyncio.Future[StreamEnd]") -> StreamEnd:
+async def _send_until_end(
+    sending: Awaitable[None], disconnected: "asyncio.Future[Any]", cut: "asyncio.Future[StreamEnd]"
+) -> StreamEnd:
     task: asyncio.Future[Any] = asyncio.ensure_future(sending)
     try:
         limit = settings.STREAM_MAX_SECONDS
-        await asyncio.wait({task, left, cut}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnected, cut}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        is_over = task.done()
+        has_ended = task.done()
         task.cancel()
         await asyncio.wait({task})
-    if is_over:
-        return _end_by(task.exception())
+    if has_ended:
+        return _end_of(task.exception())
     if cut.done():
         return cut.result()
-    return StreamEnd.DISCONNECTED if left.done() else StreamEnd.EXPIRED
+    return StreamEnd.DISCONNECTED if disconnected.done() else StreamEnd.EXPIRED
 
 
-def _end_by(error: BaseException | None) -> StreamEnd:
+def _end_of(error: BaseException | None) -> StreamEnd:
     match error:
         case None:
             return StreamEnd.COMPLETE
@@ -257,25 +329,25 @@ def _end_by(error: BaseException | None) -> StreamEnd:
     raise error
 
 
-def _in_time(send: Send) -> Send:
-    """Give the client STREAM_STALL_SECONDS for each message. `send` waits while the server's buffer is full."""
+def _with_timeout(send: Send) -> Send:
+    """Limit each message to STREAM_STALL_SECONDS. `send` waits while the server's buffer is full."""
 
-    async def send_in_time(message: Any) -> None:
+    async def send_with_timeout(message: Any) -> None:
         is_late = False
         try:
             async with asyncio.timeout(settings.STREAM_STALL_SECONDS):
                 await send(message)
         except TimeoutError:
             is_late = True
-        if is_late:  # outside: the context of an exception would keep the task and what it sends until a collection
+        if is_late:  # outside: otherwise the exception's context keeps the task and its data until a garbage collection
             raise Stalled
 
-    return send_in_time
+    return send_with_timeout
 
 
-async def _drop(scope: Any, left: "asyncio.Future[Any]") -> None:
-    """Close the connection without the end of the answer. A server without the extension does it after our return."""
+async def _drop_connection(scope: Any, disconnected: "asyncio.Future[Any]") -> None:
+    """Close the connection without the end of the response. A server without the extension does so by itself later."""
     connection = scope.get("extensions", {}).get(EXTENSION)
     if isinstance(connection, ClientConnection):
         connection.drop()
-        await asyncio.wait({left}, timeout=DISCONNECT_WITHIN)
+        await asyncio.wait({disconnected}, timeout=DISCONNECT_SECONDS)

@@ -1,9 +1,9 @@
-"""Between the server's loop and Django: a request enters a thread once, and stays there until it is answered."""
+"""Runs Django in a thread for each request: one change from the event loop to a thread, whatever the request does."""
 
 import asyncio
 import io
-from collections.abc import Callable, Hashable
-from typing import IO, Any, TypeVar
+from collections.abc import Hashable
+from typing import IO, Any
 
 from django.conf import settings
 from django.core import signals
@@ -12,39 +12,55 @@ from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
 
-from orchestrator.http.asgi.bodies import BODY_FILE
-from orchestrator.http.asgi.poll_attempt import LOOK
+from orchestrator.http.asgi.body_limit import BODY_FILE
+from orchestrator.http.asgi.long_poll import ATTEMPT
 from orchestrator.http.asgi.responses import overloaded, send_refusal
-from orchestrator.http.asgi.routes import hashes_a_password
-from orchestrator.http.asgi.streams import deliver
+from orchestrator.http.asgi.streams import deliver, early_stream_refusal
 from orchestrator.http.asgi.thread_pools import OVERLOADS, ThreadPool
+from orchestrator.http.errors.problems import ApiError
 
-R = TypeVar("R")
-
-DISCONNECTED = "orchestrator.left"  # in the scope: a future that is done once the caller has gone
+DISCONNECTED = "orchestrator.disconnected"  # key of the scope: a future that is done once the client has disconnected
+# Forms with a password: a hash takes a tenth of a second of processor time and 100 MB, by intention.
+PASSWORD_FORMS = frozenset({"/login/", "/admin/login/", "/admin/password_change/"})
+USER_FORMS = "/admin/auth/user/"  # operators set passwords there
 
 
 def client_disconnected(request: HttpRequest) -> bool:
-    """Whether the caller went away before it was answered. Under WSGI nobody knows."""
-    left = getattr(request, "scope", {}).get(DISCONNECTED)
-    return left is not None and left.done()
+    """Return whether the client disconnected before the response. Always False under WSGI, where this is unknown."""
+    disconnected = getattr(request, "scope", {}).get(DISCONNECTED)
+    return disconnected is not None and disconnected.done()
+
+
+def hashes_a_password(method: str, path: str) -> bool:
+    """Return whether the request may need the hash of a password."""
+    return method == "POST" and (path in PASSWORD_FORMS or path.startswith(USER_FORMS))
 
 
 def _client(scope: Any) -> Hashable:
-    """Return what the queue for a thread tells clients apart by: the credentials, else the address."""
+    """Return the identity by which clients take turns: the credentials, else the address."""
     headers = dict(scope["headers"])
     return headers.get(b"authorization") or headers.get(b"cookie") or (scope["client"] or ("",))[0]
 
 
 class SyncASGIHandler(ASGIHandler):
-    """Django's own handler crosses between the loop and a thread of the request's own a dozen times, which costs more
-    than most views do. All middleware and views here are synchronous: one crossing is enough.
+    """Django's ASGI handler for synchronous middleware and views.
 
-    The body has been read by `http.asgi.bodies`, whole. Requests that hash a password have threads of their own."""
+    Django's own handler changes between the event loop and a thread a dozen times for each request, which costs more
+    than most views. Here the whole chain runs in one call in a thread. `asgi.body_limit` has read the whole body
+    before. Requests that hash a password have threads of their own.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.threads = ThreadPool("request", threads=settings.REQUEST_THREADS, queue=settings.REQUEST_QUEUE)
+        # More threads of one client than half of the database connections would only wait for a connection, before
+        # the requests of other clients.
+        connections = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
+        self.threads = ThreadPool(
+            "request",
+            threads=settings.REQUEST_THREADS,
+            queue=settings.REQUEST_QUEUE,
+            threads_per_client=max(1, min(settings.REQUEST_THREADS // 4, max(2, connections // 2))),
+        )
         self.login_threads = ThreadPool("login", threads=settings.LOGIN_THREADS, queue=settings.LOGIN_QUEUE)
 
     def load_middleware(self, is_async: bool = False) -> None:  # noqa: ARG002 Django's signature
@@ -55,47 +71,57 @@ class SyncASGIHandler(ASGIHandler):
             raise ValueError(f"HTTP only, not {scope['type']}.")
         body = scope.get(BODY_FILE) or io.BytesIO((await receive())["body"])
         pool = self.login_threads if hashes_a_password(scope["method"], scope["path"]) else self.threads
-        # A claim that has waited looks again whatever the queue is: `Waking.looks` bounds how many do at a time.
         client = _client(scope)
-        if pool.is_full(client) and LOOK not in scope:
+        refusal = early_stream_refusal(scope)
+        # `NotificationHub.attempts` limits the attempts of waiting claims, so the queue does not.
+        if refusal is None and ATTEMPT not in scope and pool.is_full(client):
             OVERLOADS.labels(pool.name).inc()
-            await send_refusal(overloaded("Too many requests wait for a thread of this process."), scope, send)
+            refusal = overloaded("Too many requests wait for a thread of this process.")
+        if refusal is not None:
+            await send_refusal(refusal, scope, send)
             return
-        left = asyncio.ensure_future(receive())
+        disconnected = asyncio.ensure_future(receive())
         try:
-            response = await pool.run(self._answer, {**scope, DISCONNECTED: left}, body, client=client)
-            if response is None:
-                return
-            if response.streaming:
-                await self._stream(response, send, left, scope)
-            elif not left.done():
-                await self.send_response(response, send)
+            await self._respond({**scope, DISCONNECTED: disconnected}, body, send, pool=pool, client=client)
         finally:
-            left.cancel()
+            disconnected.cancel()
 
-    async def _in_thread(self, act: Callable[..., R], *values: Any) -> R:
-        return await self.threads.run(act, *values)
+    async def _respond(self, scope: Any, body: IO[bytes], send: Any, *, pool: ThreadPool, client: Hashable) -> None:
+        disconnected: asyncio.Future[Any] = scope[DISCONNECTED]
+        response: HttpResponseBase | None = None
+        refusal: ApiError | None = None
+        async with pool.turn(client):
+            if disconnected.done():
+                return
+            # Checked again, because a burst of requests is queued before the first of its streams is admitted.
+            refusal = early_stream_refusal(scope)
+            if refusal is None:
+                response = await pool.call(self._run_django, scope, body)
+        if refusal is not None:
+            await send_refusal(refusal, scope, send)
+        elif response is not None and response.streaming:
+            try:
+                await deliver(response, self.send_response, send, disconnected, scope)
+            finally:
+                await self.threads.run(response.close)
+        elif response is not None and not disconnected.done():
+            await self.send_response(response, send)
 
-    def _answer(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase | None:
-        """The response; unless it streams, all is done with it but the sending, and its connection is given back. None
-        if the client disconnected before a thread was free: the request has not been looked at then."""
+    def _run_django(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase | None:
+        """Return Django's response, or None if the client disconnected first.
+
+        A response that does not stream is closed already, and its database connection is released.
+        """
         if scope[DISCONNECTED].done():
             return None
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
-        request, refusal = self.create_request(scope, body)
-        response: Any = refusal if request is None else self.get_response(request)
+        request, error_response = self.create_request(scope, body)
+        response: Any = error_response if request is None else self.get_response(request)
         if isinstance(response, FileResponse):
             response.block_size = self.chunk_size
         if response.streaming:
-            signals.request_finished.send(sender=self.__class__)  # what streams looks at the database for itself
+            signals.request_finished.send(sender=self.__class__)  # a stream queries the database by itself
         else:
             response.close()
         return response
-
-    async def _stream(self, response: HttpResponseBase, send: Any, left: "asyncio.Future[Any]", scope: Any) -> None:
-        """Send until the end, or until the client disconnects or is cut off."""
-        try:
-            await deliver(response, self.send_response, send, left, scope)
-        finally:
-            await self._in_thread(response.close)

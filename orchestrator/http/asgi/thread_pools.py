@@ -1,9 +1,10 @@
-"""Threads for synchronous views: a bounded queue, in which clients take turns."""
+"""Threads for synchronous views, with a bounded queue in which clients take turns."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -14,65 +15,80 @@ R = TypeVar("R")
 
 PENDING = Gauge(
     "orchestrator_pending_requests",
-    "Requests that run in a thread of this process or wait for one, by class.",
+    "Requests that run in a thread of this process or wait for one, by thread pool.",
     ["pool"],
     registry=None,
 )
 OVERLOADS = CounterMetric(
-    "orchestrator_overloads", "Requests answered 503 because too many waited for a thread.", ["pool"], registry=None
+    "orchestrator_overloads",
+    "Requests answered 503 because too many waited for a thread, by thread pool.",
+    ["pool"],
+    registry=None,
 )
 
 
 class ThreadPool:
-    """A thread pool with a bounded queue, in which clients take turns. Used from one event loop.
+    """A thread pool with a bounded queue in which clients take turns. Used from one event loop.
 
-    One client that sends hundreds of requests at once delays its own: it has a quarter of the threads at most, because
-    threads that compute share one interpreter; the next free thread serves another client first; and no client may fill
-    more than half of the queue.
-
-    Args:
-        name: Class of the requests; prefix of the threads' names.
-        threads: Requests that run at a time.
-        queue: Requests that may wait beside those that run.
+    One client that sends hundreds of requests at once delays its own requests only. It occupies a part of the threads.
+    A free thread serves the next client first. No client fills more than half of the queue.
     """
 
-    def __init__(self, name: str, *, threads: int, queue: int) -> None:
+    def __init__(self, name: str, *, threads: int, queue: int, threads_per_client: int | None = None) -> None:
+        """Create a pool; its threads start when they are needed.
+
+        Args:
+            name: Label of the metrics and prefix of the threads' names.
+            threads: Number of requests that run at a time.
+            queue: Number of requests that may wait beside those that run.
+            threads_per_client: Number of requests of one client that run at a time; by default a quarter of `threads`.
+        """
         self.name = name
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self.threads, self.queue = threads, queue
-        self.threads_per_client = max(1, threads // 4)
+        self.threads_per_client = threads_per_client or max(1, threads // 4)
         self.pending = 0  # running or waiting
         self._running: Counter[Hashable] = Counter()
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()  # the next client is first
         self._gauge = PENDING.labels(name)
 
     def is_full(self, client: Hashable = None) -> bool:
-        """Returns whether one more request of this client is too many."""
+        """Return whether one more request of this client is too many."""
         if self.pending >= self.threads + self.queue:
             return True
         return not self._may_run(client) and len(self._waiting.get(client, ())) >= (self.queue + 1) // 2
 
-    async def run(self, function: Callable[..., R], *values: object, client: Hashable = None) -> R:
-        """Runs the function in a thread, in a copy of the caller's context, when it is the client's turn."""
+    @asynccontextmanager
+    async def turn(self, client: Hashable = None) -> AsyncIterator[None]:
+        """Wait until a thread is free for the client, and reserve it for the block."""
         self._change(1)
         try:
             if self._may_run(client):
                 self._running[client] += 1
             else:
-                await self._turn(client)
+                await self._wait_for_turn(client)
             try:
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self.executor, copy_context().run, function, *values)
+                yield
             finally:
                 self._end_turn(client)
         finally:
             self._change(-1)
 
+    async def call(self, function: Callable[..., R], *values: object) -> R:
+        """Call the function in a thread, in a copy of the caller's context, within the block of `turn`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.executor, copy_context().run, function, *values)
+
+    async def run(self, function: Callable[..., R], *values: object, client: Hashable = None) -> R:
+        """Call the function in a thread when it is the client's turn."""
+        async with self.turn(client):
+            return await self.call(function, *values)
+
     def _may_run(self, client: Hashable) -> bool:
         return self._running.total() < self.threads and self._running[client] < self.threads_per_client
 
-    async def _turn(self, client: Hashable) -> None:
-        """Waits until `_end_turn` of another request has counted this one among those that run."""
+    async def _wait_for_turn(self, client: Hashable) -> None:
+        """Wait until `_end_turn` of another request has counted this one among those that run."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(client, deque()).append(turn)
         try:
@@ -83,13 +99,13 @@ class ThreadPool:
             raise
 
     def _end_turn(self, client: Hashable) -> None:
-        """Frees the thread, and hands it to the oldest request of the next client that may run."""
+        """Free the thread, and give it to the oldest request of the next client that may run."""
         self._running -= Counter({client: 1})
         for candidate in list(self._waiting):
             if not self._may_run(candidate):
                 continue
             turns = self._waiting.pop(candidate)
-            while turns and turns[0].done():  # given up while it waited
+            while turns and turns[0].done():  # canceled while it waited
                 turns.popleft()
             turn = turns.popleft() if turns else None
             if turns:
@@ -99,6 +115,6 @@ class ThreadPool:
                 turn.set_result(None)
                 return
 
-    def _change(self, by: int) -> None:
-        self.pending += by
+    def _change(self, difference: int) -> None:
+        self.pending += difference
         self._gauge.set(self.pending)

@@ -1,0 +1,1 @@
+"""Access log, metrics, health checks and log redaction of the web processes."""

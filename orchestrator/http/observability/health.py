@@ -1,10 +1,14 @@
-"""Is it alive, is it ready, how does it do: for load balancers, Prometheus and people at night."""
+"""Liveness, readiness and metrics of a process, for load balancers, Prometheus and operators."""
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import wraps
 from hmac import compare_digest
+from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
@@ -15,6 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from leases.sql_functions import are_functions_current
 from orchestrator.http.client_ip import is_direct_loopback
+from orchestrator.http.db_scope import release_connection_after
 from orchestrator.http.errors.problems import ApiError, as_response
 from orchestrator.http.observability.metrics import registry
 from orchestrator.models import ClockBeat
@@ -22,42 +27,54 @@ from runtime_jobs.db_errors import is_database_unavailable
 from runtime_jobs.db_time import database_now
 
 View = Callable[[HttpRequest], HttpResponse]
-READING = ("GET", "HEAD")
-_migrated = threading.Event()
+ALLOWED_METHODS = ("GET", "HEAD")
+READINESS_SECONDS = 1.0  # one check of the database serves all requests of this time
+_are_migrations_applied = threading.Event()
 
 
-def for_reading(view: View) -> View:
-    """GET and HEAD only; anything else is told so in a problem document."""
+def read_only(view: View) -> View:
+    """Allow GET and HEAD, and answer any other method with a problem document."""
 
     @csrf_exempt
     @wraps(view)
-    def reading(request: HttpRequest) -> HttpResponse:
-        if request.method in READING:
+    def wrapped(request: HttpRequest) -> HttpResponse:
+        if request.method in ALLOWED_METHODS:
             return view(request)
-        refusal = ApiError(405, "method_not_allowed", "Only GET.", headers={"Allow": ", ".join(READING)})
+        refusal = ApiError(405, "method_not_allowed", "Only GET.", headers={"Allow": ", ".join(ALLOWED_METHODS)})
         return as_response(refusal, request)
 
-    return reading
+    return wrapped
 
 
-@for_reading
+def liveness_document() -> dict[str, Any]:
+    """Return the document that says that the process responds.
+
+    Nothing else is checked: an orchestrator of containers must not restart web processes because a database is down.
+    """
+    return {"status": "alive"}
+
+
+def readiness_document(problems: list[str]) -> tuple[int, dict[str, Any]]:
+    """Return status and body of `/readyz`: 200, or 503 with the names of the failed checks."""
+    return (503, {"status": "unready", "wrong": problems}) if problems else (200, {"status": "ready", "wrong": []})
+
+
+@read_only
 def alive(_request: HttpRequest) -> HttpResponse:
-    """The process answers. Nothing else is asked: a database that is down must not get web processes killed."""
-    return JsonResponse({"status": "alive"})
+    """Answer `/healthz` under WSGI. Under ASGI the router does."""
+    return JsonResponse(liveness_document())
 
 
-@for_reading
+@read_only
 def ready(_request: HttpRequest) -> HttpResponse:
-    """Database, migrations, SQL functions, clock: 200 if all are well, else 503 with what is wrong.
-
-    `overloaded` where the database is there and this process found no connection to it, or no answer in time."""
-    wrong = _wrong()
-    return JsonResponse({"status": "unready" if wrong else "ready", "wrong": wrong}, status=503 if wrong else 200)
+    """Answer `/readyz` under WSGI. Under ASGI the router does."""
+    status, document = readiness_document(find_problems())
+    return JsonResponse(document, status=status)
 
 
-@for_reading
+@read_only
 def metrics(request: HttpRequest) -> HttpResponse:
-    """For Prometheus: with METRICS_TOKEN as its bearer token; without that setting, from this machine only."""
+    """Answer Prometheus: with METRICS_TOKEN as its bearer token, or from this machine if that setting is empty."""
     if not _may_scrape(request):
         challenge = {"WWW-Authenticate": 'Bearer realm="metrics"'}
         return as_response(ApiError(401, "unauthenticated", "A valid token is needed.", headers=challenge), request)
@@ -65,32 +82,73 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def _may_scrape(request: HttpRequest) -> bool:
-    """No tenant's token opens this: the numbers are those of all tenants."""
+    """Return whether the caller may read the metrics. The token of a tenant is not enough: they cover all tenants."""
     if settings.METRICS_TOKEN:
         sent = request.headers.get("Authorization", "")
         return compare_digest(sent.encode(), f"Bearer {settings.METRICS_TOKEN}".encode())
     return is_direct_loopback(request)
 
 
-def _wrong() -> list[str]:
+class Readiness:
+    """Checks readiness at most once in READINESS_SECONDS, in a thread of its own, for all requests of an event loop.
+
+    Many probes cost one query, and busy request threads delay none of them.
+    """
+
+    def __init__(self, check: Callable[[], list[str]] | None = None) -> None:
+        self._check = release_connection_after(check or find_problems)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="readiness")
+        self._running: asyncio.Future[list[str]] | None = None
+        self._problems: list[str] = []
+        self._valid_until = 0.0
+
+    async def problems(self) -> list[str]:
+        """Return the names of the failed checks: of the last check if it is recent, else of a new one."""
+        if time.monotonic() < self._valid_until:
+            return self._problems
+        if self._running is None:
+            self._running = asyncio.ensure_future(self._refreshed())
+        return await asyncio.shield(self._running)  # a client that disconnects does not end the check of the others
+
+    async def _refreshed(self) -> list[str]:
+        try:
+            self._problems = await asyncio.get_running_loop().run_in_executor(self._executor, self._check)
+            self._valid_until = time.monotonic() + READINESS_SECONDS
+        finally:
+            self._running = None
+        return self._problems
+
+
+def find_problems() -> list[str]:
+    """Return the names of the failed checks: `database`, `overloaded`, `migrations`, `sql_functions` or `clock`.
+
+    `overloaded` means that this process found no free database connection, or no answer in time.
+    """
     try:
-        if not _is_migrated():
-            return ["migrations"]
-        return _silent_clock() if are_functions_current() else ["sql_functions"]
+        return _find_problems()
     except (DatabaseError, InterfaceError) as error:
         return ["database" if is_database_unavailable(error) else "overloaded"]
 
 
+def _find_problems() -> list[str]:
+    if not _is_migrated():
+        return ["migrations"]
+    if not are_functions_current():
+        return ["sql_functions"]
+    return [] if _has_recent_beat() else ["clock"]
+
+
 def _is_migrated() -> bool:
-    """Reading all migrations takes a while, and anybody may ask: once they are applied it is not asked again."""
-    if not _migrated.is_set():
+    """Return whether all migrations are applied. Reading them is slow, so a positive result is kept."""
+    if not _are_migrations_applied.is_set():
         executor = MigrationExecutor(connection)
         if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
-            _migrated.set()
-    return _migrated.is_set()
+            _are_migrations_applied.set()
+    return _are_migrations_applied.is_set()
 
 
-def _silent_clock() -> list[str]:
+def _has_recent_beat() -> bool:
+    """Return whether a scheduler process has written its beat lately."""
     beat = ClockBeat.objects.order_by("-beat_at").first()
-    longest = timedelta(seconds=settings.CLOCK_SILENT_AFTER_SECONDS)
-    return [] if beat and database_now() - beat.beat_at < longest else ["clock"]
+    max_age = timedelta(seconds=settings.CLOCK_SILENT_AFTER_SECONDS)
+    return beat is not None and database_now() - beat.beat_at < max_age

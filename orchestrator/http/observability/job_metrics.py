@@ -1,5 +1,7 @@
-"""What Prometheus is told of jobs, under document 004's names. All of it is read from the database, so each process
-tells the same; Prometheus takes it from any one of them."""
+"""Prometheus metrics of jobs, with the names of document 004.
+
+All of them are read from the database, so every process returns the same values. Scrape one process.
+"""
 
 import json
 from collections import defaultdict
@@ -16,22 +18,24 @@ from prometheus_client.metrics_core import Metric
 from orchestrator.maintenance import metrics_aggregation
 from runtime_jobs.specs import JOB_TYPES
 
-OF_LANE, IN_ALL, ROWS = 10_000, 100_000, 5000
+MAX_PER_LANE, MAX_JOBS, MAX_COUNTERS = 10_000, 100_000, 5000
 
 COUNTERS = {
     "job_failures": ("Jobs that failed.", ("job_type", "reason")),
     "job_retry": ("New attempts of jobs.", ("job_type",)),
     "job_cancellations": ("Jobs that were canceled.", ("job_type", "reason")),
-    "lease_extensions": ("Heartbeats that extended a lease, seen once a second.", ("job_type",)),
-    "quota_exceeded": ("How often jobs began to wait for a limit, seen once a second.", ("kind", "tenant")),
-    "scheduler_takeovers": ("How often a scheduler process began to lead.", ()),
-    "scheduler_task_failures": ("Runs of a scheduler's task that failed as a whole.", ("task",)),
-    "scheduler_row_failures": ("Rows that a scheduler's task could not process.", ("task",)),
-    "retention_deleted": ("Rows that were deleted because they are older than the retention settings.", ("table",)),
+    "lease_extensions": ("Heartbeats that extended a lease, sampled once a second.", ("job_type",)),
+    "quota_exceeded": ("Times that jobs began to wait for a limit, sampled once a second.", ("kind", "tenant")),
+    "scheduler_takeovers": ("Times that a scheduler process became the leader.", ()),
+    "scheduler_task_failures": ("Runs of a scheduler task that failed as a whole.", ("task",)),
+    "scheduler_row_failures": ("Rows that a scheduler task could not process.", ("task",)),
+    "retention_deleted": ("Rows deleted because they were older than the retention settings.", ("table",)),
 }
 
 
-class Counted(NamedTuple):
+class StoredCount(NamedTuple):
+    """A row of `metric_counts`."""
+
     name: str
     job_type: str
     detail: str
@@ -39,28 +43,38 @@ class Counted(NamedTuple):
     bound: str
     value: float
 
-    def labels(self, wanted: tuple[str, ...]) -> list[str]:
-        told = {"job_type": self.job_type, "tenant": self.org_slug}
-        told |= dict.fromkeys(("reason", "kind", "task", "table"), self.detail)
-        return [told[name] for name in wanted]
+    def labels(self, names: tuple[str, ...]) -> list[str]:
+        """Return the values of the labels in this order."""
+        values = {"job_type": self.job_type, "tenant": self.org_slug}
+        values |= dict.fromkeys(("reason", "kind", "task", "table"), self.detail)
+        return [values[name] for name in names]
 
 
 def collect_job_metrics() -> Iterator[Metric]:
-    """One bounded question. Raises what the database raises."""
-    depths, breakers, counts = _look()
-    yield _depth(depths)
+    """Yield the metrics, which one bounded query reads.
+
+    Raises:
+        DatabaseError: The query failed.
+    """
+    depths, breakers, counts = _read()
+    yield _queue_depth(depths)
     yield _breakers(breakers)
-    rows = [Counted(*row) for row in counts]
-    for name, (about, labels) in COUNTERS.items():
-        family = CounterMetricFamily(name, about, labels=labels)
+    rows = [StoredCount(*row) for row in counts]
+    for name, (help_text, labels) in COUNTERS.items():
+        family = CounterMetricFamily(name, help_text, labels=labels)
         for row in (row for row in rows if row.name == name):
             family.add_metric(row.labels(labels), row.value)
         yield family
     yield _latency(rows)
 
 
-def _look() -> tuple[list[dict[str, Any]], dict[str, int], list[list[Any]]]:
-    values: dict[str, Any] = {"tenants": settings.METRICS_TENANTS, "of_lane": OF_LANE, "in_all": IN_ALL, "rows": ROWS}
+def _read() -> tuple[list[dict[str, Any]], dict[str, int], list[list[Any]]]:
+    values: dict[str, Any] = {
+        "tenants": settings.METRICS_TENANTS,
+        "of_lane": MAX_PER_LANE,
+        "in_all": MAX_JOBS,
+        "rows": MAX_COUNTERS,
+    }
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = '2s'")
         cursor.execute(_sql(), values)
@@ -73,9 +87,9 @@ def _sql() -> str:
     return (Path(metrics_aggregation.__file__).parent / "sql" / "shown.sql").read_text()
 
 
-def _depth(found: list[dict[str, Any]]) -> Metric:
-    about = f"Jobs that wait. Counted to {OF_LANE} of those that are alike, and to {IN_ALL} in all."
-    family = GaugeMetricFamily("job_queue_depth", about, labels=("job_type", "tenant"))
+def _queue_depth(found: list[dict[str, Any]]) -> Metric:
+    help_text = f"Queued jobs; at most {MAX_PER_LANE} of a lane and {MAX_JOBS} in total are counted."
+    family = GaugeMetricFamily("job_queue_depth", help_text, labels=("job_type", "tenant"))
     waiting = {(row["job_type"], row["tenant"]): row["number"] for row in found}
     for labels, number in ({(job_type, ""): 0 for job_type in JOB_TYPES} | waiting).items():
         family.add_metric(labels, number)
@@ -83,28 +97,30 @@ def _depth(found: list[dict[str, Any]]) -> Metric:
 
 
 def _breakers(found: dict[str, int]) -> Metric:
-    about = "The worst of all organizations: 0 closed, 1 half-open, 2 open."
-    family = GaugeMetricFamily("circuit_breaker_state", about, labels=("job_type",))
+    help_text = "The worst state of all organizations: 0 closed, 1 half-open, 2 open."
+    family = GaugeMetricFamily("circuit_breaker_state", help_text, labels=("job_type",))
     for job_type, state in (dict.fromkeys(JOB_TYPES, 0) | found).items():
         family.add_metric([job_type], state)
     return family
 
 
-def _latency(rows: list[Counted]) -> Metric:
-    """Each observation is stored in one bucket; Prometheus wants each bucket with all below it."""
-    about = "Of jobs that have ended: waiting (queued), on a worker (running), both (total)."
-    family = HistogramMetricFamily("job_latency_seconds", about, labels=("job_type", "phase"))
+def _latency(rows: list[StoredCount]) -> Metric:
+    """Return the histogram. The database stores each observation in one bucket; Prometheus expects cumulative ones."""
+    help_text = "Seconds that finished jobs were queued (queued), on a worker (running), and both (total)."
+    family = HistogramMetricFamily("job_latency_seconds", help_text, labels=("job_type", "phase"))
     sums = {(row.job_type, row.detail): row.value for row in rows if row.name == "job_latency_sum"}
     buckets: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
     for row in rows:
         if row.name == "job_latency_bucket":
             buckets[row.job_type, row.detail][float(row.bound)] = row.value
     for labels, found in buckets.items():
-        family.add_metric(labels, _cumulated(found), sum_value=sums.get(labels, 0.0))
+        family.add_metric(labels, _cumulative(found), sum_value=sums.get(labels, 0.0))
     return family
 
 
-def _cumulated(found: dict[float, float]) -> list[tuple[str, float]]:
+def _cumulative(found: dict[float, float]) -> list[tuple[str, float]]:
     bounds = [*metrics_aggregation.BOUNDS, float("inf")]
-    upto = [sum(value for bound, value in found.items() if bound <= limit) for limit in bounds]
-    return [("+Inf" if bound == float("inf") else str(bound), value) for bound, value in zip(bounds, upto, strict=True)]
+    totals = [sum(value for bound, value in found.items() if bound <= limit) for limit in bounds]
+    return [
+        ("+Inf" if bound == float("inf") else str(bound), value) for bound, value in zip(bounds, totals, strict=True)
+    ]

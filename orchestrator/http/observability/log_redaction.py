@@ -1,4 +1,4 @@
-"""No log line shows a capability: lease ids and tokens stand in it by their fingerprint, whoever wrote the line."""
+"""Replaces lease ids and tokens by their fingerprint in every log line, whichever code wrote it."""
 
 import logging
 import re
@@ -6,19 +6,19 @@ import traceback
 
 from runtime_jobs.identifiers import ULID_PATTERN, fingerprint
 
-# Whole ones first, then parts and upper case: what was cut off or shouted is still better not shown.
+# Complete secrets first, then truncated ones and other spellings.
 _SECRET = re.compile(
     rf"rtl_{ULID_PATTERN}|rto_(?:api|worker)_[A-Za-z0-9_-]{{43}}|rtl_[0-9A-Za-z]{{8,}}|rto_(?:api|worker)_[A-Za-z0-9_-]{{8,}}"
 )
 
 
 def redacted(text: str) -> str:
-    """The text with `rtl_…` and `rto_…` replaced by `rtl:` or `rto:` and 16 hex digits of its SHA-256."""
+    """Return the text with `rtl_…` and `rto_…` replaced by `rtl:` or `rto:` and 16 hex digits of its SHA-256."""
     return _SECRET.sub(lambda found: f"{found[0][:3]}:{fingerprint(found[0])}", text)
 
 
 class Redaction(logging.Filter):
-    """For a handler: changes every record that passes, its arguments and its exception's text included."""
+    """Filter of a log handler: redacts the message, its arguments and the text of its exception."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = redacted(_message(record)), None
@@ -32,7 +32,7 @@ class Redaction(logging.Filter):
 
 
 def _message(record: logging.LogRecord) -> str:
-    """A line whose arguments do not fit its format is still told: this is no place to fail."""
+    """Return the message, also of a record whose arguments do not match its format."""
     try:
         return record.getMessage()
     except (TypeError, ValueError):

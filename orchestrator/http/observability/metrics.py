@@ -1,4 +1,4 @@
-"""What Prometheus may ask for: requests by route, and how the queue stands. No label that a caller can invent."""
+"""Prometheus metrics of a process and of the queue. No label value can be chosen by a client."""
 
 import json
 import logging
@@ -15,38 +15,37 @@ from prometheus_client.registry import Collector
 from orchestrator.http.asgi.connections import CONNECTIONS, REFUSED
 from orchestrator.http.asgi.thread_pools import OVERLOADS, PENDING
 from orchestrator.http.observability.job_metrics import collect_job_metrics
-from orchestrator.notifications import metrics as waking
-from orchestrator.notifications import stream_metrics as feeds
+from orchestrator.notifications import metrics as notification_metrics
 from runtime_jobs.db_errors import is_database_unavailable
 
 log = logging.getLogger(__name__)
 
-COUNTED = 100_000  # beyond so many waiting jobs the exact number helps nobody, and counting costs
-REMEMBERED_SECONDS = 3.0
+MAX_COUNTED_JOBS = 100_000  # by state: counting more costs too much, and the exact number has no use
+CACHE_SECONDS = 3.0
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 registry = CollectorRegistry()
 ProcessCollector(registry=registry)
-for _number in (*waking.ALL, *feeds.ALL, CONNECTIONS, REFUSED, OVERLOADS, PENDING):
-    registry.register(_number)
+for _metric in (*notification_metrics.ALL, CONNECTIONS, REFUSED, OVERLOADS, PENDING):
+    registry.register(_metric)
 _requests = Counter(
     "orchestrator_requests", "Requests answered by this process.", ["method", "route", "status"], registry=registry
 )
 _seconds = Histogram(
     "orchestrator_request_seconds",
-    "Until the answer's head, waiting for work included.",
+    "Seconds until the head of the response, including the wait of a long poll.",
     ["method", "route"],
     buckets=BUCKETS,
     registry=registry,
 )
 
-# One statement, bounded: what is final is not counted, what waits up to COUNTED, each look by its partial index.
-_QUESTION = """
-SELECT (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'queued' LIMIT %(most)s) waiting),
-       (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'blocked' LIMIT %(most)s) blocked),
+# One bounded statement: final jobs are not counted, waiting jobs up to the limit, each state by its partial index.
+_QUERY = """
+SELECT (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'queued' LIMIT %(limit)s) waiting),
+       (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'blocked' LIMIT %(limit)s) blocked),
        (SELECT coalesce(jsonb_object_agg(state, number), '{}') FROM
            (SELECT state, count(*) AS number FROM runtime_jobs
-             WHERE state IN ('leased', 'starting', 'checking_out', 'executing', 'uploading') GROUP BY state) held),
+             WHERE state IN ('leased', 'starting', 'checking_out', 'executing', 'uploading') GROUP BY state) leased),
        (SELECT count(*) FROM runtime_worker_leases WHERE state IN ('granted', 'active')),
        (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM runtime_jobs
          WHERE status = 'queued' AND state = 'queued' ORDER BY created_at LIMIT 1),
@@ -55,74 +54,94 @@ SELECT (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'queued' LI
 
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
-    """Note one answered request. The caller sees to it that method and route are of a finite set."""
+    """Count one answered request.
+
+    Args:
+        method: HTTP method, from a finite set.
+        route: Route of the URL configuration, from a finite set.
+        status: HTTP status.
+        seconds: Time until the head of the response.
+    """
     _requests.labels(method, route, str(status)).inc()
     _seconds.labels(method, route).observe(seconds)
 
 
-class Database(Collector):
-    """How things stand in the database. One look serves all scrapes of some seconds, so that nobody can make it work
-    hard by asking often. A database that is down is a fact to report."""
+class DatabaseCollector(Collector):
+    """Metrics that are read from the database, at most once in CACHE_SECONDS however often they are scraped.
+
+    A database that is down is reported as a metric, not as an error.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.forget()
 
     def forget(self) -> None:
+        """Discard the cached metrics."""
         self._found: list[Metric] = []
-        self._until = 0.0
+        self._valid_until = 0.0
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            if time.monotonic() >= self._until:
-                self._found = list(_asked())
-                self._until = time.monotonic() + REMEMBERED_SECONDS
+            if time.monotonic() >= self._valid_until:
+                self._found = list(_read_metrics())
+                self._valid_until = time.monotonic() + CACHE_SECONDS
             yield from self._found
 
 
-def _asked() -> Iterator[Metric]:
-    """A query that fails takes its own numbers away. Only a database that is away is reported as down: operators are
-    woken for that."""
+def _read_metrics() -> Iterator[Metric]:
+    """Yield the metrics of all queries that succeed.
+
+    Only a database that cannot be reached is reported as down, because operators are alerted for that.
+    """
     found: list[Metric] = []
     is_up, failures = True, 0
-    for ask in (lambda: _of_queue(*_look()), collect_job_metrics):
+    for read in (lambda: _queue_metrics(*_read_queue()), collect_job_metrics):
         try:
-            found += ask()
+            found += read()
         except (DatabaseError, InterfaceError) as error:
             failures += 1
             log.warning("a query for metrics failed: %s", type(error.__cause__ or error).__name__)
             if is_database_unavailable(error):
                 is_up = False
                 break
-    yield _gauge("orchestrator_database_up", "Whether the database answers.", is_up)
-    yield _gauge("orchestrator_metrics_queries_failed", "Queries for these numbers that failed just now.", failures)
+    yield _gauge("orchestrator_database_up", "1 while the database can be reached, else 0.", is_up)
+    yield _gauge(
+        "orchestrator_metrics_queries_failed", "Queries for these metrics that failed during this collection.", failures
+    )
     yield from found
 
 
-def _of_queue(
-    waiting: dict[str, int], held: dict[str, int], leases: int, oldest: float | None, beat: float | None
+def _queue_metrics(
+    waiting: dict[str, int], leased: dict[str, int], leases: int, oldest: float | None, beat: float | None
 ) -> Iterator[Metric]:
-    jobs = GaugeMetricFamily("orchestrator_jobs", f"Jobs that are not final; {COUNTED} at most.", labels=["state"])
-    for state, number in (waiting | held).items():
+    jobs = GaugeMetricFamily(
+        "orchestrator_jobs",
+        f"Jobs by state, final states excluded; at most {MAX_COUNTED_JOBS} of a waiting state are counted.",
+        labels=["state"],
+    )
+    for state, number in (waiting | leased).items():
         jobs.add_metric([state], number)
     yield jobs
-    yield _gauge("orchestrator_open_leases", "Leases granted or active.", leases)
-    yield _gauge("orchestrator_oldest_queued_seconds", "How long the oldest waiting job waits.", oldest or 0)
+    yield _gauge("orchestrator_open_leases", "Leases that are granted or active.", leases)
+    yield _gauge("orchestrator_oldest_queued_seconds", "Seconds since the oldest queued job was created.", oldest or 0)
     if beat is not None:
-        yield _gauge("orchestrator_clock_beat_age_seconds", "Since the clock's last round.", beat)
+        yield _gauge(
+            "orchestrator_clock_beat_age_seconds", "Seconds since the last beat of the leading scheduler process.", beat
+        )
 
 
-database = Database()
+database = DatabaseCollector()
 registry.register(database)
 
 
-def _look() -> tuple[dict[str, int], dict[str, int], int, float | None, float | None]:
+def _read_queue() -> tuple[dict[str, int], dict[str, int], int, float | None, float | None]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = '2s'")
-        cursor.execute(_QUESTION, {"most": COUNTED})
-        queued, blocked, held, leases, oldest, beat = cursor.fetchone()
-        return {"queued": queued, "blocked": blocked}, json.loads(held), leases, oldest, beat
+        cursor.execute(_QUERY, {"limit": MAX_COUNTED_JOBS})
+        queued, blocked, leased, leases, oldest, beat = cursor.fetchone()
+        return {"queued": queued, "blocked": blocked}, json.loads(leased), leases, oldest, beat
 
 
-def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, about, value=float(value))
+def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, help_text, value=float(value))

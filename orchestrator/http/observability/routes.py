@@ -1,4 +1,4 @@
-"""Which route a request took, for logs and metrics: `/v1/runtime/leases/<lease_id>/heartbeat`, never the path."""
+"""The route of a request for logs and metrics, such as `/v1/runtime/leases/<lease_id>/heartbeat`."""
 
 import re
 from functools import lru_cache
@@ -11,7 +11,7 @@ _CONVERTER = re.compile(r"<\w+:")
 
 
 def route_of(request: HttpRequest) -> str:
-    """One of the server's routes, or `unmatched`: a finite set, whatever callers ask for."""
+    """Return the route that matched, or `unmatched`: a finite set of values, whatever clients request."""
     match = request.resolver_match
     return UNMATCHED if match is None else _template(match.route)
 

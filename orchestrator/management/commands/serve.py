@@ -3,12 +3,11 @@
 from argparse import ArgumentTypeError
 from typing import Any
 
-import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from orchestrator.http.asgi import open_files
-from orchestrator.http.asgi.uvicorn_options import uvicorn_options
+from orchestrator.http.asgi.connections import raise_file_limit
+from orchestrator.http.asgi.server import run_server
 
 
 def port(text: str) -> int:
@@ -34,13 +33,11 @@ class Command(BaseCommand):
         parser.add_argument("--log-level", default=None, help="of uvicorn's own lines, for example `warning`")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        open_files.raise_limit(settings.MAX_CONNECTIONS)
-        uvicorn.run(
-            **uvicorn_options(
-                host=options["host"],
-                port=options["port"],
-                workers=options["workers"],
-                timeout_graceful_shutdown=options["graceful_seconds"],
-                log_level=options["log_level"],
-            )
+        raise_file_limit(settings.MAX_CONNECTIONS)
+        run_server(
+            host=options["host"],
+            port=options["port"],
+            workers=options["workers"],
+            timeout_graceful_shutdown=options["graceful_seconds"],
+            log_level=options["log_level"],
         )

@@ -175,9 +175,9 @@ def test_the_depth_is_that_of_each_type_and_of_tenants_that_a_setting_names(orga
     assert value(text, 'job_queue_depth{job_type="runtime",tenant="other"}') == 1
     assert value(text, 'job_queue_depth{job_type="runtime",tenant=""}') == 3
     assert "sandtrace" not in text
-    monkeypatch.setattr(job_metrics, "OF_LANE", 2)
+    monkeypatch.setattr(job_metrics, "MAX_PER_LANE", 2)
     assert value(scrape(), 'job_queue_depth{job_type="runtime",tenant=""}') == 2
-    monkeypatch.setattr(job_metrics, "IN_ALL", 1)
+    monkeypatch.setattr(job_metrics, "MAX_JOBS", 1)
     assert sum(map(float, re.findall(r"^job_queue_depth\{[^}]*\} (\S+)", scrape(), re.MULTILINE))) == 1
 
 

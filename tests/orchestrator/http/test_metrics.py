@@ -61,8 +61,8 @@ def test_it_asks_twice_with_a_limit_of_time_and_of_rows(organization):
     asked = [query["sql"] for query in queries if "string_agg" not in query["sql"]]
     assert len([sql for sql in asked if "SELECT" in sql]) == 2
     assert len([sql for sql in asked if "statement_timeout" in sql]) == 2
-    assert any(f"LIMIT {metrics.COUNTED}" in sql for sql in asked)
-    assert any(f"LIMIT {job_metrics.IN_ALL}" in sql for sql in asked)
+    assert any(f"LIMIT {metrics.MAX_COUNTED_JOBS}" in sql for sql in asked)
+    assert any(f"LIMIT {job_metrics.MAX_JOBS}" in sql for sql in asked)
 
 
 def test_who_asks_often_gets_what_was_found_before(organization, django_assert_num_queries):
@@ -79,7 +79,7 @@ def test_each_look_goes_by_an_index(organization):
     fill(organization.slug, "shared-linux", 3000)
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
-        cursor.execute(f"EXPLAIN {metrics._QUESTION}", {"most": metrics.COUNTED})
+        cursor.execute(f"EXPLAIN {metrics._QUERY}", {"limit": metrics.MAX_COUNTED_JOBS})
         plan = "\n".join(line for (line,) in cursor.fetchall())
     for index in ("jobs_held", "open_leases", "jobs_by_status"):
         assert index in plan, plan

@@ -8,12 +8,12 @@ from django.db import OperationalError
 from django.http import StreamingHttpResponse
 
 from orchestrator.http.asgi import streams
-from orchestrator.http.asgi.base_protocol import EXTENSION, ClientConnection
+from orchestrator.http.asgi.server_protocols import EXTENSION, ClientConnection
 from orchestrator.http.asgi.streams import CountedResponse, StreamEnd, StreamRegistry, deliver
 from orchestrator.http.auth.credentials import Credential
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.notifications.log_hub import SourceUnavailable
-from orchestrator.notifications.stream_metrics import ENDED
+from orchestrator.notifications.metrics import ENDED
 
 ALICE = Credential("token:1", "", "sandtrace", counts_for_organization=True)
 BOB = Credential("token:2", "", "sandtrace", counts_for_organization=True)
@@ -236,3 +236,43 @@ def test_a_file_is_no_counted_stream_but_its_client_is_dropped_too(settings, reg
         return client
 
     assert asyncio.run(play()).dropped
+
+
+def test_a_known_token_above_its_limit_is_refused_without_a_view(registry):
+    header = "Bearer rto_api_alice"
+    assert registry.early_refusal(header.encode()) is None, "an unknown token is left to the view"
+    mine = [registry.admit(ALICE, "follow", authorization=header) for _ in range(2)]
+    refused = registry.early_refusal(header.encode())
+    assert (refused.status, refused.code, refused.members["limited_by"]) == (429, "too_many_streams", "caller")
+    assert registry.early_refusal(b"Bearer rto_api_other") is None
+    mine[0].close()
+    assert registry.early_refusal(header.encode()) is None, "there is a free place"
+    mine[1].close()
+
+
+def test_a_token_is_known_for_some_seconds_only(registry, monkeypatch):
+    header = "Bearer rto_api_alice"
+    kept = [registry.admit(ALICE, "follow", authorization=header) for _ in range(2)]
+    now = streams.time.monotonic()
+    monkeypatch.setattr(streams.time, "monotonic", lambda: now + streams.EARLY_REFUSAL_SECONDS + 1)
+    assert registry.early_refusal(header.encode()) is None, "the view checks whether it has been revoked"
+    for stream in kept:
+        stream.close()
+
+
+def test_the_number_of_known_tokens_is_limited(registry, monkeypatch):
+    monkeypatch.setattr(streams, "REMEMBERED_TOKENS", 10)
+    for number in range(100):
+        registry.admit(ALICE, "follow", authorization=f"Bearer {number}").close()
+    assert len(registry._token_credentials) == 10
+
+
+def test_only_logs_are_refused_early(registry):
+    kept = [registry.admit(ALICE, "follow", authorization="Bearer x") for _ in range(2)]
+    logs = {"method": "GET", "path": "/v1/jobs/rtj_x/logs", "headers": [(b"authorization", b"Bearer x")]}
+    assert streams.early_stream_refusal(logs).code == "too_many_streams"
+    assert streams.early_stream_refusal(logs | {"method": "POST"}) is None
+    assert streams.early_stream_refusal(logs | {"path": "/v1/jobs/rtj_x"}) is None
+    assert streams.early_stream_refusal(logs | {"headers": []}) is None
+    for stream in kept:
+        stream.close()

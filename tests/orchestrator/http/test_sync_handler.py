@@ -8,7 +8,9 @@ import pytest
 from django.db import connection
 from django.http import HttpResponse, StreamingHttpResponse
 
+from orchestrator.http.asgi import sync_handler
 from orchestrator.http.asgi.sync_handler import SyncASGIHandler, client_disconnected
+from orchestrator.http.errors.problems import ApiError
 from tests.live_server import eventually
 
 SCOPE = {
@@ -57,16 +59,22 @@ def handler():
 def answering(handler, monkeypatch, view):
     """Let the view stand in the place of all addresses, behind the middleware."""
     monkeypatch.setattr(handler, "_get_response", view)
-    monkeypatch.setattr("orchestrator.http.middleware.access_log_entry", Lines)
-    Lines.told = []
+    monkeypatch.setattr("orchestrator.http.middleware.access_log_entry", Entry)
+    Entry.recorded = []
     handler.load_middleware()
 
 
-class Lines:
-    told: list[int] = []
+class Entry:
+    """A test double of an access log entry."""
+
+    recorded: list[int] = []
 
     def __init__(self, _request):
-        self.tell = Lines.told.append
+        pass
+
+    def record(self, status, *, is_routine):
+        assert not is_routine
+        Entry.recorded.append(status)
 
 
 def test_a_request_has_one_thread_which_is_not_the_loop_s(handler, monkeypatch):
@@ -87,7 +95,7 @@ def test_a_request_has_one_thread_which_is_not_the_loop_s(handler, monkeypatch):
     assert len(seen) == 2, "it was closed, which gives its connection back"
 
 
-def test_who_went_before_the_answer_is_told_as_gone_and_sent_nothing(handler, monkeypatch):
+def test_a_client_that_disconnects_before_the_response_is_logged_as_499(handler, monkeypatch):
     async def scene():
         caller = Caller()
         loop = asyncio.get_running_loop()
@@ -103,7 +111,7 @@ def test_who_went_before_the_answer_is_told_as_gone_and_sent_nothing(handler, mo
         return caller.heard
 
     assert asyncio.run(scene()) == []
-    assert Lines.told == [499]
+    assert Entry.recorded == [499]
 
 
 def test_a_stream_ends_when_its_caller_goes(handler, monkeypatch):
@@ -191,4 +199,33 @@ def test_a_view_that_fails_is_answered_and_told(handler, monkeypatch, caplog):
     with caplog.at_level(logging.CRITICAL):
         asyncio.run(caller.call(handler))
     assert caller.heard[0]["status"] == 500
-    assert Lines.told == [500]
+    assert Entry.recorded == [500]
+
+
+def test_a_burst_of_streams_above_the_limit_takes_no_thread_once_the_limit_is_reached(handler, monkeypatch):
+    """All requests of the burst are queued before the first of them is admitted."""
+    full = ApiError(429, "too_many_streams", "Close one.")
+    views, refusals = [], []
+
+    def view(_request):
+        views.append(1)
+        return HttpResponse(b"the last place")
+
+    answering(handler, monkeypatch, view)
+    monkeypatch.setattr(sync_handler, "early_stream_refusal", lambda _: full if views else None)
+    handler.threads.threads = handler.threads.threads_per_client = 1
+
+    async def scene():
+        callers = [Caller() for _ in range(20)]
+        await asyncio.gather(*(caller.call(handler) for caller in callers))
+        refusals.extend(caller.heard[0]["status"] for caller in callers)
+
+    asyncio.run(scene())
+    assert len(views) == 1
+    assert sorted(refusals) == [200, *[429] * 19]
+
+
+def test_one_client_leaves_half_of_the_database_connections_to_the_others(settings):
+    settings.REQUEST_THREADS = 40
+    settings.DATABASES["default"]["OPTIONS"]["pool"] = {"max_size": 6}
+    assert SyncASGIHandler().threads.threads_per_client == 3

@@ -4,58 +4,61 @@ import asyncio
 
 from orchestrator.notifications import hub
 from orchestrator.notifications.hub import NotificationHub
-from orchestrator.notifications.waiters import NOTIFIED, POLLING
+from orchestrator.notifications.waiters import NOTIFIED, POLLING, OfferKey
 
-HEARS = True
+ALIVE = True
 
 
-def test_who_does_not_hear_looks_more_often():
+def test_a_process_without_notifications_polls_more_often():
     async def story():
-        waking = NotificationHub()
-        assert waking.room.patience == POLLING, "until it has heard itself"
-        waking.listener.tell(HEARS)
-        assert waking.room.patience == NOTIFIED
-        waking.listener.tell(not HEARS)
-        assert waking.room.patience == POLLING
+        process = NotificationHub()
+        assert process.waiters.poll_interval == POLLING, "until the first echo"
+        process.listener.on_status(ALIVE)
+        assert process.waiters.poll_interval == NOTIFIED
+        process.listener.on_status(not ALIVE)
+        assert process.waiters.poll_interval == POLLING
 
     asyncio.run(story())
 
 
-def test_who_hears_again_looks_for_what_was_called_meanwhile():
+def test_a_listener_that_is_alive_again_wakes_all_pools():
     async def story():
-        waking = NotificationHub()
-        gone = asyncio.get_running_loop().create_future()
-        waits = [waking.room.wait((pool, 1), calls=0, seconds=60, gone=gone) for pool in ("a", "b")]
+        process = NotificationHub()
+        disconnected = asyncio.get_running_loop().create_future()
+        waits = [
+            process.waiters.wait(OfferKey(pool, "1"), notifications=0, seconds=60, disconnected=disconnected)
+            for pool in ("a", "b")
+        ]
         tasks = [asyncio.create_task(wait) for wait in waits]
         await asyncio.sleep(0)
-        waking.listener.tell(HEARS)
+        process.listener.on_status(ALIVE)
         assert [(await task).cause for task in tasks] == ["notified"] * 2
 
     asyncio.run(story())
 
 
-def test_of_many_finds_at_once_other_processes_are_called_once(monkeypatch):
+def test_notifications_to_other_processes_are_combined(monkeypatch):
     called = []
 
-    async def call(_channel, pool):
+    async def notify(_channel, pool):
         called.append(pool)
 
-    monkeypatch.setattr(hub, "call", call)
-    monkeypatch.setattr(hub, "CALL_EVERY", 0)
+    monkeypatch.setattr(hub, "send_notification_async", notify)
+    monkeypatch.setattr(hub, "NOTIFY_INTERVAL", 0)
 
-    async def found(waking):
-        waking.call_elsewhere("a"), waking.call_elsewhere("a"), waking.call_elsewhere("b")
+    async def found(process):
+        process.notify_other_processes("a"), process.notify_other_processes("a"), process.notify_other_processes("b")
         for _ in range(3):
             await asyncio.sleep(0)
 
     async def story():
-        waking = NotificationHub()
-        await found(waking)
+        process = NotificationHub()
+        await found(process)
         assert called == ["a", "b"]
-        await found(waking)
+        await found(process)
         assert called == ["a", "b"] * 2
-        monkeypatch.setattr(hub, "CALL_EVERY", 3600)
-        await found(waking)
-        assert called == ["a", "b"] * 2, "their time has not come"
+        monkeypatch.setattr(hub, "NOTIFY_INTERVAL", 3600)
+        await found(process)
+        assert called == ["a", "b"] * 2, "the interval is not over"
 
     asyncio.run(story())

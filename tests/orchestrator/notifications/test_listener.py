@@ -7,28 +7,28 @@ import pytest
 from django.db import OperationalError, connection
 
 from orchestrator.notifications import listener as listening
-from orchestrator.notifications.listener import CHANNEL, Listener, call
+from orchestrator.notifications.listener import CHANNEL, Listener, send_notification_async
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Ear:
+class Receiver:
     """A running listener and its callbacks in order: pools, and whether it is alive."""
 
     def __init__(self):
-        self.said = asyncio.Queue()
-        self.listener = Listener(self.said.put_nowait, self.said.put_nowait)
+        self.received = asyncio.Queue()
+        self.listener = Listener({CHANNEL: self.received.put_nowait}, on_status=self.received.put_nowait)
 
     async def next(self):
-        return await asyncio.wait_for(self.said.get(), 20)
+        return await asyncio.wait_for(self.received.get(), 20)
 
 
 def played(story):
     async def play():
-        ear = Ear()
-        task = asyncio.create_task(ear.listener.run())
+        receiver = Receiver()
+        task = asyncio.create_task(receiver.listener.run())
         try:
-            await story(ear)
+            await story(receiver)
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -46,74 +46,74 @@ def kill_listeners():
         return cursor.fetchone()[0]
 
 
-def test_it_hears_which_pool_was_called():
-    async def story(ear):
-        assert await ear.next() is True
-        await call(CHANNEL, "gpu")
-        assert await ear.next() == "gpu"
+def test_a_notification_names_the_pool():
+    async def story(receiver):
+        assert await receiver.next() is True
+        await send_notification_async(CHANNEL, "gpu")
+        assert await receiver.next() == "gpu"
 
     played(story)
 
 
-def test_a_connection_that_was_cut_is_made_anew():
-    async def story(ear):
-        assert await ear.next() is True
+def test_a_connection_that_was_cut_is_replaced():
+    async def story(receiver):
+        assert await receiver.next() is True
         assert await asyncio.to_thread(kill_listeners) == 1
-        assert await ear.next() is False
-        assert await ear.next() is True
-        await call(CHANNEL, "gpu")
-        assert await ear.next() == "gpu"
+        assert await receiver.next() is False
+        assert await receiver.next() is True
+        await send_notification_async(CHANNEL, "gpu")
+        assert await receiver.next() == "gpu"
 
     played(story)
 
 
-def test_only_an_echo_proves_that_it_hears(monkeypatch):
-    """As behind a pooler, where LISTEN is answered and nothing ever comes."""
-    monkeypatch.setattr(listening, "ECHO_WITHIN", 0.05)
-    real, lost, enough = listening.call, [], asyncio.Event()
+def test_only_an_echo_proves_that_notifications_arrive(monkeypatch):
+    """As behind a pooler, where LISTEN succeeds and no notification arrives."""
+    monkeypatch.setattr(listening, "ECHO_TIMEOUT", 0.05)
+    real, lost, enough = listening.send_notification_async, [], asyncio.Event()
 
     async def lose(channel, payload):
         lost.append(channel)
         if len(lost) == 3:  # it tries again with new connections
             enough.set()
 
-    monkeypatch.setattr(listening, "call", lose)
+    monkeypatch.setattr(listening, "send_notification_async", lose)
 
-    async def story(ear):
+    async def story(receiver):
         await asyncio.wait_for(enough.wait(), 20)
-        assert ear.said.empty()
-        monkeypatch.setattr(listening, "call", real)
-        monkeypatch.setattr(listening, "ECHO_WITHIN", 10)
-        assert await ear.next() is True
+        assert receiver.received.empty()
+        monkeypatch.setattr(listening, "send_notification_async", real)
+        monkeypatch.setattr(listening, "ECHO_TIMEOUT", 10)
+        assert await receiver.next() is True
 
     played(story)
 
 
-def test_one_that_has_become_deaf_is_noticed(monkeypatch):
-    monkeypatch.setattr(listening, "PROBE_EVERY", 0.05)
+def test_notifications_that_stop_are_detected(monkeypatch):
+    monkeypatch.setattr(listening, "PROBE_INTERVAL", 0.05)
 
-    async def story(ear):
-        assert await ear.next() is True
-        monkeypatch.setattr(listening, "ECHO_WITHIN", 0.05)
-        real = listening.call
+    async def story(receiver):
+        assert await receiver.next() is True
+        monkeypatch.setattr(listening, "ECHO_TIMEOUT", 0.05)
+        real = listening.send_notification_async
 
         async def lose(channel, payload):
-            monkeypatch.setattr(listening, "call", real)
+            monkeypatch.setattr(listening, "send_notification_async", real)
 
-        monkeypatch.setattr(listening, "call", lose)
-        assert await ear.next() is False
-        monkeypatch.setattr(listening, "ECHO_WITHIN", 10)
-        assert await ear.next() is True
+        monkeypatch.setattr(listening, "send_notification_async", lose)
+        assert await receiver.next() is False
+        monkeypatch.setattr(listening, "ECHO_TIMEOUT", 10)
+        assert await receiver.next() is True
 
     played(story)
 
 
 def test_a_probe_that_could_not_be_sent_proves_nothing(monkeypatch):
-    monkeypatch.setattr(listening, "PROBE_EVERY", 0.02)
-    monkeypatch.setattr(listening, "ECHO_WITHIN", 0.1)
+    monkeypatch.setattr(listening, "PROBE_INTERVAL", 0.02)
+    monkeypatch.setattr(listening, "ECHO_TIMEOUT", 0.1)
 
-    async def story(ear):
-        assert await ear.next() is True
+    async def story(receiver):
+        assert await receiver.next() is True
         failed, enough = [], asyncio.Event()
 
         async def fail(channel, payload):
@@ -122,9 +122,9 @@ def test_a_probe_that_could_not_be_sent_proves_nothing(monkeypatch):
                 enough.set()
             raise OperationalError
 
-        monkeypatch.setattr(listening, "call", fail)
+        monkeypatch.setattr(listening, "send_notification_async", fail)
         await asyncio.wait_for(enough.wait(), 20)
-        assert ear.said.empty()
-        assert ear.listener.is_alive
+        assert receiver.received.empty()
+        assert receiver.listener.is_alive
 
     played(story)

@@ -61,7 +61,7 @@ class Follower:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(hubs, "MIN_WAKE_INTERVAL", 0)
-    monkeypatch.setattr(hubs, "RECHECK_DEAF", 3600)
+    monkeypatch.setattr(hubs, "RECHECK_WITHOUT", 3600)
     monkeypatch.setattr(hubs, "RETRY_PAUSE", 0.001)
 
 
@@ -127,7 +127,7 @@ def test_a_change_during_a_read_is_not_missed():
 
 
 def test_a_lost_announcement_is_made_good_by_the_re_check(monkeypatch):
-    monkeypatch.setattr(hubs, "RECHECK_DEAF", 0.01)
+    monkeypatch.setattr(hubs, "RECHECK_WITHOUT", 0.01)
     source = Text(log="a", other="")
 
     async def story(hub):
@@ -157,7 +157,7 @@ def test_announcements_that_may_have_been_lost_cause_a_re_check_at_once():
 
 
 def test_a_topic_that_was_deleted_wakes_its_followers(monkeypatch):
-    monkeypatch.setattr(hubs, "RECHECK_DEAF", 0.01)
+    monkeypatch.setattr(hubs, "RECHECK_WITHOUT", 0.01)
     source = Text(log="")
 
     async def story(hub):

@@ -6,55 +6,57 @@ import json
 import pytest
 
 from orchestrator.http.asgi import long_poll
-from orchestrator.http.asgi.long_poll import LongPollMiddleware
-from orchestrator.http.asgi.poll_attempt import LOOK
+from orchestrator.http.asgi.long_poll import ATTEMPT, LongPollMiddleware
 from orchestrator.notifications.hub import NotificationHub
+from orchestrator.notifications.waiters import OfferKey
 
-KIND = ("pool", 1)
+OFFER = OfferKey("pool", "1")
 
 
-class Lines:
-    """In the place of a line of the access log."""
+class Entry:
+    """A test double of an access log entry."""
 
     def __init__(self):
-        self.told = []
-        self.tell = self.told.append
+        self.recorded = []
+
+    def record(self, status, *, is_routine=False):
+        self.recorded.append((status, is_routine))
 
 
-class Quiet(NotificationHub):
-    """A process without a listener: the test notifies it. `calls` are the notifications for other processes."""
+class QuietHub(NotificationHub):
+    """A process without a listener: the test notifies it. `notified_pools` are the notifications for other processes."""
 
     def __init__(self, at_once=5):
         super().__init__()
-        self.looks = asyncio.Semaphore(at_once)
-        self.calls = []
-        self.call_elsewhere = self.calls.append
+        self.attempts = asyncio.Semaphore(at_once)
+        self.notified_pools = []
+        self.notify_other_processes = self.notified_pools.append
 
     async def start(self):
         pass
 
 
 class Scene:
-    """`answers`: what Django says at each look; a future is waited for first. `looks` counts them."""
+    """`answers`: the status of each attempt; a future is awaited first. `attempts` counts them."""
 
     def __init__(self, *answers, at_once=5):
-        self.answers, self.looks = list(answers), 0
-        self.waking = Quiet(at_once)
-        self.room = self.waking.room
-        self.lines = Lines()
-        self.application = LongPollMiddleware(self.django, self.waking)
+        self.answers, self.attempts = list(answers), 0
+        self.hub = QuietHub(at_once)
+        self.waiters = self.hub.waiters
+        self.entry = Entry()
+        self.application = LongPollMiddleware(self.django, self.hub)
 
     async def django(self, scope, receive, send):
-        self.looks += 1
+        self.attempts += 1
         assert json.loads((await receive())["body"])["wait_seconds"]
         status = self.answers.pop(0)
         if isinstance(status, asyncio.Future):
             status = await status
-        look = scope[LOOK]
-        look.line = self.lines
+        attempt = scope[ATTEMPT]
+        attempt.entry = self.entry
         if status == 204:
-            look.kind = KIND
-        look.weigh(None, status)
+            attempt.offer = OFFER
+        attempt.should_keep_waiting(None, status)
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": str(status).encode()})
 
@@ -63,10 +65,10 @@ class Scene:
 
 
 class Visit:
-    """A client. `answer()` returns what it receives, `go()` disconnects it."""
+    """A client. `answer()` returns what it receives, `disconnect()` disconnects it."""
 
     def __init__(self, scene, body):
-        self.sent, self.gone = [], asyncio.get_running_loop().create_future()
+        self.sent, self.disconnected = [], asyncio.get_running_loop().create_future()
         self.messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
         scope = {"type": "http", "method": "POST", "path": "/v1/runtime/leases"}
         self.task = asyncio.create_task(scene.application(scope, self.receive, self.send))
@@ -74,14 +76,14 @@ class Visit:
     async def receive(self):
         if self.messages:
             return self.messages.pop()
-        await self.gone
+        await self.disconnected
         return {"type": "http.disconnect"}
 
     async def send(self, message):
         self.sent.append(message)
 
-    def go(self):
-        self.gone.set_result(None)
+    def disconnect(self):
+        self.disconnected.set_result(None)
 
     async def answer(self):
         await asyncio.wait_for(self.task, 10)
@@ -93,16 +95,16 @@ async def settled():
         await asyncio.sleep(0)
 
 
-def test_it_looks_when_it_is_called_and_hears_the_first_answer_that_says_something():
+def test_a_notification_causes_an_attempt_and_the_first_work_is_sent():
     async def story():
         scene = Scene(204, 204, 201)
         visit = scene.visit()
         await settled()
-        assert (scene.looks, len(scene.room), visit.sent) == (1, 1, [])
-        scene.room.call("pool")
+        assert (scene.attempts, len(scene.waiters), visit.sent) == (1, 1, [])
+        scene.waiters.notify_pool("pool")
         await settled()
-        assert (scene.looks, len(scene.room)) == (2, 1)
-        scene.room.call("pool")
+        assert (scene.attempts, len(scene.waiters)) == (2, 1)
+        scene.waiters.notify_pool("pool")
         assert await visit.answer() == 201
         assert [message["type"] for message in visit.sent] == ["http.response.start", "http.response.body"]
 
@@ -110,80 +112,80 @@ def test_it_looks_when_it_is_called_and_hears_the_first_answer_that_says_somethi
 
 
 @pytest.mark.parametrize("status", [201, 400, 401, 409, 503])
-def test_any_answer_but_nothing_ends_it_at_the_first_look(status):
+def test_any_other_response_ends_the_poll_at_the_first_attempt(status):
     async def story():
         scene = Scene(status)
         assert await scene.visit().answer() == status
-        assert scene.looks == 1
+        assert scene.attempts == 1
 
     asyncio.run(story())
 
 
-def test_a_database_that_goes_away_while_it_waits_does_not_end_it():
+def test_an_unavailable_database_does_not_end_a_wait():
     async def story():
         scene = Scene(204, 503, 503, 201)
         visit = scene.visit()
         for _ in range(3):
             await settled()
             assert not visit.task.done()
-            scene.room.call("pool")
+            scene.waiters.notify_pool("pool")
         assert await visit.answer() == 201
 
     asyncio.run(story())
 
 
-def test_a_token_that_counts_no_more_ends_it():
+def test_a_revoked_token_ends_the_poll():
     async def story():
         scene = Scene(204, 401)
         visit = scene.visit()
         await settled()
-        scene.room.call("pool")
+        scene.waiters.notify_pool("pool")
         assert await visit.answer() == 401
 
     asyncio.run(story())
 
 
-def test_when_its_time_is_up_it_hears_what_the_last_look_said_and_it_is_told_once():
+def test_the_last_response_is_sent_and_logged_once_when_the_time_is_up():
     async def story():
         scene = Scene(204)
         visit = scene.visit(seconds=0.05)
         assert await visit.answer() == 204
-        assert scene.looks == 1
+        assert scene.attempts == 1
         assert visit.sent[1]["body"] == b"204"
-        assert scene.lines.told == [204]
+        assert scene.entry.recorded == [(204, True)]
 
     asyncio.run(story())
 
 
-def test_when_the_process_ends_it_goes_home_at_once():
+def test_the_end_of_the_process_ends_all_waits():
     async def story():
         scene = Scene(204, 204)
         visit = scene.visit()
         await settled()
-        scene.room.close()
+        scene.waiters.close()
         assert await visit.answer() == 204
         late = scene.visit()
         assert await late.answer() == 204
-        assert scene.looks == 2
+        assert scene.attempts == 2
 
     asyncio.run(story())
 
 
-def test_who_has_gone_looks_no_more_and_is_told_of_once():
+def test_a_client_that_disconnects_causes_no_attempt_and_one_log_entry():
     async def story():
         scene = Scene(204)
         visit = scene.visit()
         await settled()
-        visit.go()
+        visit.disconnect()
         assert await visit.answer() is None
-        scene.room.call("pool")
+        scene.waiters.notify_pool("pool")
         await settled()
-        assert (scene.looks, scene.lines.told) == (1, [499])
+        assert (scene.attempts, scene.entry.recorded) == (1, [(499, False)])
 
     asyncio.run(story())
 
 
-def test_who_goes_while_standing_in_line_gets_no_lease_and_another_looks_in_his_place():
+def test_a_client_that_disconnects_while_queued_gets_no_lease_and_another_attempts():
     async def story():
         first = asyncio.get_running_loop().create_future()
         scene = Scene(204, 204, first, 201, at_once=1)
@@ -191,11 +193,11 @@ def test_who_goes_while_standing_in_line_gets_no_lease_and_another_looks_in_his_
         await settled()
         slow = scene.visit()
         await settled()  # it attempts, and no other request may meanwhile
-        scene.room.call("pool")
+        scene.waiters.notify_pool("pool")
         await settled()
-        assert len(scene.room) == 1, "one is called, and stands in line"
-        gone, other = waiting  # who came first is called first
-        gone.go()
+        assert len(scene.waiters) == 1, "one is woken and queued"
+        gone, other = waiting  # the oldest is woken first
+        gone.disconnect()
         await settled()
         first.set_result(409)
         assert await slow.answer() == 409
@@ -205,60 +207,60 @@ def test_who_goes_while_standing_in_line_gets_no_lease_and_another_looks_in_his_
     asyncio.run(story())
 
 
-def test_so_many_look_at_a_time_and_no_more():
+def test_the_number_of_simultaneous_attempts_is_limited():
     async def story():
         held = [asyncio.get_running_loop().create_future() for _ in range(6)]
         scene = Scene(*held, at_once=2)
         visits = [scene.visit() for _ in range(6)]
         for done in range(6):
             await settled()
-            assert scene.looks == min(6, done + 2)
+            assert scene.attempts == min(6, done + 2)
             held[done].set_result(409)
         assert [await visit.answer() for visit in visits] == [409] * 6
 
     asyncio.run(story())
 
 
-def test_who_found_work_sends_others_to_look_and_where_nobody_is_left_other_processes():
+def test_work_wakes_others_and_other_processes_if_no_waiter_is_left():
     async def story():
         scene = Scene(204, 204, 201, 201)
         visits = [scene.visit() for _ in range(2)]
         await settled()
-        scene.room.call("pool")
+        scene.waiters.notify_pool("pool")
         assert [await visit.answer() for visit in visits] == [201, 201]
-        assert scene.waking.calls == ["pool"]
+        assert scene.hub.notified_pools == ["pool"]
 
     asyncio.run(story())
 
 
-def test_who_found_nothing_lets_another_one_try():
+def test_an_empty_attempt_wakes_another_waiter():
     async def story():
         scene = Scene(204, 204, 204, 201, 204)
         visits = [scene.visit() for _ in range(2)]
         await settled()
-        scene.room.call("pool")
+        scene.waiters.notify_pool("pool")
         assert await visits[1].answer() == 201
         assert not visits[0].task.done()
-        scene.room.close()
+        scene.waiters.close()
         await visits[0].answer()
 
     asyncio.run(story())
 
 
-def test_what_is_called_while_it_looks_is_looked_for():
+def test_a_notification_during_an_attempt_causes_another_one():
     async def story():
         held = asyncio.get_running_loop().create_future()
         scene = Scene(held, 201)
         visit = scene.visit()
         await settled()
-        scene.room.call("pool")  # its look began before, so it may not have seen the work
+        scene.waiters.notify_pool("pool")  # the attempt began before, so it may have missed the work
         held.set_result(204)
         assert await visit.answer() == 201
 
     asyncio.run(story())
 
 
-def test_a_server_that_cuts_it_off_leaves_nobody_in_the_room():
+def test_a_canceled_poll_leaves_no_waiter():
     async def story():
         scene = Scene(204)
         visit = scene.visit()
@@ -266,18 +268,18 @@ def test_a_server_that_cuts_it_off_leaves_nobody_in_the_room():
         visit.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await visit.task
-        assert (len(scene.room), scene.lines.told) == (0, [499])
+        assert (len(scene.waiters), scene.entry.recorded) == (0, [(499, False)])
 
     asyncio.run(story())
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "x", None, [], {}, float("nan"), False], ids=repr)
-def test_what_is_no_time_to_wait_is_looked_for_once_and_outside_the_room(seconds):
+def test_a_claim_without_a_valid_wait_is_passed_on_once(seconds):
     async def story():
         scene, seen = Scene(), []
 
         async def django(scope, receive, send):
-            seen.append((LOOK in scope, json.loads((await receive())["body"])["wait_seconds"]))
+            seen.append((ATTEMPT in scope, json.loads((await receive())["body"])["wait_seconds"]))
             await send({"type": "http.response.start", "status": 204, "headers": []})
 
         scene.application.inner = django
@@ -287,7 +289,7 @@ def test_what_is_no_time_to_wait_is_looked_for_once_and_outside_the_room(seconds
     asyncio.run(story())
 
 
-def test_nobody_waits_longer_than_a_minute(monkeypatch):
+def test_a_wait_has_a_limit(monkeypatch):
     monkeypatch.setattr(long_poll, "MAX_SECONDS", 0.02)
 
     async def story():

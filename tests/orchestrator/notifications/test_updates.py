@@ -8,7 +8,7 @@ from django.db import OperationalError
 
 from orchestrator import services
 from orchestrator.notifications import job_updates
-from orchestrator.notifications.job_updates import CHANNEL, IDS_PER_PAYLOAD, Announcer, announcer, ids_of
+from orchestrator.notifications.job_updates import CHANNEL, IDS_PER_PAYLOAD, Announcer, announcer, parse_job_ids
 from orchestrator.notifications.listener import Listener
 from runtime_jobs.models import Job
 from tests.factories import ALICE, WorkerFactory, claimed, submitted
@@ -26,12 +26,12 @@ class Sent:
         assert self.let.wait(20)
         if self.trouble:
             raise self.trouble.pop()
-        self.payloads.append(ids_of(payload))
+        self.payloads.append(parse_job_ids(payload))
 
 
 @pytest.fixture
 def sent(monkeypatch):
-    monkeypatch.setattr(job_updates, "INTERVAL", 0)
+    monkeypatch.setattr(job_updates, "ANNOUNCE_INTERVAL", 0)
     return Sent()
 
 
@@ -105,7 +105,7 @@ def test_a_chunk_and_an_end_are_announced_and_nothing_else(announced):
 def test_the_listening_connection_of_a_process_receives_them():
     async def story():
         alive, received = asyncio.Event(), asyncio.Queue()
-        listener = Listener(lambda _: None, lambda _: alive.set(), {CHANNEL: received.put_nowait})
+        listener = Listener({CHANNEL: received.put_nowait}, on_status=lambda _: alive.set())
         task = asyncio.create_task(listener.run())
         try:
             async with asyncio.timeout(20):

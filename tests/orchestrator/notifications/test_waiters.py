@@ -1,35 +1,37 @@
-"""The order of attempts: one waiter of a kind, then more where work was found, none forgotten, no notification lost."""
+"""The order of attempts: one waiter of a offer, then more where work was found, none forgotten, no notification lost."""
 
 import asyncio
 import time
 
 import pytest
 
-from orchestrator.notifications import waiters as rooms
-from orchestrator.notifications.waiters import MISSES, NOTIFIED, POLLING, WaiterRegistry, WakeReason
+from orchestrator.notifications import waiters as registry_module
+from orchestrator.notifications.waiters import MAX_EMPTY_WAKES, NOTIFIED, POLLING, OfferKey, WaiterRegistry, WakeReason
 
-LINUX, GPU, ELSEWHERE = ("pool", 1), ("pool", 2), ("elsewhere", 1)
+LINUX, GPU, ELSEWHERE = OfferKey("pool", "1"), OfferKey("pool", "2"), OfferKey("elsewhere", "1")
 
 
 class Scene:
-    """A room with waiters, each a task; `woken` has who was woken so far, and why."""
+    """A registry with waiters, each a task; `woken` lists the woken offers with their reasons."""
 
     def __init__(self):
-        self.room = WaiterRegistry()
-        self.gone = asyncio.get_running_loop().create_future()
+        self.registry = WaiterRegistry()
+        self.disconnected = asyncio.get_running_loop().create_future()
         self.woken = []
 
-    async def enter(self, *kinds, seconds=60, calls=None):
-        begun = len(self.room)
-        tasks = [asyncio.create_task(self.wait(kind, seconds, calls)) for kind in kinds]
+    async def enter(self, *offers, seconds=60, notifications=None):
+        begun = len(self.registry)
+        tasks = [asyncio.create_task(self.wait(offer, seconds, notifications)) for offer in offers]
         await asyncio.sleep(0)
-        assert len(self.room) in {begun, begun + len(kinds)}
+        assert len(self.registry) in {begun, begun + len(offers)}
         return tasks
 
-    async def wait(self, kind, seconds, calls):
-        calls = self.room.calls if calls is None else calls
-        wake = await self.room.wait(kind, calls=calls, seconds=seconds, gone=self.gone)
-        self.woken.append((kind, wake))
+    async def wait(self, offer, seconds, notifications):
+        notifications = self.registry.notifications if notifications is None else notifications
+        reason = await self.registry.wait(
+            offer, notifications=notifications, seconds=seconds, disconnected=self.disconnected
+        )
+        self.woken.append((offer, reason))
 
     async def settled(self):
         for _ in range(5):
@@ -39,160 +41,167 @@ class Scene:
 
 
 def played(story):
-    """Run the story in a loop of its own; waiters that are left go home."""
+    """Run the story in a loop of its own; waiters that are left are woken at the end."""
 
     async def play():
         scene = Scene()
         await story(scene)
-        scene.room.close()
+        scene.registry.close()
         await scene.settled()
-        assert len(scene.room) == 0
+        assert len(scene.registry) == 0
 
     asyncio.run(play())
 
 
-def test_a_call_wakes_one_of_each_kind_in_its_pool():
+def test_a_notification_wakes_one_waiter_of_each_offer_in_its_pool():
     async def story(scene):
         await scene.enter(LINUX, LINUX, LINUX, GPU, GPU, ELSEWHERE)
-        scene.room.call("pool")
-        assert await scene.settled() == [(LINUX, WakeReason("notified", MISSES)), (GPU, WakeReason("notified", MISSES))]
-        scene.room.call("nobody-there")
+        scene.registry.notify_pool("pool")
+        assert await scene.settled() == [
+            (LINUX, WakeReason("notified", MAX_EMPTY_WAKES)),
+            (GPU, WakeReason("notified", MAX_EMPTY_WAKES)),
+        ]
+        scene.registry.notify_pool("without-waiters")
         assert await scene.settled() == []
 
     played(story)
 
 
-def test_of_very_many_kinds_a_call_wakes_some_in_turns(monkeypatch):
-    monkeypatch.setattr(rooms, "KINDS_AT_ONCE", 2)
+def test_a_notification_wakes_some_of_many_offers_in_turn(monkeypatch):
+    monkeypatch.setattr(registry_module, "OFFERS_AT_ONCE", 2)
 
     async def story(scene):
-        await scene.enter(*[("pool", kind) for kind in range(3)] * 2)
-        scene.room.call("pool")
-        assert [kind for kind, _ in await scene.settled()] == [("pool", 0), ("pool", 1)]
-        scene.room.call("pool")
-        assert [kind for kind, _ in await scene.settled()] == [("pool", 2), ("pool", 0)]
+        await scene.enter(*[OfferKey("pool", str(offer)) for offer in range(3)] * 2)
+        scene.registry.notify_pool("pool")
+        assert [offer for offer, _ in await scene.settled()] == [OfferKey("pool", "0"), OfferKey("pool", "1")]
+        scene.registry.notify_pool("pool")
+        assert [offer for offer, _ in await scene.settled()] == [OfferKey("pool", "2"), OfferKey("pool", "0")]
 
     played(story)
 
 
-def test_of_very_many_kinds_each_hears_of_one_call_before_long(monkeypatch):
-    monkeypatch.setattr(rooms, "KINDS_AT_ONCE", 2)
-    monkeypatch.setattr(rooms, "KINDS_A_TICK", 1)
+def test_the_other_offers_are_woken_in_the_next_ticks(monkeypatch):
+    monkeypatch.setattr(registry_module, "OFFERS_AT_ONCE", 2)
+    monkeypatch.setattr(registry_module, "OFFERS_PER_TICK", 1)
 
     async def story(scene):
-        await scene.enter(*[("pool", kind) for kind in range(5)])
-        scene.room.call("pool")
+        await scene.enter(*[OfferKey("pool", str(offer)) for offer in range(5)])
+        scene.registry.notify_pool("pool")
         await scene.settled()
-        heard = []
+        woken = []
         for _ in range(4):
-            scene.room.tell_others()
-            heard += [kind for kind, _ in await scene.settled()]
-        assert heard == [("pool", 2), ("pool", 3), ("pool", 4)]
+            scene.registry.wake_pending_offers()
+            woken += [offer for offer, _ in await scene.settled()]
+        assert woken == [OfferKey("pool", "2"), OfferKey("pool", "3"), OfferKey("pool", "4")]
 
     played(story)
 
 
-def test_who_found_work_wakes_two_more_of_his_kind():
+def test_a_waiter_that_finds_work_wakes_two_more():
     async def story(scene):
         await scene.enter(*[LINUX] * 3, GPU)
-        assert scene.room.found(LINUX)
+        assert scene.registry.on_work_found(LINUX)
         assert await scene.settled() == [(LINUX, WakeReason("next"))] * 2
-        assert scene.room.found(LINUX)
+        assert scene.registry.on_work_found(LINUX)
         assert len(await scene.settled()) == 1
-        assert not scene.room.found(LINUX), "nobody is left, and the caller is told"
+        assert not scene.registry.on_work_found(LINUX), "no waiter is left"
 
     played(story)
 
 
-def test_who_found_nothing_lets_a_few_others_try_and_then_it_is_quiet():
+def test_a_waiter_that_finds_nothing_wakes_the_next_a_limited_number_of_times():
     async def story(scene):
         await scene.enter(*[LINUX] * 10)
-        scene.room.call("pool")
-        looks = 0
+        scene.registry.notify_pool("pool")
+        attempts = 0
         while woken := await scene.settled():
-            ((kind, wake),) = woken
-            looks += 1
-            scene.room.missed(kind, wake)
-        assert looks == 1 + MISSES
+            ((offer, reason),) = woken
+            attempts += 1
+            scene.registry.on_empty(offer, reason)
+        assert attempts == 1 + MAX_EMPTY_WAKES
 
     played(story)
 
 
-def test_a_call_that_comes_while_all_look_is_not_lost():
+def test_a_notification_during_an_attempt_is_not_lost():
     async def story(scene):
-        noted = scene.room.calls
-        scene.room.call("elsewhere")
-        scene.room.call("pool")  # no waiter is registered: the one whose attempt found nothing is not back yet
-        await scene.enter(LINUX, calls=noted)
+        noted = scene.registry.notifications
+        scene.registry.notify_pool("elsewhere")
+        scene.registry.notify_pool(
+            "pool"
+        )  # no waiter is registered: the one whose attempt found nothing is not back yet
+        await scene.enter(LINUX, notifications=noted)
         assert await scene.settled() == [(LINUX, WakeReason("notified"))]
-        await scene.enter(LINUX, calls=scene.room.calls)
-        assert await scene.settled() == [], "heard once is enough"
+        await scene.enter(LINUX, notifications=scene.registry.notifications)
+        assert await scene.settled() == [], "woken once is enough"
 
     played(story)
 
 
-def test_a_call_that_one_of_the_kind_has_heard_sends_nobody_else_to_look():
+def test_a_notification_that_woke_the_offer_repeats_no_attempt():
     """Otherwise a notification would repeat all attempts under way, and the next one those."""
 
     async def story(scene):
-        noted = scene.room.calls
-        await scene.enter(LINUX, calls=noted)
-        scene.room.call("pool")
+        noted = scene.registry.notifications
+        await scene.enter(LINUX, notifications=noted)
+        scene.registry.notify_pool("pool")
         assert len(await scene.settled()) == 1
-        await scene.enter(LINUX, calls=noted)
+        await scene.enter(LINUX, notifications=noted)
         assert await scene.settled() == []
-        await scene.enter(GPU, calls=noted)
-        assert len(await scene.settled()) == 1, "of another kind, which nobody has heard it for"
+        await scene.enter(GPU, notifications=noted)
+        assert len(await scene.settled()) == 1, "no waiter of that offer was woken"
 
     played(story)
 
 
-def test_who_cannot_look_any_more_hands_the_call_back():
+def test_a_returned_wake_wakes_the_next_waiter():
     async def story(scene):
         await scene.enter(LINUX, LINUX)
-        scene.room.call("pool")
-        ((kind, wake),) = await scene.settled()
-        scene.room.hand_back(kind, wake)
-        assert await scene.settled() == [(LINUX, wake)]
+        scene.registry.notify_pool("pool")
+        ((offer, reason),) = await scene.settled()
+        scene.registry.return_wake(offer, reason)
+        assert await scene.settled() == [(LINUX, reason)]
 
     played(story)
 
 
-@pytest.mark.parametrize("patience", [NOTIFIED, POLLING], ids=["hearing", "deaf"])
-def test_without_any_call_a_few_look_at_a_time_the_longest_waiting_first(patience):
+@pytest.mark.parametrize("interval", [NOTIFIED, POLLING], ids=["notified", "polling"])
+def test_without_notifications_a_few_waiters_poll_in_each_tick_the_oldest_first(interval):
     async def story(scene):
-        scene.room.patience = patience
-        await scene.enter(*[("pool", number) for number in range(20)])
+        scene.registry.poll_interval = interval
+        await scene.enter(*[OfferKey("pool", str(number)) for number in range(20)])
         now = time.monotonic()
-        scene.room.wake_overdue(now)
+        scene.registry.wake_overdue(now)
         assert await scene.settled() == []
         turns = []
         for _ in range(2):
-            scene.room.wake_overdue(now + patience.longest + 1)
+            scene.registry.wake_overdue(now + interval.longest + 1)
             turns += await scene.settled()
-        assert turns == [(("pool", number), WakeReason("polled")) for number in range(2 * patience.at_once)]
+        assert turns == [
+            (OfferKey("pool", str(number)), WakeReason("polled")) for number in range(2 * interval.max_per_tick)
+        ]
 
     played(story)
 
 
-def test_they_do_not_march_in_step():
+def test_poll_intervals_have_jitter():
     async def story(scene):
-        scene.room.patience = patience = NOTIFIED._replace(at_once=100)
+        scene.registry.poll_interval = interval = NOTIFIED._replace(max_per_tick=100)
         await scene.enter(*[LINUX] * 50)
         now = time.monotonic()
-        scene.room.wake_overdue(now + (patience.shortest + patience.longest) / 2)
+        scene.registry.wake_overdue(now + (interval.shortest + interval.longest) / 2)
         assert 0 < len(await scene.settled()) < 50
 
     played(story)
 
 
-def test_polling_goes_on_by_itself(monkeypatch):
-    monkeypatch.setattr(rooms, "TICK", 0.001)
+def test_polling_continues_by_itself(monkeypatch):
+    monkeypatch.setattr(registry_module, "TICK", 0.001)
 
     async def story(scene):
-        scene.room.patience = NOTIFIED._replace(shortest=0.0, longest=0.0)
+        scene.registry.poll_interval = NOTIFIED._replace(shortest=0.0, longest=0.0)
         (waiter,) = await scene.enter(LINUX)
-        polling = asyncio.create_task(scene.room.keep_polling())
+        polling = asyncio.create_task(scene.registry.keep_polling())
         await waiter
         polling.cancel()
         assert scene.woken == [(LINUX, WakeReason("polled"))]
@@ -200,13 +209,13 @@ def test_polling_goes_on_by_itself(monkeypatch):
     played(story)
 
 
-def test_nobody_waits_longer_than_he_wants_nor_after_he_has_gone():
+def test_a_wait_ends_with_its_time_and_with_a_disconnect():
     async def story(scene):
         waiters = await scene.enter(LINUX, seconds=0.01)
         await asyncio.gather(*waiters)
         assert await scene.settled() == [(LINUX, None)]
         waiters = await scene.enter(LINUX, GPU)
-        scene.gone.set_result(None)
+        scene.disconnected.set_result(None)
         await asyncio.gather(*waiters)
         assert await scene.settled() == [(LINUX, None), (GPU, None)]
         await scene.enter(LINUX)
@@ -215,11 +224,11 @@ def test_nobody_waits_longer_than_he_wants_nor_after_he_has_gone():
     played(story)
 
 
-def test_a_room_that_closes_sends_everybody_home_and_takes_nobody_in():
+def test_a_closed_registry_ends_all_waits_and_begins_none():
     async def story(scene):
         await scene.enter(LINUX, GPU, ELSEWHERE)
-        scene.room.close()
-        assert {wake for _, wake in await scene.settled()} == {None}
+        scene.registry.close()
+        assert {reason for _, reason in await scene.settled()} == {None}
         await scene.enter(LINUX)
         assert await scene.settled() == [(LINUX, None)]
 

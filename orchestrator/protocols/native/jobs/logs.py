@@ -38,7 +38,11 @@ def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBas
     if request.method == "HEAD":
         response = HttpResponse(content_type=TEXT)
     elif is_asgi:
-        stream = registry.admit(credential_of(request, org_slug=job.org_slug), "follow" if follow else "read")
+        stream = registry.admit(
+            credential_of(request, org_slug=job.org_slug),
+            "follow" if follow else "read",
+            authorization=request.META.get("HTTP_AUTHORIZATION", ""),
+        )
         response = CountedResponse(job_logs.stream(job.job_ulid, follow=follow), stream=stream, content_type=TEXT)
     else:
         response = StreamingHttpResponse(job_logs.stored(job.job_ulid), content_type=TEXT)

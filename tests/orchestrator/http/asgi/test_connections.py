@@ -9,8 +9,10 @@ from django.urls import get_resolver
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as websocket
 
-from orchestrator.http.asgi import open_files, routes
+from orchestrator.http.asgi import connections, router
+from orchestrator.http.asgi.body_limit import body_limit
 from orchestrator.http.asgi.connections import ConnectionTable, client_network
+from orchestrator.http.asgi.sync_handler import hashes_a_password
 from tests.live_server import eventually, serving
 from tests.orchestrator.http.asgi.test_request_heads import KEY, peak_kilobytes
 from tests.orchestrator.http.asgi.wire import connect, is_closed, pour, read_response, request
@@ -78,13 +80,13 @@ def test_a_table_of_busy_connections_refuses():
 
 
 def test_connections_leave_files_for_other_things(monkeypatch):
-    monkeypatch.setattr(open_files.resource, "getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (1024, 4096))
     asked = []
-    monkeypatch.setattr(open_files.resource, "setrlimit", lambda _, limits: asked.append(limits))
-    assert open_files.fitting(4096) == 768
-    assert open_files.fitting(100) == 100
-    open_files.raise_limit(4096)
-    open_files.raise_limit(100)
+    monkeypatch.setattr(connections.resource, "setrlimit", lambda _, limits: asked.append(limits))
+    assert connections.connections_within_file_limit(4096) == 768
+    assert connections.connections_within_file_limit(100) == 100
+    connections.raise_file_limit(4096)
+    connections.raise_file_limit(100)
     assert asked == [(4096, 4096)]
 
 
@@ -100,17 +102,17 @@ def test_the_table_of_long_polls_is_that_of_the_views():
                 found.add(f"/{path}")
 
     walk(get_resolver().url_patterns, "")
-    assert found == routes.LONG_POLLS
-    assert all(routes.body_limit("POST", path) <= 64 << 10 for path in found)
+    assert found == router.LONG_POLLS
+    assert all(body_limit("POST", path) <= 64 << 10 for path in found)
 
 
 def test_limits_by_path_are_found():
-    assert routes.body_limit("POST", "/admin/login/") == 8192
-    assert routes.body_limit("POST", "/v1/runtime/jobs") == settings.BODY_LIMIT_BYTES
-    assert routes.body_limit("POST", "/v1/runtime/leases/rtl_x/heartbeat") == settings.BODY_LIMIT_BYTES
-    assert routes.body_limit("GET", "/v1/runtime/jobs") == 4096
-    assert routes.hashes_a_password("POST", "/admin/auth/user/1/password/")
-    assert not routes.hashes_a_password("GET", "/login/")
+    assert body_limit("POST", "/admin/login/") == 8192
+    assert body_limit("POST", "/v1/runtime/jobs") == settings.BODY_LIMIT_BYTES
+    assert body_limit("POST", "/v1/runtime/leases/rtl_x/heartbeat") == settings.BODY_LIMIT_BYTES
+    assert body_limit("GET", "/v1/runtime/jobs") == 4096
+    assert hashes_a_password("POST", "/admin/auth/user/1/password/")
+    assert not hashes_a_password("GET", "/login/")
 
 
 @pytest.fixture(scope="module")

@@ -236,3 +236,19 @@ def test_a_client_that_resets_leaves_nothing(server):
         line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         line.close()
     eventually(lambda: connections_of(server) <= 1)
+
+
+@pytest.mark.parametrize("line_of_request", [b"GET /healthz\r\n", b"GET /healthz HTTP/2.0\r\n"], ids=["0.9", "2.0"])
+def test_other_versions_of_http_are_refused(server, line_of_request):
+    with connect(server) as line:
+        line.sendall(line_of_request + b"Host: localhost\r\n\r\n")
+        assert problem_on(line) == (400, "invalid")
+        assert is_closed(line)
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "chunked, gzip", "gzip", "identity"])
+def test_transfer_codings_beside_chunked_are_refused(server, coding):
+    with connect(server) as line:
+        line.sendall(request(f"Transfer-Encoding: {coding}", method="POST") + b"\r\n0\r\n\r\n")
+        assert problem_on(line) == (400, "invalid")
+        assert is_closed(line)

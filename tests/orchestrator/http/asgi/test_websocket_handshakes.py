@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.live_server import serving
+from tests.live_server import eventually, serving
 from tests.orchestrator.http.asgi.test_request_heads import KEY
 from tests.orchestrator.http.asgi.wire import connect, is_closed, problem_on, read_response, request
 
@@ -56,3 +56,16 @@ def test_a_handshake_behind_a_request_does_not_take_its_response(server):
         line.sendall(request(path="/readyz") + b"\r\n" + request(*HANDSHAKE) + b"\r\n")
         assert read_response(line)[0] in {200, 503}
         assert is_closed(line)
+
+
+def test_a_refused_handshake_is_one_quiet_line_of_log(server):
+    before = len(server.log().splitlines())
+    for number in range(3):
+        with connect(server, seconds=3) as line:
+            line.sendall(request(*HANDSHAKE, path=f"/secret-{number}") + b"\r\n")
+            assert problem_on(line) == (404, "not_found")
+            assert is_closed(line)
+    eventually(lambda: server.log().count(" 404 ") >= 3)
+    lines = server.log().splitlines()[before:]
+    assert len(lines) == 3, lines
+    assert all("INFO orchestrator.access GET unmatched 404" in found for found in lines), lines

@@ -1,4 +1,7 @@
-"""Request bodies under ASGI: read within a size and a time, kept on disk beyond 64 KiB, before a thread is taken."""
+"""Request bodies under ASGI: limited in size by route and in time, and kept on disk beyond 64 KiB.
+
+The router reads the whole body before a request takes a thread, so that a slow client costs a connection only.
+"""
 
 import asyncio
 import tempfile
@@ -8,7 +11,6 @@ from typing import IO, Any
 from django.conf import settings
 
 from orchestrator.http.asgi.responses import overloaded
-from orchestrator.http.asgi.routes import body_limit
 from orchestrator.http.errors.problems import ApiError
 
 Message = MutableMapping[str, Any]
@@ -16,29 +18,42 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
-BODY_FILE = "orchestrator.body_file"  # in the scope: the body, where it is not in the message
+BODY_FILE = "orchestrator.body_file"  # key of the scope: the body as a file
+METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD"})
+MAX_IGNORED_BYTES = 4 << 10  # of GET and HEAD, where a body has no meaning: some clients always send an empty object
 IN_MEMORY_BYTES = 64 << 10
-ANONYMOUS_BYTES = 64 << 10  # largest body of a request that carries no credentials
-DRAINED = 16  # times the limit: so much is read and dropped, so that a client which sends first reads the response
+ANONYMOUS_BYTES = 64 << 10  # largest body of a request without credentials
+DRAIN_FACTOR = 16  # times the limit is read and discarded, so that a client which sends first can read the response
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client disconnected before its body was complete."""
 
 
+def body_limit(method: str, path: str) -> int:
+    """Return the largest body in bytes that a request of this method to this path may have."""
+    if method in METHODS_WITHOUT_BODY:
+        return MAX_IGNORED_BYTES
+    limits: dict[str, int] = settings.BODY_LIMITS
+    if path in limits:
+        return limits[path]
+    found = (limit for prefix, limit in limits.items() if prefix.endswith("/") and path.startswith(prefix))
+    return next(found, settings.BODY_LIMIT_BYTES)
+
+
 def too_large(limit: int) -> ApiError:
-    """Returns the refusal of a body above `limit` bytes."""
+    """Return the refusal of a body above `limit` bytes."""
     return ApiError(413, "payload_too_large", f"The body may have at most {limit} bytes here.", limit=limit)
 
 
 def unauthenticated() -> ApiError:
-    """Returns the refusal of a large body without credentials."""
+    """Return the refusal of a large body without credentials."""
     challenge = {"WWW-Authenticate": 'Bearer realm="runtime-orchestrator"'}
     return ApiError(401, "unauthenticated", "A valid token is needed.", headers=challenge)
 
 
 class Spool:
-    """Bytes that this process keeps on disk for bodies that are incomplete or wait for a thread."""
+    """The number of bytes that this process keeps for bodies that are incomplete or wait for a thread."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -48,14 +63,18 @@ _spool = Spool()
 
 
 class Body:
-    """One request's body: in memory up to 64 KiB, then in an unnamed temporary file."""
+    """The body of one request: in memory up to 64 KiB, then in an unnamed temporary file."""
 
     def __init__(self) -> None:
         self.file: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed by `close`
         self.size = 0
 
     def write(self, chunk: bytes) -> None:
-        """Appends; raises Refusal `overloaded` where bodies take all the disk space that they may have."""
+        """Append a chunk.
+
+        Raises:
+            ApiError: 503 `overloaded`; the bodies of this process take BODY_SPOOL_BYTES of disk space.
+        """
         if self.size + len(chunk) > IN_MEMORY_BYTES and _spool.size + len(chunk) > settings.BODY_SPOOL_BYTES:
             raise overloaded("Too many large requests are being received.")
         self.file.write(chunk)
@@ -63,28 +82,36 @@ class Body:
         _spool.size += len(chunk)
 
     def close(self) -> None:
-        """Deletes the body. A second call changes nothing."""
+        """Delete the body. A second call has no effect."""
         _spool.size -= self.size
         self.size = 0
         self.file.close()
 
 
 async def read_body(scope: Message, receive: Receive) -> Body:
-    """Reads the whole body.
+    """Read the whole body.
+
+    Args:
+        scope: The ASGI scope of the request.
+        receive: The ASGI channel that yields the body.
+
+    Returns:
+        The body; its file is at position 0.
 
     Raises:
-        Refusal: 401, 408, 413 or 503. What the client sent up to 16 times the limit has been read and dropped then.
-        ClientGone: the client disconnected.
+        ApiError: 401, 408, 413 or 503. Up to 16 times the limit has been read and discarded then.
+        ClientDisconnected: The client disconnected.
     """
     limit = body_limit(scope["method"], scope["path"])
     refusal = None
     allowed = limit
     if limit > ANONYMOUS_BYTES and not has_credentials(scope):
         allowed, refusal = ANONYMOUS_BYTES, unauthenticated()
-    reader = _Reader(receive, allowed, refusal or too_large(limit), most=DRAINED * max(limit, IN_MEMORY_BYTES))
+    max_read = DRAIN_FACTOR * max(limit, IN_MEMORY_BYTES)
+    reader = _BodyReader(receive, allowed, refusal or too_large(limit), max_read=max_read)
     headers = dict(scope["headers"])
     declared = int(headers.get(b"content-length", b"0"))
-    if declared > (allowed if b"expect" in headers else reader.most):
+    if declared > (allowed if b"expect" in headers else reader.max_read):
         raise reader.refusal
     try:
         async with asyncio.timeout(settings.BODY_SECONDS):
@@ -94,11 +121,11 @@ async def read_body(scope: Message, receive: Receive) -> Body:
         raise ApiError(408, "request_timeout", detail) from None
 
 
-class _Reader:
-    """Reads one body; `allowed` bytes are kept, up to `most` are read."""
+class _BodyReader:
+    """Reads one body: keeps up to `allowed` bytes, and reads up to `max_read` bytes."""
 
-    def __init__(self, receive: Receive, allowed: int, refusal: ApiError, *, most: int) -> None:
-        self.receive, self.allowed, self.refusal, self.most = receive, allowed, refusal, most
+    def __init__(self, receive: Receive, allowed: int, refusal: ApiError, *, max_read: int) -> None:
+        self.receive, self.allowed, self.refusal, self.max_read = receive, allowed, refusal, max_read
 
     async def read(self) -> Body:
         body = Body()
@@ -111,36 +138,39 @@ class _Reader:
         return body
 
     async def _fill(self, body: Body) -> None:
-        size, more, refusal = 0, True, None
-        while more and size <= self.most:
+        size, has_more, refusal = 0, True, None
+        while has_more and size <= self.max_read:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise ClientGone
-            chunk, more = message.get("body", b""), message.get("more_body", False)
+                raise ClientDisconnected
+            chunk, has_more = message.get("body", b""), message.get("more_body", False)
             size += len(chunk)
             if refusal is None and size > self.allowed:
                 refusal = self.refusal
-                body.close()  # what follows is dropped, so nothing of it is kept meanwhile
+                body.close()  # the rest is discarded: nothing of the body is kept meanwhile
             elif refusal is None and chunk:
                 try:
                     body.write(chunk)
-                except ApiError as full:
-                    refusal = full
+                except ApiError as spool_is_full:
+                    refusal = spool_is_full
                     body.close()
         if refusal is not None:
             raise refusal
 
 
 def has_credentials(scope: Message) -> bool:
-    """Says whether the request carries anything that could authenticate it; views decide whether it does."""
+    """Return whether the request carries anything that could authenticate it. Views verify the credentials."""
     carriers = {b"authorization", b"cookie", b"x-hub-signature-256"}
     if settings.CERTIFICATE_HEADER:
         carriers.add(settings.CERTIFICATE_HEADER.lower().encode("latin-1"))
     return any(name in carriers and value for name, value in scope["headers"])
 
 
-def measured(scope: Message, size: int) -> dict[str, Any]:
-    """Returns the scope with the body's true length: Django REST framework takes a body without one for empty."""
+def with_content_length(scope: Message, size: int) -> dict[str, Any]:
+    """Return the scope with the true length of the body in bytes.
+
+    Django REST framework treats a chunked body, which declares no length, as empty.
+    """
     framing = {b"content-length", b"transfer-encoding"}
     headers = [(name, value) for name, value in scope["headers"] if name not in framing]
     if size:
@@ -148,11 +178,11 @@ def measured(scope: Message, size: int) -> dict[str, Any]:
     return {**scope, "headers": headers}
 
 
-def replay(body: bytes, afterwards: Receive) -> Receive:
-    """Returns a `receive` that yields the whole body as one message, then what `afterwards` yields: the disconnect."""
+def replay(body: bytes, receive_next: Receive) -> Receive:
+    """Return a `receive` that yields the whole body as one message, then the messages of `receive_next`."""
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-    async def replayed() -> Message:
-        return next(messages, None) or await afterwards()
+    async def receive() -> Message:
+        return next(messages, None) or await receive_next()
 
-    return replayed
+    return receive

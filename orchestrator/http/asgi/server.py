@@ -1,0 +1,90 @@
+"""The uvicorn server with this project's options, which accepts bursts of connections."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+from django.conf import settings
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
+
+from orchestrator.http.asgi.server_protocols import LimitedHttpProtocol, LimitedWebSocketProtocol
+
+ACCEPT_QUEUE = 65_535  # connections that wait for `accept`; the kernel lowers it to net.core.somaxconn (4096)
+ACCEPTS_PER_TURN = 16
+
+
+def uvicorn_options(**changes: Any) -> dict[str, Any]:
+    """Return the keyword arguments of `uvicorn.Config` with the limits of the settings, updated by `changes`.
+
+    uvicorn's access log is off, because paths contain lease ids. Its other lines use the handlers of the settings,
+    which redact secrets. `timeout_keep_alive` exceeds the pause between two requests of a worker.
+    """
+    options: dict[str, Any] = {
+        "app": "config.asgi:application",
+        "http": LimitedHttpProtocol,
+        "ws": LimitedWebSocketProtocol,
+        "ws_max_size": settings.WEBSOCKET_MESSAGE_BYTES,
+        "ws_per_message_deflate": False,  # a small message could unpack into a large one
+        "lifespan": "off",
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,  # settings.BEHIND_PROXY decides whether those headers are used
+        # With uvicorn's 2048, a burst of 2,640 clients overflowed the queue. The kernel then drops handshakes, and a
+        # client repeats one after a second: every new connection of another tenant took that second, too.
+        "backlog": ACCEPT_QUEUE,
+        "timeout_keep_alive": 75,
+        "timeout_graceful_shutdown": 25,
+    }
+    return options | changes
+
+
+class BurstServer(uvicorn.Server):
+    """A uvicorn server that accepts up to ACCEPTS_PER_TURN connections in one turn of the event loop.
+
+    libuv accepts one connection for each listening descriptor and turn. During a burst a turn may last 50 ms, and a new
+    client waits behind all connections that arrived before it. Duplicates of a descriptor share its queue.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        listening = [found for server in self.servers for found in server.sockets]
+        loop = asyncio.get_running_loop()
+        for found in listening:
+            for _ in range(ACCEPTS_PER_TURN - 1):
+                duplicate = socket.socket(fileno=os.dup(found.fileno()))
+                server = await loop.create_server(
+                    self._create_protocol, sock=duplicate, ssl=self.config.ssl, backlog=self.config.backlog
+                )
+                self.servers.append(server)
+
+    def _create_protocol(self) -> asyncio.Protocol:
+        protocol_class: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = protocol_class(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+
+def run_server(**changes: Any) -> None:
+    """Serve until a signal ends the process; in `workers` processes that share the port if that is above 1.
+
+    Args:
+        changes: Options of `uvicorn.Config` that differ from `uvicorn_options`.
+    """
+    config = uvicorn.Config(**uvicorn_options(**changes))
+    if config.workers > 1:
+        # The processes run uvicorn's own class, which listens on each of the sockets that it gets.
+        bound = config.bind_socket()
+        Multiprocess(config, sockets=[bound, *(bound.dup() for _ in range(ACCEPTS_PER_TURN - 1))]).run()
+        return
+    server = BurstServer(config)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)

@@ -1,0 +1,56 @@
+"""The listening sockets of a web process during a burst of connections."""
+
+import asyncio
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from orchestrator.http.asgi.server import ACCEPTS_PER_TURN, BurstServer, uvicorn_options
+
+TCP_INFO_BACKLOG = 28  # offset of `tcpi_sacked`, which is the limit of the accept queue on a listening socket
+
+
+async def never(_scope, _receive, _send):
+    raise AssertionError
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+def started(listener, check):
+    async def scene():
+        server = BurstServer(uvicorn.Config(**uvicorn_options(app=never)))
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        await server.startup([listener])
+        try:
+            check(server)
+        finally:
+            for serving in server.servers:
+                serving.close()
+
+    asyncio.run(scene())
+
+
+def test_a_turn_of_the_loop_accepts_many_connections(listener):
+    def check(server):
+        sockets = [found for serving in server.servers for found in serving.sockets]
+        assert len({found.fileno() for found in sockets}) == ACCEPTS_PER_TURN
+        assert {found.getsockname() for found in sockets} == {listener.getsockname()}
+
+    started(listener, check)
+
+
+def test_the_accept_queue_is_as_long_as_the_kernel_allows(listener):
+    def check(_server):
+        info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
+        limit = int(Path("/proc/sys/net/core/somaxconn").read_text())
+        assert struct.unpack_from("I", info, TCP_INFO_BACKLOG)[0] == min(65_535, limit)
+
+    started(listener, check)
