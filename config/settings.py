@@ -120,7 +120,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": ["orchestrator.http.api.json_parser.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PAGINATION_CLASS": "orchestrator.http.api.pagination.NewestFirst",
-    "DEFAULT_FILTER_BACKENDS": ["orchestrator.http.api.filtering.StrictFilters"],
+    "DEFAULT_FILTER_BACKENDS": ["orchestrator.http.api.query_parameters.StrictFilters"],
     "DEFAULT_SCHEMA_CLASS": "orchestrator.http.api.openapi.ProblemSchema",
     "EXCEPTION_HANDLER": "orchestrator.http.errors.problems.exception_handler",
     "UNAUTHENTICATED_USER": None,

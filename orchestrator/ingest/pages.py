@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from orchestrator.http.auth.login import page_login_required
 from orchestrator.http.auth.principals import client_of_person
 from orchestrator.ingest.models import Run
 from orchestrator.ingest.presenter import RunPresenter
@@ -19,7 +19,7 @@ MAX_LISTED_RUNS = 100
 
 @never_cache
 @require_safe
-@login_required
+@page_login_required
 def runs_page(request: HttpRequest) -> HttpResponse:
     """List the newest runs. Reads the rows of jobs: the row of a run contains its large payload."""
     mine = client_of_person(request.user).organizations
@@ -34,7 +34,7 @@ def runs_page(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @require_safe
-@login_required
+@page_login_required
 def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
     """Display one run. A run of another organization is answered 404, like one that does not exist."""
     run = Run.objects.filter(run_id=run_id).first()

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 
 from orchestrator.http.api.headers import LEASE_FENCE, lease_fence
 from orchestrator.http.api.openapi import Problem
-from orchestrator.http.auth.permissions import IsWorker, requires_scope
+from orchestrator.http.auth.permissions import HasScope, IsWorker
 from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError
 from orchestrator.ingest.errors import unprocessable, with_error
 from orchestrator.ingest.examples import UPLOAD
@@ -103,10 +103,12 @@ def _receipt(stored: StoredRun) -> dict[str, Any]:
 class RunView(GenericAPIView):
     """Returns a run of an organization that the caller may view; answers 404 to other runs."""
 
-    permission_classes = [requires_scope(Scope.JOBS_READ)]
     filter_backends: list[Any] = []
     pagination_class = None
     lookup_field = "run_id"
+
+    def get_permissions(self) -> list[Any]:
+        return [HasScope(Scope.JOBS_READ)]
 
     def get_queryset(self) -> QuerySet[Run]:
         if getattr(self, "swagger_fake_view", False):

@@ -1,0 +1,1 @@
+"""Parsing, validation, pagination and OpenAPI that all HTTP APIs share."""

@@ -1,4 +1,4 @@
-"""What callers say in headers."""
+"""Parses request headers: idempotency keys, versions, fences, worker sessions."""
 
 import re
 from typing import Any
@@ -16,45 +16,67 @@ SESSION_PATTERN = "[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}"
 
 
 def idempotent_request(request: Request, operation: str, body: Any) -> IdempotentRequest | None:
-    """The caller's Idempotency-Key for this operation and body, if there is one."""
+    """Return the Idempotency-Key of the caller for this operation and body, or None without the header.
+
+    Raises:
+        ApiError: `invalid`.
+    """
     key = request.headers.get("Idempotency-Key")
     if key is None:
         return None
     if not re.fullmatch(KEY_PATTERN, key):
-        detail = "Idempotency-Key: 1 to 255 printable ASCII characters."
+        detail = "Idempotency-Key: must have 1 to 255 printable ASCII characters."
         raise ApiError(400, "invalid", detail, errors={"Idempotency-Key": [detail]})
     caller: Any = request.user
     return IdempotentRequest(caller.key, operation, key, fingerprint_of(body))
 
 
 def if_match_version(request: Request) -> int:
-    """The version that `If-Match` names, as an ETag."""
+    """Return the version in `If-Match`.
+
+    Raises:
+        ApiError: `precondition_required` without the header, `invalid` for a wrong value.
+    """
     text = request.headers.get("If-Match")
     if text is None:
-        raise ApiError(428, "precondition_required", "If-Match: the ETag of what you saw.")
+        raise ApiError(
+            428,
+            "precondition_required",
+            "If-Match: this header is required. Send the ETag of the version that you read.",
+        )
     if not re.fullmatch(VERSION_PATTERN, text):
-        detail = "If-Match: one ETag, as an answer had it."
+        detail = 'If-Match: must be one ETag as in a response, such as "3".'
         raise ApiError(400, "invalid", detail, errors={"If-Match": [detail]})
     return int(text.strip('"'))
 
 
 def lease_fence(request: Request) -> int | None:
-    """Return the fence that the header `Lease-Fence` names, or None without the header."""
+    """Return the fence in the header `Lease-Fence`, or None without the header.
+
+    Raises:
+        ApiError: `invalid`.
+    """
     text = request.headers.get(LEASE_FENCE)
     if text is None:
         return None
     if not re.fullmatch(FENCE_PATTERN, text):
-        detail = f"{LEASE_FENCE}: the `fence` of the claim's answer, a whole number of at most 18 digits."
+        detail = (
+            f"{LEASE_FENCE}: must be the `fence` in the response to the claim, a whole number of at most 18 digits."
+        )
         raise ApiError(400, "invalid", detail, errors={LEASE_FENCE: [detail]})
     return int(text)
 
 
 def worker_session(request: Request) -> str:
-    """The ULID by which a worker names its process, upper case so that they sort; empty if it does not."""
+    """Return the ULID of the worker process in upper case, so that sessions sort by age, or an empty string.
+
+    Raises:
+        ApiError: `invalid`.
+    """
     session = request.headers.get("Worker-Session")
     if session is None:
         return ""
     if not re.fullmatch(SESSION_PATTERN, session):
-        detail = "Worker-Session: a ULID."
+        detail = "Worker-Session: must be a ULID."
         raise ApiError(400, "invalid", detail, errors={"Worker-Session": [detail]})
     return session.upper()

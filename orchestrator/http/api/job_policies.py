@@ -7,6 +7,7 @@ from runtime_jobs.specs import JOB_TYPES
 
 
 def policy_of(job_type: str) -> JobPolicy:
+    """Return the policy of new jobs of this type."""
     return JOB_TYPES[job_type].policy(
         lease_ttl_seconds=settings.LEASE_TTL_SECONDS,
         heartbeat_interval_seconds=settings.HEARTBEAT_INTERVAL_SECONDS,

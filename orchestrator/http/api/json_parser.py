@@ -1,4 +1,4 @@
-"""Strict JSON: whatever two parsers could read in two ways, or PostgreSQL cannot store, is refused here."""
+"""Strict JSON: refuses what two parsers could read differently, and what PostgreSQL cannot store."""
 
 import json
 import math
@@ -14,11 +14,12 @@ from rest_framework.request import Request
 from orchestrator.http.asgi.body_limit import body_limit, too_large
 from orchestrator.http.errors.problems import ApiError
 
-DEPTH_LIMIT = 64
-DIGITS_LIMIT = 19  # of a bigint
+MAX_DEPTH = 64
+MAX_DIGITS = 19  # of a bigint
 
 
 def refuse(detail: str) -> ApiError:
+    """Return the error `malformed_json`."""
     return ApiError(400, "malformed_json", detail)
 
 
@@ -42,19 +43,26 @@ class StrictJSONParser(BaseParser):
 
 
 def _is_json(media_type: str) -> bool:
-    """DRF's own match also takes `*/*` for JSON, and any charset."""
+    """Return whether the media type is JSON in UTF-8. DRF's own match accepts `*/*` and any charset."""
     kind, parameters = parse_header_parameters(media_type)
     return kind == "application/json" and parameters.get("charset", "utf-8").lower() == "utf-8"
 
 
 def body_of(request: Request) -> dict[str, Any]:
-    """The request's JSON object; `{}` if it has no body. (DRF makes a form of an empty body that is called a form.)"""
+    """Return the JSON object in the body, `{}` without a body.
+
+    DRF returns an empty form for an empty body with the media type of a form.
+    """
     found: Any = request.data
     return {} if isinstance(found, QueryDict) else found
 
 
 def loads(raw: bytes) -> dict[str, Any]:
-    """Parse one JSON object. Raises Refusal `malformed_json`."""
+    """Parse one JSON object.
+
+    Raises:
+        ApiError: `malformed_json`.
+    """
     try:
         text = raw.decode("utf-8")
         value = json.loads(
@@ -65,14 +73,14 @@ def loads(raw: bytes) -> dict[str, Any]:
             parse_int=_bounded,
         )
     except UnicodeDecodeError:
-        raise refuse("The body is not UTF-8.") from None
+        raise refuse("The body must be UTF-8.") from None
     except RecursionError:
-        raise refuse("The body is nested too deeply.") from None
+        raise refuse(f"The body is nested too deeply; at most {MAX_DEPTH} levels are allowed.") from None
     except json.JSONDecodeError as error:
         raise refuse(f"The body is not JSON: {error.msg} at character {error.pos}.") from None
     if not isinstance(value, dict):
         raise refuse("The body must be a JSON object.")
-    _check(value, DEPTH_LIMIT, texts="\\u" in text)  # JSON writes neither NUL nor half a pair without that escape
+    _check(value, MAX_DEPTH, texts="\\u" in text)  # JSON writes neither NUL nor half a pair without that escape
     return value
 
 
@@ -90,13 +98,13 @@ def _no_constant(name: str) -> Any:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise refuse("A number is too large.")
+        raise refuse("A number is too large for a double.")
     return value
 
 
 def _bounded(text: str) -> int:
-    if len(text) > DIGITS_LIMIT:
-        raise refuse("A number is too large.")
+    if len(text) > MAX_DIGITS:
+        raise refuse(f"A number has {len(text)} digits; at most {MAX_DIGITS} are allowed.")
     return int(text)
 
 
@@ -105,7 +113,7 @@ def _check(value: Any, depth: int, *, texts: bool) -> None:
         _check_text(value)
         return
     if depth == 0 or (depth == 1 and value):
-        raise refuse("The body is nested too deeply.")
+        raise refuse(f"The body is nested too deeply; at most {MAX_DEPTH} levels are allowed.")
     for inner in value.values() if isinstance(value, dict) else value:
         if isinstance(inner, dict | list) or (texts and isinstance(inner, str)):
             _check(inner, depth - 1, texts=texts)

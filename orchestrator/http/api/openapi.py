@@ -1,5 +1,4 @@
-"""OpenAPI: every operation says which problem documents it answers, with which codes and headers; nothing else may be
-sent or answered than what stands there."""
+"""OpenAPI of every operation: error responses with their codes and headers, closed schemas, authentication schemes."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -20,15 +19,15 @@ COMMON_ERRORS = (
     *("invalid_query", "unauthenticated", "wrong_principal", "not_acceptable", "rate_limited"),
     *("busy", "overloaded", "database_unavailable"),
 )
-OF_CLIENTS = ("insufficient_scope", "forbidden")
-OF_BODIES = (
+CLIENT_ERRORS = ("insufficient_scope", "forbidden")
+BODY_ERRORS = (
     *("malformed_json", "unknown_field", "invalid", "request_timeout", "length_required"),
     *("payload_too_large", "unsupported_media_type"),
 )
 
 
 class Problem(serializers.Serializer):
-    """RFC 9457. `code` is stable: docs/api.md has them all. The members after `request_id` come with some codes."""
+    """Problem document (RFC 9457). `code` is stable. The members after `request_id` depend on the code."""
 
     type = serializers.CharField()
     title = serializers.CharField()
@@ -37,7 +36,9 @@ class Problem(serializers.Serializer):
     code = serializers.ChoiceField(choices=list(CODES))
     request_id = serializers.CharField()
     errors = serializers.DictField(  # type: ignore[assignment] # a field here, not the serializer's own attribute
-        child=serializers.ListField(child=serializers.CharField()), required=False, help_text="By field or parameter."
+        child=serializers.ListField(child=serializers.CharField()),
+        required=False,
+        help_text="Messages by field or parameter.",
     )
     reason = serializers.CharField(required=False)
     job_status = serializers.CharField(required=False)
@@ -49,49 +50,57 @@ class Problem(serializers.Serializer):
     open_streams = serializers.IntegerField(required=False)
     version = serializers.IntegerField(required=False)
     max_timeout_seconds = serializers.IntegerField(required=False)
-    error = serializers.DictField(required=False, help_text="Of ingest: `code`, `message` and `fields` once more.")
+    error = serializers.DictField(
+        required=False, help_text="Only ingest: `code`, `message` and `fields` of this error."
+    )
 
 
 def operation_docs(operation_id: str, *, codes: tuple[str, ...] = (), **kwargs: Any) -> Callable[[F], F]:
-    """Say of an operation what OpenAPI wants to know, and which codes it answers besides those that all do."""
+    """Return the decorator that documents an operation.
 
-    def marked(function: F) -> F:
-        vars(function)["refused_with"] = codes
+    Args:
+        operation_id: Id of the operation.
+        codes: Error codes besides those that every operation has.
+        kwargs: Arguments of `extend_schema`.
+    """
+
+    def decorate(function: F) -> F:
+        vars(function)["error_codes"] = codes
         return extend_schema(operation_id=operation_id, **kwargs)(function)
 
-    return marked
+    return decorate
 
 
 class ProblemSchema(AutoSchema):
-    """The OpenAPI of one operation, with its refusals."""
+    """Schema of one operation with its error responses."""
 
     def _get_response_bodies(self, direction: Literal["request", "response"] = "response") -> dict[str, Any]:
         bodies = super()._get_response_bodies(direction)
-        for status, codes in sorted(self._refusals().items()):
+        for status, codes in sorted(self._codes_by_status().items()):
             if str(status) not in bodies:
                 response, media_type = self.error_response(status, codes)
                 bodies[str(status)] = self._get_response_for_code(response, str(status), [media_type])
-        for answered, body in bodies.items():
-            body["headers"] = body.get("headers", {}) | _headers_of(answered)
+        for status_text, body in bodies.items():
+            body["headers"] = body.get("headers", {}) | _headers_of(status_text)
         return bodies
 
     def error_response(self, status: int, codes: list[str]) -> tuple[OpenApiResponse, str]:
-        """How a refusal looks, and its media type. A door with errors of its own says so here."""
+        """Return the schema and media type of an error response. A protocol with its own errors overrides this."""
         return OpenApiResponse(Problem, description=f"{TITLES[status]}: {', '.join(codes)}."), MEDIA_TYPE
 
-    def _refusals(self) -> dict[int, list[str]]:
-        by_status, told = defaultdict(list), self.codes()
-        for code in CODES:  # in the table's order
-            if code in told:
+    def _codes_by_status(self) -> dict[int, list[str]]:
+        by_status, codes = defaultdict(list), self.codes()
+        for code in CODES:  # in the order of the table
+            if code in codes:
                 by_status[CODES[code].status].append(f"`{code}`")
         return by_status
 
     def codes(self) -> set[str]:
-        """The codes that this operation answers."""
+        """Return the error codes of this operation."""
         operation = getattr(self.view, getattr(self.view, "action", None) or self.method.lower(), None)
-        special = getattr(operation, "refused_with", ("not_found", "conflict"))
-        bodies = OF_BODIES if self.method in {"POST", "PATCH"} else ()
-        return {*COMMON_ERRORS, *(() if is_for_workers(self.view) else OF_CLIENTS), *bodies, *special}
+        special = getattr(operation, "error_codes", ("not_found", "conflict"))
+        bodies = BODY_ERRORS if self.method in {"POST", "PATCH"} else ()
+        return {*COMMON_ERRORS, *(() if is_for_workers(self.view) else CLIENT_ERRORS), *bodies, *special}
 
     def get_serializer_name(self, serializer: Any, direction: Literal["request", "response"]) -> str:
         """Return the published name of a component: `JobInput` is `Job`, `JobOutput` is `JobShown`."""
@@ -101,7 +110,7 @@ class ProblemSchema(AutoSchema):
         return f"{name.removesuffix('Output')}Shown" if name.endswith("Output") and name != "Output" else name
 
     def _map_basic_serializer(self, serializer: Any, direction: Literal["request", "response"]) -> dict[str, Any]:
-        """What is not named is refused in requests, and not there in answers."""
+        """Allow no additional members in requests and responses."""
         mapped: dict[str, Any] = super()._map_basic_serializer(serializer, direction)
         return mapped | {"additionalProperties": False}
 
@@ -109,7 +118,9 @@ class ProblemSchema(AutoSchema):
 def _headers_of(status: str) -> dict[str, Any]:
     text = {"schema": {"type": "string"}}
     seconds = {"schema": {"type": "integer", "minimum": 1}}
-    headers: dict[str, Any] = {"X-Request-Id": text | {"description": "The caller's, or a new one.", "required": True}}
+    headers: dict[str, Any] = {
+        "X-Request-Id": text | {"description": "The id in the request, or a new one.", "required": True}
+    }
     if status in {"429", "503"}:
         headers["Retry-After"] = seconds | {"description": "Seconds.", "required": True}
     if status == "401":
@@ -118,19 +129,28 @@ def _headers_of(status: str) -> dict[str, Any]:
 
 
 def is_for_workers(view: Any) -> bool:
+    """Return whether only workers may call the view."""
     return any(isinstance(permission, IsWorker) for permission in view.get_permissions())
 
 
 class BearerScheme(OpenApiAuthenticationExtension):
-    """Two kinds of tokens in one header: workers' and clients'."""
+    """Bearer tokens of clients and of workers."""
 
     target_class = "orchestrator.http.auth.authentication.BearerToken"
     name = ["apiToken", "workerToken"]
 
-    def get_security_definition(self, auto_schema: AutoSchema) -> list[dict[str, str]]:  # noqa: ARG002 theirs
+    def get_security_definition(self, auto_schema: AutoSchema) -> list[dict[str, str]]:  # noqa: ARG002 signature of the base
         return [
-            {"type": "http", "scheme": "bearer", "description": "`rto_api_…`, with the scopes it was made for."},
-            {"type": "http", "scheme": "bearer", "description": "`rto_worker_…`, for the worker's own leases."},
+            {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "Token of a client (`rto_api_…`) with the scopes that it was created with.",
+            },
+            {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "Token of a worker (`rto_worker_…`), for its own leases.",
+            },
         ]
 
     def get_security_requirement(self, auto_schema: AutoSchema) -> dict[str, list[Any]]:
@@ -138,23 +158,23 @@ class BearerScheme(OpenApiAuthenticationExtension):
 
 
 class CertificateScheme(OpenApiAuthenticationExtension):
-    """A worker's client certificate, as the operator's proxy passes it on. OpenAPI 3.0 has no word for mutual TLS."""
+    """Client certificate of a worker, forwarded by the operator's proxy. OpenAPI 3.0 has no scheme for mutual TLS."""
 
     target_class = "orchestrator.http.auth.client_certificates.ProxyClientCertAuth"
     name = "workerCertificate"
 
-    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:  # noqa: ARG002 theirs
-        about = "Mutual TLS: the proxy checks the certificate and says its subject in the header that settings name."
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:  # noqa: ARG002 signature of the base
+        about = "Mutual TLS: the proxy checks the certificate and forwards its subject in the configured header."
         return {"type": "apiKey", "in": "header", "name": "CERTIFICATE_HEADER", "description": about}
 
 
 class SessionScheme(OpenApiAuthenticationExtension):
-    """The browser's session, which opens nothing that is for workers."""
+    """Session of a browser. It is not accepted for operations of workers."""
 
     target_class = "orchestrator.http.auth.authentication.BrowserSession"
     name = "session"
 
-    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:  # noqa: ARG002 theirs
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:  # noqa: ARG002 signature of the base
         return {"type": "apiKey", "in": "cookie", "name": "sessionid"}
 
     def get_security_requirement(self, auto_schema: AutoSchema) -> Any:

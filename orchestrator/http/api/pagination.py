@@ -17,14 +17,15 @@ from orchestrator.http.api.query_parameters import invalid_query
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _MAX_LENGTH = 400  # characters of a cursor; ours have fewer than 200
-_WRONG = "It does not belong to this list with these filters, or was made by an older release. Start without a cursor."
+_WRONG = "The cursor is not of this list with these filters, or of an older release. Start without a cursor."
 
 
 class NewestFirst(CursorPagination):
-    """`limit` 1 to 200 (50), `cursor`; answers `next`, `previous`, `results`.
+    """Parameters `limit` (1 to 200, default 50) and `cursor`; response `next`, `previous`, `results`.
 
-    A cursor holds the number of a row among those of all tenants. It is encrypted: two of them would show a client how
-    many jobs the others submit."""
+    A cursor contains a row number that counts the rows of all tenants. It is encrypted: otherwise two cursors would
+    disclose how many jobs other tenants submit.
+    """
 
     ordering = "-id"
     page_size = 50
@@ -34,7 +35,7 @@ class NewestFirst(CursorPagination):
     def get_page_size(self, request: Request) -> int:
         text = request.query_params.get("limit", str(self.page_size))
         if not _NUMBER.fullmatch(text) or int(text) > self.max_page_size:
-            raise invalid_query("limit", f"A number from 1 to {self.max_page_size}.")
+            raise invalid_query("limit", f"Must be a number from 1 to {self.max_page_size}.")
         return int(text)
 
     def get_schema_operation_parameters(self, _view: Any) -> list[dict[str, Any]]:
@@ -43,7 +44,13 @@ class NewestFirst(CursorPagination):
         cursor = {"type": "string", "minLength": 1}
         return [
             {"name": "limit", "in": "query", "required": False, "schema": limit},
-            {"name": "cursor", "in": "query", "required": False, "schema": cursor, "description": "As `next` has it."},
+            {
+                "name": "cursor",
+                "in": "query",
+                "required": False,
+                "schema": cursor,
+                "description": "The `cursor` in `next` or `previous`.",
+            },
         ]
 
     def decode_cursor(self, request: Request) -> Cursor | None:

@@ -1,10 +1,12 @@
 """The pages that check a password: log-in of operators and of members, change of one's own password."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth import forms, views
+from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -14,7 +16,7 @@ from unfold.forms import AuthenticationForm as ConsoleForm
 
 from orchestrator.http.auth.login_throttle import TooManyAttempts, counted_attempt
 from orchestrator.http.auth.password_hashing import HashingBusy
-from orchestrator.http.errors.error_views import too_many_attempts
+from orchestrator.http.errors.error_views import login_required_error, too_many_attempts, wants_page
 
 REFUSAL = "That did not work. Check the name and the password; after several failures there is a pause of some minutes."
 RETRY_AFTER = "orchestrator.login_retry_after"  # in the request's META, in seconds: the middleware below answers 429
@@ -101,6 +103,20 @@ def change_own_password(request: HttpRequest) -> HttpResponseBase:
     """Serve the page to staff."""
     request.current_app = admin.site.name  # the admin's templates reverse with it
     return OwnPasswordChange.as_view()(request)
+
+
+def page_login_required(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Require a session: redirect browsers to the log-in, answer 401 to clients that accept JSON only."""
+    protected = login_required(view)
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not request.user.is_authenticated and not wants_page(request):
+            return login_required_error(request)
+        response: HttpResponse = protected(request, *args, **kwargs)
+        return response
+
+    return wrapper
 
 
 class LoginThrottleMiddleware:

@@ -10,6 +10,8 @@ from orchestrator.http.auth.principals import INSTALLATION, ClientPrincipal, Wor
 from orchestrator.http.errors.problems import ApiError
 from runtime_jobs.errors import NotFound, OperatorOnly
 
+NOT_FOR_WORKERS = "Workers may not call this operation. Use an API token, which begins with rto_api_."
+
 
 class DenyAll(BasePermission):
     """Refuses every request. This is the default of views."""
@@ -23,7 +25,11 @@ class IsWorker(BasePermission):
 
     def has_permission(self, request: Request, _view: Any) -> bool:
         if not caller_of(request).is_worker:
-            raise ApiError(403, "wrong_principal", "This endpoint is for workers.")
+            raise ApiError(
+                403,
+                "wrong_principal",
+                "Only workers may call this operation. Use a token that begins with rto_worker_.",
+            )
         return True
 
 
@@ -33,7 +39,7 @@ class IsInstallationOperator(BasePermission):
     def has_permission(self, request: Request, _view: Any) -> bool:
         caller = caller_of(request)
         if caller.is_worker:
-            raise ApiError(403, "wrong_principal", "This endpoint is not for workers.")
+            raise ApiError(403, "wrong_principal", NOT_FOR_WORKERS)
         require_installation(caller)
         return True
 
@@ -41,34 +47,31 @@ class IsInstallationOperator(BasePermission):
 def require_installation(caller: ClientPrincipal | WorkerPrincipal) -> None:
     """Raise NotFound for callers other than operators, OperatorOnly for operators without the permission."""
     if not (isinstance(caller, ClientPrincipal) and caller.is_operator):
-        raise NotFound("There is no such thing, or you may not see it.")
+        raise NotFound("The resource does not exist, or you may not see it.")
     if INSTALLATION not in caller.scopes:
-        raise OperatorOnly("The permission to change pools is needed.")
+        raise OperatorOnly("The permission to change pools is required (workers.change_pool).")
 
 
-def requires_scope(scope: str) -> type[BasePermission]:
-    """Return a permission for clients that have the scope."""
+class HasScope(BasePermission):
+    """Admits clients that have the scope, and workers if `allow_workers` is true.
 
-    class MayUseScope(BasePermission):
-        def has_permission(self, request: Request, _view: Any) -> bool:
-            caller = caller_of(request)
-            if caller.is_worker:
-                raise ApiError(403, "wrong_principal", "This endpoint is not for workers.")
-            if scope not in caller.scopes:
-                raise ApiError(403, "insufficient_scope", f"The scope {scope} is needed.", scope=scope)
-            return True
+    Views return an instance from `get_permissions`.
+    """
 
-    return MayUseScope
+    def __init__(self, scope: str, *, allow_workers: bool = False) -> None:
+        self.scope = scope
+        self.allow_workers = allow_workers
 
-
-def requires_scope_or_worker(scope: str) -> type[BasePermission]:
-    """Return a permission for workers, and for clients that have the scope."""
-
-    class MayOrWorks(requires_scope(scope)):  # type: ignore[misc] # made by a function
-        def has_permission(self, request: Request, view: Any) -> bool:
-            return caller_of(request).is_worker or super().has_permission(request, view)
-
-    return MayOrWorks
+    def has_permission(self, request: Request, _view: Any) -> bool:
+        caller = caller_of(request)
+        if caller.is_worker:
+            if self.allow_workers:
+                return True
+            raise ApiError(403, "wrong_principal", NOT_FOR_WORKERS)
+        if self.scope not in caller.scopes:
+            detail = f"The scope {self.scope} is required, and this token or session does not have it."
+            raise ApiError(403, "insufficient_scope", detail, scope=self.scope)
+        return True
 
 
 def caller_of(request: Request) -> ClientPrincipal | WorkerPrincipal:

@@ -1,0 +1,1 @@
+"""Error responses: codes, problem documents, pages."""

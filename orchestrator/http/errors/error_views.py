@@ -1,54 +1,83 @@
-"""Errors outside our views: problem documents for programs, Django's pages for people in the admin."""
+"""Errors outside of DRF's views: pages for browsers in the admin and on `/runs/`, problem documents otherwise."""
 
 import sys
 from typing import Any
 
-from django.core.exceptions import DisallowedHost
+from django.core.exceptions import BadRequest, DisallowedHost, PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views import csrf, defaults
 
-from orchestrator.http.errors.problems import ApiError, as_response, internal_error, map_exception
+from orchestrator.http.errors.problems import (
+    MALFORMED,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    ApiError,
+    as_response,
+    internal_error,
+    map_exception,
+)
 
-UNKNOWN_HOST = "The Host header names none of this server's names. Its operator allows them with ALLOWED_HOSTS."
-_FOR_PEOPLE = ("/admin/", "/runs/", "/login/", "/logout/")
+UNKNOWN_HOST = "The Host header is not a name of this server. Its operator can add names to ALLOWED_HOSTS."
+_PAGES = ("/admin/", "/runs/", "/login/", "/logout/")
+_JSON_TYPES = frozenset({"json", "problem+json"})
 
 
-def _for_people(request: HttpRequest) -> bool:
-    return request.path.startswith(_FOR_PEOPLE)
+def wants_page(request: HttpRequest) -> bool:
+    """Return whether the client gets an HTML page for an error.
+
+    Only paths of pages have one. A client that names JSON and not HTML in `Accept` gets a problem document there, too.
+    """
+    if not request.path.startswith(_PAGES):
+        return False
+    accepted = {(media.main_type, media.sub_type) for media in request.accepted_types}
+    return ("text", "html") in accepted or not any(("application", sub_type) in accepted for sub_type in _JSON_TYPES)
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Return 400."""
     if isinstance(exception, DisallowedHost):
         return as_response(ApiError(400, "invalid", UNKNOWN_HOST), request)
-    if _for_people(request):
-        return defaults.bad_request(request, exception)
-    return as_response(ApiError(400, "invalid", "The request is not valid."), request)
+    detail = str(exception) if isinstance(exception, BadRequest) and str(exception) else MALFORMED
+    if wants_page(request):
+        return render(request, "400.html", {"detail": detail}, status=400)
+    return as_response(ApiError(400, "invalid", detail), request)
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if _for_people(request):
+    """Return 403."""
+    if wants_page(request):
         return defaults.permission_denied(request, exception)
-    return as_response(ApiError(403, "forbidden", "That is not allowed."), request)
+    detail = str(exception) if isinstance(exception, PermissionDenied) and str(exception) else NOT_ALLOWED
+    return as_response(ApiError(403, "forbidden", detail), request)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if _for_people(request):
+    """Return 404."""
+    if wants_page(request):
         return defaults.page_not_found(request, exception)
-    return as_response(ApiError(404, "not_found", "There is no such thing, or you may not see it."), request)
+    return as_response(ApiError(404, "not_found", NOT_FOUND), request)
 
 
 def cross_site(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """CSRF_FAILURE_VIEW."""
-    if _for_people(request):
+    """Return 403 for a request without a valid CSRF token (`CSRF_FAILURE_VIEW`)."""
+    if wants_page(request):
         return csrf.csrf_failure(request, reason)
-    return as_response(ApiError(403, "forbidden", "That is not allowed."), request)
+    detail = "The CSRF token is missing or wrong, or the request comes from another site."
+    return as_response(ApiError(403, "forbidden", detail), request)
+
+
+def login_required_error(request: HttpRequest) -> HttpResponse:
+    """Return 401 for a page that needs a browser session, to a client that gets no redirect to the log-in."""
+    detail = "This page requires the session of a browser: log in at /login/. API tokens are accepted under /v1/."
+    headers = {"WWW-Authenticate": 'Session realm="runtime-orchestrator"'}
+    return as_response(ApiError(401, "unauthenticated", detail, headers=headers), request)
 
 
 def too_many_attempts(request: HttpRequest, retry_after: int) -> HttpResponse:
-    """Answer 429: too many passwords are being hashed in this process."""
+    """Return 429: too many passwords are being hashed in this process."""
     headers = {"Retry-After": str(retry_after)}
-    if _for_people(request):
+    if wants_page(request):
         page = render(request, "429.html", {"retry_after": retry_after}, status=429)
         page["Retry-After"] = headers["Retry-After"]
         return page
@@ -57,9 +86,9 @@ def too_many_attempts(request: HttpRequest, retry_after: int) -> HttpResponse:
 
 
 def crashed(request: HttpRequest, *_: Any) -> HttpResponse:
-    """Django calls this while it handles the exception; a database that is down is no bug of ours."""
-    if _for_people(request):
+    """Return 500, or 503 if the database is unavailable. Django calls this while it handles the exception."""
+    if wants_page(request):
         return defaults.server_error(request)
     error = sys.exc_info()[1]
-    refusal = map_exception(error) if isinstance(error, Exception) else None
-    return as_response(refusal or internal_error(), request)
+    api_error = map_exception(error) if isinstance(error, Exception) else None
+    return as_response(api_error or internal_error(), request)

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem documents, each with a stable code. Nothing internal gets out, and nothing is HTML."""
+"""Converts exceptions to problem documents (RFC 9457) with stable codes. Internal details are only logged."""
 
 import logging
 import math
@@ -48,12 +48,16 @@ TITLES = {
 }
 
 _UNIQUE_VIOLATION = "23505"
+NOT_FOUND = "The resource does not exist, or you may not see it."
+MALFORMED = "The request is malformed: its path, parameters or body cannot be read."
+NOT_ALLOWED = "You lack the permission for this request."
+_MAX_NAMED_FIELDS = 5
 # Undefined function, column and table: this process is newer than the schema, or has a bug. Both are logged as errors.
 _SCHEMA_MISMATCH = frozenset({"42883", "42703", "42P01"})
 
 
 class ApiError(Exception):
-    """An edge refuses a request: HTTP status, stable code, a sentence, further members, headers."""
+    """An error response: HTTP status, stable code, detail, further members, headers."""
 
     def __init__(
         self, status: int, code: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any
@@ -64,7 +68,7 @@ class ApiError(Exception):
 
 
 class ProblemDocument(Response):
-    """JSON whatever the view renders otherwise, so that a refusal looks the same inside DRF's views and outside."""
+    """A response in JSON, whatever the view renders, so that errors are the same inside and outside of DRF's views."""
 
     @property
     def rendered_content(self) -> str:
@@ -73,12 +77,12 @@ class ProblemDocument(Response):
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
-    """DRF's EXCEPTION_HANDLER."""
+    """Return the response to an exception in a DRF view (`EXCEPTION_HANDLER`)."""
     return _document(to_api_error(error, context["request"]), context["request"])
 
 
 def to_api_error(error: Exception, request: Request) -> ApiError:
-    """What to say of an exception; a bug is written down and called one."""
+    """Return the error for an exception. An unexpected exception is logged and becomes `internal_error`."""
     refusal = map_exception(error)
     if refusal is None:
         log.error("request %s failed", context_of(request).request_id, exc_info=error)
@@ -87,10 +91,12 @@ def to_api_error(error: Exception, request: Request) -> ApiError:
 
 
 def as_response(refusal: ApiError, request: HttpRequest) -> HttpResponse:
-    """For refusals outside DRF's views: middleware, unknown addresses, crashes. In the words of the door that the
-    address belongs to, where that door has its own (settings.ERROR_DIALECTS)."""
-    speak = next((name for prefix, name in settings.ERROR_DIALECTS.items() if request.path.startswith(prefix)), None)
-    response = (import_string(speak) if speak else _document)(refusal, request).render()
+    """Return the response to an error outside of DRF's views: middleware, unknown paths, unexpected exceptions.
+
+    The path selects the format of its protocol (`settings.ERROR_DIALECTS`).
+    """
+    dialect = next((name for prefix, name in settings.ERROR_DIALECTS.items() if request.path.startswith(prefix)), None)
+    response = (import_string(dialect) if dialect else _document)(refusal, request).render()
     response["Content-Length"] = str(len(response.content))
     return response
 
@@ -101,11 +107,13 @@ def _document(refusal: ApiError, request: HttpRequest | Request) -> ProblemDocum
 
 
 def internal_error() -> ApiError:
-    return ApiError(500, "internal_error", "Something went wrong on our side.")
+    """Return the error for an unexpected exception."""
+    detail = "The server failed unexpectedly. Its log contains the details under the request_id."
+    return ApiError(500, "internal_error", detail)
 
 
 def problem(refusal: ApiError, request_id: str) -> dict[str, Any]:
-    """The document: `type`, `title`, `status`, `detail`, `code`, `request_id`, and what else the error knows."""
+    """Return the problem document of an error."""
     return {
         "type": f"urn:runtime-orchestrator:problem:{refusal.code}",
         "title": TITLES.get(refusal.status, "Error"),
@@ -118,7 +126,7 @@ def problem(refusal: ApiError, request_id: str) -> dict[str, Any]:
 
 
 def map_exception(error: Exception) -> ApiError | None:
-    """What an exception means on the wire, or None for a bug."""
+    """Return the error for an expected exception, or None for an unexpected one."""
     match error:
         case ApiError():
             return error
@@ -134,10 +142,10 @@ def map_exception(error: Exception) -> ApiError | None:
 
 
 _MEANINGS: dict[type[Exception], tuple[int, str, str]] = {
-    Http404: (404, "not_found", "There is no such thing, or you may not see it."),
+    Http404: (404, "not_found", NOT_FOUND),
     RequestDataTooBig: (413, "payload_too_large", "The body is too large."),
-    SuspiciousOperation: (400, "invalid", "The request is not valid."),
-    PermissionDenied: (403, "forbidden", "That is not allowed."),
+    SuspiciousOperation: (400, "invalid", MALFORMED),
+    PermissionDenied: (403, "forbidden", NOT_ALLOWED),
 }
 
 
@@ -155,11 +163,17 @@ def _invalid(error: exceptions.ValidationError) -> ApiError:
         errors.setdefault(path, []).append(str(detail))
         codes.add(detail.code)
     code = "unknown_field" if "unknown_field" in codes else "invalid"
-    return ApiError(400, code, "The request is not valid.", errors=errors)
+    return ApiError(400, code, f"The request is not valid: {_field_list(errors)}.", errors=errors)
+
+
+def _field_list(errors: dict[str, list[str]]) -> str:
+    """Return the names of the first invalid fields."""
+    names = [name[:100] for name in list(errors)[:_MAX_NAMED_FIELDS]]
+    return ", ".join(names) + (", …" if len(errors) > _MAX_NAMED_FIELDS else "")
 
 
 def _flat(detail: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Walk DRF's nested errors as ("execution.command", detail)."""
+    """Yield DRF's nested errors as pairs of path (`execution.command`) and detail."""
     if isinstance(detail, dict):
         for key, inner in detail.items():
             yield from _flat(inner, path if key == "non_field_errors" else f"{path}.{key}".lstrip("."))
@@ -184,7 +198,12 @@ _FRAMEWORK_CODES = {
 def _of_framework(error: exceptions.APIException) -> ApiError:
     if isinstance(error, exceptions.Throttled):
         seconds = str(math.ceil(getattr(error, "wait", None) or 1))
-        return ApiError(429, "rate_limited", "Too many requests.", headers={"Retry-After": seconds})
+        return ApiError(
+            429,
+            "rate_limited",
+            f"Too many failed attempts from this address. Try again in {seconds} seconds.",
+            headers={"Retry-After": seconds},
+        )
     headers = {}
     if header := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = header
@@ -193,26 +212,42 @@ def _of_framework(error: exceptions.APIException) -> ApiError:
     return ApiError(status, _FRAMEWORK_CODES.get(status, "invalid"), detail, headers=headers)
 
 
-# What the framework says may differ with the reason, which is no business of the caller.
-_PLAIN_DETAILS = {401: "A valid token is needed.", 404: "There is no such thing, or you may not see it."}
+# The framework's messages depend on the cause, which the caller must not learn.
+_PLAIN_DETAILS = {401: "A valid token is required in the header Authorization.", 404: NOT_FOUND}
 
 
 def _of_database(error: Exception) -> ApiError | None:
     state = getattr(error.__cause__, "sqlstate", None)
     match error:
         case OperationalError() if isinstance(error.__cause__, PoolTimeout) and not is_database_unavailable(error):
-            detail = "All database connections of this process are in use."
+            detail = (
+                "All database connections of this process are in use. Repeat the request after Retry-After seconds."
+            )
             return ApiError(503, "overloaded", detail, headers={"Retry-After": "1"})
         case OperationalError() | InterfaceError() if not is_database_unavailable(error):
-            return ApiError(503, "busy", "Try again in a moment.", headers={"Retry-After": "1"})
+            return ApiError(
+                503,
+                "busy",
+                "Another request holds a lock that this request needs. Repeat it after Retry-After seconds.",
+                headers={"Retry-After": "1"},
+            )
         case OperationalError() | InterfaceError():
             log.warning("database unavailable: %s", type(error.__cause__).__name__)
             later = {"Retry-After": "2"}
-            return ApiError(503, "database_unavailable", "The database cannot be reached.", headers=later)
+            return ApiError(
+                503,
+                "database_unavailable",
+                "The database cannot be reached. Repeat the request after Retry-After seconds.",
+                headers=later,
+            )
         case DataError():
-            return ApiError(400, "invalid", "A value cannot be stored.")
+            return ApiError(
+                400, "invalid", "A value cannot be stored in the database: it is too large or has the wrong type."
+            )
         case IntegrityError() if state == _UNIQUE_VIOLATION:
-            return ApiError(409, "conflict", "Another request was quicker, or there is such a thing already.")
+            return ApiError(
+                409, "conflict", "Another request has created the same resource. Read it, then repeat the request."
+            )
     return None
 
 

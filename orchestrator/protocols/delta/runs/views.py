@@ -12,7 +12,7 @@ from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.job_policies import policy_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
-from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.errors.problems import ApiError
@@ -40,7 +40,7 @@ class DeltaRunView(StrictQueryMixin, APIView):
     scope = Scope.JOBS_WRITE
 
     def get_permissions(self) -> list[Any]:
-        return [requires_scope(self.scope)()]
+        return [HasScope(self.scope)]
 
     def get_exception_handler(self) -> Any:
         return errors.exception_handler

@@ -11,11 +11,10 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Breaker, BreakerState
 from orchestrator import services
-from orchestrator.http.api.filtering import OF_EVERY_LIST
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.pagination import NewestFirst
-from orchestrator.http.api.query_parameters import StrictQueryMixin
-from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import client_of
 from orchestrator.models import Incident
 from orchestrator.protocols.native.breakers import openapi
@@ -37,10 +36,10 @@ class _OrganizationViewSet(StrictQueryMixin, GenericViewSet):
     filterset_class: Any
 
     def query_parameters(self) -> frozenset[str]:
-        return OF_EVERY_LIST | set(self.filterset_class.base_filters) if self.action == "list" else frozenset()
+        return LIST_PARAMETERS | set(self.filterset_class.base_filters) if self.action == "list" else frozenset()
 
     def get_permissions(self) -> list[Any]:
-        return [requires_scope(Scope.ORCH_READ if self.action == "list" else Scope.ORCH_OPERATE)()]
+        return [HasScope(Scope.ORCH_READ if self.action == "list" else Scope.ORCH_OPERATE)]
 
     def get_queryset(self) -> QuerySet[Any]:
         if getattr(self, "swagger_fake_view", False):

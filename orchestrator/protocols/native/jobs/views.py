@@ -13,13 +13,12 @@ from rest_framework.viewsets import GenericViewSet
 
 from orchestrator import services
 from orchestrator.http.api.fields import parse
-from orchestrator.http.api.filtering import OF_EVERY_LIST
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.job_policies import policy_of
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.api.renderers import PlainText
-from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.observability.request_context import context_of
@@ -78,11 +77,11 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
 
     def query_parameters(self) -> frozenset[str]:
         if self.action == "list":
-            return OF_EVERY_LIST | set(self.filterset_class.base_filters)
+            return LIST_PARAMETERS | set(self.filterset_class.base_filters)
         return QUERY_PARAMETERS.get(self.action, frozenset())
 
     def get_permissions(self) -> list[Any]:
-        return [requires_scope(SCOPES.get(self.action, Scope.JOBS_READ))()]
+        return [HasScope(SCOPES.get(self.action, Scope.JOBS_READ))]
 
     def get_queryset(self) -> QuerySet[Job]:
         if getattr(self, "swagger_fake_view", False):

@@ -13,11 +13,10 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Limit, LimitKind, LimitScope
 from orchestrator import services
-from orchestrator.http.api.filtering import OF_EVERY_LIST
 from orchestrator.http.api.headers import idempotent_request, if_match_version
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
-from orchestrator.http.auth.permissions import requires_scope
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.limits import actions, openapi, serializers
 from orchestrator.protocols.native.limits.actions import audit_arguments, limit_response
@@ -65,11 +64,11 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
 
     def query_parameters(self) -> frozenset[str]:
         if self.action == "list":
-            return OF_EVERY_LIST | set(LimitFilters.base_filters)
+            return LIST_PARAMETERS | set(LimitFilters.base_filters)
         return frozenset({"reason"}) if self.action == "destroy" else frozenset()
 
     def get_permissions(self) -> list[Any]:
-        return [requires_scope(SCOPES.get(self.action, Scope.ORCH_QUOTA))()]
+        return [HasScope(SCOPES.get(self.action, Scope.ORCH_QUOTA))]
 
     def get_queryset(self) -> QuerySet[Limit]:
         if getattr(self, "swagger_fake_view", False):
@@ -214,10 +213,10 @@ class QuotaViewSet(StrictQueryMixin, GenericViewSet):
     filter_backends: list[Any] = []
 
     def query_parameters(self) -> frozenset[str]:
-        return OF_EVERY_LIST
+        return LIST_PARAMETERS
 
     def get_permissions(self) -> list[Any]:
-        return [requires_scope(Scope.ORCH_READ)()]
+        return [HasScope(Scope.ORCH_READ)]
 
     def get_queryset(self) -> QuerySet[Organization]:
         if getattr(self, "swagger_fake_view", False):

@@ -10,10 +10,9 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
-from orchestrator.http.api.filtering import OF_EVERY_LIST
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import StrictQueryMixin
-from orchestrator.http.auth.permissions import IsInstallationOperator, caller_of, requires_scope_or_worker
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.permissions import HasScope, IsInstallationOperator, caller_of
 from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.limits import actions
 from orchestrator.protocols.native.limits.serializers import PausePoolInput, ReasonInput, ThrottlePoolInput
@@ -31,15 +30,17 @@ from workers.registry.models import PoolPolicy
 class PoolViewSet(StrictQueryMixin, GenericViewSet):
     """Pools that the caller may see: a worker its own, a client those of its projects, an operator all."""
 
-    permission_classes = [requires_scope_or_worker(Scope.ORCH_READ)]
     http_method_names = ["get", "head"]
     filter_backends: list[Any] = []
     lookup_field = "slug"
     lookup_url_kwarg = "pool"
     lookup_value_regex = SLUG
 
+    def get_permissions(self) -> list[Any]:
+        return [HasScope(Scope.ORCH_READ, allow_workers=True)]
+
     def query_parameters(self) -> frozenset[str]:
-        return OF_EVERY_LIST if self.action == "list" else frozenset()
+        return LIST_PARAMETERS if self.action == "list" else frozenset()
 
     def get_queryset(self) -> QuerySet[Pool]:
         if getattr(self, "swagger_fake_view", False):
