@@ -62,8 +62,6 @@ EXCEPTIONS = {
 NOT_CLEANED = frozenset(
     {
         "docs",
-        "orchestrator/http/api",
-        "orchestrator/http/errors",
     }
 )
 # Names of classes that are used twice and not renamed yet.

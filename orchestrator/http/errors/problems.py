@@ -213,7 +213,7 @@ def _of_framework(error: exceptions.APIException) -> ApiError:
 
 
 # The framework's messages depend on the cause, which the caller must not learn.
-_PLAIN_DETAILS = {401: "A valid token is required in the header Authorization.", 404: NOT_FOUND}
+_PLAIN_DETAILS = {401: "A valid token is needed.", 404: NOT_FOUND}
 
 
 def _of_database(error: Exception) -> ApiError | None:

@@ -235,7 +235,7 @@ def test_a_cursor_of_an_older_release_is_refused_in_words(alice, project):
     salt = hashlib.sha256(repr((JOBS, [])).encode()).hexdigest()
     old = signing.dumps([0, False, "5"], salt=salt)
     problem = refused(lambda: alice.get(f"{JOBS}?cursor={old}"), 400, "invalid_query")
-    assert "made by an older release. Start without a cursor." in problem["errors"]["cursor"][0]
+    assert "of an older release. Start without a cursor." in problem["errors"]["cursor"][0]
 
 
 def test_a_cursor_outlives_a_change_of_the_secret_key(alice, project, settings):

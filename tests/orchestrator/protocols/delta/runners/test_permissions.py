@@ -252,7 +252,7 @@ def test_a_job_that_somebody_else_locks_is_busy(held, database_url):
 def test_a_bug_says_nothing_about_itself(held, monkeypatch):
     monkeypatch.setattr("orchestrator.protocols.delta.runners.wire.heartbeat_ack", None)
     error = error_of(held.say("runner_heartbeat"), 500, "INTERNAL_ERROR")
-    assert error["message"] == "Something went wrong on our side."
+    assert error["message"] == "The server failed unexpectedly. Its log contains the details under the request_id."
     assert Job.objects.count() == 1
 
 
