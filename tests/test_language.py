@@ -59,11 +59,7 @@ EXCEPTIONS = {
 }
 
 # Areas that their owners have not cleaned yet. An area leaves the list with the commit that cleans it.
-NOT_CLEANED = frozenset(
-    {
-        "docs",
-    }
-)
+NOT_CLEANED: frozenset[str] = frozenset()
 # Names of classes that are used twice and not renamed yet.
 NOT_UNIQUE: frozenset[str] = frozenset()
 # Django imports the models of an app from here; they are in `workers.registry`.
