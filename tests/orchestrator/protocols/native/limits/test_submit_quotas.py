@@ -185,7 +185,7 @@ def test_the_admin_shows_limits_of_the_plan_and_their_use(alice, project):
     olga = Client()
     olga.login(username="olga", password="x")
     page = olga.get(f"/admin/runtime_jobs/organization/{project.organization.pk}/change/").content.decode()
-    assert "2 of 2 queued jobs; any rate" in page
+    assert "2 of 2 queued jobs; unlimited submit rate" in page
     form = olga.get(f"/admin/runtime_jobs/plan/{project.organization.plan.pk}/change/").content.decode()
     assert all(f'name="{name}"' in form for name in ("max_queued", "submits_per_minute", "submit_burst"))
 
