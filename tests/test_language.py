@@ -5,21 +5,19 @@
 
 import ast
 import io
-import json
 import re
 import subprocess
 import sys
 import tokenize
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("orchestrator", "runtime_jobs", "leases", "workers", "config", "benchmarks")
-PRODUCT = PACKAGES[:-1]  # of which every public module, class and function has a docstring
 CHECKED = (*PACKAGES, "tests", "templates", "docs", "deploy", "manage.py", "Makefile", "Procfile", "*.md")
 
 # Words of a story: processes, limits and timers do not speak, hear, stand or mourn. With each the usual replacement.
@@ -58,10 +56,6 @@ EXCEPTIONS = {
     ("docs/openapi.yaml", "told"): "names of published components",
 }
 
-# Areas that their owners have not cleaned yet. An area leaves the list with the commit that cleans it.
-NOT_CLEANED: frozenset[str] = frozenset()
-# Names of classes that are used twice and not renamed yet.
-NOT_UNIQUE: frozenset[str] = frozenset()
 # Django imports the models of an app from here; they are in `workers.registry`.
 MAY_FORWARD = frozenset({"workers/models.py"})
 
@@ -165,34 +159,8 @@ def docstring_faults(name: str, source: str) -> Iterator[str]:
             yield f"{name}:{line}: the first line of the docstring of {owner} {fault}: {first[:80]}"
 
 
-def missing_docstrings(*paths: str | Path) -> dict[str, list[str]]:
-    """Returns what ruff reports about docstrings of public modules, classes and functions, by file.
-
-    Methods need none where their name says enough; migrations need none at all.
-    """
-    ruff = [
-        str(Path(sys.executable).with_name("ruff")),
-        "check",
-        "--isolated",
-        "--output-format",
-        "json",
-        "--exit-zero",
-    ]
-    rules = ["--select", "D", "--ignore", "D102,D105,D106,D107", "--config", 'lint.pydocstyle.convention="google"']
-    command = [*ruff, *rules, "--exclude", "migrations", *map(str, paths)]
-    written = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    found = defaultdict(list)
-    for fault in json.loads(written):
-        name = Path(fault["filename"]).as_posix().removeprefix(f"{ROOT.as_posix()}/")
-        found[name].append(f"{name}:{fault['location']['row']}: {fault['code']} {fault['message']}")
-    return found
-
-
-product_docstrings = cache(partial(missing_docstrings, *PRODUCT))
-
-
 def faults(name: str, source: str) -> list[str]:
-    """Returns all faults of one file but those that ruff finds."""
+    """Returns all faults of one file. `make check` finds missing docstrings by ruff's rules."""
     found = list(banned_words(name, source))
     if name.endswith(".py"):
         found += docstring_faults(name, source)
@@ -200,7 +168,7 @@ def faults(name: str, source: str) -> list[str]:
 
 
 def area(name: str) -> str:
-    """Returns the area of a file: the folders that one owner cleans at once."""
+    """Returns the area of a file: the folders that one test checks."""
     *folders, file = PurePosixPath(name).parts
     if not folders:
         return file
@@ -214,9 +182,7 @@ def area(name: str) -> str:
 
 def all_faults(names: list[str]) -> list[str]:
     """Returns all faults of the files."""
-    return [
-        fault for name in names for fault in (*faults(name, (ROOT / name).read_text()), *product_docstrings()[name])
-    ]
+    return [fault for name in names for fault in faults(name, (ROOT / name).read_text())]
 
 
 AREAS: dict[str, list[str]] = defaultdict(list)
@@ -226,16 +192,13 @@ for _name in files(*CHECKED):
 
 
 @pytest.mark.parametrize("name", AREAS)
-def test_an_area_uses_the_language_of_the_field(name, request):
-    if name in NOT_CLEANED:
-        request.applymarker(pytest.mark.xfail(reason="not cleaned yet", strict=False))
+def test_an_area_uses_the_language_of_the_field(name):
     found = all_faults(AREAS[name])
     assert not found, f"{len(found)} faults:\n" + "\n".join(found)
 
 
-def test_each_exception_and_each_uncleaned_area_exists():
+def test_each_exception_exists():
     assert [place for place, _ in EXCEPTIONS if not (ROOT / place).exists()] == []
-    assert set(AREAS) >= NOT_CLEANED
 
 
 @pytest.mark.parametrize(
@@ -258,13 +221,6 @@ def test_each_exception_and_each_uncleaned_area_exists():
 )
 def test_a_planted_fault_is_found(name, source):
     assert len(faults(name, source)) == 1
-
-
-def test_a_missing_docstring_is_found(tmp_path):
-    planted = tmp_path / "planted.py"
-    planted.write_text('"""Checks leases."""\n\n\nclass Lease:\n    def end(self): ...\n')
-    (fault,) = missing_docstrings(planted)[planted.as_posix()]
-    assert "D101" in fault
 
 
 @pytest.mark.parametrize(
@@ -295,7 +251,7 @@ def test_a_class_name_is_used_once():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and by_place.get(node.name, "\0") not in name:
                 places[node.name].append(name)
-    assert {name: found for name, found in places.items() if len(found) > 1 and name not in NOT_UNIQUE} == {}
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def only_forwards(tree: ast.Module) -> bool:
