@@ -10,6 +10,7 @@ from config.databases import database
 from config.env import Env
 from config.logging_config import logging_config
 from config.paths import home, state_dir, work_dir
+from config.retention import retention_days
 from config.secrets import load_or_create_secret
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -255,20 +256,7 @@ CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)
 # Seconds without a beat of the leader after which a stand-by takes over; below CLOCK_SILENT_AFTER_SECONDS.
 CLOCK_TAKEOVER_SECONDS = env.float("CLOCK_TAKEOVER_SECONDS", default=6.0)
 CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.0)
-
-# --- Retention: days after which rows are deleted; 0: never (manage.py prune --dry-run counts them) -------------------
-RETENTION_DAYS = {
-    # Since the end of the job; with its events, leases, artifacts and the rest of its log.
-    "jobs": env.int("RETENTION_JOBS_DAYS", default=365),
-    "logs": env.int("RETENTION_LOGS_DAYS", default=90),
-    "runs": env.int("RETENTION_RUNS_DAYS", default=365),  # of the reference ingest
-    "idempotency_keys": env.int("RETENTION_IDEMPOTENCY_KEYS_DAYS", default=2),
-    "webhook_deliveries": env.int("RETENTION_WEBHOOK_DELIVERIES_DAYS", default=30),  # GitHub redelivers for 3 days
-    "incidents": env.int("RETENTION_INCIDENTS_DAYS", default=365),  # since they were resolved
-    "admin_log": env.int("RETENTION_ADMIN_LOG_DAYS", default=365),  # Django's history of changes in the admin
-    # The audit log of operators: laws and contracts differ, so an operator decides when it may be deleted.
-    "operator_events": env.int("RETENTION_OPERATOR_EVENTS_DAYS", default=0),
-}
+RETENTION_DAYS = retention_days(env)
 
 # --- The worker (manage.py runworker reads these; it never opens the database) ----------------------------------------
 INGEST_URL = env.str("INGEST_URL", default="")  # empty: the reference ingest of the server

@@ -17,7 +17,7 @@ from leases.scheduling.pruning import IdlePruner
 from orchestrator.maintenance import counters, leases, queues
 from orchestrator.maintenance.leadership import Leadership, LeadershipLost
 from orchestrator.maintenance.metrics_aggregation import EventCounter
-from orchestrator.maintenance.retention import Retention
+from orchestrator.maintenance.pruning import PruningTask
 from orchestrator.maintenance.rows import RowRunner
 from runtime_jobs.db_errors import is_connection_lost
 
@@ -63,7 +63,7 @@ class Scheduler:
         self.rounds = 0
         self.leadership = Leadership(self.name, takeover_seconds=settings.CLOCK_TAKEOVER_SECONDS)
         self._counts = counters.PendingCounts()
-        tally, retention, idle_lanes = EventCounter(), Retention(), IdlePruner()
+        tally, retention, idle_lanes = EventCounter(), PruningTask(), IdlePruner()
         own = (
             Task("delete_old_rows", lambda _: retention.delete_some(report=self._deleted), every=SLOW_EVERY),
             Task("delete_idle_lanes", lambda _: idle_lanes.advance(), every=SLOW_EVERY),

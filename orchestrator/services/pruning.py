@@ -14,7 +14,7 @@ from django.db import connection
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.events import delete_events
 
-# The name of a job's unit, and the condition that keeps a job of any age. `maintenance.retention` uses both.
+# The name of a job's unit, and the condition that keeps a job of any age. `maintenance.pruning` uses both.
 UNIT = "coalesce('batch ' || {0}.batch_id, {0}.root_job_ulid)"
 KEEPS = """(EXISTS (SELECT FROM runtime_ended_dependencies e WHERE e.root_job_ulid = {0}.root_job_ulid)
     OR EXISTS (SELECT FROM runtime_unsent_runs r WHERE r.job_ulid = {0}.job_ulid

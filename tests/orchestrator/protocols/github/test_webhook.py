@@ -7,7 +7,7 @@ from django.db import IntegrityError, transaction
 from django.test import Client
 
 from orchestrator import services
-from orchestrator.maintenance.retention import Retention
+from orchestrator.maintenance.pruning import PruningTask
 from orchestrator.models import WebhookDelivery
 from orchestrator.protocols.github import handler
 from orchestrator.protocols.github.wire import run_state
@@ -183,7 +183,7 @@ def test_the_database_holds_one_run_for_an_event(github):
 def test_the_clock_forgets_deliveries_and_keeps_their_runs(github, days):
     github("pull_request.opened")
     row = WebhookDelivery.objects.get()
-    deleted = Retention().delete_all(now=row.received_at + timedelta(days=days))
+    deleted = PruningTask().delete_all(now=row.received_at + timedelta(days=days))
     assert deleted["webhook_deliveries"] == (days > 30)
     assert Job.objects.count() == 1
 

@@ -165,7 +165,7 @@ def pruners() -> tuple[Pruner, ...]:
     )
 
 
-class Retention:
+class PruningTask:
     """Runs the pruners in turn: `delete_some` for a part of a scheduler's round, `delete_all` until nothing is left."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:

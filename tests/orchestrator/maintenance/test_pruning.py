@@ -22,8 +22,8 @@ from orchestrator.audit.runner import run_audit
 from orchestrator.checks import retention as retention_check
 from orchestrator.http.auth.login_attempts import LoginAttempts
 from orchestrator.ingest.models import Run
-from orchestrator.maintenance import retention
-from orchestrator.maintenance.retention import Retention, count_old_rows
+from orchestrator.maintenance import pruning
+from orchestrator.maintenance.pruning import PruningTask, count_old_rows
 from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, Incident
 from orchestrator.services import BatchJob, BatchSubmission
@@ -86,7 +86,7 @@ def kept() -> set[str]:
 def prune() -> Counter[str]:
     """Delete what is old; it must be what the estimate says."""
     estimate = Counter({table: rows for table, rows in count_old_rows().items() if rows})
-    deleted = +Retention().delete_all()
+    deleted = +PruningTask().delete_all()
     assert estimate == deleted
     return deleted
 
@@ -128,7 +128,7 @@ def test_all_attempts_of_a_job_are_deleted_together_or_not_at_all(project, long_
     prune()
     assert kept() == {first.job_ulid, second.job_ulid}
     later = database_now() + OLD
-    Retention().delete_all(now=later)
+    PruningTask().delete_all(now=later)
     assert kept() == set()
 
 
@@ -228,12 +228,12 @@ def test_the_audit_log_of_operators_is_kept_until_a_setting_allows_its_deletion(
 
 
 def test_the_audit_log_is_deleted_in_batches(long_ago, settings, monkeypatch):
-    monkeypatch.setattr(retention, "ROWS", 2)
+    monkeypatch.setattr(pruning, "ROWS", 2)
     settings.RETENTION_DAYS = settings.RETENTION_DAYS | {"operator_events": 30}
     for _ in range(5):
         operator_event(long_ago)
     steps: list[int] = []
-    Retention().delete_some(seconds=60, report=lambda table, rows: table == "operator_events" and steps.append(rows))
+    PruningTask().delete_some(seconds=60, report=lambda table, rows: table == "operator_events" and steps.append(rows))
     assert steps == [2, 2, 1]
 
 
@@ -325,8 +325,8 @@ def test_a_step_that_takes_too_long_is_tried_again_with_fewer_jobs(project, long
         return original(job_ids=job_ids, finished_before=finished_before)
 
     monkeypatch.setattr(services, "delete_finished_jobs", limited)
-    monkeypatch.setattr(retention, "JOBS", 8)
-    Retention().delete_all()
+    monkeypatch.setattr(pruning, "JOBS", 8)
+    PruningTask().delete_all()
     assert not Job.objects.exists()
     assert sizes[:3] == [5, 4, 2]
 
@@ -408,7 +408,7 @@ def test_a_years_worth_is_deleted_while_claims_go_on_undisturbed():
     traffic = [Traffic(project) for _ in range(2)]
     for one in traffic:
         one.start()
-    deleted = Retention().delete_all()
+    deleted = PruningTask().delete_all()
     for one in traffic:
         one.over.set()
         one.join(60)
@@ -456,10 +456,10 @@ def test_a_job_that_somebody_has_locked_is_left_for_later_and_not_waited_for():
     thread = elsewhere(retry)
     assert has_locked.wait(60)
     try:
-        Retention().delete_all()
+        PruningTask().delete_all()
         assert kept() == {jobs[0].job_ulid}
     finally:
         go_on.set()
         thread.join(60)
-    Retention().delete_all()
+    PruningTask().delete_all()
     assert kept() == set()
