@@ -14,7 +14,7 @@ class StaleLease(LifecycleError):
 
     def __init__(self, reason: str, job_status: str | None = None) -> None:
         facts = {"reason": reason} | ({"job_status": job_status} if job_status else {})
-        super().__init__("The lease is no longer valid for its job. Stop the job and claim again.", **facts)
+        super().__init__("The lease is unknown, ended, expired or revoked. Stop the job and claim again.", **facts)
 
 
 class WorkerMismatch(LifecycleError):

@@ -43,7 +43,9 @@ def body_limit(method: str, path: str) -> int:
 
 def too_large(limit: int) -> ApiError:
     """Return the refusal of a body above `limit` bytes."""
-    return ApiError(413, "payload_too_large", f"The body may have at most {limit} bytes here.", limit=limit)
+    return ApiError(
+        413, "payload_too_large", f"The body of a request for this path may have at most {limit} bytes.", limit=limit
+    )
 
 
 def unauthenticated() -> ApiError:

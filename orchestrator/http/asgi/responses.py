@@ -17,7 +17,7 @@ from runtime_jobs.identifiers import new_id
 
 def overloaded(reason: str) -> ApiError:
     """Return the 503 of a request for which this process has no capacity now."""
-    detail = f"{reason} Repeat the request after `Retry-After`."
+    detail = f"{reason} Repeat the request after Retry-After seconds."
     return ApiError(503, "overloaded", detail, headers={"Retry-After": "1"})
 
 

@@ -109,4 +109,4 @@ def _refuse_other_sites(request: Request) -> None:
     origin = request.headers.get("Origin")
     own = {f"{request.scheme}://{request.get_host()}", *settings.CSRF_TRUSTED_ORIGINS}
     if (origin is not None and origin not in own) or request.headers.get("Sec-Fetch-Site") == "cross-site":
-        raise PermissionDenied("The session counts only for pages of this server.")
+        raise PermissionDenied("A browser session is accepted only for requests from pages of this server.")

@@ -18,7 +18,10 @@ from orchestrator.http.auth.login_throttle import TooManyAttempts, counted_attem
 from orchestrator.http.auth.password_hashing import HashingBusy
 from orchestrator.http.errors.error_views import login_required_error, too_many_attempts, wants_page
 
-REFUSAL = "That did not work. Check the name and the password; after several failures there is a pause of some minutes."
+REFUSAL = (
+    "The name or the password is wrong, or this account may not log in here. "
+    "After several failures no attempt is accepted for some minutes."
+)
 RETRY_AFTER = "orchestrator.login_retry_after"  # in the request's META, in seconds: the middleware below answers 429
 
 

@@ -167,7 +167,7 @@ def test_the_web_server_makes_no_call_that_its_unit_forbids(tmp_path, database_u
         with requests.Session() as browser:
             token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', browser.get(f"{url}/login/", timeout=60).text)[1]
             guess = {"username": "olga", "password": "guess", "csrfmiddlewaretoken": token}
-            assert "did not work" in browser.post(f"{url}/login/", guess, timeout=60).text
+            assert "password is wrong" in browser.post(f"{url}/login/", guess, timeout=60).text
     finally:
         ended(process)
     assert violations(unit, report) == []

@@ -143,7 +143,7 @@ _STALE_ENTRY = {
         "type": "urn:runtime-orchestrator:problem:stale_lease",
         "title": "Conflict",
         "status": 409,
-        "detail": "The lease is no longer valid for its job. Stop the job and claim again.",
+        "detail": "The lease is unknown, ended, expired or revoked. Stop the job and claim again.",
         "code": "stale_lease",
         "request_id": "req_01kkygn50a7m3w9k5f2t8x1c4d",
         "reason": "lease_expired",
