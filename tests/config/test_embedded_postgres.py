@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -15,6 +14,7 @@ import pytest
 
 from config import paths
 from config.postgres import embedded
+from tests.live_server import eventually
 
 USER = """
 import sys
@@ -24,13 +24,6 @@ embedded.ensure(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.read()
 """
-
-
-def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def processes(state: Path) -> dict[str, int]:

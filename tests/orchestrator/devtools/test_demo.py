@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import requests
 
-from tests.orchestrator.devtools.conftest import MANAGE, eventually
+from tests.live_server import eventually
+from tests.orchestrator.devtools.conftest import MANAGE
 
 PLANTED = {"credential_read", "lookup_outside", "connection_outside", "write_outside"}
 

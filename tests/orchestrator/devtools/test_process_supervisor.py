@@ -5,24 +5,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.devtools import process_supervisor
 from orchestrator.devtools.process_supervisor import ManagedProcess, ProcessSupervisor, ProcessSupervisorError
+from tests.live_server import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
 POLITE = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-
-
-def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.orchestrator.devtools.conftest import eventually
+from tests.live_server import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 

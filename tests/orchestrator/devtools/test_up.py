@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.orchestrator.devtools.conftest import MANAGE, Installation, Told, eventually
+from tests.live_server import eventually
+from tests.orchestrator.devtools.conftest import MANAGE, Installation, Told
 
 
 def up(installation: Installation, *arguments: str) -> tuple[Told, str]:

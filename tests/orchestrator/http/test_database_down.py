@@ -94,13 +94,16 @@ BEAT = (
 )
 
 
+def all_become(servers, status, body):
+    """Wait until each server's readiness is this one. An answer may be one second old."""
+    eventually(lambda: all((a.status_code, a.json()) == (status, body) for (a,) in get_all(servers, "/readyz")))
+
+
 def test_it_is_ready_when_database_migrations_and_clock_are(servers, cluster):
     cluster.tell("DELETE FROM clock_beats")
-    for (answer,) in get_all(servers, "/readyz"):
-        assert (answer.status_code, answer.json()) == (503, {"status": "unready", "wrong": ["clock"]})
+    all_become(servers, 503, {"status": "unready", "wrong": ["clock"]})
     cluster.tell(*BEAT)
-    for (answer,) in get_all(servers, "/readyz"):
-        assert (answer.status_code, answer.json()) == (200, {"status": "ready", "wrong": []})
+    all_become(servers, 200, {"status": "ready", "wrong": []})
 
 
 def test_a_connection_that_was_cut_is_not_used_again(servers, cluster):
@@ -114,9 +117,9 @@ def test_a_connection_that_was_cut_is_not_used_again(servers, cluster):
 def test_while_it_is_down_everybody_is_told_and_afterwards_all_is_well(servers, cluster, tmp_path):
     cluster.tell(*BEAT)
     cluster.stop()
-    for alive, ready, jobs, scraped in get_all(servers, "/healthz", "/readyz", JOBS, "/metrics"):
+    all_become(servers, 503, {"status": "unready", "wrong": ["database"]})
+    for alive, jobs, scraped in get_all(servers, "/healthz", JOBS, "/metrics"):
         assert alive.status_code == 200
-        assert (ready.status_code, ready.json()) == (503, {"status": "unready", "wrong": ["database"]})
         assert jobs.headers["Content-Type"] == "application/problem+json"
         assert (jobs.status_code, jobs.json()["code"]) == (503, "database_unavailable")
         assert jobs.headers["Retry-After"] == "2"
@@ -130,7 +133,7 @@ def test_while_it_is_down_everybody_is_told_and_afterwards_all_is_well(servers, 
         then = time.monotonic()
         everybody = [*servers, late]
         eventually(lambda: {answer.status_code for (answer,) in get_all(everybody, "/readyz")} == {200})
-        assert time.monotonic() - then < 3
+        assert time.monotonic() - then < 10, "the pool waited longer and longer between its attempts"
         for server, (answer,) in zip(everybody, get_all(everybody, JOBS), strict=True):
             assert answer.status_code == 401
             assert "Traceback" not in server.log()

@@ -166,10 +166,11 @@ def test_those_that_wait_cost_no_thread_and_one_connection_hears_for_all(server)
         assert {waits.result(timeout=20).status_code for waits in waiting} == {204}
 
 
-def test_a_claim_that_waited_is_told_once_with_all_its_time(server):
+def test_a_claim_that_waited_is_logged_once_with_all_its_time(database_url, tmp_path):
     identity = {"X-Request-Id": "the-one-that-waited"}
-    assert claim(server, WorkerFactory(), 1.5, headers=identity).headers["X-Request-Id"] == identity["X-Request-Id"]
-    (line,) = [line for line in server.log().splitlines() if identity["X-Request-Id"] in line]
+    with serving(tmp_path, DATABASE_URL=database_url, LOG_LEVEL="DEBUG") as server:
+        assert claim(server, WorkerFactory(), 1.5, headers=identity).headers["X-Request-Id"] == identity["X-Request-Id"]
+        (line,) = [line for line in server.log().splitlines() if identity["X-Request-Id"] in line]
     assert re.search(r"POST /v1/runtime/leases 204 (1[4-9]|[2-9]\d)\d\d ms", line), line
 
 
