@@ -46,10 +46,11 @@ def database(env: Env, state_dir: Path, parameters: dict[str, Any]) -> dict[str,
 def _is_postgres_url(address: str) -> bool:
     try:
         parts = urlsplit(address)
-        port = parts.port  # raises for one above 65535
+        hosts = parts.netloc.rpartition("@")[2].split(",")  # libpq takes several, each with a port of its own
+        ports = [urlsplit(f"//{host}").port for host in hosts]  # raises for one above 65535
     except ValueError:
         return False
-    return parts.scheme in SCHEMES and port != 0
+    return parts.scheme in SCHEMES and 0 not in ports
 
 
 def _session(env: Env, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Reads settings from the environment. The value of NAME may be in the file that NAME_FILE names."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,14 @@ from environ.fileaware_mapping import FileAwareMapping
 
 TRUE = {"true", "yes", "on", "1", "ok", "y", "t"}
 FALSE = {"false", "no", "off", "0", "n", "f"}
+
+
+def finite(value: Any) -> Any:
+    """Return the value as a float. Raises ValueError for a text that is no number, and for infinity and NaN."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
 
 
 class SecretFiles(FileAwareMapping):
@@ -31,7 +40,11 @@ class Env(environ.Env):
         return int(self._parsed(super().int, var, default, "a whole number is needed"))
 
     def float(self, var: str, default: Any = environ.Env.NOTSET) -> float:
-        return float(self._parsed(super().float, var, default, "a number is needed"))
+        # django-environ's own parser drops the characters that it does not know: 1e3 would be 13, and 50% would be 50.
+        def parse(name: Any, *, default: Any) -> Any:
+            return finite(self.str(name, default=default))
+
+        return float(self._parsed(parse, var, default, "a number is needed"))
 
     def json(self, var: str, default: Any = environ.Env.NOTSET) -> Any:
         return self._parsed(super().json, var, default, "JSON is needed")

@@ -44,6 +44,17 @@ def test_what_the_query_of_the_database_url_says_is_kept(tmp_path):
     assert options["pool"]
 
 
+def test_a_database_url_may_name_several_hosts_with_their_ports(tmp_path):
+    """libpq tries them in order, for example the two servers of a replicated database."""
+    url = "postgres://role:p@one:5432,two:5433/name?target_session_attrs=read-write"
+    found = settings(tmp_path, "DATABASES", DATABASE_URL=url)["DATABASES"]["default"]
+    assert (found["HOST"], found["PORT"], found["NAME"]) == ("one,two", "5432,5433", "name")
+
+
+def test_a_number_may_have_an_exponent(tmp_path):
+    assert settings(tmp_path, "AGING_SECONDS", AGING_SECONDS="1e3")["AGING_SECONDS"] == 1000
+
+
 @pytest.mark.parametrize("name", ["LEASE_TTL_SECONDS", "CLOCK_PERIOD_SECONDS"])
 def test_a_value_that_is_no_number_is_refused_by_name(tmp_path, name):
     with pytest.raises(AssertionError, match=name):
@@ -53,6 +64,8 @@ def test_a_value_that_is_no_number_is_refused_by_name(tmp_path, name):
 BAD_VALUES = [
     ("LEASE_TTL_SECONDS", "abc", "LEASE_TTL_SECONDS='abc': a whole number is needed"),
     ("CLOCK_PERIOD_SECONDS", "soon", "CLOCK_PERIOD_SECONDS='soon': a number is needed"),
+    ("BREAKER_FAILURES", "50%", "BREAKER_FAILURES='50%': a number is needed"),
+    ("AGING_SECONDS", "inf", "AGING_SECONDS='inf': a number is needed"),
     ("GIT_MIRRORS", "{", "GIT_MIRRORS='{': JSON is needed"),
     ("BEHIND_PROXY", "maybe", "BEHIND_PROXY='maybe': yes or no is needed"),
     ("LOG_LEVEL", "loud", "LOG_LEVEL='loud': one of DEBUG, INFO"),
