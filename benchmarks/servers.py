@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +83,7 @@ class Serving:
     def _wait(self) -> None:
         assert self.process is not None
         until = time.monotonic() + ANSWERS_WITHIN
-        while not _answers(self.address):
+        while not dev_server.responds(self.address):
             if self.process.poll() is not None or time.monotonic() > until:
                 raise NeverAnswered(self.layout)
             time.sleep(0.05)
@@ -125,11 +123,3 @@ def clock(stage: Stage) -> Iterator[None]:
             process.wait(10)
         process.kill()
         process.wait()
-
-
-def _answers(address: ListenAddress) -> bool:
-    try:
-        with urllib.request.urlopen(f"{address.url}/healthz", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False

@@ -31,6 +31,7 @@ from orchestrator.devtools.process_supervisor import (
 )
 
 SERVER_START_TIMEOUT_SECONDS = 60.0
+_WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # http_proxy is for other machines
 
 
 class DevServerError(Exception):
@@ -176,7 +177,7 @@ def wait_until_ready(supervisor: ProcessSupervisor, address: ListenAddress) -> N
         ProcessSupervisorError: The server has ended, or does not respond within `SERVER_START_TIMEOUT_SECONDS`.
     """
     deadline = time.monotonic() + SERVER_START_TIMEOUT_SECONDS
-    while not supervisor.stop_requests and not _responds(address):
+    while not supervisor.stop_requests and not responds(address):
         if not supervisor.processes[0].is_running:
             raise ProcessSupervisorError("the server did not start; its last lines above name the reason")
         supervisor.poll()
@@ -232,9 +233,10 @@ def variables_for_shell(port: int = 8000) -> str:
     return " ".join(filter(None, [state, "" if port == 8000 else f"PORT={port}"]))
 
 
-def _responds(address: ListenAddress) -> bool:
+def responds(address: ListenAddress) -> bool:
+    """Return whether a server responds at the address."""
     try:
-        with urllib.request.urlopen(f"{address.url}/healthz", timeout=5) as response:  # noqa: S310 - http, our own
+        with _WITHOUT_PROXY.open(f"{address.url}/healthz", timeout=5) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False

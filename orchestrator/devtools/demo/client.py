@@ -43,6 +43,10 @@ class JobFollower:
     last_seq: int = 0
     session: requests.Session = field(default_factory=requests.Session)
 
+    def __post_init__(self) -> None:
+        # The server is on this machine: no proxy of the environment, and no ~/.netrc that would replace the token.
+        self.session.trust_env = False
+
     def submit(self, request: DemoRequest, *, org_slug: str, project_slug: str) -> None:
         """Submit the job.
 
@@ -80,7 +84,7 @@ class JobFollower:
 
     def cancel(self) -> None:
         """Cancel the job, if it was submitted and the server still responds."""
-        with contextlib.suppress(requests.RequestException, DemoError):
+        with contextlib.suppress(DemoError):
             if self.job_id:
                 self._call("POST", f"{JOBS}/{self.job_id}/cancel", json={"reason": "the demo was interrupted"})
 
@@ -101,11 +105,14 @@ class JobFollower:
 
     def _call(self, method: str, path: str, **options: Any) -> requests.Response:
         headers = {"Authorization": f"Bearer {self.token}"}
-        response = self.session.request(
-            method, self.url + path, headers=headers, timeout=REQUEST_TIMEOUT_SECONDS, **options
-        )
+        try:
+            response = self.session.request(
+                method, self.url + path, headers=headers, timeout=REQUEST_TIMEOUT_SECONDS, **options
+            )
+            problem = {} if response.ok else response.json()
+        except requests.RequestException as error:  # also an error without a problem document
+            raise DemoError(f"the server does not respond at {self.url} ({type(error).__name__})") from None
         if not response.ok:
-            problem = response.json()
             errors = "; ".join(f"{name}: {' '.join(map(str, why))}" for name, why in problem.get("errors", {}).items())
             raise DemoError(f"{problem.get('detail', response.reason)} {errors}".strip())
         return response

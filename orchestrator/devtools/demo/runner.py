@@ -13,7 +13,7 @@ from orchestrator.devtools.demo import repository
 from orchestrator.devtools.demo.client import DemoError, DemoRequest, JobFollower
 from orchestrator.devtools.demo.terminal import Terminal
 from orchestrator.devtools.dev_server import ListenAddress
-from orchestrator.devtools.process_supervisor import ManagedProcess, ProcessSupervisor
+from orchestrator.devtools.process_supervisor import ManagedProcess, ProcessSupervisor, ProcessSupervisorError
 from orchestrator.devtools.seed import SeedData
 from orchestrator.ingest.models import Run
 from runtime_jobs.models import Project
@@ -59,7 +59,7 @@ class DemoRun:
             follower.submit(request, org_slug=seed_data.org_slug, project_slug=seed_data.project_slug)
             job = self._follow(follower, request.timeout_seconds)
             return self._report(job, seed_data)
-        except (KeyboardInterrupt, DemoError):
+        except (KeyboardInterrupt, DemoError, ProcessSupervisorError):
             if follower:
                 follower.cancel()  # otherwise the next worker would run it first
             raise
@@ -138,13 +138,12 @@ class DemoRun:
 
     def _not_started(self, follower: JobFollower) -> str:
         """Return why no worker has started the job, and what to do."""
-        variables = dev_server.variables_for_shell()
         return (
             f"no worker started the job within {START_TIMEOUT_SECONDS:.0f} s, so it was canceled. "
             f"The server's reason: {follower.pending_message() or 'a worker claimed it and gave it back'} "
             "The lines above are the output of the processes. If another worker runs jobs on this machine, stop it or "
-            "wait for it. If older jobs or limits are in the way, start without them: "
-            f"make clean{f' {variables}' if variables else ''}, then make demo again"
+            "wait for it. If older jobs or limits are in the way, use an empty state directory: "
+            "make demo STATE_DIR=.state-demo"
         )
 
     def _report(self, job: dict[str, Any], seed_data: SeedData) -> dict[str, Any]:

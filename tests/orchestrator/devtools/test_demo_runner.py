@@ -6,6 +6,8 @@ from orchestrator.devtools.demo import runner as shows
 from orchestrator.devtools.demo.client import DemoError, DemoRequest
 from orchestrator.devtools.demo.runner import DemoRun
 from orchestrator.devtools.demo.terminal import Terminal
+from orchestrator.devtools.process_supervisor import ProcessSupervisorError
+from orchestrator.devtools.seed import SeedData
 from workers.engines.contract import EngineCapabilities
 
 STRANGE = DemoRequest("https://github.com/owner/name", "c" * 40, ("true",), 60)
@@ -53,6 +55,14 @@ def test_without_any_engine_nothing_runs(machine):
 class Waiting:
     """A follower of a job that no worker takes."""
 
+    is_canceled = False
+
+    def submit(self, *_: object, **__: object) -> None:
+        pass
+
+    def cancel(self) -> None:
+        self.is_canceled = True
+
     def job(self) -> dict[str, str]:
         return {"status": "queued"}
 
@@ -70,8 +80,30 @@ def test_a_job_that_no_worker_starts_ends_the_demo_with_advice(monkeypatch):
     monkeypatch.setattr(shows, "START_TIMEOUT_SECONDS", 0.0)
     with pytest.raises(DemoError) as error:
         DemoRun(Terminal(), None)._follow(Waiting(), 3600)
-    for part in ("no worker started the job within 0 s", "No worker is online in the pool", "stop it", "make clean"):
+    for part in (
+        "no worker started the job within 0 s",
+        "No worker is online in the pool",
+        "stop it",
+        "STATE_DIR=.state-demo",
+    ):
         assert part in str(error.value)
+
+
+def test_the_job_is_canceled_when_a_process_of_the_demo_died_too_often(monkeypatch):
+    """Its data stay in STATE_DIR: the worker of the next `make up` would run the job."""
+    run, follower = DemoRun(Terminal(), DemoRequest("https://github.com/a/b", "0" * 40, ("true",), 1)), Waiting()
+    seeded = SeedData("demo", "demo", "", "", "", "", "", "admin", None)
+
+    def died(*_: object) -> None:
+        raise ProcessSupervisorError("local-1 ended with exit code 1, 6 times within 60 seconds")
+
+    monkeypatch.setattr(shows.dev_server, "prepare", lambda: seeded)
+    monkeypatch.setattr(shows, "JobFollower", lambda *_: follower)
+    monkeypatch.setattr(run, "_start", lambda *_: "bubblewrap")
+    monkeypatch.setattr(run, "_follow", died)
+    with pytest.raises(ProcessSupervisorError):
+        run.run()
+    assert follower.is_canceled
 
 
 def test_what_a_job_prints_does_not_steer_the_terminal(capsys):
