@@ -159,7 +159,7 @@ class _Git:
     def _error_message(self, subcommand: str, tail: str) -> str:
         if "not our ref" in tail or "couldn't find remote ref" in tail:
             return "the repository does not have this commit"
-        return scrubbed(f"git {subcommand}: {tail or 'ended without a exceeded'}", self._hidden(), 600)
+        return scrubbed(f"git {subcommand}: {tail or 'it ended without a message'}", self._hidden(), 600)
 
     def _hidden(self) -> list[tuple[str, str]]:
         """Return the texts that must not be in a message: where the mirror and the workspace are."""

@@ -157,7 +157,7 @@ class ClaimLoop:
         return [ActiveJob(lease, slot) for lease, slot in zip(leases, slots, strict=False)]
 
     def _handle_claim_error(self, error: Exception, *, once: bool) -> None:
-        """Wait before the next claim. The key stays, so that a lost response is sent again."""
+        """Wait before the next claim. It keeps its key if there was no response, which the server then sends again."""
         if isinstance(error, LeaseRejected):
             raise WorkerStartError("a newer process of this worker is active")
         if not isinstance(error, ServerUnreachable):

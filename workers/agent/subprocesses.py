@@ -84,23 +84,23 @@ def run_bound(
 def _follow(process: subprocess.Popen[bytes], watch: Callable[[], str | None]) -> tuple[bytes, str | None]:
     assert process.stdout is not None  # noqa: S101 - a pipe was asked for
     output, tail = process.stdout.fileno(), b""
-    result = os.pidfd_open(process.pid)
+    handle = os.pidfd_open(process.pid)
     poll = select.poll()  # select() takes no descriptor above 1023
     poll.register(output, select.POLLIN)
-    poll.register(result, select.POLLIN)
+    poll.register(handle, select.POLLIN)
     try:
         while True:
             ready = dict(poll.poll(TICK_SECONDS * 1000))
             if ready.get(output, 0) & select.POLLIN:
                 tail = (tail + os.read(output, 1 << 16))[-TAIL_BYTES:]
-            if result in ready:
+            if handle in ready:
                 return _drained(output, tail), None
             if output in ready and not ready[output] & select.POLLIN:
                 poll.unregister(output)  # all writers have closed it: poll would return at once from now on
             if kill_reason := watch():
                 return tail, kill_reason
     finally:
-        os.close(result)
+        os.close(handle)
 
 
 def _wait_group_gone(group: int) -> None:

@@ -383,3 +383,10 @@ def test_the_worker_may_be_found_by_its_git(repository: Repository) -> None:
     repository.commit({"name": b"x"})
     done = subprocess.run(["git", "fsck", "--strict"], cwd=repository.path, env=ENVIRONMENT, check=False)
     assert done.returncode == 0
+
+
+def test_a_git_that_prints_nothing_is_reported_in_plain_words(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = subprocesses.CompletedCommand(1, "")
+    monkeypatch.setattr(subprocesses, "run_bound", lambda *_, **__: silent)
+    with pytest.raises(CheckoutFailed, match=r"^git init: it ended without a message$"):
+        place.fetch("0" * 40)

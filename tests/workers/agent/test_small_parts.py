@@ -68,7 +68,7 @@ class TestWords:
         assert one_line("x" * 50, 10) == "x" * 9 + "…"
 
     def test_capabilities_never_pass(self) -> None:
-        assert one_line("lease rtl_01abc with rto_worker_xyz.") == "lease rtl_… with rto_…."
+        assert one_line("lease rtl_01abc with rto_worker_x-y-z.") == "lease rtl_… with rto_…."
 
     def test_the_longest_of_what_is_hidden_goes_first(self) -> None:
         assert scrubbed("at /srv/mirror/acme", [("/srv", "A"), ("/srv/mirror", "B")]) == "at B/acme"
