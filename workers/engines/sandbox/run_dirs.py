@@ -73,13 +73,13 @@ class RunEnvironment:
         return os.path.normpath(self.spec.working_directory)
 
     def variables(self, home: str, temporary: str) -> dict[str, str]:
-        resolver = {}
+        proxy = {}
         if self.spec.egress:
             names = ("https_proxy", "HTTPS_PROXY", "http_proxy", "all_proxy", "ALL_PROXY")
-            resolver = dict.fromkeys(names, f"http://127.0.0.1:{PORT}")
-            resolver |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
-            resolver["NODE_USE_ENV_PROXY"] = "1"
-        return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | resolver | self.spec.environment
+            proxy = dict.fromkeys(names, f"http://127.0.0.1:{PORT}")
+            proxy |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+            proxy["NODE_USE_ENV_PROXY"] = "1"
+        return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | proxy | self.spec.environment
 
     def __enter__(self) -> Self:
         self._check_spec()

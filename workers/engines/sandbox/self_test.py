@@ -187,7 +187,7 @@ def _run(subject: EngineUnderTest, argv: tuple[str, ...], **details: object) -> 
     output, trace = bytearray(), bytearray()
     with workspace(subject.owner(subject.slot)) as place:
         spec = RunSpec(argv=argv, workspace=place, slot=subject.slot, timeout_seconds=_SECONDS)
-        result = subject.run(replace(spec, **details), output.extend, trace.extend, StopSignal())  # type: ignore[arg-type]  # fields of Order
+        result = subject.run(replace(spec, **details), output.extend, trace.extend, StopSignal())  # type: ignore[arg-type]  # fields of RunSpec
     return result, output.decode("utf-8", "replace"), bytes(trace)
 
 

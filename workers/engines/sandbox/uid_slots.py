@@ -24,7 +24,7 @@ class UidSlots:
 
     def __init__(self, first_uid: int = FIRST_UID) -> None:
         if first_uid < 1000:
-            raise ValueError(f"first_uid {first_uid}: uids below 1000 belong to the system")
+            raise EngineUnavailable(f"WORKER_FIRST_UID={first_uid}: uids below 1000 belong to the system")
         self.first_uid = first_uid
         self._running: set[int] = set()
         self._reserved: set[int] = set()
