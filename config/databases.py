@@ -44,13 +44,16 @@ def database(env: Env, state_dir: Path, parameters: dict[str, Any]) -> dict[str,
 
 
 def _is_postgres_url(address: str) -> bool:
+    """Return whether the address has a known scheme and valid ports."""
+    scheme, _, rest = address.partition("://")
+    # A password may contain characters that end the host for `urlsplit`, such as #.
+    hosts = rest.rpartition("@")[2].partition("/")[0].partition("?")[0]
     try:
-        parts = urlsplit(address)
-        hosts = parts.netloc.rpartition("@")[2].split(",")  # libpq takes several, each with a port of its own
-        ports = [urlsplit(f"//{host}").port for host in hosts]  # raises for one above 65535
+        # libpq takes several, each with a port of its own; `port` raises for one above 65535
+        ports = [urlsplit(f"//{host}").port for host in hosts.split(",")]
     except ValueError:
         return False
-    return parts.scheme in SCHEMES and 0 not in ports
+    return scheme in SCHEMES and 0 not in ports
 
 
 def _session(env: Env, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,12 @@ def test_a_number_may_have_an_exponent(tmp_path):
     assert settings(tmp_path, "AGING_SECONDS", AGING_SECONDS="1e3")["AGING_SECONDS"] == 1000
 
 
+@pytest.mark.parametrize("url", ["postgres://role:ses#ame@one:5432/name", "postgres://role@[::1]:5432/name"])
+def test_a_database_url_may_have_an_unquoted_password_or_an_ipv6_address(tmp_path, url):
+    found = settings(tmp_path, "DATABASES", DATABASE_URL=url)["DATABASES"]["default"]
+    assert (found["HOST"] in {"one", "::1"}, found["PORT"], found["NAME"]) == (True, 5432, "name")
+
+
 @pytest.mark.parametrize("name", ["LEASE_TTL_SECONDS", "CLOCK_PERIOD_SECONDS"])
 def test_a_value_that_is_no_number_is_refused_by_name(tmp_path, name):
     with pytest.raises(AssertionError, match=name):
@@ -72,6 +78,7 @@ BAD_VALUES = [
     ("DATABASE_POOL_MAX", "0", "DATABASE_POOL_MAX=0: a number from 1"),
     ("DATABASE_ROLE", "dba", "DATABASE_ROLE='dba': one of api, clock, migrate is needed"),
     ("DATABASE_URL", "postgres://u:sesame@127.0.0.1:99999/x", "postgres://user@host:5432/name is needed"),
+    ("DATABASE_URL", "postgres://u:sesame@one:5432,two:0/x", "postgres://user@host:5432/name is needed"),
     ("SECRET_KEY_FILE", "/nonexistent", "SECRET_KEY_FILE: cannot read /nonexistent"),
 ]
 
