@@ -28,7 +28,7 @@ from runtime_jobs.db_time import database_now
 
 View = Callable[[HttpRequest], HttpResponse]
 ALLOWED_METHODS = ("GET", "HEAD")
-READINESS_SECONDS = 1.0  # one check of the database serves all requests of this time
+READINESS_SECONDS = 1.0  # from the start of a check: its result serves all requests of this time
 _are_migrations_applied = threading.Event()
 
 
@@ -92,7 +92,8 @@ def _may_scrape(request: HttpRequest) -> bool:
 class Readiness:
     """Checks readiness at most once in READINESS_SECONDS, in a thread of its own, for all requests of an event loop.
 
-    Many probes cost one query, and busy request threads delay none of them.
+    Many probes cost one check, and busy request threads delay none of them. The age of a result counts from the start
+    of its check: a slow check, or a busy event loop that receives it late, does not make it newer.
     """
 
     def __init__(self, check: Callable[[], list[str]] | None = None) -> None:
@@ -111,9 +112,10 @@ class Readiness:
         return await asyncio.shield(self._running)  # a client that disconnects does not end the check of the others
 
     async def _refreshed(self) -> list[str]:
+        began = time.monotonic()
         try:
             self._problems = await asyncio.get_running_loop().run_in_executor(self._executor, self._check)
-            self._valid_until = time.monotonic() + READINESS_SECONDS
+            self._valid_until = began + READINESS_SECONDS
         finally:
             self._running = None
         return self._problems

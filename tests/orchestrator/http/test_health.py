@@ -51,6 +51,23 @@ def test_a_result_is_used_for_a_second(monkeypatch):
     asyncio.run(scene())
 
 
+def test_a_result_that_took_long_is_not_used_again(monkeypatch):
+    results = [["clock"], []]
+    now = [1000.0]
+    monkeypatch.setattr(health.time, "monotonic", lambda: now[0])
+
+    def slow_check():
+        now[0] += 5
+        return results.pop(0)
+
+    async def scene():
+        readiness = Readiness(slow_check)
+        assert await readiness.problems() == ["clock"]
+        assert await readiness.problems() == []
+
+    asyncio.run(scene())
+
+
 def test_a_check_that_raises_is_repeated():
     results = [ZeroDivisionError(), []]
 
