@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -114,8 +115,7 @@ class StreamRegistry:
             ApiError: 429 `too_many_streams` at the limit of the caller or the organization, 503 `busy` at the limit of
                 the process.
         """
-        while self.abandoned:
-            self.remove(self.abandoned.popleft())
+        self._remove_abandoned()
         with self._lock:
             if authorization:
                 self._remember(_digest(authorization.encode("latin-1", "replace")), credential)
@@ -138,6 +138,7 @@ class StreamRegistry:
         Returns:
             None where the view must decide.
         """
+        self._remove_abandoned()
         with self._lock:
             credential, known_until = self._token_credentials.get(_digest(authorization), (None, 0.0))
             if credential is None or known_until < time.monotonic():
@@ -150,6 +151,11 @@ class StreamRegistry:
                 STREAMS_REFUSED.labels(place[0]).inc()
                 return _refusal(place[0], limit, self._counts[place])
         return None
+
+    def _remove_abandoned(self) -> None:
+        while self.abandoned:
+            with suppress(IndexError):  # another thread was faster
+                self.remove(self.abandoned.popleft())
 
     def _remember(self, digest: bytes, credential: Credential) -> None:
         self._token_credentials.pop(digest, None)

@@ -250,6 +250,15 @@ def test_a_known_token_above_its_limit_is_refused_without_a_view(registry):
     mine[1].close()
 
 
+def test_an_abandoned_stream_causes_no_early_refusal(registry):
+    header = "Bearer rto_api_alice"
+    streams_of_alice = [registry.admit(ALICE, "follow", authorization=header) for _ in range(2)]
+    assert registry.early_refusal(header.encode())
+    streams_of_alice.pop()  # dropped without `close`
+    assert registry.early_refusal(header.encode()) is None
+    streams_of_alice.pop().close()
+
+
 def test_a_token_is_known_for_some_seconds_only(registry, monkeypatch):
     header = "Bearer rto_api_alice"
     kept = [registry.admit(ALICE, "follow", authorization=header) for _ in range(2)]
