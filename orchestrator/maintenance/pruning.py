@@ -54,8 +54,11 @@ class TablePruner(Pruner):
         self.table = table
         # By the key where the column has no index: keys rise with the time, so the first ones are the oldest.
         oldest = f"(SELECT * FROM {table} ORDER BY {key} LIMIT %(rows)s) oldest" if by_key else table  # noqa: S608
+        # A locked row may just be renewed. After a wait for it, the DELETE would not check its time again. Rows of
+        # tables that are read by the key are never updated.
+        lock = "" if by_key else "FOR UPDATE SKIP LOCKED"
         self._delete = f"""DELETE FROM {table} WHERE {key} IN (
-            SELECT {key} FROM {oldest} WHERE {column} < %(before)s ORDER BY {column} LIMIT %(rows)s)"""  # noqa: S608
+            SELECT {key} FROM {oldest} WHERE {column} < %(before)s ORDER BY {column} LIMIT %(rows)s {lock})"""  # noqa: S608
         self._count = f"SELECT count(*) FROM {table} WHERE {column} < %(before)s"  # noqa: S608
 
     def step(self, before: datetime) -> tuple[Counter[str], bool]:

@@ -255,6 +255,29 @@ def test_counts_of_login_attempts_are_deleted_when_their_window_has_ended():
     assert LoginAttempts.objects.get().window_ends_at > now
 
 
+@pytest.mark.django_db(transaction=True)
+def test_an_expired_count_of_login_attempts_that_is_renewed_meanwhile_is_kept():
+    expired = database_now() - timedelta(minutes=1)
+    counts = [LoginAttempts.objects.create(key=bytes([n]) * 32, attempts=5, window_ends_at=expired) for n in range(2)]
+    is_renewed, go_on = threading.Event(), threading.Event()
+
+    def attempt() -> None:
+        with transaction.atomic():
+            renewed = LoginAttempts.objects.filter(pk=counts[0].pk)
+            renewed.update(attempts=1, window_ends_at=database_now() + timedelta(minutes=5))
+            is_renewed.set()
+            assert go_on.wait(60)
+
+    thread = elsewhere(attempt)
+    assert is_renewed.wait(60)
+    try:
+        assert PruningTask().delete_all()["login_attempts"] == 1
+    finally:
+        go_on.set()
+        thread.join(60)
+    assert [count.attempts for count in LoginAttempts.objects.all()] == [1]
+
+
 def test_a_period_of_zero_keeps_everything(project, long_ago, settings):
     settings.RETENTION_DAYS = dict.fromkeys(settings.RETENTION_DAYS, 0)
     job = ended(submitted(project, now=long_ago), long_ago)
