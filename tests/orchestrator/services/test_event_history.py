@@ -118,6 +118,8 @@ def test_the_first_and_the_final_event_bind_input_and_result(failed):
         "git_commit = repeat('0', 40)",
         "payload_digest = repeat('0', 64)",
         "timeout_seconds = timeout_seconds + 1",
+        "job_type = 'steps'",  # whose specification these columns do not contain
+        "job_type = 'unknown'",
         "exit_code = 0",
         "failure_message = 'green'",
         "result = result || '{\"n\": 12.51}'",
