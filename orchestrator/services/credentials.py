@@ -44,7 +44,7 @@ def register_worker(
         slug: The name of the worker.
         pool: The pool in which it claims.
         capacity: The maximum number of jobs at once.
-        labels: Texts for people.
+        labels: The labels that it may offer. They count for the requirements of jobs, like capabilities.
         capabilities: The capabilities that it may offer.
         certificate_subject: The subject of its client certificate, if it has one.
         actor: The operator.
