@@ -47,7 +47,10 @@ class Env(environ.Env):
         return float(self._parsed(parse, var, default, "a number is needed"))
 
     def json(self, var: str, default: Any = environ.Env.NOTSET) -> Any:
-        return self._parsed(super().json, var, default, "JSON is needed")
+        try:
+            return super().json(var, default=default)
+        except ValueError as error:  # without the value: the address of a mirror may have a token
+            raise ImproperlyConfigured(f"{var}: JSON is needed ({error})") from None
 
     def bool(self, var: str, default: Any = environ.Env.NOTSET) -> bool:
         text = self.str(var, default="").strip().lower()

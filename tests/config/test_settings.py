@@ -72,7 +72,7 @@ BAD_VALUES = [
     ("CLOCK_PERIOD_SECONDS", "soon", "CLOCK_PERIOD_SECONDS='soon': a number is needed"),
     ("BREAKER_FAILURES", "50%", "BREAKER_FAILURES='50%': a number is needed"),
     ("AGING_SECONDS", "inf", "AGING_SECONDS='inf': a number is needed"),
-    ("GIT_MIRRORS", "{", "GIT_MIRRORS='{': JSON is needed"),
+    ("GIT_MIRRORS", '{"https://a/": "https://x:sesame@b/",}', "GIT_MIRRORS: JSON is needed (Expecting property name"),
     ("BEHIND_PROXY", "maybe", "BEHIND_PROXY='maybe': yes or no is needed"),
     ("LOG_LEVEL", "loud", "LOG_LEVEL='loud': one of DEBUG, INFO"),
     ("DATABASE_POOL_MAX", "0", "DATABASE_POOL_MAX=0: a number from 1"),

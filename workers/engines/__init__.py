@@ -23,7 +23,7 @@ def engine_named(name: str, **options: Any) -> Engine:
 
     Raises:
         LookupError: No engine has this name.
-        ValueError: An option is invalid.
+        EngineUnavailable: An option is invalid, or the engine may not be used here.
     """
     path = ENGINES.get(name, name)
     module, _, attribute = path.rpartition(".")
