@@ -157,7 +157,7 @@ class RunResult:
     signal: str | None = None
     started_at: float = 0.0  # Unix time by the worker's clock: for display, never for decisions
     finished_at: float = 0.0
-    output_bytes: int = 0  # true total; what went to the sink is capped by Limits.output_bytes
+    output_bytes: int = 0  # true total; what went to the sink is capped by RunLimits.output_bytes
     output_truncated: bool = False
     trace_bytes: int = 0
     trace_truncated: bool = False

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workers.engines.contract import (
-    EngineCapabilities,  # fmt: skip
+    EngineCapabilities,
     EngineUnavailable,
     Isolation,
     MountPoints,

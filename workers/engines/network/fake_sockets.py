@@ -50,7 +50,7 @@ class FakeSockets:
         self._selector = selectors.DefaultSelector()
         self._stop_reader, self._stop_writer = os.pipe()
         self._selector.register(self._stop_reader, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._drain, name="dummies", daemon=True)
+        self._thread = threading.Thread(target=self._drain, name="fake-sockets", daemon=True)
         self._thread.start()
 
     def handlers(self) -> dict[str, SyscallHandler]:
