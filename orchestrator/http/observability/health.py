@@ -40,7 +40,8 @@ def read_only(view: View) -> View:
     def wrapped(request: HttpRequest) -> HttpResponse:
         if request.method in ALLOWED_METHODS:
             return view(request)
-        refusal = ApiError(405, "method_not_allowed", "Only GET.", headers={"Allow": ", ".join(ALLOWED_METHODS)})
+        headers = {"Allow": ", ".join(ALLOWED_METHODS)}
+        refusal = ApiError(405, "method_not_allowed", "This path accepts GET and HEAD only.", headers=headers)
         return as_response(refusal, request)
 
     return wrapped
