@@ -1,8 +1,11 @@
 """Response of `GET …/jobs/{job_id}/logs`."""
 
+from typing import Any
+
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
+from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from orchestrator.http.asgi.streams import CountedResponse, registry
@@ -12,6 +15,17 @@ from orchestrator.selectors import job_logs
 from runtime_jobs.models import Job
 
 TEXT = "text/plain; charset=utf-8"
+
+
+class PlainTextRenderer(BaseRenderer):
+    """Declares that a view answers text/plain, for `Accept` and the OpenAPI document. The view builds the text."""
+
+    media_type = "text/plain"
+    format = "txt"
+    charset = "utf-8"
+
+    def render(self, data: Any, *_: Any, **__: Any) -> bytes:
+        return str(data).encode()
 
 
 def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBase:

@@ -17,7 +17,6 @@ from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.job_policies import policy_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
-from orchestrator.http.api.renderers import PlainText
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
@@ -25,7 +24,7 @@ from orchestrator.http.observability.request_context import context_of
 from orchestrator.protocols.native.errors import error_result, to_recorded_error
 from orchestrator.protocols.native.jobs import wire
 from orchestrator.protocols.native.jobs.filters import AnyJobFilters, RuntimeJobFilters
-from orchestrator.protocols.native.jobs.logs import log_response
+from orchestrator.protocols.native.jobs.logs import PlainTextRenderer, log_response
 from orchestrator.protocols.native.jobs.openapi import document_any_jobs, document_runtime_jobs
 from orchestrator.protocols.native.jobs.serializers import (
     BulkSubmitInput,
@@ -203,7 +202,9 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
         results = [wire.serialize_event(event) for event in rows[:EVENTS_PER_PAGE]]
         return Response({"results": results, "next_after": next_after})
 
-    @action(detail=True, pagination_class=None, filterset_class=None, renderer_classes=[JSONRenderer, PlainText])
+    @action(
+        detail=True, pagination_class=None, filterset_class=None, renderer_classes=[JSONRenderer, PlainTextRenderer]
+    )
     def logs(self, request: Request, job_id: str) -> Any:
         """Return the log of the job as plain text. With `follow=1` the stream continues until the job has ended."""
         follow = request.query_params.get("follow", "0")
