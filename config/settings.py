@@ -115,9 +115,8 @@ REST_FRAMEWORK = {
         "orchestrator.http.auth.authentication.BearerToken",
         "orchestrator.http.auth.authentication.BrowserSession",
     ],
-    "DEFAULT_PERMISSION_CLASSES": [
-        "orchestrator.http.auth.permissions.DenyAll"
-    ],  # every view names its own permissions
+    # Every view names its own permissions.
+    "DEFAULT_PERMISSION_CLASSES": ["orchestrator.http.auth.permissions.DenyAll"],
     "DEFAULT_PARSER_CLASSES": ["orchestrator.http.api.json_parser.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PAGINATION_CLASS": "orchestrator.http.api.pagination.NewestFirst",
@@ -164,9 +163,8 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = max(BODY_LIMIT_BYTES, *BODY_LIMITS.values())
 BODY_SECONDS = env.float("BODY_SECONDS", default=30.0)  # until the whole body has arrived, under ASGI
 BODY_SPOOL_BYTES = env.int("BODY_SPOOL_BYTES", default=256 << 20)  # all bodies that one process keeps at a time
 HEADER_SECONDS = env.float("HEADER_SECONDS", default=10.0)  # until the request line and all headers have arrived
-RESPONSE_STALL_SECONDS = env.float(
-    "RESPONSE_STALL_SECONDS", default=40.0
-)  # a client that reads nothing for so long is disconnected
+# A client that reads nothing of its response for so long is disconnected.
+RESPONSE_STALL_SECONDS = env.float("RESPONSE_STALL_SECONDS", default=40.0)
 MAX_CONNECTIONS = env.int("MAX_CONNECTIONS", default=4096)  # per process; a new connection replaces an idle one
 # Per client address, or IPv6 /64. Not counted: loopback, and all connections with BEHIND_PROXY.
 MAX_CONNECTIONS_PER_ADDRESS = env.int("MAX_CONNECTIONS_PER_ADDRESS", default=512)

@@ -1,4 +1,4 @@
-"""`/v1/schema`: the OpenAPI document, for anybody."""
+"""View of `/v1/schema`: the OpenAPI document, without authentication."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ from orchestrator.http.api.query_parameters import StrictQueryMixin
 
 
 class OpenAPISchemaView(StrictQueryMixin, APIView):
-    """Made once in each process and kind: it takes half a second, and anybody may ask."""
+    """Returns the document. Each process builds it once per media type, which takes half a second."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
