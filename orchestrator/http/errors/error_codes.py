@@ -114,7 +114,11 @@ CODES: dict[str, ErrorCode] = {
         501, "This server process (WSGI) cannot follow the log of a job that has not ended."
     ),
     "webhook_not_configured": ErrorCode(503, "Neither the installation nor any project has a webhook secret."),
-    "busy": ErrorCode(503, "Another request holds a lock; repeat the request after `Retry-After` seconds."),
+    "busy": ErrorCode(
+        503,
+        "The database could not complete the request now (lock, time limit, connections), or the process has its "
+        "maximum of open streams; repeat after `Retry-After` seconds.",
+    ),
     "overloaded": ErrorCode(
         503, "All threads or database connections of the process are in use; repeat after `Retry-After` seconds."
     ),

@@ -225,12 +225,11 @@ def _of_database(error: Exception) -> ApiError | None:
             )
             return ApiError(503, "overloaded", detail, headers={"Retry-After": "1"})
         case OperationalError() | InterfaceError() if not is_database_unavailable(error):
-            return ApiError(
-                503,
-                "busy",
-                "Another request holds a lock that this request needs. Repeat it after Retry-After seconds.",
-                headers={"Retry-After": "1"},
+            detail = (
+                "The database could not complete the request now, because of a lock, a time limit or the number of "
+                "connections. Repeat the request after Retry-After seconds."
             )
+            return ApiError(503, "busy", detail, headers={"Retry-After": "1"})
         case OperationalError() | InterfaceError():
             log.warning("database unavailable: %s", type(error.__cause__).__name__)
             later = {"Retry-After": "2"}
@@ -241,9 +240,8 @@ def _of_database(error: Exception) -> ApiError | None:
                 headers=later,
             )
         case DataError():
-            return ApiError(
-                400, "invalid", "A value cannot be stored in the database: it is too large or has the wrong type."
-            )
+            detail = "The database cannot store a value: it is too large, or has the wrong type or a wrong character."
+            return ApiError(400, "invalid", detail)
         case IntegrityError() if state == _UNIQUE_VIOLATION:
             return ApiError(
                 409, "conflict", "Another request has created the same resource. Read it, then repeat the request."

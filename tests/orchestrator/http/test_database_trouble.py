@@ -104,6 +104,8 @@ def test_each_kind_of_trouble_has_its_answer(alice, monkeypatch, state, status, 
     assert (response.status_code, document["code"]) == (status, code)
     assert ("Retry-After" in response) == (status == 503)
     assert "secret" not in response.content.decode()
+    if code == "busy":  # one text for all of its causes: it must not name one of them only
+        assert "a lock, a time limit or the number of connections" in document["detail"]
 
 
 def test_of_a_deadlock_the_verb_is_tried_again(project, elsewhere):
