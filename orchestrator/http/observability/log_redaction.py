@@ -8,7 +8,8 @@ from runtime_jobs.identifiers import ULID_PATTERN, fingerprint
 
 # Complete secrets first, then truncated ones and other spellings.
 _SECRET = re.compile(
-    rf"rtl_{ULID_PATTERN}|rto_(?:api|worker)_[A-Za-z0-9_-]{{43}}|rtl_[0-9A-Za-z]{{8,}}|rto_(?:api|worker)_[A-Za-z0-9_-]{{8,}}"
+    rf"rtl_{ULID_PATTERN}|rto_(?:api|worker)_[A-Za-z0-9_-]{{43}}|rto_hook_[0-9a-f]{{64}}"
+    r"|rtl_[0-9A-Za-z]{8,}|rto_(?:api|worker|hook)_[A-Za-z0-9_-]{8,}"
 )
 
 

@@ -10,6 +10,7 @@ from django.conf import settings as django_settings
 
 from orchestrator import services
 from orchestrator.http.observability.log_redaction import Redaction, redacted
+from orchestrator.services.credentials import WEBHOOK_PREFIX
 from runtime_jobs.identifiers import fingerprint, new_lease_id
 from tests.api_client import Caller
 from tests.factories import SUBMIT_BODY, claimed, submitted
@@ -141,6 +142,11 @@ def test_whoever_writes_a_line_and_however_it_says_no_secret(written):
     for name in names:
         assert name[12:] not in text.replace(name[:12], "")
         assert name[-15:] not in text
+
+
+@pytest.mark.parametrize("secret", [WEBHOOK_PREFIX + "0123456789abcdef" * 4, WEBHOOK_PREFIX + "0123456789"])
+def test_the_secret_of_a_webhook_is_hidden_also_when_it_is_truncated(secret):
+    assert redacted(f"secret={secret}, end") == f"secret=rto:{fingerprint(secret)}, end"
 
 
 def test_what_is_no_secret_stays():
