@@ -1,10 +1,9 @@
 """Short database queries by code that waits between them: the connection returns to the pool after each query."""
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.db import connections
 
 P = ParamSpec("P")
@@ -32,8 +31,3 @@ def _release_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
-
-
-def run_query_async(function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
-    """Wrap a short query for code in the event loop: the call runs in a thread and releases its connection."""
-    return sync_to_async(release_connection_after(function))
