@@ -96,6 +96,12 @@ def django_db_modify_db_settings() -> None:
 
 
 @pytest.fixture(scope="session")
+def django_db_keepdb(django_db_keepdb: bool) -> bool:
+    """Leave the database to the end of its cluster: DROP DATABASE fails while a thread of a test is still connected."""
+    return django_db_keepdb or not GIVEN
+
+
+@pytest.fixture(scope="session")
 def database_url(django_db_setup: None) -> str:
     """The test database as a DATABASE_URL, for processes that a test starts. They see committed rows only."""
     from django.db import connection  # noqa: PLC0415 - after the settings
