@@ -99,7 +99,7 @@ class Command(BaseCommand):
         table = Table.grid(padding=(0, 3))
         if not address.is_loopback:
             table.add_row("reached at", "\n".join(address.urls))
-        table.add_row("console", f"{address.url}/admin/")
+        table.add_row("admin", f"{address.url}/admin/")
         table.add_row("login", f"{seed_data.admin_username} / {seed_data.admin_password or '(changed by hand)'}")
         table.add_row("API", f"{address.url}/v1/docs")
         table.add_row("tokens", str(settings.STATE_DIR / "seed.json"))

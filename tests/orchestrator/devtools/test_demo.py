@@ -39,7 +39,7 @@ def test_what_the_demo_prints_last_works_with_make_up(installation):
     page = urlsplit(shown["this"].removeprefix("run").strip()).path
 
     served = installation.manage("up", "--port", "0", "--workers", "0")
-    eventually(lambda: served.said("console "))
+    eventually(lambda: served.said("/admin/"))
     address = re.search(r"http://127\.0\.0\.1:\d+", served.everything()).group()
     with requests.Session() as browser:
         form = browser.get(address + page, timeout=30)

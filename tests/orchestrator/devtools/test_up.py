@@ -18,8 +18,8 @@ from tests.orchestrator.devtools.conftest import MANAGE, Installation, Told
 def up(installation: Installation, *arguments: str) -> tuple[Told, str]:
     """Start it and return it with its address once it says that it serves."""
     told = installation.manage("up", "--port", "0", *arguments)
-    eventually(lambda: told.said("console "))
-    address = next(re.search(r"http://127\.0\.0\.1:\d+", line) for line in told.lines if "console " in line)
+    eventually(lambda: told.said("/admin/"))
+    address = next(re.search(r"http://127\.0\.0\.1:\d+", line) for line in told.lines if "/admin/" in line)
     return told, address.group()
 
 
