@@ -34,9 +34,12 @@ from workers.engines import engine_named
 try:
     from workers.engines.contract import RunLimits, RunSpec, StopSignal
 except ImportError:  # a checkout before the names of 0.1.0 were settled
-    from workers.engines.contract import RunLimits as RunLimits, Order as RunSpec, Stop as StopSignal
+    from workers.engines.base import Limits as RunLimits, Order as RunSpec, Stop as StopSignal
 engine = engine_named(sys.argv[2], first_uid=int(sys.argv[3]))
 assert not engine.check().missing  # also finds the volumes that hold the disk limit, in a checkout that has them
+if hasattr(engine, "reserved"):  # as a worker does it: once, for its life
+    reservation = engine.reserved(0)
+    reservation.__enter__()
 base = Path(tempfile.mkdtemp(prefix="sandbox-overhead-"))
 base.chmod(0o711)
 

@@ -140,6 +140,12 @@ def slow(database_url, tmp_path_factory):
         yield found
 
 
+def completed(line):
+    """Send the last byte of a body, and return status and code of the answer."""
+    line.sendall(b" ")
+    return problem_on(line)
+
+
 def test_200_bodies_that_stop_before_their_end_cost_no_memory(slow, token):
     """Other clients are not affected. A request too many is refused by its code."""
     begin = request(
@@ -161,8 +167,8 @@ def test_200_bodies_that_stop_before_their_end_cost_no_memory(slow, token):
         lines += [connect(slow, 60) for _ in range(30)]
         for line in lines[200:]:
             line.sendall(begin + b"\r\n" + b" " * (MEBI - 1))
-        lines[-1].sendall(b" ")
-        assert problem_on(lines[-1]) == (503, "overloaded")
+        # Connections of a burst are accepted in any order, so any of them may be the ones for which no room is left.
+        assert (503, "overloaded") in map(completed, lines)
     finally:
         for line in lines:
             line.close()
