@@ -29,12 +29,12 @@ IMAGES = HERE.parent / "docs" / "images"
 # In this order: later scenes use what earlier ones found. The module of each has `measure(stage, sizes, before)`.
 SCENES = {
     "lifecycles": "lifecycles",
-    "peers": "beside",
+    "peers": "peers_runner",
     "claims": "claims",
-    "waiting": "while_waiting",
-    "limits": "holding",
+    "waiting": "idle_load",
+    "limits": "limits",
     "fairness": "fairness",
-    "killed": "killing",
+    "killed": "crash",
     "profile": "profiling",
     "flatness": "flatness",
 }

@@ -1,5 +1,7 @@
 """The benchmark's own arithmetic; what it measures, only `make bench` says."""
 
+import importlib
+import inspect
 import json
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -31,6 +33,12 @@ def test_the_last_line_has_every_figure_that_was_promised():
     asked = "lifecycles_per_s lifecycles_vs_prefect bulk_vs_procrastinate claims_vs_pgbench bulk_claims_vs_pgbench"
     asked += " flat_jobs flat_lanes blocked_ahead latency_ms limits_exceeded idle_polls"
     assert set(asked.split()) <= set(bench.PROMISED)
+
+
+@pytest.mark.parametrize("module", bench.SCENES.values())
+def test_each_scenario_has_a_module_that_measures_it(module):
+    measure = importlib.import_module(f"benchmarks.{module}").measure
+    assert len(inspect.signature(measure).parameters) == 3
 
 
 def test_the_markdown_is_one_table():
