@@ -25,7 +25,6 @@ LIMITS_OF_QUEUE = 5
 LIMIT_FULL = 8
 JOBS_OF_ADDRESS = 10
 JOBS_OF_KEY = 11
-SUBMIT_QUOTA = 12
 
 _KEY_BITS = 2**31 - 1  # a key has 32 bits, an id 64: two ids that share a key only wait for each other
 
