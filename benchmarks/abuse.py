@@ -224,11 +224,11 @@ def _running_job_with_log(org_slug: str, pool: str) -> str:
     """Return the id of a running job that has printed 4 MiB, on a lease that outlives the measurement."""
     from orchestrator import services  # noqa: PLC0415 - after the settings
     from runtime_jobs.models import Project  # noqa: PLC0415 - likewise
-    from runtime_jobs.specs import steps_policy  # noqa: PLC0415 - likewise
+    from runtime_jobs.specs import JOB_TYPES  # noqa: PLC0415 - likewise
     from tests import factories  # noqa: PLC0415 - likewise
     from workers.models import Pool  # noqa: PLC0415 - likewise
 
-    policy = steps_policy(**factories.TIMINGS | {"lease_ttl_seconds": 3600})
+    policy = JOB_TYPES["steps"].policy(**factories.TIMINGS | {"lease_ttl_seconds": 3600})
     job = factories.submitted_steps(Project.objects.get(organization__slug=org_slug), policy=policy)
     worker = factories.WorkerFactory(pool=Pool.objects.get(slug=pool))
     lease = factories.claimed(worker, job_types=("steps",)).lease

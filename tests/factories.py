@@ -13,7 +13,7 @@ from orchestrator.services import Claimed, ConcurrencyGroup, Submission
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project
 from runtime_jobs.models.tenants import Scope
-from runtime_jobs.specs import RepositorySource, RuntimeSpec, StepsSpec, runtime_policy, steps_policy
+from runtime_jobs.specs import JOB_TYPES, RepositorySource, RuntimeSpec, StepsSpec
 from workers.models import Pool, Worker
 from workers.registry.tokens import API_PREFIX, WORKER_PREFIX, digest_of, new_token
 
@@ -23,7 +23,7 @@ OPERATOR = Actor("operator", "olga")
 TIMINGS = {
     "lease_ttl_seconds": 120, "heartbeat_interval_seconds": 20, "acknowledge_within_seconds": 30, "max_requeues": 5,
 }  # fmt: skip
-POLICY = runtime_policy(**TIMINGS)
+POLICY = JOB_TYPES["runtime"].policy(**TIMINGS)
 
 
 class PlanFactory(factory.django.DjangoModelFactory):
@@ -154,7 +154,7 @@ def submitted_steps(
 ) -> Job:
     """A queued job of type `steps`."""
     given = submission(project or ProjectFactory(), steps_spec(**changes), pool=pool)
-    policy = policy or steps_policy(**TIMINGS)
+    policy = policy or JOB_TYPES["steps"].policy(**TIMINGS)
     return services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE, now=now).job
 
 

@@ -64,6 +64,6 @@ def _broken_chains() -> Iterator[AuditFinding]:
 def _input_digest(job: Job) -> str:
     """Return the digest of the specification in the columns of a job, empty if they no longer contain one."""
     try:
-        return JOB_TYPES[job.job_type].asked(job).digest
+        return JOB_TYPES[job.job_type].from_job(job).digest
     except (AttributeError, KeyError, TypeError, ValueError):
         return ""

@@ -221,7 +221,7 @@ def readmit(uow: UnitOfWork, job: Job, *, limited: bool) -> dict[str, Any]:
         SubmitRateExceeded: The organization submits faster than its plan allows.
     """
     context = load_context(uow, [(job.org_slug, job.project_slug)], default_pool=settings.DEFAULT_POOL)
-    spec = JOB_TYPES[job.job_type].asked(job)
+    spec = JOB_TYPES[job.job_type].from_job(job)
     placement = admit(org_slug=job.org_slug, project_slug=job.project_slug, spec=spec, context=context)
     if limited:
         context.reserve_quota(uow, job.org_slug)

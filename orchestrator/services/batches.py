@@ -17,8 +17,7 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import AlreadyFinal, Invalid, NotFound
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Batch, Job
-from runtime_jobs.policy import JobPolicy
-from runtime_jobs.specs import JOB_TYPES, JobSpec, RepositorySource
+from runtime_jobs.specs import JOB_TYPES, JobPolicy, JobSpec, RepositorySource
 from runtime_jobs.states import FINAL_STATES, CancelReason
 
 MAX_JOBS = 64
@@ -84,7 +83,7 @@ def submit_batch(
     submission: BatchSubmission,
     jobs: Sequence[BatchJob],
     *,
-    policy_of: Callable[[str], JobPolicy],
+    policy_for: Callable[[str], JobPolicy],
     default_pool: str,
     actor: Actor,
     idempotency: IdempotentRequest | None = None,
@@ -96,7 +95,7 @@ def submit_batch(
         uow: The unit of work, which `operation` passes.
         submission: The request.
         jobs: 1 to `MAX_JOBS` jobs.
-        policy_of: Returns the policy of a job type.
+        policy_for: Returns the policy of a job type.
         default_pool: The slug of the pool of projects that name none.
         actor: The client.
         idempotency: The idempotency key. The same request again returns the first batch.
@@ -116,7 +115,7 @@ def submit_batch(
         batch,
         submission,
         jobs,
-        policy_of=policy_of,
+        policy_for=policy_for,
         default_pool=default_pool,
         actor=actor,
         idempotency=idempotency,
@@ -129,7 +128,7 @@ def rerun_batch(
     uow: UnitOfWork,
     *,
     batch_ulid: str,
-    policy_of: Callable[[str], JobPolicy],
+    policy_for: Callable[[str], JobPolicy],
     default_pool: str,
     actor: Actor,
     correlation_id: str,
@@ -143,7 +142,7 @@ def rerun_batch(
     Args:
         uow: The unit of work, which `operation` passes.
         batch_ulid: The old batch, in any state.
-        policy_of: Returns the policy of a job type.
+        policy_for: Returns the policy of a job type.
         default_pool: The slug of the pool of projects that name none.
         actor: The client or operator.
         correlation_id: An id of the caller that links requests.
@@ -163,7 +162,9 @@ def rerun_batch(
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
     first_attempts = Job.objects.filter(batch=old, attempt=1).order_by("id")
     optional = set(old.details.get(OPTIONAL, ()))
-    jobs = [BatchJob(JOB_TYPES[job.job_type].asked(job), job.root_job_ulid not in optional) for job in first_attempts]
+    jobs = [
+        BatchJob(JOB_TYPES[job.job_type].from_job(job), job.root_job_ulid not in optional) for job in first_attempts
+    ]
     submission = replace(_resubmission(old, actor), correlation_id=correlation_id, source_address=source_address)
     batch = _new_batch(submission)
     batch.details |= {"reason": reason} if reason else {}
@@ -174,7 +175,7 @@ def rerun_batch(
         batch,
         submission,
         jobs,
-        policy_of=policy_of,
+        policy_for=policy_for,
         default_pool=default_pool,
         actor=actor,
         idempotency=idempotency,
@@ -306,7 +307,7 @@ def _create(
     request: BatchSubmission,
     jobs: Sequence[BatchJob],
     *,
-    policy_of: Callable[[str], JobPolicy],
+    policy_for: Callable[[str], JobPolicy],
     default_pool: str,
     actor: Actor,
     idempotency: IdempotentRequest | None,
@@ -322,7 +323,7 @@ def _create(
     optional = []
     for batch_job in jobs:
         submission = _submission(request, batch_job.spec)
-        job = new_job(submission, policy_of(batch_job.spec.job_type))
+        job = new_job(submission, policy_for(batch_job.spec.job_type))
         job.batch = batch
         status = admit_job(uow, job, submission, context, EMPTY_SNAPSHOT, limited=is_limited(actor))
         enqueue_job(uow, job, submission, status, now=now, actor=actor)

@@ -15,7 +15,7 @@ from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import Invalid, LifecycleError, QuotaExceeded, RecordedError
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
-from runtime_jobs.policy import JobPolicy
+from runtime_jobs.specs import JobPolicy
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def submit_many(
     uow: UnitOfWork,
     entries: Sequence[Submission | LifecycleError],
     *,
-    policy_of: Callable[[str], JobPolicy],
+    policy_for: Callable[[str], JobPolicy],
     default_pool: str,
     actor: Actor,
     idempotency: IdempotentRequest | None = None,
@@ -56,7 +56,7 @@ def submit_many(
     Args:
         uow: The unit of work, which `operation` passes.
         entries: Requests, and the refusals of entries that the API has already refused.
-        policy_of: Returns the policy of a job type.
+        policy_for: Returns the policy of a job type.
         default_pool: The slug of the pool of projects that name none.
         actor: The client.
         idempotency: The idempotency key. The same request again returns the first results.
@@ -73,7 +73,7 @@ def submit_many(
     submissions = [entry for entry in entries if isinstance(entry, Submission)]
     context = load_context(uow, {submission.project_key for submission in submissions}, default_pool=default_pool)
     now = now or context.now
-    results = _admit_each(uow, entries, submissions, policy_of, context)
+    results = _admit_each(uow, entries, submissions, policy_for, context)
     _require_any(results)
     stored = _to_json(results) if idempotency else ""
     if idempotency and (first := idempotency.bind(stored, now=now)) != stored:
@@ -93,14 +93,14 @@ def _admit_each(
     uow: UnitOfWork,
     entries: Sequence[Submission | LifecycleError],
     submissions: Sequence[Submission],
-    policy_of: Callable[[str], JobPolicy],
+    policy_for: Callable[[str], JobPolicy],
     context: AdmissionContext,
 ) -> list[_Admitted | LifecycleError]:
     depends_on = {job_ulid for submission in submissions for job_ulid in submission.depends_on}
     snapshot = lock_dependencies(depends_on, org_slugs={submission.org_slug for submission in submissions})
     group_keys = {(submission.org_slug, submission.group.key) for submission in submissions if submission.group}
     key_room = KeyRoom(group_keys) if group_keys else None
-    policies = {job_type: policy_of(job_type) for job_type in {entry.spec.job_type for entry in submissions}}
+    policies = {job_type: policy_for(job_type) for job_type in {entry.spec.job_type for entry in submissions}}
 
     def admit_entry(entry: Submission | LifecycleError) -> _Admitted | LifecycleError:
         if isinstance(entry, LifecycleError):

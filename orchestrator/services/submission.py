@@ -12,8 +12,7 @@ from orchestrator.services.transitions import OperationResult
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
-from runtime_jobs.policy import JobPolicy
-from runtime_jobs.specs import JobSpec
+from runtime_jobs.specs import JobPolicy, JobSpec
 
 
 @dataclass(frozen=True)

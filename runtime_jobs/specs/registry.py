@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from django.conf import settings
+
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.policy import JobPolicy
 from runtime_jobs.specs import runtime, steps
 from runtime_jobs.specs.source import RepositorySource
 
@@ -35,33 +36,88 @@ class JobSpec(Protocol):
 
 
 @dataclass(frozen=True)
+class JobPolicy:
+    """Rules for one job: set at submit, copied to its row, read by every operation. Durations are in seconds.
+
+    The columns of `Job` have the same names.
+    """
+
+    max_requeues: int
+    automatic_retries: int
+    needs_ingest: bool
+    complete_beats_cancel: bool
+    lease_ttl_seconds: int
+    heartbeat_interval_seconds: int
+    acknowledge_within_seconds: int
+
+
+@dataclass(frozen=True)
 class JobType:
     """A job type.
 
     Attributes:
-        policy: Returns the policy of a new job.
-        asked: Returns the specification that a row contains.
-        shown: Returns the specification as it was submitted.
-        leased: Returns the members of a lease, by the job and its confinement (`least_isolation`, `egress`).
+        from_job: Returns the specification that the columns of a job contain.
+        serialize: Returns the specification as it was submitted.
+        serialize_for_lease: Returns the members of a lease. The second argument has `least_isolation` and `egress`.
+        needs_ingest: A success needs a run in ingest. Otherwise the worker's report alone decides.
+        complete_beats_cancel: A result in ingest beats a cancel. Otherwise a cancel beats a late result.
         needs_hosted_analysis: Only organizations with hosted runtime analysis may submit this type.
     """
 
-    policy: Callable[..., JobPolicy]
-    asked: Callable[[Job], JobSpec]
-    shown: Callable[[Job], dict[str, Any]]
-    leased: Callable[[Job, dict[str, Any]], dict[str, Any]]
-    needs_hosted_analysis: bool = False
+    from_job: Callable[[Job], JobSpec]
+    serialize: Callable[[Job], dict[str, Any]]
+    serialize_for_lease: Callable[[Job, dict[str, Any]], dict[str, Any]]
+    needs_ingest: bool
+    complete_beats_cancel: bool
+    needs_hosted_analysis: bool
+
+    def policy(
+        self,
+        *,
+        lease_ttl_seconds: int,
+        heartbeat_interval_seconds: int,
+        acknowledge_within_seconds: int,
+        max_requeues: int,
+        automatic_retries: int = 1,
+    ) -> JobPolicy:
+        """Return the policy of a new job of this type."""
+        return JobPolicy(
+            max_requeues=max_requeues,
+            automatic_retries=automatic_retries,
+            needs_ingest=self.needs_ingest,
+            complete_beats_cancel=self.complete_beats_cancel,
+            lease_ttl_seconds=lease_ttl_seconds,
+            heartbeat_interval_seconds=heartbeat_interval_seconds,
+            acknowledge_within_seconds=acknowledge_within_seconds,
+        )
 
 
 JOB_TYPES = {
     runtime.RUNTIME: JobType(
-        runtime.runtime_policy,
-        runtime.runtime_from_job,
-        runtime.serialize_runtime,
-        runtime.serialize_runtime_for_lease,
+        from_job=runtime.runtime_from_job,
+        serialize=runtime.serialize_runtime,
+        serialize_for_lease=runtime.serialize_runtime_for_lease,
+        needs_ingest=True,
+        complete_beats_cancel=True,
         needs_hosted_analysis=True,
     ),
     steps.STEPS: JobType(
-        steps.steps_policy, steps.steps_from_job, steps.serialize_steps, steps.serialize_steps_for_lease
+        from_job=steps.steps_from_job,
+        serialize=steps.serialize_steps,
+        serialize_for_lease=steps.serialize_steps_for_lease,
+        needs_ingest=False,
+        complete_beats_cancel=False,
+        needs_hosted_analysis=False,
     ),
 }
+
+
+def configured_policy(job_type: str) -> JobPolicy:
+    """Return the policy of a new job: the rules of its type with the durations of this installation."""
+    return JOB_TYPES[job_type].policy(
+        lease_ttl_seconds=settings.LEASE_TTL_SECONDS,
+        heartbeat_interval_seconds=settings.HEARTBEAT_INTERVAL_SECONDS,
+        acknowledge_within_seconds=settings.ACKNOWLEDGE_WITHIN_SECONDS,
+        max_requeues=settings.MAX_REQUEUES,
+        automatic_retries=settings.AUTOMATIC_RETRIES.get(job_type, 1),
+    )

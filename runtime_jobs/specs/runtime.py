@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.policy import JobPolicy
 from runtime_jobs.specs.source import RepositorySource, digest_of, source_of
 
 RUNTIME = "runtime"
@@ -56,26 +55,6 @@ class RuntimeSpec:
             "requirements": self.requirements,
             "payload_digest": self.digest,
         }
-
-
-def runtime_policy(
-    *,
-    lease_ttl_seconds: int,
-    heartbeat_interval_seconds: int,
-    acknowledge_within_seconds: int,
-    max_requeues: int,
-    automatic_retries: int = 1,
-) -> JobPolicy:
-    """Return the policy of `runtime` jobs: a success needs a run in ingest, and a result in ingest beats a cancel."""
-    return JobPolicy(
-        max_requeues=max_requeues,
-        automatic_retries=automatic_retries,
-        needs_ingest=True,
-        complete_beats_cancel=True,
-        lease_ttl_seconds=lease_ttl_seconds,
-        heartbeat_interval_seconds=heartbeat_interval_seconds,
-        acknowledge_within_seconds=acknowledge_within_seconds,
-    )
 
 
 def execution_of(job: Job) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.policy import JobPolicy
 from runtime_jobs.specs.source import RepositorySource, digest_of, source_of
 
 STEPS = "steps"
@@ -92,26 +91,6 @@ class StepsSpec:
             "caches": [asdict(cache) | {"paths": list(cache.paths)} for cache in self.caches],
             "image": self.image,
         }
-
-
-def steps_policy(
-    *,
-    lease_ttl_seconds: int,
-    heartbeat_interval_seconds: int,
-    acknowledge_within_seconds: int,
-    max_requeues: int,
-    automatic_retries: int = 1,
-) -> JobPolicy:
-    """Return the policy of `steps` jobs: the worker's report alone decides, and a cancel beats a late result."""
-    return JobPolicy(
-        max_requeues=max_requeues,
-        automatic_retries=automatic_retries,
-        needs_ingest=False,
-        complete_beats_cancel=False,
-        lease_ttl_seconds=lease_ttl_seconds,
-        heartbeat_interval_seconds=heartbeat_interval_seconds,
-        acknowledge_within_seconds=acknowledge_within_seconds,
-    )
 
 
 def steps_of(job: Job) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from django.utils.timezone import now
 from leases.models import Lease
 from orchestrator.audit.runner import run_audit
 from runtime_jobs.models import Job, JobEvent, Project
-from runtime_jobs.specs import runtime_policy
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import FINAL_STATES
 from tests.factories import ProjectFactory, WorkerFactory, submitted
 from tests.workers.agent.repositories import Repository
@@ -105,7 +105,7 @@ class Yard:
         self.processes: list[WorkerProcess] = []
 
     def submit(self, *command: str, ttl: int = 20, acknowledge_within: int = 30) -> Job:
-        policy = runtime_policy(
+        policy = JOB_TYPES["runtime"].policy(
             lease_ttl_seconds=ttl,
             heartbeat_interval_seconds=1,
             acknowledge_within_seconds=min(acknowledge_within, ttl),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runtime_jobs.models import Job, JobEvent, LogChunk
-from runtime_jobs.specs import steps_policy
+from runtime_jobs.specs import JOB_TYPES
 from tests.factories import TIMINGS, api_token, submitted_steps
 from tests.integration.conftest import Yard
 from tests.integration.test_worker_faults import marked_sleep
@@ -109,7 +109,7 @@ def test_a_worker_killed_before_its_word_was_taken_tells_it_in_its_next_life(yar
 
 def test_a_cancel_stops_the_step_that_runs(yard: Yard) -> None:
     mark = marked_sleep(60)
-    policy = steps_policy(
+    policy = JOB_TYPES["steps"].policy(
         **TIMINGS | {"lease_ttl_seconds": 30, "heartbeat_interval_seconds": 1}
     )  # so that it learns of the cancel soon
     job = submitted_steps(yard.project, policy=policy, steps=(f"sleep {mark}", "echo never"))
@@ -136,7 +136,7 @@ def test_the_time_of_all_steps_is_held(yard: Yard) -> None:
 
 
 def test_a_killed_worker_costs_one_attempt_of_the_steps(yard: Yard) -> None:
-    policy = steps_policy(**TIMINGS | {"lease_ttl_seconds": 6, "heartbeat_interval_seconds": 1})
+    policy = JOB_TYPES["steps"].policy(**TIMINGS | {"lease_ttl_seconds": 6, "heartbeat_interval_seconds": 1})
     job = submitted_steps(yard.project, policy=policy, steps=("null print=on", "null sleep=60"))
     first = yard.start(yard.enrol("one"))
     yard.until(job, lambda found: (found.progress or {}).get("step_index") == 1)

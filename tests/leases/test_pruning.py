@@ -297,7 +297,7 @@ def test_one_key_too_many_stops_no_other_job_of_a_bulk(monkeypatch):
     entries = [submission(project, spec(), group=ConcurrencyGroup(key)) for key in ("a", "b", "c", "a")] + [
         submission(project, spec())
     ]
-    outcome = services.submit_many(entries, policy_of=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
+    outcome = services.submit_many(entries, policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
     codes = [getattr(one, "code", "ok") for one in outcome.results]
     assert codes == ["ok", "ok", "too_many_concurrency_keys", "ok", "ok"]
     assert run_audit() == []

@@ -84,7 +84,7 @@ def at_once(count, act):
 
 def many(project, count, **kwargs):
     entries = [submission(project, spec()) for _ in range(count)]
-    return services.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, actor=ALICE, **kwargs)
+    return services.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE, **kwargs)
 
 
 def batch(project, count, actor=ALICE):
@@ -99,7 +99,7 @@ def batch(project, count, actor=ALICE):
         details={},
     )
     jobs = [BatchJob(steps_spec(name=f"job-{n}")) for n in range(count)]
-    return services.submit_batch(origin, jobs, policy_of=lambda _: POLICY, default_pool=POOL, actor=actor)
+    return services.submit_batch(origin, jobs, policy_for=lambda _: POLICY, default_pool=POOL, actor=actor)
 
 
 def test_a_full_queue_refuses_the_next_job_with_the_numbers():
@@ -320,7 +320,7 @@ def test_a_batch_comes_in_whole_or_not_at_all():
     made = batch(project, 4).batch
     assert refusal(lambda: batch(project, 2)).code == "queue_full"
     assert (waiting(project), Batch.objects.count()) == (4, 1)
-    rerun = {"batch_ulid": made.batch_ulid, "policy_of": lambda _: POLICY, "default_pool": POOL}
+    rerun = {"batch_ulid": made.batch_ulid, "policy_for": lambda _: POLICY, "default_pool": POOL}
     rerun |= {"correlation_id": "test", "source_address": None}
     assert refusal(lambda: services.rerun_batch(actor=ALICE, **rerun)).code == "queue_full"
     services.rerun_batch(actor=OPERATOR, **rerun)
@@ -331,7 +331,7 @@ def test_a_batch_comes_in_whole_or_not_at_all():
 def test_of_many_as_many_come_in_as_there_is_room_for():
     project, other = project_with(max_queued=3), project_with(slug="other", max_queued=100)
     entries = [submission(one, spec()) for one in [project] * 5 + [other] * 2]
-    outcome = services.submit_many(entries, policy_of=lambda _: POLICY, default_pool=POOL, actor=ALICE)
+    outcome = services.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE)
     assert [getattr(one, "code", "ok") for one in outcome.results] == ["ok"] * 3 + ["queue_full"] * 2 + ["ok"] * 2
     assert (waiting(project), waiting(other)) == (3, 2)
     assert refusal(lambda: many(project, 2)).code == "queue_full"

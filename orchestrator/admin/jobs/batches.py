@@ -19,12 +19,12 @@ from orchestrator.admin.confirm import ConfirmPage, render_confirm
 from orchestrator.admin.filters import CreatedFilter, ExactFilter, OrganizationFilter, ProjectFilter, TriggerFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import job_badge
-from orchestrator.http.api.job_policies import policy_of
 from orchestrator.services.batches import aggregated_state
 from runtime_jobs.batch_state import BATCH_FINAL, BatchState
 from runtime_jobs.errors import Invalid, LifecycleError
 from runtime_jobs.identifiers import is_id, new_id
 from runtime_jobs.models import Batch, Job
+from runtime_jobs.specs import configured_policy
 
 COLOURS = {
     BatchState.QUEUED: "info",
@@ -196,7 +196,7 @@ def _rerun(request: HttpRequest, batch: Batch, reason: str) -> str:
     """Rerun the batch. The new batch stores the reason."""
     outcome = services.rerun_batch(
         batch_ulid=batch.batch_ulid,
-        policy_of=policy_of,
+        policy_for=configured_policy,
         default_pool=settings.DEFAULT_POOL,
         actor=actor_of(request),
         correlation_id=new_id("req"),

@@ -16,8 +16,7 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, LifecycleError
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Batch, Job, Project
-from runtime_jobs.policy import JobPolicy
-from runtime_jobs.specs import RuntimeSpec
+from runtime_jobs.specs import JobPolicy, RuntimeSpec
 
 GITHUB = Actor("client", "github")
 MAX_REASON_LENGTH = 500

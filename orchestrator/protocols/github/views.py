@@ -10,7 +10,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from orchestrator.http.api.job_policies import policy_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.errors.problems import ApiError
@@ -25,7 +24,7 @@ from orchestrator.protocols.github.payload import parse_payload
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import QuotaExceeded
 from runtime_jobs.models import Job
-from runtime_jobs.specs import RUNTIME
+from runtime_jobs.specs import RUNTIME, configured_policy
 
 EVENT_HEADER, DELIVERY_HEADER = "X-GitHub-Event", "X-GitHub-Delivery"
 # Outcomes in the order in which they determine the response, if several projects run the repository.
@@ -75,7 +74,7 @@ def _handle(
     if not verified.projects:
         save_unclaimed(event, delivery, database_now())
         return [DeliveryResult(Outcome.IGNORED)]
-    pool, policy = settings.DEFAULT_POOL, policy_of(RUNTIME)
+    pool, policy = settings.DEFAULT_POOL, configured_policy(RUNTIME)
     return [
         handle_delivery(event, delivery, project_id=project.pk, policy=policy, default_pool=pool)
         for project in verified.projects

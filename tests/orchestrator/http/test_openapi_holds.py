@@ -16,9 +16,9 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
 from orchestrator import services
-from orchestrator.http.api.job_policies import policy_of
 from orchestrator.services import BatchJob, BatchSubmission
 from runtime_jobs.models import Job
+from runtime_jobs.specs import configured_policy
 from tests.factories import (
     ALICE,
     OrganizationFactory,
@@ -95,7 +95,9 @@ def a_batch(cast):
         details={},
     )
     jobs = [BatchJob(made.spec)]
-    outcome = services.submit_batch(origin, jobs, policy_of=policy_of, default_pool="shared-linux", actor=ALICE)
+    outcome = services.submit_batch(
+        origin, jobs, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE
+    )
     return outcome.batch.batch_ulid
 
 

@@ -41,7 +41,7 @@ from runtime_jobs.models import (
     OperatorEvent,
     UnsentRun,
 )
-from runtime_jobs.specs import steps_policy
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import FailureReason
 from tests.factories import (
     ALICE,
@@ -166,9 +166,9 @@ def batch_of(project, number: int, at: datetime) -> Batch:
         correlation_id="test", source_address=None, source=None, details={},
     )  # fmt: skip
     jobs = [BatchJob(steps_spec(name=f"job-{place}")) for place in range(number)]
-    policy = steps_policy(**TIMINGS)
+    policy = JOB_TYPES["steps"].policy(**TIMINGS)
     outcome = services.submit_batch(
-        origin, jobs, policy_of=lambda _: policy, default_pool="shared-linux", actor=ALICE, now=at
+        origin, jobs, policy_for=lambda _: policy, default_pool="shared-linux", actor=ALICE, now=at
     )
     return outcome.batch
 

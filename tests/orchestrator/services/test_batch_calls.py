@@ -10,7 +10,6 @@ from django.test.utils import CaptureQueriesContext
 from leases.errors import StaleLease
 from leases.models import Lease
 from orchestrator import services
-from orchestrator.http.api.job_policies import policy_of
 from orchestrator.services import CompleteMessage, FailMessage, HeartbeatUpdate
 from orchestrator.services.idempotency import IdempotentRequest
 from runtime_jobs.errors import (
@@ -23,6 +22,7 @@ from runtime_jobs.errors import (
     ProjectNotEnabled,
 )
 from runtime_jobs.models import Dependency, EndedDependency, FailureExplanation, Job, JobEvent, UnsentRun
+from runtime_jobs.specs import configured_policy
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import (
     ALICE,
@@ -257,7 +257,9 @@ def test_those_that_wait_for_the_ended_ones_go_on(project, worker):
 
 
 def submit_many(entries, **kwargs):
-    return services.submit_many(entries, policy_of=policy_of, default_pool="shared-linux", actor=ALICE, **kwargs)
+    return services.submit_many(
+        entries, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE, **kwargs
+    )
 
 
 def test_each_entry_has_its_own_result(project, worker):

@@ -6,7 +6,6 @@ import pytest
 from django.db import connection
 
 from orchestrator import services
-from orchestrator.http.api.job_policies import policy_of
 from orchestrator.services import BatchJob, BatchSubmission, project_defaults
 from orchestrator.services.batches import state_of
 from orchestrator.services.idempotency import IdempotentRequest
@@ -19,7 +18,7 @@ from runtime_jobs.errors import (
     TimeoutAbovePlan,
 )
 from runtime_jobs.models import Batch, Job
-from runtime_jobs.specs import JOB_TYPES
+from runtime_jobs.specs import JOB_TYPES, configured_policy
 from runtime_jobs.states import FailureReason
 from tests.db_snapshot import nothing_lost
 from tests.factories import (
@@ -50,14 +49,14 @@ def origin(project, **changes):
 def submitted(project=None, *specs, idempotency=None, required=True, **changes):
     jobs = [BatchJob(one, required) for one in specs or (steps_spec(name="a"), steps_spec(name="b"))]
     return services.submit_batch(
-        origin(project or ProjectFactory(), **changes), jobs, policy_of=policy_of, default_pool="shared-linux",
+        origin(project or ProjectFactory(), **changes), jobs, policy_for=configured_policy, default_pool="shared-linux",
         actor=ALICE, idempotency=idempotency,
     )  # fmt: skip
 
 
 def rerun(batch, idempotency=None):
     return services.rerun_batch(
-        batch_ulid=batch.batch_ulid, policy_of=policy_of, default_pool="shared-linux", actor=ALICE,
+        batch_ulid=batch.batch_ulid, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE,
         correlation_id="again", source_address="127.0.0.1", idempotency=idempotency,
     )  # fmt: skip
 
@@ -95,7 +94,11 @@ def test_one_that_is_not_admitted_keeps_all_out():
     for number in (0, 65):
         with nothing_lost(), pytest.raises(Invalid):
             services.submit_batch(
-                origin(project), [BatchJob(steps_spec())] * number, policy_of=policy_of, default_pool="x", actor=ALICE
+                origin(project),
+                [BatchJob(steps_spec())] * number,
+                policy_for=configured_policy,
+                default_pool="x",
+                actor=ALICE,
             )
 
 
@@ -128,7 +131,7 @@ def test_an_optional_job_may_fail():
     project = ProjectFactory(slug="other")
     jobs = [BatchJob(steps_spec(name="a")), BatchJob(steps_spec(name="b"), required=False)]
     mixed = services.submit_batch(
-        origin(project), jobs, policy_of=policy_of, default_pool="shared-linux", actor=ALICE
+        origin(project), jobs, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE
     ).batch
     for _ in range(3):
         held = take(worker)
@@ -264,7 +267,7 @@ def test_one_key_makes_one_rerun():
 ])  # fmt: skip
 def test_a_spec_comes_back_from_its_row_as_it_was(wanted):
     job = Job(**wanted.columns())
-    assert JOB_TYPES[wanted.job_type].asked(job) == wanted
+    assert JOB_TYPES[wanted.job_type].from_job(job) == wanted
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------

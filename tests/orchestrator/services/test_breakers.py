@@ -15,7 +15,7 @@ from orchestrator.services.breakers import counts
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Job, OperatorEvent
-from runtime_jobs.specs import steps_policy
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import FAILURE_CLASSES, LEASED_STATES, FailureReason, JobState
 from tests.factories import (
     OPERATOR,
@@ -131,7 +131,7 @@ class TestWhatCounts:
 
     def test_ten_lost_workers_open_it(self, project, worker):
         for _ in range(10):
-            submitted_steps(project, policy=replace(steps_policy(**TIMINGS), automatic_retries=0))
+            submitted_steps(project, policy=replace(JOB_TYPES["steps"].policy(**TIMINGS), automatic_retries=0))
             lost = take(worker)
             services.expire(job_ulid=lost.job.job_ulid, now=lost.lease.expires_at)
         later = database_now() + timedelta(seconds=150)

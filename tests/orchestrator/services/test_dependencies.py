@@ -209,7 +209,7 @@ def test_only_jobs_of_the_same_organization_may_be_named(project, whose):
 def test_a_refused_entry_of_many_leaves_no_mark_on_anothers_job(project):
     stranger = submitted(ProjectFactory(organization=OrganizationFactory()))
     given = submission(project, spec(), depends_on=(stranger.job_ulid,))
-    done = services.submit_many([given], policy_of=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
+    done = services.submit_many([given], policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
     assert [error.code for error in done.results] == ["invalid_dependency"]
     assert not now_of(stranger).awaited
 

@@ -7,10 +7,9 @@ import pytest
 from leases.models import Lease
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.http.api.job_policies import policy_of
 from runtime_jobs.errors import Invalid, PoolForbidden, RepositoryNotAllowed, TimeoutAbovePlan
 from runtime_jobs.models import Job
-from runtime_jobs.specs import JOB_TYPES, steps_policy
+from runtime_jobs.specs import JOB_TYPES, configured_policy
 from runtime_jobs.states import STATUS, STATUS_WITHOUT_INGEST, FailureReason
 from tests.db_snapshot import nothing_lost
 from tests.factories import (
@@ -48,14 +47,14 @@ def test_its_row_holds_all_that_was_asked_for():
     )  # fmt: skip
     assert job.requirements == ["linux", "image"]
     assert (job.needs_ingest, job.automatic_retries, job.complete_beats_cancel) == (False, 1, False)
-    shown = JOB_TYPES["steps"].shown(job)
+    shown = JOB_TYPES["steps"].serialize(job)
     assert shown["steps"] == ["make test"]
     assert shown["source"]["git_commit"] == COMMIT
     assert shown["image"] == "registry.example/tool:1"
 
 
 def test_without_a_repository_it_has_no_source():
-    assert JOB_TYPES["steps"].shown(submitted_steps())["source"] is None
+    assert JOB_TYPES["steps"].serialize(submitted_steps())["source"] is None
 
 
 def test_its_project_must_allow_the_repository_that_it_names():
@@ -176,9 +175,11 @@ def test_every_type_has_its_policy(job_type):
 
 def test_automatic_retries_are_set_by_type_and_by_submit(settings):
     settings.AUTOMATIC_RETRIES = {"steps": 0, "runtime": 2}
-    assert (policy_of("steps").automatic_retries, policy_of("runtime").automatic_retries) == (0, 2)
+    assert (configured_policy("steps").automatic_retries, configured_policy("runtime").automatic_retries) == (0, 2)
     requested = replace(submission(ProjectFactory(), steps_spec()), automatic_retries=0)
-    job = services.submit(requested, policy=steps_policy(**TIMINGS), default_pool="shared-linux", actor=ALICE).job
+    job = services.submit(
+        requested, policy=JOB_TYPES["steps"].policy(**TIMINGS), default_pool="shared-linux", actor=ALICE
+    ).job
     assert job.automatic_retries == 0
     claim = claim_steps()
     services.revoke(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="burning")

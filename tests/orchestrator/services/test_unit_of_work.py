@@ -41,7 +41,7 @@ def test_new_rows_get_their_own_keys_in_whatever_order_the_database_numbers_them
         cursor.execute("ALTER SEQUENCE runtime_jobs_id_seq INCREMENT BY -1 RESTART WITH 1000 MAXVALUE 1000 MINVALUE 1")
     made = services.submit_many(
         [submission(one, spec()) for one in (project, other, project, other)],
-        policy_of=lambda _: POLICY,
+        policy_for=lambda _: POLICY,
         default_pool="shared-linux",
         actor=ALICE,
     ).results

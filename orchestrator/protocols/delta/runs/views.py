@@ -9,7 +9,6 @@ from rest_framework.views import APIView
 
 from orchestrator import services
 from orchestrator.http.api.headers import idempotent_request
-from orchestrator.http.api.job_policies import policy_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
@@ -29,7 +28,7 @@ from orchestrator.services.idempotency import IdempotentRequest
 from runtime_jobs.errors import Invalid, NotFound
 from runtime_jobs.models import Batch, Job, Project
 from runtime_jobs.models.tenants import Scope
-from runtime_jobs.specs import RepositorySource
+from runtime_jobs.specs import RepositorySource, configured_policy
 
 
 class DeltaRunView(StrictQueryMixin, APIView):
@@ -70,7 +69,7 @@ class RunCreateView(DeltaRunView):
         outcome = services.submit_batch(
             _submission(request, body, project, source),
             _jobs(body, project, source),
-            policy_of=policy_of,
+            policy_for=configured_policy,
             default_pool=settings.DEFAULT_POOL,
             actor=client_of(request).actor,
             idempotency=idempotent_request(request, "start run", body_of(request)),
@@ -121,7 +120,7 @@ class RerunRunView(DeltaRunView):
         idempotency = _required_idempotency(request, f"rerun {original.batch_ulid}")
         outcome = services.rerun_batch(
             batch_ulid=original.batch_ulid,
-            policy_of=policy_of,
+            policy_for=configured_policy,
             default_pool=settings.DEFAULT_POOL,
             actor=client_of(request).actor,
             correlation_id=context_of(request).correlation_id,

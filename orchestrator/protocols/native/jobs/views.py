@@ -14,7 +14,6 @@ from rest_framework.viewsets import GenericViewSet
 from orchestrator import services
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
-from orchestrator.http.api.job_policies import policy_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
@@ -42,7 +41,7 @@ from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, Job, JobEvent
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.priorities import PRIORITIES
-from runtime_jobs.specs import JOB_TYPES, RUNTIME
+from runtime_jobs.specs import JOB_TYPES, RUNTIME, configured_policy
 
 EVENTS_PER_PAGE = 500
 SCOPES = {"create": Scope.JOBS_WRITE, "bulk": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
@@ -94,7 +93,7 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
         submission = self._submission(body_of(request))
         outcome = services.submit(
             submission,
-            policy=policy_of(submission.spec.job_type),
+            policy=configured_policy(submission.spec.job_type),
             default_pool=settings.DEFAULT_POOL,
             actor=client_of(request).actor,
             idempotency=idempotent_request(request, self.operation, body_of(request)),
@@ -106,7 +105,7 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
         """Queue up to 500 jobs. Each is accepted or refused separately."""
         outcome = services.submit_many(
             [self._bulk_entry(entry) for entry in parse(BulkSubmitInput, body_of(request))["jobs"]],
-            policy_of=policy_of,
+            policy_for=configured_policy,
             default_pool=settings.DEFAULT_POOL,
             actor=client_of(request).actor,
             idempotency=idempotent_request(request, f"{self.operation} bulk", body_of(request)),

@@ -19,7 +19,7 @@ def serialize_any_job(job: Job) -> dict[str, Any]:
     """Return a job of any type, with its spec as submitted and the result as reported by its worker."""
     return _common_fields(job) | {
         "job_type": job.job_type,
-        "spec": JOB_TYPES[job.job_type].shown(job),
+        "spec": JOB_TYPES[job.job_type].serialize(job),
         "batch_id": job.batch.batch_ulid if job.batch else None,
         "result": job.result,
     }

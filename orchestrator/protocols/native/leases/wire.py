@@ -28,7 +28,9 @@ def serialize_lease(
             "org_slug": job.org_slug,
             "project_slug": job.project_slug,
             "job_type": job.job_type,
-            **JOB_TYPES[job.job_type].leased(job, {"least_isolation": job.least_isolation, "egress": egress}),
+            **JOB_TYPES[job.job_type].serialize_for_lease(
+                job, {"least_isolation": job.least_isolation, "egress": egress}
+            ),
             "trigger": {"kind": job.trigger_kind, "actor": job.trigger_actor},
             "attempt": job.attempt,
             "retry_of": job.retry_of_job_ulid,

@@ -209,7 +209,7 @@ class TestNeighbours:
         loud = ProjectFactory(organization=OrganizationFactory(slug="loud", plan=plan))
         for _ in range(self.FLOOD // 500):
             entries: list[Submission] = [submission(loud, spec()) for _ in range(500)]
-            services.submit_many(entries, policy_of=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
+            services.submit_many(entries, policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
 
     def place_of_the_neighbour(self, worker) -> int:
         quiet = ProjectFactory(organization=OrganizationFactory(slug="quiet"))
