@@ -1,10 +1,14 @@
-"""System checks: settings that contradict one another are reported at the start."""
+"""System checks: settings that contradict one another or are out of range are reported at the start."""
 
 from ipaddress import ip_network
 from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
+
+from runtime_jobs.specs import JOB_TYPES
+
+MIN_AGING_SECONDS, MAX_AGING_SECONDS = 0.001, 1e9  # PostgreSQL's division overflows far outside of this range
 
 
 @register()
@@ -60,6 +64,37 @@ def hsts(**_: Any) -> list[CheckMessage]:
         hint = "Set HSTS_INCLUDE_SUBDOMAINS too, or neither."
         return [Error("HSTS_PRELOAD has no effect without HSTS_INCLUDE_SUBDOMAINS.", hint=hint, id="orchestrator.E006")]
     return []
+
+
+@register()
+def aging(**_: Any) -> list[CheckMessage]:
+    """Report an aging period that is negative, or with which the order of queues cannot be computed."""
+    seconds = settings.AGING_SECONDS
+    if seconds == 0 or MIN_AGING_SECONDS <= seconds <= MAX_AGING_SECONDS:
+        return []
+    text = f"AGING_SECONDS is {seconds:g}; it must be 0 (no aging) or between {MIN_AGING_SECONDS:g} and 1000000000."
+    return [Error(text, id="orchestrator.E007")]
+
+
+@register()
+def breakers(**_: Any) -> list[CheckMessage]:
+    """Report rules with which breakers would open without a failure or never, and unknown job types."""
+    rule = settings.BREAKER
+    found: list[CheckMessage] = []
+    if not 0 <= rule["failures"] <= 1:
+        hint = "For 50 percent set 0.5. With 1 a breaker never opens."
+        text = f"BREAKER_FAILURES is {rule['failures']:g}; it is a share and must be between 0 and 1."
+        found.append(Error(text, hint=hint, id="orchestrator.E008"))
+    found += [
+        Error(f"BREAKER_{name.upper()} is {rule[name]}; it must be at least 1.", id="orchestrator.E009")
+        for name in ("least_jobs", "window_seconds", "cool_down_seconds")
+        if rule[name] < 1
+    ]
+    if unknown := sorted(set(rule["job_failures"]) - set(JOB_TYPES)):
+        hint = f"The job types are {', '.join(JOB_TYPES)}."
+        text = f"BREAKER_JOB_FAILURES names unknown job types: {', '.join(unknown)}."
+        found.append(Error(text, hint=hint, id="orchestrator.E010"))
+    return found
 
 
 def _is_network(text: str) -> bool:

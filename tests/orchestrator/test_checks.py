@@ -1,0 +1,69 @@
+"""Settings that are out of range are refused at the start, by name and with the range."""
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+
+from orchestrator import checks
+
+
+@pytest.mark.parametrize(
+    ("seconds", "refused"),
+    [(0, False), (0.001, False), (72, False), (1e9, False), (-1, True), (1e-4, True), (1e10, True)],
+)
+def test_an_aging_period_is_zero_or_in_a_range(settings, seconds, refused):
+    settings.AGING_SECONDS = seconds
+    messages = [(message.id, message.msg) for message in checks.aging()]
+    text = f"AGING_SECONDS is {seconds:g}; it must be 0 (no aging) or between 0.001 and 1000000000."
+    assert messages == ([("orchestrator.E007", text)] if refused else [])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("seconds", "works"),
+    [(checks.MIN_AGING_SECONDS, True), (checks.MAX_AGING_SECONDS, True), (1e-320, False), (1e308, False)],
+)
+def test_the_range_is_one_in_which_queues_have_an_order(seconds, works):
+    """Far outside, each claim and each new lane would be refused with `value out of range`."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('orchestrator.aging_seconds', %s, true)", [repr(seconds)])
+        query = "SELECT queue_tier_v1('shared-linux', 50, now() - interval '30 years', NULL)"
+        if works:
+            cursor.execute(query)
+            assert cursor.fetchone()[0] in {50, 399}
+        else:
+            with pytest.raises(DatabaseError, match="out of range"), transaction.atomic():
+                cursor.execute(query)
+
+
+@pytest.mark.parametrize(
+    ("rule", "messages"),
+    [
+        ({}, []),
+        ({"failures": 0, "job_failures": ["steps"]}, []),
+        ({"failures": 1}, []),
+        ({"failures": 50}, [("E008", "BREAKER_FAILURES is 50; it is a share and must be between 0 and 1.")]),
+        ({"failures": -0.1}, [("E008", "BREAKER_FAILURES is -0.1; it is a share and must be between 0 and 1.")]),
+        ({"least_jobs": 0}, [("E009", "BREAKER_LEAST_JOBS is 0; it must be at least 1.")]),
+        (
+            {"window_seconds": 0, "cool_down_seconds": -1},
+            [
+                ("E009", "BREAKER_WINDOW_SECONDS is 0; it must be at least 1."),
+                ("E009", "BREAKER_COOL_DOWN_SECONDS is -1; it must be at least 1."),
+            ],
+        ),
+        ({"job_failures": ["step"]}, [("E010", "BREAKER_JOB_FAILURES names unknown job types: step.")]),
+    ],
+)
+def test_a_rule_of_breakers_is_in_its_range(settings, rule, messages):
+    settings.BREAKER = settings.BREAKER | rule
+    assert [(message.id, message.msg) for message in checks.breakers()] == [
+        (f"orchestrator.{code}", text) for code, text in messages
+    ]
+
+
+def test_the_command_that_serves_refuses_them(settings):
+    """All checks of this module are registered: Django executes them before `serve`, `runclock` and `migrate`."""
+    from django.core.checks import run_checks  # noqa: PLC0415 - beside its use
+
+    settings.AGING_SECONDS, settings.BREAKER = -1, settings.BREAKER | {"failures": 50}
+    assert {"orchestrator.E007", "orchestrator.E008"} <= {message.id for message in run_checks()}
