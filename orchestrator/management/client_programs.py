@@ -1,16 +1,20 @@
 """Runs PostgreSQL's client programs against the configured database."""
 
+import contextlib
 import importlib.util
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psycopg
 from django.db import connection
 
 SESSION_KEYWORDS = {"application_name", "options"}  # statement timeouts are for requests, not for a dump
+# Secrets for which libpq has no variable. Every account of the machine can read a command line.
+SECRET_KEYWORDS = {"sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+_SERVICE = "runtime-orchestrator"
 
 
 class ClientProgramError(Exception):
@@ -18,7 +22,7 @@ class ClientProgramError(Exception):
 
 
 def run(name: str, *arguments: str) -> None:
-    """Run `pg_dump` or `pg_restore` on the database of the settings.
+    """Run `pg_dump` or `pg_restore` on the database of the settings, without a secret on its command line.
 
     Args:
         name: The program's name.
@@ -31,12 +35,35 @@ def run(name: str, *arguments: str) -> None:
     parameters = {key: str(value) for key, value in connection.get_connection_params().items() if key in known}
     environment = dict(os.environ)
     if "password" in parameters:  # otherwise libpq finds one, for example the operator's PGPASSWORD
-        environment["PGPASSWORD"] = parameters.pop("password")  # never in the list of processes
+        environment["PGPASSWORD"] = parameters.pop("password")
+    secrets = {key: parameters.pop(key) for key in SECRET_KEYWORDS & parameters.keys()}
+    if secrets and "service" in parameters:
+        names = ", ".join(sorted(secrets))
+        raise ClientProgramError(f"DATABASE_URL has `service` and {names}: put {names} into the service file")
     command = [_program(name), f"--dbname={psycopg.conninfo.make_conninfo(**parameters)}", *arguments]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    with _service_file(secrets) as (variables, descriptors):
+        found = subprocess.run(
+            command, env=environment | variables, pass_fds=descriptors, capture_output=True, text=True, check=False
+        )
     if found.returncode:
         lines = found.stderr.strip().splitlines() or [f"exit code {found.returncode}"]
         raise ClientProgramError(lines[0] if lines[0].startswith(name) else f"{name}: {lines[0]}")
+
+
+@contextlib.contextmanager
+def _service_file(secrets: Mapping[str, str]) -> Iterator[tuple[dict[str, str], list[int]]]:
+    """Yield the variables and descriptors with which libpq reads these parameters from a file in memory."""
+    if not secrets:
+        yield {}, []
+        return
+    if unwritable := sorted(key for key, value in secrets.items() if value != value.rstrip() or "\n" in value):
+        raise ClientProgramError(
+            f"{', '.join(unwritable)}: libpq's service file cannot have a value that ends in a space"
+        )
+    with os.fdopen(os.memfd_create("pg_service.conf"), "w") as file:
+        file.write("\n".join([f"[{_SERVICE}]", *(f"{key}={value}" for key, value in secrets.items()), ""]))
+        file.flush()
+        yield {"PGSERVICEFILE": f"/proc/self/fd/{file.fileno()}", "PGSERVICE": _SERVICE}, [file.fileno()]
 
 
 def _program(name: str) -> Path | str:
