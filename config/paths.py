@@ -28,6 +28,8 @@ SYSTEM_ACCOUNT = "rto-postgres"
 # sun_path holds 108 bytes with its closing NUL.
 MAX_SOCKET_PATH = 107
 SOCKET_NAME = ".s.PGSQL.5432"
+# Files of a state directory. The settings, the embedded PostgreSQL, `make up` or a test has created one of them.
+STATE_FILES = ("secret_key", "postgres.users", "seed.json", "throwaway", "home/belongs-to")
 
 
 class PathError(Exception):
@@ -81,8 +83,9 @@ def remove_home(state: Path) -> None:
     """Delete the state directory and its home.
 
     Raises:
-        PathError: A process still uses the PostgreSQL there.
+        PathError: The folder is not a state directory, or a process still uses the PostgreSQL there.
     """
+    _require_state_dir(state)
     place = home(state)
     with contextlib.suppress(FileNotFoundError), (place / "postgres.users").open("r+") as users:
         try:
@@ -94,6 +97,19 @@ def remove_home(state: Path) -> None:
     for shared in (SYSTEM_HOMES, SYSTEM_SOCKETS):
         with contextlib.suppress(OSError):
             shared.rmdir()  # unless another installation is there
+
+
+def _require_state_dir(state: Path) -> None:
+    """Refuse a folder that others filled: whoever mistypes STATE_DIR must not lose it."""
+    if not state.is_dir():
+        raise PathError(f"{state} is not a folder: nothing was removed")
+    if state in (BASE_DIR, *BASE_DIR.parents) or state in (Path.home(), *Path.home().parents):
+        raise PathError(f"{state} contains this checkout or a home directory: nothing was removed")
+    own = any((state / name).is_file() for name in STATE_FILES)
+    # The benchmarks keep their state in a folder of it.
+    if not own and [entry.name for entry in state.iterdir() if entry.name != "bench"]:
+        names = ", ".join(STATE_FILES[:-1])
+        raise PathError(f"{state} is not a state directory (it has none of {names}): nothing was removed")
 
 
 def is_world_traversable(path: Path) -> bool:
@@ -164,12 +180,12 @@ def _system_account() -> pwd.struct_passwd:
             with contextlib.suppress(KeyError):
                 return pwd.getpwnam(SYSTEM_ACCOUNT)
             try:
-                told = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+                found = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
             except FileNotFoundError:
                 break
-            if told.returncode not in {0, 1, 9}:  # 1: passwd is locked; 9: it exists by now
+            if found.returncode not in {0, 1, 9}:  # 1: passwd is locked; 9: it exists by now
                 break
-            time.sleep(0.1 if told.returncode else 0)
+            time.sleep(0.1 if found.returncode else 0)
     raise PathError(
         f"PostgreSQL refuses to run as root and the account {SYSTEM_ACCOUNT} cannot be created: "
         "run as an ordinary user, or set DATABASE_URL"

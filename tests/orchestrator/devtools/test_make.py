@@ -43,10 +43,36 @@ def test_clean_removes_a_state_directory_of_any_name_and_nothing_else(checkout, 
     for folder in (state, tmp_path / "a", tmp_path / "b", checkout / "b"):
         folder.mkdir()
         (folder / "kept").touch()
+    (state / "secret_key").touch()
     found = make(checkout, "clean", STATE_DIR=str(state))
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
     assert not state.exists()
     assert all((folder / "kept").exists() for folder in (tmp_path / "a", tmp_path / "b", checkout / "b"))
+
+
+def test_clean_refuses_a_folder_that_is_no_state_directory(checkout, tmp_path):
+    strange = tmp_path / "photos"
+    strange.mkdir()
+    (strange / "kept").touch()
+    inside = checkout / "secret_key"  # a state directory that contains the checkout
+    inside.touch()
+    for folder in (strange, checkout, tmp_path, strange / "kept"):
+        (tmp_path / "secret_key").touch()
+        refused = make(checkout, "clean", STATE_DIR=str(folder))
+        assert refused.returncode == 2, folder
+        assert refused.stderr.startswith(f"{folder} ")
+        assert refused.stderr.splitlines()[0].endswith(": nothing was removed")
+    assert (strange / "kept").exists()
+    assert inside.exists()
+
+
+def test_clean_removes_an_empty_state_directory_and_that_of_the_benchmarks(checkout, tmp_path):
+    empty, benchmarks = tmp_path / "empty", tmp_path / "benchmarks"
+    empty.mkdir()
+    (benchmarks / "bench").mkdir(parents=True)
+    for folder in (empty, benchmarks):
+        assert make(checkout, "clean", STATE_DIR=str(folder)).returncode == 0
+        assert not folder.exists()
 
 
 @pytest.mark.parametrize("name", NAMES)
