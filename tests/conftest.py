@@ -13,6 +13,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+# The product's own limits are seconds of wall-clock time: on a loaded machine a transaction of many statements takes
+# longer, and whoever waits for it is answered `busy`. A test of such a limit sets one for its own session.
+TIMEOUTS = {"lock_timeout": "60s", "statement_timeout": "90s", "idle_in_transaction_session_timeout": "90s"}
+
 # Before anything reads the settings; that is why the name of their module is here and not in pyproject.toml, from
 # where pytest-django would load them before this file.
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
@@ -35,7 +39,9 @@ def pytest_configure() -> None:
     from django.conf import settings  # noqa: PLC0415 - after the environment
 
     # Tests that commit are cleaned up by TRUNCATE, which the trigger of the event history refuses to all other code.
-    settings.DATABASES["default"]["OPTIONS"]["options"] += " -c orchestrator.maintenance=truncate"
+    parameters = {"orchestrator.maintenance": "truncate"} | TIMEOUTS
+    options = "".join(f" -c {name}={value}" for name, value in parameters.items())
+    settings.DATABASES["default"]["OPTIONS"]["options"] += options
     flushing.install()
 
 

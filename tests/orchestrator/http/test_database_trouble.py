@@ -39,13 +39,13 @@ def elsewhere(database_url):
 def busy(call):
     """Call while a row is locked. Without a statement timeout only the lock timeout ends the wait."""
     with connection.cursor() as cursor:
-        cursor.execute("SET statement_timeout = 0")
+        cursor.execute("SET statement_timeout = 0; SET lock_timeout = '300ms'")
     try:
         with nothing_lost():
             response = call()
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("RESET statement_timeout")
+            cursor.execute("RESET statement_timeout; RESET lock_timeout")
     assert (response.status_code, problem_of(response)["code"]) == (503, "busy")
     assert response["Retry-After"] == "1"
 

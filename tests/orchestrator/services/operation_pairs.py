@@ -114,7 +114,7 @@ class Gate:
     def pass_through(self) -> None:
         if not self.arrived.is_set():
             self.arrived.set()
-            self.open.wait(10)
+            self.open.wait(60)
 
 
 class Ring:
@@ -188,13 +188,13 @@ def _pid() -> int:
 
 
 def _at_once(start: threading.Barrier, act: Callable[[], Any]) -> Any:
-    start.wait(10)
+    start.wait(60)
     return act()
 
 
 def _answer(running: Future[Any]) -> Any:
     try:
-        return running.result(30)
+        return running.result(60)
     except LifecycleError as refused:
         return refused
 

@@ -184,7 +184,7 @@ def test_a_cancel_reaches_the_retry_of_a_job_that_fails_while_it_waits():
     def expire():
         def slowly(*args, **kwargs):
             locked.set()
-            assert go.wait(10)
+            assert go.wait(60)
             return real(*args, **kwargs)
 
         services.expiry.end_lease_externally = slowly
@@ -202,12 +202,12 @@ def test_a_cancel_reaches_the_retry_of_a_job_that_fails_while_it_waits():
 
     threads = [threading.Thread(target=expire), threading.Thread(target=cancel)]
     threads[0].start()
-    assert locked.wait(10)
+    assert locked.wait(60)
     threads[1].start()
     _until_somebody_waits()
     go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert sorted(batch.jobs.values_list("state", flat=True)) == ["canceled", "failed"]
     assert state_of(Batch.objects.get()) == "canceled"
 

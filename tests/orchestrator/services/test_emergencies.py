@@ -149,7 +149,7 @@ def test_a_job_that_is_admitted_while_the_limit_is_removed_is_not_left_without_o
         answer = has_limit(org_slug)
         if threading.current_thread() is not threading.main_thread() and not admitted.is_set():
             admitted.set()
-            removing.wait(20)
+            removing.wait(60)
         return answer
 
     for module in (admission, priority):
@@ -171,7 +171,7 @@ def test_a_job_that_is_admitted_while_the_limit_is_removed_is_not_left_without_o
 
     with ThreadPoolExecutor(2) as pool:
         skipping = pool.submit(act)
-        assert admitted.wait(20)
+        assert admitted.wait(60)
         removal = pool.submit(remove)
         until(lambda: removal.done() or someone_waits_for_the_organization())
         removing.set()

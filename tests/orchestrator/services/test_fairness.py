@@ -223,7 +223,7 @@ def test_who_comes_while_a_pool_begins_to_share_has_a_share():
             begin_to_share(POOL)
             coming = pool.submit(lambda: [submit(where, 1), connection.close()])
             wait_until(lambda: somebody_waits("Lock"))
-        coming.result(30)
+        coming.result(60)
     assert run_audit() == []
     LaneShare.objects.get(org_slug="late").delete()
     assert {finding.code for finding in run_audit()} == {"L10"}

@@ -208,15 +208,15 @@ def test_a_job_that_is_submitted_while_a_claim_finds_the_lane_empty_is_found():
                     [[job.pk + 10**6], [lane.pk], [job.created_at]],
                 )
             entered.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         connection.close()
 
     thread = threading.Thread(target=submit_slowly)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     assert take(worker) is None
     go_on.set()
-    thread.join(10)
+    thread.join(60)
     lane = Lane.objects.get()
     assert lane.head_id is not None, "nobody called it empty"
     assert LaneQueue.objects.get().head_id is not None
@@ -241,7 +241,7 @@ def test_a_queue_that_is_made_while_a_limit_is_set_has_it():
             set_limit(LimitKind.ORGANIZATION, LimitTarget.of_organization(ORG), at=database_now(), max_active=1)
             coming = pool.submit(lambda: [submitted(project), connection.close()])
             wait_until(somebody_waits)
-        coming.result(30)
+        coming.result(60)
     assert LaneQueue.objects.get().limits == [Limit.objects.get().pk]
 
 
@@ -262,7 +262,7 @@ def test_a_job_that_is_claimed_while_its_addresss_limit_is_made_is_counted():
             )
             coming = pool.submit(lambda: [take(worker), connection.close()])
             wait_until(somebody_waits)
-        coming.result(30)
+        coming.result(60)
     assert LimitSlot.objects.filter(job_id__isnull=False, retired=True).count() == 1
 
 
@@ -278,7 +278,7 @@ def test_an_addresss_limit_waits_for_the_claims_that_are_under_way():
             coming = pool.submit(lambda: [submitted(unclaimed), connection.close()])
             wait_until(somebody_waits)
             transaction.set_rollback(True)
-        coming.result(30)
+        coming.result(60)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -296,10 +296,10 @@ def test_a_place_that_a_claim_has_in_its_hands_is_not_given_to_another_job():
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             LimitSlot.objects.filter(n=0).update(job_id=7)
-            pool.submit(hand_on).result(30)
+            pool.submit(hand_on).result(60)
         assert dict(LimitSlot.objects.values_list("n", "job_id")) == {0: 7, -8: 8}
         LimitSlot.objects.filter(n=0).update(job_id=None)
-        pool.submit(hand_on).result(30)
+        pool.submit(hand_on).result(60)
     assert dict(LimitSlot.objects.values_list("n", "job_id")) == {0: 8}
 
 
@@ -324,7 +324,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
             wait_until(somebody_waits)
             cursor.execute("SET LOCAL lock_timeout = '500ms'")
             taken.settle()
-        resuming.result(30)
+        resuming.result(60)
     assert job.project_slug == "other"
     assert take(worker).job.project_slug == project.slug
 

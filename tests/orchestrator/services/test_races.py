@@ -30,7 +30,7 @@ def together(*actions: Callable[[], Any]) -> list[Any]:
     def act(place: int) -> None:
         try:
             connection.ensure_connection()
-            barrier.wait(timeout=10)
+            barrier.wait(timeout=60)
             answers[place] = actions[place]()
         except LifecycleError as error:
             answers[place] = error
@@ -41,7 +41,7 @@ def together(*actions: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
     return answers
 
 
@@ -77,17 +77,17 @@ def test_a_claimer_passes_by_a_job_that_another_one_has_locked():
         with transaction.atomic():
             Job.objects.locked().get(pk=first.pk)
             locked.set()
-            done.wait(10)
+            done.wait(60)
         connection.close()
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert locked.wait(10)
+    assert locked.wait(60)
     try:
         assert claimed().job.pk == second.pk
     finally:
         done.set()
-        holder.join(10)
+        holder.join(60)
 
 
 def test_an_event_being_written_does_not_hide_its_job_from_claimers():
@@ -99,17 +99,17 @@ def test_an_event_being_written_does_not_hide_its_job_from_claimers():
             # What an insert of an event row holds on its job until its commit.
             cursor.execute("SELECT FROM runtime_jobs WHERE id = %s FOR KEY SHARE", [job.pk])
             written.set()
-            done.wait(10)
+            done.wait(60)
         connection.close()
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert written.wait(10)
+    assert written.wait(60)
     try:
         assert claimed().job.pk == job.pk
     finally:
         done.set()
-        writer.join(10)
+        writer.join(60)
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
@@ -191,7 +191,7 @@ def test_a_stale_worker_that_waited_for_the_lock_is_refused(claim):
         with transaction.atomic():
             Job.objects.locked().get(pk=claim.job.pk)
             held.set()
-            go.wait(10)
+            go.wait(60)
 
             Lease.objects.filter(pk=claim.lease.pk).update(expires_at=claim.lease.leased_at)
         connection.close()
@@ -206,12 +206,12 @@ def test_a_stale_worker_that_waited_for_the_lock_is_refused(claim):
 
     holder, speaker = threading.Thread(target=hold), threading.Thread(target=speak_late)
     holder.start()
-    held.wait(10)
+    held.wait(60)
     speaker.start()
     _until_somebody_waits_for_a_lock()
     go.set()
-    holder.join(10)
-    speaker.join(10)
+    holder.join(60)
+    speaker.join(60)
     assert isinstance(answers[0], StaleLease)
     services.expire(job_ulid=claim.job.job_ulid)
 

@@ -107,7 +107,7 @@ def in_the_middle(monkeypatch, name, act, *, meanwhile):
     def pausing(*args, **named):
         found = real(*args, **named)
         passed.set()
-        go.wait(10)
+        go.wait(60)
         return found
 
     def run(call):
@@ -119,13 +119,13 @@ def in_the_middle(monkeypatch, name, act, *, meanwhile):
     monkeypatch.setattr(dependencies, name, pausing)
     first, second = threading.Thread(target=run, args=[act]), threading.Thread(target=run, args=[meanwhile])
     first.start()
-    assert passed.wait(10)
+    assert passed.wait(60)
     monkeypatch.setattr(dependencies, name, real)
     second.start()
     _until_somebody_waits_for_a_lock()
     go.set()
-    first.join(10)
-    second.join(10)
+    first.join(60)
+    second.join(60)
 
 
 def test_what_a_new_job_depends_on_cannot_end_unseen_before_its_commit(project, monkeypatch):

@@ -153,7 +153,7 @@ def test_a_run_that_is_taken_meanwhile_fails_its_own_entry(monkeypatch, settings
         found = runs_in_use(words)
         if not hasattr(looked, "once"):
             looked.once = True
-            both_looked.wait(30)
+            both_looked.wait(60)
         return found
 
     monkeypatch.setattr(batch_calls, "runs_in_use", look)

@@ -31,7 +31,7 @@ def together(*calls):
     def act(place):
         try:
             connection.ensure_connection()
-            barrier.wait(timeout=10)
+            barrier.wait(timeout=60)
             answers[place] = calls[place]()
         finally:
             connection.close()
@@ -40,7 +40,7 @@ def together(*calls):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
     return answers
 
 
