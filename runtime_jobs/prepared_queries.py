@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import UnionType
 from typing import Any, Generic, TypeVar, cast, get_args, get_type_hints
 
@@ -16,6 +16,7 @@ from django.db.models import Field, Model
 from django.db.models.base import ModelState
 
 R = TypeVar("R")
+M = TypeVar("M", bound=Model)
 Convert = Callable[[Any, None, Any], Any]
 
 
@@ -175,3 +176,39 @@ def _instance(model: type[Model], values: dict[str, Any]) -> Model:
     made._state.adding, made._state.db = False, connection.alias  # noqa: SLF001 likewise
     vars(made).update(values)
     return made
+
+
+def new_instance(model: type[M], values: dict[str, Any]) -> M:
+    """Return what `model(**values)` returns, without asking each field for its default: a tenth of the time for a job.
+
+    Args:
+        model: A model without receivers of `pre_init` and `post_init`.
+        values: Values of columns by attribute, such as `batch_id`; no instance of a related model.
+
+    Raises:
+        TypeError: The model has no such column.
+    """
+    names, constants, computed = _defaults(model)
+    if not values.keys() <= names:
+        raise TypeError(f"{model.__name__} has no column {', '.join(sorted(values.keys() - names))}.")
+    made = model.__new__(model)
+    made._state = ModelState()  # noqa: SLF001 as Model.__init__ does
+    columns = vars(made)
+    columns.update(constants)
+    for name, default in computed:
+        columns[name] = values[name] if name in values else default()
+    columns.update(values)
+    return made
+
+
+@cache
+def _defaults(model: type[Model]) -> tuple[frozenset[str], dict[str, Any], list[tuple[str, Callable[[], Any]]]]:
+    """Return the names of the columns, the constant defaults by name, and the functions that compute the others."""
+    columns = [column for column in _columns(model) if not column.generated]
+    computed = [column for column in columns if column.has_default() and callable(column.default)]
+    constants = {column.attname: column.get_default() for column in columns if column not in computed}
+    return (
+        frozenset(column.attname for column in columns),
+        constants,
+        [(column.attname, column.default) for column in computed],
+    )

@@ -12,6 +12,7 @@ from orchestrator.services.transitions import OperationResult
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
+from runtime_jobs.prepared_queries import new_instance
 from runtime_jobs.specs import JobPolicy, JobSpec
 
 
@@ -91,17 +92,15 @@ def submit(
 
 def new_job(submission: Submission, policy: JobPolicy) -> Job:
     """Return a new job with the fields of the request and of its policy, not yet admitted."""
-    job = Job(
-        org_slug=submission.org_slug,
-        project_slug=submission.project_slug,
-        trigger_kind=submission.trigger_kind,
-        trigger_actor=submission.trigger_actor,
-        correlation_id=submission.correlation_id,
-        source_address=submission.source_address,
-        concurrency_key=submission.group.key if submission.group else "",
-        **submission.spec.columns(),
-        **vars(policy),
-    )
+    columns = submission.spec.columns() | vars(policy)
+    columns["org_slug"] = submission.org_slug
+    columns["project_slug"] = submission.project_slug
+    columns["trigger_kind"] = submission.trigger_kind
+    columns["trigger_actor"] = submission.trigger_actor
+    columns["correlation_id"] = submission.correlation_id
+    columns["source_address"] = submission.source_address
+    columns["concurrency_key"] = submission.group.key if submission.group else ""
+    job = new_instance(Job, columns)
     if submission.automatic_retries is not None:
         job.automatic_retries = submission.automatic_retries
     job.root_job_ulid = job.job_ulid

@@ -6,8 +6,8 @@ from typing import Annotated
 import pytest
 
 from runtime_jobs.models import Job, Organization, Plan, Project
-from runtime_jobs.prepared_queries import PreparedQuery, Sql
-from tests.factories import ProjectFactory, submitted_steps
+from runtime_jobs.prepared_queries import PreparedQuery, Sql, new_instance
+from tests.factories import POLICY, ProjectFactory, steps_spec, submitted_steps
 from workers.models import Pool
 
 pytestmark = pytest.mark.django_db
@@ -82,3 +82,25 @@ def test_expressions_of_a_base_class_are_fields_too(project):
     )
     found = PreparedQuery(Derived, tail).first(project.organization.pk)
     assert (found.answer, found.doubled) == (42, 2 * project.organization.pk)
+
+
+def test_a_new_instance_has_the_defaults_of_its_model(project):
+    columns = steps_spec().columns() | vars(POLICY) | {"org_slug": "acme", "batch_id": 7}
+    made, expected = new_instance(Job, columns), Job(**columns)
+    values = [{name: value for name, value in vars(row).items() if name != "_state"} for row in (made, expected)]
+    assert values[0].pop("job_ulid") != values[1].pop("job_ulid")
+    assert values[0] == values[1]
+    assert (made._state.adding, made._state.db, made._state.fields_cache) == (True, None, {})
+
+
+def test_instances_share_no_default():
+    first, second = new_instance(Job, {}), new_instance(Job, {})
+    first.excluded_workers.append("wrk")
+    first.spec["name"] = "unit"
+    assert (second.excluded_workers, second.spec) == ([], {})
+    assert first.job_ulid != second.job_ulid
+
+
+def test_a_new_instance_has_no_other_columns():
+    with pytest.raises(TypeError, match="Job has no column statue, status"):
+        new_instance(Job, {"statue": 1, "status": "queued"})
