@@ -5,6 +5,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
+import orjson
+
 from runtime_jobs.models.jobs import Job
 
 
@@ -57,5 +59,13 @@ def source_of(job: Job) -> dict[str, Any]:
 
 def digest_of(request: dict[str, Any]) -> str:
     """Return the SHA-256 of a canonical request. Dataclasses in it count by their fields."""
-    canonical = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=vars)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return hashlib.sha256(_canonical(request)).hexdigest()
+
+
+def _canonical(request: dict[str, Any]) -> bytes:
+    """Return the request as JSON with sorted keys. Requests have no fractions, so both libraries write the same."""
+    try:
+        return orjson.dumps(request, default=vars, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS)
+    except orjson.JSONEncodeError:  # a number of more than 64 bits
+        text = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=vars)
+        return text.encode()
