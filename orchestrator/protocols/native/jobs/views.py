@@ -1,5 +1,6 @@
 """Views of `/v1/runtime/jobs` (document 000) and `/v1/jobs` (jobs of all types)."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -17,7 +18,7 @@ from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
+from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.observability.request_context import context_of
 from orchestrator.protocols.native.errors import error_result, to_recorded_error
@@ -46,6 +47,15 @@ from runtime_jobs.specs import JOB_TYPES, RUNTIME, configured_policy
 EVENTS_PER_PAGE = 500
 SCOPES = {"create": Scope.JOBS_WRITE, "bulk": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
 QUERY_PARAMETERS = {"events": frozenset({"after"}), "logs": frozenset({"follow"})}
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The caller of a request, the id that links its log lines, and the client's address."""
+
+    client: ClientPrincipal
+    correlation_id: str
+    source_address: str | None
 
 
 class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
@@ -90,7 +100,7 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
 
     def create(self, request: Request) -> Response:
         """Queue a new job. A repeated request with the same Idempotency-Key returns the first job."""
-        submission = self._submission(body_of(request))
+        submission = self._submission(body_of(request), self._origin())
         outcome = services.submit(
             submission,
             policy=configured_policy(submission.spec.job_type),
@@ -103,8 +113,9 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
     @action(detail=False, methods=["post"], pagination_class=None, filterset_class=None)
     def bulk(self, request: Request) -> Response:
         """Queue up to 500 jobs. Each is accepted or refused separately."""
+        origin = self._origin()
         outcome = services.submit_many(
-            [self._bulk_entry(entry) for entry in parse(BulkSubmitInput, body_of(request))["jobs"]],
+            [self._bulk_entry(entry, origin) for entry in parse(BulkSubmitInput, body_of(request))["jobs"]],
             policy_for=configured_policy,
             default_pool=settings.DEFAULT_POOL,
             actor=client_of(request).actor,
@@ -118,15 +129,19 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
         ]
         return Response({"results": results}, headers={"Idempotency-Replayed": "true"} if outcome.replayed else {})
 
-    def _bulk_entry(self, body: dict[str, Any]) -> Submission | LifecycleError:
+    def _bulk_entry(self, body: dict[str, Any], origin: _Origin) -> Submission | LifecycleError:
         try:
-            return self._submission(body)
+            return self._submission(body, origin)
         except LifecycleError as error:
             return error
         except ValidationError as error:
             return to_recorded_error(error, self.request)
 
-    def _submission(self, body: dict[str, Any]) -> Submission:
+    def _origin(self) -> _Origin:
+        """Return the facts of the request, read once for all entries of a bulk submit."""
+        return _Origin(client_of(self.request), context_of(self.request).correlation_id, client_address(self.request))
+
+    def _submission(self, body: dict[str, Any], origin: _Origin) -> Submission:
         """Validate the body of one submit.
 
         Raises:
@@ -134,7 +149,7 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
             NotFound: The caller may not see the organization, or there is none.
         """
         validated = parse(self.submit_serializer, body)
-        if not client_of(self.request).sees(validated["org_slug"]):
+        if not origin.client.sees(validated["org_slug"]):
             raise NotFound("There is no organization with this org_slug, or you may not see it.")
         return Submission(
             org_slug=validated["org_slug"],
@@ -142,8 +157,8 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
             spec=self.submit_serializer.job_spec(validated),
             trigger_kind=validated["trigger"]["kind"],
             trigger_actor=validated["trigger"]["actor"],
-            correlation_id=context_of(self.request).correlation_id,
-            source_address=client_address(self.request),
+            correlation_id=origin.correlation_id,
+            source_address=origin.source_address,
             pool=validated.get("pool"),
             depends_on=tuple(validated["depends_on"]),
             priority=PRIORITIES[validated["priority"]] if validated["priority"] else None,
