@@ -1,8 +1,10 @@
 """Lanes: find or create the lane of a job, and write the lane updates of an operation."""
 
+import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
 from django.db import connection
 
@@ -19,16 +21,87 @@ from runtime_jobs.models import Job
 # Jobs of this priority or a higher one are counted by the limit, not stopped (document 002).
 BINDS_BELOW = {LimitKind.SOURCE_ADDRESS: 100, LimitKind.CONCURRENCY: None}
 
-_FIND_LANE = """
-SELECT l.id
-  FROM lane_profiles p
+_LANES = """lane_profiles p
   JOIN lane_queues q ON q.profile_id = p.id
-  JOIN lanes l ON l.queue_id = q.id
+  JOIN lanes l ON l.queue_id = q.id"""
+_FIND_LANE = f"""
+SELECT l.id
+  FROM {_LANES}
  WHERE q.pool = %s AND q.priority = %s AND q.org_slug = %s
    AND l.project_slug = %s AND l.source_address = %s AND l.concurrency_key = %s
-   AND p.job_type = %s AND p.least_isolation = %s AND p.requirements = %s::varchar[]"""
+   AND p.job_type = %s AND p.least_isolation = %s AND p.requirements = %s::varchar[]"""  # noqa: S608 our own text
+# LIMIT keeps the planner from a join of all lanes: it estimates the arrays at ten rows at least.
+_FIND_LANES = f"""
+SELECT k.n, lane.id
+  FROM unnest(%s::text[], %s::integer[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
+              %s::text[])
+       WITH ORDINALITY AS k(pool, priority, org, project, address, key, job_type, isolation, requirements, n)
+ CROSS JOIN LATERAL (
+       SELECT l.id
+         FROM {_LANES}
+        WHERE q.pool = k.pool AND q.priority = k.priority AND q.org_slug = k.org
+          AND l.project_slug = k.project AND l.source_address = k.address AND l.concurrency_key = k.key
+          AND p.job_type = k.job_type AND p.least_isolation = k.isolation
+          AND p.requirements = ARRAY(SELECT json_array_elements_text(k.requirements::json))::varchar[]
+        LIMIT 1) lane"""  # noqa: S608 our own text
 _RELEASE_AND_ENQUEUE = "release_and_enqueue_v1(%s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz[])"
 _REQUIRE_LANES = "require_lanes_v1(%s::bigint[])"
+
+
+class LaneKey(NamedTuple):
+    """The values that determine a lane.
+
+    Attributes:
+        pool: The slug of the pool.
+        priority: The priority of the jobs.
+        org_slug: Their organization.
+        project_slug: Their project.
+        source_address: Their source address if a limit of that address applies to them, else an empty string.
+        concurrency_key: Their concurrency key, or an empty string.
+        job_type: Their type.
+        least_isolation: Their minimum isolation.
+        requirements: The capabilities that they need, sorted.
+    """
+
+    pool: str
+    priority: int
+    org_slug: str
+    project_slug: str
+    source_address: str
+    concurrency_key: str
+    job_type: str
+    least_isolation: str
+    requirements: tuple[str, ...]
+
+    @classmethod
+    def of(cls, job: Job) -> "LaneKey":
+        """Return the key of the lane that jobs like this one share."""
+        return cls(
+            job.pool,
+            job.priority,
+            job.org_slug,
+            job.project_slug,
+            _address(job),
+            job.concurrency_key,
+            job.job_type,
+            job.least_isolation,
+            tuple(sorted(job.requirements)),
+        )
+
+
+def find_lanes(keys: Collection[LaneKey]) -> dict[LaneKey, int]:
+    """Return the ids of the lanes that exist, with one statement.
+
+    A lane is pruned when it has been empty for a while: see `get_lane`.
+    """
+    if not keys:
+        return {}
+    named = list(keys)
+    columns = [list(column) for column in zip(*named, strict=True)]
+    columns[-1] = [json.dumps(requirements) for requirements in columns[-1]]
+    with connection.cursor() as cursor:
+        cursor.execute(_FIND_LANES, columns)
+        return {named[n - 1]: lane for n, lane in cursor.fetchall()}
 
 
 def get_lane(job: Job) -> int:
@@ -37,9 +110,9 @@ def get_lane(job: Job) -> int:
     A lane is pruned when it has been empty for a while. A transaction that puts a job into the lane must therefore end
     with `release_and_enqueue_v1` or `require_lanes_v1`, which check that the lane still exists.
     """
-    attributes: list[Any] = [job.pool, job.priority, job.org_slug, job.project_slug, _address(job), job.concurrency_key]
+    key = LaneKey.of(job)
     with connection.cursor() as cursor:
-        cursor.execute(_FIND_LANE, [*attributes, job.job_type, job.least_isolation, sorted(job.requirements)])
+        cursor.execute(_FIND_LANE, [*key[:-1], list(key.requirements)])
         found = cursor.fetchone()
     return found[0] if found else _create_lane(job)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from orchestrator.services import transitions
 from orchestrator.services.admission import load_context
 from orchestrator.services.cancellation import cancel_locked
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
@@ -320,15 +321,19 @@ def _create(
     batch.created_at = now
     batch.save(force_insert=True)
     context = load_context(uow, [(request.org_slug, request.project_slug)], default_pool=default_pool)
-    optional = []
+    admitted = []
     for batch_job in jobs:
         submission = _submission(request, batch_job.spec)
         job = new_job(submission, policy_for(batch_job.spec.job_type))
         job.batch = batch
         status = admit_job(uow, job, submission, context, EMPTY_SNAPSHOT, limited=is_limited(actor))
+        admitted.append((job, submission, status))
+    transitions.look_up_lanes(uow, (job for job, _, _ in admitted))
+    for job, submission, status in admitted:
         enqueue_job(uow, job, submission, status, now=now, actor=actor)
-        if not batch_job.required:
-            optional.append(job.root_job_ulid)
+    optional = [
+        job.root_job_ulid for batch_job, (job, _, _) in zip(jobs, admitted, strict=True) if not batch_job.required
+    ]
     if optional:
         batch.details[OPTIONAL] = optional
         batch.save(update_fields=["details"])

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from leases.scheduling.limits import KeyRoom
+from orchestrator.services import transitions
 from orchestrator.services.admission import AdmissionContext, load_context
 from orchestrator.services.dependencies import DependencyStatus, lock_dependencies
 from orchestrator.services.idempotency import IdempotentRequest
@@ -78,6 +79,7 @@ def submit_many(
     stored = _to_json(results) if idempotency else ""
     if idempotency and (first := idempotency.bind(stored, now=now)) != stored:
         return _replay(first)
+    transitions.look_up_lanes(uow, (result.job for result in results if isinstance(result, _Admitted)))
     return BulkOutcome(
         [_enqueue(uow, result, now, actor) if isinstance(result, _Admitted) else result for result in results]
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from orchestrator.services import dependencies, transitions
-from orchestrator.services.admission import AdmissionContext, admit, load_context
+from orchestrator.services.admission import AdmissionContext, admit, load_context_of_job
 from orchestrator.services.concurrency import ConcurrencyGroup, apply_conflict_policy, cancel_new
 from orchestrator.services.dependencies import DependencySnapshot, DependencyStatus
 from orchestrator.services.idempotency import IdempotentRequest
@@ -80,9 +80,9 @@ def submit(
         LifecycleError: Any error of `admit_job`.
         IdempotencyConflict: The key was used with another request.
     """
-    context = load_context(uow, [submission.project_key], default_pool=default_pool)
-    now = now or context.now
     job = new_job(submission, policy)
+    context = load_context_of_job(uow, job, priority=submission.priority, default_pool=default_pool)
+    now = now or context.now
     if idempotency and (first := idempotency.bind(job.job_ulid, now=now)) != job.job_ulid:
         return OperationResult(Job.objects.get(job_ulid=first), replayed=True)
     snapshot = dependencies.lock_dependencies(submission.depends_on, org_slugs=[submission.org_slug])

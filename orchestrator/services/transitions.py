@@ -3,12 +3,13 @@
 Every function expects the job to be locked by this transaction, or to be new. The caller marks the job as changed.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from leases.models import Lease
-from leases.scheduling.lanes import get_lane
+from leases.scheduling.lanes import LaneKey, find_lanes, get_lane
 from leases.states import LeaseState
 from orchestrator.notifications.job_updates import announcer
 from orchestrator.services import dependencies
@@ -42,11 +43,6 @@ RETRY_FIELDS = (
     *("correlation_id", "source_address", "max_requeues", "automatic_retries", "needs_ingest"),
     *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
     *("least_isolation", "root_job_ulid", "batch_id", "awaited", "concurrency_key", "limited_by_address"),
-)
-# The fields that determine the lane of a job; see `leases.scheduling.lanes.get_lane`.
-LANE_KEY_FIELDS = (
-    *("pool", "priority", "org_slug", "project_slug", "job_type", "least_isolation", "requirements"),
-    *("concurrency_key", "limited_by_address", "source_address"),
 )
 
 
@@ -187,12 +183,22 @@ def enqueue(
     return job
 
 
+def look_up_lanes(uow: UnitOfWork, jobs: Iterable[Job]) -> None:
+    """Look up the lanes of several admitted jobs with one statement, if they are more than one.
+
+    `enqueue` looks up the lane of a single job, and creates a lane that does not exist.
+    """
+    keys = {LaneKey.of(job) for job in jobs}.difference(uow.lane_ids)
+    if len(keys) > 1:
+        uow.lane_ids |= find_lanes(keys)
+
+
 def _lane_id(uow: UnitOfWork, job: Job) -> int:
     """Return the lane of the job, looked up once in an operation for jobs with the same lane key."""
-    lane_key = tuple(str(getattr(job, name)) for name in LANE_KEY_FIELDS)
-    if lane_key not in uow.lane_ids:
-        uow.lane_ids[lane_key] = get_lane(job)
-    return uow.lane_ids[lane_key]
+    key = LaneKey.of(job)
+    if key not in uow.lane_ids:
+        uow.lane_ids[key] = get_lane(job)
+    return uow.lane_ids[key]
 
 
 def _enter_lane(uow: UnitOfWork, job: Job) -> None:

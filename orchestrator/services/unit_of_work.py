@@ -25,7 +25,7 @@ from django.db.models import Model
 from leases.fencing import LockedLease
 from leases.models import Lease
 from leases.scheduling import submit_quotas
-from leases.scheduling.lanes import LaneUpdates
+from leases.scheduling.lanes import LaneKey, LaneUpdates
 from leases.scheduling.submit_quotas import QuotaChanged
 from orchestrator.services.bulk_write import Insert, Update, write_rows
 from runtime_jobs.errors import LifecycleError, QuotaContended
@@ -65,7 +65,7 @@ class UnitOfWork:
         lane_updates: Changes of lanes, slots and quotas. They are written last, because they lock rows that many
             operations share.
         recounted: Slugs of organizations whose submit quota was recounted for this call.
-        lane_ids: Lanes that were looked up already, by the values that determine a lane.
+        lane_ids: Lanes that were looked up already.
         events: New events, in order.
         extra_rows: New rows of other tables.
         artifacts: New artifacts. An address that the job has already is skipped.
@@ -76,7 +76,7 @@ class UnitOfWork:
         """Begin without changes."""
         self.lane_updates = LaneUpdates()
         self.recounted = recounted
-        self.lane_ids: dict[tuple[str, ...], int] = {}
+        self.lane_ids: dict[LaneKey, int] = {}
         self.events: list[EventRow] = []
         self.extra_rows: list[Model] = []
         self.artifacts: list[Artifact] = []
