@@ -5,10 +5,13 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import DataError, connection
+from django.db.models.expressions import RawSQL
 
 from config.postgres.backend.base import is_alive
 from leases.models import LimitSlot
+from runtime_jobs.models import Job
+from runtime_jobs.states import LEASED_STATES
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -77,3 +80,41 @@ def test_what_is_asked_again_is_planned_already():
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%%+ 4711'")
         assert cursor.fetchone() == (1,)
+
+
+def test_statements_of_operations_have_one_plan_for_all_values():
+    """Also with an array, for which PostgreSQL would plan anew at each call."""
+    for _ in range(6):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM lanes WHERE id = ANY (%s) AND 4712 = 4712", [[1, 2]])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%%4712 = 4712'"
+        )
+        ((generic, custom),) = cursor.fetchall()
+    assert (generic > 0, custom) == (True, 0)
+
+
+def test_queries_of_the_orm_are_planned_for_their_values():
+    """A plan for any states could not use the partial index of leased jobs."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW plan_cache_mode")
+        assert cursor.fetchone() == ("force_generic_plan",)
+    seen = []
+    with connection.execute_wrapper(lambda execute, *told: seen.append(told[-1]["cursor"].cursor) or execute(*told)):
+        for _ in range(6):
+            Job.objects.filter(state__in=LEASED_STATES, priority=4713).exists()
+            Job.objects.filter(state__in=LEASED_STATES, priority=4713).update(priority=4714)
+            Job.objects.filter(state__in=LEASED_STATES, priority=4713)[:2].count()
+            Job.objects.filter(state__in=LEASED_STATES, priority=4713).delete()
+    assert {isinstance(cursor, psycopg.ClientCursor) for cursor in seen} == {True}
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%%\"priority\" =%%'")
+        assert cursor.fetchall() == []
+
+
+def test_an_error_in_a_query_of_the_orm_ends_the_binding_in_the_client():
+    with pytest.raises(DataError):
+        Job.objects.filter(pk=RawSQL("1 / 0", [])).exists()
+    with connection.cursor() as cursor:
+        assert not isinstance(cursor.cursor, psycopg.ClientCursor)

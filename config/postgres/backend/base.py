@@ -1,9 +1,10 @@
-"""Extends Django's PostgreSQL backend: cheaper connection checks and timestamps, and a limit on parameters."""
+"""Extends Django's PostgreSQL backend: cheaper connection checks and timestamps, plans by value, a parameter limit."""
 
 from __future__ import annotations
 
 import select
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -33,7 +34,9 @@ class Features(DatabaseFeatures):
 
 
 class Operations(DatabaseOperations):
-    """Splits bulk inserts by the limit on parameters."""
+    """Splits bulk inserts by the limit on parameters, and compiles queries by `config.postgres.backend.compiler`."""
+
+    compiler_module = "config.postgres.backend.compiler"
 
     def bulk_batch_size(self, fields: Sequence[Any], objs: Sequence[Any]) -> int:
         return MAX_QUERY_PARAMS // len(fields) if fields else len(objs)
@@ -50,6 +53,19 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     features_class = Features
     ops_class = Operations
+    _binds_in_client = False
+
+    @contextmanager
+    def binding_in_client(self) -> Iterator[None]:
+        """Let cursors of this block put the values into the text of their statements, so that these have custom plans.
+
+        A statement is then never prepared. For statements whose best plan depends on their values.
+        """
+        before, self._binds_in_client = self._binds_in_client, True
+        try:
+            yield
+        finally:
+            self._binds_in_client = before
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> psycopg.Connection[Any]:
         """Return a pooled connection that is open.
@@ -85,6 +101,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def create_cursor(self, name: str | None = None) -> Any:
         """Return a cursor as Django's method does, without its call to a loader that is replaced here."""
         if name is None:
+            if self._binds_in_client:
+                return base.Cursor(self.connection)  # type: ignore[call-arg]  # a class of psycopg in the stubs of another
             return self.connection.cursor()
         return self.connection.cursor(name, scrollable=False, withhold=self.connection.autocommit)
 
