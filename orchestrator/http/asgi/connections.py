@@ -6,6 +6,7 @@ The limit of open files bounds the connections before any setting does; this mod
 import resource
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
@@ -60,14 +61,12 @@ class ConnectionTable:
             None, or the reason for a refusal: `address_limit` or `connection_limit`.
         """
         network = client_network(address)
-        limit = self.max_per_address
-        if network is not None and limit is not None and self._per_network[network] >= limit:
-            return "address_limit"
+        reason = self.refusal(network)
+        if reason is not None:
+            return reason
         while len(self) >= self.max_connections:
             # Half-open and idle keep-alive connections are closed first: no request is lost with them.
-            oldest = next(iter(self._idle), None)
-            if oldest is None:
-                return "connection_limit"
+            oldest = next(iter(self._idle))
             self.remove(oldest)
             REFUSED.labels("evicted").inc()
             oldest.evict()
@@ -76,6 +75,20 @@ class ConnectionTable:
             self._per_network[network] += 1
         self._idle[connection] = None
         CONNECTIONS.set(len(self))
+        return None
+
+    def refusal(self, network: str | None, *, waiting: int = 0) -> str | None:
+        """Return why one more connection of the network would be refused, or None.
+
+        Args:
+            network: The client's network, as `client_network` returns it.
+            waiting: Connections of the network that are accepted and not registered yet.
+        """
+        limit = self.max_per_address
+        if network is not None and limit is not None and self._per_network[network] + waiting >= limit:
+            return "address_limit"
+        if len(self) >= self.max_connections and not self._idle:
+            return "connection_limit"
         return None
 
     def remove(self, connection: Evictable) -> None:
@@ -98,6 +111,7 @@ class ConnectionTable:
             self._idle[connection] = None
 
 
+@lru_cache(4096)
 def client_network(address: str | None) -> str | None:
     """Return the address, or its /64 network for IPv6, because each IPv6 client has a whole /64.
 

@@ -1,4 +1,4 @@
-"""The uvicorn server with this project's options, which accepts bursts of connections."""
+"""The uvicorn server with this project's options and acceptor, in one process or several."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from typing import Any
 import uvicorn
 from django.conf import settings
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors import multiprocess
 
-from orchestrator.http.asgi.server_protocols import LimitedHttpProtocol, LimitedWebSocketProtocol
+from orchestrator.http.asgi.acceptor import ACCEPTED_PER_TURN, OPENED_PER_TURN, Acceptor
+from orchestrator.http.asgi.server_protocols import LimitedHttpProtocol, LimitedWebSocketProtocol, connection_table
 
 ACCEPT_QUEUE = 65_535  # connections that wait for `accept`; the kernel lowers it to net.core.somaxconn (4096)
-ACCEPTS_PER_TURN = 16
 
 
 def uvicorn_options(**changes: Any) -> dict[str, Any]:
@@ -45,23 +45,25 @@ def uvicorn_options(**changes: Any) -> dict[str, Any]:
 
 
 class BurstServer(uvicorn.Server):
-    """A uvicorn server that accepts up to ACCEPTS_PER_TURN connections in one turn of the event loop.
-
-    libuv accepts one connection for each listening descriptor and turn. During a burst a turn may last 50 ms, and a new
-    client waits behind all connections that arrived before it. Duplicates of a descriptor share its queue.
-    """
+    """A uvicorn server whose connections are accepted by an `Acceptor`."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        listening = [found for server in self.servers for found in server.sockets]
-        loop = asyncio.get_running_loop()
-        for found in listening:
-            for _ in range(ACCEPTS_PER_TURN - 1):
-                duplicate = socket.socket(fileno=os.dup(found.fileno()))
-                server = await loop.create_server(
-                    self._create_protocol, sock=duplicate, ssl=self.config.ssl, backlog=self.config.backlog
-                )
-                self.servers.append(server)
+        listening = [
+            socket.socket(fileno=os.dup(found.fileno())) for server in self.servers for found in server.sockets
+        ]
+        for server in self.servers:
+            server.close()  # the duplicates still listen, and share the accept queue
+        is_shared = self.config.workers > 1
+        acceptor: Any = Acceptor(
+            listening,
+            self._create_protocol,
+            table=connection_table(),
+            ssl=self.config.ssl,
+            accepted_per_turn=OPENED_PER_TURN if is_shared else ACCEPTED_PER_TURN,
+        )
+        acceptor.start()
+        self.servers = [acceptor]
 
     def _create_protocol(self) -> asyncio.Protocol:
         protocol_class: Any = self.config.http_protocol_class
@@ -69,6 +71,16 @@ class BurstServer(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol
+
+
+class BurstProcess(multiprocess.Process):
+    """One of several processes that share the listening sockets."""
+
+    @property
+    def server(self) -> uvicorn.Server:
+        if self._server is None:
+            self._server = BurstServer(config=self.config)
+        return self._server
 
 
 def run_server(**changes: Any) -> None:
@@ -79,9 +91,8 @@ def run_server(**changes: Any) -> None:
     """
     config = uvicorn.Config(**uvicorn_options(**changes))
     if config.workers > 1:
-        # The processes run uvicorn's own class, which listens on each of the sockets that it gets.
-        bound = config.bind_socket()
-        Multiprocess(config, sockets=[bound, *(bound.dup() for _ in range(ACCEPTS_PER_TURN - 1))]).run()
+        multiprocess.Process = BurstProcess  # type: ignore[misc]  # `Multiprocess` has no parameter for it
+        multiprocess.Multiprocess(config, sockets=[config.bind_socket()]).run()
         return
     server = BurstServer(config)
     with contextlib.suppress(KeyboardInterrupt):

@@ -11,7 +11,6 @@ Position of the parser, and the timer of a request:
       +-- HEADER_SECONDS without a first request: closed; 75 s between two requests: closed
 """
 
-import json
 import logging
 import socket
 import struct
@@ -25,8 +24,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from orchestrator.http.asgi.connections import REFUSED, ConnectionTable, connections_within_file_limit
-from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError, problem
-from runtime_jobs.identifiers import new_id
+from orchestrator.http.asgi.raw_responses import connection_refusal, raw_response
+from orchestrator.http.errors.problems import ApiError
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers; also framing beyond the body's own size (chunk sizes, trailers)
 MAX_HEADERS = 100  # trailers included
@@ -324,34 +323,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.cycle.message_event.set()
 
     def _answer(self, refusal: ApiError) -> None:
-        self._write(refusal)
+        self.transport.write(raw_response(refusal))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._set_deadline(LINGER_SECONDS, self.transport.abort)
 
-    def _write(self, refusal: ApiError) -> None:
-        request_id = new_id("req")
-        body = json.dumps(problem(refusal, request_id)).encode()
-        headers = {
-            "content-type": MEDIA_TYPE,
-            "content-length": str(len(body)),
-            "x-request-id": request_id,
-            "connection": "close",
-            **refusal.headers,
-        }
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.transport.write(STATUS_LINE[refusal.status] + lines.encode("latin-1") + b"\r\n" + body)
-
     def _refuse_connection(self, reason: str) -> None:
         REFUSED.labels(reason).inc()
         self._is_discarding = True
-        if reason == "address_limit":
-            detail = f"Your address may have {settings.MAX_CONNECTIONS_PER_ADDRESS} connections open at a time."
-            refusal = ApiError(429, "too_many_connections", detail, headers={"Retry-After": "1"})
-        else:
-            detail = f"All {self.table.max_connections} connections that this process may have open are in use."
-            refusal = ApiError(503, "overloaded", detail, headers={"Retry-After": "1"})
-        self._write(refusal)
+        self.transport.write(connection_refusal(reason, self.table))
         self.transport.close()
 
     def _discard(self, size: int) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from orchestrator.http.asgi.server import ACCEPTS_PER_TURN, BurstServer, uvicorn_options
+from orchestrator.http.asgi.acceptor import Acceptor
+from orchestrator.http.asgi.server import BurstServer, uvicorn_options
 
 TCP_INFO_BACKLOG = 28  # offset of `tcpi_sacked`, which is the limit of the accept queue on a listening socket
 
@@ -38,18 +39,20 @@ def started(listener, check):
     asyncio.run(scene())
 
 
-def test_a_turn_of_the_loop_accepts_many_connections(listener):
+def test_an_acceptor_takes_the_place_of_the_servers_of_the_loop(listener):
+    address = listener.getsockname()
+
     def check(server):
-        sockets = [found for serving in server.servers for found in serving.sockets]
-        assert len({found.fileno() for found in sockets}) == ACCEPTS_PER_TURN
-        assert {found.getsockname() for found in sockets} == {listener.getsockname()}
+        (serving,) = server.servers
+        assert isinstance(serving, Acceptor)
+        assert [found.getsockname() for found in serving.sockets] == [address]
 
     started(listener, check)
 
 
 def test_the_accept_queue_is_as_long_as_the_kernel_allows(listener):
-    def check(_server):
-        info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
+    def check(server):
+        info = server.servers[0].sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
         limit = int(Path("/proc/sys/net/core/somaxconn").read_text())
         assert struct.unpack_from("I", info, TCP_INFO_BACKLOG)[0] == min(65_535, limit)
 
