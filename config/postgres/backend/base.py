@@ -15,6 +15,8 @@ from psycopg.adapt import AdaptersMap
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from orchestrator.http.asgi.compute_slots import compute_slots
+
 MAX_QUERY_PARAMS = 2**16 - 1  # PostgreSQL's limit for one statement with server-side binding
 
 
@@ -25,6 +27,18 @@ class PoolExhausted(PoolTimeout):
     """
 
     sqlstate = "53300"
+
+
+class SlotFreeingConnection(psycopg.Connection[Any]):
+    """Lets another request run Python code while this one waits for PostgreSQL."""
+
+    def wait(self, *args: Any, **options: Any) -> Any:
+        must_enter = compute_slots.leave()
+        try:
+            return super().wait(*args, **options)
+        finally:
+            if must_enter:
+                compute_slots.enter()
 
 
 class Features(DatabaseFeatures):
@@ -67,6 +81,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
         finally:
             self._binds_in_client = before
 
+    @property
+    def pool(self) -> Any:
+        """Return the pool of this process, whose connections free compute slots; None without a pool."""
+        options = self.settings_dict["OPTIONS"].get("pool")
+        if options:
+            options.setdefault("connection_class", SlotFreeingConnection)
+        return super().pool
+
     def get_new_connection(self, conn_params: dict[str, Any]) -> psycopg.Connection[Any]:
         """Return a pooled connection that is open.
 
@@ -75,7 +97,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
         """
         while True:
             try:
-                connection: psycopg.Connection[Any] = super().get_new_connection(conn_params)
+                with compute_slots.released():
+                    connection: psycopg.Connection[Any] = super().get_new_connection(conn_params)
             except PoolTimeout as error:
                 if len(_in_use) >= self.pool.max_size:
                     raise PoolExhausted(f"all {self.pool.max_size} connections are in use") from error

@@ -13,6 +13,7 @@ from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
 
 from orchestrator.http.asgi.body_limit import BODY_FILE
+from orchestrator.http.asgi.client_identity import ClientIdentities
 from orchestrator.http.asgi.long_poll import ATTEMPT
 from orchestrator.http.asgi.responses import overloaded, send_refusal
 from orchestrator.http.asgi.streams import deliver, early_stream_refusal
@@ -36,12 +37,6 @@ def hashes_a_password(method: str, path: str) -> bool:
     return method == "POST" and (path in PASSWORD_FORMS or path.startswith(USER_FORMS))
 
 
-def _client(scope: Any) -> Hashable:
-    """Return the identity by which clients take turns: the credentials, else the address."""
-    headers = dict(scope["headers"])
-    return headers.get(b"authorization") or headers.get(b"cookie") or (scope["client"] or ("",))[0]
-
-
 class SyncASGIHandler(ASGIHandler):
     """Django's ASGI handler for synchronous middleware and views.
 
@@ -52,14 +47,13 @@ class SyncASGIHandler(ASGIHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        # More threads of one client than half of the database connections would only wait for a connection, before
-        # the requests of other clients.
+        self.identities = ClientIdentities()
         connections = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
         self.threads = ThreadPool(
             "request",
             threads=settings.REQUEST_THREADS,
             queue=settings.REQUEST_QUEUE,
-            threads_per_client=max(1, min(settings.REQUEST_THREADS // 4, max(2, connections // 2))),
+            shares=max(4, connections),  # two requests of one client overlap even with a single connection
         )
         self.login_threads = ThreadPool("login", threads=settings.LOGIN_THREADS, queue=settings.LOGIN_QUEUE)
 
@@ -71,7 +65,7 @@ class SyncASGIHandler(ASGIHandler):
             raise ValueError(f"HTTP only, not {scope['type']}.")
         body = scope.get(BODY_FILE) or io.BytesIO((await receive())["body"])
         pool = self.login_threads if hashes_a_password(scope["method"], scope["path"]) else self.threads
-        client = _client(scope)
+        client = self.identities.identify(scope)
         refusal = early_stream_refusal(scope)
         # `NotificationHub.attempts` limits the attempts of waiting claims, so the queue does not.
         if refusal is None and ATTEMPT not in scope and pool.is_full(client):
@@ -96,7 +90,7 @@ class SyncASGIHandler(ASGIHandler):
             # Checked again, because a burst of requests is queued before the first of its streams is admitted.
             refusal = early_stream_refusal(scope)
             if refusal is None:
-                response = await pool.call(self._run_django, scope, body)
+                response = await pool.call(self._run_django, scope, body, client=client)
         if refusal is not None:
             await send_refusal(refusal, scope, send)
         elif response is not None and response.streaming:
@@ -118,6 +112,8 @@ class SyncASGIHandler(ASGIHandler):
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, error_response = self.create_request(scope, body)
         response: Any = error_response if request is None else self.get_response(request)
+        if request is not None:
+            self.identities.remember(scope, request)
         if isinstance(response, FileResponse):
             response.block_size = self.chunk_size
         if response.streaming:

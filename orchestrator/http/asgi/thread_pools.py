@@ -11,6 +11,8 @@ from typing import TypeVar
 from prometheus_client import Counter as CounterMetric
 from prometheus_client import Gauge
 
+from orchestrator.http.asgi.compute_slots import compute_slots
+
 R = TypeVar("R")
 
 PENDING = Gauge(
@@ -30,25 +32,29 @@ OVERLOADS = CounterMetric(
 class ThreadPool:
     """A thread pool with a bounded queue in which clients take turns. Used from one event loop.
 
-    One client that sends hundreds of requests at once delays its own requests only. It occupies a part of the threads.
-    A free thread serves the next client first. No client fills more than half of the queue.
+    One client that sends hundreds of requests at once delays its own requests only. A client may run one more request
+    while it runs fewer than there are free shares. One client alone thus runs half as many as there are shares, two run
+    a third each, and there is a share left for a client that arrives next. A client that runs nothing needs no free
+    share, only a thread. A free thread serves the next client first. No client fills more than half of the queue.
     """
 
-    def __init__(self, name: str, *, threads: int, queue: int, threads_per_client: int | None = None) -> None:
+    def __init__(self, name: str, *, threads: int, queue: int, shares: int | None = None) -> None:
         """Create a pool; its threads start when they are needed.
 
         Args:
             name: Label of the metrics and prefix of the threads' names.
             threads: Number of requests that run at a time.
             queue: Number of requests that may wait beside those that run.
-            threads_per_client: Number of requests of one client that run at a time; by default a quarter of `threads`.
+            shares: What clients divide among themselves: a scarce resource that each request needs, such as database
+                connections. By default half of `threads`.
         """
         self.name = name
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self.threads, self.queue = threads, queue
-        self.threads_per_client = threads_per_client or max(1, threads // 4)
+        self.shares = shares or max(1, threads // 2)
         self.pending = 0  # running or waiting
         self._running: Counter[Hashable] = Counter()
+        self._total = 0  # of `_running`
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()  # the next client is first
         self._gauge = PENDING.labels(name)
 
@@ -64,7 +70,7 @@ class ThreadPool:
         self._change(1)
         try:
             if self._may_run(client):
-                self._running[client] += 1
+                self._begin_turn(client)
             else:
                 await self._wait_for_turn(client)
             try:
@@ -74,18 +80,23 @@ class ThreadPool:
         finally:
             self._change(-1)
 
-    async def call(self, function: Callable[..., R], *values: object) -> R:
+    async def call(self, function: Callable[..., R], *values: object, client: Hashable = None) -> R:
         """Call the function in a thread, in a copy of the caller's context, within the block of `turn`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.executor, copy_context().run, function, *values)
+        loop, run = asyncio.get_running_loop(), copy_context().run
+        return await loop.run_in_executor(self.executor, compute_slots.run, client, run, function, *values)
 
     async def run(self, function: Callable[..., R], *values: object, client: Hashable = None) -> R:
         """Call the function in a thread when it is the client's turn."""
         async with self.turn(client):
-            return await self.call(function, *values)
+            return await self.call(function, *values, client=client)
 
     def _may_run(self, client: Hashable) -> bool:
-        return self._running.total() < self.threads and self._running[client] < self.threads_per_client
+        own = self._running[client]
+        return self._total < self.threads and (not own or own < self.shares - self._total)
+
+    def _begin_turn(self, client: Hashable) -> None:
+        self._running[client] += 1
+        self._total += 1
 
     async def _wait_for_turn(self, client: Hashable) -> None:
         """Wait until `_end_turn` of another request has counted this one among those that run."""
@@ -100,7 +111,10 @@ class ThreadPool:
 
     def _end_turn(self, client: Hashable) -> None:
         """Free the thread, and give it to the oldest request of the next client that may run."""
-        self._running -= Counter({client: 1})
+        self._running[client] -= 1
+        self._total -= 1
+        if not self._running[client]:
+            del self._running[client]
         for candidate in list(self._waiting):
             if not self._may_run(candidate):
                 continue
@@ -111,7 +125,7 @@ class ThreadPool:
             if turns:
                 self._waiting[candidate] = turns  # behind the other clients
             if turn is not None:
-                self._running[candidate] += 1
+                self._begin_turn(candidate)
                 turn.set_result(None)
                 return
 

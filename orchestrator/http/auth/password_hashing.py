@@ -13,6 +13,8 @@ from typing import Any, Final
 from django.contrib.auth.hashers import Argon2PasswordHasher
 from django.db import connections
 
+from orchestrator.http.asgi.compute_slots import compute_slots
+
 MAX_CONCURRENT_HASHES: Final = 2
 MAX_WAITING_HASHES: Final = 8
 WAIT_SECONDS: Final = 5.0
@@ -56,16 +58,23 @@ gate = HashingGate(concurrent=MAX_CONCURRENT_HASHES, waiting=MAX_WAITING_HASHES,
 
 
 class BoundedArgon2(Argon2PasswordHasher):
-    """Django's Argon2 hasher behind the process's gate. Stored hashes are the same."""
+    """Django's Argon2 hasher behind the process's gate, with one thread for each hash.
+
+    Django's default of eight lanes starts eight threads. Two hashes then had 16 threads ready to run, and the event
+    loop got a seventeenth of the processors. One lane needs the same memory and processor time. A stored hash of eight
+    lanes remains valid; Django replaces it after the next log-in.
+    """
+
+    parallelism = 1
 
     def encode(self, password: str, salt: str) -> str:
         release_connections()
-        with gate.slot():
+        with compute_slots.released(), gate.slot():
             return super().encode(password, salt)
 
     def verify(self, password: str, encoded: str) -> bool:
         release_connections()
-        with gate.slot():
+        with compute_slots.released(), gate.slot():
             return super().verify(password, encoded)
 
 

@@ -213,7 +213,7 @@ def test_a_burst_of_streams_above_the_limit_takes_no_thread_once_the_limit_is_re
 
     answering(handler, monkeypatch, view)
     monkeypatch.setattr(sync_handler, "early_stream_refusal", lambda _: full if views else None)
-    handler.threads.threads = handler.threads.threads_per_client = 1
+    handler.threads.threads = handler.threads.shares = 1
 
     async def scene():
         callers = [Caller() for _ in range(20)]
@@ -225,7 +225,7 @@ def test_a_burst_of_streams_above_the_limit_takes_no_thread_once_the_limit_is_re
     assert sorted(refusals) == [200, *[429] * 19]
 
 
-def test_one_client_leaves_half_of_the_database_connections_to_the_others(settings):
+def test_clients_divide_the_database_connections(settings):
     settings.REQUEST_THREADS = 40
     settings.DATABASES["default"]["OPTIONS"]["pool"] = {"max_size": 6}
-    assert SyncASGIHandler().threads.threads_per_client == 3
+    assert SyncASGIHandler().threads.shares == 6

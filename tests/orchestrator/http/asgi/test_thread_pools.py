@@ -2,6 +2,9 @@
 
 import asyncio
 import threading
+from collections import Counter
+
+import pytest
 
 from orchestrator.http.asgi.thread_pools import ThreadPool
 
@@ -72,25 +75,34 @@ def test_a_request_that_is_given_up_while_it_waits_passes_its_turn_on():
     assert order == ["stays"]
 
 
-def test_a_client_has_a_quarter_of_the_threads():
-    release = threading.Event()
+@pytest.mark.parametrize(
+    ("clients", "expected"),
+    [
+        (["a"], {"a": 5}),
+        (["a", "b"], {"a": 5, "b": 3}),
+        (["a", "b", "c"], {"a": 5, "b": 3, "c": 1}),
+        (["a", "b", "c", "d"], {"a": 5, "b": 3, "c": 1, "d": 1}),
+    ],
+)
+def test_a_client_runs_fewer_requests_than_there_are_free_shares_and_always_one(clients, expected):
+    release, has_started = threading.Event(), threading.Semaphore(0)
+    started = []
+
+    def work(client):
+        started.append(client)
+        has_started.release()
+        release.wait(30)
 
     async def scene():
-        pool = ThreadPool("test-share", threads=8, queue=20)
-        started, has_started = [], threading.Semaphore(0)
-
-        def work(client):
-            started.append(client)
-            has_started.release()
-            release.wait(30)
-
-        tasks = [asyncio.create_task(pool.run(work, "flood", client="flood")) for _ in range(6)]
-        tasks += [asyncio.create_task(pool.run(work, name, client=name)) for name in ("b", "c")]
-        for _ in range(4):
+        pool = ThreadPool("test-share", threads=40, queue=100, shares=10)
+        tasks = [asyncio.create_task(pool.run(work, name, client=name)) for name in clients for _ in range(8)]
+        for _ in range(sum(expected.values())):
             assert await asyncio.to_thread(has_started.acquire, timeout=30)
-        assert sorted(started) == ["b", "c", "flood", "flood"]
+        await asyncio.sleep(0)
+        assert Counter(started) == expected
         release.set()
         await asyncio.gather(*tasks)
-        assert sorted(started) == ["b", "c", *["flood"] * 6]
+        assert (pool._total, pool._running) == (0, {})
 
     asyncio.run(scene())
+    assert Counter(started) == dict.fromkeys(clients, 8)
