@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import hypothesis
 import pytest
+
+# A deadline for each example would measure the load of the machine: pytest's timeout ends a test that hangs.
+hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("suite")
 
 # The product's own limits are seconds of wall-clock time: on a loaded machine a transaction of many statements takes
 # longer, and whoever waits for it is answered `busy`. A test of such a limit sets one for its own session.

@@ -1,0 +1,17 @@
+"""No limit of the suite is so short that a loaded machine exceeds it."""
+
+import hypothesis
+import pytest
+from django.db import connection
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"])
+def test_sessions_of_the_suite_wait_longer_than_those_of_the_product(name):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT setting::integer FROM pg_settings WHERE name = %s", [name])
+        assert cursor.fetchone()[0] >= 60_000
+
+
+def test_examples_have_no_deadline():
+    assert hypothesis.settings.default.deadline is None
