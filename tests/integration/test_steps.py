@@ -125,7 +125,7 @@ def test_a_cancel_stops_the_step_that_runs(yard: Yard) -> None:
 def test_the_time_of_all_steps_is_held(yard: Yard) -> None:
     mark = marked_sleep(60)
     # Long enough for the first step on a machine that is loaded by others.
-    job = submit(yard, "true", f"sleep {mark}", timeout_seconds=5)
+    job = submit(yard, "true", f"sleep {mark}", timeout_seconds=12)
     begun = time.monotonic()
     worker = yard.start(yard.enrol("one"), "--once", engine="bubblewrap")
     assert worker.end(60) == 0, worker.log

@@ -30,7 +30,7 @@ class StepTracker:
     printed: int = 0
 
     def run(self) -> dict[str, Any]:
-        """Run the steps.
+        """Run the steps. When the time is up no further step begins: a short one would decide the job's result.
 
         Returns:
             The final result: `status`, `exit_code`, `steps`; with `failed` also `reason` and `message`.
@@ -38,9 +38,12 @@ class StepTracker:
         deadline = time.monotonic() + self.steps.timeout_seconds
         for index, line in enumerate(self.steps.steps):
             spec = self._spec(line, deadline)
-            result = self.execute(index, spec)
-            self._record(index, result)
-            if failure := self._failure(index, result, spec):
+            failure = self._failure(index, RunResult("timeout"), spec) if spec.timeout_seconds <= 0 else None
+            if failure is None:
+                result = self.execute(index, spec)
+                self._record(index, result)
+                failure = self._failure(index, result, spec)
+            if failure is not None:
                 return self._final("failed", failure.exit_code, reason=failure.reason, message=str(failure))
         return self._final("succeeded", 0)
 
@@ -55,7 +58,7 @@ class StepTracker:
         return replace(
             self.first,
             argv=("sh", "-c", line),
-            timeout_seconds=max(deadline - time.monotonic(), 0.001),
+            timeout_seconds=deadline - time.monotonic(),
             limits=replace(limits, output_bytes=left),
         )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workers.engines.contract import EngineUnavailable, RunLimits
+from workers.engines.sandbox.processes import DEATH_SECONDS
 
 FAMILY = "runtime-orchestrator"
 NEEDED = ("memory", "pids", "cpu")
@@ -145,7 +146,7 @@ class ControlGroup:
                 found.update(map(int, entrance.read_text().split()))
         return sorted(found - {0})  # 0: a process outside of this pid namespace; a signal to 0 is for our own group
 
-    def kill(self, *, within: float = 3.0) -> bool:
+    def kill(self, *, within: float = DEATH_SECONDS) -> bool:
         """Kill all processes of the group.
 
         Args:

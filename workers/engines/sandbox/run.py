@@ -23,7 +23,7 @@ from workers.engines.sandbox.supervisor import RunSupervisor
 from workers.engines.tracing import strace_format
 from workers.engines.tracing.seccomp_notify import NotifyHandler, SyscallRequest, SyscallResponse
 
-_LAST_SECONDS = 5.0  # to empty the pipes and reap the processes after everything was killed
+_LAST_SECONDS = 5.0  # to empty the pipes after everything was killed
 
 
 class SandboxRun:
@@ -138,7 +138,7 @@ class SandboxRun:
                 self.backend.kill()
             if not processes.has_ended(top.pid, within=_LAST_SECONDS):
                 top.kill()
-                processes.has_ended(top.pid, within=_LAST_SECONDS)
+                processes.has_ended(top.pid, within=processes.DEATH_SECONDS)
             self.cpu_seconds = processes.cpu_seconds(top.pid)  # before it is reaped
         top.wait()
         group, uid = self.environment.group, self.environment.uid
