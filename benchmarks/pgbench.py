@@ -1,8 +1,7 @@
 """Measures the SQL of a claim from pgbench: the rate of PostgreSQL on this machine without a program before it.
 
-The script is a claim that was recorded, statement by statement. Only what differs from claim to claim is put in anew:
-the worker, the job that `claim_jobs_v1` returned, the ids of the lease and the events. So it stays the product's own
-SQL when that changes."""
+The script is a claim that was recorded: one statement, the call of `claim_v2`. Only what differs from claim to claim is
+put in anew: the worker, the ids of the lease and the events. So it stays the product's own SQL when that changes."""
 
 from __future__ import annotations
 
@@ -39,13 +38,10 @@ def recorded(claim: Callable[[], object], workers: int) -> list[str]:
     with CaptureQueriesContext(connection) as seen:
         claim()
     statements = [_moving(str(query["sql"])) for query in seen.captured_queries]
-    if not any("claim_jobs_v1(" in statement for statement in statements):
-        raise PgbenchFailed("the claim that was recorded does not call claim_jobs_v1")
+    if [statement for statement in statements if "claim_v2(" in statement] != statements:
+        raise PgbenchFailed("the claim that was recorded is not one call of claim_v2")
     choice = f"\\set worker random({FIRST_WORKER}, {FIRST_WORKER + workers - 1})"
-    return [
-        choice,
-        *(_taking(statement) if "claim_jobs_v1(" in statement else f"{statement};" for statement in statements),
-    ]
+    return [choice, *(f"{statement};" for statement in statements)]
 
 
 def claims(stage: Stage, script: Sequence[str], *, clients: int, seconds: float) -> float:
@@ -67,11 +63,6 @@ def claims(stage: Stage, script: Sequence[str], *, clients: int, seconds: float)
     if told.returncode or found is None:
         raise PgbenchFailed((told.stderr.strip() or told.stdout.strip())[-500:])
     return float(found[1])
-
-
-def _taking(statement: str) -> str:
-    """pgbench keeps columns of one row: of all that the claim found, the job."""
-    return f"SELECT max(id) FILTER (WHERE kind = 'job') AS job FROM ({statement}) taken\n\\gset"
 
 
 def _moving(sql: str) -> str:

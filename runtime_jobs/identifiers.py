@@ -1,12 +1,14 @@
 """Public identifiers: a prefix for the kind, then a lower-case ULID (document 000: `rtj_01kkyg…`)."""
 
 import hashlib
+import os
 import re
+import time
 
-from ulid import PureRandomPolicy, ULIDGenerator
-
-# Not the default policy: it makes the ULIDs of one millisecond differ by exactly 1, and a lease id is a capability.
-_generator = ULIDGenerator(policy=PureRandomPolicy())
+# Two digits of Crockford's base 32 for each number of ten bits.
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _DIGITS for second in _DIGITS]
+_RANDOM_BYTES = 10
 
 ULID_PATTERN = "[0-7][0-9a-hjkmnp-tv-z]{25}"
 ID_LENGTH = 30
@@ -14,7 +16,36 @@ ID_LENGTH = 30
 
 def new_id(prefix: str) -> str:
     """Return an identifier such as `rtj_01kkygkagq0jk17bx6y1w8c3df`; `prefix` comes without the underscore."""
-    return f"{prefix}_{str(_generator.generate()).lower()}"
+    return new_ids(prefix, 1)[0]
+
+
+def new_ids(prefix: str, count: int) -> list[str]:
+    """Return identifiers of the same millisecond.
+
+    All 80 bits after the time are random: a lease id is a capability, so two of one millisecond must not be neighbors.
+    Written here because the generator of the package `ulid` takes ten times as long, and a claim of 64 jobs needs 192.
+    """
+    now = time.time_ns() // 1_000_000
+    time_part = "".join([_PAIRS[now >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
+    head = f"{prefix}_{time_part}"
+    random = os.urandom(_RANDOM_BYTES * count)
+    return [
+        head + _encode_random(random[begin : begin + _RANDOM_BYTES]) for begin in range(0, len(random), _RANDOM_BYTES)
+    ]
+
+
+def _encode_random(random: bytes) -> str:
+    pairs, number = _PAIRS, int.from_bytes(random)
+    return (
+        pairs[number >> 70]
+        + pairs[number >> 60 & 1023]
+        + pairs[number >> 50 & 1023]
+        + pairs[number >> 40 & 1023]
+        + pairs[number >> 30 & 1023]
+        + pairs[number >> 20 & 1023]
+        + pairs[number >> 10 & 1023]
+        + pairs[number & 1023]
+    )
 
 
 def is_id(value: str, prefix: str) -> bool:

@@ -74,15 +74,16 @@ class PreparedQuery(Generic[R]):
     them.
     """
 
-    def __init__(self, row: type[R], tail: str, *, without: Sequence[str] = ()) -> None:
+    def __init__(self, row: type[R], tail: str, *, without: Sequence[str] = (), source: str = "") -> None:
         """Describe the query; nothing is read yet.
 
         Args:
             row: A model, or a frozen dataclass of tables and columns.
             tail: The SQL after `FROM <first table> t`.
             without: Attributes of the first table that are not read. Reading such an attribute is a query of its own.
+            source: A FROM item that stands for `<first table> t`, such as a function that returns rows of it.
         """
-        self.row, self.tail, self.without = row, tail, without
+        self.row, self.tail, self.without, self.source = row, tail, without, source
 
     def all(self, *values: Any) -> list[R]:
         """Return all rows for these values of the placeholders."""
@@ -141,8 +142,8 @@ class PreparedQuery(Generic[R]):
             f'{name}."{one.column}"' for name, part in zip(names, self._tables, strict=True) for one in part.columns
         ]
         columns += [f"{sql} AS {name}" for name, sql in self._expressions.items()]
-        source = first.model._meta.db_table  # noqa: SLF001 Django's name for it
-        return f'SELECT {", ".join(columns)} FROM "{source}" t {self.tail}'  # noqa: S608 our own names
+        source = self.source or f'"{first.model._meta.db_table}" t'  # noqa: SLF001 Django's name for it
+        return f"SELECT {', '.join(columns)} FROM {source} {self.tail}"  # noqa: S608 our own names
 
 
 def _expressions(row: type) -> dict[str, str]:

@@ -126,7 +126,6 @@ def _writes(function: ast.expr) -> bool:
 
 WRITERS = {
     "orchestrator.services.transitions": "jobs and leases",
-    "orchestrator.services.claiming": "the new lease",
     "orchestrator.services.operator_actions": "workers",
     "orchestrator.services.breakers": "breakers",
 }

@@ -1,25 +1,31 @@
-"""The claim: choose the jobs that a worker runs next. Besides the services, only this SQL writes a job's state."""
+"""The claim: choose the jobs that a worker runs next, and lease them, by one SQL function.
 
-from collections.abc import Iterable, Sequence
+Besides the services, only this SQL writes the state of a job or a lease.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
-from django.db import connection
-
-from leases.scheduling.periodic import activate_due
+from leases.errors import StaleLease
+from leases.models import Lease
+from runtime_jobs.identifiers import new_ids
 from runtime_jobs.models import Job
 from runtime_jobs.prepared_queries import PreparedQuery, Sql
+from workers.models import Worker
 
 ISOLATION_LEVELS = ("none", "restricted", "namespaces")  # weakest first
 
-_CLAIM = """SELECT * FROM claim_jobs_v1(
-    %s,
-    ARRAY(SELECT id FROM lane_profiles WHERE job_type = ANY (%s::text[]) AND least_isolation = ANY (%s::text[])
-             AND requirements <@ %s::varchar[]),
-    %s, %s)"""
-_FINALIZE = """SELECT finalize_claim_v1(
-    %s::bigint[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"""
+# What no response to a claim contains. Reading one of these attributes is a query.
+_UNREAD_JOB_FIELDS = (
+    *("status", "lane_id", "concurrency_key", "limited_by_address", "excluded_workers", "payload_digest"),
+    *("source_address", "max_requeues", "automatic_retries", "complete_beats_cancel", "requeue_count"),
+    *("release_count", "event_seq", "event_head", "progress", "log_bytes", "cancel_requested_at", "cancel_reason"),
+    *("cancel_actor", "cancel_message", "cancel_deadline_at", "ingest_run_id", "failure_reason", "failure_class"),
+    *("failure_message", "exit_code", "result", "retry_kind", "awaited", "automatic_retries_spent", "executing_at"),
+    *("finished_at", "pool", "priority"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,76 +48,71 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class ClaimResult:
-    """The result of a claim, with the findings to record.
+class ClaimedRow:
+    """A row of `claim_v2`: a job with its lease, or an outcome without them."""
 
-    Attributes:
-        jobs: The claimed jobs, in the order in which they were claimed.
-        rows: The rows of `claim_jobs_v1`, which `settle` evaluates.
-        claimed_at: The database's clock after the last lock of a job; None without jobs.
-    """
-
-    jobs: list[Job]
-    rows: Sequence[tuple[str, int, int]]
-    claimed_at: datetime | None = None
-
-    @property
-    def is_due(self) -> bool:
-        """Whether nothing was found, but a queue or lane that was blocked for a time is due."""
-        return any(kind == "due" for kind, _, _ in self.rows)
-
-    @property
-    def again(self) -> bool:
-        """Whether the claim was inconclusive: nothing was found, and nothing shows that no job waits."""
-        return any(kind in {"due", "again"} for kind, _, _ in self.rows)
-
-    def settle(self) -> None:
-        """Record what was found to be empty or full: the last statement of the claim."""
-        if self.is_due:
-            activate_due()
-            return
-        if not self.rows:
-            return
-        lanes = [key for kind, key, _ in self.rows if kind == "lane"]
-        found = [sum(1 for kind, _, lane in self.rows if kind == "job" and lane == key) for key in lanes]
-        full_lanes = [(key, limit) for kind, key, limit in self.rows if kind == "lane_full"]
-        full_queues = [(key, limit) for kind, key, limit in self.rows if kind == "queue_full"]
-        with connection.cursor() as cursor:
-            cursor.execute(_FINALIZE, [lanes, found, *_columns(full_lanes), *_columns(full_queues)])
+    job: Job | None
+    lease: Lease | None
+    outcome: Annotated[str, Sql("c.outcome")]
 
 
 @dataclass(frozen=True)
-class ClaimedRow:
-    """A claimed job, and the database's clock after the lock that the claim has taken on it."""
+class ClaimResult:
+    """The result of a claim.
 
-    job: Job
-    now: Annotated[datetime, Sql("clock_timestamp()")]
-
-
-_CLAIMED = PreparedQuery(ClaimedRow, "WHERE t.id = ANY (%s)")
-
-
-def claim_jobs(offer: Offer, *, limit: int = 1) -> ClaimResult:
-    """Move up to `limit` of the next jobs for this offer to `leased` under new fences, and return them.
-
-    The last statement of the transaction must be `settle` of the result.
+    Attributes:
+        leases: The new leases with their jobs, in the order in which they were claimed.
+        again: Whether the claim was inconclusive: nothing was found, and nothing shows that no job waits.
     """
-    matching: list[Any] = [list(offer.job_types), offer.isolations, sorted(offer.offers)]
-    with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, [offer.pool, *matching, offer.worker_id, limit])
-        rows = cursor.fetchall()
-    ids = [key for kind, key, _ in rows if kind == "job"]
-    claimed = _read_claimed(ids)
-    return ClaimResult([row.job for row in claimed], rows, max((row.now for row in claimed), default=None))
+
+    leases: Sequence[Lease]
+    again: bool = False
 
 
-def _read_claimed(ids: list[int]) -> list[ClaimedRow]:
-    if not ids:
-        return []
-    place = {key: number for number, key in enumerate(ids)}
-    return sorted(_CLAIMED.all(ids), key=lambda row: place[row.job.pk])
+_CLAIM = PreparedQuery(
+    ClaimedRow,
+    "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
+    source="claim_v2(%s, %s, %s, %s::text[], %s::text[], %s, %s::text[], %s, %s, %s::text[], %s::text[], "
+    "%s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t",
+    without=_UNREAD_JOB_FIELDS,
+)
 
 
-def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    rows = list(pairs)
-    return [first for first, _ in rows], [second for _, second in rows]
+def claim_jobs(
+    worker: Worker, offer: Offer, *, limit: int, acknowledge: bool, session: str = "", now: datetime | None = None
+) -> ClaimResult:
+    """Lease up to `limit` of the next jobs for this offer to the worker, by one statement.
+
+    Args:
+        worker: The worker. Its row is locked until the transaction ends.
+        offer: The offer, which is stored if it changed.
+        limit: The maximum number of jobs; 0 stores session and offer only.
+        acknowledge: Whether the leases are only granted until the worker acknowledges them.
+        session: The ULID of the worker's process, or empty.
+        now: Timestamp of the leases; by default the time of the database.
+
+    Raises:
+        StaleLease: A newer process of the worker has replaced this session.
+    """
+    rows = _CLAIM.all(
+        worker.pk,
+        session,
+        offer.pool,
+        sorted(offer.job_types),
+        sorted(offer.offers),
+        offer.isolation,
+        offer.isolations,
+        limit,
+        acknowledge,
+        new_ids("rtl", limit),
+        new_ids("evt", 2 * limit),
+        now,
+    )
+    leases = []
+    for row in rows:
+        if row.outcome == "replaced":
+            raise StaleLease("lease_ended")
+        if row.job is not None and row.lease is not None:
+            row.lease.job, row.lease.worker = row.job, worker
+            leases.append(row.lease)
+    return ClaimResult(leases, again=any(row.outcome == "again" for row in rows))

@@ -11,7 +11,6 @@ from django.db import connection
 from leases.advisory_locks import JOBS_OF_ADDRESS, QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import Lane, LaneProfile, LaneQueue, LimitKind, LimitScope
 from leases.scheduling import submit_quotas
-from leases.scheduling.claims import ClaimResult
 from leases.scheduling.fair_share import ensure_share
 from leases.scheduling.limit_attachment import limits_for_lane, limits_for_queue
 from leases.scheduling.limits import KeyRoom, LimitTarget, set_limit
@@ -167,14 +166,12 @@ class LaneUpdates:
     Attributes:
         entered: Jobs that wait (again): id, lane, `created_at`.
         freed: Ids of jobs that are no longer leased.
-        taken: The claim to settle, if the transaction has claimed.
         kept: Lanes of new jobs that are blocked, so not waiting there yet.
         arrivals: New waiting jobs, by organization.
     """
 
     entered: list[tuple[int, int, datetime]] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
-    taken: ClaimResult | None = None
     kept: list[int] = field(default_factory=list)
     arrivals: dict[str, submit_quotas.Arrivals] = field(default_factory=dict)
 
@@ -186,15 +183,8 @@ class LaneUpdates:
         """Refuse the new waiting jobs of the organization if its quota is short when the transaction ends."""
         self.arrivals.setdefault(org_slug, submit_quotas.Arrivals()).terms = terms
 
-    @property
-    def again(self) -> bool:
-        """Whether the transaction is an inconclusive claim, which is worth repeating."""
-        return self.taken is not None and self.taken.again
-
     def write(self) -> None:
-        """Write the updates by one statement (two for a claim). Call it last: lane rows are contended."""
-        if self.taken:
-            self.taken.settle()
+        """Write the updates by one statement. Call it last: lane rows are contended."""
         arrived = sorted((org_slug, arrivals) for org_slug, arrivals in self.arrivals.items() if arrivals.jobs)
         # PostgreSQL evaluates the calls from left to right, in the order of locks.
         parts = [submit_quotas.take(org_slug, arrivals) for org_slug, arrivals in arrived]

@@ -219,13 +219,6 @@ def cancel_for_dependency(uow: UnitOfWork, job: Job, failed: str, *, now: dateti
     cancel_now(uow, job, now=now, actor=SYSTEM, depends_on=failed)
 
 
-def record_claim(uow: UnitOfWork, job: Job, *, now: datetime, actor: Actor) -> None:
-    """Record the event of a claim, whose SQL has already changed the state."""
-    job.phase_at = now
-    states = {"from_state": JobState.QUEUED, "to_state": JobState.LEASED}
-    record_event(uow, job, "job.leased", now=now, actor=actor, worker_id=actor.name, **states)
-
-
 def acknowledge(uow: UnitOfWork, job: Job, lease: Lease, *, now: datetime, actor: Actor, **payload: Any) -> bool:
     """Activate a granted lease and start its job.
 

@@ -247,13 +247,12 @@ def _model_name(row: Model) -> str:
 def operation(function: Callable[Concatenate[UnitOfWork, P], R], /) -> Callable[P, R]: ...
 @overload
 def operation(
-    *, retry_inconclusive_claim: bool = ..., retry_unique_violation: str = ...
+    *, retry_unique_violation: str = ...
 ) -> Callable[[Callable[Concatenate[UnitOfWork, P], R]], Callable[P, R]]: ...
 def operation(
     function: Callable[Concatenate[UnitOfWork, P], R] | None = None,
     /,
     *,
-    retry_inconclusive_claim: bool = False,
     retry_unique_violation: str = "",
 ) -> Callable[P, R] | Callable[[Callable[Concatenate[UnitOfWork, P], R]], Callable[P, R]]:
     """Run a function in a transaction of its own, with a `UnitOfWork` as its first argument.
@@ -264,7 +263,6 @@ def operation(
 
     Args:
         function: The function to decorate. Callers leave out its first parameter.
-        retry_inconclusive_claim: Also repeat if the claim found no job, but some may be available.
         retry_unique_violation: Also repeat if a unique constraint whose name contains this text is violated. The next
             attempt sees the row of the other transaction and refuses one job instead of the whole call.
 
@@ -293,13 +291,12 @@ def operation(
                     recounted |= {error.org_slug}
                     continue
                 except (OperationalError, IntegrityError) as error:
-                    if is_last or not _is_retryable(error, retry_unique_violation):
+                    if is_last or not is_retryable(error, retry_unique_violation):
                         raise
                     time.sleep(random.uniform(0, MAX_PAUSE_SECONDS * attempt))  # noqa: S311 jitter, not a secret
                     continue
-                if is_last or not (retry_inconclusive_claim and uow.lane_updates.again):
-                    uow.run_after_commit()
-                    return result
+                uow.run_after_commit()
+                return result
             raise AssertionError("the last attempt returns or raises")
 
         return run
@@ -307,7 +304,13 @@ def operation(
     return decorate if function is None else decorate(function)
 
 
-def _is_retryable(error: Exception, unique_constraint: str) -> bool:
+def is_retryable(error: Exception, unique_constraint: str = "") -> bool:
+    """Return whether the same transaction may succeed if it is repeated.
+
+    Args:
+        error: A deadlock or a serialization failure, or a violation of the constraint.
+        unique_constraint: A part of the name of a unique constraint.
+    """
     if isinstance(error, IntegrityError):
         violated = getattr(getattr(error.__cause__, "diag", None), "constraint_name", None) or ""
         return bool(unique_constraint) and unique_constraint in violated

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+import pytest
+from django.db import connection
+
 from leases import fencing
 from leases.models import Lease
-from orchestrator.services import claiming, expiry, finish, heartbeat, retries, transitions
+from leases.sql_functions import read_sql
+from orchestrator.services import expiry, finish, heartbeat, retries, transitions
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,9 @@ class Mutant:
         assert isinstance(found, FunctionType)
         return found
 
+    def apply(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(self.original, "__code__", self.code())
+
     def code(self) -> CodeType:
         """Raises AssertionError if the guard does not stand there any more, or more than once."""
         source = textwrap.dedent(inspect.getsource(self.original))
@@ -46,6 +53,22 @@ class Mutant:
         made = scratch[definition.name].__code__
         assert isinstance(made, CodeType)
         return made
+
+
+@dataclass(frozen=True)
+class SqlMutant:
+    """The claim with `guard` replaced by `without`, until the transaction of the test is rolled back."""
+
+    name: str
+    guard: str
+    without: str
+
+    def apply(self, _monkeypatch: pytest.MonkeyPatch) -> None:
+        """Raises AssertionError if the guard does not stand there any more, or more than once."""
+        source = read_sql("v2/claim.sql")
+        assert source.count(self.guard) == 1, f"{self.name}: {self.guard!r} is not there once"
+        with connection.cursor() as cursor:
+            cursor.execute(source.replace(self.guard, self.without))
 
 
 # "No check for a final state" is not among them: a job that has ended has no open lease, so nothing would change.
@@ -74,7 +97,8 @@ MUTANTS = (
            "since is None"),
     Mutant("a cancel is forgotten", transitions.fail_or_cancel, "job.cancel_requested_at is not None", "False"),
     Mutant("a success after the deadline", finish._precedes_cancel, "and in_time", ""),
-    Mutant("more than it can hold", claiming._claim, "min(limit, worker.capacity - _count_live_leases(worker, now))", "limit"),
+    SqlMutant("more than it can hold", "least(p_max_jobs, worker.capacity - live_leases)", "p_max_jobs"),
+    SqlMutant("the same fence again", "j.fence + 1 AS fence", "greatest(j.fence, 1) AS fence"),
     Mutant("requeued for ever", expiry._end_unacknowledged, "job.requeue_count >= job.max_requeues", "False"),
     Mutant("retried while it runs", retries.require_retryable, "if not job.is_final:", "if False:"),
     Mutant("retried twice", retries.require_retryable, "if newer is not None:", "if False:"),

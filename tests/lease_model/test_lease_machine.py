@@ -43,7 +43,7 @@ def test_each_told_story_holds(story):
 @pytest.mark.django_db
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_dies(mutant, monkeypatch):
-    monkeypatch.setattr(mutant.original, "__code__", mutant.code())
+    mutant.apply(monkeypatch)
     assert any(_breaks(story) for story in STORIES), f"the mutant {mutant.name!r} survived"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection
+from django.db import connection, transaction
 
 from leases import fencing
 from orchestrator import services
@@ -166,9 +166,10 @@ def ring(monkeypatch: Any) -> Iterator[Ring]:
         made.gate.pass_through()
         return found
 
-    def taken(given: Any, *, limit: int) -> Any:
-        found = take_next(given, limit=limit)
-        made.gate.pass_through()
+    def taken(*given: Any, **terms: Any) -> Any:
+        with transaction.atomic():  # a claim is one statement: it is stopped between that statement and its commit
+            found = take_next(*given, **terms)
+            made.gate.pass_through()
         return found
 
     monkeypatch.setattr(fencing, "_read_lease_after_lock", behind)

@@ -7,21 +7,23 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
 
+from leases.advisory_locks import JOBS_OF_ADDRESS, advisory_xact_lock
 from leases.models import Breaker, BreakerState, Lease, Limit, LimitKind, LimitScope
-from leases.scheduling import claims
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import limits
+from orchestrator.services import claiming, limits
 from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, offer, submitted
 from tests.live_server import eventually
+from workers.models import Worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 WHY = {"actor": OPERATOR, "reason": "test"}
@@ -60,24 +62,50 @@ def waits_for_a_lock() -> bool:
 
 @pytest.fixture
 def claim_in_progress(monkeypatch) -> Iterator[Callable[[int], tuple[Session, threading.Event]]]:
-    """Start a claim of so many jobs that stops after it took them, before it reads the time; the event continues it."""
-    taken, go_on, original = threading.Event(), threading.Event(), claims._read_claimed
+    """Start a claim of so many jobs that stops after it took them, before its commit; the event continues it."""
+    taken, go_on, original = threading.Event(), threading.Event(), claiming.claim_jobs
 
-    def stopped(ids: list[int]) -> object:
-        taken.set()
-        assert go_on.wait(60)
-        return original(ids)
+    def stopped(*given: Any, **terms: Any) -> object:
+        with transaction.atomic():
+            result = original(*given, **terms)
+            taken.set()
+            assert go_on.wait(60)
+        return result
 
     def begin(most: int) -> tuple[Session, threading.Event]:
         worker = WorkerFactory()
-        monkeypatch.setattr(claims, "_read_claimed", stopped)
+        monkeypatch.setattr(claiming, "claim_jobs", stopped)
         session = Session(lambda: services.claim_many(worker=worker, offer=offer(worker), limit=most))
         assert taken.wait(60)
-        monkeypatch.setattr(claims, "_read_claimed", original)
+        monkeypatch.setattr(claiming, "claim_jobs", original)
         return session, go_on
 
     yield begin
     go_on.set()
+
+
+def test_a_claim_reads_the_time_after_it_waited_for_an_address():
+    """The lock of the job's source address is the last for which a claim waits."""
+    submitted(ProjectFactory())
+    worker = WorkerFactory()
+    with transaction.atomic():
+        advisory_xact_lock(JOBS_OF_ADDRESS, "127.0.0.1")
+        claim = Session(lambda: services.claim(worker=worker, offer=offer(worker)))
+        eventually(waits_for_a_lock, 30)
+        released_at = database_now()
+    claimed = claim.result()
+    assert released_at < claimed.lease.leased_at == claimed.job.started_at
+
+
+def test_a_claim_reads_the_time_after_it_waited_for_another_claim_of_the_worker():
+    submitted(ProjectFactory())
+    worker = WorkerFactory()
+    with transaction.atomic():
+        Worker.objects.locked().get(pk=worker.pk)
+        claim = Session(lambda: services.claim(worker=worker, offer=offer(worker)))
+        eventually(waits_for_a_lock, 30)
+        released_at = database_now()
+    assert claim.result().lease.leased_at > released_at
 
 
 def test_jobs_that_started_before_a_rate_was_attached_do_not_count_against_it(claim_in_progress):

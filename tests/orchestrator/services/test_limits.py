@@ -13,6 +13,7 @@ from leases.scheduling.claims import claim_jobs
 from leases.scheduling.limits import LimitTarget, set_limit
 from leases.scheduling.periodic import advance_cursor, stale_lanes
 from orchestrator import services
+from orchestrator.services import unit_of_work
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import LEASED_STATES, FailureReason
@@ -274,7 +275,7 @@ def test_an_addresss_limit_waits_for_the_claims_that_are_under_way():
     unclaimed = ProjectFactory(organization=OrganizationFactory(slug="unclaimed", plan=plan))
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            assert claim_jobs(offer(worker)).jobs
+            assert claim_jobs(worker, offer(worker), limit=1, acknowledge=True).leases
             coming = pool.submit(lambda: [submitted(unclaimed), connection.close()])
             wait_until(somebody_waits)
             transaction.set_rollback(True)
@@ -304,7 +305,7 @@ def test_a_place_that_a_claim_has_in_its_hands_is_not_given_to_another_job():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_waits():
+def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_waits(monkeypatch):
     project = ProjectFactory(organization=OrganizationFactory(slug=ORG))
     other = ProjectFactory(organization=project.organization, slug="other")
     for where in (project, other, other, other):
@@ -314,18 +315,22 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
     worker = WorkerFactory()
     take(worker)
     assert Lane.objects.filter(blocked_by__isnull=False).exists()
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic(), connection.cursor() as cursor:
-            taken = claim_jobs(offer(worker))
-            [job] = taken.jobs
+    monkeypatch.setattr(unit_of_work, "MAX_ATTEMPTS", 1)  # a deadlock would be repeated, unseen
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            # Stops the claim after it took the job and the lock of the queue, and before it writes the queue.
+            advisory_xact_lock(JOBS_OF_ADDRESS, "127.0.0.1")
+            claiming = pool.submit(
+                lambda: [claim_jobs(worker, offer(worker), limit=1, acknowledge=True), connection.close()]
+            )
+            wait_until(somebody_waits)
             resuming = pool.submit(
                 lambda: [services.resume(subject=paused, actor=OPERATOR, reason="test"), connection.close()]
             )
-            wait_until(somebody_waits)
-            cursor.execute("SET LOCAL lock_timeout = '500ms'")
-            taken.settle()
+            wait_until(lambda: somebody_waits(sessions=2))
+        [lease] = claiming.result(60)[0].leases
         resuming.result(60)
-    assert job.project_slug == "other"
+    assert lease.job.project_slug == "other"
     assert take(worker).job.project_slug == project.slug
 
 
@@ -346,7 +351,7 @@ def test_a_type_that_is_held_does_not_hide_the_others_however_many_its_profiles(
     assert services.claim(worker=worker, offer=wide).job.pk == behind_them.pk
 
 
-def somebody_waits(what: str = "advisory") -> bool:
+def somebody_waits(what: str = "advisory", sessions: int = 1) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(
@@ -354,7 +359,7 @@ def somebody_waits(what: str = "advisory") -> bool:
             " WHERE %s IN (wait_event, wait_event_type) AND datname = current_database()",
             [what],
         )
-        return cursor.fetchone()[0] > 0
+        return cursor.fetchone()[0] >= sessions
 
 
 def wait_until(true) -> None:

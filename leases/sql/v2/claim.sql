@@ -1,0 +1,491 @@
+-- The claim: one statement locks the worker, chooses lanes, takes jobs, writes leases and events, and records what turned
+-- out to be empty or full (claim_v2). It is the only implementation of a claim. The claims of all workers run it at the
+-- same time.
+--
+-- Advisory locks and the order of all locks: leases/advisory_locks.py. Lock keys have 32 bits, ids 64: `id & 2147483647`.
+-- Settings of the functions: plans are generic, because an array argument makes PL/pgSQL plan anew at each call, which
+-- cost more than the statements themselves. Sequential scans, hash joins and merge joins are off because statistics of
+-- small, busy tables are stale: a plan for ten rows meets ten thousand.
+
+-- Returns the SHA-256 of an event as runtime_jobs/events.py computes it: of the canonical JSON of the row, keys sorted.
+-- p_payload: canonical JSON. A whole second has no fraction, as in Python's isoformat.
+CREATE OR REPLACE FUNCTION event_hash_v2(
+    p_event_ulid text, p_job_ulid text, p_seq bigint, p_event_type text, p_actor_kind text, p_actor_id text,
+    p_payload text, p_created_at timestamptz, p_org_slug text, p_job_type text, p_correlation_id text,
+    p_worker_id text, p_from_state text, p_to_state text, p_fence bigint, p_prev_hash text
+) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN encode(sha256(convert_to(
+        '{"actor_id":' || to_json(p_actor_id)::text
+        || ',"actor_kind":' || to_json(p_actor_kind)::text
+        || ',"correlation_id":' || to_json(p_correlation_id)::text
+        || ',"created_at":"'
+        || replace(to_char(p_created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '.000000', '')
+        || '+00:00","event_type":' || to_json(p_event_type)::text
+        || ',"event_ulid":' || to_json(p_event_ulid)::text
+        || ',"fence":' || p_fence
+        || ',"from_state":' || coalesce(to_json(p_from_state)::text, 'null')
+        || ',"job_type":' || to_json(p_job_type)::text
+        || ',"job_ulid":' || to_json(p_job_ulid)::text
+        || ',"org_slug":' || to_json(p_org_slug)::text
+        || ',"payload":' || p_payload
+        || ',"prev_hash":' || to_json(p_prev_hash)::text
+        || ',"seq":' || p_seq
+        || ',"to_state":' || coalesce(to_json(p_to_state)::text, 'null')
+        || ',"worker_id":' || coalesce(to_json(p_worker_id)::text, 'null') || '}', 'UTF8')), 'hex');
+END $$;
+
+-- Returns the place of a queue among those of its tier: the age of its head or, in a pool that shares, the service that
+-- its organization has had. PL/pgSQL, because PostgreSQL parses and plans a function in SQL at each call.
+CREATE OR REPLACE FUNCTION queue_rank_v2(p_pool text, p_org_slug text, p_head_at timestamptz) RETURNS float
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    service float;
+BEGIN
+    SELECT served - lead INTO service FROM lane_shares WHERE pool = p_pool AND org_slug = p_org_slug;
+    RETURN coalesce(service, extract(epoch FROM p_head_at));
+END $$;
+
+-- Returns the priority and what aging adds to it, in steps of ten points, so that no job starves. Aging never reaches
+-- the emergency lane. Nothing is added without the setting, or in a pool with `aging` off.
+-- Where organizations take turns, the wait counts from the last turn (p_served_at): counted from the age of its head, a
+-- large backlog would be served before all later jobs.
+CREATE OR REPLACE FUNCTION queue_tier_v2(
+    p_pool text, p_priority integer, p_head_at timestamptz, p_served_at timestamptz
+) RETURNS integer
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    aged float := floor(
+        greatest(0, extract(epoch FROM clock_timestamp() - greatest(p_head_at, p_served_at)))
+        / nullif(10 * nullif(current_setting('orchestrator.aging_seconds', true), '')::float, 0));
+BEGIN
+    IF p_priority >= 399 OR aged < 1 OR aged IS NULL THEN
+        RETURN p_priority;
+    ELSIF EXISTS (SELECT FROM workers_pool WHERE slug = p_pool AND NOT aging) THEN
+        RETURN p_priority;
+    END IF;
+    RETURN least(399, p_priority + 10 * aged)::integer;
+END $$;
+
+-- Assigns claimed jobs to the slots that were locked for them: p_limits and p_slots run parallel.
+-- p_counting: limits that count these jobs without stopping them. p_rates: token buckets.
+CREATE OR REPLACE FUNCTION assign_slots_v2(
+    p_jobs bigint[], p_limits bigint[], p_slots bigint[], p_counting bigint[], p_rates bigint[]
+) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    IF p_limits <> '{}' THEN
+        UPDATE lane_limit_slots s SET job_id = p_jobs[given.position], retired = m.one_shot
+          FROM (SELECT h.l, h.n, row_number() OVER (PARTITION BY h.l ORDER BY h.n) AS position
+                  FROM unnest(p_limits, p_slots) AS h(l, n)) given
+          JOIN lane_limits m ON m.id = given.l
+         WHERE s.limit_id = given.l AND s.n = given.n AND given.position <= cardinality(p_jobs);
+        UPDATE lane_limits SET max_active = 0 WHERE id = ANY (p_limits) AND one_shot;
+    END IF;
+    IF p_counting <> '{}' THEN
+        INSERT INTO lane_limit_slots (limit_id, n, job_id, retired)
+        SELECT l, -job, job, true FROM unnest(p_counting) AS l, unnest(p_jobs) AS job
+         WHERE NOT EXISTS (SELECT FROM lane_limit_slots s WHERE s.limit_id = l AND s.job_id = job);
+    END IF;
+    IF p_rates <> '{}' THEN
+        UPDATE lane_limits
+           SET spent_until = greatest(spent_until, clock_timestamp()) + cardinality(p_jobs) * interval '1 hour' / per_hour
+         WHERE id = ANY (p_rates);
+    END IF;
+END $$;
+
+-- Counts jobs that came through no lane of their source address (p_jobs) by the limits of these addresses.
+-- A transaction that creates a limit of an address holds lock 10 alone: it sees every job that runs from there.
+CREATE OR REPLACE FUNCTION count_addresses_v2(p_jobs bigint[], p_addresses text[]) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    address text;
+BEGIN
+    IF cardinality(p_addresses) > 1 THEN
+        p_addresses := ARRAY(SELECT a FROM unnest(p_addresses) AS a ORDER BY hashtext(a));
+    END IF;
+    FOREACH address IN ARRAY p_addresses LOOP
+        PERFORM pg_advisory_xact_lock_shared(10, hashtext(address));
+    END LOOP;
+    IF EXISTS (SELECT FROM lane_limits WHERE scope = 'address' AND org_slug = '' AND key = ANY (p_addresses)) THEN
+        INSERT INTO lane_limit_slots (limit_id, n, job_id, retired)
+        SELECT m.id, -j.id, j.id, true
+          FROM runtime_jobs j
+          JOIN lane_limits m ON m.scope = 'address' AND m.org_slug = '' AND m.key = host(j.source_address)
+         WHERE j.id = ANY (p_jobs);
+    END IF;
+END $$;
+
+-- Records what a claim found to be empty or full; the last part of a claim. Arrays run parallel.
+-- p_lanes: the lanes that the claim tried; p_found and p_last_jobs: how many jobs it took there, and the last of them;
+-- p_lane_limits: the limit that was full.
+--
+-- An absence (lane empty, limit full, queue with nothing to serve) is recorded only by a transaction that gets the
+-- advisory lock of that fact without waiting, and after a second read. A transaction that ends the absence holds the same
+-- lock, shared, until it commits. A claim that does not get the lock records nothing: the lane stays among those to
+-- serve, which is always safe.
+CREATE OR REPLACE FUNCTION finalize_claim_v2(
+    p_lanes bigint[], p_found integer[], p_last_jobs bigint[], p_lane_limits bigint[], p_full_queues bigint[],
+    p_queue_limits bigint[], p_shared boolean
+) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    item record;
+    seen record;
+    position_id bigint;
+    next_id bigint;
+    next_at timestamptz;
+    changed_queue bigint;
+    changed_queues bigint[] := '{}';
+    full_limits bigint[] := '{}';
+    full_until timestamptz[] := '{}';
+BEGIN
+    IF p_full_queues <> '{}' OR cardinality(array_remove(p_lane_limits, NULL)) > 0 THEN
+        FOR item IN SELECT DISTINCT l FROM unnest(p_lane_limits || p_queue_limits) AS l WHERE l IS NOT NULL ORDER BY l LOOP
+            CONTINUE WHEN NOT pg_try_advisory_xact_lock(8, (item.l & 2147483647)::integer);
+            SELECT * INTO seen FROM limit_is_full_v1(item.l);
+            IF seen.is_full THEN
+                UPDATE lane_limits SET waiting = true WHERE id = item.l AND NOT waiting;
+                full_limits := full_limits || item.l;
+                full_until := full_until || seen.eligible_at;
+            ELSIF EXISTS (SELECT FROM lane_limit_slots WHERE limit_id = item.l AND retired) THEN
+                -- Full because of jobs that it counts without having stopped them: the free slots are theirs.
+                PERFORM FROM lane_limits WHERE id = item.l FOR NO KEY UPDATE SKIP LOCKED;
+                IF FOUND THEN
+                    PERFORM reassign_overflow_slots_v1(item.l);
+                END IF;
+            END IF;
+        END LOOP;
+    END IF;
+    FOR item IN
+        SELECT visited.lane, visited.jobs, visited.last_job, visited.full_limit, l.queue_id, l.head_id, l.scan_from,
+               next.id AS next_id, next.created_at AS next_at
+          FROM unnest(p_lanes, p_found, p_last_jobs, p_lane_limits) AS visited(lane, jobs, last_job, full_limit)
+          JOIN lanes l ON l.id = visited.lane
+          LEFT JOIN LATERAL (
+            SELECT j.id, j.created_at FROM runtime_jobs j
+             WHERE j.lane_id = l.id AND j.state = 'queued' AND j.id >= l.scan_from ORDER BY j.id LIMIT 1) next ON true
+         ORDER BY visited.lane
+    LOOP
+        IF item.full_limit IS NOT NULL THEN
+            changed_queues := changed_queues || item.queue_id::bigint;
+            UPDATE lanes
+               SET blocked_by = item.full_limit, eligible_at = full_until[array_position(full_limits, item.full_limit)]
+             WHERE id = item.lane AND blocked_by IS NULL AND item.full_limit = ANY (full_limits);
+            CONTINUE;
+        END IF;
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(9, (item.lane & 2147483647)::integer);
+        IF item.jobs = 0 THEN
+            changed_queues := changed_queues || item.queue_id::bigint;
+        END IF;
+        CONTINUE WHEN item.next_id IS NOT DISTINCT FROM item.head_id;
+        -- The scan position moves, and a lane becomes empty, with a claim that found nothing or many jobs, and with one
+        -- of sixteen others. More often, a lane with one job at a time would be written twice a job, and each submit
+        -- would wait for the commit of a claim. Never, and scans would pass all the jobs that the lane ever had.
+        IF (item.jobs = 0 OR item.jobs >= 16 OR hashint8(item.last_job) & 15 = 0)
+           AND pg_try_advisory_xact_lock(7, (item.lane & 2147483647)::integer) THEN
+            SELECT l.scan_from INTO position_id FROM lanes l WHERE l.id = item.lane;
+            SELECT j.id, j.created_at INTO next_id, next_at FROM runtime_jobs j
+             WHERE j.lane_id = item.lane AND j.state = 'queued' AND j.id >= position_id ORDER BY j.id LIMIT 1;
+            UPDATE lanes SET head_id = next_id, head_at = next_at, scan_from = coalesce(next_id, 9223372036854775807)
+             WHERE id = item.lane;
+        ELSIF item.next_id IS NOT NULL THEN
+            UPDATE lanes SET head_id = item.next_id, head_at = item.next_at
+             WHERE id = item.lane AND head_id = item.head_id AND scan_from = item.scan_from;
+        ELSE
+            CONTINUE;
+        END IF;
+        changed_queues := changed_queues || item.queue_id::bigint;
+    END LOOP;
+    IF p_shared THEN
+        PERFORM charge_shares_v1(p_lanes, p_found, p_full_queues);
+    END IF;
+    IF cardinality(changed_queues) > 1 THEN
+        changed_queues := ARRAY(SELECT DISTINCT q FROM unnest(changed_queues) AS q ORDER BY q);
+    END IF;
+    -- Brings queues in line with their lanes: the head is the oldest job of a lane that may be served.
+    FOREACH changed_queue IN ARRAY changed_queues LOOP
+        UPDATE lane_queues q
+           SET head_id = head.head_id, head_at = head.head_at,
+               rank = queue_rank_v2(q.pool, q.org_slug, head.head_at),
+               tier = queue_tier_v2(q.pool, q.priority, head.head_at, q.served_at)
+          FROM (SELECT l.head_id, l.head_at FROM lanes l
+                 WHERE l.queue_id = changed_queue AND l.head_id IS NOT NULL AND l.blocked_by IS NULL
+                 ORDER BY l.head_at, l.head_id LIMIT 1) head
+         WHERE q.id = changed_queue AND q.head_id IS NOT NULL AND q.head_id <> head.head_id;
+        CONTINUE WHEN FOUND;
+        PERFORM FROM lanes l
+          WHERE l.queue_id = changed_queue AND l.head_id IS NOT NULL AND l.blocked_by IS NULL LIMIT 1;
+        IF NOT FOUND AND pg_try_advisory_xact_lock(6, (changed_queue & 2147483647)::integer) THEN
+            UPDATE lane_queues q SET head_id = NULL, head_at = NULL
+             WHERE q.id = changed_queue AND q.head_id IS NOT NULL
+               AND NOT EXISTS (SELECT FROM lanes l WHERE l.queue_id = q.id
+                                AND l.head_id IS NOT NULL AND l.blocked_by IS NULL);
+        END IF;
+    END LOOP;
+    IF p_full_queues <> '{}' THEN
+        FOR item IN SELECT q, l FROM unnest(p_full_queues, p_queue_limits) AS blocked(q, l) ORDER BY q LOOP
+            UPDATE lane_queues SET blocked_by = item.l, eligible_at = full_until[array_position(full_limits, item.l)]
+             WHERE id = item.q AND blocked_by IS NULL AND item.l = ANY (full_limits);
+        END LOOP;
+    END IF;
+END $$;
+
+-- Claims up to p_max_jobs jobs for one worker: the best queue, in it the oldest lane, in it the oldest jobs.
+--
+-- Waits only for the worker's row, which keeps claims of one worker apart: its capacity is exact. Queues and lanes are
+-- chosen without a lock (skipping a locked one would serve a lower priority); slots and jobs are taken with SKIP LOCKED.
+-- A limit of N is N slot rows, so at most N jobs hold one.
+--
+-- p_session: the ULID of the worker's process, or empty. The newest process replaces the others.
+-- p_job_types, p_offers, p_isolation, p_isolations: the offer of the worker, sorted. It is stored if it changed.
+-- p_acknowledge: leases are granted; else they are active at once, and their jobs starting.
+-- p_lease_ids, p_event_ids: new ids, one lease and two events for each of p_max_jobs.
+-- p_now: the timestamp of the leases; NULL is the time of the database after the last lock of a job.
+--
+-- Rows: ('leased', lease, job) in the order of the claim, or one row without lease and job: 'replaced': a newer process
+-- has replaced this session; 'again': inconclusive, because of locked rows, after 16 attempts, or because a blocked queue
+-- or lane was due and has been activated now.
+CREATE OR REPLACE FUNCTION claim_v2(
+    p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
+    p_isolations text[], p_max_jobs integer, p_acknowledge boolean, p_lease_ids text[], p_event_ids text[],
+    p_now timestamptz
+) RETURNS TABLE (outcome text, lease runtime_worker_leases, job runtime_jobs)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    max_attempts CONSTANT integer := 16;
+    worker workers_worker;
+    live_leases integer;
+    profiles bigint[];
+    shared boolean;
+    the_queue record;
+    the_lane record;
+    available record;
+    seen_queues bigint[] := '{}';
+    closed_profiles bigint[] := '{}';
+    pool_limits bigint[];
+    type_limits bigint[] := '{}';
+    types_limited boolean;
+    the_limit bigint;
+    slot_limits bigint[];
+    slot_numbers bigint[];
+    counting bigint[];
+    rates bigint[];
+    remaining integer;
+    capacity integer;
+    picked bigint[];
+    picked_addresses text[];
+    jobs bigint[] := '{}';
+    jobs_without_address bigint[] := '{}';
+    addresses text[] := '{}';
+    lanes_seen bigint[] := '{}';
+    lanes_found integer[] := '{}';
+    lanes_last bigint[] := '{}';
+    lanes_limits bigint[] := '{}';
+    full_queues bigint[] := '{}';
+    queue_limits bigint[] := '{}';
+    missed boolean := false;
+    exhausted boolean := true;
+BEGIN
+    -- 1. The worker: session, offer, capacity.
+    SELECT * INTO worker FROM workers_worker WHERE id = p_worker FOR NO KEY UPDATE;
+    IF p_session <> '' AND p_session < worker.session COLLATE "C" THEN
+        RETURN QUERY SELECT 'replaced'::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
+        RETURN;
+    END IF;
+    IF (p_session <> '' AND p_session <> worker.session) OR worker.offered IS DISTINCT FROM p_offers::varchar[]
+       OR worker.offered_types IS DISTINCT FROM p_job_types::varchar[]
+       OR worker.offered_isolation IS DISTINCT FROM p_isolation THEN
+        UPDATE workers_worker
+           SET session = coalesce(nullif(p_session, ''), session),
+               offered = p_offers, offered_types = p_job_types, offered_isolation = p_isolation
+         WHERE id = p_worker;
+    END IF;
+    -- Leases of replaced processes count until they end: else a worker could claim its capacity again with each session.
+    -- An expired lease does not count, even before the scheduler ends it: nothing can renew it.
+    SELECT (SELECT count(*) FROM runtime_worker_leases o
+             WHERE o.worker_id = worker.worker_id AND o.status = 'open'
+               AND o.expires_at > coalesce(p_now, clock_timestamp())),
+           ARRAY(SELECT p.id FROM lane_profiles p
+                  WHERE p.job_type = ANY (p_job_types) AND p.least_isolation = ANY (p_isolations)
+                    AND p.requirements <@ p_offers::varchar[]),
+           ARRAY(SELECT m.id FROM lane_limits m WHERE m.scope = 'pool' AND m.org_slug = '' AND m.key = p_pool),
+           EXISTS (SELECT FROM lane_limits m WHERE m.scope = 'job_type'),
+           EXISTS (SELECT FROM lane_shares s WHERE s.pool = p_pool)
+      INTO live_leases, profiles, pool_limits, types_limited, shared;
+    remaining := CASE WHEN worker.state = 'active' THEN least(p_max_jobs, worker.capacity - live_leases) ELSE 0 END;
+    IF remaining < 1 THEN
+        RETURN;
+    END IF;
+    -- 2. Jobs and slots. Absences are only collected here; finalize_claim_v2 reads them again and records them.
+    <<queues>>
+    FOR queue_attempt IN 1..max_attempts LOOP
+        SELECT best.* INTO the_queue
+          FROM unnest(profiles) AS matching(profile)
+         CROSS JOIN LATERAL (
+            SELECT q.id, q.profile_id, q.priority, q.tier, q.rank, q.head_id
+              FROM lane_queues q
+             WHERE q.pool = p_pool AND q.profile_id = matching.profile
+               AND q.head_id IS NOT NULL AND q.blocked_by IS NULL AND q.id <> ALL (seen_queues)
+             ORDER BY q.tier DESC, q.rank, q.head_id
+             LIMIT 1) best
+         WHERE matching.profile <> ALL (closed_profiles)
+         ORDER BY best.tier DESC, best.rank, best.head_id
+         LIMIT 1;
+        exhausted := FOUND;
+        EXIT WHEN NOT exhausted;
+        seen_queues := seen_queues || the_queue.id::bigint;
+        -- A transaction that attaches a limit to this queue holds lock 5 alone: it sees every job that runs without it.
+        IF NOT pg_try_advisory_xact_lock_shared(5, (the_queue.id & 2147483647)::integer) THEN
+            missed := true;
+            CONTINUE;
+        END IF;
+        IF types_limited THEN
+            SELECT coalesce(array_agg(m.id::bigint), '{}') INTO type_limits
+              FROM lane_profiles p JOIN lane_limits m ON m.scope = 'job_type' AND m.org_slug = '' AND m.key = p.job_type
+             WHERE p.id = the_queue.profile_id;
+        END IF;
+        <<lanes>>
+        FOR lane_attempt IN 1..max_attempts LOOP
+            -- The limits of the queue are read after lock 5.
+            SELECT l.id, l.limits::bigint[] AS limits, l.scan_from, l.source_address,
+                   (SELECT q.limits::bigint[] FROM lane_queues q WHERE q.id = the_queue.id) AS queue_limits
+              INTO the_lane
+              FROM lanes l
+             WHERE l.queue_id = the_queue.id AND l.head_id IS NOT NULL AND l.blocked_by IS NULL
+               AND l.id <> ALL (lanes_seen)
+             ORDER BY l.head_at, l.head_id
+             LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            lanes_seen := lanes_seen || the_lane.id::bigint;
+            lanes_found := lanes_found || 0;
+            lanes_last := lanes_last || NULL::bigint;
+            lanes_limits := lanes_limits || NULL::bigint;
+            capacity := remaining;
+            slot_limits := '{}';
+            slot_numbers := '{}';
+            counting := '{}';
+            rates := '{}';
+            FOREACH the_limit IN ARRAY pool_limits || type_limits || the_lane.queue_limits || the_lane.limits LOOP
+                SELECT r.* INTO available FROM limit_capacity_v1(the_limit, capacity, the_queue.priority) r;
+                capacity := available.capacity;
+                slot_limits := slot_limits || array_fill(the_limit, ARRAY[cardinality(available.slots)]);
+                slot_numbers := slot_numbers || available.slots;
+                IF available.counted THEN
+                    counting := counting || the_limit;
+                ELSIF available.rate THEN
+                    rates := rates || the_limit;
+                END IF;
+                CONTINUE WHEN capacity > 0;
+                missed := missed OR available.retry;
+                IF the_limit = ANY (pool_limits) THEN
+                    exhausted := false;
+                    EXIT queues;
+                ELSIF the_limit = ANY (type_limits) THEN
+                    closed_profiles := closed_profiles || ARRAY(
+                        SELECT other.id::bigint FROM lane_profiles p JOIN lane_profiles other USING (job_type)
+                         WHERE p.id = the_queue.profile_id);
+                    EXIT lanes;
+                ELSIF the_limit = ANY (the_lane.queue_limits) THEN
+                    full_queues := full_queues || the_queue.id::bigint;
+                    queue_limits := queue_limits || the_limit;
+                    EXIT lanes;
+                END IF;
+                lanes_limits[cardinality(lanes_seen)] := the_limit;
+                EXIT;
+            END LOOP;
+            CONTINUE WHEN capacity = 0;
+            SELECT array_agg(next.id), array_agg(DISTINCT host(next.source_address))
+              INTO picked, picked_addresses
+              FROM (SELECT j.id, j.source_address FROM runtime_jobs j
+                     WHERE j.lane_id = the_lane.id AND j.state = 'queued' AND j.id >= the_lane.scan_from
+                       AND NOT worker.worker_id = ANY (j.excluded_workers)
+                     ORDER BY j.id LIMIT capacity FOR NO KEY UPDATE SKIP LOCKED) next;
+            CONTINUE WHEN picked IS NULL;
+            IF slot_limits <> '{}' OR counting <> '{}' OR rates <> '{}' THEN
+                PERFORM assign_slots_v2(picked, slot_limits, slot_numbers, counting, rates);
+            END IF;
+            IF the_lane.source_address = '' THEN
+                jobs_without_address := jobs_without_address || picked;
+                addresses := addresses || array_remove(picked_addresses, NULL);
+            END IF;
+            jobs := jobs || picked;
+            lanes_found[cardinality(lanes_seen)] := cardinality(picked);
+            lanes_last[cardinality(lanes_seen)] := picked[cardinality(picked)];
+            remaining := remaining - cardinality(picked);
+            EXIT queues WHEN remaining = 0;
+        END LOOP lanes;
+    END LOOP queues;
+    IF addresses <> '{}' THEN
+        PERFORM count_addresses_v2(jobs_without_address, addresses);
+    END IF;
+    -- 3. Leases, events and the jobs themselves, each job written once. The clock is read after the last lock of a job.
+    IF jobs <> '{}' THEN
+        p_now := coalesce(p_now, clock_timestamp());
+        RETURN QUERY
+        WITH taken AS MATERIALIZED (
+            SELECT given.position, j.id, j.job_ulid, j.org_slug, j.job_type, j.correlation_id, j.pool, j.event_seq,
+                   j.event_head, j.fence + 1 AS fence, j.lease_ttl_seconds, j.heartbeat_interval_seconds,
+                   j.acknowledge_within_seconds,
+                   p_event_ids[2 * given.position - 1] AS leased_ulid, p_event_ids[2 * given.position] AS started_ulid,
+                   event_hash_v2(
+                       p_event_ids[2 * given.position - 1], j.job_ulid, j.event_seq + 1, 'job.leased', 'worker',
+                       worker.worker_id, '{}', p_now, j.org_slug, j.job_type, j.correlation_id, worker.worker_id,
+                       'queued', 'leased', j.fence + 1, j.event_head) AS leased_hash
+              FROM unnest(jobs) WITH ORDINALITY AS given(id, position) JOIN runtime_jobs j ON j.id = given.id
+        ), chained AS MATERIALIZED (
+            SELECT taken.*, CASE WHEN p_acknowledge THEN leased_hash ELSE event_hash_v2(
+                       started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker',
+                       worker.worker_id, '{}', p_now, org_slug, job_type, correlation_id, worker.worker_id,
+                       'leased', 'starting', fence, leased_hash) END AS newest_hash
+              FROM taken
+        ), recorded AS (
+            INSERT INTO runtime_job_events (
+                event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at, org_slug, job_type,
+                correlation_id, worker_id, from_state, to_state, fence, prev_hash, hash)
+            SELECT leased_ulid, job_ulid, event_seq + 1, 'job.leased', 'worker', worker.worker_id, '{}'::jsonb, p_now,
+                   org_slug, job_type, correlation_id, worker.worker_id, 'queued', 'leased', fence, event_head, leased_hash
+              FROM chained
+             UNION ALL
+            SELECT started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker', worker.worker_id, '{}'::jsonb, p_now,
+                   org_slug, job_type, correlation_id, worker.worker_id, 'leased', 'starting', fence, leased_hash,
+                   newest_hash
+              FROM chained WHERE NOT p_acknowledge
+        ), leased AS (
+            INSERT INTO runtime_worker_leases (
+                lease_ulid, job_ulid, worker_id, pool, state, fence, session, ttl_seconds, heartbeat_interval_seconds,
+                acknowledge_within_seconds, leased_at, acknowledged_at, last_heartbeat_at, expires_at)
+            SELECT p_lease_ids[position], job_ulid, worker.worker_id, pool,
+                   CASE WHEN p_acknowledge THEN 'granted' ELSE 'active' END, fence, p_session, lease_ttl_seconds,
+                   heartbeat_interval_seconds, acknowledge_within_seconds, p_now,
+                   CASE WHEN NOT p_acknowledge THEN p_now END, CASE WHEN NOT p_acknowledge THEN p_now END,
+                   p_now + interval '1 second'
+                         * CASE WHEN p_acknowledge THEN acknowledge_within_seconds ELSE lease_ttl_seconds END
+              FROM chained
+            RETURNING runtime_worker_leases AS row
+        ), updated AS (
+            UPDATE runtime_jobs j
+               SET state = CASE WHEN p_acknowledge THEN 'leased' ELSE 'starting' END, fence = chained.fence,
+                   phase_at = p_now, started_at = CASE WHEN NOT p_acknowledge THEN p_now END, updated_at = p_now,
+                   event_seq = j.event_seq + CASE WHEN p_acknowledge THEN 1 ELSE 2 END, event_head = chained.newest_hash
+              FROM chained WHERE j.id = chained.id
+            RETURNING chained.position, j AS row
+        )
+        SELECT 'leased'::text, leased.row, updated.row
+          FROM updated JOIN leased ON (leased.row).lease_ulid = p_lease_ids[updated.position] ORDER BY updated.position;
+    ELSIF EXISTS (SELECT FROM lane_queues q WHERE q.eligible_at <= clock_timestamp())
+       OR EXISTS (SELECT FROM lanes l WHERE l.eligible_at <= clock_timestamp()) THEN
+        PERFORM activate_due_queues_v1(200);
+        RETURN QUERY SELECT 'again'::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
+        RETURN;
+    ELSIF missed OR exhausted THEN
+        RETURN QUERY SELECT 'again'::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
+    END IF;
+    -- 4. Lanes, shares and queues, which many claims share: last.
+    IF lanes_seen <> '{}' OR full_queues <> '{}' THEN
+        PERFORM finalize_claim_v2(
+            lanes_seen, lanes_found, lanes_last, lanes_limits, full_queues, queue_limits, shared);
+    END IF;
+END $$;
