@@ -1,7 +1,11 @@
-"""The fence: which worker may change a job. Every operation of a worker begins here and then holds the job's lock."""
+"""The fence: which worker may change a job. Every operation of a worker begins here.
 
-from collections.abc import Collection
-from dataclasses import dataclass
+In a transaction it locks the job and then reads the lease. In an optimistic attempt it reads both without a lock and
+remembers their versions, which the store compares under the lock (docs/adr/0053).
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated
 
@@ -23,6 +27,63 @@ class LeaseRow:
     newest_session: Annotated[str, Sql("(SELECT w.session FROM workers_worker w WHERE w.worker_id = t.worker_id)")]
 
 
+@dataclass(frozen=True)
+class UnlockedRow:
+    """A job, its lease, the versions of both, the database's clock, and the newest session: one snapshot."""
+
+    job: Job
+    lease: Lease
+    job_version: Annotated[int, Sql("t.xmin::text::bigint")]
+    lease_version: Annotated[int, Sql("lease.xmin::text::bigint")]
+    now: Annotated[datetime, Sql("clock_timestamp()")]
+    newest_session: Annotated[str, Sql("(SELECT w.session FROM workers_worker w WHERE w.worker_id = lease.worker_id)")]
+
+
+@dataclass
+class RowVersions:
+    """The versions of rows that an optimistic attempt has read without a lock.
+
+    A version is `xmin`, the transaction that wrote the row. Each transaction that changes a row gives it another one,
+    and a lock gives it none.
+
+    Attributes:
+        jobs: Versions by the keys of jobs.
+        leases: Versions by the keys of leases.
+        live_until: The first expiry of a lease that was live when it was read. The lease must still be live when the
+            changes are written: a worker could else have more live leases than its capacity. None without such a
+            lease, and if the caller gave the time.
+    """
+
+    jobs: dict[int, int] = field(default_factory=dict)
+    leases: dict[int, int] = field(default_factory=dict)
+    live_until: datetime | None = None
+    _jobs_of_leases: dict[int, int] = field(default_factory=dict)
+
+    def remember(self, row: UnlockedRow, *, now: datetime | None) -> None:
+        """Remember the versions of a row. `now` is the time that the caller gave."""
+        job, lease = row.job.pk, row.lease.pk
+        self.jobs[job], self.leases[lease], self._jobs_of_leases[lease] = row.job_version, row.lease_version, job
+        if now is None and row.lease.is_live(row.now):
+            self.live_until = min(self.live_until or row.lease.expires_at, row.lease.expires_at)
+
+    def of_jobs(self, jobs: Iterable[Job], leases: Iterable[Lease]) -> list[tuple[int, int]]:
+        """Return keys and versions, in the order of keys, of these jobs and of the jobs of these leases.
+
+        Raises:
+            KeyError: A job was not read by this attempt.
+        """
+        keys = {job.pk for job in jobs} | {self._jobs_of_leases[lease.pk] for lease in leases}
+        return [(key, self.jobs[key]) for key in sorted(keys)]
+
+    def of_leases(self, leases: Iterable[Lease]) -> list[tuple[int, int]]:
+        """Return keys and versions of these leases, in the order of keys.
+
+        Raises:
+            KeyError: A lease was not read by this attempt.
+        """
+        return [(key, self.leases[key]) for key in sorted(lease.pk for lease in leases)]
+
+
 # The job of a lease never changes, so the statement that locks the job may look it up.
 _JOB_OF_LEASE = (
     "WHERE t.job_ulid = (SELECT job_ulid FROM runtime_worker_leases WHERE lease_ulid = %s AND worker_id = %s)"
@@ -37,6 +98,13 @@ _LOCK_JOBS = PreparedQuery(Job, f"{_JOBS_OF_LEASES} {_LOCKED}")
 _LOCK_JOBS_WITHOUT_SPEC = PreparedQuery(Job, f"{_JOBS_OF_LEASES} {_LOCKED}", without=SUBMISSION_FIELDS)
 _LEASE = PreparedQuery(LeaseRow, "WHERE t.lease_ulid = %s")
 _LEASES = PreparedQuery(LeaseRow, _OF_WORKER)
+# The row of a job is read without the specification, which only a retry copies: that needs a transaction anyway.
+_UNLOCKED = PreparedQuery(
+    UnlockedRow,
+    "JOIN runtime_worker_leases lease ON lease.job_ulid = t.job_ulid"
+    " WHERE lease.lease_ulid = ANY (%s) AND lease.worker_id = %s ORDER BY t.id",
+    without=[name for name in SUBMISSION_FIELDS if name != "priority"],  # a requeue reads the priority
+)
 _NEWEST = PreparedQuery(LeaseRow, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1")
 
 
@@ -44,30 +112,40 @@ _NEWEST = PreparedQuery(LeaseRow, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1")
 class LockedLease:
     """A locked job, its lease as read after the wait for that lock, and the database's clock after both.
 
+    In an optimistic attempt the rows are not locked, and of one snapshot; see `RowVersions`.
+
     Attributes:
         job: The job; its row is locked until the transaction ends.
         lease: The lease. Nothing shows yet that it is valid: see `require_valid_lease`.
-        at: The database's clock, or the time that the caller gave.
+        now: The database's clock, or the time that the caller gave.
         newest_session: The newest session of the worker, as of the statement that read the lease.
     """
 
     job: Job
     lease: Lease
-    at: datetime
+    now: datetime
     newest_session: str = ""
 
 
-def lock_lease(*, lease_ulid: str, worker: Worker, now: datetime | None = None) -> LockedLease:
+def lock_lease(
+    *, lease_ulid: str, worker: Worker, now: datetime | None = None, versions: RowVersions | None = None
+) -> LockedLease:
     """Lock the job of this worker's lease. The lease may be stale: see `require_valid_lease`.
 
     Args:
         lease_ulid: The id of the lease.
         worker: The worker that must hold the lease.
         now: Replaces the database's clock, for tests.
+        versions: Lock nothing, and remember the versions of the rows here.
 
     Raises:
         StaleLease: `unknown_lease`; the lease does not exist or is another worker's.
     """
+    if versions is not None:
+        found = _read_unlocked([lease_ulid], worker, now, versions)
+        if not found:
+            raise StaleLease("unknown_lease")
+        return found[0]
     job = _LOCK_JOB.first(lease_ulid, worker.worker_id)
     if job is None:
         raise StaleLease("unknown_lease")
@@ -75,7 +153,12 @@ def lock_lease(*, lease_ulid: str, worker: Worker, now: datetime | None = None) 
 
 
 def lock_leases(
-    *, lease_ulids: Collection[str], worker: Worker, now: datetime | None = None, whole: bool = True
+    *,
+    lease_ulids: Collection[str],
+    worker: Worker,
+    now: datetime | None = None,
+    whole: bool = True,
+    versions: RowVersions | None = None,
 ) -> dict[str, LockedLease]:
     """Lock the jobs of many leases, by one statement in the order of their keys.
 
@@ -86,19 +169,37 @@ def lock_leases(
         worker: The worker that must hold them.
         now: Replaces the database's clock, for tests.
         whole: Read the specification of the jobs, too.
+        versions: Lock nothing, and remember the versions of the rows here. The specification is not read.
 
     Returns:
         The locked leases by their ids, all with the same time.
     """
+    if versions is not None:
+        unlocked = _read_unlocked(lease_ulids, worker, now, versions)
+        return {locked.lease.lease_ulid: locked for locked in unlocked}
     values = [list(lease_ulids), worker.worker_id]
     jobs = {job.job_ulid: job for job in (_LOCK_JOBS if whole else _LOCK_JOBS_WITHOUT_SPEC).all(*values)}
     rows = [row for row in _LEASES.all(*values) if row.lease.job_id in jobs]
     if not rows:
         return {}
-    at = now or max(row.now for row in rows)
+    read_at = now or max(row.now for row in rows)
     for row in rows:
         row.lease.job = jobs[row.lease.job_id]
-    return {row.lease.lease_ulid: LockedLease(row.lease.job, row.lease, at, row.newest_session) for row in rows}
+    return {row.lease.lease_ulid: LockedLease(row.lease.job, row.lease, read_at, row.newest_session) for row in rows}
+
+
+def _read_unlocked(
+    lease_ulids: Collection[str], worker: Worker, now: datetime | None, versions: RowVersions
+) -> list[LockedLease]:
+    """Read leases with their jobs by one statement, in the order of the jobs, all with the same time."""
+    rows = _UNLOCKED.all(list(lease_ulids), worker.worker_id)
+    if not rows:
+        return []
+    read_at = now or max(row.now for row in rows)
+    for row in rows:
+        versions.remember(row, now=now)
+        row.lease.job = row.job
+    return [LockedLease(row.job, row.lease, read_at, row.newest_session) for row in rows]
 
 
 def newest_holding(*, job_ulid: str, worker: Worker, fence: int | None = None) -> LockedLease | None:
@@ -144,7 +245,7 @@ def require_valid_lease(holding: LockedLease) -> None:
     job, lease = holding.job, holding.lease
     if not lease.is_open:
         raise StaleLease(STALE_REASONS[lease.state], _final_status(job))
-    if not lease.is_live(holding.at):
+    if not lease.is_live(holding.now):
         raise StaleLease("lease_expired", _final_status(job))
     if lease.fence != job.fence:
         raise StaleLease("lease_ended", _final_status(job))

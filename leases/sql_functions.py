@@ -15,7 +15,7 @@ from pathlib import Path
 from django.db import connection
 
 DIRECTORY = Path(__file__).parent / "sql"
-MIGRATION = ("leases", "0005_claim_v2")  # creates the functions that this code calls
+MIGRATION = ("leases", "0006_write_changes")  # creates the functions that this code calls
 
 # SHA-256 of each file. A released file never changes: databases that ran its migration would keep the former functions.
 CHECKSUMS = {
@@ -25,6 +25,7 @@ CHECKSUMS = {
     "v1/prune.sql": "4477b4a8878be5260a37210ee4725047ffa6b4fe5f88106e66a447d5f1f8e003",
     "v1/submit_quota.sql": "57f807c82453f33200486bd141cc17b03807302b9d8d83f34858c8437f68aa40",
     "v2/claim.sql": "b31bad1d62c1d2d14f1714dd6476d770730f3dccaaaf11a60b7e63599c37804e",
+    "v2/write.sql": "3cc7e1fa42c7147966e4d7d24949c22c2ff090310a6d57398c9cf73636e15757",
 }
 
 CACHE_SECONDS = 60

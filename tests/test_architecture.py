@@ -142,7 +142,7 @@ def test_only_the_claim_writes_a_state_in_sql():
         for path in ROOT.glob("*/**/*.sql")
         if not {".venv", "tests"}.intersection(path.parts) and "SET state" in path.read_text()
     }
-    assert found == {"claim.sql"}
+    assert found == {"claim.sql", "write.sql"}
     raw = [name for name, tree in MODULES.items() for text in strings(tree) if "UPDATE runtime_" in text]
     assert raw == []
 

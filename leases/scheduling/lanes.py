@@ -43,8 +43,6 @@ SELECT k.n, lane.id
           AND p.job_type = k.job_type AND p.least_isolation = k.isolation
           AND p.requirements = ARRAY(SELECT json_array_elements_text(k.requirements::json))::varchar[]
         LIMIT 1) lane"""  # noqa: S608 our own text
-_RELEASE_AND_ENQUEUE = "release_and_enqueue_v1(%s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz[])"
-_REQUIRE_LANES = "require_lanes_v1(%s::bigint[])"
 
 
 class LaneKey(NamedTuple):
@@ -107,7 +105,7 @@ def get_lane(job: Job) -> int:
     """Return the id of the lane that jobs like this one share; create the lane for the first of them.
 
     A lane is pruned when it has been empty for a while. A transaction that puts a job into the lane must therefore end
-    with `release_and_enqueue_v1` or `require_lanes_v1`, which check that the lane still exists.
+    with the lanes of `write_changes_v2`, which checks that the lane still exists.
     """
     key = LaneKey.of(job)
     with connection.cursor() as cursor:
@@ -175,6 +173,9 @@ class LaneUpdates:
     kept: list[int] = field(default_factory=list)
     arrivals: dict[str, submit_quotas.Arrivals] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.entered or self.freed or self.kept or self.arrivals)
+
     def arrived(self, org_slug: str) -> None:
         """Count one more waiting job of the organization."""
         self.arrivals.setdefault(org_slug, submit_quotas.Arrivals()).jobs += 1
@@ -182,20 +183,3 @@ class LaneUpdates:
     def enforce(self, org_slug: str, terms: submit_quotas.QuotaTerms) -> None:
         """Refuse the new waiting jobs of the organization if its quota is short when the transaction ends."""
         self.arrivals.setdefault(org_slug, submit_quotas.Arrivals()).terms = terms
-
-    def write(self) -> None:
-        """Write the updates by one statement. Call it last: lane rows are contended."""
-        arrived = sorted((org_slug, arrivals) for org_slug, arrivals in self.arrivals.items() if arrivals.jobs)
-        # PostgreSQL evaluates the calls from left to right, in the order of locks.
-        parts = [submit_quotas.take(org_slug, arrivals) for org_slug, arrivals in arrived]
-        if self.entered or self.freed:
-            jobs, lanes, created_ats = [list(column) for column in zip(*self.entered, strict=True)] or [[], [], []]
-            parts.append((_RELEASE_AND_ENQUEUE, [self.freed, jobs, lanes, created_ats]))
-        if self.kept:
-            parts.append((_REQUIRE_LANES, [self.kept]))
-        if not parts:
-            return
-        with submit_quotas.short_quotas(), connection.cursor() as cursor:
-            cursor.execute(
-                f"SELECT {', '.join(call for call, _ in parts)}", [value for _, values in parts for value in values]
-            )

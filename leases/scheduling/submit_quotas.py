@@ -54,6 +54,11 @@ class Arrivals:
     jobs: int = 0
     terms: QuotaTerms | None = None
 
+    def to_take(self, org_slug: str) -> dict[str, Any]:
+        """Return the arguments of `take_submit_quota_v1` by which these jobs are taken from the quota."""
+        terms = self.terms or QuotaTerms(None, None, 0)
+        return {"org_slug": org_slug, "jobs": self.jobs, "is_enforced": self.terms is not None, **vars(terms)}
+
 
 @dataclass
 class Room:
@@ -160,17 +165,6 @@ def room_in(organization: Organization, row: QuotaColumns, *, recounted: bool = 
         full_in=row.quota_full_in,
         recounted=recounted,
     )
-
-
-def take(org_slug: str, arrivals: Arrivals) -> tuple[str, list[Any]]:
-    """Return the SQL expression that takes these jobs from the organization's quota, and its values.
-
-    The terms are part of the text: there are as many as plans, and each bound value costs more.
-    """
-    terms = arrivals.terms or QuotaTerms(None, None, 0)
-    numbers = ("NULL" if n is None else str(int(n)) for n in (terms.max_queued, terms.per_minute, terms.burst))
-    enforced = "false" if arrivals.terms is None else "true"
-    return f"take_submit_quota_v1(%s, %s::integer, {enforced}, {', '.join(numbers)})", [org_slug, arrivals.jobs]
 
 
 @contextmanager

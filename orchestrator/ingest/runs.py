@@ -102,11 +102,11 @@ def _insert_or_fetch(payload: dict[str, Any], digest: str, holding: LockedLease)
     The lease is not locked. If it ends between the check and this insert, the run stays under its own fence, where the
     completion of another lease does not accept it.
     """
-    job, lease, at = holding.job, holding.lease, holding.at
+    job, lease, now = holding.job, holding.lease, holding.now
     if earlier := _of_lease(holding).filter(fence=None).first():
         return StoredRun(earlier, created=False, matches=earlier.payload_sha256 == digest)
     row = Run(
-        run_id=f"run_{at:%Y%m%d%H%M%S}_{secrets.token_hex(6)}",
+        run_id=f"run_{now:%Y%m%d%H%M%S}_{secrets.token_hex(6)}",
         job_id=job.job_ulid,
         fence=lease.fence,
         org_slug=job.org_slug,
@@ -114,7 +114,7 @@ def _insert_or_fetch(payload: dict[str, Any], digest: str, holding: LockedLease)
         worker_id=lease.worker_id,
         payload=payload,
         payload_sha256=digest,
-        received_at=at,
+        received_at=now,
     )
     Run.objects.bulk_create([row], ignore_conflicts=True)
     stored = Run.objects.get(job_id=job.job_ulid, fence=lease.fence)

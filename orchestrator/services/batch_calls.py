@@ -15,6 +15,7 @@ from orchestrator.services.finish import (
     apply_failure,
     apply_success,
     is_duplicate,
+    require_transaction_to_fail,
     runs_in_use,
 )
 from orchestrator.services.heartbeat import (
@@ -35,7 +36,7 @@ Messages = Mapping[str, M]  # by lease id
 Results = dict[str, R | LifecycleError]  # by lease id
 
 
-@operation
+@operation(optimistic=True)
 def acknowledge_many(
     uow: UnitOfWork,
     messages: Messages[None],
@@ -53,7 +54,7 @@ def acknowledge_many(
     return _apply_each(uow, messages, worker, now, apply)
 
 
-@operation
+@operation(optimistic=True)
 def renew_many(
     uow: UnitOfWork,
     messages: Messages[HeartbeatUpdate],
@@ -71,7 +72,7 @@ def renew_many(
     return _apply_each(uow, messages, worker, now, apply)
 
 
-@operation(retry_unique_violation="ingest_run_id")
+@operation(optimistic=True, retry_unique_violation="ingest_run_id")
 def complete_many(
     uow: UnitOfWork, messages: Messages[CompleteMessage], *, worker: Worker, now: datetime | None = None
 ) -> Results[Job]:
@@ -82,13 +83,13 @@ def complete_many(
         nonlocal used_runs
         if is_duplicate(locked, message.digest):
             return locked.job
-        used_runs = runs_in_use(messages.values()) if used_runs is None else used_runs  # read under the locks
+        used_runs = runs_in_use(uow, messages.values()) if used_runs is None else used_runs  # read under the locks
         return apply_success(uow, locked, worker, message, used_runs)
 
     return _apply_each(uow, messages, worker, now, apply)
 
 
-@operation
+@operation(optimistic=True)
 def fail_many(
     uow: UnitOfWork, messages: Messages[FailMessage], *, worker: Worker, now: datetime | None = None
 ) -> Results[Job]:
@@ -99,6 +100,7 @@ def fail_many(
             return locked.job
         return apply_failure(uow, locked, worker, message)
 
+    require_transaction_to_fail(uow, (message.reason for message in messages.values()))
     return _apply_each(uow, messages, worker, now, apply, whole=True)  # a retry copies the specification
 
 
@@ -111,7 +113,7 @@ def _apply_each(
     *,
     whole: bool = False,
 ) -> Results[R]:
-    locked = lock_leases(lease_ulids=messages.keys(), worker=worker, now=now, whole=whole)
+    locked = lock_leases(lease_ulids=messages.keys(), worker=worker, now=now, whole=whole, versions=uow.versions)
     return {
         lease_ulid: _apply_one(uow, locked.get(lease_ulid), message, apply) for lease_ulid, message in messages.items()
     }
@@ -121,6 +123,7 @@ def _apply_one(
     uow: UnitOfWork, locked: LockedLease | None, message: M, apply: Callable[[LockedLease, M], R]
 ) -> R | LifecycleError:
     if locked is None:
+        uow.require_transaction()  # a refusal is confirmed in a transaction
         return StaleLease("unknown_lease")
     try:
         with uow.undo_if_refused(locked):

@@ -1,148 +1,170 @@
-"""Writes new and changed rows of several tables with one statement.
+"""Writes the changes of an operation with one statement: the SQL function `write_changes_v2`.
 
 The rows of a table travel as one JSON array. So the statement binds one value for each table instead of one for each
 column of each row, and PostgreSQL reads JSON faster than the values could be quoted.
 """
 
-import re
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import orjson
-from django.db import DatabaseError, connection
+from django.db import connection
 from django.db.models import NOT_PROVIDED, Model
 
+from leases.fencing import RowVersions
+from leases.models import Lease
+from leases.scheduling import submit_quotas
+from leases.scheduling.lanes import LaneUpdates
+from runtime_jobs.events import EventRow
+from runtime_jobs.models import Job, JobEvent
 
-@dataclass(frozen=True)
-class Insert:
-    """New rows of one table.
+# The columns that operations change. `ingest_run_id` is written only if a job got a run: see write_changes_v2.
+UPDATED_JOB_FIELDS = (
+    *("id", "state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
+    *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
+    *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
+    *("failure_message", "exit_code", "result", "ingest_run_id"),
+)
+LANE_FIELDS = ("priority", "lane_id")  # only if a job changed its lane
+UPDATED_LEASE_FIELDS = (
+    *("id", "state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason"),
+    "final_digest",
+)
+_WRITE = """SELECT * FROM write_changes_v2(
+    %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
+    %s::boolean, %s::json, %s::boolean, %s::json, %s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz[],
+    %s::bigint[])"""
+
+
+@dataclass
+class Changes:
+    """The rows to write.
 
     Attributes:
-        model: The model of the table.
-        rows: Objects with the attributes of the model. Each gets its key as `pk`.
-        natural_key: A unique attribute by which a returned key is matched to its row.
+        new_jobs: Jobs to insert. Each gets its key as `pk`.
+        new_leases: Leases to insert. Each gets its key as `pk`.
+        events: Events to insert, in order.
+        jobs: Jobs to update.
+        leases: Leases to update.
+        relocated: Keys of the updated jobs that have a new priority and lane.
     """
 
-    model: type[Model]
-    rows: Sequence[Any]
-    natural_key: str
+    new_jobs: Sequence[Job] = ()
+    new_leases: Sequence[Lease] = ()
+    events: Sequence[EventRow] = ()
+    jobs: Sequence[Job] = ()
+    leases: Sequence[Lease] = ()
+    relocated: Collection[int] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.new_jobs or self.new_leases or self.events or self.jobs or self.leases)
 
 
-@dataclass(frozen=True)
-class Update:
-    """Changed rows of one table, and the attributes to write."""
+def write_changes(changes: Changes, *, lanes: LaneUpdates | None = None, versions: RowVersions | None = None) -> bool:
+    """Write rows, and then quotas and lanes if they are given.
 
-    model: type[Model]
-    rows: Sequence[Model]
-    columns: tuple[str, ...]
+    Args:
+        changes: The rows.
+        lanes: The lane updates. None if the transaction writes more rows afterwards.
+        versions: The versions of all changed rows, if they were read without a lock.
 
-
-def write_rows(inserts: Sequence[Insert], updates: Sequence[Update]) -> None:
-    """Insert the new rows and update the changed ones.
+    Returns:
+        False if a changed row has another version than in `versions`. Nothing was written then.
 
     Raises:
         DatabaseError: A changed row does not exist. Callers hold its lock, so this is a programming error.
+        QuotaChanged: The quota of an organization is short.
     """
-    inserts, updates = [part for part in inserts if part.rows], [part for part in updates if part.rows]
-    parts = [_insert_sql(part.model, part.natural_key) for part in inserts]
-    parts += [_update_sql(part.model, part.columns) for part in updates]
-    if not parts:
+    compared = [None] * 5 if versions is None else _compared(changes, versions)
+    values = [
+        *compared,
+        _to_json(changes.new_jobs, _insert_columns(Job)),
+        _to_json(changes.new_leases, _insert_columns(Lease)),
+        _to_json(changes.events, _insert_columns(JobEvent)),
+        _jobs_to_json(changes.jobs, changes.relocated),
+        any(job.ingest_run_id is not None for job in changes.jobs),
+        _to_json(changes.leases, UPDATED_LEASE_FIELDS),
+        *_lane_values(lanes),
+    ]
+    with submit_quotas.short_quotas(), connection.cursor() as cursor:
+        cursor.execute(_WRITE, values)
+        is_changed, job_names, job_keys, lease_names, lease_keys = cursor.fetchone()
+    if is_changed:
+        return False
+    _assign_keys(changes.new_jobs, "job_ulid", job_names, job_keys)
+    _assign_keys(changes.new_leases, "lease_ulid", lease_names, lease_keys)
+    return True
+
+
+def _compared(changes: Changes, versions: RowVersions) -> list[Any]:
+    """Return the keys and versions of the rows to lock and compare. A lease is changed under the lock of its job."""
+    jobs, leases = versions.of_jobs(changes.jobs, changes.leases), versions.of_leases(changes.leases)
+    return [*_columns(jobs, 2), *_columns(leases, 2), versions.live_until]
+
+
+def _lane_values(lanes: LaneUpdates | None) -> list[Any]:
+    if lanes is None:
+        return [False, None, None, None, None, None, None]
+    arrived = sorted((org_slug, arrivals) for org_slug, arrivals in lanes.arrivals.items() if arrivals.jobs)
+    quotas = orjson.dumps([arrivals.to_take(org_slug) for org_slug, arrivals in arrived]).decode() if arrived else None
+    return [True, quotas, lanes.freed or None, *_columns(lanes.entered, 3), lanes.kept or None]
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any] | None]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [None] * width
+
+
+def _assign_keys(rows: Sequence[Job | Lease], name: str, names: list[str], keys: list[int]) -> None:
+    """Give each new row its key.
+
+    PostgreSQL promises no order of keys within one INSERT, so a row is recognized by its public id.
+    """
+    if not rows:
         return
-    values = [_to_json(part.model, part.rows, _insert_columns(part.model)) for part in inserts]
-    values += [_to_json(part.model, part.rows, ("id", *part.columns)) for part in updates]
-    with connection.cursor() as cursor:
-        cursor.execute(_statement(tuple(parts)), values)
-        returned = cursor.fetchall()
-    _assign_keys(inserts, updates, returned)
-
-
-def _assign_keys(
-    inserts: Sequence[Insert], updates: Sequence[Update], returned: list[tuple[int, int, str | None]]
-) -> None:
-    """Give each new row its key, and check that every changed row exists.
-
-    PostgreSQL promises no order of keys within one INSERT, so a row is recognized by its natural key.
-
-    Args:
-        inserts: The parts that were inserted.
-        updates: The parts that were updated.
-        returned: For each row the number of its part, its key, and its natural key if it is new.
-    """
-    keys: dict[int, dict[str | None, int]] = {}
-    found: Counter[int] = Counter()
-    for part, key, natural_key in returned:
-        keys.setdefault(part, {})[natural_key] = key
-        found[part] += 1
-    for number, insert in enumerate(inserts):
-        for row in insert.rows:
-            row.pk = keys[number][getattr(row, insert.natural_key)]
-            if isinstance(row, Model):
-                row._state.adding, row._state.db = False, connection.alias  # noqa: SLF001 as Model.save does
-    for number, update in enumerate(updates, start=len(inserts)):
-        if found[number] != len(update.rows):
-            table = update.model._meta.db_table  # noqa: SLF001 Django's name for it
-            raise DatabaseError(f"{table}: updated {found[number]} of {len(update.rows)} rows.")
-
-
-@cache
-def _statement(parts: tuple[str, ...]) -> str:
-    ctes = ", ".join(f"part{number} AS ({part})" for number, part in enumerate(parts))
-    keys = " UNION ALL ".join(f"SELECT {number}, id, name FROM part{number}" for number in range(len(parts)))  # noqa: S608 numbers
-    return f"WITH {ctes} {keys}"
-
-
-@cache
-def _insert_sql(model: type[Model], natural_key: str) -> str:
-    natural = _column(model, natural_key)
-    attributes = _insert_columns(model)
-    columns = ", ".join(_column(model, name) for name in attributes)
-    rows = _rows_sql(model, attributes)
-    return f"INSERT INTO {_table(model)} ({columns}) SELECT {columns} FROM {rows} RETURNING id, {natural}::text AS name"  # noqa: S608 our own names
-
-
-@cache
-def _update_sql(model: type[Model], columns: tuple[str, ...]) -> str:
-    values = ", ".join(f"{name} = v.{name}" for name in (_column(model, name) for name in columns))
-    rows = _rows_sql(model, ("id", *columns))
-    return f"UPDATE {_table(model)} t SET {values} FROM {rows} WHERE t.id = v.id RETURNING t.id, NULL::text AS name"  # noqa: S608 as above
+    key_of = dict(zip(names, keys, strict=True))
+    for row in rows:
+        row.pk = key_of[getattr(row, name)]
+        row._state.adding, row._state.db = False, connection.alias  # noqa: SLF001 as Model.save does
 
 
 @cache
 def _insert_columns(model: type[Model]) -> tuple[str, ...]:
     """Return the attributes that an INSERT names: all but keys and what the database computes."""
-    fields = [field for field in _fields(model).values() if not field.generated and not field.primary_key]
+    fields = [field for field in _fields(model) if not field.generated and not field.primary_key]
     return tuple(field.attname for field in fields if field.db_default is NOT_PROVIDED)
 
 
 @cache
-def _rows_sql(model: type[Model], attributes: tuple[str, ...]) -> str:
-    """Return a FROM item that reads the JSON array. Types carry no length: the column of the table checks it."""
-    types = [re.sub(r"\(\d+\)", "", _fields(model)[name].rel_db_type(connection)) for name in attributes]
-    columns = [f"{_column(model, name)} {kind}" for name, kind in zip(attributes, types, strict=True)]
-    return f"json_to_recordset(%s::json) AS v({', '.join(columns)})"
+def _names(attributes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return pairs of attribute and column."""
+    columns = {field.attname: field.column for model in (Job, Lease, JobEvent) for field in _fields(model)}
+    return tuple((name, columns[name]) for name in attributes)
 
 
-def _column(model: type[Model], attribute: str) -> str:
-    return connection.ops.quote_name(_fields(model)[attribute].column)
+def _fields(model: type[Model]) -> list[Any]:
+    return list(model._meta.concrete_fields)  # noqa: SLF001 Django's name for it
 
 
-def _table(model: type[Model]) -> str:
-    return connection.ops.quote_name(model._meta.db_table)  # noqa: SLF001 Django's name for it
+def _jobs_to_json(jobs: Sequence[Job], relocated: Collection[int]) -> str | None:
+    if not relocated:
+        return _to_json(jobs, UPDATED_JOB_FIELDS)
+    rows = [_row(job, _names(UPDATED_JOB_FIELDS)) for job in jobs]
+    for job, row in zip(jobs, rows, strict=True):
+        if job.pk in relocated:
+            row |= {name: getattr(job, name) for name in LANE_FIELDS}
+    return orjson.dumps(rows).decode()
 
 
-@cache
-def _fields(model: type[Model]) -> dict[str, Any]:
-    return {field.attname: field for field in model._meta.concrete_fields}  # noqa: SLF001 likewise
+def _to_json(rows: Iterable[Any], attributes: tuple[str, ...]) -> str | None:
+    """Return the rows as a JSON array, None without rows."""
+    names = _names(attributes)
+    found = [_row(row, names) for row in rows]
+    return orjson.dumps(found).decode() if found else None
 
 
-def _to_json(model: type[Model], rows: Sequence[Any], attributes: tuple[str, ...]) -> str:
-    """Return the rows as a JSON array. None is left out: PostgreSQL makes it NULL."""
-    fields = _fields(model)
-    names = [(name, fields[name].column) for name in attributes]
-    values = map(vars, rows)
-    return orjson.dumps(
-        [{column: row[name] for name, column in names if row[name] is not None} for row in values]
-    ).decode()
+def _row(row: Any, names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Return the columns of a row. None is left out: PostgreSQL makes it NULL."""
+    values = vars(row)
+    return {column: values[name] for name, column in names if values[name] is not None}

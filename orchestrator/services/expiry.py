@@ -33,7 +33,7 @@ def expire(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None) -> Jo
         The job, or None if it has no expired lease.
     """
     locked = lock_current_lease(job_ulid=job_ulid, now=now)
-    if locked is None or locked.lease.is_live(locked.at):
+    if locked is None or locked.lease.is_live(locked.now):
         return None
     return _end_overdue(uow, locked)
 
@@ -51,7 +51,7 @@ def time_out(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None) -> 
         The job, or None if no limit is exceeded.
     """
     locked = lock_current_lease(job_ulid=job_ulid, now=now)
-    if locked is None or exceeded_limit(locked.job, locked.at) is None:
+    if locked is None or exceeded_limit(locked.job, locked.now) is None:
         return None
     return _end_overdue(uow, locked)
 
@@ -69,9 +69,9 @@ def force_cancel(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None)
         The job, or None if no deadline has passed.
     """
     locked = lock_current_lease(job_ulid=job_ulid, now=now)
-    if locked is None or locked.job.cancel_deadline_at is None or locked.job.cancel_deadline_at > locked.at:
+    if locked is None or locked.job.cancel_deadline_at is None or locked.job.cancel_deadline_at > locked.now:
         return None
-    job, lease, now = locked.job, locked.lease, locked.at
+    job, lease, now = locked.job, locked.lease, locked.now
     transitions.end_lease(uow, lease, LeaseState.REVOKED, reason="cancel_deadline", now=now)
     _record_lease_end(uow, locked, actor=SCHEDULER, reason="cancel_deadline")
     transitions.cancel_now(uow, job, now=now, actor=SCHEDULER, worker_id=lease.worker_id, forced=True)
@@ -110,7 +110,7 @@ def end_lease_externally(
         reason: The failure reason of the job of an active lease.
         message: A text for people.
     """
-    job, lease, now = locked.job, locked.lease, locked.at
+    job, lease, now = locked.job, locked.lease, locked.now
     if lease.state == LeaseState.GRANTED:
         _end_unacknowledged(uow, locked, actor=actor)
     else:
@@ -125,7 +125,7 @@ def _end_overdue(uow: UnitOfWork, locked: LockedLease) -> Job:
 
     Both are due at once if no scheduler ran for a while. Only an expired lease may use an automatic retry.
     """
-    if (limit := exceeded_limit(locked.job, min(locked.at, locked.lease.expires_at))) is not None:
+    if (limit := exceeded_limit(locked.job, min(locked.now, locked.lease.expires_at))) is not None:
         return _fail_timed_out(uow, locked, limit)
     return end_lease_externally(
         uow,
@@ -138,7 +138,7 @@ def _end_overdue(uow: UnitOfWork, locked: LockedLease) -> Job:
 
 
 def _fail_timed_out(uow: UnitOfWork, locked: LockedLease, limit: int) -> Job:
-    job, lease, now = locked.job, locked.lease, locked.at
+    job, lease, now = locked.job, locked.lease, locked.now
     transitions.end_lease(uow, lease, LeaseState.REVOKED, reason="timed_out", now=now)
     _record_lease_end(uow, locked, actor=SCHEDULER, reason="timed_out")
     message = f"Still {job.state} after {limit} seconds."
@@ -149,7 +149,7 @@ def _fail_timed_out(uow: UnitOfWork, locked: LockedLease, limit: int) -> Job:
 
 
 def _end_unacknowledged(uow: UnitOfWork, locked: LockedLease, *, actor: Actor) -> None:
-    job, lease, now = locked.job, locked.lease, locked.at
+    job, lease, now = locked.job, locked.lease, locked.now
     reason, worker_id = "not_acknowledged", lease.worker_id
     transitions.end_lease(uow, lease, LeaseState.REVOKED, reason=reason, now=now)
     _record_lease_end(uow, locked, actor=actor, reason=reason)
@@ -167,5 +167,5 @@ def _record_lease_end(uow: UnitOfWork, locked: LockedLease, *, actor: Actor, rea
     lease = locked.lease
     kind = "lease.expired" if lease.state == LeaseState.EXPIRED else "lease.revoked"
     transitions.record_event(
-        uow, locked.job, kind, now=locked.at, actor=actor, worker_id=lease.worker_id, reason=reason
+        uow, locked.job, kind, now=locked.now, actor=actor, worker_id=lease.worker_id, reason=reason
     )

@@ -19,7 +19,7 @@ from runtime_jobs.errors import CancelNotRequested, Conflict, Invalid
 from runtime_jobs.events import Actor
 from runtime_jobs.failure_classifier import classify_failure
 from runtime_jobs.models import Artifact, FailureExplanation, Job, UnsentRun
-from runtime_jobs.states import FailureReason, JobState
+from runtime_jobs.states import RETRIED_AUTOMATICALLY, FailureReason, JobState
 from workers.models import Worker
 
 
@@ -88,7 +88,7 @@ class FailMessage:
         return digest_of("fail", self.artifacts, reason=str(self.reason), exit_code=self.exit_code)
 
 
-@operation(retry_unique_violation="ingest_run_id")
+@operation(optimistic=True, retry_unique_violation="ingest_run_id")
 def complete(
     uow: UnitOfWork,
     *,
@@ -127,11 +127,11 @@ def complete(
         Invalid: The run is missing, or the job type has no run.
     """
     message = CompleteMessage(ingest_run_id, exit_code, result, tuple(artifacts), runner)
-    locked, is_repeated = lock_for_final(lease_ulid, worker, message.digest, now)
-    return locked.job if is_repeated else apply_success(uow, locked, worker, message, runs_in_use([message]))
+    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, message.digest, now)
+    return locked.job if is_repeated else apply_success(uow, locked, worker, message, runs_in_use(uow, [message]))
 
 
-@operation
+@operation(optimistic=True)
 def fail(
     uow: UnitOfWork,
     *,
@@ -168,12 +168,13 @@ def fail(
         StaleLease: The lease is unknown, has ended or expired.
         Conflict: Another final message ended the lease.
     """
+    require_transaction_to_fail(uow, [reason])
     content = FailMessage(reason, message, exit_code, result, unsent_run, tuple(artifacts), runner)
-    locked, is_repeated = lock_for_final(lease_ulid, worker, content.digest, now)
+    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, content.digest, now)
     return locked.job if is_repeated else apply_failure(uow, locked, worker, content)
 
 
-@operation
+@operation(optimistic=True)
 def acknowledge_cancel(
     uow: UnitOfWork,
     *,
@@ -204,17 +205,19 @@ def acknowledge_cancel(
         CancelNotRequested: No cancel was requested for the job.
     """
     digest = digest_of("acknowledge_cancel", artifacts)
-    locked, is_repeated = lock_for_final(lease_ulid, worker, digest, now)
+    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, digest, now)
     if is_repeated:
         return locked.job
     if locked.job.cancel_requested_at is None:
         raise CancelNotRequested("No cancel was requested for this job.")
     _acknowledge(uow, locked, worker, runner)
-    save_artifacts(uow, locked.job, artifacts, now=locked.at)
+    save_artifacts(uow, locked.job, artifacts, now=locked.now)
     return _end_as_canceled(uow, locked, worker, digest, message=message or None)
 
 
-def lock_for_final(lease_ulid: str, worker: Worker, digest: str, now: datetime | None) -> tuple[LockedLease, bool]:
+def lock_for_final(
+    uow: UnitOfWork, lease_ulid: str, worker: Worker, digest: str, now: datetime | None
+) -> tuple[LockedLease, bool]:
     """Lock a lease for a final message.
 
     Returns:
@@ -224,7 +227,7 @@ def lock_for_final(lease_ulid: str, worker: Worker, digest: str, now: datetime |
         StaleLease: The lease is unknown, has ended or expired.
         Conflict: Another final message ended the lease.
     """
-    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
+    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now, versions=uow.versions)
     return locked, is_duplicate(locked, digest)
 
 
@@ -247,8 +250,19 @@ def is_duplicate(locked: LockedLease, digest: str) -> bool:
     return False
 
 
-def runs_in_use(messages: Iterable[CompleteMessage]) -> set[str]:
-    """Return the runs among these that a job already has."""
+def require_transaction_to_fail(uow: UnitOfWork, reasons: Iterable[FailureReason]) -> None:
+    """End an optimistic attempt to fail for a reason that causes a diagnosis or a retry: both need a transaction."""
+    if not RETRIED_AUTOMATICALLY.union({FailureReason.COMMAND_FAILED}).isdisjoint(reasons):
+        uow.require_transaction()
+
+
+def runs_in_use(uow: UnitOfWork, messages: Iterable[CompleteMessage]) -> set[str]:
+    """Return the runs among these that a job already has.
+
+    An optimistic attempt reads none. The unique constraint refuses it, and then the repetition in a transaction does.
+    """
+    if uow.is_optimistic:
+        return set()
     run_ids = [message.ingest_run_id for message in messages if message.ingest_run_id]
     rows = Job.objects.filter(ingest_run_id__in=run_ids).values_list("ingest_run_id", flat=True) if run_ids else ()
     return {run_id for run_id in rows if run_id is not None}
@@ -270,7 +284,7 @@ def apply_success(
         Conflict: Another job has this run.
         Invalid: The run is missing, or the job type has no run.
     """
-    job, now = locked.job, locked.at
+    job, now = locked.job, locked.now
     _require_run_of_type(job, message.ingest_run_id)
     _acknowledge(uow, locked, worker, message.runner)
     save_artifacts(uow, job, message.artifacts, now=now)
@@ -299,7 +313,7 @@ def apply_success(
 
 def apply_failure(uow: UnitOfWork, locked: LockedLease, worker: Worker, message: FailMessage) -> Job:
     """Apply a `fail` to a valid lease. `is_duplicate` has returned False for the message."""
-    job, now = locked.job, locked.at
+    job, now = locked.job, locked.now
     _acknowledge(uow, locked, worker, message.runner)
     save_artifacts(uow, job, message.artifacts, now=now)
     job.result = message.result
@@ -331,6 +345,7 @@ def save_diagnosis(uow: UnitOfWork, job: Job, artifacts: Sequence[ArtifactRef], 
     """Store a diagnosis of a failed command. Other failure reasons need none."""
     if job.state != JobState.FAILED or job.failure_reason != FailureReason.COMMAND_FAILED:
         return
+    uow.require_transaction()
     diagnosis = classify_failure(
         name=str(job.spec.get("name", "")),
         exit_code=job.exit_code,
@@ -342,7 +357,7 @@ def save_diagnosis(uow: UnitOfWork, job: Job, artifacts: Sequence[ArtifactRef], 
 
 def _acknowledge(uow: UnitOfWork, locked: LockedLease, worker: Worker, runner: str | None) -> None:
     """Acknowledge the lease: a final message may be the first message about it."""
-    transitions.acknowledge(uow, locked.job, locked.lease, now=locked.at, actor=actor_of(worker), runner_id=runner)
+    transitions.acknowledge(uow, locked.job, locked.lease, now=locked.now, actor=actor_of(worker), runner_id=runner)
 
 
 def _require_run_of_type(job: Job, ingest_run_id: str | None) -> None:
@@ -358,7 +373,7 @@ def _precedes_cancel(job: Job, now: datetime) -> bool:
 
 
 def _end_as_canceled(uow: UnitOfWork, locked: LockedLease, worker: Worker, digest: str, **payload: Any) -> Job:
-    now = locked.at
+    now = locked.now
     transitions.end_lease(uow, locked.lease, LeaseState.CANCELED, reason="canceled", now=now, digest=digest)
     transitions.cancel_now(uow, locked.job, now=now, actor=actor_of(worker), worker_id=worker.worker_id, **payload)
     return transitions.mark_changed(uow, locked.job, now)

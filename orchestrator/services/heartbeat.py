@@ -48,10 +48,10 @@ class HeartbeatResult:
 
     job: Job
     lease: Lease
-    at: datetime
+    now: datetime
 
 
-@operation
+@operation(optimistic=True)
 def acknowledge(
     uow: UnitOfWork,
     *,
@@ -74,12 +74,12 @@ def acknowledge(
     Raises:
         StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
     """
-    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
+    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now, versions=uow.versions)
     is_started = validate_and_acknowledge(uow, locked, worker, session, runner)
     return save_acknowledged(uow, locked, is_started=is_started)
 
 
-@operation
+@operation(optimistic=True)
 def renew(
     uow: UnitOfWork,
     *,
@@ -111,13 +111,13 @@ def renew(
         StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
         InvalidTransition: The phase precedes the current one.
     """
-    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
+    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now, versions=uow.versions)
     is_started = validate_and_acknowledge(uow, locked, worker, session, runner)
     update = HeartbeatUpdate(phase, reached, progress)
     return renew_lease(uow, locked, worker, update, is_started=is_started)
 
 
-@operation
+@operation(optimistic=True)
 def report(
     uow: UnitOfWork,
     *,
@@ -141,14 +141,14 @@ def report(
         StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
         InvalidTransition: The phase precedes the current one.
     """
-    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
+    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now, versions=uow.versions)
     validate_and_acknowledge(uow, locked, worker, session)
     _advance(uow, locked, worker, phase)
-    transitions.extend_lease(locked.lease, locked.at)
+    transitions.extend_lease(locked.lease, locked.now)
     return _save(uow, locked)
 
 
-@operation
+@operation(optimistic=True)
 def release(
     uow: UnitOfWork,
     *,
@@ -176,7 +176,7 @@ def release(
         InvalidTransition: The job executes already.
     """
     digest = digest_of("release", unable=unable)
-    locked, is_repeated = lock_for_final(lease_ulid, worker, digest, now)
+    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, digest, now)
     if not is_repeated:
         _release(uow, locked, worker, digest, message=message, unable=unable)
     return locked.job
@@ -198,7 +198,7 @@ def validate_and_acknowledge(
     if runner is not None:
         _require_same_runner(locked, runner)
     return transitions.acknowledge(
-        uow, locked.job, locked.lease, now=locked.at, actor=actor_of(worker), runner_id=runner
+        uow, locked.job, locked.lease, now=locked.now, actor=actor_of(worker), runner_id=runner
     )
 
 
@@ -238,19 +238,19 @@ def renew_lease(
     expires_at, phase = lease.expires_at, update.phase
     if update.reached and _phase_number(job.state) < _phase_number(update.reached):
         phase = update.reached
-    transitions.extend_lease(lease, locked.at)
+    transitions.extend_lease(lease, locked.now)
     if phase:
         _advance(uow, locked, worker, phase)
     if update.progress is not None:
         job.progress = update.progress
     has_advanced = phase or is_started
     if has_advanced or update.progress is not None:
-        transitions.mark_changed(uow, job, locked.at)
+        transitions.mark_changed(uow, job, locked.now)
     if has_advanced or lease.expires_at - expires_at >= MIN_EXTENSION:
         uow.change(lease)
     else:
         lease.expires_at = expires_at  # the response contains the stored value
-    return HeartbeatResult(job, lease, locked.at)
+    return HeartbeatResult(job, lease, locked.now)
 
 
 def _phase_number(state: str) -> int:
@@ -265,7 +265,7 @@ def _advance(uow: UnitOfWork, locked: LockedLease, worker: Worker, phase: str) -
         locked.job,
         phase,
         kind="job.progress",
-        now=locked.at,
+        now=locked.now,
         actor=actor_of(worker),
         worker_id=worker.worker_id,
     )
@@ -273,11 +273,11 @@ def _advance(uow: UnitOfWork, locked: LockedLease, worker: Worker, phase: str) -
 
 def _save(uow: UnitOfWork, locked: LockedLease) -> Job:
     uow.change(locked.lease)
-    return transitions.mark_changed(uow, locked.job, locked.at)
+    return transitions.mark_changed(uow, locked.job, locked.now)
 
 
 def _release(uow: UnitOfWork, locked: LockedLease, worker: Worker, digest: str, *, message: str, unable: bool) -> None:
-    job, now, actor = locked.job, locked.at, actor_of(worker)
+    job, now, actor = locked.job, locked.now, actor_of(worker)
     if job.state not in UNEXECUTED and job.cancel_requested_at is None:
         raise InvalidTransition(f"A job that is {job.state} cannot be released: its execution has begun.")
     reason = "unable" if unable else "released"

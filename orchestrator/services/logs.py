@@ -70,9 +70,9 @@ def append_log(
         return AppendResult(expected, truncated=True)
     if seq > expected:
         raise ChunkGap(f"seq: chunk {expected} of step {step} is missing. Send it before {seq}.", expected_seq=expected)
-    LogChunk.objects.create(job=job, step=step, seq=seq, chunk=chunk, sha256=digest, created_at=locked.at)
+    LogChunk.objects.create(job=job, step=step, seq=seq, chunk=chunk, sha256=digest, created_at=locked.now)
     job.log_bytes += len(chunk)
-    transitions.mark_changed(uow, job, locked.at)
+    transitions.mark_changed(uow, job, locked.now)
     uow.after_commit(announcer.announce, job.job_ulid)
     return AppendResult(expected + 1, truncated=False)
 

@@ -22,6 +22,7 @@ from runtime_jobs.errors import InvalidTransition, NotFound
 from runtime_jobs.events import SYSTEM, Actor
 from runtime_jobs.models import EndedDependency, Job
 from runtime_jobs.models.jobs import RetryKind
+from runtime_jobs.priorities import EMERGENCY
 from runtime_jobs.states import (
     FAILURE_CLASSES,
     FINAL_STATES,
@@ -267,6 +268,8 @@ def end_lease(
 
 def requeue(uow: UnitOfWork, job: Job, *, kind: str, now: datetime, actor: Actor, worker_id: str, reason: str) -> None:
     """Put a leased job back into its lane, as if it had not been claimed."""
+    if job.priority >= EMERGENCY:  # an advisory lock guards the emergency limit until the commit
+        uow.require_transaction()
     job.progress = None
     uow.lane_updates.arrived(job.org_slug)
     if (priority := bounded_priority(job)) != job.priority:
@@ -361,6 +364,7 @@ def create_retry(
     Returns:
         The new attempt.
     """
+    uow.require_transaction()
     copied = {name: getattr(job, name) for name in RETRY_FIELDS}
     successor = Job(**copied | {"priority": bounded_priority(job)} | changes)
     successor.retry_of_job_ulid, successor.retry_kind, successor.attempt = job.job_ulid, kind, job.attempt + 1

@@ -4,9 +4,14 @@ The order is the same for every operation:
 
 1. `@operation` begins a transaction and calls the function with a new `UnitOfWork` as the first argument.
 2. The function locks rows, decides, and collects rows, events and lane updates in the unit of work.
-3. `UnitOfWork.write` stores all of it: one statement for jobs, leases and events, then the lanes and NOTIFY.
+3. `UnitOfWork.write` stores all of it: jobs, leases and events, then the lanes and NOTIFY, by one statement.
 4. The transaction commits.
 5. `UnitOfWork.run_after_commit` calls what the function named by `UnitOfWork.after_commit`.
+
+With `optimistic=True` an attempt without a transaction comes first: the function reads without locks, and the statement
+of step 3 compares the versions of the rows under their locks, and commits by itself. So the operation costs two
+statements instead of six. If a version differs, or the operation needs a transaction, steps 1 to 5 follow from the
+beginning. The reasons why both are equal are in docs/adr/0053.
 """
 
 import functools
@@ -14,23 +19,23 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
 from django.db.models import Model
 
-from leases.fencing import LockedLease
+from leases.fencing import LockedLease, RowVersions
 from leases.models import Lease
 from leases.scheduling import submit_quotas
 from leases.scheduling.lanes import LaneKey, LaneUpdates
 from leases.scheduling.submit_quotas import QuotaChanged
-from orchestrator.services.bulk_write import Insert, Update, write_rows
+from orchestrator.services.bulk_write import Changes, write_changes
 from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import EventRow
-from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
+from runtime_jobs.models import Artifact, FailureExplanation, Job
 from runtime_jobs.states import JobState
 
 log = logging.getLogger(__name__)
@@ -43,19 +48,9 @@ MAX_ATTEMPTS = 4
 MAX_PAUSE_SECONDS = 0.05  # before a retry, times the number of the attempt
 _RETRYABLE_SQLSTATES = frozenset({"40P01", "40001"})  # deadlock, serialization failure
 
-# The columns that operations change. An UPDATE that names a column of a unique key takes the strongest row lock,
-# because a trigger guards final states. It would wait for every transaction that inserts an event of the job.
-UPDATED_JOB_FIELDS = (
-    *("state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
-    *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
-    *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
-    *("failure_message", "exit_code", "result"),
-)
-RUN_FIELDS = ("ingest_run_id",)  # only if a job got a run
-LANE_FIELDS = ("priority", "lane_id")  # only if a job changed its lane
-UPDATED_LEASE_FIELDS = (
-    *("state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason", "final_digest"),
-)
+
+class NeedsTransaction(Exception):
+    """An optimistic attempt cannot decide or store the operation. Nothing was written."""
 
 
 class UnitOfWork:
@@ -70,10 +65,12 @@ class UnitOfWork:
         extra_rows: New rows of other tables.
         artifacts: New artifacts. An address that the job has already is skipped.
         diagnoses: New explanations of failures. One that cannot be stored is logged and dropped.
+        versions: The versions of the rows that an optimistic attempt has read. None in a transaction.
     """
 
-    def __init__(self, recounted: frozenset[str] = frozenset()) -> None:
+    def __init__(self, recounted: frozenset[str] = frozenset(), versions: RowVersions | None = None) -> None:
         """Begin without changes."""
+        self.versions = versions
         self.lane_updates = LaneUpdates()
         self.recounted = recounted
         self.lane_ids: dict[LaneKey, int] = {}
@@ -99,6 +96,20 @@ class UnitOfWork:
         """Update also the priority and the lane of a changed job. Other changes do not name these columns."""
         self._relocated.add(_key(job))
 
+    @property
+    def is_optimistic(self) -> bool:
+        """Whether there is no transaction and no lock: see `operation`."""
+        return self.versions is not None
+
+    def require_transaction(self) -> None:
+        """End an optimistic attempt. Call this before work that needs locks, a savepoint or an immediate write.
+
+        Raises:
+            NeedsTransaction: The attempt is optimistic. `operation` repeats the function in a transaction.
+        """
+        if self.versions is not None:
+            raise NeedsTransaction
+
     def after_commit(self, act: Callable[[list[T]], object], item: T) -> None:
         """Call `act` once after the commit, with all items that this operation registered for it.
 
@@ -122,11 +133,19 @@ class UnitOfWork:
         """Undo the collected changes of one job if the block raises LifecycleError.
 
         A savepoint for each job would cost two statements. So only collected changes can be undone here, and a refusal
-        after an immediate write is a programming error.
+        after an immediate write is a programming error. An optimistic attempt undoes nothing: it ends with the first
+        refusal, which is then confirmed in a transaction.
 
         Raises:
             RuntimeError: The block wrote at once and then refused. The whole transaction is rolled back.
+            NeedsTransaction: The attempt is optimistic, and the block refused.
         """
+        if self.is_optimistic:
+            try:
+                yield
+            except LifecycleError as refusal:
+                raise NeedsTransaction from refusal
+            return
         immediate_writes: list[str] = []
         with self._restored(locked.job, locked.lease):
             try:
@@ -140,6 +159,7 @@ class UnitOfWork:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Undo collected changes and immediate writes if the block raises LifecycleError."""
+        self.require_transaction()
         with self._restored(), transaction.atomic():
             yield
 
@@ -169,33 +189,28 @@ class UnitOfWork:
         return [self.events, self.extra_rows, self.artifacts, self.diagnoses, lanes.entered, lanes.freed, lanes.kept]
 
     def write(self) -> None:
-        """Write everything: rows first, then the lanes as the last statement of the transaction."""
-        self.flush()
-        self.lane_updates.write()
+        """Write everything: rows first, then the lanes as the last statement of the transaction.
+
+        Raises:
+            NeedsTransaction: The attempt is optimistic, and a row has changed since it was read, or the operation has
+                changes that one statement cannot store.
+        """
+        lanes = self.lane_updates
+        if self._has_other_rows:
+            self.flush()
+        changes = self._take_changes()
+        if not changes and not lanes:
+            return
+        if not write_changes(changes, lanes=lanes, versions=self.versions):
+            raise NeedsTransaction
 
     def flush(self) -> None:
         """Write the collected rows now. An operation calls this only if it reads its own changes afterwards."""
-        new, changed, events = list(self._new.values()), list(self._changed.values()), list(self.events)
-        self._new.clear()
-        self._changed.clear()
-        self.events.clear()
-        jobs, leases = _partition(changed)
-        columns: tuple[str, ...] = UPDATED_JOB_FIELDS
-        if any(job.ingest_run_id is not None for job in jobs):
-            columns += RUN_FIELDS
-        if not self._relocated.isdisjoint(map(_key, jobs)):
-            columns += LANE_FIELDS
-        self._relocated.clear()
-        new_jobs, new_leases = _partition(new)
-        write_rows(
-            [
-                Insert(Job, new_jobs, "job_ulid"),
-                Insert(Lease, new_leases, "lease_ulid"),
-                Insert(JobEvent, events, "event_ulid"),
-            ],
-            [Update(Job, jobs, columns), Update(Lease, leases, UPDATED_LEASE_FIELDS)],
-        )
-        for job in new_jobs:
+        self.require_transaction()
+        changes = self._take_changes()
+        if changes:
+            write_changes(changes)
+        for job in changes.new_jobs:
             if job.lane_id is None:
                 continue
             if job.state == JobState.QUEUED:
@@ -203,6 +218,22 @@ class UnitOfWork:
             elif job.state == JobState.BLOCKED:
                 self.lane_updates.kept.append(job.lane_id)
         self._flush_other_tables()
+
+    @property
+    def _has_other_rows(self) -> bool:
+        return bool(self.extra_rows or self.artifacts or self.diagnoses)
+
+    def _take_changes(self) -> Changes:
+        """Remove and return the collected rows and events."""
+        jobs, leases = _partition(self._changed.values())
+        new_jobs, new_leases = _partition(self._new.values())
+        relocated = {job.pk for job in jobs if _key(job) in self._relocated} if self._relocated else set()
+        changes = Changes(new_jobs, new_leases, list(self.events), jobs, leases, relocated)
+        self._new.clear()
+        self._changed.clear()
+        self._relocated.clear()
+        self.events.clear()
+        return changes
 
     def _flush_other_tables(self) -> None:
         for model, rows in itertools.groupby(sorted(self.extra_rows, key=_model_name), key=type):
@@ -234,7 +265,7 @@ def _key(row: Job | Lease) -> str:
     return row.job_ulid if isinstance(row, Job) else row.lease_ulid
 
 
-def _partition(rows: list[Job | Lease]) -> tuple[list[Job], list[Lease]]:
+def _partition(rows: Collection[Job | Lease]) -> tuple[list[Job], list[Lease]]:
     jobs = [row for row in rows if isinstance(row, Job)]
     return jobs, [row for row in rows if isinstance(row, Lease)]
 
@@ -247,12 +278,17 @@ def _model_name(row: Model) -> str:
 def operation(function: Callable[Concatenate[UnitOfWork, P], R], /) -> Callable[P, R]: ...
 @overload
 def operation(
-    *, retry_unique_violation: str = ...
+    *,
+    optimistic: bool = ...,
+    confirm_refusals: bool = ...,
+    retry_unique_violation: str = ...,
 ) -> Callable[[Callable[Concatenate[UnitOfWork, P], R]], Callable[P, R]]: ...
 def operation(
     function: Callable[Concatenate[UnitOfWork, P], R] | None = None,
     /,
     *,
+    optimistic: bool = False,
+    confirm_refusals: bool = True,
     retry_unique_violation: str = "",
 ) -> Callable[P, R] | Callable[[Callable[Concatenate[UnitOfWork, P], R]], Callable[P, R]]:
     """Run a function in a transaction of its own, with a `UnitOfWork` as its first argument.
@@ -263,6 +299,10 @@ def operation(
 
     Args:
         function: The function to decorate. Callers leave out its first parameter.
+        optimistic: Attempt the function without a transaction first. It must pass `uow.versions` to what reads rows,
+            and call `uow.require_transaction` before anything but reading and collecting.
+        confirm_refusals: Repeat a function in a transaction that refused in the optimistic attempt. So a refusal does
+            not depend on a change that another process is about to commit.
         retry_unique_violation: Also repeat if a unique constraint whose name contains this text is violated. The next
             attempt sees the row of the other transaction and refuses one job instead of the whole call.
 
@@ -273,35 +313,62 @@ def operation(
     def decorate(function: Callable[Concatenate[UnitOfWork, P], R]) -> Callable[P, R]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            recounted: frozenset[str] = frozenset()
-            for attempt in range(1, MAX_ATTEMPTS + 1):
-                is_last = attempt == MAX_ATTEMPTS
+            if optimistic:
                 try:
-                    with transaction.atomic(durable=True):
-                        uow = UnitOfWork(recounted)
-                        result = function(uow, *args, **kwargs)
-                        uow.write()
-                except QuotaChanged as error:
-                    if is_last:
-                        message = (
-                            f"The submit quota of {error.org_slug} changed during the request. Repeat the request."
-                        )
-                        raise QuotaContended(message, retry_after=1) from error
-                    submit_quotas.recount(error.org_slug)
-                    recounted |= {error.org_slug}
-                    continue
-                except (OperationalError, IntegrityError) as error:
-                    if is_last or not is_retryable(error, retry_unique_violation):
+                    return _attempt_optimistically(function, *args, **kwargs)
+                except LifecycleError:
+                    if not confirm_refusals:
                         raise
-                    time.sleep(random.uniform(0, MAX_PAUSE_SECONDS * attempt))  # noqa: S311 jitter, not a secret
-                    continue
-                uow.run_after_commit()
-                return result
-            raise AssertionError("the last attempt returns or raises")
+                except (NeedsTransaction, QuotaChanged, IntegrityError):
+                    pass  # if the cause remains, it is met again below
+                except OperationalError as error:
+                    if not is_retryable(error):
+                        raise
+            return _run_in_transaction(retry_unique_violation, function, *args, **kwargs)
 
         return run
 
     return decorate if function is None else decorate(function)
+
+
+def _attempt_optimistically(
+    function: Callable[Concatenate[UnitOfWork, P], R], /, *args: P.args, **kwargs: P.kwargs
+) -> R:
+    uow = UnitOfWork(versions=RowVersions())
+    # Each statement commits by itself. Only tests call this within a transaction, which an error must not break.
+    with transaction.atomic(durable=True) if connection.in_atomic_block else nullcontext():
+        result = function(uow, *args, **kwargs)
+        uow.write()
+    uow.run_after_commit()
+    return result
+
+
+def _run_in_transaction(
+    unique_constraint: str, function: Callable[Concatenate[UnitOfWork, P], R], /, *args: P.args, **kwargs: P.kwargs
+) -> R:
+    recounted: frozenset[str] = frozenset()
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        is_last = attempt == MAX_ATTEMPTS
+        try:
+            with transaction.atomic(durable=True):
+                uow = UnitOfWork(recounted)
+                result = function(uow, *args, **kwargs)
+                uow.write()
+        except QuotaChanged as error:
+            if is_last:
+                message = f"The submit quota of {error.org_slug} changed during the request. Repeat the request."
+                raise QuotaContended(message, retry_after=1) from error
+            submit_quotas.recount(error.org_slug)
+            recounted |= {error.org_slug}
+            continue
+        except (OperationalError, IntegrityError) as error:
+            if is_last or not is_retryable(error, unique_constraint):
+                raise
+            time.sleep(random.uniform(0, MAX_PAUSE_SECONDS * attempt))  # noqa: S311 jitter, not a secret
+            continue
+        uow.run_after_commit()
+        return result
+    raise AssertionError("the last attempt returns or raises")
 
 
 def is_retryable(error: Exception, unique_constraint: str = "") -> bool:

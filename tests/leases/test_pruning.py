@@ -9,12 +9,12 @@ from django.db.models import F
 
 from leases.models import Lane, LaneQueue, Limit, LimitSlot
 from leases.scheduling import limits
-from leases.scheduling.lanes import LaneUpdates
 from leases.scheduling.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.scheduler import SLOW_EVERY, Scheduler
 from orchestrator.services import ConcurrencyGroup
+from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.errors import TooManyConcurrencyKeys
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
@@ -213,16 +213,16 @@ def test_a_prune_meets_a_submit_that_is_about_to_commit(worker, monkeypatch, wai
     if waits_for == "another job":
         on = (submitted(ProjectFactory(organization=project.organization, slug="api")),)
     pruned = []
-    plain = LaneUpdates.write
+    plain = UnitOfWork.write
 
-    def write(updates):
-        plain(updates)
+    def write(uow):
+        plain(uow)
         thread = threading.Thread(target=closing(lambda: pruned.append(prune_idle_lanes(idle_for=NOW)[1])))
         thread.start()
         thread.join(timeout=60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(LaneUpdates, "write", write)
+        patched.setattr(UnitOfWork, "write", write)
         job = submitted(project, depends_on=on)
     assert pruned == [0]
     assert claimed(worker).job.job_ulid == (on[0] if on else job).job_ulid

@@ -7,10 +7,10 @@ from django.db import connection, transaction
 
 from leases.models import SubmitQuota
 from leases.scheduling import submit_quotas
-from leases.scheduling.lanes import LaneUpdates
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import BatchJob, BatchSubmission, ConcurrencyGroup, OnConflict
+from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
 from runtime_jobs.models import Batch, Job
@@ -181,15 +181,15 @@ def test_a_recount_sees_a_submit_that_is_about_to_commit():
     inside, may_commit = threading.Event(), threading.Event()
 
     def slow_submit():
-        plain_write = LaneUpdates.write
+        plain_write = UnitOfWork.write
 
-        def write(updates):
-            plain_write(updates)
+        def write(uow):
+            plain_write(uow)
             inside.set()
             assert may_commit.wait(timeout=60)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(LaneUpdates, "write", write)
+            patched.setattr(UnitOfWork, "write", write)
             submitted(project)
 
     submitting = threading.Thread(target=_closing(slow_submit))

@@ -153,13 +153,19 @@ class Ring:
 
 @contextmanager
 def ring(monkeypatch: Any) -> Iterator[Ring]:
-    """A ring with a gate after each lock of a job."""
+    """A ring with a gate after each lock of a job, and after each read without one."""
     made = Ring()
     read_lease, lock_job, take_next = fencing._read_lease_after_lock, transitions.lock_job, claiming.claim_jobs
+    read_unlocked = fencing._read_unlocked
 
     def behind(job: Any, lease: Any, now: Any) -> Any:
         made.gate.pass_through()
         return read_lease(job, lease, now)
+
+    def unlocked(*args: Any) -> Any:
+        found = read_unlocked(*args)
+        made.gate.pass_through()
+        return found
 
     def locked(job_ulid: str, *, now: Any = None) -> Any:
         found = lock_job(job_ulid, now=now)
@@ -173,6 +179,7 @@ def ring(monkeypatch: Any) -> Iterator[Ring]:
         return found
 
     monkeypatch.setattr(fencing, "_read_lease_after_lock", behind)
+    monkeypatch.setattr(fencing, "_read_unlocked", unlocked)
     monkeypatch.setattr(transitions, "lock_job", locked)
     monkeypatch.setattr(claiming, "claim_jobs", taken)
     made.gate.open.set()

@@ -8,12 +8,12 @@ from django.db import IntegrityError, connection
 
 from leases.models import Lane
 from orchestrator import services
-from orchestrator.services import ArtifactRef, CompleteMessage, batch_calls
+from orchestrator.services import ArtifactRef, CompleteMessage, batch_calls, unit_of_work
 from orchestrator.services import submission as services_submission
 from orchestrator.services.admission import load_context
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
 from orchestrator.services.finish import runs_in_use
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.services.unit_of_work import NeedsTransaction, UnitOfWork, operation
 from runtime_jobs.errors import Conflict
 from runtime_jobs.models import Artifact, Job, JobEvent
 from tests.api_client import Caller
@@ -138,7 +138,8 @@ def test_what_follows_the_commit_is_called_once_with_all_items_that_were_kept():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_that_is_taken_meanwhile_fails_its_own_entry(monkeypatch, settings):
+@pytest.mark.parametrize("is_optimistic", [True, False])
+def test_a_run_that_is_taken_meanwhile_fails_its_own_entry(monkeypatch, settings, is_optimistic):
     """With an external ingest the server cannot know to which job a run belongs: two calls name one run."""
     settings.INGEST_URL = "https://ingest.example"
     project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"))
@@ -149,14 +150,19 @@ def test_a_run_that_is_taken_meanwhile_fails_its_own_entry(monkeypatch, settings
         leases.append(claimed(worker).lease.lease_ulid)
     both_looked, looked = threading.Barrier(2), threading.local()
 
-    def look(words):
-        found = runs_in_use(words)
+    def look(uow, words):
+        found = runs_in_use(uow, words)
         if not hasattr(looked, "once"):
             looked.once = True
             both_looked.wait(60)
         return found
 
+    def transact(*_, **__):
+        raise NeedsTransaction
+
     monkeypatch.setattr(batch_calls, "runs_in_use", look)
+    if not is_optimistic:
+        monkeypatch.setattr(unit_of_work, "_attempt_optimistically", transact)
 
     def complete(own, place):
         runs = {own[0]: "run_shared", own[1]: f"run_{place}"}

@@ -98,7 +98,7 @@ class HeartbeatView(DeltaRunnerView):
             progress=message.job_progress(),
             runner=message.validated_data["runner_id"],
         )
-        return Response(wire.heartbeat_ack(renewed.lease, renewed.job, renewed.at))
+        return Response(wire.heartbeat_ack(renewed.lease, renewed.job, renewed.now))
 
 
 class CompleteView(DeltaRunnerView):

@@ -79,7 +79,7 @@ class LeaseBatchViewSet(WorkerViewSet):
 
 
 def _serialize_heartbeat(renewed: HeartbeatResult) -> dict[str, Any]:
-    return wire.serialize_heartbeat(renewed.job, renewed.lease, renewed.at)
+    return wire.serialize_heartbeat(renewed.job, renewed.lease, renewed.now)
 
 
 @dataclass

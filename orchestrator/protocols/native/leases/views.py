@@ -100,7 +100,7 @@ class LeaseViewSet(WorkerViewSet):
             progress=validated["progress"],
             session=worker_session(request),
         )
-        return Response(wire.serialize_heartbeat(renewed.job, renewed.lease, renewed.at))
+        return Response(wire.serialize_heartbeat(renewed.job, renewed.lease, renewed.now))
 
     @openapi.REPORT_DOCS
     @action(detail=True, methods=["post"])
