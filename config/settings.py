@@ -185,6 +185,8 @@ STREAM_READERS = env.int("STREAM_READERS", default=2)  # threads, and database c
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
 # Invalid tokens that a client address may send within a minute before it gets 429.
 BAD_TOKENS_PER_MINUTE = env.int("BAD_TOKENS_PER_MINUTE", default=200)
+# How long a process may use what it read about a valid token; 0: each request reads it. At most 1 (orchestrator.E011).
+AUTH_CACHE_SECONDS = env.float("AUTH_CACHE_SECONDS", default=1.0)
 
 # --- Security ---------------------------------------------------------------------------------------------------------
 HTTPS = env.bool("HTTPS", default=PUBLIC_URL.startswith("https://"))

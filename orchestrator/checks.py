@@ -6,6 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
+from orchestrator.http.auth.principal_cache import MAX_SECONDS
 from runtime_jobs.specs import JOB_TYPES
 
 MIN_AGING_SECONDS, MAX_AGING_SECONDS = 0.001, 1e9  # PostgreSQL's division overflows far outside of this range
@@ -95,6 +96,16 @@ def breakers(**_: Any) -> list[CheckMessage]:
         text = f"BREAKER_JOB_FAILURES names unknown job types: {', '.join(unknown)}."
         found.append(Error(text, hint=hint, id="orchestrator.E010"))
     return found
+
+
+@register()
+def token_cache(**_: Any) -> list[CheckMessage]:
+    """Report a cache that would accept a revoked token for more than a second."""
+    seconds = settings.AUTH_CACHE_SECONDS
+    if 0 <= seconds <= MAX_SECONDS:
+        return []
+    text = f"AUTH_CACHE_SECONDS is {seconds:g}; it must be from 0 (no cache) to {MAX_SECONDS:g}."
+    return [Error(text, hint="A revoked token could be valid for so long.", id="orchestrator.E011")]
 
 
 def _is_network(text: str) -> bool:

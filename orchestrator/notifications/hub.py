@@ -9,6 +9,8 @@ from typing import Any
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 
+from orchestrator.http.auth.principal_cache import CHANNEL as CREDENTIALS
+from orchestrator.http.auth.principal_cache import principals
 from orchestrator.notifications.job_updates import CHANNEL as JOB_UPDATES
 from orchestrator.notifications.job_updates import parse_job_ids
 from orchestrator.notifications.listener import CHANNEL, Listener, send_notification_async
@@ -34,7 +36,11 @@ class NotificationHub:
 
     def __init__(self) -> None:
         self.waiters = WaiterRegistry()
-        channels = {CHANNEL: self.waiters.notify_pool, JOB_UPDATES: self._on_job_updates}
+        channels = {
+            CHANNEL: self.waiters.notify_pool,
+            JOB_UPDATES: self._on_job_updates,
+            CREDENTIALS: lambda _: principals.clear(),
+        }
         self.listener = Listener(channels, on_status=self._on_listener_status)
         self.job_subscribers: list[Callable[[list[str] | None], None]] = []
         self.attempts = asyncio.Semaphore(max(1, settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"] // 2))
