@@ -3,8 +3,7 @@
 import re
 from typing import Any
 
-from rest_framework.request import Request
-
+from orchestrator.http.api.calls import AuthenticatedRequest
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.services.idempotency import IdempotentRequest, fingerprint_of
 
@@ -15,7 +14,7 @@ VERSION_PATTERN = '"[0-9]{1,9}"'
 SESSION_PATTERN = "[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}"
 
 
-def idempotent_request(request: Request, operation: str, body: Any) -> IdempotentRequest | None:
+def idempotent_request(request: AuthenticatedRequest, operation: str, body: Any) -> IdempotentRequest | None:
     """Return the Idempotency-Key of the caller for this operation and body, or None without the header.
 
     Raises:
@@ -27,11 +26,10 @@ def idempotent_request(request: Request, operation: str, body: Any) -> Idempoten
     if not re.fullmatch(KEY_PATTERN, key):
         detail = "Idempotency-Key: must have 1 to 255 printable ASCII characters."
         raise ApiError(400, "invalid", detail, errors={"Idempotency-Key": [detail]})
-    caller: Any = request.user
-    return IdempotentRequest(caller.key, operation, key, fingerprint_of(body))
+    return IdempotentRequest(request.user.key, operation, key, fingerprint_of(body))
 
 
-def if_match_version(request: Request) -> int:
+def if_match_version(request: AuthenticatedRequest) -> int:
     """Return the version in `If-Match`.
 
     Raises:
@@ -50,7 +48,7 @@ def if_match_version(request: Request) -> int:
     return int(text.strip('"'))
 
 
-def lease_fence(request: Request) -> int | None:
+def lease_fence(request: AuthenticatedRequest) -> int | None:
     """Return the fence in the header `Lease-Fence`, or None without the header.
 
     Raises:
@@ -67,7 +65,7 @@ def lease_fence(request: Request) -> int | None:
     return int(text)
 
 
-def worker_session(request: Request) -> str:
+def worker_session(request: AuthenticatedRequest) -> str:
     """Return the ULID of the worker process in upper case, so that sessions sort by age, or an empty string.
 
     Raises:

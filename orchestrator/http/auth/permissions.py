@@ -4,8 +4,8 @@ from typing import Any
 
 from rest_framework.exceptions import NotAuthenticated
 from rest_framework.permissions import BasePermission
-from rest_framework.request import Request
 
+from orchestrator.http.api.calls import AuthenticatedRequest
 from orchestrator.http.auth.principals import INSTALLATION, ClientPrincipal, WorkerPrincipal
 from orchestrator.http.errors.problems import ApiError
 from runtime_jobs.errors import NotFound, OperatorOnly
@@ -16,14 +16,14 @@ NOT_FOR_WORKERS = "Workers may not call this operation. Use an API token, which 
 class DenyAll(BasePermission):
     """Refuses every request. This is the default of views."""
 
-    def has_permission(self, _request: Request, _view: Any) -> bool:
+    def has_permission(self, _request: AuthenticatedRequest, _view: Any) -> bool:
         return False
 
 
 class IsWorker(BasePermission):
     """Admits workers."""
 
-    def has_permission(self, request: Request, _view: Any) -> bool:
+    def has_permission(self, request: AuthenticatedRequest, _view: Any) -> bool:
         if not caller_of(request).is_worker:
             raise ApiError(
                 403,
@@ -36,7 +36,7 @@ class IsWorker(BasePermission):
 class IsInstallationOperator(BasePermission):
     """Admits operators to what concerns every tenant. For a tenant's program the resource does not exist."""
 
-    def has_permission(self, request: Request, _view: Any) -> bool:
+    def has_permission(self, request: AuthenticatedRequest, _view: Any) -> bool:
         caller = caller_of(request)
         if caller.is_worker:
             raise ApiError(403, "wrong_principal", NOT_FOR_WORKERS)
@@ -62,7 +62,7 @@ class HasScope(BasePermission):
         self.scope = scope
         self.allow_workers = allow_workers
 
-    def has_permission(self, request: Request, _view: Any) -> bool:
+    def has_permission(self, request: AuthenticatedRequest, _view: Any) -> bool:
         caller = caller_of(request)
         if caller.is_worker:
             if self.allow_workers:
@@ -74,7 +74,7 @@ class HasScope(BasePermission):
         return True
 
 
-def caller_of(request: Request) -> ClientPrincipal | WorkerPrincipal:
+def caller_of(request: AuthenticatedRequest) -> ClientPrincipal | WorkerPrincipal:
     """Return the authenticated caller. Raises NotAuthenticated without one."""
     caller: Any = request.user
     if not isinstance(caller, ClientPrincipal | WorkerPrincipal):

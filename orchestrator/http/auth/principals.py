@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rest_framework.request import Request
-
+from orchestrator.http.api.calls import AuthenticatedRequest
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Membership
 from runtime_jobs.models.tenants import Scope
@@ -80,14 +79,14 @@ def client_of_person(user: Any) -> ClientPrincipal:
     )
 
 
-def client_of(request: Request) -> ClientPrincipal:
+def client_of(request: AuthenticatedRequest) -> ClientPrincipal:
     """Return the caller of a view whose permission admits only clients."""
     caller: Any = request.user
     assert isinstance(caller, ClientPrincipal)  # noqa: S101 a view without its permission is a bug
     return caller
 
 
-def worker_of(request: Request) -> Worker:
+def worker_of(request: AuthenticatedRequest) -> Worker:
     """Return the caller of a view whose permission is `IsWorker`."""
     caller: Any = request.user
     assert isinstance(caller, WorkerPrincipal)  # noqa: S101 a view without its permission is a bug

@@ -78,14 +78,15 @@ class ProblemDocument(Response):
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     """Return the response to an exception in a DRF view (`EXCEPTION_HANDLER`)."""
-    return _document(to_api_error(error, context["request"]), context["request"])
+    request = context["request"]
+    return _document(to_api_error(error, context_of(request).request_id), request)
 
 
-def to_api_error(error: Exception, request: Request) -> ApiError:
+def to_api_error(error: Exception, request_id: str) -> ApiError:
     """Return the error for an exception. An unexpected exception is logged and becomes `internal_error`."""
     refusal = map_exception(error)
     if refusal is None:
-        log.error("request %s failed", context_of(request).request_id, exc_info=error)
+        log.error("request %s failed", request_id, exc_info=error)
         refusal = internal_error()
     return refusal
 

@@ -43,7 +43,8 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
         extra_fields = getattr(context["view"], "stale_extra", {})
         body = wire.stale_lease(lease_id, error.facts["reason"], error.facts) | extra_fields
         return DeltaErrorResponse(body, status=409)
-    return error_response(problems.to_api_error(error, context["request"]), context["request"])
+    request = context["request"]
+    return error_response(problems.to_api_error(error, context_of(request).request_id), request)
 
 
 def error_response(error: ApiError, request: HttpRequest | Request) -> Response:

@@ -11,6 +11,7 @@ from rest_framework.request import Request
 
 from leases.errors import StaleLease
 from leases.models import Lease
+from orchestrator.http.api.calls import AuthenticatedRequest
 from orchestrator.http.auth.authentication import touch_last_seen
 from orchestrator.http.auth.permissions import IsWorker
 from orchestrator.http.auth.principals import WorkerPrincipal
@@ -26,7 +27,7 @@ class CanUseLease(IsWorker):
     `worker_for_lease` checks the lease.
     """
 
-    def has_permission(self, request: Request, view: Any) -> bool:
+    def has_permission(self, request: AuthenticatedRequest, view: Any) -> bool:
         if request.user is not None:
             return super().has_permission(request, view)
         if not Pool.objects.filter(trusts_lease_ids=True).exists():

@@ -1,5 +1,6 @@
 """Views of `/v1/runtime/jobs` (document 000) and `/v1/jobs` (jobs of all types)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +14,13 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from orchestrator import services
+from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import ClientPrincipal, client_of
-from orchestrator.http.client_ip import client_address
-from orchestrator.http.observability.request_context import context_of
+from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.errors import error_result, to_recorded_error
 from orchestrator.protocols.native.jobs import wire
 from orchestrator.protocols.native.jobs.filters import AnyJobFilters, RuntimeJobFilters
@@ -50,12 +50,100 @@ QUERY_PARAMETERS = {"events": frozenset({"after"}), "logs": frozenset({"follow"}
 
 
 @dataclass(frozen=True)
-class _Origin:
-    """The caller of a request, the id that links its log lines, and the client's address."""
+class JobCollection:
+    """The difference between `/v1/runtime/jobs` and `/v1/jobs`.
 
-    client: ClientPrincipal
-    correlation_id: str
-    source_address: str | None
+    Attributes:
+        path: Path of the collection, for `Location`.
+        operation: Scope of idempotency keys of submits.
+        submit_serializer: Reads the body of a submit.
+        serialize: Returns the fields that a job has in every response of the collection.
+    """
+
+    path: str
+    operation: str
+    submit_serializer: type[SubmitInput]
+    serialize: Callable[[Job], dict[str, Any]]
+
+
+RUNTIME_JOBS = JobCollection("/v1/runtime/jobs", "submit", SubmitRuntimeJobInput, wire.serialize_runtime_job)
+ANY_JOBS = JobCollection("/v1/jobs", "submit any", SubmitAnyJobInput, wire.serialize_any_job)
+
+
+def submit(call: ApiCall, collection: JobCollection) -> ApiAnswer:
+    """Queue a new job."""
+    submission = _submission(call, collection, call.body)
+    outcome = services.submit(
+        submission,
+        policy=configured_policy(submission.spec.job_type),
+        default_pool=settings.DEFAULT_POOL,
+        actor=client_of(call).actor,
+        idempotency=idempotent_request(call, collection.operation, call.body),
+    )
+    return _created(outcome, collection)
+
+
+def submit_bulk(call: ApiCall, collection: JobCollection) -> ApiAnswer:
+    """Queue many jobs, each accepted or refused separately."""
+    outcome = services.submit_many(
+        [_bulk_entry(call, collection, entry) for entry in parse(BulkSubmitInput, call.body)["jobs"]],
+        policy_for=configured_policy,
+        default_pool=settings.DEFAULT_POOL,
+        actor=client_of(call).actor,
+        idempotency=idempotent_request(call, f"{collection.operation} bulk", call.body),
+    )
+    results = [
+        error_result(result, call.context.request_id)
+        if isinstance(result, Exception)
+        else {"status": 201, "body": collection.serialize(result)}
+        for result in outcome.results
+    ]
+    return ApiAnswer({"results": results}, headers={"Idempotency-Replayed": "true"} if outcome.replayed else {})
+
+
+def _bulk_entry(call: ApiCall, collection: JobCollection, body: dict[str, Any]) -> Submission | LifecycleError:
+    try:
+        return _submission(call, collection, body)
+    except LifecycleError as error:
+        return error
+    except ValidationError as error:
+        return to_recorded_error(error, call.context.request_id)
+
+
+def _submission(call: ApiCall, collection: JobCollection, body: dict[str, Any]) -> Submission:
+    """Validate the body of one submit.
+
+    Raises:
+        ValidationError: The body is invalid.
+        NotFound: The caller may not see the organization, or there is none.
+    """
+    validated = parse(collection.submit_serializer, body)
+    if not client_of(call).sees(validated["org_slug"]):
+        raise NotFound("There is no organization with this org_slug, or you may not see it.")
+    return Submission(
+        org_slug=validated["org_slug"],
+        project_slug=validated["project_slug"],
+        spec=collection.submit_serializer.job_spec(validated),
+        trigger_kind=validated["trigger"]["kind"],
+        trigger_actor=validated["trigger"]["actor"],
+        correlation_id=call.context.correlation_id,
+        source_address=call.address,
+        pool=validated.get("pool"),
+        depends_on=tuple(validated["depends_on"]),
+        priority=PRIORITIES[validated["priority"]] if validated["priority"] else None,
+        group=_concurrency_group(validated["concurrency"]),
+    )
+
+
+def _concurrency_group(validated: dict[str, str] | None) -> ConcurrencyGroup | None:
+    return ConcurrencyGroup(validated["key"], OnConflict(validated["when_busy"])) if validated else None
+
+
+def _created(outcome: OperationResult, collection: JobCollection) -> ApiAnswer:
+    headers = {"Location": f"{collection.path}/{outcome.job.job_ulid}"}
+    if outcome.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return ApiAnswer(collection.serialize(outcome.job), 201, headers)
 
 
 class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
@@ -63,25 +151,17 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
 
     Attributes:
         job_types: Job types of this view.
-        submit_serializer: Reads the body of a submit.
-        path: Path of the collection, for `Location`.
-        operation: Scope of idempotency keys of submits.
+        collection: What the two views have in common with the functions above.
     """
 
     job_types: tuple[str, ...]
-    submit_serializer: type[SubmitInput]
-    path: str
-    operation: str
+    collection: JobCollection
 
     lookup_field = "job_ulid"
     lookup_url_kwarg = "job_id"
     lookup_value_regex = f"rtj_{ULID_PATTERN}"
     http_method_names = ["get", "head", "post"]
     filterset_class = RuntimeJobFilters
-
-    def serialize(self, job: Job) -> dict[str, Any]:
-        """Return the fields that a job has in every response of this view."""
-        raise NotImplementedError
 
     def query_parameters(self) -> frozenset[str]:
         if self.action == "list":
@@ -100,84 +180,26 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
 
     def create(self, request: Request) -> Response:
         """Queue a new job. A repeated request with the same Idempotency-Key returns the first job."""
-        submission = self._submission(body_of(request), self._origin())
-        outcome = services.submit(
-            submission,
-            policy=configured_policy(submission.spec.job_type),
-            default_pool=settings.DEFAULT_POOL,
-            actor=client_of(request).actor,
-            idempotency=idempotent_request(request, self.operation, body_of(request)),
-        )
-        return self._created(outcome)
+        return respond(submit, request, self.collection)
 
     @action(detail=False, methods=["post"], pagination_class=None, filterset_class=None)
     def bulk(self, request: Request) -> Response:
         """Queue up to 500 jobs. Each is accepted or refused separately."""
-        origin = self._origin()
-        outcome = services.submit_many(
-            [self._bulk_entry(entry, origin) for entry in parse(BulkSubmitInput, body_of(request))["jobs"]],
-            policy_for=configured_policy,
-            default_pool=settings.DEFAULT_POOL,
-            actor=client_of(request).actor,
-            idempotency=idempotent_request(request, f"{self.operation} bulk", body_of(request)),
-        )
-        results = [
-            error_result(result, request)
-            if isinstance(result, Exception)
-            else {"status": 201, "body": self.serialize(result)}
-            for result in outcome.results
-        ]
-        return Response({"results": results}, headers={"Idempotency-Replayed": "true"} if outcome.replayed else {})
-
-    def _bulk_entry(self, body: dict[str, Any], origin: _Origin) -> Submission | LifecycleError:
-        try:
-            return self._submission(body, origin)
-        except LifecycleError as error:
-            return error
-        except ValidationError as error:
-            return to_recorded_error(error, self.request)
-
-    def _origin(self) -> _Origin:
-        """Return the facts of the request, read once for all entries of a bulk submit."""
-        return _Origin(client_of(self.request), context_of(self.request).correlation_id, client_address(self.request))
-
-    def _submission(self, body: dict[str, Any], origin: _Origin) -> Submission:
-        """Validate the body of one submit.
-
-        Raises:
-            ValidationError: The body is invalid.
-            NotFound: The caller may not see the organization, or there is none.
-        """
-        validated = parse(self.submit_serializer, body)
-        if not origin.client.sees(validated["org_slug"]):
-            raise NotFound("There is no organization with this org_slug, or you may not see it.")
-        return Submission(
-            org_slug=validated["org_slug"],
-            project_slug=validated["project_slug"],
-            spec=self.submit_serializer.job_spec(validated),
-            trigger_kind=validated["trigger"]["kind"],
-            trigger_actor=validated["trigger"]["actor"],
-            correlation_id=origin.correlation_id,
-            source_address=origin.source_address,
-            pool=validated.get("pool"),
-            depends_on=tuple(validated["depends_on"]),
-            priority=PRIORITIES[validated["priority"]] if validated["priority"] else None,
-            group=_concurrency_group(validated["concurrency"]),
-        )
+        return respond(submit_bulk, request, self.collection)
 
     def list(self, request: Request) -> Response:
         """List jobs, newest first, each with its queue position and the reason why it waits."""
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
         pending = pending_for(page)
         return self.get_paginated_response(
-            [self.serialize(job) | wire.serialize_pending_state(pending[job.pk]) for job in page]
+            [self.collection.serialize(job) | wire.serialize_pending_state(pending[job.pk]) for job in page]
         )
 
     def retrieve(self, request: Request, job_id: str) -> Response:
         """Return one job with its newest event, queue position, pending reason, retries and artifacts."""
         job = self.get_object()
         pending = wire.serialize_pending_state(pending_for([job])[job.pk])
-        return Response(self.serialize(job) | pending | _details(job))
+        return Response(self.collection.serialize(job) | pending | _details(job))
 
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, job_id: str) -> Response:
@@ -189,7 +211,7 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
             message=validated["reason"],
         )
-        return Response(self.serialize(outcome.job), status=202 if outcome.accepted else 200)
+        return Response(self.collection.serialize(outcome.job), status=202 if outcome.accepted else 200)
 
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, job_id: str) -> Response:
@@ -202,7 +224,8 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
             reason=validated["reason"],
             idempotency=idempotent_request(request, f"retry {job_ulid}", body_of(request)),
         )
-        return self._created(outcome)
+        created = _created(outcome, self.collection)
+        return Response(created.data, status=created.status, headers=created.headers)
 
     @action(detail=True, pagination_class=None, filterset_class=None)
     def events(self, request: Request, job_id: str) -> Response:
@@ -226,24 +249,13 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
             raise invalid_query("follow", "Must be 0 or 1.")
         return log_response(self.get_object(), follow=follow == "1", request=request)
 
-    def _created(self, outcome: OperationResult) -> Response:
-        headers = {"Location": f"{self.path}/{outcome.job.job_ulid}"}
-        if outcome.replayed:
-            headers["Idempotency-Replayed"] = "true"
-        return Response(self.serialize(outcome.job), status=201, headers=headers)
-
 
 @document_runtime_jobs
 class RuntimeJobViewSet(BaseJobViewSet):
     """Jobs of type `runtime` (document 000)."""
 
     job_types = (RUNTIME,)
-    submit_serializer = SubmitRuntimeJobInput
-    path = "/v1/runtime/jobs"
-    operation = "submit"
-
-    def serialize(self, job: Job) -> dict[str, Any]:
-        return wire.serialize_runtime_job(job)
+    collection = RUNTIME_JOBS
 
 
 @document_any_jobs
@@ -251,17 +263,8 @@ class AnyJobViewSet(BaseJobViewSet):
     """Jobs of all types."""
 
     job_types = tuple(JOB_TYPES)
-    submit_serializer = SubmitAnyJobInput
+    collection = ANY_JOBS
     filterset_class = AnyJobFilters
-    path = "/v1/jobs"
-    operation = "submit any"
-
-    def serialize(self, job: Job) -> dict[str, Any]:
-        return wire.serialize_any_job(job)
-
-
-def _concurrency_group(validated: dict[str, str] | None) -> ConcurrencyGroup | None:
-    return ConcurrencyGroup(validated["key"], OnConflict(validated["when_busy"])) if validated else None
 
 
 def _details(job: Job) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from rest_framework.response import Response
 
 from leases.errors import StaleLease
 from orchestrator import services
+from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import StrictSerializer, parse
 from orchestrator.http.api.headers import worker_session
-from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.auth.principals import worker_of
 from orchestrator.ingest.run_checks import refused_runs
 from orchestrator.protocols.native.errors import error_result
 from orchestrator.protocols.native.leases import openapi, serializers, wire
@@ -27,6 +28,49 @@ from runtime_jobs.identifiers import is_id
 R = TypeVar("R")
 
 
+def acknowledge_batch(call: ApiCall) -> ApiAnswer:
+    """Acknowledge new leases."""
+    batch = LeaseBatch.read(EmptyBody, call)
+    results = services.acknowledge_many(
+        dict.fromkeys(batch.messages), worker=worker_of(call), session=worker_session(call)
+    )
+    return batch.answer(results, wire.serialize_status)
+
+
+def heartbeat_batch(call: ApiCall) -> ApiAnswer:
+    """Extend leases."""
+    batch = LeaseBatch.read(serializers.HeartbeatInput, call)
+    updates = {
+        lease_id: HeartbeatUpdate(phase=message["phase"], progress=message["progress"])
+        for lease_id, message in batch.messages.items()
+    }
+    results = services.renew_many(updates, worker=worker_of(call), session=worker_session(call))
+    return batch.answer(results, _serialize_heartbeat)
+
+
+def complete_batch(call: ApiCall) -> ApiAnswer:
+    """End jobs as `uploaded` or `succeeded`."""
+    batch = LeaseBatch.read(serializers.CompleteInput, call)
+    run_ids = {lease_id: message["result"]["ingest_run_id"] for lease_id, message in batch.messages.items()}
+    run_ids = {lease_id: run_id for lease_id, run_id in run_ids.items() if run_id is not None}
+    if run_ids and not settings.INGEST_URL:
+        batch.reject(refused_runs(run_ids, worker=worker_of(call)))
+    messages = {
+        lease_id: CompleteMessage(**complete_arguments(message["result"]))
+        for lease_id, message in batch.messages.items()
+    }
+    return batch.answer(services.complete_many(messages, worker=worker_of(call)), wire.serialize_status)
+
+
+def fail_batch(call: ApiCall) -> ApiAnswer:
+    """End jobs as `failed`."""
+    batch = LeaseBatch.read(serializers.FailInput, call)
+    messages = {
+        lease_id: FailMessage(**fail_arguments(message["result"])) for lease_id, message in batch.messages.items()
+    }
+    return batch.answer(services.fail_many(messages, worker=worker_of(call)), wire.serialize_status)
+
+
 class LeaseBatchViewSet(WorkerViewSet):
     """The operations on one lease, for up to 256 leases."""
 
@@ -34,48 +78,25 @@ class LeaseBatchViewSet(WorkerViewSet):
     @action(detail=False, methods=["post"])
     def acknowledge(self, request: Request) -> Response:
         """Acknowledge new leases."""
-        batch = LeaseBatch.read(EmptyBody, request)
-        results = services.acknowledge_many(
-            dict.fromkeys(batch.messages), worker=self.worker, session=worker_session(request)
-        )
-        return batch.response(results, wire.serialize_status)
+        return respond(acknowledge_batch, request)
 
     @openapi.HEARTBEAT_BATCH_DOCS
     @action(detail=False, methods=["post"])
     def heartbeat(self, request: Request) -> Response:
         """Extend leases. The results contain the cancel requests."""
-        batch = LeaseBatch.read(serializers.HeartbeatInput, request)
-        updates = {
-            lease_id: HeartbeatUpdate(phase=message["phase"], progress=message["progress"])
-            for lease_id, message in batch.messages.items()
-        }
-        results = services.renew_many(updates, worker=self.worker, session=worker_session(request))
-        return batch.response(results, _serialize_heartbeat)
+        return respond(heartbeat_batch, request)
 
     @openapi.COMPLETE_BATCH_DOCS
     @action(detail=False, methods=["post"])
     def complete(self, request: Request) -> Response:
         """End jobs as `uploaded` or `succeeded`. A repeat returns the same response."""
-        batch = LeaseBatch.read(serializers.CompleteInput, request)
-        run_ids = {lease_id: message["result"]["ingest_run_id"] for lease_id, message in batch.messages.items()}
-        run_ids = {lease_id: run_id for lease_id, run_id in run_ids.items() if run_id is not None}
-        if run_ids and not settings.INGEST_URL:
-            batch.reject(refused_runs(run_ids, worker=self.worker))
-        messages = {
-            lease_id: CompleteMessage(**complete_arguments(message["result"]))
-            for lease_id, message in batch.messages.items()
-        }
-        return batch.response(services.complete_many(messages, worker=self.worker), wire.serialize_status)
+        return respond(complete_batch, request)
 
     @openapi.FAIL_BATCH_DOCS
     @action(detail=False, methods=["post"])
     def fail(self, request: Request) -> Response:
         """End jobs as `failed`. A repeat returns the same response."""
-        batch = LeaseBatch.read(serializers.FailInput, request)
-        messages = {
-            lease_id: FailMessage(**fail_arguments(message["result"])) for lease_id, message in batch.messages.items()
-        }
-        return batch.response(services.fail_many(messages, worker=self.worker), wire.serialize_status)
+        return respond(fail_batch, request)
 
 
 def _serialize_heartbeat(renewed: HeartbeatResult) -> dict[str, Any]:
@@ -87,26 +108,26 @@ class LeaseBatch:
     """The entries of one call.
 
     Attributes:
-        request: The call.
+        request_id: Of the call, for the errors of entries.
         order: Lease ids in the order of the request.
         messages: Validated messages by lease id.
         errors: Errors of invalid entries by lease id.
     """
 
-    request: Request
+    request_id: str
     order: list[str]
     messages: dict[str, dict[str, Any]]
     errors: dict[str, Exception]
 
     @classmethod
-    def read(cls, serializer: type[StrictSerializer], request: Request) -> "LeaseBatch":
+    def read(cls, serializer: type[StrictSerializer], call: ApiCall) -> "LeaseBatch":
         """Validate each entry with the serializer of the single call.
 
         Raises:
             ValidationError: The list itself is invalid.
         """
-        batch = cls(request, [], {}, {})
-        for entry in parse(serializers.LeaseBatchInput, body_of(request))["leases"]:
+        batch = cls(call.context.request_id, [], {}, {})
+        for entry in parse(serializers.LeaseBatchInput, call.body)["leases"]:
             lease_id = entry["lease_id"]
             batch.order.append(lease_id)
             try:
@@ -120,16 +141,16 @@ class LeaseBatch:
         self.errors |= errors
         self.messages = {lease_id: message for lease_id, message in self.messages.items() if lease_id not in errors}
 
-    def response(self, results: dict[str, R | LifecycleError], serialize: Callable[[R], dict[str, Any]]) -> Response:
+    def answer(self, results: dict[str, R | LifecycleError], serialize: Callable[[R], dict[str, Any]]) -> ApiAnswer:
         """Return one result per entry, in the order of the request."""
-        return Response({"results": [self._result(lease_id, results, serialize) for lease_id in self.order]})
+        return ApiAnswer({"results": [self._result(lease_id, results, serialize) for lease_id in self.order]})
 
     def _result(
         self, lease_id: str, results: dict[str, R | LifecycleError], serialize: Callable[[R], dict[str, Any]]
     ) -> dict[str, Any]:
         result = self.errors.get(lease_id) or results[lease_id]
         if isinstance(result, Exception):
-            return {"lease_id": lease_id} | error_result(result, self.request)
+            return {"lease_id": lease_id} | error_result(result, self.request_id)
         return {"lease_id": lease_id, "status": 200, "body": serialize(result)}
 
 

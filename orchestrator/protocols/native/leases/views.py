@@ -12,6 +12,7 @@ from rest_framework.viewsets import GenericViewSet
 from leases.errors import StaleLease, WorkerMismatch
 from leases.scheduling.claims import Offer
 from orchestrator import services
+from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request, worker_session
 from orchestrator.http.api.json_parser import body_of
@@ -31,6 +32,62 @@ from workers.models import Worker
 from workers.registry.matching import offer_of
 
 _ORGANIZATIONS = PreparedQuery(Organization, "WHERE t.slug = ANY (%s)")
+
+
+def claim(call: ApiCall) -> ApiAnswer:
+    """Claim the next jobs: 201 with the lease, or with a list if the body has `max_leases`; 204 without a job."""
+    worker = worker_of(call)
+    validated = parse(serializers.ClaimInput, call.body)
+    claims = services.claim_many(
+        worker=worker,
+        offer=_offer(worker, validated),
+        limit=validated["max_leases"] or 1,
+        acknowledge=validated["acknowledge"],
+        session=worker_session(call),
+        idempotency=idempotent_request(call, "claim", call.body),
+    )
+    if not claims:
+        return ApiAnswer(None, 204)
+    headers = {"Idempotency-Replayed": "true"} if claims[0].replayed else {}
+    leases = _serialize_claims(claims)
+    return ApiAnswer({"leases": leases} if validated["max_leases"] else leases[0], 201, headers)
+
+
+def acknowledge(call: ApiCall, lease_id: str) -> ApiAnswer:
+    """Acknowledge a new lease."""
+    parse(EmptyBody, call.body)
+    job = services.acknowledge(lease_ulid=lease_id, worker=worker_of(call), session=worker_session(call))
+    return ApiAnswer(wire.serialize_status(job))
+
+
+def heartbeat(call: ApiCall, lease_id: str) -> ApiAnswer:
+    """Extend a lease."""
+    validated = parse(serializers.HeartbeatInput, call.body)
+    renewed = services.renew(
+        lease_ulid=lease_id,
+        worker=worker_of(call),
+        phase=validated["phase"],
+        progress=validated["progress"],
+        session=worker_session(call),
+    )
+    return ApiAnswer(wire.serialize_heartbeat(renewed.job, renewed.lease, renewed.now))
+
+
+def complete(call: ApiCall, lease_id: str) -> ApiAnswer:
+    """End a job as `uploaded` or `succeeded`."""
+    worker = worker_of(call)
+    result = parse(serializers.CompleteInput, call.body)["result"]
+    if result["ingest_run_id"] and not settings.INGEST_URL:
+        require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=worker)
+    job = services.complete(lease_ulid=lease_id, worker=worker, **complete_arguments(result))
+    return ApiAnswer(wire.serialize_status(job))
+
+
+def fail(call: ApiCall, lease_id: str) -> ApiAnswer:
+    """End a job as `failed`."""
+    result = parse(serializers.FailInput, call.body)["result"]
+    job = services.fail(lease_ulid=lease_id, worker=worker_of(call), **fail_arguments(result))
+    return ApiAnswer(wire.serialize_status(job))
 
 
 class WorkerViewSet(StrictQueryMixin, GenericViewSet):
@@ -65,42 +122,19 @@ class LeaseViewSet(WorkerViewSet):
     @openapi.CLAIM_DOCS
     def create(self, request: Request) -> Response:
         """Claim the next job. With `wait_seconds` the request waits until a job is available."""
-        validated = parse(serializers.ClaimInput, body_of(request))
-        claims = services.claim_many(
-            worker=self.worker,
-            offer=_offer(self.worker, validated),
-            limit=validated["max_leases"] or 1,
-            acknowledge=validated["acknowledge"],
-            session=worker_session(request),
-            idempotency=idempotent_request(request, "claim", body_of(request)),
-        )
-        if not claims:
-            return Response(status=204)
-        headers = {"Idempotency-Replayed": "true"} if claims[0].replayed else {}
-        leases = _serialize_claims(claims)
-        return Response({"leases": leases} if validated["max_leases"] else leases[0], status=201, headers=headers)
+        return respond(claim, request)
 
     @openapi.ACKNOWLEDGE_DOCS
     @action(detail=True, methods=["post"])
     def acknowledge(self, request: Request, lease_id: str) -> Response:
         """Acknowledge a new lease. Repeats have no effect."""
-        parse(EmptyBody, body_of(request))
-        job = services.acknowledge(lease_ulid=lease_id, worker=self.worker, session=worker_session(request))
-        return Response(wire.serialize_status(job))
+        return respond(acknowledge, request, lease_id)
 
     @openapi.HEARTBEAT_DOCS
     @action(detail=True, methods=["post"])
     def heartbeat(self, request: Request, lease_id: str) -> Response:
         """Extend the lease. The response contains the cancel request, if there is one."""
-        validated = parse(serializers.HeartbeatInput, body_of(request))
-        renewed = services.renew(
-            lease_ulid=lease_id,
-            worker=self.worker,
-            phase=validated["phase"],
-            progress=validated["progress"],
-            session=worker_session(request),
-        )
-        return Response(wire.serialize_heartbeat(renewed.job, renewed.lease, renewed.now))
+        return respond(heartbeat, request, lease_id)
 
     @openapi.REPORT_DOCS
     @action(detail=True, methods=["post"])
@@ -130,19 +164,13 @@ class LeaseViewSet(WorkerViewSet):
     @action(detail=True, methods=["post"])
     def complete(self, request: Request, lease_id: str) -> Response:
         """End the job as `uploaded`, or as `succeeded` if its type has no run. A repeat returns the same response."""
-        result = parse(serializers.CompleteInput, body_of(request))["result"]
-        if result["ingest_run_id"] and not settings.INGEST_URL:
-            require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=self.worker)
-        job = services.complete(lease_ulid=lease_id, worker=self.worker, **complete_arguments(result))
-        return Response(wire.serialize_status(job))
+        return respond(complete, request, lease_id)
 
     @openapi.FAIL_DOCS
     @action(detail=True, methods=["post"])
     def fail(self, request: Request, lease_id: str) -> Response:
         """End the job as `failed`. A repeat returns the same response."""
-        result = parse(serializers.FailInput, body_of(request))["result"]
-        job = services.fail(lease_ulid=lease_id, worker=self.worker, **fail_arguments(result))
-        return Response(wire.serialize_status(job))
+        return respond(fail, request, lease_id)
 
     @openapi.ACKNOWLEDGE_CANCEL_DOCS
     @action(detail=True, methods=["post"], url_path="acknowledge-cancel")
