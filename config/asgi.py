@@ -20,11 +20,13 @@ from orchestrator.http.asgi.body_limit import Application  # noqa: E402 - likewi
 from orchestrator.http.asgi.long_poll import LongPollMiddleware  # noqa: E402 - likewise
 from orchestrator.http.asgi.router import Router  # noqa: E402 - likewise
 from orchestrator.http.asgi.sync_handler import SyncASGIHandler  # noqa: E402 - needs the settings
+from orchestrator.http.fast_path import FastPath  # noqa: E402 - likewise
+from orchestrator.protocols.native.fast_routes import ROUTES  # noqa: E402 - likewise
 
 # WebSocket applications by path. A session without I/O and its driver are registered here.
 WEBSOCKETS: dict[str, Application] = {}
 
-django_requests = SyncASGIHandler()
+django_requests = SyncASGIHandler(FastPath(ROUTES))
 application = Router(requests=django_requests, long_polls=LongPollMiddleware(django_requests), websockets=WEBSOCKETS)
 freeze_startup_objects()
 # The event loop needs the interpreter's lock after each network event. With Python's 5 ms and eight busy threads it

@@ -9,5 +9,11 @@ from config.postgres.embedded import ensure_unless_given
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 ensure_unless_given()
-application = get_wsgi_application()
+django_requests = get_wsgi_application()
+
+from orchestrator.http.fast_path import FastPath  # noqa: E402 - needs the settings
+from orchestrator.http.wsgi import FastPathWSGI  # noqa: E402 - likewise
+from orchestrator.protocols.native.fast_routes import ROUTES  # noqa: E402 - likewise
+
+application = FastPathWSGI(FastPath(ROUTES), django_requests)
 freeze_startup_objects()

@@ -1,5 +1,6 @@
 """Determines the address of a client. Headers count only behind the operator's own proxy."""
 
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
 from django.conf import settings
@@ -16,16 +17,27 @@ def client_address(request: HttpRequest | Request) -> str | None:
     text = request.META.get("REMOTE_ADDR", "")
     if settings.BEHIND_PROXY:
         text = request.META.get("HTTP_X_FORWARDED_FOR", text).rpartition(",")[2].strip()
+    return parse_address(text)
+
+
+@lru_cache(maxsize=1024)
+def parse_address(text: str) -> str | None:
+    """Return the one spelling of an address, however the listener writes it; None for any other text."""
     try:
         found = ip_address(text)
     except ValueError:
         return None
-    return str(getattr(found, "ipv4_mapped", None) or found)  # one address, however the listener writes it
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def rate_limit_key(request: HttpRequest | Request) -> str:
+    """Return the network of a client."""
+    return network_of(client_address(request))
+
+
+@lru_cache(maxsize=1024)
+def network_of(address: str | None) -> str:
     """Return the network that a limit counts: the address, or for IPv6 its /64, which one client often owns."""
-    address = client_address(request)
     if address is None:
         return "unknown"
     found = ip_address(address)

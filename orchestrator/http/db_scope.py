@@ -21,13 +21,13 @@ def release_connection_after(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         finally:
-            _release_connections()
+            release_connections()
 
     return wrapped
 
 
-def _release_connections() -> None:
-    """Release all connections but those in a transaction, whose owner releases them."""
+def release_connections() -> None:
+    """Return the thread's connections to the pool, but those in a transaction, whose owner releases them."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()

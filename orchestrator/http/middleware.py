@@ -64,10 +64,10 @@ def _finish(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBas
     _forbid_storing(request, response)
     attempt = poll_attempt(request)
     status = response.status_code
-    if not (attempt and attempt.should_keep_waiting(request, status)):
+    entry = access_log_entry(request)
+    if not (attempt and attempt.should_keep_waiting(entry, status)):
         is_routine = status == NO_WORK and _is_long_poll(request)
-        final_status = CLIENT_CLOSED_REQUEST if client_disconnected(request) else status
-        access_log_entry(request).record(final_status, is_routine=is_routine)
+        entry.record(CLIENT_CLOSED_REQUEST if client_disconnected(request) else status, is_routine=is_routine)
     return response
 
 

@@ -31,9 +31,13 @@ class ClientIdentities:
     def remember(self, scope: Any, request: HttpRequest) -> None:
         """Count the credentials of this request from now on, if Django authenticated the request. In any thread."""
         if _is_authenticated(request):
-            if len(self._known) >= MAX_REMEMBERED:
-                self._known.clear()
-            self._known.update(_digests(scope))
+            self.accept(scope)
+
+    def accept(self, scope: Any) -> None:
+        """Count the credentials of this request, which were valid, from now on. In any thread."""
+        if len(self._known) >= MAX_REMEMBERED:
+            self._known.clear()
+        self._known.update(_digests(scope))
 
 
 def _digests(scope: Any) -> list[bytes]:

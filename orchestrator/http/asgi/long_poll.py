@@ -1,7 +1,7 @@
 """Long polls: a claim that finds no work waits, and tries again until its time is up.
 
 A waiting claim costs no thread and no database connection: only its connection and its body are kept. Each attempt is
-a request of its own to Django, which authenticates it again, so a worker whose token was revoked gets no job.
+a request of its own, which is authenticated again, so a worker whose token was revoked gets no job.
 
     arrive -> attempt -> answer: work, a refusal, or no work and the time is up
                  ^          |
@@ -25,7 +25,7 @@ from django.views.decorators.csrf import csrf_exempt
 from orchestrator.http.asgi.body_limit import Application, Message, Receive, Send, replay
 from orchestrator.http.auth.principals import WorkerPrincipal
 from orchestrator.http.db_scope import release_connection_after
-from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, AccessLogEntry, access_log_entry
+from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, AccessLogEntry
 from orchestrator.notifications.hub import NotificationHub, hub_of_running_loop
 from orchestrator.notifications.metrics import ATTEMPTS
 from orchestrator.notifications.waiters import OfferKey, WakeReason
@@ -59,24 +59,32 @@ class PollAttempt:
     keep_waiting: bool = False
     messages: list[Any] = field(default_factory=list)
 
-    def should_keep_waiting(self, request: HttpRequest, status: int) -> bool:
-        """Decide whether the claim waits on after this response. The database may be unavailable while it waits."""
-        self.entry = self.entry or access_log_entry(request)
+    def should_keep_waiting(self, entry: AccessLogEntry, status: int) -> bool:
+        """Decide whether the claim waits on after this response. The database may be unavailable while it waits.
+
+        Args:
+            entry: The access log entry of this attempt. That of the first attempt is kept.
+            status: The HTTP status of the response.
+        """
+        self.entry = self.entry or entry
         can_wait = status in {NO_WORK, UNAVAILABLE} and self.offer is not None
         self.keep_waiting = can_wait and time.monotonic() < self.until
         return self.keep_waiting
 
-    def mark_empty(self, request: HttpRequest) -> None:
+    def mark_empty(self, caller: Any, path: str) -> None:
         """Record what the caller offers, after there was no work for that.
 
         Workers with equal offers can take the same jobs, so it is enough to wake one of them for a job. The offer is
         compared by its SHA-256, because it may have 64 KiB and thousands are remembered.
+
+        Args:
+            caller: The principal of the claim.
+            path: The path of the claim.
         """
-        caller: Any = getattr(request, "user", None)
         if isinstance(caller, WorkerPrincipal):
             worker = caller.worker
             requested = {name: self.claim.get(name) for name in OFFER_FIELDS}
-            offer = [request.path, requested, list(worker.labels), list(worker.capabilities)]
+            offer = [path, requested, list(worker.labels), list(worker.capabilities)]
             serialized = json.dumps(offer, sort_keys=True).encode()
             self.offer = OfferKey(worker.pool.slug, hashlib.sha256(serialized).hexdigest())
 
@@ -101,7 +109,7 @@ def long_poll(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
             return _poll_in_thread(attempt_view, request, **kwargs)
         response = view(request, **kwargs)
         if response.status_code == NO_WORK:
-            attempt.mark_empty(request)
+            attempt.mark_empty(getattr(request, "user", None), request.path)
         return response
 
     waiting_view.is_long_poll = True  # type: ignore[attr-defined]  # a test compares these with `router.LONG_POLLS`

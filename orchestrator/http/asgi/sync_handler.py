@@ -19,6 +19,7 @@ from orchestrator.http.asgi.responses import overloaded, send_refusal
 from orchestrator.http.asgi.streams import deliver, early_stream_refusal
 from orchestrator.http.asgi.thread_pools import OVERLOADS, ThreadPool
 from orchestrator.http.errors.problems import ApiError
+from orchestrator.http.fast_path import FastPath, FastResponse, PlainRequest
 
 DISCONNECTED = "orchestrator.disconnected"  # key of the scope: a future that is done once the client has disconnected
 # Forms with a password: a hash takes a tenth of a second of processor time and 100 MB, by intention.
@@ -37,6 +38,38 @@ def hashes_a_password(method: str, path: str) -> bool:
     return method == "POST" and (path in PASSWORD_FORMS or path.startswith(USER_FORMS))
 
 
+class ScopeHeaders:
+    """Request headers of an ASGI scope. None of them is repeated."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: dict[bytes, bytes]) -> None:
+        self._headers = headers
+
+    def get(self, name: str, /) -> str | None:
+        """Return the value of a header, or None."""
+        value = self._headers.get(name.lower().encode())
+        return None if value is None else value.decode("latin-1")
+
+
+def _match(fast_path: FastPath, scope: dict[str, Any], body: IO[bytes]) -> PlainRequest | None:
+    headers = dict(scope["headers"])
+    if len(headers) != len(scope["headers"]):
+        return None  # Django joins repeated headers
+    size = body.seek(0, io.SEEK_END)
+    body.seek(0)
+    peer = (scope.get("client") or ("",))[0]
+    return fast_path.match(
+        scope["path"], ScopeHeaders(headers), size=size, peer=peer, scheme=scope.get("scheme", "http")
+    )
+
+
+async def _send_fast_response(response: FastResponse, send: Any) -> None:
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
 class SyncASGIHandler(ASGIHandler):
     """Django's ASGI handler for synchronous middleware and views.
 
@@ -45,8 +78,14 @@ class SyncASGIHandler(ASGIHandler):
     before. Requests that hash a password have threads of their own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fast_path: FastPath | None = None) -> None:
+        """Load the middleware.
+
+        Args:
+            fast_path: Answers what it matches, instead of Django.
+        """
         super().__init__()
+        self.fast_path = fast_path
         self.identities = ClientIdentities()
         connections = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
         self.threads = ThreadPool(
@@ -82,7 +121,7 @@ class SyncASGIHandler(ASGIHandler):
 
     async def _respond(self, scope: Any, body: IO[bytes], send: Any, *, pool: ThreadPool, client: Hashable) -> None:
         disconnected: asyncio.Future[Any] = scope[DISCONNECTED]
-        response: HttpResponseBase | None = None
+        response: HttpResponseBase | FastResponse | None = None
         refusal: ApiError | None = None
         async with pool.turn(client):
             if disconnected.done():
@@ -90,9 +129,12 @@ class SyncASGIHandler(ASGIHandler):
             # Checked again, because a burst of requests is queued before the first of its streams is admitted.
             refusal = early_stream_refusal(scope)
             if refusal is None:
-                response = await pool.call(self._run_django, scope, body, client=client)
+                response = await pool.call(self._run, scope, body, client=client)
         if refusal is not None:
             await send_refusal(refusal, scope, send)
+        elif isinstance(response, FastResponse):
+            if not disconnected.done():
+                await _send_fast_response(response, send)
         elif response is not None and response.streaming:
             try:
                 await deliver(response, self.send_response, send, disconnected, scope)
@@ -101,13 +143,24 @@ class SyncASGIHandler(ASGIHandler):
         elif response is not None and not disconnected.done():
             await self.send_response(response, send)
 
-    def _run_django(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase | None:
-        """Return Django's response, or None if the client disconnected first.
+    def _run(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase | FastResponse | None:
+        """Return the response, or None if the client disconnected first.
 
         A response that does not stream is closed already, and its database connection is released.
         """
         if scope[DISCONNECTED].done():
             return None
+        if self.fast_path and scope["method"] == "POST" and not scope["query_string"] and not scope.get("root_path"):
+            found = _match(self.fast_path, scope, body)
+            if found is not None:
+                attempt, disconnected = scope.get(ATTEMPT), scope[DISCONNECTED]
+                response = self.fast_path.answer(found, body.read(), attempt=attempt, is_disconnected=disconnected.done)
+                if response.is_authenticated:
+                    self.identities.accept(scope)
+                return response
+        return self._run_django(scope, body)
+
+    def _run_django(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase:
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, error_response = self.create_request(scope, body)

@@ -40,13 +40,21 @@ def attach_context(request: HttpRequest, earlier: RequestContext | None = None) 
     if earlier:
         request.META[_KEY] = earlier
         return earlier
-    sent = request.headers.get("X-Request-Id", "")
-    is_valid = _REQUEST_ID.fullmatch(sent) and redacted(sent) == sent
-    request_id = sent if is_valid else new_id("req")
-    trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
-    context = RequestContext(request_id, trace[1] if trace else request_id, time.monotonic())
-    request.META[_KEY] = context
+    context = request.META[_KEY] = new_context(request.headers.get("X-Request-Id"), request.headers.get("traceparent"))
     return context
+
+
+def new_context(sent_id: str | None, traceparent: str | None) -> RequestContext:
+    """Return the context of a request that arrives now.
+
+    Args:
+        sent_id: The header `X-Request-Id`.
+        traceparent: The header `traceparent`.
+    """
+    is_valid = sent_id is not None and _REQUEST_ID.fullmatch(sent_id) and redacted(sent_id) == sent_id
+    request_id = sent_id if sent_id is not None and is_valid else new_id("req")
+    trace = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
+    return RequestContext(request_id, trace[1] if trace else request_id, time.monotonic())
 
 
 def context_of(request: HttpRequest | Request) -> RequestContext:
