@@ -103,7 +103,7 @@ _UNLOCKED = PreparedQuery(
     UnlockedRow,
     "JOIN runtime_worker_leases lease ON lease.job_ulid = t.job_ulid"
     " WHERE lease.lease_ulid = ANY (%s) AND lease.worker_id = %s ORDER BY t.id",
-    without=[name for name in SUBMISSION_FIELDS if name != "priority"],  # a requeue reads the priority
+    without=[name for name in SUBMISSION_FIELDS if name not in {"priority", "pool"}],  # a requeue reads these
 )
 _NEWEST = PreparedQuery(LeaseRow, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1")
 

@@ -4,10 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, connection
 
 from orchestrator.http.auth.principal_cache import CHANNEL as CREDENTIALS
 from orchestrator.http.auth.principal_cache import principals
@@ -36,10 +37,10 @@ class NotificationHub:
 
     def __init__(self) -> None:
         self.waiters = WaiterRegistry()
-        channels = {
+        channels: dict[str, Callable[[str, int], None]] = {
             CHANNEL: self.waiters.notify_pool,
             JOB_UPDATES: self._on_job_updates,
-            CREDENTIALS: lambda _: principals.clear(),
+            CREDENTIALS: lambda *_: principals.clear(),
         }
         self.listener = Listener(channels, on_status=self._on_listener_status)
         self.job_subscribers: list[Callable[[list[str] | None], None]] = []
@@ -84,7 +85,7 @@ class NotificationHub:
             for receive in self.job_subscribers:
                 receive(None)
 
-    def _on_job_updates(self, payload: str) -> None:
+    def _on_job_updates(self, payload: str, _backend: int) -> None:
         for receive in self.job_subscribers:
             receive(parse_job_ids(payload))
 
@@ -92,6 +93,24 @@ class NotificationHub:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def hand_over(pools: list[str]) -> None:
+    """Wake long polls of this process for the pools in which an operation has queued jobs. Never raises.
+
+    Call it after the commit, in the thread whose connection committed. The notification of PostgreSQL, for the other
+    processes, arrives later: through another session and the event loop's socket.
+    """
+    for loop, hub in list(_hubs.items()):
+        for pool in dict.fromkeys(pools):
+            if hub.waiters.has_waiters(pool):
+                with suppress(RuntimeError):  # the loop was closed in the meantime
+                    loop.call_soon_threadsafe(hub.waiters.hand_over, pool, _backend_pid())
+
+
+def _backend_pid() -> int:
+    session = connection.connection
+    return session.info.backend_pid if session is not None and not session.closed else 0
 
 
 _hubs: dict[asyncio.AbstractEventLoop, NotificationHub] = {}

@@ -41,12 +41,13 @@ class Listener:
     """
 
     def __init__(
-        self, channels: Mapping[str, Callable[[str], None]], *, on_status: Callable[[bool], None] = lambda _: None
+        self, channels: Mapping[str, Callable[[str, int], None]], *, on_status: Callable[[bool], None] = lambda _: None
     ) -> None:
         """Create a listener; `run` starts it.
 
         Args:
-            channels: For each channel the function that receives its payloads.
+            channels: For each channel the function that receives its payloads, each with the PID of the database
+                session that sent the notification.
             on_status: Called with True once notifications are known to arrive, and with False when they no longer do.
         """
         self.on_status = on_status
@@ -91,7 +92,7 @@ class Listener:
             self._echo_deadline = None
             self._set_status(is_alive=True)
         else:
-            self._channels[notice.channel](notice.payload)
+            self._channels[notice.channel](notice.payload, notice.pid)
 
     def _start_probe(self) -> None:
         """Send the probe in a task of its own: the receiving loop must not wait for a connection."""

@@ -12,10 +12,10 @@ The module depends on neither HTTP nor the database.
 import asyncio
 import random
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from orchestrator.notifications.metrics import WAITING
 
@@ -25,6 +25,8 @@ OFFERS_AT_ONCE = 16  # woken immediately by one notification
 OFFERS_PER_TICK = 4  # of the others
 TICK = 0.1  # seconds
 MAX_REMEMBERED_OFFERS = 10_000
+MAX_OWN_BACKENDS = 1_000  # a connection of the pool is replaced after half an hour
+HANDED_OVER = "handed_over"
 
 
 class OfferKey(NamedTuple):
@@ -53,7 +55,8 @@ class WakeReason(NamedTuple):
     """The reason for an attempt.
 
     Attributes:
-        cause: `first`, `notified`, `next` (after another waiter found work) or `polled`; a label of a metric.
+        cause: `first`, `handed_over` (this process has queued a job), `notified`, `next` (after another waiter found
+            work) or `polled`; a label of a metric.
         empty_wakes_left: How many further waiters are woken in turn if this one finds nothing.
     """
 
@@ -71,6 +74,11 @@ class Waiter:
     woken: "asyncio.Future[WakeReason | None]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+
+    def wake(self, reason: WakeReason | None) -> None:
+        """End the wait, if nothing has ended it yet."""
+        if not self.woken.done():
+            self.woken.set_result(reason)
 
     def is_overdue(self, now: float, interval: PollInterval) -> bool:
         """Return whether the waiter has waited for longer than its poll interval."""
@@ -96,6 +104,9 @@ class WaiterRegistry:
         self._offers: dict[str, OrderedDict[OfferKey, Queue]] = {}  # by pool
         self._waiters: Queue = OrderedDict()
         self._pending_offers: OrderedDict[OfferKey, None] = OrderedDict()  # to be woken in the next ticks
+        self._handed_over: Counter[OfferKey] = Counter()  # attempts after `hand_over` that have not ended
+        self._unfit: set[OfferKey] = set()  # the last attempt after `hand_over` found nothing
+        self._own_backends: set[int] = set()  # PIDs of the database sessions of this process that queued jobs
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -120,20 +131,80 @@ class WaiterRegistry:
             return WakeReason("notified")
         waiter = Waiter(offer)
         self._add(waiter)
+
+        def end(_disconnected: object = None) -> None:
+            waiter.wake(None)
+
+        # One future, and no `asyncio.wait`: the attempt begins in the next turn of the loop.
+        disconnected.add_done_callback(end)
+        timer = asyncio.get_running_loop().call_later(seconds, end)
         try:
-            either: set[asyncio.Future[Any]] = {waiter.woken, disconnected}
-            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            return waiter.woken.result() if waiter.woken.done() else None
+            return await waiter.woken
+        except asyncio.CancelledError:
+            if waiter.woken.done() and not waiter.woken.cancelled() and (reason := waiter.woken.result()):
+                self.return_wake(offer, reason)
+                self.end_attempt(offer, reason)
+            raise
         finally:
+            timer.cancel()
+            disconnected.remove_done_callback(end)
             self._remove(waiter)
 
-    def notify_pool(self, pool: str) -> None:
-        """Wake one waiter for each offer in the pool, because the pool has work."""
+    def has_waiters(self, pool: str) -> bool:
+        """Return whether a waiter could be woken for the pool. In any thread."""
+        return pool in self._offers
+
+    def hand_over(self, pool: str, backend: int) -> None:
+        """Wake a waiter for each offer in the pool, because this process has queued a job there.
+
+        Args:
+            pool: The pool of the job.
+            backend: The PID of the database session that committed.
+        """
+        if len(self._own_backends) >= MAX_OWN_BACKENDS or len(self._unfit) >= MAX_REMEMBERED_OFFERS:
+            self._own_backends.clear()  # costs one unnecessary attempt for each
+            self._unfit.clear()
+        self._own_backends.add(backend)
+        offers = self._offers.get(pool, OrderedDict())
+        for offer in list(islice((offer for offer in offers if offer not in self._unfit), OFFERS_AT_ONCE)):
+            offers.move_to_end(offer)
+            self.wake(offer, WakeReason(HANDED_OVER, MAX_EMPTY_WAKES))
+
+    def end_attempt(self, offer: OfferKey, reason: WakeReason, *, found_work: bool | None = None) -> None:
+        """Record the end of a woken attempt: exactly once for each reason that `wait` has returned.
+
+        Args:
+            offer: What the worker offers.
+            reason: What woke the attempt.
+            found_work: Whether it got a job; None if that is unknown.
+        """
+        if found_work:
+            self._unfit.discard(offer)
+        if reason.cause != HANDED_OVER:
+            return
+        self._handed_over[offer] -= 1
+        if not self._handed_over[offer]:
+            del self._handed_over[offer]
+        if found_work is False:
+            # Jobs that do not fit must not cause an attempt each. The notifications, which PostgreSQL sends only if a
+            # job can be claimed that could not be before, wake this offer until it finds work again.
+            self._unfit.add(offer)
+
+    def notify_pool(self, pool: str, backend: int = 0) -> None:
+        """Wake one waiter for each offer in the pool, because the pool has work.
+
+        Args:
+            pool: The pool.
+            backend: The PID of the database session that sent the notification; 0 if it is unknown.
+        """
+        is_own = backend in self._own_backends
         self.notifications += 1
         self._last_notification[pool] = self.notifications
         if len(self._last_wake) > MAX_REMEMBERED_OFFERS:
             self._last_wake.clear()  # costs one unnecessary attempt for each offer
         for position, offer in enumerate(list(self._offers.get(pool, ()))):
+            if is_own and self._handed_over[offer]:
+                continue
             if position < OFFERS_AT_ONCE:
                 self._wake_offer(offer)
             else:
@@ -213,8 +284,9 @@ class WaiterRegistry:
 
     def _wake_waiter(self, waiter: Waiter, reason: WakeReason | None) -> None:
         self._remove(waiter)
-        if not waiter.woken.done():
-            waiter.woken.set_result(reason)
+        if reason is not None and reason.cause == HANDED_OVER and not waiter.woken.done():
+            self._handed_over[waiter.offer] += 1
+        waiter.wake(reason)
 
     def _add(self, waiter: Waiter) -> None:
         offers = self._offers.setdefault(waiter.offer.pool, OrderedDict())

@@ -11,6 +11,7 @@ from typing import Any
 from leases.models import Lease
 from leases.scheduling.lanes import LaneKey, find_lanes, get_lane
 from leases.states import LeaseState
+from orchestrator.notifications.hub import hand_over
 from orchestrator.notifications.job_updates import announcer
 from orchestrator.services import dependencies
 from orchestrator.services.admission import bounded_priority
@@ -205,6 +206,8 @@ def _lane_id(uow: UnitOfWork, job: Job) -> int:
 def _enter_lane(uow: UnitOfWork, job: Job) -> None:
     if job.lane_id is not None:
         uow.lane_updates.entered.append((job.pk, job.lane_id, job.created_at))
+        if "pool" in vars(job):  # batch calls do not read it: a notification is enough for their jobs
+            uow.after_commit(hand_over, job.pool)
 
 
 def unblock(uow: UnitOfWork, job: Job, *, now: datetime) -> None:

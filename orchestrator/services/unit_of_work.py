@@ -32,6 +32,7 @@ from leases.models import Lease
 from leases.scheduling import submit_quotas
 from leases.scheduling.lanes import LaneKey, LaneUpdates
 from leases.scheduling.submit_quotas import QuotaChanged
+from orchestrator.notifications.hub import hand_over
 from orchestrator.services.bulk_write import Changes, write_changes
 from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import EventRow
@@ -229,6 +230,9 @@ class UnitOfWork:
         new_jobs, new_leases = _partition(self._new.values())
         relocated = {job.pk for job in jobs if _key(job) in self._relocated} if self._relocated else set()
         changes = Changes(new_jobs, new_leases, list(self.events), jobs, leases, relocated)
+        for job in new_jobs:
+            if job.state == JobState.QUEUED and job.lane_id is not None:
+                self.after_commit(hand_over, job.pool)
         self._new.clear()
         self._changed.clear()
         self._relocated.clear()

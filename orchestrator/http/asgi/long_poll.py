@@ -6,7 +6,7 @@ a request of its own, which is authenticated again, so a worker whose token was 
     arrive -> attempt -> answer: work, a refusal, or no work and the time is up
                  ^          |
                  |          v no work: wait in the WaiterRegistry
-                 +-- woken by a notification, by another waiter or by polling
+                 +-- woken by a job that this process queued, a notification, another waiter, or polling
                             |
                             v the client disconnects, or the process stops: end
 """
@@ -201,7 +201,10 @@ class _PollSession:
         reason: WakeReason | None = FIRST
         try:
             while reason is not None:
-                await self._try(reason, send)
+                try:
+                    await self._try(reason, send)
+                finally:
+                    self._end_attempt(reason)
                 if not self.attempt.keep_waiting:
                     return
                 reason = await self._wait()
@@ -224,6 +227,7 @@ class _PollSession:
         )
         if reason and self.disconnected.done():
             self.waiters.return_wake(self.attempt.offer, reason)
+            self.waiters.end_attempt(self.attempt.offer, reason)
             return None
         return reason
 
@@ -237,6 +241,11 @@ class _PollSession:
             scope = {**self.scope, ATTEMPT: self.attempt}
             await self.inner(scope, replay(self.body, self._receive_disconnect), self._withholding(send))
         await self._wake_next(reason)
+
+    def _end_attempt(self, reason: WakeReason) -> None:
+        if self.attempt.offer is not None:
+            found_work = {"work": True, "nothing": False}.get(_OUTCOMES.get(self.status, ""))
+            self.waiters.end_attempt(self.attempt.offer, reason, found_work=found_work)
 
     def _give_up(self, reason: WakeReason) -> None:
         self._record(CLIENT_CLOSED_REQUEST)

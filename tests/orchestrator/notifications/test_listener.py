@@ -17,7 +17,10 @@ class Receiver:
 
     def __init__(self):
         self.received = asyncio.Queue()
-        self.listener = Listener({CHANNEL: self.received.put_nowait}, on_status=self.received.put_nowait)
+        self.listener = Listener({CHANNEL: self.receive}, on_status=self.received.put_nowait)
+
+    def receive(self, payload, _backend):
+        self.received.put_nowait(payload)
 
     async def next(self):
         return await asyncio.wait_for(self.received.get(), 20)

@@ -105,7 +105,7 @@ def test_a_chunk_and_an_end_are_announced_and_nothing_else(announced):
 def test_the_listening_connection_of_a_process_receives_them():
     async def story():
         alive, received = asyncio.Event(), asyncio.Queue()
-        listener = Listener({CHANNEL: received.put_nowait}, on_status=lambda _: alive.set())
+        listener = Listener({CHANNEL: lambda payload, _: received.put_nowait(payload)}, on_status=lambda _: alive.set())
         task = asyncio.create_task(listener.run())
         try:
             async with asyncio.timeout(20):

@@ -233,3 +233,107 @@ def test_a_closed_registry_ends_all_waits_and_begins_none():
         assert await scene.settled() == [(LINUX, None)]
 
     played(story)
+
+
+# --- hand-over of jobs that this process has queued -------------------------------------------------------------------
+
+HANDED = WakeReason("handed_over", MAX_EMPTY_WAKES)
+OWN, OTHER = 4711, 4712  # PIDs of database sessions
+
+
+def test_a_job_of_this_process_wakes_one_waiter_of_each_offer_and_its_notification_wakes_none():
+    async def story(scene):
+        await scene.enter(LINUX, LINUX, GPU, ELSEWHERE)
+        scene.registry.hand_over("pool", OWN)
+        assert await scene.settled() == [(LINUX, HANDED), (GPU, HANDED)]
+        scene.registry.notify_pool("pool", OWN)
+        assert await scene.settled() == [], "the attempts that the job caused have not ended"
+        scene.registry.notify_pool("pool", OTHER)
+        assert await scene.settled() == [(LINUX, WakeReason("notified", MAX_EMPTY_WAKES))], "of another process"
+
+    played(story)
+
+
+def test_each_of_several_jobs_is_handed_to_another_waiter_in_the_order_of_their_attempts():
+    async def story(scene):
+        first, second, third = (OfferKey("pool", name) for name in "abc")
+        await scene.enter(first, first, second, third)
+        for _ in range(2):
+            scene.registry.hand_over("pool", OWN)
+        assert [offer for offer, _ in await scene.settled()] == [first, second, third, first]
+
+    played(story)
+
+
+def test_a_notification_during_a_handed_over_attempt_that_finds_nothing_repeats_it():
+    """The attempt may have begun before the commit that the notification announces."""
+
+    async def story(scene):
+        await scene.enter(LINUX)
+        scene.registry.hand_over("pool", OWN)
+        ((_, reason),) = await scene.settled()
+        noted = scene.registry.notifications  # the attempt begins
+        scene.registry.notify_pool("pool", OWN)
+        scene.registry.on_empty(LINUX, reason)
+        scene.registry.end_attempt(LINUX, reason, found_work=False)
+        await scene.enter(LINUX, notifications=noted)
+        assert await scene.settled() == [(LINUX, WakeReason("notified"))]
+
+    played(story)
+
+
+def test_a_notification_after_the_attempt_wakes_a_waiter():
+    async def story(scene):
+        await scene.enter(LINUX, LINUX)
+        scene.registry.hand_over("pool", OWN)
+        ((_, reason),) = await scene.settled()
+        scene.registry.end_attempt(LINUX, reason, found_work=True)
+        scene.registry.notify_pool("pool", OWN)
+        assert [found.cause for _, found in await scene.settled()] == ["notified"]
+
+    played(story)
+
+
+def test_jobs_that_do_not_fit_cause_one_attempt_until_the_offer_finds_work_again():
+    async def story(scene):
+        await scene.enter(LINUX, GPU)
+        scene.registry.hand_over("pool", OWN)
+        for offer, reason in await scene.settled():
+            scene.registry.end_attempt(offer, reason, found_work=offer == LINUX)
+        await scene.enter(LINUX, GPU)
+        scene.registry.hand_over("pool", OWN)
+        assert await scene.settled() == [(LINUX, HANDED)]
+        scene.registry.notify_pool("pool", OWN)
+        ((offer, reason),) = await scene.settled()
+        assert (offer, reason.cause) == (GPU, "notified"), "PostgreSQL notifies of jobs that may fit"
+        scene.registry.end_attempt(offer, reason, found_work=True)
+        await scene.enter(GPU)
+        scene.registry.hand_over("pool", OWN)
+        assert await scene.settled() == [(GPU, HANDED)]
+
+    played(story)
+
+
+def test_a_woken_waiter_that_is_canceled_wakes_the_next():
+    async def story(scene):
+        gone, _ = await scene.enter(LINUX, LINUX)
+        scene.registry.hand_over("pool", OWN)
+        gone.cancel()
+        assert await scene.settled() == [(LINUX, HANDED)]
+        assert scene.registry._handed_over == {LINUX: 1}
+
+    played(story)
+
+
+def test_a_client_that_disconnects_and_the_end_of_the_time_end_the_wait():
+    async def story(scene):
+        await scene.enter(LINUX)
+        scene.disconnected.set_result(None)
+        assert await scene.settled() == [(LINUX, None)]
+        scene.disconnected = asyncio.get_running_loop().create_future()
+        (waiting,) = await scene.enter(LINUX, seconds=0.001)
+        await waiting
+        assert scene.woken == [(LINUX, None)]
+        assert not scene.registry.has_waiters("pool")
+
+    played(story)
