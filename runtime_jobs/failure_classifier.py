@@ -52,20 +52,20 @@ NAME_RULES = (
 DEFAULT_RULE = DiagnosisRule((), "USER", "LOW", "The command failed")
 
 
-def classify_failure(*, name: str, exit_code: int | None, said: str, logs: Sequence[str]) -> FailureDiagnosis:
+def classify_failure(*, name: str, exit_code: int | None, message: str, logs: Sequence[str]) -> FailureDiagnosis:
     """Guess the cause of a failure; the first matching rule wins.
 
     Args:
         name: The name of the job.
         exit_code: The exit code of the command, if it ended.
-        said: The runner's message.
+        message: The runner's message.
         logs: Addresses of logs.
     """
-    said = " ".join(said.split())
-    rule = _rule(name.lower(), exit_code, said.lower())
+    message = " ".join(message.split())
+    rule = _rule(name.lower(), exit_code, message.lower())
     code = "" if exit_code is None else f"exit code {exit_code}"
-    generic = not said or said.lower().startswith("exit status ")
-    details = ["" if generic else said, code, logs[0] if logs else ""]
+    generic = not message or message.lower().startswith("exit status ")
+    details = ["" if generic else message, code, logs[0] if logs else ""]
     return FailureDiagnosis(
         category=rule.category,
         confidence=rule.confidence,
@@ -74,10 +74,10 @@ def classify_failure(*, name: str, exit_code: int | None, said: str, logs: Seque
     )
 
 
-def _rule(name: str, exit_code: int | None, said: str) -> DiagnosisRule:
+def _rule(name: str, exit_code: int | None, message: str) -> DiagnosisRule:
     if exit_code == EXIT_TIMEOUT:
         return TIMEOUT
-    by_words = (rule for rule in MESSAGE_RULES if any(sign in said for sign in rule.signs))
+    by_words = (rule for rule in MESSAGE_RULES if any(sign in message for sign in rule.signs))
     by_name = (rule for rule in NAME_RULES if any(sign in name for sign in rule.signs))
     return next(by_words, None) or next(by_name, DEFAULT_RULE)
 

@@ -85,5 +85,5 @@ class Lease(models.Model):
     def is_open(self) -> bool:
         return self.state in OPEN
 
-    def is_live(self, at: datetime) -> bool:
-        return self.is_open and self.expires_at > at
+    def is_live(self, now: datetime) -> bool:
+        return self.is_open and self.expires_at > now

@@ -65,32 +65,32 @@ def timestamp_column(column: str, title: str) -> Any:
     """Return a display function for a timestamp to the second, in UTC."""
 
     @display(description=title)
-    def shown_time(_page: Any, row: Model) -> str:
+    def formatted_time(_page: Any, row: Model) -> str:
         return format_utc(getattr(row, column))
 
-    return shown_time
+    return formatted_time
 
 
 def age_column(column: str, title: str) -> Any:
     """Return a display function for the age of a timestamp, with the timestamp as tooltip."""
 
     @display(description=title)
-    def shown_age(_page: Any, row: Model) -> SafeString:
+    def formatted_age(_page: Any, row: Model) -> SafeString:
         timestamp = getattr(row, column)
         return with_timestamp(time_ago(timestamp, timezone.now()), timestamp)
 
-    return shown_age
+    return formatted_age
 
 
 def value_column(column: str, title: str) -> Any:
     """Return a display function for a plain column under another title than the model's."""
 
     @display(description=title)
-    def shown_value(_page: Any, row: Model) -> str:
+    def formatted_value(_page: Any, row: Model) -> str:
         value = getattr(row, column)
         return NO_VALUE if value is None or value == "" else str(value)
 
-    return shown_value
+    return formatted_value
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

@@ -228,8 +228,8 @@ def variables_for_shell(port: int = 8000) -> str:
         port: The port of the server; 8000 needs no variable.
     """
     path = settings.STATE_DIR
-    shown = path.relative_to(settings.ROOT) if path.is_relative_to(settings.ROOT) else path
-    state = "" if str(shown) == ".state" else f"STATE_DIR={shlex.quote(str(shown))}"
+    path_text = path.relative_to(settings.ROOT) if path.is_relative_to(settings.ROOT) else path
+    state = "" if str(path_text) == ".state" else f"STATE_DIR={shlex.quote(str(path_text))}"
     return " ".join(filter(None, [state, "" if port == 8000 else f"PORT={port}"]))
 
 

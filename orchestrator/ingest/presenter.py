@@ -131,8 +131,8 @@ class RunPresenter:
         address behind a name that was requested from the proxy.
         """
         suspicious = {finding["detail"] for finding in self.payload["suspicious_activity"]["items"]}
-        shown = [_attempt(item, suspicious) for item in self.payload["network_attempts"]["items"]]
-        return sorted(shown, key=lambda item: item["internal"])
+        attempts = [_attempt(item, suspicious) for item in self.payload["network_attempts"]["items"]]
+        return sorted(attempts, key=lambda item: item["internal"])
 
     @property
     def file_groups(self) -> list[FileGroup]:

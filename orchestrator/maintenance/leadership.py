@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 ROW = 1
 
-_STANDING = """
+_READ_LEADER = """
 SELECT term, leader, released_at IS NOT NULL,
        beat_at < clock_timestamp() - make_interval(secs => %(takeover)s),
        backend_pid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = backend_pid
@@ -32,7 +32,7 @@ SELECT pg_terminate_backend(a.pid, 2000)
 _MINE = """
 backend_pid = pg_backend_pid(), beat_at = clock_timestamp(), released_at = NULL,
 backend_started_at = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())"""
-_TAKE = f"""
+_TAKE_OVER = f"""
 UPDATE clock_beats SET term = term + 1, leader = %(leader)s, {_MINE}
  WHERE id = %(row)s AND term = %(term)s RETURNING term"""  # noqa: S608 our own text
 _RENEW = f"UPDATE clock_beats SET leader = %(leader)s, {_MINE} WHERE id = %(row)s AND term = %(term)s RETURNING term"  # noqa: S608
@@ -80,11 +80,11 @@ class Leadership:
                 cursor.execute(_RELEASE, {"row": ROW, "term": term})
 
     def _acquire(self) -> bool:
-        found = self._one(_STANDING, takeover=self.takeover_seconds)
+        found = self._one(_READ_LEADER, takeover=self.takeover_seconds)
         if found is None:
             with connection.cursor() as cursor:
                 cursor.execute(_FIRST, {"row": ROW})
-            found = self._one(_STANDING, takeover=self.takeover_seconds)
+            found = self._one(_READ_LEADER, takeover=self.takeover_seconds)
         if found is None:
             return False
         term, leader, is_released, is_silent, is_disconnected = found
@@ -92,12 +92,12 @@ class Leadership:
             return False
         if is_silent and not is_released:
             self._end_session(term)
-        taken = self._one(_TAKE, leader=self.name, term=term)
+        taken = self._one(_TAKE_OVER, leader=self.name, term=term)
         if taken is None:
             return False  # another stand-by was faster
         self.term = taken[0]
-        why = "released" if is_released else "disconnected" if is_disconnected else "silent"
-        log.info("%s leads from now on, term %d (before: %s, %s)", self.name, self.term, leader or "none", why)
+        cause = "released" if is_released else "disconnected" if is_disconnected else "silent"
+        log.info("%s leads from now on, term %d (before: %s, %s)", self.name, self.term, leader or "none", cause)
         return True
 
     def _end_session(self, term: int) -> None:

@@ -46,12 +46,12 @@ def expire_leases(rows: RowRunner, *, now: datetime | None = None) -> int:
 
 def time_out_phases(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Fail the jobs whose phase exceeds its time limit. Returns how many. The operation checks again under the lock."""
-    at = now or database_now()
+    now = now or database_now()
     preparing = Q(
-        state__in=[JobState.STARTING, JobState.CHECKING_OUT], started_at__lt=at - timedelta(seconds=PREPARING_SECONDS)
+        state__in=[JobState.STARTING, JobState.CHECKING_OUT], started_at__lt=now - timedelta(seconds=PREPARING_SECONDS)
     )
-    uploading = Q(state=JobState.UPLOADING, phase_at__lt=at - timedelta(seconds=UPLOADING_SECONDS))
-    due = _held(rows).filter(preparing | uploading | (Q(state=JobState.EXECUTING) & Q(_is_over(at))))
+    uploading = Q(state=JobState.UPLOADING, phase_at__lt=now - timedelta(seconds=UPLOADING_SECONDS))
+    due = _held(rows).filter(preparing | uploading | (Q(state=JobState.EXECUTING) & Q(_is_overdue(now))))
     return rows.each(services.time_out, _named(due), now=now)
 
 
@@ -60,11 +60,11 @@ def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the opera
     return services.propagate_pending(limit=BATCH)
 
 
-def _is_over(at: datetime) -> LessThan:
+def _is_overdue(now: datetime) -> LessThan:
     """Return the condition that the time limit of an executing job has passed: in SQL, since few of many are due."""
     allowed = (Coalesce(F("timeout_seconds"), 0) + settings.TIMEOUT_GRACE_SECONDS) * Value(timedelta(seconds=1))
     deadline = F("executing_at") + ExpressionWrapper(allowed, DurationField())
-    return LessThan(ExpressionWrapper(deadline, DateTimeField()), Value(at, DateTimeField()))
+    return LessThan(ExpressionWrapper(deadline, DateTimeField()), Value(now, DateTimeField()))
 
 
 def _held(rows: RowRunner) -> QuerySet[Job]:

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from runtime_jobs.states import FINAL_STATES
 
-MOST = 5000  # events that one transaction counts: 50 ms on a busy machine
+MAX_ROWS = 5000  # events that one transaction counts: 50 ms on a busy machine
 PIECES = 4  # in one round; after an outage of the scheduler it catches up
 BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)  # seconds
 
@@ -27,15 +27,15 @@ class EventCounter:
         self.known: list[int] = []
 
     def go_on(self) -> None:
-        """Count what is new, at most `PIECES` times `MOST` events."""
+        """Count what is new, at most `PIECES` times `MAX_ROWS` events."""
         for _ in range(PIECES):
-            if self.advance() < MOST:
+            if self.advance() < MAX_ROWS:
                 return
 
     def advance(self) -> int:
         """Count what is new. Returns how many events were read."""
         values: dict[str, Any] = {
-            "most": MOST,
+            "max_rows": MAX_ROWS,
             "bounds": list(BOUNDS),
             "final": [str(state) for state in FINAL_STATES],
             "tenants": settings.METRICS_TENANTS,

@@ -19,7 +19,7 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
 
-MOST = 200
+MAX_ROWS = 200
 # Longer than a round and an operation may take: earlier failures were evaluated then.
 LATELY = timedelta(seconds=30)
 ONCE: tuple[dict[str, Any], ...] = ({},)
@@ -55,7 +55,7 @@ def notify_throttled_pools(rows: RowRunner, *, now: datetime | None = None) -> N
 def remove_expired_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Remove pauses and throttles whose time has passed."""
     over = Limit.objects.filter(until__lte=now or database_now()).exclude(pk__in=rows.suspended("limit_id"))
-    keys = list(over.values_list("pk", flat=True)[:MOST])
+    keys = list(over.values_list("pk", flat=True)[:MAX_ROWS])
     return rows.each(services.remove_expired, ({"limit_id": pk} for pk in keys), now=now)
 
 
@@ -72,13 +72,13 @@ def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa
 def sync_plan_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Bring the limits of organizations in line with their plans."""
     return rows.each(
-        services.sync_plan, ({"org_slug": slug} for slug in organizations_with_stale_plan(limit=MOST)), now=now
+        services.sync_plan, ({"org_slug": slug} for slug in organizations_with_stale_plan(limit=MAX_ROWS)), now=now
     )
 
 
 def sync_shares(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
     """Give the organizations of fair pools the shares that they lack."""
-    return rows.each(services.keep_shares, ({"pool": slug} for slug in pools_without_a_share(limit=MOST)))
+    return rows.each(services.keep_shares, ({"pool": slug} for slug in pools_without_a_share(limit=MAX_ROWS)))
 
 
 def raise_plan_priorities(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
@@ -98,5 +98,5 @@ def _breakers(at: datetime) -> Iterable[dict[str, Any]]:
     counted = Q(failure_class__in=COUNTED) | Q(job_type__in=settings.BREAKER["job_failures"])
     lately = Job.objects.filter(counted, state=JobState.FAILED, finished_at__gt=at - LATELY)
     failed = lately.values("org_slug", "job_type")
-    both = attended.union(failed.distinct())[:MOST]
+    both = attended.union(failed.distinct())[:MAX_ROWS]
     return [{"org_slug": row["org_slug"], "job_type": row["job_type"]} for row in both]

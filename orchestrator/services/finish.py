@@ -349,7 +349,7 @@ def save_diagnosis(uow: UnitOfWork, job: Job, artifacts: Sequence[ArtifactRef], 
     diagnosis = classify_failure(
         name=str(job.spec.get("name", "")),
         exit_code=job.exit_code,
-        said=job.failure_message or "",
+        message=job.failure_message or "",
         logs=[artifact.uri for artifact in artifacts if artifact.type == "log"],
     )
     uow.diagnoses.append(FailureExplanation(job=job, created_at=now, **asdict(diagnosis)))

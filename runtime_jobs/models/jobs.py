@@ -274,7 +274,7 @@ class Job(models.Model):
         """The command quoted for a shell, for display; empty for types without one."""
         return shlex.join(self.command_json or [])
 
-    def cancel_seconds_left(self, at: datetime) -> float | None:
+    def cancel_seconds_left(self, now: datetime) -> float | None:
         if self.cancel_deadline_at is None:
             return None
-        return max(0.0, (self.cancel_deadline_at - at).total_seconds())
+        return max(0.0, (self.cancel_deadline_at - now).total_seconds())

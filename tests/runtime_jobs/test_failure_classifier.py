@@ -7,7 +7,7 @@ from runtime_jobs.models import FailureExplanation
 
 
 def guess(said="", *, name="deploy", exit_code=1, logs=()):
-    return classify_failure(name=name, exit_code=exit_code, said=said, logs=logs)
+    return classify_failure(name=name, exit_code=exit_code, message=said, logs=logs)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,6 @@ class RequestRefused(RequestRejected):
 class ServerUnreachable(AgentError):
     """No valid response: network error, 429, 5xx, garbage. `retry_after`: the wait that the server requested."""
 
-    def __init__(self, why: str, retry_after: float | None = None) -> None:
-        super().__init__(why)
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
         self.retry_after = retry_after

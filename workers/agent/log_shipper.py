@@ -86,7 +86,7 @@ class LogShipper:
         self._buffer = Buffer()
         self._seq = 0
         self._conflicts = 0
-        self._backoff = Backoff(first=0.5, longest=10)
+        self._backoff = Backoff(first=0.5, max_seconds=10)
         self._closing = threading.Event()
         self._abandoned = threading.Event()  # nothing more is sent
         self._give_up_at = float("inf")

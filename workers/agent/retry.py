@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 class Backoff:
-    """The seconds before the next attempt: jitter below a bound that doubles up to `longest`."""
+    """The seconds before the next attempt: jitter below a bound that doubles up to `max_seconds`."""
 
-    def __init__(self, first: float = 1.0, longest: float = 30.0) -> None:
+    def __init__(self, first: float = 1.0, max_seconds: float = 30.0) -> None:
         self._first = first
-        self._longest = longest
+        self._max_seconds = max_seconds
         self._bound = first
 
     def next(self, retry_after: float | None = None) -> float:
         """Return the next wait; never shorter than the server requested, which counts up to a minute."""
-        bound, self._bound = self._bound, min(self._bound * 2, self._longest)
+        bound, self._bound = self._bound, min(self._bound * 2, self._max_seconds)
         # Never near zero: full jitter would overload a server that already fails.
         wait = random.uniform(bound / 4, bound)  # noqa: S311 - not a secret
         return max(wait, min(retry_after or 0.0, MAX_RETRY_AFTER_SECONDS))

@@ -12,19 +12,19 @@ MAX_MESSAGE_LENGTH = 2000
 CAPABILITY = re.compile(r"\b(rtl|rto)_[\w-]+")
 
 
-def one_line(text: Any, longest: int = MAX_MESSAGE_LENGTH) -> str:
+def one_line(text: Any, max_length: int = MAX_MESSAGE_LENGTH) -> str:
     """Return `text` with every run of blanks and control characters as one blank, no capability, cut with "…"."""
-    plain = "".join(" " if unicodedata.category(sign)[0] in "CZ" else sign for sign in str(text)[: longest * 4])
+    plain = "".join(" " if unicodedata.category(sign)[0] in "CZ" else sign for sign in str(text)[: max_length * 4])
     plain = CAPABILITY.sub(r"\1_…", " ".join(plain.split()))
-    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
+    return plain if len(plain) <= max_length else plain[: max_length - 1] + "…"
 
 
-def scrubbed(text: Any, hidden: Iterable[tuple[str, str]], longest: int = MAX_MESSAGE_LENGTH) -> str:
+def scrubbed(text: Any, hidden: Iterable[tuple[str, str]], max_length: int = MAX_MESSAGE_LENGTH) -> str:
     """Return one line in which each of `hidden` (text, replacement) is replaced, longest first."""
     line = str(text)
     for original, replacement in sorted(hidden, key=lambda pair: -len(pair[0])):
         line = line.replace(original, replacement) if original else line
-    return one_line(line, longest)
+    return one_line(line, max_length)
 
 
 def counted(number: int, noun: str) -> str:

@@ -83,8 +83,8 @@ def set_by(limit: Limit) -> str:
 
 def describe_temporary(limit: Limit) -> str:
     """Describe a pause or throttle: `paused by operator olga until 2026-01-01 20:00 UTC (in 12 min): new disks`."""
-    what = "paused" if limit.kind == LimitKind.PAUSE else f"throttled to {value_of(limit)}"
+    state = "paused" if limit.kind == LimitKind.PAUSE else f"throttled to {value_of(limit)}"
     until = ""
     if limit.until:
         until = f" until {limit.until:%Y-%m-%d %H:%M} UTC ({formatting.time_until(limit.until, timezone.now())})"
-    return f"{what} by {set_by(limit)}{until}: {limit.note}"
+    return f"{state} by {set_by(limit)}{until}: {limit.note}"

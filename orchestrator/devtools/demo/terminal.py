@@ -115,13 +115,13 @@ class Terminal:
     def processes(self, run: Mapping[str, Any]) -> None:
         """Print the tree of processes in the order of their start, with the rules that each one broke."""
         children: dict[int | None, list[Mapping[str, Any]]] = defaultdict(list)
-        shown = run["processes"]["items"][:MAX_TREE_PROCESSES]
-        known = {item["pid"] for item in shown}
-        for item in shown:
+        listed = run["processes"]["items"][:MAX_TREE_PROCESSES]
+        known = {item["pid"] for item in listed}
+        for item in listed:
             children[item["parent_pid"] if item["parent_pid"] in known else None].append(item)
         tree = Tree("", guide_style="dim", hide_root=True)
         _add_branches(tree, children, None)
-        left_out = run["processes"]["total"] - len(shown)
+        left_out = run["processes"]["total"] - len(listed)
         if left_out > 0:
             tree.add(Text(f"and {left_out} more", "dim"))
         self._heading("Processes")

@@ -84,7 +84,7 @@ def _read() -> tuple[list[dict[str, Any]], dict[str, int], list[list[Any]]]:
 
 @cache
 def _sql() -> str:
-    return (Path(metrics_aggregation.__file__).parent / "sql" / "shown.sql").read_text()
+    return (Path(metrics_aggregation.__file__).parent / "sql" / "exposition.sql").read_text()
 
 
 def _queue_depth(found: list[dict[str, Any]]) -> Metric:

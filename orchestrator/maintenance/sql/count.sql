@@ -9,7 +9,7 @@ WITH place AS (
           FROM runtime_job_events
          WHERE (xid, id) > (place.xid, place.event_id) AND xid < pg_snapshot_xmin(pg_current_snapshot())
          ORDER BY xid, id
-         LIMIT %(most)s) e
+         LIMIT %(max_rows)s) e
 ), phases AS (
     SELECT j.job_type, phase.name, extract(epoch FROM phase.seconds)::float8 AS seconds
       FROM seen JOIN runtime_jobs j USING (job_ulid)

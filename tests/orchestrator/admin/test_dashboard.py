@@ -33,10 +33,10 @@ def now():
 def well(db, now):
     """A scheduler with a heartbeat and one online worker."""
     ClockBeat.objects.create(leader="here:1", beat_at=now)
-    return heard(WorkerFactory(), now)
+    return seen_at(WorkerFactory(), now)
 
 
-def heard(worker: Worker, at) -> Worker:
+def seen_at(worker: Worker, at) -> Worker:
     Worker.objects.filter(pk=worker.pk).update(last_seen_at=at)
     return worker
 
@@ -68,9 +68,9 @@ def test_a_scheduler_that_is_down_is_the_first_alert(well, now):
 
 
 def test_an_active_worker_is_offline_after_a_minute(well, now):
-    heard(well, now - timedelta(seconds=59))
+    seen_at(well, now - timedelta(seconds=59))
     assert alerts(now) == []
-    heard(well, now - timedelta(seconds=60))
+    seen_at(well, now - timedelta(seconds=60))
     assert alerts(now) == [("warning", "1 worker offline: no heartbeat for more than a minute.")]
     services.set_worker_state(worker_id=well.worker_id, state="maintenance", actor=OPERATOR)
     assert alerts(now) == []
@@ -79,7 +79,7 @@ def test_an_active_worker_is_offline_after_a_minute(well, now):
 def test_a_worker_that_never_connected_is_neither_an_alert_nor_capacity(olga, db, now):
     """`make up` registers a worker that no process uses: it was a lasting alert, and its slots were counted."""
     WorkerFactory(capacity=8, created_at=now - timedelta(days=1))
-    connected = heard(WorkerFactory(capacity=1), now)
+    connected = seen_at(WorkerFactory(capacity=1), now)
     ClockBeat.objects.create(leader="here:1", beat_at=now)
     assert alerts(now) == []
     shown = {tile.label: (tile.value, tile.note) for tile in tiles(read_state(now))}
@@ -94,7 +94,7 @@ def test_a_worker_that_never_connected_is_neither_an_alert_nor_capacity(olga, db
 
 def test_free_slots_are_those_that_no_lease_occupies(well, now):
     Worker.objects.filter(pk=well.pk).update(capacity=3)
-    drained = heard(WorkerFactory(capacity=5), now)
+    drained = seen_at(WorkerFactory(capacity=5), now)
     services.set_worker_state(worker_id=drained.worker_id, state="draining", actor=OPERATOR)
     submitted()
     claimed(well)
@@ -105,7 +105,7 @@ def test_free_slots_are_those_that_no_lease_occupies(well, now):
 
 def test_queued_jobs_without_an_online_worker_are_an_alert(well, now):
     submitted()
-    heard(well, now - timedelta(minutes=2))
+    seen_at(well, now - timedelta(minutes=2))
     assert ("danger", "1 queued job in pool shared-linux without an online worker.") in alerts(now)
 
 
@@ -152,7 +152,7 @@ def test_an_unacknowledged_lease_is_an_alert_for_a_day(well, now):
     assert alerts(now) == [("warning", "1 lease not acknowledged by the worker in the last 24 hours.")]
     late = now + timedelta(hours=24, minutes=1)
     ClockBeat.objects.update(beat_at=late)
-    heard(well, late)
+    seen_at(well, late)
     Job.objects.update(created_at=late)
     assert alerts(late) == []
 

@@ -28,7 +28,7 @@ def question(verb: str, *jobs: Job) -> str:
     return f"{LIST}bulk/{verb}/?" + "&".join(f"job={job.job_ulid}" for job in jobs)
 
 
-def said(answer) -> list[str]:
+def messages_of(answer) -> list[str]:
     return [str(message) for message in get_messages(answer.wsgi_request)]
 
 
@@ -50,7 +50,7 @@ def test_a_waiting_job_is_canceled_with_the_operators_name_and_reason(operator, 
     assert operator.get(question("cancel", job)).status_code == 200
     answer = operator.post(question("cancel", job), WHY)
     assert answer["Location"] == f"{LIST}{job.job_ulid}/change/"
-    assert said(answer) == [f"{job.job_ulid}: canceled."]
+    assert messages_of(answer) == [f"{job.job_ulid}: canceled."]
     job.refresh_from_db()
     assert (job.state, job.cancel_reason, job.cancel_actor) == ("canceled", "operator", "operator:otto")
     event = JobEvent.objects.filter(job=job).latest("seq")
@@ -60,7 +60,9 @@ def test_a_waiting_job_is_canceled_with_the_operators_name_and_reason(operator, 
 def test_the_worker_of_a_running_job_is_told_to_stop(operator, worker):
     submitted()
     job = claimed(worker).job
-    assert said(operator.post(question("cancel", job), WHY)) == [f"{job.job_ulid}: cancel requested from the worker."]
+    assert messages_of(operator.post(question("cancel", job), WHY)) == [
+        f"{job.job_ulid}: cancel requested from the worker."
+    ]
     job.refresh_from_db()
     assert job.state == "starting"
     assert (job.cancel_deadline_at - job.cancel_requested_at).total_seconds() == settings.CANCEL_DEADLINE_SECONDS
@@ -70,7 +72,7 @@ def test_a_failed_job_is_queued_again(operator, worker):
     job = failed(worker)
     answer = operator.post(question("retry", job), WHY)
     newer = Job.objects.get(retry_of_job_ulid=job.job_ulid)
-    assert said(answer) == [f"{job.job_ulid}: retried as {newer.job_ulid}."]
+    assert messages_of(answer) == [f"{job.job_ulid}: retried as {newer.job_ulid}."]
     assert newer.retry_kind == "manual"
     assert JobEvent.objects.get(job=newer, event_type="job.retried").payload_json["reason"] == "wrong branch"
 
@@ -84,7 +86,7 @@ def test_a_run_that_was_kept_is_sent_again(operator, worker):
     assert f"/{job.job_ulid}/reupload/" in operator.get(f"{LIST}{job.job_ulid}/change/").content.decode()
     answer = operator.post(question("reupload", job), WHY)
     newer = Job.objects.get(retry_of_job_ulid=job.job_ulid)
-    assert said(answer) == [f"{job.job_ulid}: re-upload queued as {newer.job_ulid}."]
+    assert messages_of(answer) == [f"{job.job_ulid}: re-upload queued as {newer.job_ulid}."]
     assert "resend" in newer.requirements
 
 
@@ -92,7 +94,7 @@ def test_a_lease_is_revoked(operator, worker):
     submitted()
     job = claimed(worker).job
     answer = operator.post(question("revoke", job), WHY)
-    assert said(answer) == [f"{job.job_ulid}: lease revoked; the job is now failed."]
+    assert messages_of(answer) == [f"{job.job_ulid}: lease revoked; the job is now failed."]
     job.refresh_from_db()
     assert (job.failure_reason, job.failure_message) == ("worker_lost", "Revoked: wrong branch")
 
@@ -111,13 +113,13 @@ def test_a_lease_is_revoked(operator, worker):
 )
 def test_a_refusal_is_said(verb, make, refusal, operator, worker):
     job = make(worker)
-    assert said(operator.post(question(verb, job), WHY)) == [f"{job.job_ulid}: {refusal}"]
+    assert messages_of(operator.post(question(verb, job), WHY)) == [f"{job.job_ulid}: {refusal}"]
 
 
 def test_a_second_retry_is_refused_and_said(operator, worker):
     job = failed(worker)
     operator.post(question("retry", job), WHY)
-    words = said(operator.post(question("retry", job), WHY))
+    words = messages_of(operator.post(question("retry", job), WHY))
     successor = Job.objects.get(retry_of_job_ulid=job.job_ulid)
     assert f"{job.job_ulid}: The job has a newer attempt. Retry {successor.job_ulid}." in words
     assert Job.objects.filter(root_job_ulid=job.job_ulid).count() == 2
@@ -128,7 +130,7 @@ def test_of_many_each_is_done_or_refused_on_its_own(operator, worker):
     first.refresh_from_db()  # claimed and uploaded: the first in the queue was taken
     waiting = [submitted(), submitted()]
     answer = operator.post(question("cancel", waiting[0], first, waiting[1]), WHY)
-    assert said(answer) == [
+    assert messages_of(answer) == [
         f"{waiting[0].job_ulid}: canceled.",
         f"{waiting[1].job_ulid}: canceled.",
         f"{first.job_ulid}: The job has already ended: it is uploaded.",
@@ -147,7 +149,7 @@ def test_a_busy_database_is_said_and_stops_nobody_else(operator, worker, monkeyp
 
     verb = actions.JobAction("cancel", "Cancel", "", act)
     monkeypatch.setitem(actions.ACTIONS, "cancel", verb)
-    words = said(operator.post(question("cancel", busy, free), WHY))
+    words = messages_of(operator.post(question("cancel", busy, free), WHY))
     assert words == [
         f"{free.job_ulid}: canceled.",
         f"{busy.job_ulid}: The database is busy. Nothing was changed; try again.",
@@ -225,9 +227,9 @@ def test_more_than_a_hundred_at_a_time_are_refused(operator, worker, monkeypatch
     monkeypatch.setattr("orchestrator.admin.jobs.admin.MAX_JOBS", 2)
     jobs = [submitted() for _ in range(3)]
     selected = {"action": "cancel_selected", "_selected_action": [job.pk for job in jobs]}
-    assert said(operator.post(LIST, selected)) == ["Select at most 2 jobs."]
+    assert messages_of(operator.post(LIST, selected)) == ["Select at most 2 jobs."]
     across = {"action": "cancel_selected", "_selected_action": [jobs[0].pk], "select_across": "1"}
-    assert said(operator.post(LIST, across))[-1] == "Select at most 2 jobs."
+    assert messages_of(operator.post(LIST, across))[-1] == "Select at most 2 jobs."
     names = "&".join(f"job={submitted().job_ulid}" for _ in range(actions.MAX_JOBS + 1))
     assert operator.post(f"{LIST}bulk/cancel/?{names}", WHY).status_code == 400
 

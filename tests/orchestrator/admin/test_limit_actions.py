@@ -343,25 +343,25 @@ class TestFirstPage:
         ClockBeat.objects.create(leader="here:1", beat_at=now)
         return now
 
-    def said(self, now) -> dict[str, str]:
+    def alerts(self, now) -> dict[str, str]:
         return {alert.text: alert.link for alert in current_alerts(read_state(now))}
 
     def test_what_is_paused_or_throttled_is_said_with_its_rows(self, olga, project, pool, now):
         until = now + timedelta(hours=12, minutes=30)
         services.throttle(subject=SUBJECTS["organization"], per_hour=6, actor=OPERATOR, reason="noisy")
         services.pause(subject=SUBJECTS["pool"], until=until, actor=OPERATOR, reason="disks")
-        (first, link), (second, _) = self.said(now).items()
+        (first, link), (second, _) = self.alerts(now).items()
         assert first.startswith(f"Pool shared-linux: paused by operator olga until {until:%Y-%m-%d %H:%M} UTC (in 12 h")
         assert first.endswith("): disks")
         assert second == "sandtrace: throttled to 6 per hour, burst 1 by operator olga: noisy"
         assert [limit.kind for limit in olga.get(link).context["cl"].result_list] == ["pause"]
-        assert not [text for text in self.said(now + timedelta(hours=13)) if text.startswith("Pool")]
+        assert not [text for text in self.alerts(now + timedelta(hours=13)) if text.startswith("Pool")]
 
     def test_many_are_said_in_one(self, olga, now, project):
         for number in range(8):
             subject = LimitTarget(LimitScope.PROJECT, "sandtrace", f"web-{number}")
             services.pause(subject=subject, actor=OPERATOR, reason="x")
-        *one_by_one, (text, link) = self.said(now).items()
+        *one_by_one, (text, link) = self.alerts(now).items()
         assert len(one_by_one) == 5
         assert text == "3 more pauses or throttles."
         assert len(olga.get(link).context["cl"].result_list) == 8
@@ -369,7 +369,7 @@ class TestFirstPage:
     def test_an_open_breaker_and_its_incident_are_said(self, olga, now, breaker):
         found = {
             text: link
-            for text, link in self.said(now).items()
+            for text, link in self.alerts(now).items()
             if "12 platform errors" not in text and "offline" not in text
         }
         (opened, its_rows), (incident, incidents) = found.items()
@@ -378,7 +378,7 @@ class TestFirstPage:
         for link in (its_rows, incidents):
             assert len(olga.get(link).context["cl"].result_list) == 1
         olga.post(button(breaker, "reset"), WHY)
-        assert not self.said(now).keys() & {opened, incident}
+        assert not self.alerts(now).keys() & {opened, incident}
 
 
 def test_a_key_in_a_reason_is_not_kept(olga, project):

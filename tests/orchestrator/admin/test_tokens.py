@@ -9,7 +9,7 @@ from django.test import Client
 from runtime_jobs.models import ApiToken, OperatorEvent
 from tests.factories import OrganizationFactory, api_token
 from tests.orchestrator.admin.pages import address
-from tests.orchestrator.admin.test_job_actions import said
+from tests.orchestrator.admin.test_job_actions import messages_of
 from workers.registry.tokens import digest_of
 
 LIST = "/admin/runtime_jobs/apitoken/"
@@ -63,7 +63,7 @@ def test_a_token_that_makes_no_sense_is_not_made(wrong, olga, organization):
 def test_a_revoked_token_counts_no_more(olga, organization):
     token = api_token(organization)
     row = ApiToken.objects.get()
-    assert said(olga.post(f"{LIST}{row.pk}/revoke/", WHY)) == ["API token test (acme) revoked."]
+    assert messages_of(olga.post(f"{LIST}{row.pk}/revoke/", WHY)) == ["API token test (acme) revoked."]
     called = Client().get("/v1/runtime/jobs", headers={"Authorization": f"Bearer {token}"})
     assert called.status_code == 401
     event = OperatorEvent.objects.get()

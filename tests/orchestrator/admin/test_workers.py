@@ -9,7 +9,7 @@ from orchestrator import services
 from runtime_jobs.models import Job, OperatorEvent
 from tests.factories import OPERATOR, PoolFactory, WorkerFactory, claimed, submitted
 from tests.orchestrator.admin.pages import address
-from tests.orchestrator.admin.test_job_actions import said
+from tests.orchestrator.admin.test_job_actions import messages_of
 from workers.models import Worker
 from workers.registry.tokens import digest_of
 
@@ -23,7 +23,7 @@ def worker(db):
     return WorkerFactory(slug="build-01", capacity=4)
 
 
-def verb(name: str, worker: Worker) -> str:
+def action_url(name: str, worker: Worker) -> str:
     return f"{LIST}{worker.pk}/{name}/"
 
 
@@ -76,7 +76,7 @@ def test_a_worker_that_makes_no_sense_is_not_made(wrong, olga, db):
 
 
 def test_a_rotated_token_is_shown_once_and_ends_the_old_one(olga, worker):
-    answer = olga.post(verb("rotate", worker), WHY)
+    answer = olga.post(action_url("rotate", worker), WHY)
     token = answer.context["token"]
     assert Worker.objects.get().digest == digest_of(token) != digest_of(worker.token)
     assert token not in olga.get(f"{LIST}{worker.pk}/change/").content.decode()
@@ -90,11 +90,11 @@ def test_a_rotated_token_is_shown_once_and_ends_the_old_one(olga, worker):
     ("name", "state", "message"), [("drain", "draining", "draining"), ("maintenance", "maintenance", "in maintenance")]
 )
 def test_a_worker_is_drained_or_in_maintenance_until_it_is_activated(name, state, message, olga, worker):
-    assert olga.get(verb(name, worker)).status_code == 200
-    answer = olga.post(verb(name, worker), WHY | {"note": "new disk on Thursday"})
-    assert said(answer) == [f"build-01: {message}."]
+    assert olga.get(action_url(name, worker)).status_code == 200
+    answer = olga.post(action_url(name, worker), WHY | {"note": "new disk on Thursday"})
+    assert messages_of(answer) == [f"build-01: {message}."]
     assert state_of(worker) == (state, "new disk on Thursday" if state == "maintenance" else "")
-    olga.post(verb("activate", worker), WHY)
+    olga.post(action_url("activate", worker), WHY)
     assert state_of(worker) == ("active", "")
     last = OperatorEvent.objects.latest("id")
     assert (last.before["state"], last.after["state"], last.reason) == (state, "active", "the fan is loud")
@@ -105,8 +105,8 @@ def test_a_revoked_worker_gives_back_what_it_holds(olga, worker):
     running = claimed(worker).job
     submitted()
     granted = claimed(worker, acknowledge=True).job
-    answer = olga.post(verb("revoke", worker), WHY)
-    assert said(answer) == ["build-01: revoked, 2 leases revoked."]
+    answer = olga.post(action_url("revoke", worker), WHY)
+    assert messages_of(answer) == ["build-01: revoked, 2 leases revoked."]
     running.refresh_from_db()
     granted.refresh_from_db()
     assert (running.state, running.failure_reason) == ("failed", "worker_lost")
@@ -117,7 +117,7 @@ def test_a_revoked_worker_gives_back_what_it_holds(olga, worker):
 def test_a_revoked_worker_stays_so_and_says_it(olga, worker):
     services.set_worker_state(worker_id=worker.worker_id, state="revoked", actor=OPERATOR)
     for name in ("activate", "drain", "maintenance", "rotate", "revoke"):
-        words = said(olga.post(verb(name, worker), WHY))
+        words = messages_of(olga.post(action_url(name, worker), WHY))
         assert words[-1] == "build-01: The worker does not exist or was revoked.", name
     page = olga.get(f"{LIST}{worker.pk}/change/").content.decode()
     assert "/rotate/" not in page
@@ -127,8 +127,8 @@ def test_a_revoked_worker_stays_so_and_says_it(olga, worker):
 @pytest.mark.parametrize("name", ["activate", "drain", "maintenance", "rotate", "revoke"])
 def test_whoever_may_only_look_at_workers_changes_none(name, viewer, worker):
     assert f"/{name}/" not in viewer.get(f"{LIST}{worker.pk}/change/").content.decode()
-    assert viewer.get(verb(name, worker)).status_code == 403
-    assert viewer.post(verb(name, worker), WHY).status_code == 403
+    assert viewer.get(action_url(name, worker)).status_code == 403
+    assert viewer.post(action_url(name, worker), WHY).status_code == 403
     assert viewer.post(f"{LIST}add/", NEW).status_code == 403
     assert state_of(worker) == ("active", "")
     assert Worker.objects.get().digest == digest_of(worker.token)
@@ -136,7 +136,7 @@ def test_whoever_may_only_look_at_workers_changes_none(name, viewer, worker):
 
 @pytest.mark.parametrize("name", ["drain", "maintenance", "rotate", "revoke"])
 def test_nothing_happens_to_a_worker_without_a_reason(name, olga, worker):
-    assert olga.post(verb(name, worker), {"reason": " "}).status_code == 400
+    assert olga.post(action_url(name, worker), {"reason": " "}).status_code == 400
     assert state_of(worker) == ("active", "")
     assert not OperatorEvent.objects.exists()
 

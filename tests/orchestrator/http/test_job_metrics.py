@@ -57,7 +57,7 @@ def test_failures_retries_and_cancels_are_counted_by_type_and_reason(tally, orga
 
 
 def test_each_event_counts_once_in_as_many_rounds_as_it_takes(tally, organization, monkeypatch):
-    monkeypatch.setattr(metrics_aggregation, "MOST", 3)
+    monkeypatch.setattr(metrics_aggregation, "MAX_ROWS", 3)
     for _ in range(3):
         failed(organization.projects.get())
     read = [tally.advance() for _ in range(8)]
@@ -69,7 +69,7 @@ def test_each_event_counts_once_in_as_many_rounds_as_it_takes(tally, organizatio
 
 
 def test_a_round_counts_some_pieces_and_no_more(tally, organization, monkeypatch):
-    monkeypatch.setattr(metrics_aggregation, "MOST", 1)
+    monkeypatch.setattr(metrics_aggregation, "MAX_ROWS", 1)
     for _ in range(3):
         failed(organization.projects.get())
     tally.go_on()

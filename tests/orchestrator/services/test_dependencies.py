@@ -79,7 +79,7 @@ def undone() -> Iterator[None]:
         transaction.set_rollback(True)
 
 
-def trail(job: Job) -> list[str]:
+def event_types(job: Job) -> list[str]:
     return list(JobEvent.objects.of(job.job_ulid).values_list("event_type", flat=True))
 
 
@@ -92,7 +92,7 @@ def test_a_job_waits_until_all_that_it_depends_on_has_succeeded(project):
     succeed(second)
     assert states(last) == ["queued"]
     assert claimed().job.pk == last.pk
-    assert trail(last)[:3] == ["job.blocked", "job.unblocked", "job.leased"]
+    assert event_types(last)[:3] == ["job.blocked", "job.unblocked", "job.leased"]
     assert not EndedDependency.objects.exists()
 
 
@@ -112,7 +112,7 @@ def test_when_one_fails_those_that_wait_are_canceled_and_theirs_too(project):
     assert states(middle, last) == ["canceled", "canceled"]
     assert {now_of(job).cancel_reason for job in (middle, last)} == {CancelReason.DEPENDENCY_FAILED}
     assert now_of(middle).cancel_message == f"It depends on {first.job_ulid}, which did not succeed."
-    assert trail(last) == ["job.blocked", "job.canceled"]
+    assert event_types(last) == ["job.blocked", "job.canceled"]
 
 
 def test_a_canceled_one_counts_as_failed(project):

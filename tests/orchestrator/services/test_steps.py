@@ -36,7 +36,7 @@ def claim_steps(worker=None, **kwargs):
     return claimed(worker, job_types=("steps",), **kwargs)
 
 
-def told(lease, worker, **kwargs):
+def complete(lease, worker, **kwargs):
     return services.complete(lease_ulid=lease.lease_ulid, worker=worker, **kwargs)
 
 
@@ -106,10 +106,10 @@ def test_it_succeeds_without_a_run():
     worker = WorkerFactory()
     submitted_steps()
     lease = claim_steps(worker).lease
-    job = told(lease, worker, exit_code=0, result={"steps": []})
+    job = complete(lease, worker, exit_code=0, result={"steps": []})
     assert (job.state, job.public_status) == ("succeeded", "succeeded")
     assert Job.objects.get().status == "succeeded"
-    assert told(lease, worker, exit_code=0).state == "succeeded", "the same message again"
+    assert complete(lease, worker, exit_code=0).state == "succeeded", "the same message again"
 
 
 @pytest.mark.parametrize(("make", "run"), [(submitted_steps, "run_a"), (submitted, None)])
@@ -118,7 +118,7 @@ def test_a_run_is_there_if_and_only_if_the_type_has_one(make, run):
     make()
     lease = claimed(worker, job_types=("runtime", "steps")).lease
     with nothing_lost(), pytest.raises(Invalid) as refused:
-        told(lease, worker, ingest_run_id=run)
+        complete(lease, worker, ingest_run_id=run)
     assert list(refused.value.errors) == ["ingest_run_id"]
 
 
@@ -139,7 +139,7 @@ def test_a_cancel_beats_its_end():
     job = submitted_steps()
     lease = claim_steps(worker).lease
     services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
-    assert told(lease, worker, exit_code=0).state == "canceled"
+    assert complete(lease, worker, exit_code=0).state == "canceled"
 
 
 def test_a_silent_worker_costs_one_retry_of_the_same_steps():
@@ -157,9 +157,9 @@ def test_a_silent_worker_costs_one_retry_of_the_same_steps():
 def test_the_audit_knows_both_words_for_a_success():
     worker = WorkerFactory()
     submitted_steps()
-    told(claim_steps(worker).lease, worker)
+    complete(claim_steps(worker).lease, worker)
     submitted()
-    told(claimed(worker).lease, worker, ingest_run_id="run_a")
+    complete(claimed(worker).lease, worker, ingest_run_id="run_a")
     assert run_audit(chains=True) == []
     assert sorted(Job.objects.values_list("status", flat=True)) == ["succeeded", "uploaded"]
     assert (STATUS["succeeded"], STATUS_WITHOUT_INGEST["succeeded"]) == ("uploaded", "succeeded")

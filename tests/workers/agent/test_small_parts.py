@@ -79,7 +79,7 @@ class TestWords:
 
 class TestWaits:
     def test_they_grow_to_their_bound_and_never_vanish(self) -> None:
-        backoff = Backoff(first=1, longest=8)
+        backoff = Backoff(first=1, max_seconds=8)
         waits = [backoff.next() for _ in range(200)]
         assert all(0.25 <= wait <= 1 for wait in waits[:1])
         assert all(2 <= wait <= 8 for wait in waits[4:])

@@ -22,7 +22,7 @@ WORDS = {
 
 
 @pytest.fixture(params=ENGINES)
-def told(request, monkeypatch, base):
+def bench_and_command(request, monkeypatch, base):
     """The bench of an engine, and its commands."""
     monkeypatch.setenv(FLAG, "1")
     if request.param in REAL:
@@ -32,16 +32,16 @@ def told(request, monkeypatch, base):
     return bench, lambda word: ("null", *WORDS[word][1].split())
 
 
-def test_an_engine_says_what_it_is(told):
-    bench, _ = told
+def test_an_engine_says_what_it_is(bench_and_command):
+    bench, _ = bench_and_command
     assert bench.engine.name in ENGINES
     assert isinstance(bench.engine.isolation, Isolation)
     assert bench.engine.check().missing == ()
     assert "linux" in bench.engine.check().offered
 
 
-def test_output_and_exit_code_come_back(told):
-    bench, word = told
+def test_output_and_exit_code_come_back(bench_and_command):
+    bench, word = bench_and_command
     run = bench.run(*word("say"))
     assert (run.kind, run.result.exit_code, run.output) == ("exited", 0, "hello\n")
     assert run.result.output_bytes == 6
@@ -49,36 +49,36 @@ def test_output_and_exit_code_come_back(told):
     assert 0 < run.result.started_at <= run.result.finished_at
 
 
-def test_a_failure_is_an_end_and_not_an_error(told):
-    bench, word = told
+def test_a_failure_is_an_end_and_not_an_error(bench_and_command):
+    bench, word = bench_and_command
     run = bench.run(*word("fail"))
     assert (run.kind, run.result.exit_code, run.result.signal) == ("exited", 3, None)
 
 
-def test_death_by_a_signal_is_told_from_an_exit(told):
-    bench, word = told
+def test_death_by_a_signal_is_told_from_an_exit(bench_and_command):
+    bench, word = bench_and_command
     run = bench.run(*word("die"))
     assert (run.kind, run.result.exit_code, run.result.signal) == ("signaled", None, "SIGSEGV")
 
 
-def test_the_deadline_ends_it(told):
-    bench, word = told
+def test_the_deadline_ends_it(bench_and_command):
+    bench, word = bench_and_command
     started = time.monotonic()
     run = bench.run(*word("wait"), timeout_seconds=1.5)
     assert (run.kind, run.result.signal) == ("timeout", "SIGTERM")
     assert 1.5 <= time.monotonic() - started < 18
 
 
-def test_the_deadline_ends_also_what_ignores_sigterm(told):
-    bench, word = told
+def test_the_deadline_ends_also_what_ignores_sigterm(bench_and_command):
+    bench, word = bench_and_command
     started = time.monotonic()
     run = bench.run(*word("wait_for_good"), timeout_seconds=1.5, grace_seconds=0.4)
     assert (run.kind, run.result.signal) == ("timeout", "SIGKILL")
     assert 1.9 <= time.monotonic() - started < 18
 
 
-def test_stop_ends_it_from_another_thread(told):
-    bench, word = told
+def test_stop_ends_it_from_another_thread(bench_and_command):
+    bench, word = bench_and_command
     stop = StopSignal()
     # The null engine has no trace, and starts its command at once.
     later = threading.Timer(0.4, stop.request)
@@ -88,8 +88,8 @@ def test_stop_ends_it_from_another_thread(told):
     assert (run.kind, run.result.signal) == ("stopped", "SIGTERM")
 
 
-def test_stop_now_spares_the_grace(told):
-    bench, word = told
+def test_stop_now_spares_the_grace(bench_and_command):
+    bench, word = bench_and_command
     stop = StopSignal()
     threading.Timer(0.5, lambda: stop.request(now=True)).start()
     started = time.monotonic()
@@ -98,8 +98,8 @@ def test_stop_now_spares_the_grace(told):
     assert time.monotonic() - started < 18
 
 
-def test_a_second_thought_cuts_the_grace_short(told):
-    bench, word = told
+def test_a_second_thought_cuts_the_grace_short(bench_and_command):
+    bench, word = bench_and_command
     stop = StopSignal()
     threading.Timer(0.3, stop.request).start()
     threading.Timer(0.8, lambda: stop.request(now=True)).start()
@@ -108,15 +108,15 @@ def test_a_second_thought_cuts_the_grace_short(told):
     assert time.monotonic() - started < 18
 
 
-def test_stop_asked_before_the_start_counts(told):
-    bench, word = told
+def test_stop_asked_before_the_start_counts(bench_and_command):
+    bench, word = bench_and_command
     stop = StopSignal()
     stop.request()
     assert bench.run(*word("say"), stop=stop).kind == "stopped"
 
 
-def test_output_is_capped_and_counted(told):
-    bench, word = told
+def test_output_is_capped_and_counted(bench_and_command):
+    bench, word = bench_and_command
     run = bench.run(*word("shout"), limits=RunLimits(output_bytes=1000))
     assert run.kind == "exited"
     assert len(run.output) == 1000
@@ -124,8 +124,8 @@ def test_output_is_capped_and_counted(told):
     assert run.result.output_bytes >= 3_000_000
 
 
-def test_a_slot_holds_one_job(told):
-    bench, word = told
+def test_a_slot_holds_one_job(bench_and_command):
+    bench, word = bench_and_command
     stop, started, ends = StopSignal(), threading.Event(), []
     held, refused = bench.spec(*word("say_and_wait"), slot=2), bench.spec(*word("say"), slot=2)
 
@@ -144,14 +144,14 @@ def test_a_slot_holds_one_job(told):
     assert bench.run(*word("say"), slot=2).kind == "exited"
 
 
-def test_nothing_is_left_beside_the_workspace(told):
-    bench, word = told
+def test_nothing_is_left_beside_the_workspace(bench_and_command):
+    bench, word = bench_and_command
     run = bench.run(*word("say"))
     assert [path.name for path in run.workspace.parent.iterdir()] == [run.workspace.name]
 
 
-def test_cleaning_empty_slots_changes_nothing(told):
-    bench, word = told
+def test_cleaning_empty_slots_changes_nothing(bench_and_command):
+    bench, word = bench_and_command
     bench.engine.clean([0, 1, 2])
     assert bench.run(*word("say")).kind == "exited"
 

@@ -110,12 +110,12 @@ class OrchestratorClient:
         for sent_lease in sent:
             try:
                 leases.append(wire.lease(sent_lease))
-            except ProtocolError as what:
-                unreadable.append((sent_lease, what))
-        for sent_lease, why in unreadable:
+            except ProtocolError as error:
+                unreadable.append((sent_lease, error))
+        for sent_lease, cause in unreadable:
             # If other jobs can be run, one that cannot be released is left to its acknowledge timeout.
             with contextlib.suppress(*(ServerUnreachable, RequestRejected) if leases else ()):
-                self._decline(sent_lease, f"this worker cannot parse the job's {why}")
+                self._decline(sent_lease, f"this worker cannot parse the job's {cause}")
         if unreadable and not leases:
             raise unreadable[0][1]
         return leases

@@ -58,7 +58,7 @@ class Held:
         return Lease.objects.get(pk=self.claimed.lease.pk)
 
     @property
-    def trail(self) -> list[str]:
+    def event_types(self) -> list[str]:
         return list(JobEvent.objects.of(self.job.job_ulid).values_list("event_type", flat=True))
 
     def message(self, name: str, **changes: Any) -> dict[str, Any]:

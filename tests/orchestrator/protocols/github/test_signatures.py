@@ -84,7 +84,7 @@ def test_sha1_does_not_count_in_its_own_header_either(secret):
     refused(lambda: deliver("pull_request.opened", "", raw=RAW, changes=changes), 401, "unauthenticated")
 
 
-def told(response):
+def refusal(response):
     return response.status_code, problem_of(response) | {"request_id": ""}, response["WWW-Authenticate"]
 
 
@@ -95,12 +95,12 @@ def test_nobody_learns_which_repositories_are_known(secret):
     unknown["repository"] = {"full_name": "no/body"}
     with nothing_lost():
         answers = [
-            told(deliver("pull_request.opened", "wrong")),
-            told(deliver("pull_request.opened", "wrong", body=unknown)),
-            told(deliver("pull_request.opened", secret, body=unknown)),
-            told(deliver("pull_request.opened", theirs)),
-            told(deliver("pull_request.opened", secret, raw=b"no json")),
-            told(deliver("pull_request.opened", secret, raw=b"")),
+            refusal(deliver("pull_request.opened", "wrong")),
+            refusal(deliver("pull_request.opened", "wrong", body=unknown)),
+            refusal(deliver("pull_request.opened", secret, body=unknown)),
+            refusal(deliver("pull_request.opened", theirs)),
+            refusal(deliver("pull_request.opened", secret, raw=b"no json")),
+            refusal(deliver("pull_request.opened", secret, raw=b"")),
         ]
     assert answers == [answers[0]] * 6
 

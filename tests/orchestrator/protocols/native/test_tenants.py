@@ -191,7 +191,7 @@ def filled(path, ids):
     return re.sub("<([a-z_]+)>", lambda found: ids[found[1]], path)
 
 
-def told(response) -> dict:
+def refusal(response) -> dict:
     """The whole of a refusal but its request's id: status, headers, body."""
     headers = {
         name: value for name, value in response.headers.items() if name not in {"X-Request-Id", "Content-Length"}
@@ -208,8 +208,8 @@ def told(response) -> dict:
 def test_anothers_thing_is_not_there(tenants, method, path, body):
     intruder = Caller(api_token(tenants.theirs))
     with nothing_lost():
-        found = told(intruder.call(method, filled(path, tenants.ids), body))
-        missing = told(intruder.call(method, filled(path, NOT_THERE), body))
+        found = refusal(intruder.call(method, filled(path, tenants.ids), body))
+        missing = refusal(intruder.call(method, filled(path, NOT_THERE), body))
     assert found == missing
     assert found["status"] == 404
     owner = Caller(api_token(tenants.mine))
@@ -224,8 +224,8 @@ def test_what_a_body_names_is_ones_own_or_not_there(tenants, method, path, body)
 
     intruder = Caller(api_token(tenants.theirs))
     with nothing_lost():
-        found = told(intruder.call(method, path, naming(tenants.ids)))
-        missing = told(intruder.call(method, path, naming(NOT_THERE)))
+        found = refusal(intruder.call(method, path, naming(tenants.ids)))
+        missing = refusal(intruder.call(method, path, naming(NOT_THERE)))
     assert found == missing
     assert found["status"] == 404
 
@@ -235,8 +235,8 @@ def test_a_pool_is_not_there_for_a_tenant(tenants, method, path, body):
     for organization in (tenants.mine, tenants.theirs):
         caller = Caller(api_token(organization))
         with nothing_lost():
-            found = told(caller.call(method, filled(path, tenants.ids), body))
-            missing = told(caller.call(method, filled(path, NOT_THERE), body))
+            found = refusal(caller.call(method, filled(path, tenants.ids), body))
+            missing = refusal(caller.call(method, filled(path, NOT_THERE), body))
         assert found == missing
         assert found["status"] == 404
 
@@ -288,8 +288,8 @@ def test_a_place_in_anothers_list_opens_only_ones_own(tenants, path):
 def test_nobody_submits_for_another(tenants, path):
     intruder = Caller(api_token(tenants.theirs))
     with nothing_lost():
-        found = told(intruder.post(path, SUBMITS[path]))
-        missing = told(intruder.post(path, SUBMITS[path] | {"org_slug": "nobody"}))
+        found = refusal(intruder.post(path, SUBMITS[path]))
+        missing = refusal(intruder.post(path, SUBMITS[path] | {"org_slug": "nobody"}))
     assert found == missing
     assert found["status"] == 404
 
@@ -320,8 +320,8 @@ def test_an_idempotency_key_belongs_to_one_token(tenants, path):
 def test_anothers_lease_is_an_unknown_one(tenants, method, path, body):
     stranger = Caller(WorkerFactory().token)
     with nothing_lost():
-        found = told(stranger.call(method, filled(path, tenants.ids), body))
-        missing = [told(stranger.call(method, path.replace("<lease_id>", name), body)) for name in UNKNOWN]
+        found = refusal(stranger.call(method, filled(path, tenants.ids), body))
+        missing = [refusal(stranger.call(method, path.replace("<lease_id>", name), body)) for name in UNKNOWN]
     assert found["status"] == 409
     assert json.loads(found["body"])["reason"] == "unknown_lease"
     assert missing == [found] * len(UNKNOWN)

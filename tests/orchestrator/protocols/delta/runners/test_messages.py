@@ -122,7 +122,7 @@ def test_a_heartbeat_is_answered_as_the_documents_show(held, name):
 
 def test_the_first_heartbeat_is_an_acknowledgement(granted):
     assert granted.say("runner_heartbeat").status_code == 200
-    assert granted.trail == ["job.queued", "job.leased", "job.started", "job.progress"]
+    assert granted.event_types == ["job.queued", "job.leased", "job.started", "job.progress"]
 
 
 def test_progress_and_log_cursor_are_kept_and_one_without_them_keeps_them(held):
@@ -188,7 +188,7 @@ def test_a_success_ends_the_job(held, name):
     job = held.job
     assert (job.state, job.public_status, job.exit_code) == (JobState.SUCCEEDED, "succeeded", 0)
     assert held.lease.state == LeaseState.COMPLETED
-    assert held.trail[-1] == "job.completed"
+    assert held.event_types[-1] == "job.completed"
     assert job.result["finished_at"].startswith("2026-01-04T08:03:12")
 
 
@@ -206,7 +206,7 @@ def test_a_failure_ends_the_job_and_is_not_tried_again(held, name, changes, reas
     job = held.job
     assert (job.state, job.failure_reason, job.exit_code) == (JobState.FAILED, reason, exit_code)
     assert job.failure_message == recorded(name)["summary"]
-    assert held.trail[-1] == "job.failed"
+    assert held.event_types[-1] == "job.failed"
     assert Job.objects.count() == 1
 
 
@@ -225,7 +225,7 @@ def test_a_repeated_end_is_answered_alike_also_after_the_lease_would_have_ended(
 
 def test_an_end_before_the_acknowledgement_implies_it(granted):
     assert granted.say("runner_complete_succeeded").status_code == 200
-    assert granted.trail == ["job.queued", "job.leased", "job.started", "job.completed"]
+    assert granted.event_types == ["job.queued", "job.leased", "job.started", "job.completed"]
 
 
 def test_within_the_grace_time_of_a_cancel_a_result_does_not_count_and_its_runner_hears_it(held):

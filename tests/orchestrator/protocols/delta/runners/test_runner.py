@@ -53,7 +53,7 @@ def ended(runner):
     return job, Lease.objects.get(job=job), list(moves)
 
 
-def told(runner):
+def calls_of(runner):
     return [(call, status) for call, _, status in runner.calls]
 
 
@@ -61,7 +61,7 @@ def test_it_completes_a_job(start):
     runner = start(steps=("echo made",))
     assert runner.run(during=lambda runner: runner.beat()) == 0
     job, lease, moves = ended(runner)
-    assert told(runner) == [("ack-lease", 200), ("heartbeat", 200), ("heartbeat", 200), ("complete", 200)]
+    assert calls_of(runner) == [("ack-lease", 200), ("heartbeat", 200), ("heartbeat", 200), ("complete", 200)]
     assert moves == ["queued", "leased", "starting", "executing", "succeeded"]
     assert (job.public_status, job.exit_code, lease.state) == ("succeeded", 0, LeaseState.COMPLETED)
     assert runner.log == b"made\n"
@@ -71,7 +71,7 @@ def test_it_fails_a_job(start):
     runner = start(name="unit-tests", steps=("exit 7",))
     assert runner.run() == 0, "the job has failed, not the runner"
     job, lease, moves = ended(runner)
-    assert told(runner)[-1] == ("complete", 200)
+    assert calls_of(runner)[-1] == ("complete", 200)
     assert moves[-1] == "failed"
     assert (job.failure_reason, job.exit_code) == (FailureReason.COMMAND_FAILED, 7)
     assert (job.failure_message, lease.state) == ("exit status 7", LeaseState.COMPLETED)
@@ -88,7 +88,7 @@ def test_it_is_canceled(start):
 
     assert runner.run(during=cancel) == 0
     job, lease, moves = ended(runner)
-    assert told(runner)[-2:] == [("heartbeat", 200), ("cancel-ack", 200)]
+    assert calls_of(runner)[-2:] == [("heartbeat", 200), ("cancel-ack", 200)]
     assert moves[-1] == "canceled"
     assert (job.cancel_reason, lease.state) == ("requested", LeaseState.CANCELED)
     kinds = list(JobEvent.objects.of(job.job_ulid).values_list("event_type", flat=True))
@@ -109,7 +109,7 @@ def test_it_goes_stale(start):
 
     assert runner.run(during=lose) == 1
     job, lease, moves = ended(runner)
-    assert told(runner)[-2:] == [("heartbeat", 409), ("cancel-ack", 409)]
+    assert calls_of(runner)[-2:] == [("heartbeat", 409), ("cancel-ack", 409)]
     assert moves[-1] == "failed"
     assert (job.failure_reason, lease.state) == (FailureReason.WORKER_LOST, LeaseState.REVOKED)
     assert Job.objects.get(retry_of_job_ulid=job.job_ulid).state == JobState.QUEUED
@@ -134,7 +134,7 @@ def test_two_runners_that_were_started_with_one_file_do_the_work_once(start, tmp
     runner = start(steps=("echo once >> done",))
     twin = Runner(runner.url, tmp_path / "lease.json", "its-twin", tmp_path)
     assert runner.run(during=lambda _: [twin.run()]) == 0
-    assert told(twin) == [("ack-lease", 409)]
+    assert calls_of(twin) == [("ack-lease", 409)]
     assert (tmp_path / "done").read_text() == "once\n"
     assert ended(runner)[0].state == JobState.SUCCEEDED
 

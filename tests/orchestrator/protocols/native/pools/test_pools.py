@@ -40,25 +40,25 @@ def pools():
     PoolFactory(slug="gpu")
 
 
-def heard(worker, ago=timedelta(0)):
+def seen(worker, ago=timedelta(0)):
     Worker.objects.filter(pk=worker.pk).update(last_seen_at=timezone.now() - ago)
     return worker
 
 
 def test_it_counts_what_waits_what_runs_and_who_is_there(alice, organization):
     project = organization.projects.get()
-    busy = heard(WorkerFactory(capacity=3))
+    busy = seen(WorkerFactory(capacity=3))
     for _ in range(4):
         submitted(project, now=timezone.now() - timedelta(minutes=5))
     claimed(busy)
     claimed(busy, acknowledge=True)
-    heard(WorkerFactory(capacity=2))
-    heard(WorkerFactory(capacity=7), timedelta(minutes=2))  # silent
+    seen(WorkerFactory(capacity=2))
+    seen(WorkerFactory(capacity=7), timedelta(minutes=2))  # silent
     WorkerFactory()  # never seen
     for state in (WorkerState.DRAINING, WorkerState.MAINTENANCE, WorkerState.REVOKED):
-        leaving = heard(WorkerFactory(capacity=9))
+        leaving = seen(WorkerFactory(capacity=9))
         services.set_worker_state(worker_id=leaving.worker_id, state=state, actor=OPERATOR)
-    heard(WorkerFactory(pool__slug="gpu"))
+    seen(WorkerFactory(pool__slug="gpu"))
     told = alice.get(LOAD).json()
     assert 300 <= told.pop("oldest_wait_seconds") < 400
     assert told.pop("at").endswith("Z")
@@ -82,7 +82,7 @@ def test_an_empty_pool_has_numbers_too(alice):
 
 def test_a_start_counts_for_a_minute_and_in_its_own_pool(alice, organization):
     submitted(organization.projects.get())
-    lease = claimed(heard(WorkerFactory())).lease
+    lease = claimed(seen(WorkerFactory())).lease
     assert alice.get(LOAD).json()["starts_per_minute"] == 1
     lease.leased_at -= timedelta(seconds=61)
     lease.save(update_fields=["leased_at"])
@@ -94,7 +94,7 @@ def test_what_a_limit_holds_back_needs_no_more_workers(alice, organization):
     services.set_limit(org_slug=organization.slug, max_active=1, actor=OPERATOR, reason="test")
     for _ in range(3):
         submitted(project)
-    worker = heard(WorkerFactory())
+    worker = seen(WorkerFactory())
     claimed(worker)
     assert services.claim(worker=worker, offer=offer(worker)) is None  # who looks writes down that it is full
     told = alice.get(LOAD).json()
