@@ -5,7 +5,7 @@ Django imports the models of an app from this module.
 
 from django.db import models
 
-from orchestrator.http.auth.login_attempts import LoginAttempts
+from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.ingest.models import Run
 from orchestrator.maintenance.metrics_models import Count, Place
 from orchestrator.protocols.github.models import WebhookDelivery

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db import connection
+from django.db import connection, models
 from django.http import HttpRequest
 from django.utils.crypto import salted_hmac
 
@@ -25,6 +25,25 @@ PER_NETWORK: Final = 30
 PER_NAME: Final = 100
 PER_NAME_AND_NETWORK_SLOWED: Final = 1
 EXPIRED_ROWS_PER_ATTEMPT: Final = 30  # an attempt adds three rows at most, so that the table cannot grow for long
+
+
+class LoginAttempts(models.Model):
+    """The attempts within one window: of a client network, of a user name, or of a user name in one network.
+
+    `key` is a keyed hash. A typed name is never stored: it may be a password in the wrong field.
+    """
+
+    key = models.BinaryField(max_length=32, primary_key=True)
+    attempts = models.IntegerField()
+    window_ends_at = models.DateTimeField()
+
+    class Meta:
+        app_label = "orchestrator"
+        db_table = "login_attempts"
+        indexes = [models.Index(fields=["window_ends_at"], name="login_attempts_by_age")]
+
+    def __str__(self) -> str:
+        return f"{self.attempts} until {self.window_ends_at}"
 
 
 class TooManyAttempts(Exception):

@@ -20,7 +20,7 @@ from leases.models import Lease
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.checks import retention as retention_check
-from orchestrator.http.auth.login_attempts import LoginAttempts
+from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.ingest.models import Run
 from orchestrator.maintenance import pruning
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
