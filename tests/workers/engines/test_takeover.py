@@ -163,6 +163,7 @@ def test_a_process_of_the_same_uid_outside_of_the_job_is_out_of_reach(bench):
     spec = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", "/usr/bin/perl", "-e"]
     with subprocess.Popen([*spec, '$| = 1; print "ready\\n"; sleep 60'], stdout=subprocess.PIPE, env={}) as bystander:
         assert bystander.stdout.readline() == b"ready\n"
+        priority = os.getpriority(os.PRIO_PROCESS, bystander.pid)
         run = bench.perl(
             TRY
             + f"my $pid = {bystander.pid};"
@@ -170,11 +171,12 @@ def test_a_process_of_the_same_uid_outside_of_the_job_is_out_of_reach(bench):
             my $part = pack('P Q', my $room = "\0" x 16, 8); my $limit = pack('Q Q', 0, 0);
             calls(limit => [302, $pid, 0, $limit, 0], affinity => [203, $pid, 16, $room], nice => [141, 0, $pid, 19],
                 policy => [144, $pid, 5, $room], io => [251, 1, $pid, 3 << 13], probe => [62, $pid, 0], stop => [62, $pid, 19],
-                all => [62, -1, 19], nice_user => [141, 2, 0, 0], readv => [310, $pid, $part, 1, $part, 1, 0]);
+                all => [62, -1, 19], nice_user => [141, 2, 0, 19], readv => [310, $pid, $part, 1, $part, 1, 0]);
             for my $name (qw(mem environ maps fd)) { my ($path, $flags) = ("/proc/$pid/$name", 0);
                 try($name => sub { syscall 2, $path, $flags, 0 }) }
             """
         )
+        assert os.getpriority(os.PRIO_PROCESS, bystander.pid) == priority
         bystander.kill()
     found = results(run)
     found.pop("all")  # reaches no one, or the job's own
