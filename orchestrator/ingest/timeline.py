@@ -62,16 +62,18 @@ def timeline(items: list[Item]) -> ProcessTimeline:
     """Lay out the process list of a payload. Tolerates times out of range, cycles and missing parents."""
     if not items:
         return ProcessTimeline([], 0.0)
-    begins = [_at(item["first_seen"]) for item in items]
-    ends = [_at(item["ended_at"]) for item in items if item.get("ended_at")]
+    begins = [datetime.fromisoformat(item["first_seen"]) for item in items]
+    ends = [datetime.fromisoformat(item["ended_at"]) for item in items if item.get("ended_at")]
     start, stop = min(begins), max([*begins, *ends])
     seconds = max((stop - start).total_seconds(), 0.001)
     return ProcessTimeline([_row(item, depth, start, seconds) for item, depth in _in_tree_order(items)], seconds)
 
 
 def _row(item: Item, depth: int, start: datetime, seconds: float) -> TimelineRow:
-    began = (_at(item["first_seen"]) - start).total_seconds()
-    lived = (_at(item["ended_at"]) - _at(item["first_seen"])).total_seconds() if item.get("ended_at") else None
+    first_seen = datetime.fromisoformat(item["first_seen"])
+    began = (first_seen - start).total_seconds()
+    ended = datetime.fromisoformat(item["ended_at"]) if item.get("ended_at") else None
+    lived = (ended - first_seen).total_seconds() if ended else None
     width = round(WIDTH * max(lived if lived is not None else seconds - began, 0.0) / seconds)
     x = min(round(WIDTH * began / seconds), WIDTH - MIN_WIDTH)
     return TimelineRow(item, min(depth, MAX_DEPTH), x, max(MIN_WIDTH, min(width, WIDTH - x)), began, lived)
@@ -97,7 +99,3 @@ def _parent(items: list[Item], place: int) -> int | None:
     wanted = items[place].get("parent_pid")
     earlier = (before for before in range(place - 1, -1, -1) if items[before]["pid"] == wanted)
     return None if wanted is None else next(earlier, 0 if place else None)
-
-
-def _at(text: str) -> datetime:
-    return datetime.fromisoformat(text)
