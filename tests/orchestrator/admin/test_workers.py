@@ -1,11 +1,13 @@
 """Workers in the admin: their health, and the effects of the operations on them."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.utils import timezone
 
 from orchestrator import services
+from orchestrator.admin.workers import admin
 from runtime_jobs.models import Job, OperatorEvent
 from tests.factories import OPERATOR, PoolFactory, WorkerFactory, claimed, submitted
 from tests.orchestrator.admin.pages import address
@@ -141,10 +143,12 @@ def test_nothing_happens_to_a_worker_without_a_reason(name, olga, worker):
     assert not OperatorEvent.objects.exists()
 
 
-def test_health_is_what_was_heard_lately(olga, worker):
-    page = f"{LIST}{worker.pk}/change/"
+def test_health_is_what_was_heard_lately(olga, worker, monkeypatch):
+    page, now = f"{LIST}{worker.pk}/change/", timezone.now()
+    monkeypatch.setattr(admin, "database_now", lambda: now)
+    monkeypatch.setattr(admin, "timezone", SimpleNamespace(now=lambda: now))
     for seconds, health in ((1, "Online"), (59, "Online"), (61, "Offline")):
-        Worker.objects.update(last_seen_at=timezone.now() - timedelta(seconds=seconds))
+        Worker.objects.update(last_seen_at=now - timedelta(seconds=seconds))
         assert olga.get(page).context["health"] == health
         listed = {
             name: len(olga.get(f"{LIST}?health={name}").context["cl"].result_list) for name in ("online", "offline")
