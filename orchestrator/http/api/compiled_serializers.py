@@ -17,7 +17,7 @@ Parser = Callable[[Any], Any]
 
 
 class NotCompiled(Exception):
-    """The body is invalid, or only the serializer can tell whether it is valid."""
+    """The body is invalid, or only the serializer can decide whether it is valid."""
 
 
 def compile_field(field: serializers.Field, compilers: dict[type, Callable[[Any], Parser]]) -> Parser:
