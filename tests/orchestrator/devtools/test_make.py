@@ -83,6 +83,20 @@ def test_demo_and_up_have_the_same_state_directory(checkout, name):
         assert (found.returncode, found.stdout, found.stderr) == (0, f"/tmp/{name}\n", ""), target
 
 
+def test_a_program_of_sbin_is_found_by_an_ordinary_user(tmp_path):
+    """Debian's PATH of an ordinary user has no sbin, where mkfs.ext4 is: `make demo` asked for e2fsprogs for ever."""
+    for place in ("bin/first", "sbin/second", "bin/id"):
+        program = tmp_path / "usr" / place
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("#!/bin/sh\necho 1000\n")
+        program.chmod(0o755)
+    path = str(tmp_path / "usr" / "bin")
+    command = ["/bin/sh", ROOT / "deploy/need", "first=one", "second=two", "third=three"]
+    found = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr.startswith("missing on this machine: three (")
+
+
 @pytest.mark.parametrize(("target", "more"), [("demo", ""), ("test", " chromium")])
 def test_all_missing_packages_are_named_at_once_before_anything_is_installed(checkout, tmp_path, target, more):
     programs = tmp_path / "bin"
