@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import orjson
 from django.db import connection, transaction
 from django.db.models import Q
 from django.db.transaction import TransactionManagementError
@@ -37,7 +38,9 @@ INPUT_HASH, RESULT_HASH = "input_sha256", "result_sha256"  # names in the payloa
 RESULT_FIELDS = (
     *("exit_code", "failure_reason", "failure_class", "failure_message", "cancel_reason", "ingest_run_id", "result"),
 )
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+# `json` knows none of the types that are passed through: it then raises TypeError, as ever.
+_ORJSON_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 @dataclass
@@ -137,13 +140,41 @@ def event_hash(event: JobEvent | EventRow) -> str:
         "fence": event.fence,
         "prev_hash": event.prev_hash,
     }
-    return hashlib.sha256(_canonical(row).encode()).hexdigest()
+    return hashlib.sha256(_canonical(row, event.payload_json)).hexdigest()
+
+
+def _canonical(row: dict[str, Any], values: Any) -> bytes:
+    """Return a row as JSON with sorted keys, which the hashes of stored events are made of.
+
+    orjson takes a fifth of the time, and writes the same bytes but for fractions: 1e-05 there is 1e-5.
+
+    Args:
+        row: The row.
+        values: The part of the row that may contain fractions.
+    """
+    if not _has_fraction(values):
+        try:
+            return orjson.dumps(row, option=_ORJSON_OPTIONS)
+        except orjson.JSONEncodeError:  # a number of more than 64 bits
+            pass
+    return _encode(row).encode()
+
+
+def _has_fraction(value: Any) -> bool:
+    kind = type(value)
+    if kind is str or kind is int or value is None:  # nearly all values of events
+        return False
+    if isinstance(value, dict):
+        return any(map(_has_fraction, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_fraction, value))
+    return isinstance(value, float)
 
 
 def result_hash(job: Job) -> str:
     """Return the SHA-256 of what an ended job came to: exit code, failure, run and result."""
     row = {name: _plain(getattr(job, name)) for name in RESULT_FIELDS}
-    return hashlib.sha256(_canonical(row).encode()).hexdigest()
+    return hashlib.sha256(_canonical(row, None)).hexdigest()  # _plain leaves no fraction
 
 
 def _plain(value: Any) -> Any:
