@@ -19,6 +19,7 @@ Claims try locks and never wait; other transactions wait in this order.
 """
 
 from django.db import connection
+from django.db.transaction import TransactionManagementError
 
 QUEUES_OF_ORGANIZATION = 4
 LIMITS_OF_QUEUE = 5
@@ -36,7 +37,12 @@ def advisory_xact_lock(number: int, key: int | str, *, shared: bool = False) -> 
         number: What the lock guards, one of the constants of this module.
         key: An id, or a text of which the hash is used.
         shared: Exclude only those that take the lock alone.
+
+    Raises:
+        TransactionManagementError: There is no transaction, so the lock would end with this statement.
     """
+    if not connection.in_atomic_block:
+        raise TransactionManagementError("An advisory lock that guards a transaction needs one.")
     function = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
     hashed = "hashtext(%s)" if isinstance(key, str) else "%s"
     with connection.cursor() as cursor:

@@ -29,6 +29,8 @@ from runtime_jobs.priorities import EMERGENCY, priority_name
 from runtime_jobs.specs import JOB_TYPES, JobSpec
 from workers.models import Pool
 
+DEFAULT_ISOLATION = "namespaces"  # of jobs in a pool that does not exist yet
+
 
 @dataclass(frozen=True)
 class TenantRow(QuotaColumns):
@@ -73,8 +75,9 @@ _TENANT = PreparedQuery(
     "   SELECT l.id, q.pool, q.priority, l.source_address, p.least_isolation"
     "     FROM lane_profiles p JOIN lane_queues q ON q.profile_id = p.id JOIN lanes l ON l.queue_id = q.id"
     "    WHERE p.job_type = %s AND p.requirements = %s::varchar[]"
-    "      AND p.least_isolation = coalesce(nullif(project.least_isolation, ''), pool.least_isolation)"
-    "      AND q.pool = pool.slug AND q.org_slug = t.slug AND q.priority = coalesce(%s::integer, plan.priority)"
+    "      AND p.least_isolation = coalesce(nullif(project.least_isolation, ''), pool.least_isolation, %s)"
+    "      AND q.pool = coalesce(nullif(project.pool, ''), %s) AND q.org_slug = t.slug"
+    "      AND q.priority = coalesce(%s::integer, plan.priority)"
     "      AND l.project_slug = project.slug AND l.concurrency_key = %s"
     "      AND l.source_address = CASE WHEN plan.one_per_address THEN %s ELSE '' END) lane ON true"
     " WHERE t.slug = %s",
@@ -119,6 +122,7 @@ class AdmissionContext:
     """The tenants and pools of all jobs of one call, read at once.
 
     Attributes:
+        uow: The unit of work of the operation.
         now: The time of the database.
         organizations: By slug.
         projects: By the slugs of organization and project.
@@ -128,6 +132,7 @@ class AdmissionContext:
         quotas: What is left of the submit quotas, by the slug of the organization.
     """
 
+    uow: UnitOfWork
     now: datetime
     organizations: dict[str, Organization]
     projects: dict[tuple[str, str], Project]
@@ -139,10 +144,11 @@ class AdmissionContext:
     def allows_emergency(self, org_slug: str) -> bool:
         """Report whether the organization may have emergency jobs; read once for each organization."""
         if org_slug not in self.emergencies:
+            self.uow.require_transaction()  # an advisory lock guards the limit until the commit
             self.emergencies[org_slug] = has_emergency_limit(org_slug)
         return self.emergencies[org_slug]
 
-    def reserve_quota(self, uow: UnitOfWork, org_slug: str) -> None:
+    def reserve_quota(self, org_slug: str) -> None:
         """Reserve room for one more waiting job within the submit quota of its organization.
 
         Raises:
@@ -151,7 +157,7 @@ class AdmissionContext:
         """
         quota = self.quotas[org_slug]
         quota.take()
-        uow.lane_updates.enforce(org_slug, quota.terms)
+        self.uow.lane_updates.enforce(org_slug, quota.terms)
 
 
 def load_context(uow: UnitOfWork, projects: Collection[tuple[str, str]], *, default_pool: str) -> AdmissionContext:
@@ -181,6 +187,8 @@ def load_context_of_job(uow: UnitOfWork, job: Job, *, priority: int | None, defa
         default_pool,
         job.job_type,
         requirements,
+        DEFAULT_ISOLATION,
+        default_pool,
         priority,
         job.concurrency_key,
         str(job.source_address or ""),
@@ -204,7 +212,7 @@ def load_context_of_job(uow: UnitOfWork, job: Job, *, priority: int | None, defa
 
 
 def _context(uow: UnitOfWork, rows: Sequence[TenantRow], default_pool: str) -> AdmissionContext:
-    context = AdmissionContext(rows[0].now if rows else database_now(), {}, {}, {}, default_pool)
+    context = AdmissionContext(uow, rows[0].now if rows else database_now(), {}, {}, {}, default_pool)
     for row in rows:
         slug = row.organization.slug
         context.organizations[slug] = row.organization
@@ -295,7 +303,7 @@ def readmit(uow: UnitOfWork, job: Job, *, limited: bool) -> dict[str, Any]:
     spec = JOB_TYPES[job.job_type].from_job(job)
     placement = admit(org_slug=job.org_slug, project_slug=job.project_slug, spec=spec, context=context)
     if limited:
-        context.reserve_quota(uow, job.org_slug)
+        context.reserve_quota(job.org_slug)
     return {
         "pool": placement.pool,
         "least_isolation": placement.least_isolation,
@@ -319,6 +327,6 @@ def _placement(organization: Organization, project: Project, context: AdmissionC
     return Placement(
         priority=organization.plan.priority,
         pool=slug,
-        least_isolation=project.least_isolation or (pool.least_isolation if pool else "namespaces"),
+        least_isolation=project.least_isolation or (pool.least_isolation if pool else DEFAULT_ISOLATION),
         limited_by_address=organization.plan.one_per_address,
     )

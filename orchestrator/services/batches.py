@@ -326,7 +326,7 @@ def _create(
         submission = _submission(request, batch_job.spec)
         job = new_job(submission, policy_for(batch_job.spec.job_type))
         job.batch = batch
-        status = admit_job(uow, job, submission, context, EMPTY_SNAPSHOT, limited=is_limited(actor))
+        status = admit_job(job, submission, context, EMPTY_SNAPSHOT, limited=is_limited(actor))
         admitted.append((job, submission, status))
     transitions.look_up_lanes(uow, (job for job, _, _ in admitted))
     for job, submission, status in admitted:

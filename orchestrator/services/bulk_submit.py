@@ -10,7 +10,7 @@ from leases.scheduling.limits import KeyRoom
 from orchestrator.services import transitions
 from orchestrator.services.admission import AdmissionContext, load_context
 from orchestrator.services.dependencies import DependencyStatus, lock_dependencies
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.services.idempotency import IdempotentRequest, replays_before_refusals
 from orchestrator.services.submission import Submission, admit_job, enqueue_job, new_job
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import Invalid, LifecycleError, QuotaExceeded, RecordedError
@@ -41,7 +41,7 @@ class _Admitted:
     status: DependencyStatus
 
 
-@operation
+@operation(optimistic=True, confirm_refusals=False)
 def submit_many(
     uow: UnitOfWork,
     entries: Sequence[Submission | LifecycleError],
@@ -69,16 +69,19 @@ def submit_many(
             is stored under the key then, so the same request may succeed later.
         SubmitRateExceeded: No entry is admitted, because the organization submits too fast. As above.
     """
-    if idempotency and (stored := idempotency.lookup()):
-        return _replay(stored)
     submissions = [entry for entry in entries if isinstance(entry, Submission)]
+    if any(submission.depends_on or submission.group for submission in submissions):
+        uow.require_transaction()  # to lock other jobs
+    if idempotency and not uow.is_optimistic and (stored := idempotency.lookup()):
+        return _replay(stored)
     context = load_context(uow, {submission.project_key for submission in submissions}, default_pool=default_pool)
     now = now or context.now
-    results = _admit_each(uow, entries, submissions, policy_for, context)
-    _require_any(results)
+    results = _admit_each(entries, submissions, policy_for, context)
     stored = _to_json(results) if idempotency else ""
-    if idempotency and (first := idempotency.bind(stored, now=now)) != stored:
+    if idempotency and (first := idempotency.bind_with(uow, stored, now=now)) != stored:
         return _replay(first)
+    with replays_before_refusals(uow):
+        _require_any(results)
     transitions.look_up_lanes(uow, (result.job for result in results if isinstance(result, _Admitted)))
     return BulkOutcome(
         [_enqueue(uow, result, now, actor) if isinstance(result, _Admitted) else result for result in results]
@@ -92,7 +95,6 @@ def _enqueue(uow: UnitOfWork, admitted: _Admitted, now: datetime, actor: Actor) 
 
 
 def _admit_each(
-    uow: UnitOfWork,
     entries: Sequence[Submission | LifecycleError],
     submissions: Sequence[Submission],
     policy_for: Callable[[str], JobPolicy],
@@ -111,7 +113,7 @@ def _admit_each(
         try:
             if key_room and entry.group:
                 key_room.take(entry.org_slug, entry.group.key)
-            return _Admitted(job, entry, admit_job(uow, job, entry, context, snapshot))
+            return _Admitted(job, entry, admit_job(job, entry, context, snapshot))
         except LifecycleError as refusal:
             return refusal
 

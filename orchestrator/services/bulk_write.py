@@ -18,7 +18,7 @@ from leases.models import Lease
 from leases.scheduling import submit_quotas
 from leases.scheduling.lanes import LaneUpdates
 from runtime_jobs.events import EventRow
-from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.models import IdempotencyKey, Job, JobEvent
 
 # The columns that operations change. `ingest_run_id` is written only if a job got a run: see write_changes_v2.
 UPDATED_JOB_FIELDS = (
@@ -32,10 +32,16 @@ UPDATED_LEASE_FIELDS = (
     *("id", "state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason"),
     "final_digest",
 )
-_WRITE = """SELECT * FROM write_changes_v2(
+_WRITE = """SELECT written.* FROM {source} write_changes_v2(
     %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
-    %s::boolean, %s::json, %s::boolean, %s::json, %s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz[],
-    %s::bigint[])"""
+    %s::boolean, %s::json, {condition} %s::boolean, %s::json, %s::bigint[], %s::bigint[], %s::bigint[],
+    %s::timestamptz[], %s::bigint[]) written"""
+_BIND = """WITH bound AS (
+    INSERT INTO idempotency_keys (principal, operation, key, fingerprint, result_id, created_at)
+    VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING true AS is_new)"""
+_WRITE_ROWS = _WRITE.format(source="", condition="")
+# The function depends on the row of the key, so PostgreSQL does not call it if the key is bound already.
+_BIND_AND_WRITE = f"{_BIND} {_WRITE.format(source='bound CROSS JOIN LATERAL', condition='bound.is_new AND')}"
 
 
 @dataclass
@@ -62,23 +68,30 @@ class Changes:
         return bool(self.new_jobs or self.new_leases or self.events or self.jobs or self.leases)
 
 
-def write_changes(changes: Changes, *, lanes: LaneUpdates | None = None, versions: RowVersions | None = None) -> bool:
+def write_changes(
+    changes: Changes,
+    *,
+    lanes: LaneUpdates | None = None,
+    versions: RowVersions | None = None,
+    key: IdempotencyKey | None = None,
+) -> bool:
     """Write rows, and then quotas and lanes if they are given.
 
     Args:
         changes: The rows.
         lanes: The lane updates. None if the transaction writes more rows afterwards.
         versions: The versions of all changed rows, if they were read without a lock.
+        key: A new idempotency key to insert before the rows. Waits for a transaction that inserts the same key.
 
     Returns:
-        False if a changed row has another version than in `versions`. Nothing was written then.
+        False if a changed row has another version than in `versions`, or if the key exists. Nothing was written then.
 
     Raises:
         DatabaseError: A changed row does not exist. Callers hold its lock, so this is a programming error.
         QuotaChanged: The quota of an organization is short.
     """
     compared = [None] * 5 if versions is None else _compared(changes, versions)
-    values = [
+    values: list[Any] = [
         *compared,
         _to_json(changes.new_jobs, _insert_columns(Job)),
         _to_json(changes.new_leases, _insert_columns(Lease)),
@@ -89,10 +102,15 @@ def write_changes(changes: Changes, *, lanes: LaneUpdates | None = None, version
         *_lane_values(lanes),
     ]
     with submit_quotas.short_quotas(), connection.cursor() as cursor:
-        cursor.execute(_WRITE, values)
-        is_changed, job_names, job_keys, lease_names, lease_keys = cursor.fetchone()
-    if is_changed:
+        if key is None:
+            cursor.execute(_WRITE_ROWS, values)
+        else:
+            named: list[Any] = [key.principal, key.operation, key.key, key.fingerprint, key.result_id, key.created_at]
+            cursor.execute(_BIND_AND_WRITE, [*named, *values])
+        row = cursor.fetchone()
+    if row is None or row[0]:
         return False
+    _, job_names, job_keys, lease_names, lease_keys = row
     _assign_keys(changes.new_jobs, "job_ulid", job_names, job_keys)
     _assign_keys(changes.new_leases, "lease_ulid", lease_names, lease_keys)
     return True

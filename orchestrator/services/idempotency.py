@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from runtime_jobs.errors import IdempotencyConflict
+from orchestrator.services.unit_of_work import UnitOfWork
+from runtime_jobs.errors import IdempotencyConflict, LifecycleError
 from runtime_jobs.models import IdempotencyKey
 
 
@@ -38,9 +41,26 @@ class IdempotentRequest:
         Raises:
             IdempotencyConflict: The key was used with another request.
         """
-        row = IdempotencyKey(**self._name, fingerprint=self.fingerprint, result_id=result_id, created_at=now)
-        IdempotencyKey.objects.bulk_create([row], ignore_conflicts=True)
+        IdempotencyKey.objects.bulk_create([self._row(result_id, now)], ignore_conflicts=True)
         return self._result_of(IdempotencyKey.objects.get(**self._name))
+
+    def bind_with(self, uow: UnitOfWork, result_id: str, *, now: datetime) -> str:
+        """Bind the key as `bind` does, in an optimistic attempt with the statement that writes the result.
+
+        That statement writes nothing if the key is bound already. The operation is then repeated in a transaction.
+
+        Args:
+            uow: The unit of work of the operation.
+            result_id: As in `bind`.
+            now: As in `bind`.
+
+        Returns:
+            As `bind`; in an optimistic attempt always this result.
+        """
+        if not uow.is_optimistic:
+            return self.bind(result_id, now=now)
+        uow.idempotency_key = self._row(result_id, now)
+        return result_id
 
     def lookup(self) -> str | None:
         """Return the result to which the key is bound, or None.
@@ -59,10 +79,28 @@ class IdempotentRequest:
     def _name(self) -> dict[str, str]:
         return {"principal": self.principal, "operation": self.operation, "key": self.key}
 
+    def _row(self, result_id: str, now: datetime) -> IdempotencyKey:
+        return IdempotencyKey(**self._name, fingerprint=self.fingerprint, result_id=result_id, created_at=now)
+
     def _result_of(self, row: IdempotencyKey) -> str:
         if row.fingerprint != self.fingerprint:
             raise IdempotencyConflict("Idempotency-Key: this key was used with another request. Send a new key.")
         return row.result_id
+
+
+@contextmanager
+def replays_before_refusals(uow: UnitOfWork) -> Iterator[None]:
+    """Let no optimistic attempt with a key refuse a request: the key may be bound, and a repetition is not refused.
+
+    Raises:
+        NeedsTransaction: The block refused. A transaction looks at the key first.
+    """
+    try:
+        yield
+    except LifecycleError:
+        if uow.idempotency_key is not None:
+            uow.require_transaction()
+        raise
 
 
 def fingerprint_of(body: Any) -> str:

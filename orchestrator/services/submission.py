@@ -7,7 +7,7 @@ from orchestrator.services import dependencies, transitions
 from orchestrator.services.admission import AdmissionContext, admit, load_context_of_job
 from orchestrator.services.concurrency import ConcurrencyGroup, apply_conflict_policy, cancel_new
 from orchestrator.services.dependencies import DependencySnapshot, DependencyStatus
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.services.idempotency import IdempotentRequest, replays_before_refusals
 from orchestrator.services.transitions import OperationResult
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.events import Actor
@@ -54,7 +54,7 @@ class Submission:
         return self.org_slug, self.project_slug
 
 
-@operation
+@operation(optimistic=True, confirm_refusals=False)
 def submit(
     uow: UnitOfWork,
     submission: Submission,
@@ -80,13 +80,16 @@ def submit(
         LifecycleError: Any error of `admit_job`.
         IdempotencyConflict: The key was used with another request.
     """
+    if submission.depends_on or submission.group:
+        uow.require_transaction()  # to lock other jobs
     job = new_job(submission, policy)
     context = load_context_of_job(uow, job, priority=submission.priority, default_pool=default_pool)
     now = now or context.now
-    if idempotency and (first := idempotency.bind(job.job_ulid, now=now)) != job.job_ulid:
+    if idempotency and (first := idempotency.bind_with(uow, job.job_ulid, now=now)) != job.job_ulid:
         return OperationResult(Job.objects.get(job_ulid=first), replayed=True)
     snapshot = dependencies.lock_dependencies(submission.depends_on, org_slugs=[submission.org_slug])
-    status = admit_job(uow, job, submission, context, snapshot)
+    with replays_before_refusals(uow):
+        status = admit_job(job, submission, context, snapshot)
     return OperationResult(enqueue_job(uow, job, submission, status, now=now, actor=actor))
 
 
@@ -108,7 +111,6 @@ def new_job(submission: Submission, policy: JobPolicy) -> Job:
 
 
 def admit_job(
-    uow: UnitOfWork,
     job: Job,
     submission: Submission,
     context: AdmissionContext,
@@ -119,7 +121,6 @@ def admit_job(
     """Check whether a new job is allowed, and set its scheduling fields.
 
     Args:
-        uow: The unit of work of the operation.
         job: The new job.
         submission: The request.
         context: The tenants and pools that were read for this call.
@@ -147,7 +148,7 @@ def admit_job(
     job.limited_by_address = placement.limited_by_address
     status = snapshot.get_status(submission.depends_on, org_slug=job.org_slug)
     if limited:  # last: a job that is refused for another reason uses no quota
-        context.reserve_quota(uow, job.org_slug)
+        context.reserve_quota(job.org_slug)
     return status
 
 

@@ -186,12 +186,9 @@ def enqueue(
 
 
 def look_up_lanes(uow: UnitOfWork, jobs: Iterable[Job]) -> None:
-    """Look up the lanes of several admitted jobs with one statement, if they are more than one.
-
-    `enqueue` looks up the lane of a single job, and creates a lane that does not exist.
-    """
+    """Look up the lanes of several admitted jobs with one statement. `enqueue` creates those that do not exist."""
     keys = {LaneKey.of(job) for job in jobs}.difference(uow.lane_ids)
-    if len(keys) > 1:
+    if len(keys) > 1 or uow.is_optimistic:
         uow.lane_ids |= find_lanes(keys)
 
 
@@ -199,6 +196,7 @@ def _lane_id(uow: UnitOfWork, job: Job) -> int:
     """Return the lane of the job, looked up once in an operation for jobs with the same lane key."""
     key = LaneKey.of(job)
     if key not in uow.lane_ids:
+        uow.require_transaction()  # to create the lane, most likely
         uow.lane_ids[key] = get_lane(job)
     return uow.lane_ids[key]
 

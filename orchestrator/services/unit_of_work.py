@@ -36,7 +36,7 @@ from orchestrator.notifications.hub import hand_over
 from orchestrator.services.bulk_write import Changes, write_changes
 from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import EventRow
-from runtime_jobs.models import Artifact, FailureExplanation, Job
+from runtime_jobs.models import Artifact, FailureExplanation, IdempotencyKey, Job
 from runtime_jobs.states import JobState
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class UnitOfWork:
         events: New events, in order.
         extra_rows: New rows of other tables.
         artifacts: New artifacts. An address that the job has already is skipped.
+        idempotency_key: The key to bind with an optimistic write; see `IdempotentRequest.bind_with`.
         diagnoses: New explanations of failures. One that cannot be stored is logged and dropped.
         versions: The versions of the rows that an optimistic attempt has read. None in a transaction.
     """
@@ -79,6 +80,7 @@ class UnitOfWork:
         self.extra_rows: list[Model] = []
         self.artifacts: list[Artifact] = []
         self.diagnoses: list[FailureExplanation] = []
+        self.idempotency_key: IdempotencyKey | None = None
         self._new: dict[str, Job | Lease] = {}
         self._changed: dict[str, Job | Lease] = {}
         self._relocated: set[str] = set()
@@ -193,16 +195,16 @@ class UnitOfWork:
         """Write everything: rows first, then the lanes as the last statement of the transaction.
 
         Raises:
-            NeedsTransaction: The attempt is optimistic, and a row has changed since it was read, or the operation has
-                changes that one statement cannot store.
+            NeedsTransaction: The attempt is optimistic, and a row has changed since it was read, the idempotency key
+                is bound already, or the operation has changes that one statement cannot store.
         """
         lanes = self.lane_updates
         if self._has_other_rows:
             self.flush()
         changes = self._take_changes()
-        if not changes and not lanes:
+        if not changes and not lanes and self.idempotency_key is None:
             return
-        if not write_changes(changes, lanes=lanes, versions=self.versions):
+        if not write_changes(changes, lanes=lanes, versions=self.versions, key=self.idempotency_key):
             raise NeedsTransaction
 
     def flush(self) -> None:

@@ -184,9 +184,10 @@ def test_a_recount_sees_a_submit_that_is_about_to_commit():
         plain_write = UnitOfWork.write
 
         def write(uow):
-            plain_write(uow)
-            inside.set()
-            assert may_commit.wait(timeout=60)
+            with transaction.atomic():  # the write commits by itself, so its locks are kept for the test
+                plain_write(uow)
+                inside.set()
+                assert may_commit.wait(timeout=60)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(UnitOfWork, "write", write)

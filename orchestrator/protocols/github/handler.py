@@ -119,7 +119,7 @@ def _submit(
     job, batch = new_job(submission, policy), _create_batch(submission, event, delivery, now)
     job.batch = batch
     context = load_context(uow, [submission.project_key], default_pool=default_pool)
-    status = admit_job(uow, job, submission, context, EMPTY_SNAPSHOT)
+    status = admit_job(job, submission, context, EMPTY_SNAPSHOT)
     return enqueue_job(uow, job, submission, status, now=now, actor=GITHUB), batch
 
 

@@ -98,7 +98,7 @@ def test_a_savepoint_undoes_what_was_decided_and_what_was_written():
         context = load_context(uow, [given.project_key], default_pool="shared-linux")
         with pytest.raises(Conflict), uow.savepoint():  # noqa: PT012 the block is what is undone
             job = services_submission.new_job(given, POLICY)
-            status = services_submission.admit_job(uow, job, given, context, EMPTY_SNAPSHOT)
+            status = services_submission.admit_job(job, given, context, EMPTY_SNAPSHOT)
             services_submission.enqueue_job(uow, job, given, status, now=now, actor=ALICE)
             raise Conflict("late")
         assert uow.lane_ids == {}
