@@ -107,7 +107,6 @@ def submit_batch(
         Invalid: The number of jobs is out of range.
         IdempotencyConflict: The key was used with another request.
     """
-    now = now or database_now()
     if idempotency and (first := idempotency.lookup()):
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
     batch = _new_batch(submission)
@@ -157,7 +156,6 @@ def rerun_batch(
         LifecycleError: Any error of `admit_job` for one of the jobs.
         IdempotencyConflict: The key was used with another request.
     """
-    now = now or database_now()
     old = _get_batch(batch_ulid)
     if idempotency and (first := idempotency.lookup()):
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
@@ -312,31 +310,30 @@ def _create(
     default_pool: str,
     actor: Actor,
     idempotency: IdempotentRequest | None,
-    now: datetime,
+    now: datetime | None,
 ) -> BatchOutcome:
     if not 1 <= len(jobs) <= MAX_JOBS:
         raise Invalid({"jobs": [f"A batch has 1 to {MAX_JOBS} jobs; this one has {len(jobs)}."]})
+    context = load_context(uow, [(request.org_slug, request.project_slug)], default_pool=default_pool)
+    now = now or context.now
     if idempotency and (first := idempotency.bind(batch.batch_ulid, now=now)) != batch.batch_ulid:
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
-    batch.created_at = now
-    batch.save(force_insert=True)
-    context = load_context(uow, [(request.org_slug, request.project_slug)], default_pool=default_pool)
-    admitted = []
+    admitted, optional = [], []
     for batch_job in jobs:
         submission = _submission(request, batch_job.spec)
         job = new_job(submission, policy_for(batch_job.spec.job_type))
-        job.batch = batch
         status = admit_job(job, submission, context, EMPTY_SNAPSHOT, limited=is_limited(actor))
         admitted.append((job, submission, status))
-    transitions.look_up_lanes(uow, (job for job, _, _ in admitted))
-    for job, submission, status in admitted:
-        enqueue_job(uow, job, submission, status, now=now, actor=actor)
-    optional = [
-        job.root_job_ulid for batch_job, (job, _, _) in zip(jobs, admitted, strict=True) if not batch_job.required
-    ]
+        if not batch_job.required:
+            optional.append(job.root_job_ulid)
     if optional:
         batch.details[OPTIONAL] = optional
-        batch.save(update_fields=["details"])
+    batch.created_at = now
+    batch.save(force_insert=True)
+    transitions.look_up_lanes(uow, (job for job, _, _ in admitted))
+    for job, submission, status in admitted:
+        job.batch = batch
+        enqueue_job(uow, job, submission, status, now=now, actor=actor)
     return BatchOutcome(batch)
 
 
