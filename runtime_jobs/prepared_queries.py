@@ -81,7 +81,7 @@ class PreparedQuery(Generic[R]):
             row: A model, or a frozen dataclass of tables and columns.
             tail: The SQL after `FROM <first table> t`.
             without: Attributes of the first table that are not read. Reading such an attribute is a query of its own.
-            source: A FROM item that stands for `<first table> t`, such as a function that returns rows of it.
+            source: A FROM item in place of `<first table> t`, such as a function that returns rows of it.
         """
         self.row, self.tail, self.without, self.source = row, tail, without, source
 

@@ -10,6 +10,7 @@ from leases.scheduling.claims import Offer
 from leases.scheduling.lanes import LaneUpdates, get_lane
 from orchestrator import services
 from orchestrator.services import Claimed, ConcurrencyGroup, Submission
+from orchestrator.services.bulk_write import Changes, write_changes
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project
 from runtime_jobs.models.tenants import Scope
@@ -166,7 +167,7 @@ def demanding(job: Job, **columns: Any) -> None:
     job.save(update_fields=[*columns, "lane_id"])
     Lane.objects.update(head_id=None, head_at=None)
     waiting = Job.objects.queued().values_list("pk", "lane_id", "created_at")
-    LaneUpdates(entered=list(waiting)).write()
+    write_changes(Changes(), lanes=LaneUpdates(entered=list(waiting)))
 
 
 def offer(worker: Worker, **changes: Any) -> Offer:
