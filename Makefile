@@ -31,7 +31,7 @@ chaos: setup ## kill server, scheduler, workers and PostgreSQL at random under l
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
 
 bench: setup ## run all benchmarks, 20 to 30 minutes (QUICK=1: five minutes; ONLY="claims limits": a part)
-	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" $(RUN) -m benchmarks
+	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" BASELINE="$(BASELINE)" $(RUN) -m benchmarks
 
 check: setup ## check lint, format, types, migrations, OpenAPI and deployment settings, and run the fast tests
 	@.venv/bin/ruff check --quiet .

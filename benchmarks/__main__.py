@@ -1,7 +1,7 @@
 """Runs all scenarios of `make bench` on one machine and one PostgreSQL.
 
 Prints a table and, as its last line, the figures as JSON. QUICK=1 for the quick form; ONLY="claims limits" for some of
-the scenarios.
+the scenarios; BASELINE=../other-checkout also compares lifecycles/s with that checkout.
 """
 
 from __future__ import annotations
@@ -19,71 +19,86 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import environment as benchmarks_environment
-from benchmarks import machine, table
-from benchmarks.peers import environment
+from benchmarks import environment, machine, table
+from benchmarks.peers import environment as peers_environment
 from benchmarks.sizes import Sizes, chosen
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE.parent / "docs" / "images"
-# In this order: later scenes use what earlier ones found. The module of each has `measure(stage, sizes, before)`.
-SCENES = {
+# In this order: later scenarios use what earlier ones found, and a run that has used up its time leaves out the last.
+# The module of each has `measure(cluster, sizes, before)`.
+SCENARIOS = {
     "lifecycles": "lifecycles",
     "peers": "peers_runner",
     "claims": "claims",
+    "costs": "costs",
     "waiting": "idle_load",
     "limits": "limits",
-    "fairness": "fairness",
     "killed": "crash",
-    "profile": "profiling",
     "flatness": "flatness",
+    "sandbox": "sandbox",
+    "fairness": "fairness",
+    "core_cost": "core_cost",
+    "profile": "profiling",
 }
 UNAUDITED = frozenset({"flatness"})  # its million jobs have no event history
-# What the last line has, null where it could not be measured.
+# The fields of the last line; one that was not measured is null.
 PROMISED = (
-    *("lifecycles_per_s", "lifecycles_vs_prefect", "bulk_lifecycles_per_s", "bulk_vs_procrastinate"),
-    *("claims_vs_pgbench", "bulk_claims_vs_pgbench", "flat_jobs", "flat_lanes", "blocked_ahead", "latency_ms"),
-    *("limits_exceeded", "idle_polls", "fairness", "killed", "deadlocks", "audit"),
+    *("lifecycles_per_s", "lifecycles_vs_prefect", "layouts_vs_prefect", "bulk_lifecycles_per_s"),
+    *("bulk_vs_procrastinate", "claims_vs_minimal", "claims_vs_pgbench", "bulk_claims_vs_pgbench"),
+    *("postgres_vs_minimal", "heartbeat_vs_empty", "statements", "trips", "wal_kb", "latency_ms"),
+    *("flat_jobs", "flat_lanes", "blocked_ahead", "flat_leases", "limits_exceeded", "idle_polls", "fairness"),
+    *("killed", "sandbox", "core_cost", "deadlocks", "audit", "not_met", "left_out"),
 )
 
 
 def main() -> int:
-    sizes, began = chosen(), time.monotonic()
-    asked = os.environ.get("ONLY", "").split() or list(SCENES)
-    place = benchmarks_environment.opened()
-    _install(place)
+    sizes = chosen()
+    requested = os.environ.get("ONLY", "").split() or list(SCENARIOS)
+    unknown = [name for name in requested if name not in SCENARIOS]
+    if unknown:
+        sys.stderr.write(f"ONLY={' '.join(unknown)}: the scenarios are {' '.join(SCENARIOS)}\n")
+        return 2
+    cluster = environment.opened()
+    _install(cluster)
+    began = time.monotonic()
     found: dict[str, Any] = {"form": sizes.name, "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "failed": {}}
-    found |= {"machine": machine.described(place), "audit": []}
-    for name in [name for name in SCENES if name in asked]:
-        _play(name, place, sizes, found)
-    found |= {"deadlocks": place.deadlocks(), "seconds": round(time.monotonic() - began)}
+    found |= {"machine": machine.described(cluster), "audit": [], "seconds_each": {}, "left_out": []}
+    for name in [name for name in SCENARIOS if name in requested]:
+        if time.monotonic() - began < sizes.budget:
+            _measure(name, cluster, sizes, found)
+        else:
+            found["left_out"].append(name)
+    found |= {"deadlocks": cluster.deadlocks(), "seconds": round(time.monotonic() - began)}
+    found["not_met"] = [row.figure for row in table.aims(found) if row.met is False]
     _keep(found, found.pop("pictures", {}), sizes)
-    _show(found)
+    _display(found)
     sys.stdout.write(json.dumps({name: found.get(name) for name in PROMISED}) + "\n")
     return 1 if found["failed"] else 0
 
 
-def _install(place: benchmarks_environment.Stage) -> None:
-    """Before anything is measured. What cannot be installed is missing from the table, and the reason is there."""
-    for wanted in (environment.python_of_peers, environment.tools):
+def _install(cluster: environment.Cluster) -> None:
+    """Install the peers before anything is measured; the table has the reason for one that is missing."""
+    for install in (peers_environment.python_of_peers, peers_environment.tools, peers_environment.river):
         try:
-            wanted(place.state)
-        except environment.NotInstalled as error:
+            install(cluster.state)
+        except peers_environment.NotInstalled as error:
             sys.stderr.write(f"{error}\n")
 
 
-def _play(name: str, place: benchmarks_environment.Stage, sizes: Sizes, found: dict[str, Any]) -> None:
+def _measure(name: str, cluster: environment.Cluster, sizes: Sizes, found: dict[str, Any]) -> None:
     """Run one scenario on an empty database. A failure is reported, and the next scenario runs."""
     began = time.monotonic()
     try:
-        place.emptied()
-        found |= importlib.import_module(f"benchmarks.{SCENES[name]}").measure(place, sizes, found)
+        cluster.emptied()
+        found |= importlib.import_module(f"benchmarks.{SCENARIOS[name]}").measure(cluster, sizes, found)
         if name not in UNAUDITED:
             found["audit"] += _audited()
     except Exception as error:  # noqa: BLE001 - whatever it is, the figures of the others count
         traceback.print_exc()
         found["failed"][name] = f"{type(error).__name__}: {error}"[:500]
-    Console(stderr=True).print(f"[dim]{name}: {time.monotonic() - began:.0f} s[/dim]")
+    found["seconds_each"][name] = round(time.monotonic() - began)
+    Console(stderr=True).print(f"[dim]{name}: {found['seconds_each'][name]} s[/dim]")
 
 
 def _audited() -> list[str]:
@@ -93,7 +108,7 @@ def _audited() -> list[str]:
 
 
 def _keep(found: dict[str, Any], pictures: dict[str, str], sizes: Sizes) -> None:
-    """One result a form; only that of the full one is committed, and the pictures are its."""
+    """Write the result of this form; only that of the full form is committed, with its pictures."""
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     (results / f"{sizes.name}.json").write_text(json.dumps(found, indent=1) + "\n")
@@ -102,12 +117,16 @@ def _keep(found: dict[str, Any], pictures: dict[str, str], sizes: Sizes) -> None
         (folder / f"{name}.svg").write_text(drawing)
 
 
-def _show(found: dict[str, Any]) -> None:
-    shown = Table("figure", "measured", "aim", "met", title=f"make bench, {found['form']} form, {found['seconds']} s")
+def _display(found: dict[str, Any]) -> None:
+    displayed = Table(
+        "figure", "measured", "aim", "met", title=f"make bench, {found['form']} form, {found['seconds']} s"
+    )
     for row in table.rows(found):
-        colour = {True: "green", False: "red", None: ""}[row.met]
-        shown.add_row(row.figure, row.value, row.aim, f"[{colour}]{table.verdict(row)}[/]" if colour else "")
-    Console(width=110).print(shown)
+        color = {True: "green", False: "red", None: ""}[row.met]
+        displayed.add_row(row.figure, row.value, row.aim, f"[{color}]{table.verdict(row)}[/]" if color else "")
+    Console(width=120).print(displayed)
+    if found["left_out"]:
+        Console().print(f"not begun, because the time was used up: {' '.join(found['left_out'])}")
     for name, reason in found["failed"].items():
         Console().print(f"[red]{name} failed:[/red] {reason}", markup=True)
 

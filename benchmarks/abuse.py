@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import environment
-from benchmarks.environment import Stage
+from benchmarks.environment import Cluster
 
 HALF_SENT_HEADS, FOLLOWERS, LOGINS, SLOW_BODIES = 1500, 600, 40, 500
 DEFAULT_SECONDS = 60.0
@@ -244,7 +244,7 @@ def main() -> int:
         sys.stdout.write(json.dumps(dict(sorted(answers.items()))))
         return 0
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_SECONDS
-    place: Stage = environment.opened()
+    place: Cluster = environment.opened()
     from benchmarks import tenants  # noqa: PLC0415 - after the settings
     from benchmarks.servers import clock, serving  # noqa: PLC0415 - likewise
 

@@ -13,6 +13,7 @@ from benchmarks.histogram import Tally
 from benchmarks.wire import Connection, Gone
 
 COMPLETED = {"result": {"status": "succeeded", "exit_code": 0}}
+NEXT_LEASE = "next_lease"  # field of a completion's response: the lease that `claim_next` brought, or null
 PATIENCE = 60.0  # seconds for which a caller that insists repeats a request without a response
 
 
@@ -67,21 +68,29 @@ class WorkerCaller(Caller):
         super().__init__(host, port, worker[1], tally, **options)
         self.offer = {"worker_id": worker[0], "job_types": ["steps"], "acknowledge": True}
 
-    async def claim(self, key: str = "") -> dict[str, Any] | None:
-        status, lease = await self.call("claim", "/v1/runtime/leases", self.offer, (201, 204), key)
+    async def claim(self, key: str = "", *, acknowledge: bool = True) -> dict[str, Any] | None:
+        offer = self.offer | {"acknowledge": acknowledge}
+        status, lease = await self.call("claim", "/v1/runtime/leases", offer, (201, 204), key)
         return lease if status == 201 else None
 
-    async def claim_many(self, most: int) -> list[dict[str, Any]]:
-        asked = self.offer | {"max_leases": most}
-        status, answer = await self.call("claim_many", "/v1/runtime/leases", asked, (201, 204))
+    async def claim_many(self, limit: int) -> list[dict[str, Any]]:
+        offer = self.offer | {"max_leases": limit}
+        status, answer = await self.call("claim_many", "/v1/runtime/leases", offer, (201, 204))
         return answer["leases"] if status == 201 else []
 
-    async def say(self, verb: str, lease_id: str, body: dict[str, Any] | None = None) -> None:
-        await self.call(verb, f"/v1/runtime/leases/{lease_id}/{verb}", body or {}, (200,))
+    async def report(self, operation: str, lease_id: str, body: dict[str, Any] | None = None) -> Any:
+        _, answer = await self.call(operation, f"/v1/runtime/leases/{lease_id}/{operation}", body or {}, (200,))
+        return answer
 
-    async def say_many(self, verb: str, lease_ids: list[str], body: dict[str, Any] | None = None) -> int:
+    async def complete_and_claim(self, lease_id: str) -> dict[str, Any] | None:
+        """Complete the lease and claim the next one by the same call."""
+        body = COMPLETED | {"claim_next": self.offer | {"acknowledge": False}}
+        return (await self.report("complete", lease_id, body)).get(NEXT_LEASE)
+
+    async def report_many(self, operation: str, lease_ids: list[str], body: dict[str, Any] | None = None) -> int:
         entries = [{"lease_id": lease_id, **(body or {})} for lease_id in lease_ids]
-        _, answer = await self.call(f"{verb}_many", f"/v1/runtime/leases/{verb}", {"leases": entries}, (200,))
+        path = f"/v1/runtime/leases/{operation}"
+        _, answer = await self.call(f"{operation}_many", path, {"leases": entries}, (200,))
         return len(_good(answer["results"], 200, self.tally))
 
 

@@ -50,18 +50,18 @@ def prepare(backlog: int, leased: int, layout: str) -> int:
         from benchmarks.environment import opened
     except ImportError:  # commit 8637103
         from benchmarks.stage import opened
-    stage = opened()
+    cluster = opened()
     from benchmarks import tenants
 
     workers = 1 + -(-leased // CAPACITY)
-    crew = tenants.settled("compare", organizations=["acme"], workers=max(workers, 16 if layout else 1))
+    tenant = tenants.settled("compare", organizations=["acme"], workers=max(workers, 16 if layout else 1))
     if backlog:
         tenants.fill("waiting", "compare", backlog)
-    seed = {"token": crew.tokens["acme"], "workers": crew.workers, "body": tenants.body("acme"), "leased": leased}
+    seed = {"token": tenant.tokens["acme"], "workers": tenant.workers, "body": tenants.body("acme"), "leased": leased}
     if layout:
         from benchmarks import servers
 
-        with servers.serving(stage, layout) as server:
+        with servers.serving(cluster, layout) as server:
             _write(seed | {"host": server.address.host, "port": server.address.port})
             sys.stdin.read()
         return 0
@@ -109,14 +109,14 @@ class Calls:
         await self.call("submit", "/v1/jobs", self.body, self.token)
 
     async def claim(self, *, acknowledge: bool) -> dict[str, Any]:
-        return await self.call("claim", "/v1/runtime/leases", self._offer(0, acknowledge), self.workers[0][1])
+        return await self.call("claim", "/v1/runtime/leases", self.offer(0, acknowledge), self.workers[0][1])
 
     async def lease_call(self, operation: str, lease: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
         path = f"/v1/runtime/leases/{lease['lease_id']}/{operation}"
         return await self.call(operation, path, body, self.workers[0][1])
 
     async def claim_many(self, number: int, worker: int = 0) -> list[dict[str, Any]]:
-        offer = self._offer(worker, acknowledge=True) | {"max_leases": number}
+        offer = self.offer(worker, acknowledge=True) | {"max_leases": number}
         return (await self.call("claim_many", "/v1/runtime/leases", offer, self.workers[worker][1]))["leases"]
 
     async def submit_many(self) -> None:
@@ -132,7 +132,7 @@ class Calls:
         if refused:
             raise UnexpectedAnswer(f"{name}: {refused[0]}")
 
-    def _offer(self, worker: int, acknowledge: bool) -> dict[str, Any]:
+    def offer(self, worker: int, acknowledge: bool) -> dict[str, Any]:
         return {"worker_id": self.workers[worker][0], "job_types": ["steps"], "acknowledge": acknowledge}
 
 
@@ -156,7 +156,7 @@ async def two(calls: Calls) -> None:
     if calls.next is None:
         calls.next = await calls.claim(acknowledge=False)
         await calls.submit()
-    body = COMPLETED | {"claim_next": {"job_types": ["steps"], "acknowledge": False}}
+    body = COMPLETED | {"claim_next": calls.offer(0, acknowledge=False)}
     answer = await calls.lease_call("complete", calls.next, body)
     calls.next = answer.get("next_lease")
     if calls.next is None:

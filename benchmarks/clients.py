@@ -12,14 +12,14 @@ from typing import Any
 from benchmarks.callers import COMPLETED, TenantCaller, Unexpected, WorkerCaller
 from benchmarks.histogram import Tally
 
-IDLE = 0.02  # seconds that a worker without work waits before it asks again
-BATCH = 256  # jobs that a client of the calls for many submits at once
+IDLE = 0.02  # seconds that a worker without work waits before it claims again
+BATCH = 256  # jobs of one batch submit
 LEASES = 64  # of one claim
 
 
 @dataclass
 class LoadClient:
-    """One tenant with one worker at hand; those that only claim have several, so that none gets full."""
+    """Represents one tenant and its worker; clients that only claim have several workers, so that none gets full."""
 
     number: int
     tenant: TenantCaller
@@ -36,16 +36,40 @@ async def lifecycles(client: LoadClient) -> None:
     """Submit, claim, acknowledge, heartbeat, complete: five calls, each of them a commit."""
     for body in _until_over(client, cycle(client.bodies)):
         await client.tenant.submit(body)
-        lease = await _insisted(client)
+        lease = await _claim(client)
         if lease is None:
             return
-        for verb, said in (("acknowledge", {}), ("heartbeat", {"phase": "executing"}), ("complete", COMPLETED)):
-            await client.worker.say(verb, lease["lease_id"], said)
+        await _finish(client, lease)
+
+
+async def three_calls(client: LoadClient) -> None:
+    """Submit, claim without the promise to acknowledge, complete: each a commit."""
+    for body in _until_over(client, cycle(client.bodies)):
+        await client.tenant.submit(body)
+        lease = await _claim(client, acknowledge=False)
+        if lease is None:
+            return
+        await client.worker.report("complete", lease["lease_id"], COMPLETED)
         client.tally.add()
 
 
+async def two_calls(client: LoadClient) -> None:
+    """Submit, and complete the lease before with `claim_next`: each a commit. The last lease is completed too."""
+    lease: dict[str, Any] | None = None
+    for body in _until_over(client, cycle(client.bodies)):
+        await client.tenant.submit(body)
+        if lease is None:  # at the start, and after a completion that another client's claim left without a job
+            lease = await _claim(client, acknowledge=False)
+            continue
+        lease = await client.worker.complete_and_claim(lease["lease_id"])
+        client.tally.add()
+        client.tally.counts["empty"] += lease is None
+    if lease is not None:
+        await client.worker.report("complete", lease["lease_id"], COMPLETED)
+
+
 async def many(client: LoadClient) -> None:
-    """The same in calls for many: eight calls for 256 jobs, as many as a worker may hold. What was begun is ended."""
+    """Run five operations by batch calls: eight calls for 256 jobs, as many as a worker may hold. End each round."""
     worker = client.worker
     for body in _until_over(client, cycle(client.bodies)):
         await client.tenant.submit_many([body] * BATCH)
@@ -54,13 +78,13 @@ async def many(client: LoadClient) -> None:
             client.tally.counts["empty"] += 1
             await asyncio.sleep(IDLE)
             continue
-        await worker.say_many("acknowledge", held)
-        await worker.say_many("heartbeat", held, {"phase": "executing"})
-        client.tally.add(await worker.say_many("complete", held, COMPLETED))
+        await worker.report_many("acknowledge", held)
+        await worker.report_many("heartbeat", held, {"phase": "executing"})
+        client.tally.add(await worker.report_many("complete", held, COMPLETED))
 
 
 async def claims(client: LoadClient) -> None:
-    """Nothing but claims, one job each, by a worker after the other."""
+    """Claim only, one job each, by one worker after the other."""
     for worker in _until_over(client, cycle(client.workers)):
         if await worker.claim() is None:
             client.tally.counts["empty"] += 1
@@ -70,7 +94,7 @@ async def claims(client: LoadClient) -> None:
 
 
 async def claims_many(client: LoadClient) -> None:
-    """Nothing but claims of several jobs; a worker that is full gets nothing and the next one asks."""
+    """Claim only, several jobs each; a worker that is full gets nothing and the next one claims."""
     for worker in _until_over(client, cycle(client.workers)):
         leases = await worker.claim_many(LEASES)
         client.tally.add(len(leases))
@@ -97,7 +121,7 @@ async def drain(client: LoadClient) -> None:
         counts["claimed"] += 1
         facts["place"][org] = counts["claimed"]
         await asyncio.sleep(facts["held"])
-        await client.worker.say("complete", lease["lease_id"], COMPLETED)
+        await client.worker.report("complete", lease["lease_id"], COMPLETED)
         facts["ends"][job] = time.time()
         counts[org] += 1
         client.tally.add()
@@ -111,27 +135,32 @@ def _drained(tally: Tally) -> bool:
 
 
 async def insisting(client: LoadClient) -> None:
-    """Lifecycles whose every call is sent again under its key until it is answered, as a careful client does."""
+    """Run lifecycles in which each call is repeated under its key until it is answered, as a careful client does."""
     for number, body in zip(_until_over(client, count()), cycle(client.bodies), strict=False):
         await insisted_lifecycle(client, body, f"{client.number}-{number}")
 
 
 async def insisted_lifecycle(client: LoadClient, body: dict[str, Any], key: str) -> None:
     client.tally.facts.setdefault("submitted", []).append(await client.tenant.submit(body, f"submit-{key}"))
-    lease = await _insisted(client, key)
+    lease = await _claim(client, key)
     if lease is None:
         return
-    for verb, said in (("acknowledge", {}), ("heartbeat", {"phase": "executing"}), ("complete", COMPLETED)):
-        await client.worker.say(verb, lease["lease_id"], said)
+    await _finish(client, lease)
+
+
+async def _finish(client: LoadClient, lease: dict[str, Any]) -> None:
+    for operation, body in (("acknowledge", {}), ("heartbeat", {"phase": "executing"}), ("complete", COMPLETED)):
+        await client.worker.report(operation, lease["lease_id"], body)
     client.tally.add()
 
 
-async def _insisted(client: LoadClient, key: str = "") -> dict[str, Any] | None:
-    """A lease, asked for until there is one: as many jobs as clients wait, and another may have had ours."""
-    for tried in count():
+async def _claim(client: LoadClient, key: str = "", *, acknowledge: bool = True) -> dict[str, Any] | None:
+    """Claim until there is a lease: as many jobs as clients wait, and another client may have taken this one's."""
+    for attempt in count():
         if client.tally.is_over:
             return None
-        lease = await client.worker.claim(f"claim-{key}-{tried}" if key else "")
+        claim_key = f"claim-{key}-{attempt}" if key else ""
+        lease = await client.worker.claim(claim_key, acknowledge=acknowledge)
         if lease is not None:
             return lease
         client.tally.counts["empty"] += 1
@@ -147,7 +176,7 @@ def _until_over(client: LoadClient, things: Iterator[Any]) -> Iterator[Any]:
 
 
 FLOWS: dict[str, Callable[[LoadClient], Awaitable[None]]] = {
-    flow.__name__: flow for flow in (lifecycles, many, claims, claims_many, drain, insisting)
+    flow.__name__: flow for flow in (lifecycles, three_calls, two_calls, many, claims, claims_many, drain, insisting)
 }
 
 

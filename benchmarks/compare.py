@@ -81,11 +81,13 @@ def lines(result: dict[str, dict[str, dict[str, Any]]], names: list[str]) -> lis
     shown = [f"{'':14}{'':18}" + "".join(f"{name:>14}" for name in names) + f"{'ratio':>9}{'quartiles':>16}"]
     for name in (*TIMED, *COUNTED):
         for operation, row in result.items():
-            told = row[name]
+            cells = row[name]
             ratio = (
-                f"{told['ratio']:9.3f}{told['quartile_1']:9.3f} {told['quartile_3']:6.3f}" if "ratio" in told else ""
+                f"{cells['ratio']:9.3f}{cells['quartile_1']:9.3f} {cells['quartile_3']:6.3f}"
+                if "ratio" in cells
+                else ""
             )
-            shown.append(f"{name:14}{operation:18}" + "".join(f"{value:14,.2f}" for value in told["values"]) + ratio)
+            shown.append(f"{name:14}{operation:18}" + "".join(f"{value:14,.2f}" for value in cells["values"]) + ratio)
     return shown
 
 

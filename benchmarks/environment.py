@@ -17,11 +17,15 @@ from config import paths
 from config.postgres import embedded, supervisor
 
 OURS = "bench"
+WITHOUT_TIMEOUTS = "-c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0"
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Where the run keeps its files. `url(name)` leads to a database of the run."""
+class Cluster:
+    """Represents the PostgreSQL of a run, and the folder in which the run keeps its files.
+
+    `url(name)` is the address of one of its databases.
+    """
 
     state: Path
 
@@ -56,7 +60,7 @@ class Stage:
         return self.url(name)
 
     def emptied(self) -> None:
-        """Forget all rows of what went before, so that every scene begins with the same database."""
+        """Delete all rows of the scenario before, so that every scenario begins with the same database."""
         from django.db import connection  # noqa: PLC0415 - after the settings
 
         kept = {"django_migrations", "django_content_type", "auth_permission"}
@@ -72,21 +76,23 @@ class Stage:
         return int(found[0]) if found else 0
 
 
-def opened() -> Stage:
-    """Start the server, make our database, load Django on it and bring its tables up to date."""
-    stage = Stage(paths.state_dir())
-    embedded.ensure(stage.state)
-    os.environ["DATABASE_URL"] = stage.fresh(OURS)
+def opened() -> Cluster:
+    """Start the server, create our database, load Django on it and bring its tables up to date."""
+    cluster = Cluster(paths.state_dir())
+    embedded.ensure(cluster.state)
+    os.environ["DATABASE_URL"] = cluster.fresh(OURS)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-    # Of this process only: a million rows take longer than a request may, and its own requests need no access log.
-    with patch.dict(os.environ, DATABASE_ROLE="migrate", LOG_LEVEL="WARNING"):
+    with patch.dict(os.environ, LOG_LEVEL="WARNING"):  # its own requests need no access log
         _load_django()
-    return stage
+    return cluster
 
 
 def _load_django() -> None:
     import django  # noqa: PLC0415 - after the environment
     from django.core.management import call_command  # noqa: PLC0415 - likewise
+    from django.db import connection  # noqa: PLC0415 - likewise
 
     django.setup()
+    # Sessions of this process have the parameters of the API's, except that a million rows take longer than a request.
+    connection.settings_dict["OPTIONS"]["options"] += f" {WITHOUT_TIMEOUTS}"
     call_command("migrate", verbosity=0)

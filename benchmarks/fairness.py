@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks import servers, tenants
-from benchmarks.environment import Stage
+from benchmarks.environment import Cluster
 from benchmarks.lifecycles import libraries
 from benchmarks.load import LoadPlan, loaded
 from benchmarks.sizes import Sizes
@@ -23,16 +23,16 @@ HEAD_START = 3 * WORKERS  # claims of the many before the nine come
 WITHIN = 120.0
 
 
-def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
+def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
     """Return `fairness`, for each scenario and as multiples of the nine alone under the fair policy.
 
     `place` is the position of the nine's last claim, `seconds` the time until they had all ended (None: they had not
     after ten times the claims).
     """
     layout = before.get("layout", "asgi-1")
-    alone = _scene(stage, layout, "alone", policy="fair", crowd=0)
-    fair = _scene(stage, layout, "fair", policy="fair", crowd=sizes.crowd)
-    fifo = _scene(stage, layout, "fifo", policy="fifo", crowd=sizes.crowd)
+    alone = _pool_served(cluster, layout, "alone", policy="fair", crowd=0)
+    fair = _pool_served(cluster, layout, "fair", policy="fair", crowd=sizes.crowd)
+    fifo = _pool_served(cluster, layout, "fifo", policy="fifo", crowd=sizes.crowd)
     return {
         "fairness": {
             "crowd": sizes.crowd,
@@ -50,31 +50,33 @@ def _times(one: float | None, other: float | None) -> float | None:
     return round(one / other, 2) if one and other else None
 
 
-def _scene(stage: Stage, layout: str, pool: str, *, policy: str, crowd: int) -> dict[str, Any]:
-    stage.emptied()
-    crew = tenants.settled(pool, organizations=[], workers=WORKERS, policy=policy)
+def _pool_served(cluster: Cluster, layout: str, pool: str, *, policy: str, crowd: int) -> dict[str, Any]:
+    cluster.emptied()
+    tenant = tenants.settled(pool, organizations=[], workers=WORKERS, policy=policy)
     tenants.fill("crowd", pool, crowd)
-    with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server:
+    with servers.serving(cluster, layout, libraries=libraries(cluster, layout)) as server:
         host, port = server.address.host, server.address.port
         if crowd:
-            loaded(LoadPlan("drain", host, port, WORKERS, seconds=WITHIN, workers=crew.workers, jobs=HEAD_START))
+            loaded(LoadPlan("drain", host, port, WORKERS, seconds=WITHIN, workers=tenant.workers, jobs=HEAD_START))
         for org, jobs in NINE.items():
             tenants.fill(org, pool, jobs)
         enough = sum(NINE.values()) * SEEN_ENOUGH
-        return _told(
+        return _summary(
             loaded(
-                LoadPlan("drain", host, port, WORKERS, WITHIN, workers=crew.workers, jobs=enough, until=NINE, held=HELD)
+                LoadPlan(
+                    "drain", host, port, WORKERS, WITHIN, workers=tenant.workers, jobs=enough, until=NINE, held=HELD
+                )
             )
         )
 
 
-def _told(told: dict[str, Any]) -> dict[str, Any]:
-    ended = sum(told["counts"].get(org, 0) for org in NINE)
+def _summary(result: dict[str, Any]) -> dict[str, Any]:
+    ended = sum(result["counts"].get(org, 0) for org in NINE)
     served = ended == sum(NINE.values())
     return {
-        "place": max(told["facts"]["place"][org] for org in NINE) if served else None,
-        "seconds": max(told["facts"]["at"][org] for org in NINE) if served else None,
+        "place": max(result["facts"]["place"][org] for org in NINE) if served else None,
+        "seconds": max(result["facts"]["at"][org] for org in NINE) if served else None,
         "ended": ended,
-        "claims": told["counts"].get("claimed", 0),
-        "surprises": told["surprises"],
+        "claims": result["counts"].get("claimed", 0),
+        "surprises": result["surprises"],
     }

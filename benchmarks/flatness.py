@@ -1,8 +1,9 @@
 """Measures a claim with few and with many waiting jobs.
 
-Up to 1,000,000 jobs, 10,000 lanes, and 100,000 jobs of a full tenant ahead. Each figure is the median of claims through
-the operation, in this process. At every size the small scenario is measured in turns with the large one, so that a
-machine that becomes slower does so for both.
+Up to 1,000,000 jobs, 10,000 lanes, 100,000 jobs of a full tenant ahead, and 3,000 leases of other workers. Each figure
+is the median of claims through the operation, in this process. At every size the small pool is measured in turns with
+the large one, so that a machine that becomes slower does so for both. Leases concern all pools of a database: one pool
+is measured in turns with and without them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from django.db import connection
 
 from benchmarks import lists, plot, tenants
-from benchmarks.environment import Stage
+from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
 from orchestrator import services
 from runtime_jobs.models import Job
@@ -26,12 +27,14 @@ SMALL = 1_000
 BACKLOGS = (1_000, 10_000, 100_000, 1_000_000)
 LANES = (1, 10, 100, 1_000, 10_000)
 BLOCKED = 100_000
+LEASED = 3_000
+LEASED_TURNS = 2
 ROUND = 25
 
 
 @dataclass
-class Scene:
-    """A pool with what waits in it, and a worker without a limit of its own. It only grows."""
+class FilledPool:
+    """Represents a pool with its waiting jobs, and a worker that claims and releases. It only grows."""
 
     name: str
 
@@ -62,7 +65,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Point:
-    """Milliseconds of a claim: with so many waiting, and in the small scene at the same time."""
+    """Milliseconds of a claim: with so many waiting, and in the small pool at the same time."""
 
     size: int
     large: float
@@ -73,12 +76,13 @@ class Point:
         return round(self.large / self.small, 2)
 
 
-def measure(_stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
-    """Return `flat_jobs`, `flat_lanes` and `blocked_ahead`: the largest against the small, 1.0 is flat.
+def measure(_cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
+    """Return `flat_jobs`, `flat_lanes`, `blocked_ahead` and `flat_leases`: the largest ÷ the small, 1.0 is flat.
 
     `flatness` has the points, `lists` the pages while all those jobs exist.
     """
     curves = {"flat_jobs": _backlog(sizes), "flat_lanes": _lanes(sizes), "blocked_ahead": _blocked(sizes)}
+    curves["flat_leases"] = _leased(sizes)
     pictures = {
         "claim-cost-backlog": plot.Chart("A claim's cost, by the jobs that wait", "jobs", curves["flat_jobs"]),
         "claim-cost-lanes": plot.Chart("A claim's cost, by the lanes that have jobs", "lanes", curves["flat_lanes"]),
@@ -92,7 +96,7 @@ def measure(_stage: Stage, sizes: Sizes, _before: dict[str, Any]) -> dict[str, A
 
 
 def _backlog(sizes: Sizes) -> list[Point]:
-    small, large = Scene("few-jobs"), Scene("many-jobs")
+    small, large = FilledPool("few-jobs"), FilledPool("many-jobs")
     small.grow(SMALL)
     found = []
     for jobs in _scaled(BACKLOGS, sizes):
@@ -102,7 +106,7 @@ def _backlog(sizes: Sizes) -> list[Point]:
 
 
 def _lanes(sizes: Sizes) -> list[Point]:
-    small, large = Scene("one-lane"), Scene("many-lanes")
+    small, large = FilledPool("one-lane"), FilledPool("many-lanes")
     small.grow(SMALL)
     found = []
     large.grow(SMALL)
@@ -114,7 +118,7 @@ def _lanes(sizes: Sizes) -> list[Point]:
 
 def _blocked(sizes: Sizes) -> list[Point]:
     """The tenant that may run nothing is older than who is served, so all its jobs are ahead."""
-    small, large = Scene("free"), Scene("behind")
+    small, large = FilledPool("free"), FilledPool("behind")
     small.grow(SMALL)
     blocked = max(1, int(BLOCKED * sizes.scale))
     tenants.fill("full", large.name, blocked, events=False)
@@ -123,21 +127,62 @@ def _blocked(sizes: Sizes) -> list[Point]:
     return [_compared(small, large, blocked, sizes.samples)]
 
 
+def _leased(sizes: Sizes) -> list[Point]:
+    """Measure one pool while no worker, and while others, have leases: none, many, none, many, none."""
+    pool, holders = FilledPool("beside-leases"), FilledPool("leased")
+    leased = max(50, int(LEASED * sizes.scale))
+    pool.grow(SMALL)
+    holders.grow(leased + SMALL)
+    workers = [
+        WorkerFactory(slug=f"holder-{number}", pool__slug=holders.name, capacity=tenants.MOST_HELD)
+        for number in range(-(-leased // tenants.MOST_HELD))
+    ]
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(2 * LEASED_TURNS + 1):
+        held = _hold(workers, leased) if turn % 2 else []
+        _vacuum()
+        _warm_up(pool)
+        seconds[bool(held)] += [pool.claim() for _ in range(max(ROUND, sizes.samples // LEASED_TURNS))]
+        for worker, lease_ulid in held:
+            services.release(lease_ulid=lease_ulid, worker=worker)
+    medians = {is_leased: round(statistics.median(found) * 1000, 3) for is_leased, found in seconds.items()}
+    return [Point(leased, medians[True], medians[False])]
+
+
+def _hold(workers: list[Worker], number: int) -> list[tuple[Worker, str]]:
+    """Let the workers claim so many jobs, and return the leases."""
+    held = []
+    for place in range(number):
+        worker = workers[place // tenants.MOST_HELD]
+        claimed = services.claim(worker=worker, offer=offer(worker, job_types=("steps",)))
+        assert claimed is not None, worker.slug
+        held.append((worker, claimed.lease.lease_ulid))
+    return held
+
+
 def _scaled(steps: tuple[int, ...], sizes: Sizes) -> list[int]:
     """The steps up to the largest that this form measures, which is always one of them."""
     largest = max(steps[0], int(steps[-1] * sizes.scale))
     return [step for step in steps if step < largest] + [largest]
 
 
-def _compared(small: Scene, large: Scene, size: int, samples: int) -> Point:
-    with connection.cursor() as cursor:
-        cursor.execute("VACUUM ANALYZE runtime_jobs, lanes, lane_queues, lane_profiles")
+def _compared(small: FilledPool, large: FilledPool, size: int, samples: int) -> Point:
+    _vacuum()
     seconds: dict[str, list[float]] = {small.name: [], large.name: []}
-    for scene in (small, large):  # once unmeasured: plans and pages
-        for _ in range(ROUND):
-            scene.claim()
+    for pool in (small, large):
+        _warm_up(pool)
     for _ in range(max(1, samples // ROUND)):
-        for scene in (small, large):
-            seconds[scene.name] += [scene.claim() for _ in range(ROUND)]
-    medians = {name: statistics.median(took) * 1000 for name, took in seconds.items()}
+        for pool in (small, large):
+            seconds[pool.name] += [pool.claim() for _ in range(ROUND)]
+    medians = {name: statistics.median(found) * 1000 for name, found in seconds.items()}
     return Point(size, round(medians[large.name], 3), round(medians[small.name], 3))
+
+
+def _vacuum() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE runtime_jobs, runtime_worker_leases, lanes, lane_queues, lane_profiles")
+
+
+def _warm_up(pool: FilledPool) -> None:
+    for _ in range(ROUND):  # plans, and pages in memory
+        pool.claim()

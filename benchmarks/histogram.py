@@ -42,7 +42,7 @@ class Tally:
         if began >= self.begins:
             self.seconds[name].append(time.monotonic() - began)
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """As JSON: `rate` a second, milliseconds by call, surprises with an example each."""
         now = time.monotonic()
         elapsed = (now if self.finishes else min(now, self.ends)) - self.begins

@@ -55,15 +55,15 @@ def room_of(most: int, leases: Sequence[Held], begins: float) -> FreeIntervals:
     return room
 
 
-def unused(limits: Mapping[str, int], leases: Mapping[str, Sequence[Held]], told: dict[str, Any]) -> dict[str, Any]:
+def unused(limits: Mapping[str, int], leases: Mapping[str, Sequence[Held]], result: dict[str, Any]) -> dict[str, Any]:
     """Return `waits` of all tenants as a distribution, and `missed`.
 
     `missed` counts claims that found nothing while one and the same tenant had a free slot and jobs from before until
-    after. `told`: what the load recorded.
+    after. `result`: what the load recorded.
     """
-    rooms = [room_of(limits[org], held, told["began"]) for org, held in leases.items()]
-    missed = sum(1 for empty in told["empties"] if any(_covers(room.free, empty) for room in rooms))
-    return {"waits": spread(list(_all(rooms))), "empty": len(told["empties"]), "missed": missed}
+    rooms = [room_of(limits[org], held, result["began"]) for org, held in leases.items()]
+    missed = sum(1 for empty in result["empties"] if any(_covers(room.free, empty) for room in rooms))
+    return {"waits": spread(list(_all(rooms))), "empty": len(result["empties"]), "missed": missed}
 
 
 def _all(rooms: Iterable[FreeIntervals]) -> Iterator[float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks import servers, tenants
-from benchmarks.environment import Stage
+from benchmarks.environment import Cluster
 from benchmarks.idle_claims import Held, unused
 from benchmarks.lifecycles import libraries
 from benchmarks.load import LoadPlan, loaded
@@ -44,50 +44,50 @@ LEASES = """SELECT j.org_slug, l.job_ulid,
 class Sampler:
     """`exceeded`: looks in which a tenant had more than it may."""
 
-    stage: Stage
+    cluster: Cluster
     looks: int = 0
     exceeded: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        with self.stage.superuser() as connection:
+        with self.cluster.superuser() as connection:
             while not self.over.wait(EVERY):
                 active = connection.execute(ACTIVE, [list(OPEN)]).fetchall()
                 self.looks += 1
                 self.exceeded += sum(1 for org, number in active if number > LIMITS[org])
 
 
-def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
+def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
     """`limits_exceeded`: in the sampler's looks and in the leases laid over each other. `limits`: what else was."""
     shares = sizes.limit_claims // sum(LIMITS.values())
-    crew = tenants.settled(POOL, organizations=[], workers=sizes.limit_clients)
+    tenant = tenants.settled(POOL, organizations=[], workers=sizes.limit_clients)
     for org, most in LIMITS.items():
         tenants.fill(org, POOL, shares * most)
         tenants.limited(org, most)
-    told, sampler = _drained(stage, sizes, before.get("layout", "asgi-1"), crew, shares * sum(LIMITS.values()))
-    highest = _highest(stage)
+    result, sampler = _drained(cluster, sizes, before.get("layout", "asgi-1"), tenant, shares * sum(LIMITS.values()))
+    highest = _highest(cluster)
     return {
         "limits_exceeded": sampler.exceeded + sum(1 for org, most in highest.items() if most > LIMITS[org]),
         "limits": {
-            "claims": told["done"],
-            "left": shares * sum(LIMITS.values()) - told["done"],
-            "rate": told["rate"],
+            "claims": result["done"],
+            "left": shares * sum(LIMITS.values()) - result["done"],
+            "rate": result["rate"],
             "looks": sampler.looks,
             "highest": highest,
-            "room": unused(LIMITS, _leases(stage, told["facts"]), told["facts"]),
-            "calls": told["calls"],
-            "surprises": told["surprises"],
+            "room": unused(LIMITS, _leases(cluster, result["facts"]), result["facts"]),
+            "calls": result["calls"],
+            "surprises": result["surprises"],
         },
     }
 
 
 def _drained(
-    stage: Stage, sizes: Sizes, layout: str, crew: tenants.Tenants, jobs: int
+    cluster: Cluster, sizes: Sizes, layout: str, tenant: tenants.Tenants, jobs: int
 ) -> tuple[dict[str, Any], Sampler]:
     with (
-        servers.serving(stage, layout, libraries=libraries(stage, layout)) as server,
-        servers.clock(stage),
-        _sampled(stage) as sampler,
+        servers.serving(cluster, layout, libraries=libraries(cluster, layout)) as server,
+        servers.scheduler(cluster),
+        _sampled(cluster) as sampler,
     ):
         plan = LoadPlan(
             "drain",
@@ -95,15 +95,15 @@ def _drained(
             server.address.port,
             sizes.limit_clients,
             seconds=sizes.limit_seconds,
-            workers=crew.workers,
+            workers=tenant.workers,
             jobs=jobs,
         )
         return loaded(plan), sampler
 
 
 @contextmanager
-def _sampled(stage: Stage) -> Iterator[Sampler]:
-    sampler = Sampler(stage)
+def _sampled(cluster: Cluster) -> Iterator[Sampler]:
+    sampler = Sampler(cluster)
     thread = threading.Thread(target=sampler.run)
     thread.start()
     try:
@@ -113,16 +113,16 @@ def _sampled(stage: Stage) -> Iterator[Sampler]:
         thread.join()
 
 
-def _highest(stage: Stage) -> dict[str, int]:
-    with stage.superuser() as connection:
+def _highest(cluster: Cluster) -> dict[str, int]:
+    with cluster.superuser() as connection:
         return {org: int(most) for org, most in connection.execute(AT_ONCE).fetchall()}
 
 
-def _leases(stage: Stage, facts: dict[str, Any]) -> dict[str, list[Held]]:
+def _leases(cluster: Cluster, facts: dict[str, Any]) -> dict[str, list[Held]]:
     """Return the leases of each tenant; a lease ends when its holder received the response, if it did."""
     asked, ends = facts["asked"], facts["ends"]
     found: dict[str, list[Held]] = {}
-    with stage.superuser() as connection:
+    with cluster.superuser() as connection:
         for org, job, leased_at, completed_at in connection.execute(LEASES).fetchall():
             held = Held(asked.get(job, leased_at), leased_at, ends.get(job, completed_at or math.inf))
             found.setdefault(org, []).append(held)

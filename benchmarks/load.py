@@ -68,7 +68,7 @@ class Load:
         self.process.stdin = None
 
     def tally(self) -> dict[str, Any]:
-        """As `Tally.told`. Raises LoadFailed."""
+        """As `Tally.summary`. Raises LoadFailed."""
         try:
             out, err = self.process.communicate(timeout=self.patience)
         except subprocess.TimeoutExpired:
@@ -87,13 +87,13 @@ def loaded(plan: LoadPlan) -> dict[str, Any]:
     return Load(plan).tally()
 
 
-async def _play(plan: LoadPlan) -> dict[str, Any]:
+async def _run_plan(plan: LoadPlan) -> dict[str, Any]:
     tally = Tally.of(warmup=plan.warmup, seconds=plan.seconds, finishes=plan.flow == "many")
     if plan.jobs:
         tally.facts |= {"jobs": plan.jobs, "until": plan.until, "held": plan.held}
         tally.facts |= {"place": {}, "at": {}, "asked": {}, "ends": {}, "empties": []}
     await asyncio.gather(*(run(plan.flow, _client(plan, number, tally)) for number in range(plan.clients)))
-    return tally.told()
+    return tally.summary()
 
 
 def _client(plan: LoadPlan, number: int, tally: Tally) -> LoadClient:
@@ -107,4 +107,4 @@ def _client(plan: LoadPlan, number: int, tally: Tally) -> LoadClient:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(uvloop.run(_play(LoadPlan(**json.load(sys.stdin))))) + "\n")
+    sys.stdout.write(json.dumps(uvloop.run(_run_plan(LoadPlan(**json.load(sys.stdin))))) + "\n")

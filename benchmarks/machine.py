@@ -10,16 +10,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.environment import Stage
+from benchmarks.environment import Cluster
 
 COMMITS = 300
 SHOWN = ("fsync", "full_page_writes", "synchronous_commit", "shared_buffers", "max_wal_size")
 
 
-def described(stage: Stage) -> dict[str, Any]:
+def described(cluster: Cluster) -> dict[str, Any]:
     """Processor, memory, versions, PostgreSQL's settings, and what a commit takes on this disk."""
     memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
-    with stage.superuser() as connection:
+    with cluster.superuser() as connection:
         settings = {name: connection.execute(f"SHOW {name}").fetchone()[0] for name in SHOWN}  # type: ignore[index]
         version = connection.info.server_version
     return {
@@ -30,7 +30,7 @@ def described(stage: Stage) -> dict[str, Any]:
         "python": platform.python_version(),
         "postgresql": f"{version // 10000}.{version % 10000}",
         "settings": settings,
-        "commit_ms": _commit(stage),
+        "commit_ms": _commit(cluster),
         "load_before": round(os.getloadavg()[0], 1),
     }
 
@@ -40,10 +40,10 @@ def _processor() -> str:
     return found[1] if found else platform.machine()
 
 
-def _commit(stage: Stage) -> float:
+def _commit(cluster: Cluster) -> float:
     """Median milliseconds of a transaction that writes one row, from one client."""
     took = []
-    with stage.superuser() as connection:
+    with cluster.superuser() as connection:
         connection.execute("DROP TABLE IF EXISTS commits")
         connection.execute("CREATE TABLE commits (n integer)")
         for number in range(COMMITS):

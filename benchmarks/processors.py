@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.environment import Stage
+from benchmarks.environment import Cluster
 from config import paths
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Used:
-    """Measures from its creation until `told`: processors in use by each kind, 1.0 is one core.
+    """Measures from its creation until `shares`: processors in use by each kind, 1.0 is one core.
 
     `machine`: by all processes, foreign ones included.
     """
@@ -24,7 +24,7 @@ class Used:
         self.kinds = {name: list(pids) for name, pids in kinds.items()}
         self.began, self.before, self.all = time.monotonic(), self._seconds(), _busy()
 
-    def told(self) -> dict[str, float]:
+    def shares(self) -> dict[str, float]:
         took = time.monotonic() - self.began
         used = {name: (seconds - self.before[name]) / took for name, seconds in self._seconds().items()}
         return {name: round(share, 2) for name, share in (used | {"machine": (_busy() - self.all) / took}).items()}
@@ -33,9 +33,9 @@ class Used:
         return {name: sum(map(spent, pids)) for name, pids in self.kinds.items()}
 
 
-def of_postgres(stage: Stage) -> list[int]:
+def of_postgres(cluster: Cluster) -> list[int]:
     """The server's process and its children, those that serve a connection among them."""
-    pid_file = paths.home(stage.state) / "postgres" / "data" / "postmaster.pid"
+    pid_file = paths.home(cluster.state) / "postgres" / "data" / "postmaster.pid"
     pid = int(pid_file.read_text().split()[0])
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
@@ -46,6 +46,38 @@ def spent(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
     return 0.0
+
+
+def seconds_of(pid: int) -> float:
+    """Return the seconds of a process to the nanosecond, by its threads that live; 0 if it has ended."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                total += int((thread / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def settled_seconds_of(pids: Iterable[int], within: float = 0.05) -> float:
+    """Return the seconds of processes once they sleep: before that the kernel's figures are behind.
+
+    Args:
+        pids: The processes.
+        within: Seconds to wait for that; on a busy machine a process may wait for a processor.
+    """
+    until, waiting = time.monotonic() + within, list(pids)
+    while time.monotonic() < until and any(_is_running(pid) for pid in waiting):
+        time.sleep(0.0002)
+    return sum(map(seconds_of, waiting))
+
+
+def _is_running(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                if (thread / "stat").read_text().rpartition(")")[2].split()[0] == "R":
+                    return True
+    return False
 
 
 def _busy() -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import processors, servers, tenants
-from benchmarks.environment import OURS, Stage
+from benchmarks.environment import OURS, Cluster
 from benchmarks.lifecycles import libraries
 from benchmarks.load import LoadPlan, begun
 from benchmarks.peers import environment
@@ -41,56 +41,56 @@ FUNCTIONS = """SELECT funcname, calls, round(total_time::numeric, 1)::float
                  FROM pg_stat_user_functions WHERE calls > 0 ORDER BY 3 DESC"""
 
 
-def measure(stage: Stage, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
+def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
     """Return `profiles` by flow.
 
     Processors used by each kind of process, shares of the server's Python by owner and by function, milliseconds by SQL
     function.
     """
-    with stage.superuser() as connection:
+    with cluster.superuser() as connection:
         connection.execute(f"ALTER DATABASE {OURS} SET track_functions = 'all'")
     try:
-        return {"profiles": {flow: _seen(stage, sizes, before.get("layout", "asgi-1"), flow) for flow in FLOWS}}
+        return {"profiles": {flow: _seen(cluster, sizes, before.get("layout", "asgi-1"), flow) for flow in FLOWS}}
     finally:
-        with stage.superuser() as connection:
+        with cluster.superuser() as connection:
             connection.execute(f"ALTER DATABASE {OURS} RESET track_functions")
 
 
-def _seen(stage: Stage, sizes: Sizes, layout: str, flow: str) -> dict[str, Any]:
-    program = environment.tools(stage.state) / "bin" / "py-spy"
-    raw = stage.logs / f"profile-{flow}.txt"
+def _seen(cluster: Cluster, sizes: Sizes, layout: str, flow: str) -> dict[str, Any]:
+    program = environment.tools(cluster.state) / "bin" / "py-spy"
+    raw = cluster.logs / f"profile-{flow}.txt"
     plan = _plan(sizes, flow)
-    with stage.superuser() as connection:
+    with cluster.superuser() as connection:
         connection.execute("SELECT pg_stat_reset()")
-    with servers.serving(stage, layout, libraries=libraries(stage, layout)) as server, servers.clock(stage):
+    with servers.serving(cluster, layout, libraries=libraries(cluster, layout)) as server, servers.scheduler(cluster):
         load = begun(replace(plan, host=server.address.host, port=server.address.port))
         time.sleep(1)
-        kinds = {"server": server.pids, "clients": [load.process.pid], "PostgreSQL": processors.of_postgres(stage)}
+        kinds = {"server": server.pids, "clients": [load.process.pid], "PostgreSQL": processors.of_postgres(cluster)}
         used = processors.Used(kinds)
         time.sleep(sizes.seconds / 3)
-        busy = used.told()
+        busy = used.shares()
         _record(program, server.pids[0], sizes.seconds / 2, raw)
-        told = load.tally()
-    seen = {"layout": layout, "per_s": told["rate"], "processors": busy, "functions": _functions(stage)}
+        result = load.tally()
+    seen = {"layout": layout, "per_s": result["rate"], "processors": busy, "functions": _functions(cluster)}
     return seen | _read(raw)
 
 
 def _plan(sizes: Sizes, flow: str) -> LoadPlan:
     """By workers and tenants of its own. For claims enough waits; else the clients submit."""
     only_claims = flow == "claims"
-    crew = tenants.settled(
+    tenant = tenants.settled(
         f"profile-{flow}", organizations=[] if only_claims else [flow], workers=128 if only_claims else sizes.clients
     )
     if only_claims:
-        tenants.fill(flow, crew.pool, int(sizes.filled * (sizes.seconds + 2)))
+        tenants.fill(flow, tenant.pool, int(sizes.filled * (sizes.seconds + 2)))
     return LoadPlan(
         flow,
         "",
         0,
         sizes.bulk_clients if flow == "many" else sizes.clients,
         seconds=sizes.seconds + 1,
-        workers=crew.workers,
-        token=crew.tokens.get(flow, ""),
+        workers=tenant.workers,
+        token=tenant.tokens.get(flow, ""),
         bodies=[tenants.body(flow)],
     )
 
@@ -98,9 +98,9 @@ def _plan(sizes: Sizes, flow: str) -> LoadPlan:
 def _record(program: Path, pid: int, seconds: float, raw: Path) -> None:
     options = ["--duration", str(max(2, round(seconds))), "--rate", "100", "--format", "raw", "--output", str(raw)]
     command = [str(program), "record", *options, "--nonblocking", "--gil", "--pid", str(pid)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 60, env=os.environ)
-    if told.returncode:
-        sys.stderr.write(f"py-spy: {told.stderr.strip()[-300:]}\n")
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 60, env=os.environ)
+    if result.returncode:
+        sys.stderr.write(f"py-spy: {result.stderr.strip()[-300:]}\n")
 
 
 def _read(raw: Path) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def _owner(frames: list[str]) -> str:
     return "the rest"
 
 
-def _functions(stage: Stage) -> dict[str, dict[str, float]]:
-    with stage.superuser() as connection:
+def _functions(cluster: Cluster) -> dict[str, dict[str, float]]:
+    with cluster.superuser() as connection:
         rows = connection.execute(FUNCTIONS).fetchall()
     return {
         name: {"calls": calls, "total_ms": total, "each_ms": round(total / calls, 3)} for name, calls, total in rows

@@ -30,6 +30,20 @@ import json, os, resource, shutil, sys, tempfile, time
 from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
+
+def processor():
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+if sys.argv[2] == "bare":  # the least that a job can cost: fork, exec and wait
+    program = shutil.which("true")
+    for line in sys.stdin:
+        began, used = time.perf_counter(), processor()
+        child = os.fork()
+        if not child:
+            os.execv(program, ["true"])
+        assert os.waitpid(child, 0)[1] == 0
+        print(json.dumps({"seconds": time.perf_counter() - began, "processor": processor() - used}), flush=True)
+    sys.exit()
 from workers.engines import engine_named
 try:
     from workers.engines.contract import RunLimits, RunSpec, StopSignal
@@ -42,9 +56,6 @@ if hasattr(engine, "reserved"):  # as a worker does it: once, for its life
     reservation.__enter__()
 base = Path(tempfile.mkdtemp(prefix="sandbox-overhead-"))
 base.chmod(0o711)
-
-def processor():
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 try:
     for line in sys.stdin:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.environment import Stage
+from benchmarks.environment import Cluster
 from config.paths import BASE_DIR
 from orchestrator.devtools import dev_server
 from orchestrator.devtools.dev_server import ListenAddress
@@ -38,14 +38,14 @@ def command(layout: str, address: ListenAddress) -> list[str]:
 class Serving:
     """A server that answers. `start` again after `kill`."""
 
-    stage: Stage
+    cluster: Cluster
     layout: str
     address: ListenAddress
     environment: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with (self.stage.logs / f"{self.layout}.log").open("ab") as log:
+        with (self.cluster.logs / f"{self.layout}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *command(self.layout, self.address)],
                 cwd=BASE_DIR,
@@ -90,13 +90,13 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(stage: Stage, layout: str, *, libraries: Sequence[Path] = (), **environment: str) -> Iterator[Serving]:
+def serving(cluster: Cluster, layout: str, *, libraries: Sequence[Path] = (), **environment: str) -> Iterator[Serving]:
     """`libraries`: folders of packages that our own environment does not have. Raises NeverAnswered."""
     address = dev_server.free_address("127.0.0.1", 0)
     own = child_environment(PUBLIC_URL=address.url, **environment)
     if libraries:
         own["PYTHONPATH"] = os.pathsep.join(map(str, libraries))
-    server = Serving(stage, layout, address, own)
+    server = Serving(cluster, layout, address, own)
     try:
         server.start()
         yield server
@@ -105,9 +105,9 @@ def serving(stage: Stage, layout: str, *, libraries: Sequence[Path] = (), **envi
 
 
 @contextlib.contextmanager
-def clock(stage: Stage) -> Iterator[None]:
+def scheduler(cluster: Cluster) -> Iterator[None]:
     """The product's clock, as it runs beside every server."""
-    with (stage.logs / "clock.log").open("ab") as log:
+    with (cluster.logs / "clock.log").open("ab") as log:
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, str(BASE_DIR / "manage.py"), "runclock"],
             env=child_environment(),

@@ -25,6 +25,12 @@ class Sizes:
     polls: int
     latencies: int  # jobs that are sent one after the other to those that wait
     samples: int  # claims of which a median is made
+    cost_slices: int  # of lifecycles by one client, in turns with minimal ones
+    cost_rounds: int  # lifecycles of a slice
+    cost_seconds: float  # of minimal lifecycles after each slice
+    sandbox_runs: int  # jobs in each engine, in turns with bare processes
+    worker_jobs: int  # of `true`, run by one worker with eight slots
+    budget: float  # seconds after which no further scenario is begun
 
     @property
     def claim_seconds(self) -> float:
@@ -49,11 +55,17 @@ FULL = Sizes(
     polls=2_000,
     latencies=400,
     samples=300,
+    cost_slices=5,
+    cost_rounds=60,
+    cost_seconds=4,
+    sandbox_runs=100,
+    worker_jobs=400,
+    budget=3_600,
 )
 QUICK = replace(
     FULL,
     name="quick",
-    seconds=5,
+    seconds=4,
     warmup=1,
     rounds=1,
     peer_jobs=1_000,
@@ -61,13 +73,36 @@ QUICK = replace(
     limit_seconds=60,
     crowd=10_000,
     scale=0.05,
-    polls=500,
+    polls=300,
     latencies=150,
     samples=100,
+    cost_slices=2,
+    cost_rounds=30,
+    cost_seconds=2,
+    sandbox_runs=25,
+    worker_jobs=80,
+    budget=265,
 )
-# To see whether the harness itself works, within a minute or two. Its figures mean nothing.
+# Tests the harness itself within a few minutes. Its figures mean nothing.
 TINY = replace(
-    QUICK, latencies=40, name="tiny", seconds=4, warmup=0.5, peer_jobs=200, limit_claims=400, crowd=500, scale=0.002
+    QUICK,
+    name="tiny",
+    seconds=2,
+    warmup=0.5,
+    filled=500,
+    peer_jobs=200,
+    limit_claims=400,
+    crowd=500,
+    scale=0.002,
+    polls=100,
+    latencies=40,
+    samples=50,
+    cost_slices=1,
+    cost_rounds=5,
+    cost_seconds=1,
+    sandbox_runs=5,
+    worker_jobs=16,
+    budget=900,
 )
 
 

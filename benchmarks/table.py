@@ -1,6 +1,6 @@
-"""Prints the figures as a table: ours, the peers' from the same run, and the aim.
+"""Prints the figures as a table: those with an aim first, then ours in detail and the peers' from the same run.
 
-`python -m benchmarks.table results.json` prints it as markdown, and below it where the time went.
+`python -m benchmarks.table results.json` prints it as markdown, with the profile below it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 MISSING = "-"
 LINES = 16
+PREFECT_AIMS = {"five": 8, "three": 12, "two": 16}
 
 
 @dataclass(frozen=True)
 class Row:
-    """`aim` in words, `met` by what was measured; None where there is no aim or no figure."""
+    """Holds a line of the table; `met` is None where there is no aim or no figure."""
 
     figure: str
     value: str
@@ -27,24 +28,65 @@ class Row:
 
 
 def rows(found: dict[str, Any]) -> Iterator[Row]:
-    """All that has been measured, what is missing too."""
+    """Return all figures that a run can have; one that was not measured is shown as missing."""
+    yield from aims(found)
     yield from _lifecycles(found)
     yield from _peers(found.get("peers") or {})
     yield from _claims(found)
+    yield from _costs(found.get("costs") or {})
+    yield from _sandbox(found.get("sandbox") or {})
     yield from _scheduling(found)
     yield from _waiting(found)
 
 
+def aims(found: dict[str, Any]) -> Iterator[Row]:
+    """Return the figures that the product promises, each with its aim."""
+    against_prefect = found.get("lifecycles_vs_prefect") or {}
+    for calls, aim in PREFECT_AIMS.items():
+        yield at_least(against_prefect, calls, f"lifecycles/s of {calls} calls ÷ Prefect", aim)
+    yield at_least(found, "claims_vs_minimal", "claims/s over HTTP ÷ minimal one-statement claim of pgbench", 0.3)
+    yield at_least(found, "bulk_vs_procrastinate", "batch calls: lifecycles/s ÷ procrastinate, best setting", 3)
+    minimal = "PostgreSQL CPU of a five-call lifecycle ÷ minimal lifecycle of four commits"
+    yield at_most(found, "postgres_vs_minimal", minimal, 3)
+    yield at_most(found, "heartbeat_vs_empty", "Python CPU of a heartbeat ÷ an empty answer of the same server", 3)
+    yield at_most(found, "statements", "statements of a five-call lifecycle", 15)
+    yield at_most(found, "trips", "round trips to PostgreSQL of a five-call lifecycle", 15)
+    yield at_most(found, "wal_kb", "WAL of a five-call lifecycle, kB", 9)
+    latency = found.get("latency_ms") or {}
+    yield below(latency, "p50", "submit → lease of a waiting worker, idle system, p50, ms", 6)
+    yield below(latency, "p99", "submit → lease of a waiting worker, idle system, p99, ms", 12)
+    points = found.get("flatness") or {}
+    for name, words in (
+        ("flat_leases", "a claim, {size:,} leases of other workers ÷ none"),
+        ("flat_jobs", "a claim, {size:,} jobs waiting ÷ 1,000"),
+        ("flat_lanes", "a claim, {size:,} lanes ÷ one"),
+        ("blocked_ahead", "a claim, {size:,} blocked jobs ahead ÷ none"),
+    ):
+        size = points[name][-1]["size"] if points.get(name) else 0
+        yield at_most(found, name, words.format(size=size), 1.2)
+    limits, killed = (found.get(name) or {} for name in ("limits", "killed"))
+    yield at_most(found, "limits_exceeded", f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims", 0)
+    yield at_most(killed, "lost", "lost jobs after kill -9 of the server under load", 0)
+    yield at_most(found, "deadlocks", "deadlocks in the whole run", 0)
+    audit = found.get("audit")
+    yield Row("audit", MISSING if audit is None else json.dumps(audit), "[]", None if audit is None else audit == [])
+
+
 def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:
-    for layout, told in (found.get("layouts") or {}).items():
-        each = told.get("processor_ms") or {}
-        spent = (
-            f" ({number(each.get('server'))} ms of a core each in the server, {number(each.get('PostgreSQL'))} in SQL)"
-        )
-        yield Row(f"lifecycles/s, single calls, {layout}", number(told["rate"]) + (spent if each else ""))
+    against_prefect = found.get("layouts_vs_prefect") or {}
+    for layout, flows in (found.get("layouts") or {}).items():
+        for calls, flow in flows.items():
+            each = flow.get("processor_ms")
+            notes = [f"÷ Prefect {number((against_prefect.get(layout) or {}).get(calls))}"]
+            if each:
+                notes.append(f"ms of a core: server {number(each.get('server'))}, SQL {number(each.get('PostgreSQL'))}")
+            if "missing" in flow:
+                notes = [flow["missing"]]
+            yield Row(f"lifecycles/s, {calls} calls, {layout}", f"{number(flow['rate'])} ({'; '.join(notes)})")
     yield Row("lifecycles/s, batch calls", number(found.get("bulk_lifecycles_per_s")))
-    yield _aimed(found, "lifecycles_vs_prefect", "single calls ÷ Prefect", "≥ 10", lambda value: value >= 10)
-    yield _aimed(found, "bulk_vs_procrastinate", "batch calls ÷ procrastinate", "≥ 3", lambda value: value >= 3)
+    cost = found.get("core_cost") or {}
+    if cost:
+        yield Row(f"lifecycles/s ÷ those of {cost.get('baseline')}, in turns", number(cost.get("ratio")))
 
 
 def _peers(peers: dict[str, Any]) -> Iterator[Row]:
@@ -55,66 +97,77 @@ def _peers(peers: dict[str, Any]) -> Iterator[Row]:
         ("procrastinate", "bulk_jobs_per_s", "procrastinate, in process, deferred in batches, jobs/s"),
         ("pgqueuer", "bulk_jobs_per_s", "pgqueuer, in process, enqueued in batches, jobs/s"),
         ("celery", "jobs_per_s", "Celery, Redis that syncs each write, jobs/s"),
+        ("awa", "jobs_per_s", "awa, in process, inserted singly, jobs/s"),
+        ("awa", "bulk_jobs_per_s", "awa, in process, inserted by COPY in batches, jobs/s"),
+        ("river", "jobs_per_s", "River, in process, inserted singly, jobs/s"),
+        ("river", "bulk_jobs_per_s", "River, in process, inserted in batches, jobs/s"),
     )
     for peer, figure, name in shown:
-        told = peers.get(peer) or {}
-        yield Row(name, number(told.get(figure)) + (f" ({told['missing']})" if "missing" in told else ""))
+        result = peers.get(peer) or {}
+        yield Row(name, number(result.get(figure)) + (f" ({result['missing']})" if "missing" in result else ""))
 
 
 def _claims(found: dict[str, Any]) -> Iterator[Row]:
     yield Row("claims/s over HTTP, one job a call", number(found.get("claims_per_s")))
     yield Row("claims/s over HTTP, up to 64 jobs a call", number(found.get("bulk_claims_per_s")))
-    yield Row("claims/s, the same SQL from pgbench", number(found.get("pgbench_claims_per_s")))
-    yield _aimed(found, "claims_vs_pgbench", "one job a call ÷ pgbench", "≥ 0.5", lambda value: value >= 0.5)
-    yield _aimed(found, "bulk_claims_vs_pgbench", "several jobs a call ÷ pgbench", "≥ 2", lambda value: value >= 2)
+    yield Row("claims/s, minimal claim from pgbench", number(found.get("minimal_claims_per_s")))
+    yield Row("claims/s, our SQL from pgbench", number(found.get("pgbench_claims_per_s")))
+    yield Row("one job a call ÷ our SQL from pgbench", number(found.get("claims_vs_pgbench")))
+    yield Row("several jobs a call ÷ our SQL from pgbench", number(found.get("bulk_claims_vs_pgbench")))
+
+
+def _costs(costs: dict[str, Any]) -> Iterator[Row]:
+    for operation, row in (costs.get("calls") or {}).items():
+        names = {"lifecycle": "a five-call lifecycle", "empty": "an empty answer"}
+        value = f"{number(row.get('python_ms'))} / {number(row.get('postgres_ms'))}"
+        yield Row(f"{names.get(operation, operation)} over HTTP, ms of Python / PostgreSQL", value)
+    if costs:
+        yield Row("a minimal lifecycle of four commits, ms of PostgreSQL", number(costs.get("minimal_ms")))
+    for calls, operations in (costs.get("counts") or {}).items():
+        total = operations["lifecycle"]
+        value = f"{number(total['statements'])} / {number(total['trips'])} / {number(total['wal_bytes'] / 1000)}"
+        yield Row(f"a lifecycle of {calls} calls: statements / round trips / kB of WAL", value)
+
+
+def _sandbox(sandbox: dict[str, Any]) -> Iterator[Row]:
+    for name, row in (sandbox.get("engines") or {}).items():
+        ratio = f" (÷ bare {number(row['vs_bare'])})" if "vs_bare" in row else ""
+        words = "fork, exec and wait of `true`, bare" if name == "bare" else f"a job of `true` in the engine {name}"
+        yield Row(f"{words}, ms", number(row["seconds_ms"]) + ratio)
+    for name, reason in (sandbox.get("missing") or {}).items():
+        yield Row(f"a job of `true` in the engine {name}, ms", f"{MISSING} ({reason})")
+    worker = sandbox.get("worker") or {}
+    missing = f" ({worker['missing']})" if "missing" in worker else ""
+    yield Row("jobs/s of one worker with eight slots, `true`", number(worker.get("jobs_per_s")) + missing)
 
 
 def _scheduling(found: dict[str, Any]) -> Iterator[Row]:
-    points = found.get("flatness") or {}
-    for name, words in (
-        ("flat_jobs", "a claim, {size:,} jobs waiting ÷ 1,000"),
-        ("flat_lanes", "a claim, {size:,} lanes ÷ one"),
-        ("blocked_ahead", "a claim, {size:,} blocked jobs ahead ÷ none"),
-    ):
-        size = points[name][-1]["size"] if points.get(name) else 0
-        yield _aimed(found, name, words.format(size=size), "≤ 1.2", lambda value: value <= 1.2)
     pages = found.get("lists") or {}
     jobs = f"{pages.get('jobs', 0):,} jobs"
-    yield _aimed(pages, "api_ms", f"the API's first page of {jobs}, ms", "< 50", lambda value: value < 50)
-    yield _aimed(pages, "admin_ms", f"the admin's first page of {jobs}, ms", "< 200", lambda value: value < 200)
-    limits, fairness, killed = (found.get(name) or {} for name in ("limits", "fairness", "killed"))
-    claims = f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims"
-    yield _aimed(found, "limits_exceeded", claims, "0", lambda value: value == 0)
+    yield below(pages, "api_ms", f"the API's first page of {jobs}, ms", 50)
+    yield below(pages, "admin_ms", f"the admin's first page of {jobs}, ms", 200)
+    limits, fairness = (found.get(name) or {} for name in ("limits", "fairness"))
     asked, room = (limits.get("calls") or {}).get("claim") or {}, limits.get("room") or {}
     answered = (
         f"a tenant with free slots and jobs went without a claim, p99, ms (responses took {number(asked.get('p99'))})"
     )
     yield Row(answered, number((room.get("waits") or {}).get("p99")))
     empty = f"of {room.get('empty', 0):,} claims that found nothing, those with a job there that no other claim took"
-    yield _aimed(room, "missed", empty, "0", lambda value: value == 0)
+    yield at_most(room, "missed", empty, 0)
     yield from _fairness(fairness)
-    yield _aimed(killed, "lost", "lost jobs after kill -9 of the server under load", "0", lambda value: value == 0)
-    yield _aimed(found, "deadlocks", "deadlocks in the whole run", "0", lambda value: value == 0)
-    audit = found.get("audit")
-    yield Row("audit", MISSING if audit is None else json.dumps(audit), "[]", None if audit is None else audit == [])
 
 
 def _fairness(fairness: dict[str, Any]) -> Iterator[Row]:
     for policy in ("fair", "fifo"):
-        told = fairness.get(policy) or {}
+        result = fairness.get(policy) or {}
         crowd = f"{policy}: nine small tenants beside one with {fairness.get('crowd', 0):,} jobs"
         if policy == "fair":
-            yield _aimed(
-                fairness, "fair_seconds_vs_alone", f"{crowd}, their time ÷ alone", "≤ 1.1", lambda value: value <= 1.1
-            )
-        place = number(told["place"]) if told.get("place") else f"not within {number(told.get('claims'))}"
-        yield Row(f"{crowd}, position of their last claim (90 alone)", place if told else MISSING)
+            yield at_most(fairness, "fair_seconds_vs_alone", f"{crowd}, their time ÷ alone", 1.1)
+        place = number(result["place"]) if result.get("place") else f"not within {number(result.get('claims'))}"
+        yield Row(f"{crowd}, position of their last claim (90 alone)", place if result else MISSING)
 
 
 def _waiting(found: dict[str, Any]) -> Iterator[Row]:
-    latency = found.get("latency_ms") or {}
-    yield _aimed(latency, "p50", "submit → lease of a waiting worker, p50, ms", "< 10", lambda value: value < 10)
-    yield _aimed(latency, "p99", "submit → lease of a waiting worker, p99, ms", "< 30", lambda value: value < 30)
     submit = found.get("submit_ms") or {}
     yield Row("the response to the submit in that, p50, ms", number(submit.get("p50")))
     idle = found.get("idle_polls") or {}
@@ -122,6 +175,18 @@ def _waiting(found: dict[str, Any]) -> Iterator[Row]:
     yield Row(f"{polls}, MB (alone {number(idle.get('rss_mb_alone'))})", number(idle.get("rss_mb")))
     yield Row(f"{polls}, database connections", number(idle.get("connections")))
     yield Row(f"{polls}, % of a core", number(idle.get("cpu_percent")))
+
+
+def at_least(found: dict[str, Any], name: str, words: str, aim: float) -> Row:
+    return _aimed(found, name, words, f"≥ {aim:g}", lambda value: value >= aim)
+
+
+def at_most(found: dict[str, Any], name: str, words: str, aim: float) -> Row:
+    return _aimed(found, name, words, f"≤ {aim:g}" if aim else "0", lambda value: value <= aim)
+
+
+def below(found: dict[str, Any], name: str, words: str, aim: float) -> Row:
+    return _aimed(found, name, words, f"< {aim:g}", lambda value: value < aim)
 
 
 def _aimed(found: dict[str, Any], name: str, words: str, aim: str, is_met: Callable[[float], bool]) -> Row:
@@ -165,9 +230,9 @@ def profile(found: dict[str, Any]) -> str:
     seen = found.get("profiles")
     if not seen:
         return ""
-    columns = [dict(_shares(told)) for told in seen.values()]
+    columns = [dict(_shares(result)) for result in seen.values()]
     names = sorted({name: None for column in columns for name in column}, key=_kind)
-    head = ["where", *(f"{FLOWS[flow]}, {number(told['per_s'])}/s" for flow, told in seen.items())]
+    head = ["where", *(f"{FLOWS[flow]}, {number(result['per_s'])}/s" for flow, result in seen.items())]
     lines = [["---", *("---:" for _ in columns)], *([name, *(it.get(name, "") for it in columns)] for name in names)]
     return "\n".join(["", *(f"| {' | '.join(line)} |" for line in [head, *lines])])
 

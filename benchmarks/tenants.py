@@ -24,7 +24,7 @@ from tests.factories import (
 )
 from workers.models import Worker
 
-MOST_HELD = 256  # what a worker may hold at once
+MOST_HELD = 256  # leases that a worker may have at once
 # Jobs and workers are numbered from here: nine digits that nothing else in the SQL of an operation has, so that
 # `pgbench` can replace them. Their public ids end with the same digits.
 FIRST_JOB = 700_000_001
@@ -33,7 +33,7 @@ FIRST_WORKER = 800_000_001
 
 @dataclass(frozen=True)
 class Tenants:
-    """A pool of its own, so that scenes do not meet. `workers`: id and token of each."""
+    """Holds a pool of its own, with the API tokens of its organizations and the id and token of each worker."""
 
     pool: str
     tokens: dict[str, str]
@@ -43,12 +43,13 @@ class Tenants:
 def settled(pool: str, *, organizations: list[str], workers: int, policy: str = "fifo") -> Tenants:
     """`policy`: by which the pool serves its tenants. The plan has no submit quota: the load is the benchmark's."""
     row = PoolFactory(slug=pool, policy=policy)
-    tokens = {org: api_token(_project(org, pool).organization) for org in organizations}
+    tokens = {org: api_token(project(org, pool).organization) for org in organizations}
     hired = [_hired(row, number) for number in range(workers)]
     return Tenants(pool, tokens, [(worker.worker_id, worker.token) for worker in hired])
 
 
-def _project(org: str, pool: str) -> Any:
+def project(org: str, pool: str) -> Project:
+    """Return the project of an organization whose jobs wait in the pool; it is created if it is missing."""
     return ProjectFactory(organization=OrganizationFactory(slug=org, plan=_plan()), pool=pool)
 
 
@@ -74,12 +75,12 @@ def fill(org: str, pool: str, jobs: int, *, events: bool = True) -> None:
     """
     if jobs < 1:
         return
-    project = _project(org, pool)
+    owner = project(org, pool)
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT setval('runtime_jobs_id_seq', greatest(last_value, %s)) FROM runtime_jobs_id_seq", [FIRST_JOB]
         )
-    first = submitted_steps(project)
+    first = submitted_steps(owner)
     if jobs > 1:
         _copy(first, jobs - 1, events=events)
 
@@ -93,8 +94,8 @@ def one_each(orgs: list[str], pool: str) -> None:
     projects = Project.objects.bulk_create(
         Project(organization=organization, slug="web", enabled=True, pool=pool) for organization in made
     )
-    for project in projects:
-        submitted_steps(project)
+    for owner in projects:
+        submitted_steps(owner)
 
 
 def body(org: str) -> dict[str, Any]:

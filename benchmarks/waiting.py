@@ -52,12 +52,14 @@ def measure(
     `database_url` is Django's own database, with the tables in it; what is created there stays.
     """
     _allow_sockets(2 * waiters + 500)
-    tokens = _cast(max(waiters, jobs))
+    tokens = _create_rows(max(waiters, jobs))
     address = dev_server.free_address("127.0.0.1", 0)
     server = _started(dev_server.server(address).command, database_url)
     clock = _started([sys.executable, "manage.py", "runclock"], database_url)
     try:
-        return asyncio.run(_Scene((address.host, address.port), server.pid, tokens, idle_seconds).play(waiters, jobs))
+        return asyncio.run(
+            _WaitingLoad((address.host, address.port), server.pid, tokens, idle_seconds).measure(waiters, jobs)
+        )
     finally:
         for process in (server, clock):
             process.send_signal(signal.SIGTERM)
@@ -71,7 +73,7 @@ def _allow_sockets(number: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, hard), hard))
 
 
-def _cast(most: int) -> dict[str, Any]:
+def _create_rows(most: int) -> dict[str, Any]:
     organization = OrganizationFactory(slug="sandtrace")
     ProjectFactory(organization=organization)
     workers = [WorkerFactory(capacity=256) for _ in range(-(-most // PER_WORKER))]
@@ -84,12 +86,12 @@ def _started(command: Sequence[str], database_url: str) -> subprocess.Popen[byte
     return subprocess.Popen(command, cwd=ROOT, env=environment)
 
 
-class _Scene:
+class _WaitingLoad:
     def __init__(self, address: tuple[str, int], pid: int, tokens: dict[str, Any], idle_seconds: float) -> None:
         self.address, self.pid, self.tokens, self.idle_seconds = address, pid, tokens, idle_seconds
         self.held: asyncio.Queue[float] = asyncio.Queue()
 
-    async def play(self, waiters: int, jobs: int) -> dict[str, Any]:
+    async def measure(self, waiters: int, jobs: int) -> dict[str, Any]:
         before = await self._until(lambda number: number is not None)
         alone = _memory(self.pid)
         waiting = [asyncio.create_task(self._wait(number)) for number in range(waiters)]
@@ -186,7 +188,7 @@ async def _call(
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(values, n=100)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")  # never beyond the longest
     return {"p50": round(cuts[49], 1), "p99": round(cuts[98], 1), "max": round(max(values), 1)}
 
 

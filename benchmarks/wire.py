@@ -23,9 +23,20 @@ class Connection:
         self._writer: asyncio.StreamWriter | None = None
 
     async def post(self, path: str, body: Any, *, token: str = "", key: str = "") -> tuple[int, Any]:
-        """The status and the parsed body (None if there is none). Raises Gone."""
+        """Return the status and the parsed body, None if there is none.
+
+        Raises:
+            Gone: The server has ended the connection, or there is none.
+        """
+        return await self._exchange(self._request(path, body, token, key))
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """Return the status and the parsed body, as `post` does."""
+        return await self._exchange(f"GET {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n".encode())
+
+    async def _exchange(self, request: bytes) -> tuple[int, Any]:
         try:
-            return await self._asked(self._request(path, body, token, key))
+            return await self._send(request)
         except (OSError, asyncio.IncompleteReadError) as error:
             self.close()
             raise Gone(str(error)) from error
@@ -42,7 +53,7 @@ class Connection:
         head += f"Idempotency-Key: {key}\r\n" if key else ""
         return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
-    async def _asked(self, request: bytes) -> tuple[int, Any]:
+    async def _send(self, request: bytes) -> tuple[int, Any]:
         if self._reader is None or self._writer is None or self._reader.at_eof():  # idle for too long
             self._reader, self._writer = await asyncio.open_connection(self.host, self.port, limit=1 << 22)
         self._writer.write(request)

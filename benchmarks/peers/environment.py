@@ -15,7 +15,7 @@ INSTALLED_WITHIN = 900.0
 
 
 class NotInstalled(Exception):
-    """Raised when pip fails; `str()` has its last line."""
+    """Reports that pip or Go failed or is missing; `str()` has its last line."""
 
 
 def python_of_peers(state: Path) -> Path:
@@ -38,12 +38,44 @@ def tools(state: Path) -> Path:
     return folder
 
 
+def river(state: Path) -> Path:
+    """Return the program that runs River, built by Go under the state directory.
+
+    Raises:
+        NotInstalled: There is no Go toolchain, or the build fails.
+    """
+    go, folder = shutil.which("go"), state / "river"
+    if go is None:
+        raise NotInstalled("there is no Go toolchain on this machine")
+    program, sources = folder / "river", [LISTS / "river" / name for name in ("main.go", "go.mod", "go.sum")]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    stamp = folder / "installed"
+    if stamp.is_file() and stamp.read_text() == digest:
+        return program
+    print("building benchmarks/peers/river, once", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for source in sources:
+        shutil.copy(source, folder)
+    command = [go, "build", "-trimpath", "-o", str(program), "."]
+    try:
+        built = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=INSTALLED_WITHIN
+        )
+    except subprocess.TimeoutExpired:
+        raise NotInstalled(f"go build did not end within {INSTALLED_WITHIN:.0f} seconds") from None
+    if built.returncode:
+        raise NotInstalled((built.stderr.strip().splitlines() or ["go build failed"])[-1])
+    stamp.write_text(digest)
+    return program
+
+
 def _install(folder: Path, wanted: str, command: Sequence[str]) -> None:
     print(f"installing benchmarks/peers/{wanted}, once", file=sys.stderr)
     options = ["--quiet", "--disable-pip-version-check", "--requirement", str(LISTS / wanted)]
-    told = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=INSTALLED_WITHIN)
-    if told.returncode:
-        raise NotInstalled((told.stderr.strip().splitlines() or ["pip failed"])[-1])
+    result = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=INSTALLED_WITHIN)
+    if result.returncode:
+        raise NotInstalled((result.stderr.strip().splitlines() or ["pip failed"])[-1])
     (folder / "installed").write_text(_digest(wanted))
 
 

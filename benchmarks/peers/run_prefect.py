@@ -69,8 +69,8 @@ async def measure(port: int, clients: int, seconds: float) -> None:
     await asyncio.gather(*(PrefectClient(port, tally).lifecycles(flow) for _ in range(clients)))
     submits = Tally.of(warmup=0, seconds=seconds / 2)
     await asyncio.gather(*(PrefectClient(port, submits).submits(flow) for _ in range(clients)))
-    told = tally.told()
-    say(lifecycles_per_s=told["rate"], submits_per_s=submits.told()["rate"], calls=told["calls"])
+    result = tally.summary()
+    say(lifecycles_per_s=result["rate"], submits_per_s=submits.summary()["rate"], calls=result["calls"])
 
 
 def main(url: str, folder: str, python: str, clients: str, seconds: str) -> None:
