@@ -99,7 +99,7 @@ def running(
 
 
 def _written(cluster: Cluster, name: str, script: Sequence[str]) -> Path:
-    file = cluster.logs / f"{name}.sql"
+    file = cluster.logs / f"{name}.pgbench"  # not SQL: it has commands of pgbench
     file.write_text("\n".join(script) + "\n")
     return file
 
