@@ -30,7 +30,7 @@ proof: setup ## test the leases at length: 200 random histories of 40 steps, the
 chaos: setup ## kill server, scheduler, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
 
-bench: setup ## run all benchmarks, 20 to 30 minutes (QUICK=1: five minutes; ONLY="claims limits": a part)
+bench: setup ## run all benchmarks, about 30 minutes (QUICK=1: five minutes; ONLY="claims limits": a part; BASELINE=: compare)
 	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" BASELINE="$(BASELINE)" $(RUN) -m benchmarks
 
 check: setup ## check lint, format, types, migrations, OpenAPI and deployment settings, and run the fast tests
