@@ -38,7 +38,7 @@ END $$;
 -- Returns the place of a queue among those of its tier: the age of its head or, in a pool that shares, the service that
 -- its organization has had. PL/pgSQL, because PostgreSQL parses and plans a function in SQL at each call.
 CREATE OR REPLACE FUNCTION queue_rank_v2(p_pool text, p_org_slug text, p_head_at timestamptz) RETURNS float
-LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
     service float;
 BEGIN
@@ -71,7 +71,7 @@ END $$;
 -- p_counting: limits that count these jobs without stopping them. p_rates: token buckets.
 CREATE OR REPLACE FUNCTION assign_slots_v2(
     p_jobs bigint[], p_limits bigint[], p_slots bigint[], p_counting bigint[], p_rates bigint[]
-) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF p_limits <> '{}' THEN
         UPDATE lane_limit_slots s SET job_id = p_jobs[given.position], retired = m.one_shot
@@ -96,7 +96,7 @@ END $$;
 -- Counts jobs that came through no lane of their source address (p_jobs) by the limits of these addresses.
 -- A transaction that creates a limit of an address holds lock 10 alone: it sees every job that runs from there.
 CREATE OR REPLACE FUNCTION count_addresses_v2(p_jobs bigint[], p_addresses text[]) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     address text;
 BEGIN
@@ -127,7 +127,6 @@ CREATE OR REPLACE FUNCTION finalize_claim_v2(
     p_lanes bigint[], p_found integer[], p_last_jobs bigint[], p_lane_limits bigint[], p_full_queues bigint[],
     p_queue_limits bigint[], p_shared boolean
 ) RETURNS void LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     item record;
