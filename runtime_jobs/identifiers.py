@@ -4,7 +4,9 @@ import hashlib
 import os
 import re
 import time
+from datetime import UTC, datetime, timedelta
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Two digits of Crockford's base 32 for each number of ten bits.
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _DIGITS for second in _DIGITS]
@@ -25,13 +27,27 @@ def new_ids(prefix: str, count: int) -> list[str]:
     All 80 bits after the time are random: a lease id is a capability, so two of one millisecond must not be neighbors.
     Written here because the generator of the package `ulid` takes ten times as long, and a claim of 64 jobs needs 192.
     """
-    now = time.time_ns() // 1_000_000
-    time_part = "".join([_PAIRS[now >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
-    head = f"{prefix}_{time_part}"
+    head = _encode_head(prefix, time.time_ns() // 1_000_000)
     random = os.urandom(_RANDOM_BYTES * count)
     return [
         head + _encode_random(random[begin : begin + _RANDOM_BYTES]) for begin in range(0, len(random), _RANDOM_BYTES)
     ]
+
+
+def derived_id(prefix: str, *, made_at: datetime, entropy: bytes) -> str:
+    """Return the identifier of this time and these 10 bytes, which must be unpredictable.
+
+    Args:
+        prefix: The prefix without the underscore.
+        made_at: The time, of which the milliseconds count.
+        entropy: The 80 bits after the time.
+    """
+    return _encode_head(prefix, (made_at - _EPOCH) // timedelta(milliseconds=1)) + _encode_random(entropy)
+
+
+def _encode_head(prefix: str, milliseconds: int) -> str:
+    time_part = "".join([_PAIRS[milliseconds >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
+    return f"{prefix}_{time_part}"
 
 
 def _encode_random(random: bytes) -> str:

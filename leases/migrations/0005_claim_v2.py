@@ -7,7 +7,7 @@ from django.db import migrations
 from leases.sql_functions import read_sql
 
 NAMES = (
-    *("claim_v2", "finalize_claim_v2", "count_addresses_v2", "assign_slots_v2", "queue_tier_v2", "queue_rank_v2"),
+    *("write_and_claim_v2", "claim_v2", "finalize_claim_v2", "count_addresses_v2", "assign_slots_v2", "queue_tier_v2", "queue_rank_v2"),
     "event_hash_v2",
 )
 

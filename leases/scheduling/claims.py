@@ -6,7 +6,7 @@ Besides the services, only this SQL writes the state of a job or a lease.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from leases.errors import StaleLease
 from leases.models import Lease
@@ -18,7 +18,7 @@ from workers.models import Worker
 ISOLATION_LEVELS = ("none", "restricted", "namespaces")  # weakest first
 
 # What no response to a claim contains. Reading one of these attributes is a query.
-_UNREAD_JOB_FIELDS = (
+UNREAD_JOB_FIELDS = (
     *("status", "lane_id", "concurrency_key", "limited_by_address", "excluded_workers", "payload_digest"),
     *("source_address", "max_requeues", "automatic_retries", "complete_beats_cancel", "requeue_count"),
     *("release_count", "event_seq", "event_head", "progress", "log_bytes", "cancel_requested_at", "cancel_reason"),
@@ -74,7 +74,7 @@ _CLAIM = PreparedQuery(
     "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
     source="claim_v2(%s, %s, %s, %s::text[], %s::text[], %s, %s::text[], %s, %s, %s::text[], %s::text[], "
     "%s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t",
-    without=_UNREAD_JOB_FIELDS,
+    without=UNREAD_JOB_FIELDS,
 )
 
 
@@ -95,13 +95,7 @@ def claim_jobs(
         StaleLease: A newer process of the worker has replaced this session.
     """
     rows = _CLAIM.all(
-        worker.pk,
-        session,
-        offer.pool,
-        sorted(offer.job_types),
-        sorted(offer.offers),
-        offer.isolation,
-        offer.isolations,
+        *_offer_values(worker, offer, session),
         limit,
         acknowledge,
         new_ids("rtl", limit),
@@ -116,3 +110,41 @@ def claim_jobs(
             row.lease.job, row.lease.worker = row.job, worker
             leases.append(row.lease)
     return ClaimResult(leases, again=any(row.outcome == "again" for row in rows))
+
+
+def _offer_values(worker: Worker, offer: Offer, session: str) -> list[Any]:
+    offered = [sorted(offer.job_types), sorted(offer.offers), offer.isolation, offer.isolations]
+    return [worker.pk, session, offer.pool, *offered]
+
+
+@dataclass
+class NextClaim:
+    """A claim of one job that the statement of a unit of work makes after its changes: see `write_and_claim_v2`.
+
+    Attributes:
+        worker: The worker.
+        offer: Its offer.
+        acknowledge: Whether the lease is only granted until the worker acknowledges it.
+        session: The ULID of the worker's process, or empty.
+        lease_ulid: The id of the new lease.
+        now: Timestamp of the lease; by default the time of the database.
+        lease: The new lease with its job. None before the unit of work is written, and if the claim found nothing.
+    """
+
+    worker: Worker
+    offer: Offer
+    acknowledge: bool
+    session: str
+    lease_ulid: str
+    now: datetime | None = None
+    lease: Lease | None = None
+
+    def values(self) -> list[Any]:
+        """Return the arguments of `write_and_claim_v2` after those of `write_changes_v2`."""
+        claim = [self.acknowledge, self.lease_ulid, new_ids("evt", 2), self.now]
+        return [*_offer_values(self.worker, self.offer, self.session), *claim]
+
+    def receive(self, job: Job | None, lease: Lease | None) -> None:
+        """Keep the result of the claim."""
+        if job is not None and lease is not None:
+            lease.job, lease.worker, self.lease = job, self.worker, lease

@@ -16,6 +16,7 @@ from orchestrator.services.batches import (
 from orchestrator.services.breakers import evaluate_breaker, reset_breaker
 from orchestrator.services.bulk_submit import BulkOutcome, submit_many
 from orchestrator.services.cancellation import cancel
+from orchestrator.services.claim_next import ClaimRequest, Finished, complete_and_claim, fail_and_claim
 from orchestrator.services.claiming import Claimed, claim, claim_many
 from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
 from orchestrator.services.credentials import create_api_token, register_worker, revoke_api_token, rotate_webhook_secret
@@ -49,10 +50,12 @@ __all__ = [
     "BatchOutcome",
     "BatchSubmission",
     "BulkOutcome",
+    "ClaimRequest",
     "Claimed",
     "CompleteMessage",
     "ConcurrencyGroup",
     "FailMessage",
+    "Finished",
     "HeartbeatResult",
     "HeartbeatUpdate",
     "OnConflict",
@@ -67,6 +70,7 @@ __all__ = [
     "claim",
     "claim_many",
     "complete",
+    "complete_and_claim",
     "complete_many",
     "create_api_token",
     "delete_finished_jobs",
@@ -75,6 +79,7 @@ __all__ = [
     "exceeded_limit",
     "expire",
     "fail",
+    "fail_and_claim",
     "fail_many",
     "force_cancel",
     "keep_shares",

@@ -7,7 +7,7 @@ column of each row, and PostgreSQL reads JSON faster than the values could be qu
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 from django.db import connection
@@ -16,9 +16,11 @@ from django.db.models import NOT_PROVIDED, Model
 from leases.fencing import RowVersions
 from leases.models import Lease
 from leases.scheduling import submit_quotas
+from leases.scheduling.claims import UNREAD_JOB_FIELDS, NextClaim
 from leases.scheduling.lanes import LaneUpdates
 from runtime_jobs.events import EventRow
 from runtime_jobs.models import IdempotencyKey, Job, JobEvent
+from runtime_jobs.prepared_queries import PreparedQuery, Sql
 
 # The columns that operations change. `ingest_run_id` is written only if a job got a run: see write_changes_v2.
 UPDATED_JOB_FIELDS = (
@@ -90,17 +92,7 @@ def write_changes(
         DatabaseError: A changed row does not exist. Callers hold its lock, so this is a programming error.
         QuotaChanged: The quota of an organization is short.
     """
-    compared = [None] * 5 if versions is None else _compared(changes, versions)
-    values: list[Any] = [
-        *compared,
-        _to_json(changes.new_jobs, _insert_columns(Job)),
-        _to_json(changes.new_leases, _insert_columns(Lease)),
-        _to_json(changes.events, _insert_columns(JobEvent)),
-        _jobs_to_json(changes.jobs, changes.relocated),
-        any(job.ingest_run_id is not None for job in changes.jobs),
-        _to_json(changes.leases, UPDATED_LEASE_FIELDS),
-        *_lane_values(lanes),
-    ]
+    values = _values(changes, lanes, versions)
     with submit_quotas.short_quotas(), connection.cursor() as cursor:
         if key is None:
             cursor.execute(_WRITE_ROWS, values)
@@ -114,6 +106,70 @@ def write_changes(
     _assign_keys(changes.new_jobs, "job_ulid", job_names, job_keys)
     _assign_keys(changes.new_leases, "lease_ulid", lease_names, lease_keys)
     return True
+
+
+@dataclass(frozen=True)
+class WrittenAndClaimed:
+    """The row of `write_and_claim_v2`."""
+
+    job: Job | None
+    lease: Lease | None
+    is_changed: Annotated[bool, Sql("c.is_changed")]
+    job_names: Annotated[list[str], Sql("c.job_names")]
+    job_keys: Annotated[list[int], Sql("c.job_keys")]
+    lease_names: Annotated[list[str], Sql("c.lease_names")]
+    lease_keys: Annotated[list[int], Sql("c.lease_keys")]
+
+
+_WRITE_AND_CLAIM = PreparedQuery(
+    WrittenAndClaimed,
+    "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
+    source="""write_and_claim_v2(
+        %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz, %s::json, %s::json, %s::json,
+        %s::json, %s::boolean, %s::json, %s::boolean, %s::json, %s::bigint[], %s::bigint[], %s::bigint[],
+        %s::timestamptz[], %s::bigint[], %s::bigint, %s, %s, %s::text[], %s::text[], %s, %s::text[],
+        %s::boolean, %s, %s::text[], %s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t""",
+    without=UNREAD_JOB_FIELDS,
+)
+
+
+def write_and_claim(
+    changes: Changes, claim: NextClaim, *, lanes: LaneUpdates, versions: RowVersions | None = None
+) -> bool:
+    """Write rows, quotas and lanes as `write_changes` does, and then claim a job, by one statement.
+
+    Args:
+        changes: The rows.
+        claim: The claim, which receives its result.
+        lanes: The lane updates.
+        versions: The versions of all changed rows, if they were read without a lock.
+
+    Returns:
+        False if a changed row has another version than in `versions`. Nothing was written or claimed then.
+    """
+    with submit_quotas.short_quotas():
+        (row,) = _WRITE_AND_CLAIM.all(*_values(changes, lanes, versions), *claim.values())
+    if row.is_changed:
+        return False
+    claim.receive(row.job, row.lease)
+    _assign_keys(changes.new_jobs, "job_ulid", row.job_names, row.job_keys)
+    _assign_keys(changes.new_leases, "lease_ulid", row.lease_names, row.lease_keys)
+    return True
+
+
+def _values(changes: Changes, lanes: LaneUpdates | None, versions: RowVersions | None) -> list[Any]:
+    """Return the arguments of `write_changes_v2`."""
+    compared = [None] * 5 if versions is None else _compared(changes, versions)
+    return [
+        *compared,
+        _to_json(changes.new_jobs, _insert_columns(Job)),
+        _to_json(changes.new_leases, _insert_columns(Lease)),
+        _to_json(changes.events, _insert_columns(JobEvent)),
+        _jobs_to_json(changes.jobs, changes.relocated),
+        any(job.ingest_run_id is not None for job in changes.jobs),
+        _to_json(changes.leases, UPDATED_LEASE_FIELDS),
+        *_lane_values(lanes),
+    ]
 
 
 def _compared(changes: Changes, versions: RowVersions) -> list[Any]:

@@ -30,10 +30,11 @@ from django.db.models import Model
 from leases.fencing import LockedLease, RowVersions
 from leases.models import Lease
 from leases.scheduling import submit_quotas
+from leases.scheduling.claims import NextClaim
 from leases.scheduling.lanes import LaneKey, LaneUpdates
 from leases.scheduling.submit_quotas import QuotaChanged
 from orchestrator.notifications.hub import hand_over
-from orchestrator.services.bulk_write import Changes, write_changes
+from orchestrator.services.bulk_write import Changes, write_and_claim, write_changes
 from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import EventRow
 from runtime_jobs.models import Artifact, FailureExplanation, IdempotencyKey, Job
@@ -68,11 +69,13 @@ class UnitOfWork:
         idempotency_key: The key to bind with an optimistic write; see `IdempotentRequest.bind_with`.
         diagnoses: New explanations of failures. One that cannot be stored is logged and dropped.
         versions: The versions of the rows that an optimistic attempt has read. None in a transaction.
+        next_claim: A claim that the last statement makes after the changes, or None.
     """
 
     def __init__(self, recounted: frozenset[str] = frozenset(), versions: RowVersions | None = None) -> None:
         """Begin without changes."""
         self.versions = versions
+        self.next_claim: NextClaim | None = None
         self.lane_updates = LaneUpdates()
         self.recounted = recounted
         self.lane_ids: dict[LaneKey, int] = {}
@@ -202,9 +205,13 @@ class UnitOfWork:
         if self._has_other_rows:
             self.flush()
         changes = self._take_changes()
-        if not changes and not lanes and self.idempotency_key is None:
-            return
-        if not write_changes(changes, lanes=lanes, versions=self.versions, key=self.idempotency_key):
+        if self.next_claim is not None:
+            is_written = write_and_claim(changes, self.next_claim, lanes=lanes, versions=self.versions)
+        elif changes or lanes or self.idempotency_key is not None:
+            is_written = write_changes(changes, lanes=lanes, versions=self.versions, key=self.idempotency_key)
+        else:
+            is_written = True
+        if not is_written:
             raise NeedsTransaction
 
     def flush(self) -> None:

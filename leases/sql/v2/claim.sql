@@ -488,3 +488,43 @@ BEGIN
             lanes_seen, lanes_found, lanes_last, lanes_limits, full_queues, queue_limits, shared);
     END IF;
 END $$;
+
+-- Ends a lease and claims the next job for its worker, in one transaction: write_changes_v2, then claim_v2 for one job.
+-- If a version differs, nothing is written and nothing is claimed. Arguments: first those of write_changes_v2.
+-- The worker is locked first, as in every claim: two calls of one worker would else wait for each other, one for the
+-- worker and one for a lane that the other has released.
+-- Rows: one, with the results of both functions; the columns of the claim are null if it found nothing.
+CREATE OR REPLACE FUNCTION write_and_claim_v2(
+    p_job_ids bigint[], p_job_versions bigint[], p_lease_ids bigint[], p_lease_versions bigint[],
+    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_events json, p_jobs json, p_with_run boolean,
+    p_leases json, p_finish boolean, p_quotas json, p_freed bigint[], p_entered bigint[],
+    p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
+    p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
+    p_isolations text[], p_acknowledge boolean, p_lease_id text, p_event_ids text[], p_now timestamptz
+) RETURNS TABLE (
+    is_changed boolean, job_names text[], job_keys bigint[], lease_names text[], lease_keys bigint[],
+    outcome text, lease runtime_worker_leases, job runtime_jobs
+) LANGUAGE plpgsql AS $$
+DECLARE
+    written record;
+    claimed record;
+BEGIN
+    PERFORM FROM workers_worker w WHERE w.id = p_worker FOR NO KEY UPDATE;
+    written := write_changes_v2(
+        p_job_ids, p_job_versions, p_lease_ids, p_lease_versions, p_live_until, p_new_jobs, p_new_leases, p_events, p_jobs,
+        p_with_run, p_leases, p_finish, p_quotas, p_freed, p_entered, p_entered_lanes, p_entered_at, p_kept);
+    is_changed := written.is_changed;
+    job_names := written.job_names;
+    job_keys := written.job_keys;
+    lease_names := written.lease_names;
+    lease_keys := written.lease_keys;
+    IF NOT is_changed THEN
+        SELECT c.* INTO claimed
+          FROM claim_v2(p_worker, p_session, p_pool, p_job_types, p_offers, p_isolation, p_isolations, 1, p_acknowledge,
+                        ARRAY[p_lease_id], p_event_ids, p_now) c;
+        outcome := claimed.outcome;
+        lease := claimed.lease;
+        job := claimed.job;
+    END IF;
+    RETURN NEXT;
+END $$;

@@ -50,7 +50,7 @@ def heartbeat_batch(call: ApiCall) -> ApiAnswer:
 
 def complete_batch(call: ApiCall) -> ApiAnswer:
     """End jobs as `uploaded` or `succeeded`."""
-    batch = LeaseBatch.read(serializers.CompleteInput, call)
+    batch = LeaseBatch.read(serializers.CompleteEntryInput, call)
     run_ids = {lease_id: message["result"]["ingest_run_id"] for lease_id, message in batch.messages.items()}
     run_ids = {lease_id: run_id for lease_id, run_id in run_ids.items() if run_id is not None}
     if run_ids and not settings.INGEST_URL:
@@ -64,7 +64,7 @@ def complete_batch(call: ApiCall) -> ApiAnswer:
 
 def fail_batch(call: ApiCall) -> ApiAnswer:
     """End jobs as `failed`."""
-    batch = LeaseBatch.read(serializers.FailInput, call)
+    batch = LeaseBatch.read(serializers.FailEntryInput, call)
     messages = {
         lease_id: FailMessage(**fail_arguments(message["result"])) for lease_id, message in batch.messages.items()
     }

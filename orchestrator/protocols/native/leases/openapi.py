@@ -95,6 +95,9 @@ COMPLETE_STEPS_JOB = request_example(
         }
     },
 )
+COMPLETE_AND_CLAIM = request_example(
+    "complete and claim the next job", COMPLETE_RUNTIME_JOB.value | {"claim_next": CLAIM.value}
+)
 FAIL_RUNTIME_JOB = request_example(
     "sandbox did not start",
     {
@@ -120,6 +123,9 @@ FAIL_STEPS_JOB = request_example(
 _STATUS_FIELDS = {"job_id": JOB_FIELDS["job_id"], "status": "running"}
 RUNNING = response_example("running job", _STATUS_FIELDS)
 UPLOADED = response_example("uploaded job", _STATUS_FIELDS | {"status": "uploaded"})
+UPLOADED_AND_LEASED = response_example(
+    "uploaded job and the next lease", _STATUS_FIELDS | {"status": "uploaded", "next_lease": LEASE.value}
+)
 FAILED = response_example("failed job", _STATUS_FIELDS | {"status": "failed"})
 CANCELED = response_example("canceled job", _STATUS_FIELDS | {"status": "canceled"})
 RELEASED = response_example("queued job", _STATUS_FIELDS | {"status": "queued"})
@@ -222,10 +228,21 @@ COMPLETE_DOCS = _lease_docs(
     "complete_runtime_lease",
     serializers.CompleteInput,
     "conflict",
-    examples=(COMPLETE_RUNTIME_JOB, COMPLETE_STEPS_JOB, UPLOADED),
+    "worker_mismatch",
+    "pool_forbidden",
+    response=serializers.FinishedOutput,
+    examples=(COMPLETE_RUNTIME_JOB, COMPLETE_STEPS_JOB, COMPLETE_AND_CLAIM, UPLOADED, UPLOADED_AND_LEASED),
+    session=True,
 )
 FAIL_DOCS = _lease_docs(
-    "fail_runtime_lease", serializers.FailInput, "conflict", examples=(FAIL_RUNTIME_JOB, FAIL_STEPS_JOB, FAILED)
+    "fail_runtime_lease",
+    serializers.FailInput,
+    "conflict",
+    "worker_mismatch",
+    "pool_forbidden",
+    response=serializers.FinishedOutput,
+    examples=(FAIL_RUNTIME_JOB, FAIL_STEPS_JOB, FAILED),
+    session=True,
 )
 ACKNOWLEDGE_CANCEL_DOCS = _lease_docs(
     "acknowledge_runtime_cancel",

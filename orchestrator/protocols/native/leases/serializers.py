@@ -40,8 +40,8 @@ INT32 = 2**31
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-class ClaimInput(StrictSerializer):
-    """POST /v1/runtime/leases."""
+class NextClaimInput(StrictSerializer):
+    """A claim of one job that follows a final message. It never waits."""
 
     worker_id = StrictCharField(max_length=64)
     pool = StrictCharField(pattern=SLUG, required=False, default=None, allow_null=True)
@@ -56,15 +56,7 @@ class ClaimInput(StrictSerializer):
         allow_empty=False,
         max_length=16,
     )
-    wait_seconds = StrictDecimalField(required=False, default=0, min_value=0, max_value=60)
     acknowledge = StrictBooleanField(required=False, default=False)
-    max_leases = StrictIntegerField(
-        required=False,
-        default=None,
-        min_value=1,
-        max_value=64,
-        help_text="Largest number of leases. With this field the response is a list.",
-    )
 
     def validate_capabilities(self, offered: dict[str, bool] | None) -> dict[str, bool] | None:
         if offered is not None and (
@@ -77,6 +69,19 @@ class ClaimInput(StrictSerializer):
         if problem := next(filter(None, map(wrong_label, offered or ())), None):
             raise serializers.ValidationError(problem)
         return offered
+
+
+class ClaimInput(NextClaimInput):
+    """POST /v1/runtime/leases."""
+
+    wait_seconds = StrictDecimalField(required=False, default=0, min_value=0, max_value=60)
+    max_leases = StrictIntegerField(
+        required=False,
+        default=None,
+        min_value=1,
+        max_value=64,
+        help_text="Largest number of leases. With this field the response is a list.",
+    )
 
 
 class HeartbeatInput(StrictSerializer):
@@ -174,10 +179,21 @@ class SucceededInput(FinalResultInput):
         return attrs
 
 
-class CompleteInput(StrictSerializer):
-    """POST …/leases/{lease_id}/complete."""
+class CompleteEntryInput(StrictSerializer):
+    """One lease of POST …/leases/complete."""
 
     result = SucceededInput()
+
+
+class CompleteInput(CompleteEntryInput):
+    """POST …/leases/{lease_id}/complete."""
+
+    claim_next = NextClaimInput(
+        required=False,
+        default=None,
+        allow_null=True,
+        help_text="Claims the next job for this worker in the same transaction. The response then has `next_lease`.",
+    )
 
 
 class FailedInput(FinalResultInput):
@@ -198,10 +214,21 @@ class FailedInput(FinalResultInput):
         return attrs
 
 
-class FailInput(StrictSerializer):
-    """POST …/leases/{lease_id}/fail."""
+class FailEntryInput(StrictSerializer):
+    """One lease of POST …/leases/fail."""
 
     result = FailedInput()
+
+
+class FailInput(FailEntryInput):
+    """POST …/leases/{lease_id}/fail."""
+
+    claim_next = NextClaimInput(
+        required=False,
+        default=None,
+        allow_null=True,
+        help_text="Claims the next job for this worker in the same transaction. The response then has `next_lease`.",
+    )
 
 
 class AcknowledgeCancelInput(StrictSerializer):
@@ -337,6 +364,15 @@ class JobStatusOutput(serializers.Serializer):
 
     job_id = serializers.CharField()
     status = serializers.ChoiceField(choices=ALL_STATUSES)
+
+
+@extend_schema_serializer(component_name="Finished")
+class FinishedOutput(JobStatusOutput):
+    """Status of the job after its final message, and the next lease if the request has `claim_next`."""
+
+    next_lease = LeaseOutput(
+        required=False, allow_null=True, help_text="Null if no job is available, or the worker may not claim."
+    )
 
 
 @extend_schema_serializer(component_name="RenewedShown")

@@ -22,7 +22,7 @@ from orchestrator.http.auth.principals import worker_of
 from orchestrator.ingest.run_checks import require_run
 from orchestrator.protocols.native.leases import openapi, serializers, wire
 from orchestrator.protocols.native.serializers import EmptyBody
-from orchestrator.services import RESEND, Claimed
+from orchestrator.services import RESEND, Claimed, ClaimRequest, CompleteMessage, FailMessage, Finished
 from runtime_jobs.errors import PoolForbidden
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Organization, UnsentRun
@@ -74,20 +74,32 @@ def heartbeat(call: ApiCall, lease_id: str) -> ApiAnswer:
 
 
 def complete(call: ApiCall, lease_id: str) -> ApiAnswer:
-    """End a job as `uploaded` or `succeeded`."""
+    """End a job as `uploaded` or `succeeded`; with `claim_next` also claim the next one."""
     worker = worker_of(call)
-    result = parse(serializers.CompleteInput, call.body)["result"]
+    validated = parse(serializers.CompleteInput, call.body)
+    result, claim_next = validated["result"], validated["claim_next"]
+    request = _claim_request(call, worker, claim_next) if claim_next else None
     if result["ingest_run_id"] and not settings.INGEST_URL:
         require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=worker)
-    job = services.complete(lease_ulid=lease_id, worker=worker, **complete_arguments(result))
-    return ApiAnswer(wire.serialize_status(job))
+    if request is None:
+        job = services.complete(lease_ulid=lease_id, worker=worker, **complete_arguments(result))
+        return ApiAnswer(wire.serialize_status(job))
+    message = CompleteMessage(**complete_arguments(result))
+    finished = services.complete_and_claim(lease_ulid=lease_id, worker=worker, message=message, claim=request)
+    return ApiAnswer(_serialize_finished(finished))
 
 
 def fail(call: ApiCall, lease_id: str) -> ApiAnswer:
-    """End a job as `failed`."""
-    result = parse(serializers.FailInput, call.body)["result"]
-    job = services.fail(lease_ulid=lease_id, worker=worker_of(call), **fail_arguments(result))
-    return ApiAnswer(wire.serialize_status(job))
+    """End a job as `failed`; with `claim_next` also claim the next one."""
+    worker = worker_of(call)
+    validated = parse(serializers.FailInput, call.body)
+    arguments = fail_arguments(validated["result"])
+    if not validated["claim_next"]:
+        return ApiAnswer(wire.serialize_status(services.fail(lease_ulid=lease_id, worker=worker, **arguments)))
+    request = _claim_request(call, worker, validated["claim_next"])
+    message = FailMessage(**arguments)
+    finished = services.fail_and_claim(lease_ulid=lease_id, worker=worker, message=message, claim=request)
+    return ApiAnswer(_serialize_finished(finished))
 
 
 class WorkerViewSet(StrictQueryMixin, GenericViewSet):
@@ -163,13 +175,21 @@ class LeaseViewSet(WorkerViewSet):
     @openapi.COMPLETE_DOCS
     @action(detail=True, methods=["post"])
     def complete(self, request: Request, lease_id: str) -> Response:
-        """End the job as `uploaded`, or as `succeeded` if its type has no run. A repeat returns the same response."""
+        """End the job as `uploaded`, or as `succeeded` if its type has no run. A repeat returns the same response.
+
+        With `claim_next` the worker also gets its next job. A refused message claims nothing. A repeat returns the same
+        next lease while it is open, else null.
+        """
         return respond(complete, request, lease_id)
 
     @openapi.FAIL_DOCS
     @action(detail=True, methods=["post"])
     def fail(self, request: Request, lease_id: str) -> Response:
-        """End the job as `failed`. A repeat returns the same response."""
+        """End the job as `failed`. A repeat returns the same response.
+
+        With `claim_next` the worker also gets its next job. A refused message claims nothing. A repeat returns the same
+        next lease while it is open, else null.
+        """
         return respond(fail, request, lease_id)
 
     @openapi.ACKNOWLEDGE_CANCEL_DOCS
@@ -218,6 +238,15 @@ def _offer(worker: Worker, validated: dict[str, Any]) -> Offer:
         raise PoolForbidden(f"pool: This worker is registered in the pool {worker.pool.slug}; name that one or none.")
     offered, isolation = offer_of(worker, labels=validated["labels"], capabilities=validated["capabilities"])
     return Offer(worker.worker_id, worker.pool.slug, tuple(validated["job_types"]), offered, isolation)
+
+
+def _claim_request(call: ApiCall, worker: Worker, validated: dict[str, Any]) -> ClaimRequest:
+    return ClaimRequest(_offer(worker, validated), validated["acknowledge"], worker_session(call))
+
+
+def _serialize_finished(finished: Finished) -> dict[str, Any]:
+    claims = [finished.next_claim] if finished.next_claim else []
+    return wire.serialize_status(finished.job) | {"next_lease": next(iter(_serialize_claims(claims)), None)}
 
 
 def _serialize_claims(claims: Sequence[Claimed]) -> list[dict[str, Any]]:

@@ -1,0 +1,163 @@
+"""Ends a job and claims the next one for the same worker, in one transaction.
+
+So a worker with one slot sends one message per job instead of two. A refused final message claims nothing. The final
+message counts also if the claim finds nothing, or if the state of the worker does not allow it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils.crypto import salted_hmac
+
+from leases.fencing import LockedLease
+from leases.models import Lease
+from leases.scheduling.claims import NextClaim, Offer
+from orchestrator.services.claiming import Claimed
+from orchestrator.services.finish import (
+    CompleteMessage,
+    FailMessage,
+    apply_failure,
+    apply_success,
+    lock_for_final,
+    require_transaction_to_fail,
+    runs_in_use,
+)
+from orchestrator.services.unit_of_work import UnitOfWork, operation
+from runtime_jobs.identifiers import derived_id
+from runtime_jobs.models import Job
+from workers.models import Worker
+
+_ENTROPY_BYTES = 10
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """The claim that follows a final message.
+
+    Attributes:
+        offer: The pool, job types, isolation and capabilities that the worker offers.
+        acknowledge: Whether the worker promises to acknowledge the lease.
+        session: The ULID of the worker's process, or empty. A replaced process gets no lease.
+    """
+
+    offer: Offer
+    acknowledge: bool = False
+    session: str = ""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job after its final message, and the claim that followed.
+
+    Attributes:
+        job: The job that has ended.
+        next_lease: Returns the next lease, or None. The claim is made when the operation is written.
+    """
+
+    job: Job
+    next_lease: Callable[[], Lease | None]
+
+    @property
+    def next_claim(self) -> Claimed | None:
+        """The next job and its lease; None if the claim found nothing."""
+        lease = self.next_lease()
+        return None if lease is None else Claimed(lease.job, lease)
+
+
+@operation(optimistic=True, retry_unique_violation="ingest_run_id")
+def complete_and_claim(
+    uow: UnitOfWork,
+    *,
+    lease_ulid: str,
+    worker: Worker,
+    message: CompleteMessage,
+    claim: ClaimRequest,
+    now: datetime | None = None,
+) -> Finished:
+    """End the job as succeeded, and claim the next one; see `complete` and `claim`.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        lease_ulid: The lease.
+        worker: The caller.
+        message: The content of the final message.
+        claim: The claim. The same message again returns the lease of this claim while it is open, and claims nothing.
+        now: The time of both; by default the time of the database.
+
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired.
+        Conflict: Another final message ended the lease, or another job has this run.
+        Invalid: The run is missing, or the job type has no run.
+    """
+    _lock_worker(uow, worker)
+    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, message.digest, now)
+    if is_repeated:
+        return _repeated(locked, worker)
+    apply_success(uow, locked, worker, message, runs_in_use(uow, [message]))
+    return _claim(uow, locked, worker, claim, now)
+
+
+@operation(optimistic=True)
+def fail_and_claim(
+    uow: UnitOfWork,
+    *,
+    lease_ulid: str,
+    worker: Worker,
+    message: FailMessage,
+    claim: ClaimRequest,
+    now: datetime | None = None,
+) -> Finished:
+    """End the job as failed, or as canceled if a cancel was requested, and claim the next one; see `fail` and `claim`.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        lease_ulid: The lease.
+        worker: The caller.
+        message: The content of the final message.
+        claim: The claim. The same message again returns the lease of this claim while it is open, and claims nothing.
+        now: The time of both; by default the time of the database.
+
+    Raises:
+        StaleLease: The lease is unknown, has ended or expired.
+        Conflict: Another final message ended the lease.
+    """
+    require_transaction_to_fail(uow, [message.reason])
+    _lock_worker(uow, worker)
+    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, message.digest, now)
+    if is_repeated:
+        return _repeated(locked, worker)
+    apply_failure(uow, locked, worker, message)
+    return _claim(uow, locked, worker, claim, now)
+
+
+def next_lease_ulid(lease: Lease) -> str:
+    """Return the id of the lease that follows this one, which has ended.
+
+    The id is derived, so that a repeated final message finds the lease without a stored reference. Nobody computes it
+    without the secret key of this installation.
+    """
+    assert lease.completed_at is not None  # noqa: S101 set with the end of the lease
+    digest = salted_hmac("orchestrator.next_lease", lease.lease_ulid, algorithm="sha256").digest()
+    return derived_id("rtl", made_at=lease.completed_at, entropy=digest[:_ENTROPY_BYTES])
+
+
+def _lock_worker(uow: UnitOfWork, worker: Worker) -> None:
+    """Lock the worker before the job, as the statement of an optimistic attempt does: see `write_and_claim_v2`."""
+    if not uow.is_optimistic:
+        list(Worker.objects.locked().filter(pk=worker.pk).values_list("pk"))
+
+
+def _repeated(locked: LockedLease, worker: Worker) -> Finished:
+    followers = (
+        Lease.objects.open().select_related("job").filter(lease_ulid=next_lease_ulid(locked.lease), worker=worker)
+    )
+    lease = followers.first()
+    return Finished(locked.job, lambda: lease)
+
+
+def _claim(uow: UnitOfWork, ended: LockedLease, worker: Worker, claim: ClaimRequest, now: datetime | None) -> Finished:
+    lease_ulid = next_lease_ulid(ended.lease)
+    next_claim = NextClaim(worker, claim.offer, claim.acknowledge, claim.session, lease_ulid, now)
+    uow.next_claim = next_claim
+    return Finished(ended.job, lambda: next_claim.lease)
