@@ -3,10 +3,12 @@
 import io
 import json
 import time
+from contextlib import suppress
 from typing import Any
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
+from django.urls import Resolver404, resolve
 
 from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError, as_response, problem
 from orchestrator.http.observability.access_log import AccessLogEntry, access_log_entry
@@ -32,6 +34,8 @@ async def send_refusal(refusal: ApiError, scope: Any, send: Any, *, close: bool 
     """
     request = ASGIRequest(scope, io.BytesIO())
     attach_context(request)
+    with suppress(Resolver404):
+        request.resolver_match = resolve(request.path_info)  # 15 to 50 us, for the route in the log and the metrics
     response = as_response(refusal, request)
     if close:
         response["Connection"] = "close"

@@ -13,7 +13,8 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
 from orchestrator.http.asgi.acceptor import ACCEPTED_PER_TURN, OPENED_PER_TURN, Acceptor
-from orchestrator.http.asgi.server_protocols import LimitedHttpProtocol, LimitedWebSocketProtocol, connection_table
+from orchestrator.http.asgi.http_protocol import LimitedHttpProtocol, connection_table
+from orchestrator.http.asgi.websocket_protocol import LimitedWebSocketProtocol
 
 ACCEPT_QUEUE = 65_535  # connections that wait for `accept`; the kernel lowers it to net.core.somaxconn (4096)
 

@@ -21,7 +21,7 @@ from django.db import DatabaseError, InterfaceError
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from orchestrator.http.asgi.server_protocols import EXTENSION, ClientConnection
+from orchestrator.http.asgi.http_protocol import EXTENSION, ClientConnection
 from orchestrator.http.auth.credentials import Credential, revoked_among
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.notifications.log_hub import SourceUnavailable, in_reader_thread

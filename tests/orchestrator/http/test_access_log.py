@@ -1,10 +1,13 @@
 """Log lines of requests: none at INFO for what happens all the time and succeeds."""
 
+import asyncio
 import logging
 
 import pytest
 from django.test import Client
 
+from orchestrator.http.asgi.responses import send_refusal
+from orchestrator.http.errors.problems import ApiError
 from tests.api_client import Caller
 from tests.factories import WorkerFactory
 
@@ -48,3 +51,22 @@ def test_a_claim_without_work_is_logged_at_debug_only(caplog):
 def test_other_successful_requests_are_logged(caplog):
     ((level, line),) = logged(caplog, lambda: Client().get("/login/"))
     assert (level, " 200 " in line) == ("INFO", True)
+
+
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [("/v1/jobs/rtj_00000000000000000000000000/logs", "/v1/jobs/<job_id>/logs"), ("/nowhere", "unmatched")],
+)
+def test_a_refusal_without_a_view_has_the_route_of_its_path(caplog, path, route):
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+    refusal = ApiError(429, "too_many_streams", "Close one.")
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    with caplog.at_level(logging.DEBUG, logger="orchestrator.access"):
+        asyncio.run(send_refusal(refusal, scope, send))
+    (record,) = [record for record in caplog.records if record.name == "orchestrator.access"]
+    assert record.getMessage().startswith(f"GET {route} 429 ")
+    assert sent[0]["status"] == 429

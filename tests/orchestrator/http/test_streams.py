@@ -8,7 +8,7 @@ from django.db import OperationalError
 from django.http import StreamingHttpResponse
 
 from orchestrator.http.asgi import streams
-from orchestrator.http.asgi.server_protocols import EXTENSION, ClientConnection
+from orchestrator.http.asgi.http_protocol import EXTENSION, ClientConnection
 from orchestrator.http.asgi.streams import CountedResponse, StreamEnd, StreamRegistry, deliver
 from orchestrator.http.auth.credentials import Credential
 from orchestrator.http.errors.problems import ApiError

@@ -1,4 +1,4 @@
-"""uvicorn's protocol classes with the limits that uvicorn lacks: heads, trailers, framing, pipelines, slow clients.
+"""uvicorn's HTTP protocol with the limits that uvicorn lacks: heads, trailers, framing, pipelines, slow clients.
 
 With httptools, uvicorn limits neither the size of a request's head nor the time in which it arrives. An endless header
 line made httptools copy all previous bytes with each packet, which stopped the event loop for seconds.
@@ -11,28 +11,26 @@ Position of the parser, and the timer of a request:
       +-- HEADER_SECONDS without a first request: closed; 75 s between two requests: closed
 """
 
-import logging
 import socket
 import struct
 from asyncio import TimerHandle, Transport
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httptools
 from django.conf import settings
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from orchestrator.http.asgi.connections import REFUSED, ConnectionTable, connections_within_file_limit
 from orchestrator.http.asgi.raw_responses import connection_refusal, raw_response
+from orchestrator.http.asgi.websocket_protocol import LimitedWebSocketProtocol
 from orchestrator.http.errors.problems import ApiError
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers; also framing beyond the body's own size (chunk sizes, trailers)
 MAX_HEADERS = 100  # trailers included
 MAX_PIPELINED = 8  # requests that wait for the response to an earlier one of the same connection
 MAX_DRAINED_BYTES = 16 << 20  # of a body whose request has been answered already
-MAX_FRAGMENTS = 1024  # of one WebSocket message
-MAX_UNSENT_BYTES = 1 << 20  # answers to control frames that a WebSocket client does not read
 LINGER_SECONDS = 2.0  # a refused client may finish sending: an immediate close would destroy the response in transit
 LINGER_BYTES = 1 << 20
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # value of SO_LINGER
@@ -40,9 +38,6 @@ WRITE_BUFFER_BYTES = 64 << 10  # above it `send` waits; one message more may be 
 UNSENT_BYTES = 128 << 10  # in the kernel, which otherwise accepts up to 4 MiB for a client that reads nothing
 EXTENSION = "orchestrator.connection"  # in the extensions of the scope: a ClientConnection
 
-# uvicorn logs each handshake at INFO, with its path. The access log has a line for it already.
-_websocket_log = logging.getLogger("orchestrator.websockets")
-_websocket_log.setLevel(logging.WARNING)
 _table: ConnectionTable | None = None
 
 
@@ -290,7 +285,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
         upgraded = self.transport.get_protocol()
         if isinstance(upgraded, LimitedWebSocketProtocol):
-            upgraded.http = self
+            upgraded.on_lost = partial(self.table.remove, self)
 
     def _ignore_upgrade(self) -> None:
         """Answer the request as if it requested no upgrade. The parser accepts no request after it."""
@@ -401,42 +396,3 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 def _late() -> ApiError:
     seconds = settings.HEADER_SECONDS
     return ApiError(408, "request_timeout", f"The request line and headers must arrive within {seconds:g} seconds.")
-
-
-class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """Limits what uvicorn does not: invalid handshakes, fragments of a message, unread replies to control frames."""
-
-    http: LimitedHttpProtocol | None = None  # the protocol of the handshake, which is in the connection table
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.http is not None:
-            self.http.table.remove(self.http)
-        super().connection_lost(exc)
-
-    def connection_made(self, transport: Any) -> None:
-        self.logger = self.conn.logger = _websocket_log
-        super().connection_made(transport)
-
-    async def send(self, message: Any) -> None:
-        await super().send(message)
-        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            self.handshake_complete = True  # uvicorn does not record it, and logs an error for each refused handshake
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            self._refuse_handshake()
-        elif len(self.frames) > MAX_FRAGMENTS or self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            REFUSED.labels("websocket_frames").inc()
-            self.transport.abort()
-
-    def _refuse_handshake(self) -> None:
-        """Answer a request that `websockets` cannot parse, such as one with a line above its own limit.
-
-        uvicorn sends nothing in that case, and keeps the connection open.
-        """
-        REFUSED.labels("websocket_handshake").inc()
-        response = b"".join(self.conn.data_to_send())
-        self.handshake_complete = True
-        self.transport.write(response or STATUS_LINE[400] + b"content-length: 0\r\nconnection: close\r\n\r\n")
-        self.transport.close()
