@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from django.db import DataError, connection
+from django.db import DataError, connection, transaction
 from django.db.models.expressions import RawSQL
 
 from config.postgres.backend.base import is_alive
@@ -54,6 +54,20 @@ def test_a_connection_that_the_server_ended_is_dead(other):
         cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [other.info.backend_pid])
     assert _is_readable(other)
     assert not is_alive(other)
+
+
+def test_a_pooled_connection_is_handed_out_without_waiting_for_its_socket(monkeypatch):
+    """Setting autocommit on a connection that has it went through psycopg's `wait`, as a statement does."""
+    connection.ensure_connection()
+    connection.close()
+    waits, wait = [], psycopg.Connection.wait
+    monkeypatch.setattr(psycopg.Connection, "wait", lambda *given, **more: waits.append(1) or wait(*given, **more))
+    connection.ensure_connection()
+    assert waits == []
+    assert connection.connection.autocommit
+    with transaction.atomic():
+        assert not connection.connection.autocommit
+    assert connection.connection.autocommit
 
 
 def _is_readable(held):

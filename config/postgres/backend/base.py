@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -117,9 +118,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_connection_params(self) -> dict[str, Any]:
         parameters = super().get_connection_params()
-        parameters["context"] = AdaptersMap(parameters["context"])
-        parameters["context"].register_loader("timestamptz", TimestamptzLoader)
+        parameters["context"] = _with_fast_timestamps(parameters["context"])
         return parameters
+
+    def _set_autocommit(self, autocommit: bool) -> None:
+        """Skip what changes nothing: a pooled connection is in autocommit mode whenever it is handed out."""
+        if self.connection is None or self.connection.autocommit != autocommit:
+            super()._set_autocommit(autocommit)  # type: ignore[misc]  # missing in Django's stubs
 
     def create_cursor(self, name: str | None = None) -> Any:
         """Return a cursor as Django's method does, without its call to a loader that is replaced here."""
@@ -128,6 +133,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 return base.Cursor(self.connection)  # type: ignore[call-arg]  # a class of psycopg in the stubs of another
             return self.connection.cursor()
         return self.connection.cursor(name, scrollable=False, withhold=self.connection.autocommit)
+
+
+@lru_cache(maxsize=8)
+def _with_fast_timestamps(adapters: AdaptersMap) -> AdaptersMap:
+    """Return a copy, once for each map of Django's: it asks for the parameters whenever a thread connects."""
+    copied = AdaptersMap(adapters)
+    copied.register_loader("timestamptz", TimestamptzLoader)
+    return copied
 
 
 def is_alive(connection: psycopg.Connection[Any]) -> bool:

@@ -65,13 +65,8 @@ def loads(raw: bytes) -> dict[str, Any]:
     """
     try:
         text = raw.decode("utf-8")
-        value = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            parse_int=_bounded,
-        )
+        # `json.loads` creates a decoder for each call with hooks. It words the refusal of a byte order mark better.
+        value = json.loads(text) if text.startswith("\ufeff") else _DECODER.decode(text)
     except UnicodeDecodeError:
         raise refuse("The body must be UTF-8.") from None
     except RecursionError:
@@ -106,6 +101,11 @@ def _bounded(text: str) -> int:
     if len(text) > MAX_DIGITS:
         raise refuse(f"A number has {len(text)} digits; at most {MAX_DIGITS} are allowed.")
     return int(text)
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded
+)
 
 
 def _check(value: Any, depth: int, *, texts: bool) -> None:
