@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ MANY = 64  # jobs of one batch call
 CAPACITY = 256  # leases of one worker
 COMPLETED = {"result": {"status": "succeeded", "exit_code": 0}}
 EXECUTING = {"phase": "executing"}
+FLOOR = "/v1/nothing"
 SETTLED_WITHIN = 0.05  # seconds; a backend may be descheduled before it has finished the last statement
 # Frontend messages that are a statement each, and the backend's message that ends a round trip.
 STATEMENT = re.compile(r"^F\t\d+\t(?:Query|Execute)\b", re.MULTILINE)
@@ -77,9 +78,19 @@ class Calls:
     def __init__(self, application: Any, seed: dict[str, Any], meter: CallMeter) -> None:
         self.application, self.meter = application, meter
         self.token, self.workers, self.body = seed["token"], seed["workers"], seed["body"]
+        self.has_floor = False  # this checkout has the route FLOOR
         self.next: dict[str, Any] | None = None  # the lease that a completion brought along
 
-    async def call(self, name: str, path: str, body: Any, token: str, method: str = "POST") -> Any:
+    async def call(
+        self,
+        name: str,
+        path: str,
+        body: Any,
+        token: str,
+        *,
+        method: str = "POST",
+        allowed: Collection[int] = frozenset({200, 201}),
+    ) -> Any:
         content = b"" if body is None else json.dumps(body).encode()
         messages: list[dict[str, Any]] = [{"type": "http.request", "body": content, "more_body": False}]
         answer: dict[str, Any] = {"status": 0, "body": b""}
@@ -98,12 +109,19 @@ class Calls:
         scope = _scope(method, path, token, len(content))
         with self.meter.measured(name):
             await self.application(scope, receive, send)
-        if answer["status"] not in {200, 201}:
+        if answer["status"] not in allowed:
             raise UnexpectedAnswer(f"{name}: {answer['status']} {answer['body'][:300]!r}")
         return json.loads(answer["body"] or b"null")
 
     async def empty(self) -> None:
-        await self.call("empty", "/healthz", None, "", "GET")
+        await self.call("empty", "/healthz", None, "", method="GET")
+
+    async def floor(self) -> None:
+        """Send a call that does nothing: token, thread, parsing, log and metric, but no operation."""
+        if self.has_floor:
+            await self.call("floor", FLOOR, {}, self.workers[0][1])
+        else:  # Django's way to a path that does not exist
+            await self.call("floor", FLOOR, {}, self.workers[0][1], allowed={404})
 
     async def submit(self) -> None:
         await self.call("submit", "/v1/jobs", self.body, self.token)
@@ -296,9 +314,11 @@ async def answer() -> None:
     seed = json.loads(os.environ.pop(SEED))
     observer = psycopg.connect(os.environ["DATABASE_URL"], autocommit=True)
     _register_connections()
+    has_floor = _add_floor()
     from config.asgi import application
 
     calls = Calls(application, seed, CallMeter(observer))
+    calls.has_floor = has_floor
     async with _lifespan(application):
         await _lease(calls, seed["leased"])
         _write({"ready": True})
@@ -310,12 +330,30 @@ async def answer() -> None:
                 _write({"error": f"{type(error).__name__}: {error}"[:500]})
 
 
+def _add_floor() -> bool:
+    """Add a call of the fast path that does nothing. Return whether this checkout has a fast path."""
+    import django
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    django.setup(set_prefix=False)
+    try:
+        from orchestrator.http.api.calls import ApiAnswer
+        from orchestrator.http.auth.permissions import IsWorker
+        from orchestrator.http.fast_path import FastRoute
+        from orchestrator.protocols.native import fast_routes
+    except ImportError:
+        return False
+    fast_routes.ROUTES += (FastRoute(FLOOR, lambda _: ApiAnswer({}), IsWorker()),)
+    return True
+
+
 async def _slice(calls: Calls, scenario: str, mode: str, rounds: int) -> list[tuple[str, dict[str, float]]]:
     gc.collect()
     calls.meter.counts, calls.meter.records = mode == "counted", []
     for _ in range(rounds):
         await SCENARIOS[scenario](calls)
         await calls.empty()
+        await calls.floor()
     return calls.meter.records
 
 

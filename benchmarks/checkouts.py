@@ -20,6 +20,7 @@ from config import paths
 SCRIPT = Path(__file__).resolve().parent / "checkout_process.py"
 SCENARIOS = ("five", "three", "two", "many")
 MANY = 64  # jobs of one batch call in `checkout_process`
+EMPTY = ("empty", "floor")  # answered without an operation: by the event loop, and by a thread with a valid token
 TIMED, COUNTED = ("python_ms", "postgres_ms"), ("statements", "trips", "wal_bytes")
 # Of the other installation of this machine; each checkout has its own.
 FOREIGN = ("DATABASE_URL", "DATABASE_URL_FILE", "DATABASE_ROLE", "DJANGO_SETTINGS_MODULE", "PYTHONPATH", "LOG_LEVEL")
@@ -71,7 +72,7 @@ class MeasuredCheckout:
 
 
 def summarized(records: list[tuple[str, dict[str, float]]], *, jobs: int, mode: str) -> Figures:
-    """Return the figures of each operation for a job, with their sum as `lifecycle` (without `empty`).
+    """Return the figures of each operation for a job, with their sum as `lifecycle` (without EMPTY).
 
     They are means of processor times, and medians of counts: a call may meet autovacuum or the first change of a page
     after a checkpoint, which writes the whole page.
@@ -79,10 +80,10 @@ def summarized(records: list[tuple[str, dict[str, float]]], *, jobs: int, mode: 
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for operation, figures in records:
         for name, value in figures.items():
-            found[operation][name].append(value / (1 if operation == "empty" else jobs))
+            found[operation][name].append(value / (1 if operation in EMPTY else jobs))
     typical = mean if mode == "timed" else median
     result = {operation: {name: typical(values) for name, values in row.items()} for operation, row in found.items()}
-    empty = {name: result.pop(name) for name in ["empty"] if name in result}
+    empty = {name: result.pop(name) for name in EMPTY if name in result}
     names = {name for row in result.values() for name in row}
     return {**result, "lifecycle": {name: sum(row[name] for row in result.values()) for name in names}, **empty}
 
