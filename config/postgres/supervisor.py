@@ -31,11 +31,19 @@ listen_addresses = ''
 unix_socket_directories = '{socket}'
 unix_socket_permissions = 0700
 max_connections = 200
+# Holds the indexes and newest rows of the busy tables. The kernel's cache has the rest: the machine is shared.
 shared_buffers = 256MB
 work_mem = 8MB
 maintenance_work_mem = 128MB
+# A page is written whole after each checkpoint, so few checkpoints mean little WAL. Recovery replays at most this.
 max_wal_size = 2GB
+checkpoint_timeout = 15min
+# 1/32 of shared_buffers is 8 MB. In 362,969 records of WAL it was never full.
+wal_buffers = -1
+# This build has pglz only: 14 % more CPU in the first lifecycles after a checkpoint.
+wal_compression = off
 random_page_cost = 1.1
+# No statement of an operation runs long enough for a compilation.
 jit = off
 wal_level = replica
 log_line_prefix = '%m [%p] %a '

@@ -20,9 +20,15 @@ class JobEvent(models.Model):
     """One event of a job, written in the transaction of the change. `seq` is the order; hashes chain the rows."""
 
     id = models.BigAutoField(primary_key=True)
-    event_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_event_id)
+    event_ulid = models.CharField(max_length=ID_LENGTH, default=new_event_id)  # no query finds a row by it
     job = models.ForeignKey(
-        Job, to_field="job_ulid", db_column="job_ulid", on_delete=models.PROTECT, related_name="events", db_index=False
+        Job,
+        to_field="job_ulid",
+        db_column="job_ulid",
+        on_delete=models.PROTECT,
+        related_name="events",
+        db_index=False,
+        db_constraint=False,  # checked by the audit
     )
     seq = models.BigIntegerField()
     event_type = models.CharField(max_length=40)

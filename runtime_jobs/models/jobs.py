@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from django.contrib.postgres.fields import ArrayField
@@ -17,6 +19,7 @@ from runtime_jobs.states import (
     LEASED_STATES,
     STATUS,
     STATUS_WITHOUT_INGEST,
+    WAITING_STATES,
     CancelReason,
     FailureClass,
     FailureReason,
@@ -53,6 +56,23 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def of_types(self, job_types: Sequence[str]) -> JobQuerySet:
         return self.filter(job_type__in=job_types)
+
+    def with_status(self, *statuses: str) -> JobQuerySet:
+        """Filter by public statuses, in the terms of the partial indexes.
+
+        Args:
+            statuses: Words of `STATUS` and `STATUS_WITHOUT_INGEST`.
+        """
+        condition = Q()
+        for status in statuses:
+            states = [state for state, word in STATUS.items() if word == status]
+            if states and set(FINAL_STATES).isdisjoint(states):
+                # One partial index serves all leased states, and each waiting state has its own.
+                condition |= Q(state__in=[state for state in states if state in LEASED_STATES])
+                condition |= reduce(or_, (Q(state=state) for state in states if state in WAITING_STATES), Q())
+            else:
+                condition |= Q(status=status, finished_at__isnull=False)
+        return self.filter(condition)
 
     def queued(self) -> JobQuerySet:
         return self.filter(state=JobState.QUEUED)
@@ -139,7 +159,7 @@ class Job(models.Model):
     cancel_deadline_at = models.DateTimeField(null=True)
 
     # The result.
-    ingest_run_id = models.CharField(max_length=64, null=True, unique=True)
+    ingest_run_id = models.CharField(max_length=64, null=True)
     failure_reason = models.CharField(max_length=30, null=True, choices=FailureReason.choices)
     failure_class = models.CharField(max_length=20, null=True, choices=FailureClass.choices)
     failure_message = models.TextField(null=True)
@@ -170,47 +190,28 @@ class Job(models.Model):
         db_table = "runtime_jobs"
         permissions = [("operate_job", "May cancel, retry and revoke")]
         constraints = [
-            models.CheckConstraint(
-                name="job_final_has_finished_at",
-                condition=(Q(state__in=FINAL_STATES) & Q(finished_at__isnull=False))
-                | (~Q(state__in=FINAL_STATES) & Q(finished_at__isnull=True)),
-            ),
-            models.CheckConstraint(name="job_state_known", condition=Q(state__in=JobState.values)),
-            models.CheckConstraint(
-                name="job_uploaded_has_run",
-                condition=~Q(state=JobState.SUCCEEDED) | Q(needs_ingest=False) | Q(ingest_run_id__isnull=False),
-            ),
-            models.CheckConstraint(
-                name="job_run_only_when_uploaded",
-                condition=Q(ingest_run_id__isnull=True) | Q(state=JobState.SUCCEEDED),
-            ),
-            models.CheckConstraint(
-                name="job_failed_has_reason",
-                condition=(Q(state=JobState.FAILED) & Q(failure_reason__isnull=False, failure_class__isnull=False))
-                | (~Q(state=JobState.FAILED) & Q(failure_reason__isnull=True, failure_class__isnull=True)),
-            ),
-            models.CheckConstraint(
-                name="job_canceled_was_requested",
-                condition=~Q(state=JobState.CANCELED) | Q(cancel_requested_at__isnull=False),
-            ),
-            models.CheckConstraint(name="job_requeues_bounded", condition=Q(requeue_count__lte=F("max_requeues"))),
-            models.CheckConstraint(
-                name="job_retries_bounded",
-                condition=Q(automatic_retries_spent__lte=F("automatic_retries")),
-            ),
             # At most one newer attempt of each row, automatic or not.
-            models.UniqueConstraint(fields=["retry_of_job_ulid"], name="one_retry_per_job"),
+            models.UniqueConstraint(
+                fields=["retry_of_job_ulid"], condition=Q(retry_of_job_ulid__isnull=False), name="one_retry_per_job"
+            ),
+            models.UniqueConstraint(
+                fields=["ingest_run_id"], condition=Q(ingest_run_id__isnull=False), name="one_job_per_ingest_run_id"
+            ),
         ]
         indexes = [
-            # The list of a project's jobs, newest first (document 000).
-            models.Index(F("org_slug"), F("project_slug"), F("created_at").desc(), name="jobs_of_project"),
             # The lists of the API, newest first, by cursor on the key.
             models.Index(F("org_slug"), F("id").desc(), name="jobs_of_organization"),
             models.Index(F("org_slug"), F("project_slug"), F("id").desc(), name="jobs_of_project_by_key"),
             # Jobs of a commit (document 000).
-            models.Index(fields=["org_slug", "git_commit"], name="jobs_of_commit"),
-            # Lists by status (document 000).
-            models.Index(fields=["status", "created_at"], name="jobs_by_status"),
+            models.Index(
+                fields=["org_slug", "git_commit"], name="jobs_of_commit", condition=Q(git_commit__isnull=False)
+            ),
+            # Lists by a final status (document 000). Jobs of the other statuses are found by their state.
+            models.Index(
+                fields=["status", "created_at"], name="jobs_ended_by_status", condition=Q(finished_at__isnull=False)
+            ),
+            # The age of the oldest queued job, and lists of queued jobs.
+            models.Index(fields=["created_at"], name="jobs_queued_by_age", condition=Q(state=JobState.QUEUED)),
             # The claim, and the place in the queue.
             models.Index(
                 F("pool"),
@@ -224,19 +225,18 @@ class Job(models.Model):
             models.Index(fields=["lane_id", "id"], name="jobs_of_lane", condition=Q(state=JobState.QUEUED)),
             # How many are blocked, of one organization and in all, and the audit of them.
             models.Index(fields=["org_slug", "id"], name="jobs_blocked", condition=Q(state=JobState.BLOCKED)),
-            # The scheduler process: overdue cancels and timeouts concern leased jobs only.
+            # The scheduler process: overdue cancels and timeouts concern leased jobs only. Lists of running jobs.
             models.Index(
                 fields=["state"],
                 name="jobs_held",
                 condition=Q(state__in=LEASED_STATES),
             ),
-            # Jobs of one concurrency key that have not ended; jobs from one address that run.
+            # Jobs of one concurrency key that have not ended.
             models.Index(
                 fields=["org_slug", "concurrency_key"],
                 name="jobs_of_concurrency_key",
                 condition=~Q(concurrency_key="") & ~Q(state__in=FINAL_STATES),
             ),
-            models.Index(fields=["source_address"], name="jobs_held_of_address", condition=Q(state__in=LEASED_STATES)),
             # The latest failures of an organization's jobs of one type, for its breaker.
             models.Index(
                 F("org_slug"),

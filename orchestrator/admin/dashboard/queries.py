@@ -134,7 +134,7 @@ def running_counts() -> dict[str, int]:
 
 def failure_counts(now: datetime) -> list[FailureCounts]:
     """Count failed jobs of the last day by reason, most frequent first, among the newest MAX_COUNT failed jobs."""
-    newest = Job.objects.filter(status="failed").order_by("-created_at").values("id")[:MAX_COUNT]
+    newest = Job.objects.with_status("failed").order_by("-created_at").values("id")[:MAX_COUNT]
     rows = Job.objects.filter(id__in=newest, state=JobState.FAILED, finished_at__gte=now - DAY)
     counted = rows.values_list("failure_reason").annotate(count=Count("id")).order_by("-count", "failure_reason")
     return [FailureCounts(reason, str(FAILURE_CLASSES.get(reason, "")), count) for reason, count in counted]

@@ -64,7 +64,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "tiles": list(tiles(state)),
         "pools": list(pool_rows(state)),
         "failures": failure_bars(state),
-        "recent_failures": list(Job.objects.filter(status="failed").order_by("-created_at")[:RECENT_FAILURES]),
+        "recent_failures": list(Job.objects.with_status("failed").order_by("-created_at")[:RECENT_FAILURES]),
     }
 
 

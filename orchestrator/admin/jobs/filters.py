@@ -1,7 +1,7 @@
 """The filters of the list of jobs. All of them combine."""
 
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -20,6 +20,7 @@ from orchestrator.admin.filters import (
 from orchestrator.admin.formatting import humanize
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.models import Job
+from runtime_jobs.models.jobs import JobQuerySet
 from runtime_jobs.states import LEASED_STATES, FailureReason, JobState
 from workers.models import Pool
 
@@ -43,7 +44,7 @@ class StatusFilter(MultipleChoiceFilter):
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         statuses = [stored for status in self.chosen for stored in _STATUSES[status]]
-        return queryset.filter(status__in=statuses) if statuses else queryset
+        return cast("JobQuerySet", queryset).with_status(*statuses) if statuses else queryset
 
 
 class JobStateFilter(MultipleChoiceFilter):
@@ -77,7 +78,7 @@ class FailureReasonFilter(MultipleChoiceFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         found = super().queryset(request, queryset)
-        return found if found is queryset else found.filter(status="failed")
+        return found if found is queryset else cast("JobQuerySet", found).with_status("failed")
 
 
 class CancelFilter(DropdownFilter):

@@ -46,9 +46,9 @@ SELECT (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'queued' LI
        (SELECT coalesce(jsonb_object_agg(state, number), '{}') FROM
            (SELECT state, count(*) AS number FROM runtime_jobs
              WHERE state IN ('leased', 'starting', 'checking_out', 'executing', 'uploading') GROUP BY state) leased),
-       (SELECT count(*) FROM runtime_worker_leases WHERE state IN ('granted', 'active')),
+       (SELECT count(*) FROM runtime_worker_leases WHERE completed_at IS NULL),
        (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM runtime_jobs
-         WHERE status = 'queued' AND state = 'queued' ORDER BY created_at LIMIT 1),
+         WHERE state = 'queued' ORDER BY created_at LIMIT 1),
        (SELECT extract(epoch FROM clock_timestamp() - max(beat_at)) FROM clock_beats)
 """
 

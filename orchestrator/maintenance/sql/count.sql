@@ -21,7 +21,7 @@ WITH place AS (
     SELECT j.job_type
       FROM place JOIN runtime_worker_leases l ON l.last_heartbeat_at > place.beats_until AND l.last_heartbeat_at <= place.now
       JOIN runtime_jobs j ON j.job_ulid = l.job_ulid
-     WHERE l.state IN ('granted', 'active')
+     WHERE l.completed_at IS NULL
 ), facts (name, job_type, detail, org_slug, bound, value) AS (
     SELECT 'job_failures', job_type, coalesce(reason, ''), '', 0, 1 FROM seen WHERE event_type = 'job.failed'
      UNION ALL

@@ -15,7 +15,7 @@ WITH RECURSIVE ranks AS (
                           AND (until IS NULL OR until > clock_timestamp()))
 ), open_leases AS (
     SELECT worker_id, expires_at > clock_timestamp() AS is_live
-      FROM runtime_worker_leases WHERE state IN ('granted', 'active') AND pool = %(pool)s
+      FROM runtime_worker_leases WHERE completed_at IS NULL AND pool = %(pool)s
 ), pool_workers AS (
     SELECT w.state, w.last_seen_at > clock_timestamp() - %(silent)s AS is_online,
            w.capacity - count(*) FILTER (WHERE open_leases.is_live) AS free

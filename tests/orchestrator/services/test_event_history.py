@@ -3,11 +3,13 @@
 import pytest
 from django.db import DatabaseError, connection, transaction
 
+from leases.models import Lease
+from leases.states import OPEN, LeaseState
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from runtime_jobs import events
 from runtime_jobs.models import Job, JobEvent, OperatorEvent
-from runtime_jobs.states import FailureReason
+from runtime_jobs.states import FINAL_STATES, FailureReason, JobState
 from tests.factories import OPERATOR, WorkerFactory, submitted
 
 pytestmark = pytest.mark.django_db
@@ -46,10 +48,55 @@ def test_a_final_state_has_no_way_out_even_by_sql(leased):
         "UPDATE runtime_jobs SET automatic_retries_spent = automatic_retries + 1",
         "UPDATE runtime_worker_leases SET state = 'expired'",  # without an end
         "UPDATE runtime_worker_leases SET state = 'active', acknowledged_at = NULL",
+        "UPDATE runtime_worker_leases SET completed_at = now()",  # open
+        "UPDATE runtime_worker_leases SET state = 'dreaming'",
+        "UPDATE runtime_worker_leases SET ttl_seconds = -1",
+        "UPDATE runtime_jobs SET finished_at = now()",  # leased
+        "UPDATE runtime_jobs SET failure_reason = 'timed_out'",
+        "UPDATE runtime_jobs SET failure_class = 'job'",
+        "UPDATE runtime_jobs SET ingest_run_id = 'run_x'",
+        "UPDATE runtime_jobs SET state = 'canceled', cancel_requested_at = now()",  # not finished
+        "UPDATE runtime_jobs SET state = 'failed', finished_at = now(), failure_reason = 'timed_out'",  # without a class
+        (
+            "UPDATE runtime_jobs SET state = 'failed', finished_at = now(), failure_reason = 'timed_out',"
+            " failure_class = 'job', ingest_run_id = 'run_x'"
+        ),
+        (
+            "UPDATE runtime_jobs SET state = 'succeeded', finished_at = now(), ingest_run_id = 'run_x',"
+            " failure_class = 'job'"
+        ),
+        "UPDATE runtime_jobs SET release_count = -1",
+        "UPDATE runtime_jobs SET timeout_seconds = -1",
+        'INSERT INTO runtime_jobs SELECT (json_populate_record(j, \'{"id": 1, "state": "failed"}\')).* FROM runtime_jobs j',
     ],
 )
 def test_nonsense_cannot_be_stored(leased, sql):
     assert "violates check constraint" in refused(sql)
+
+
+@pytest.mark.parametrize("needs_ingest", [True, False])
+@pytest.mark.parametrize("state", JobState.values)
+def test_each_state_can_be_stored_and_sets_the_status(db, state, needs_ingest):
+    job = submitted()
+    ended = state in FINAL_STATES
+    Job.objects.filter(pk=job.pk).update(
+        state=state,
+        needs_ingest=needs_ingest,
+        finished_at=job.created_at if ended else None,
+        cancel_requested_at=job.created_at,
+        failure_reason="timed_out" if state == JobState.FAILED else None,
+        failure_class="policy" if state == JobState.FAILED else None,
+        ingest_run_id="run_x" if state == JobState.SUCCEEDED else None,
+    )
+    stored = Job.objects.get(pk=job.pk)
+    assert stored.status == stored.public_status
+
+
+@pytest.mark.parametrize("state", LeaseState.values)
+def test_each_state_of_a_lease_can_be_stored_and_sets_the_status(leased, state):
+    is_open = state in OPEN
+    Lease.objects.update(state=state, completed_at=None if is_open else leased.lease.expires_at)
+    assert Lease.objects.get().status == ("open" if is_open else state)
 
 
 def test_a_second_open_lease_cannot_be_stored(leased):
@@ -159,6 +206,10 @@ def test_a_cut_off_tail_is_found(leased):
         ("UPDATE runtime_jobs SET retry_of_job_ulid = 'rtj_x'", "I10"),
         ("UPDATE runtime_jobs SET event_seq = 9", "I8"),
         ("UPDATE runtime_worker_leases SET acknowledged_at = leased_at - interval '1 s'", "I16"),
+        ("UPDATE runtime_worker_leases SET job_ulid = 'rtj_x'", "I28"),
+        ("UPDATE runtime_worker_leases SET worker_id = 'wrk_x'", "I28"),
+        ("UPDATE runtime_job_events SET job_ulid = 'rtj_x'", "I28"),
+        ("UPDATE runtime_job_events SET event_ulid = 'evt_x'", "I29"),
         (
             (
                 "INSERT INTO runtime_failure_explanations (job_ulid, category, confidence, summary, details, created_at)"
@@ -176,9 +227,19 @@ def test_a_cut_off_tail_is_found(leased):
     ],
 )
 def test_the_audit_finds_what_no_constraint_can_refuse(leased, sql, code):
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
+    tamper(sql)
     assert code in findings()
+
+
+def test_the_audit_finds_a_status_that_was_written_without_the_trigger(leased):
+    tamper("SET CONSTRAINTS ALL IMMEDIATE")  # no ALTER TABLE while deferred checks wait
+    for table, trigger in (("runtime_jobs", "guard_job"), ("runtime_worker_leases", "guard_lease")):
+        tamper(f"ALTER TABLE {table} DISABLE TRIGGER {trigger}")
+        tamper(f"UPDATE {table} SET status = 'odd'")
+        tamper(f"ALTER TABLE {table} ENABLE TRIGGER {trigger}")
+        assert "I30" in findings()
+        tamper(f"UPDATE {table} SET state = state")
+        assert findings() == set()
 
 
 def test_what_people_do_is_written_down_with_before_and_after():

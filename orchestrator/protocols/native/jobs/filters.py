@@ -20,7 +20,7 @@ class RuntimeJobFilters(django_filters.FilterSet):
 
     org_slug = django_filters.CharFilter(method="filter_organization")
     project_slug = django_filters.CharFilter()
-    status = django_filters.ChoiceFilter(choices=_choices(STATUS.values()))
+    status = django_filters.ChoiceFilter(choices=_choices(STATUS.values()), method="filter_status")
     trigger_kind = django_filters.ChoiceFilter(choices=_choices(TRIGGER_KINDS))
     git_commit = django_filters.CharFilter()
     created_after = TimestampFilter(field_name="created_at", lookup_expr="gt")
@@ -33,10 +33,15 @@ class RuntimeJobFilters(django_filters.FilterSet):
     def filter_organization(self, jobs: JobQuerySet, _name: str, slug: str) -> JobQuerySet:
         return jobs.of_organizations([slug])
 
+    def filter_status(self, jobs: JobQuerySet, _name: str, status: str) -> JobQuerySet:
+        return jobs.with_status(status)
+
 
 class AnyJobFilters(RuntimeJobFilters):
     """Filters of `GET /v1/jobs`."""
 
-    status = django_filters.ChoiceFilter(choices=_choices([*STATUS.values(), *STATUS_WITHOUT_INGEST.values()]))
+    status = django_filters.ChoiceFilter(
+        choices=_choices([*STATUS.values(), *STATUS_WITHOUT_INGEST.values()]), method="filter_status"
+    )
     job_type = django_filters.ChoiceFilter(choices=_choices(JOB_TYPES))
     batch_id = django_filters.CharFilter(field_name="batch__batch_ulid")

@@ -10,7 +10,7 @@ WITH wanted AS (
 ), held AS (
     SELECT worker_id, count(*) AS leases
       FROM runtime_worker_leases
-     WHERE state IN ('granted', 'active') AND expires_at > clock_timestamp()
+     WHERE completed_at IS NULL AND expires_at > clock_timestamp()
      GROUP BY worker_id
 ), alive AS (
     -- The offer of the last claim; before the first claim the registered capabilities.

@@ -1,0 +1,165 @@
+"""Every index of the three tables that each lifecycle writes has a query that needs it, and serves that query."""
+
+import re
+
+import pytest
+from django.db import connection, models
+from django.db.models import Q
+
+from config.paths import BASE_DIR
+from leases.models import Lease
+from orchestrator.http.observability import metrics
+from orchestrator.services.breakers import ENDED
+from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.states import FINAL_STATES, LEASED_STATES
+from tests.factories import submitted
+
+pytestmark = pytest.mark.django_db
+
+TABLES = ("runtime_jobs", "runtime_worker_leases", "runtime_job_events")
+ROWS = 6000
+ONE = f"rtj_{5000:026}"
+
+FILL = f"""INSERT INTO runtime_jobs
+SELECT filled.*
+  FROM (SELECT n, 'rtj_' || lpad(n::text, 26, '0') AS ulid,
+               CASE WHEN n % 100 = 1 THEN 'blocked' WHEN n % 100 = 2 THEN 'executing' WHEN n % 100 < 8 THEN 'queued'
+                    WHEN n % 20 = 0 THEN 'failed' ELSE 'succeeded' END AS state
+          FROM generate_series(1, {ROWS}) n) numbered
+ CROSS JOIN LATERAL json_populate_record((SELECT j FROM runtime_jobs j LIMIT 1), json_build_object(
+           'id', 1000000 + n, 'job_ulid', ulid, 'root_job_ulid', ulid, 'org_slug', 'org-' || n % 50,
+           'project_slug', 'project-' || n % 5, 'git_commit', md5((n / 10)::text), 'pool', 'pool-' || n % 3,
+           'lane_id', n % 200, 'created_at', now() - n * interval '1 s', 'state', numbered.state,
+           'concurrency_key', CASE WHEN n % 100 = 3 THEN 'key-' || n % 7 ELSE '' END,
+           'finished_at', CASE WHEN numbered.state IN ('succeeded', 'failed') THEN now() - n * interval '1 s' END,
+           'failure_reason', CASE WHEN numbered.state = 'failed' THEN 'timed_out' END,
+           'failure_class', CASE WHEN numbered.state = 'failed' THEN 'policy' END,
+           'ingest_run_id', CASE WHEN numbered.state = 'succeeded' THEN 'run_' || n END,
+           'retry_of_job_ulid', CASE WHEN n % 40 = 0 THEN 'rtx' || substr(ulid, 4) END)) AS filled;
+INSERT INTO runtime_job_events (event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at,
+                                org_slug, job_type, correlation_id, to_state, fence, prev_hash, hash)
+SELECT 'evt' || substr(job_ulid, 4), job_ulid, 9, 'job.x', 'client', 'x', '{{}}', created_at, org_slug, job_type, 'x',
+       CASE WHEN finished_at IS NOT NULL THEN state END, 0, '', '' FROM runtime_jobs;
+INSERT INTO runtime_worker_leases (lease_ulid, job_ulid, worker_id, pool, state, fence, session, ttl_seconds,
+                                   heartbeat_interval_seconds, acknowledge_within_seconds, leased_at, acknowledged_at,
+                                   expires_at, completed_at)
+SELECT 'rtl' || substr(job_ulid, 4), job_ulid, 'wrk_' || id % 40, pool,
+       CASE WHEN finished_at IS NULL THEN 'active' ELSE 'completed' END, 1, '', 1, 1, 1, created_at, created_at,
+       now(), finished_at FROM runtime_jobs WHERE state NOT IN ('queued', 'blocked');
+ANALYZE runtime_jobs; ANALYZE runtime_job_events; ANALYZE runtime_worker_leases;
+"""
+
+JOBS = Job.objects
+NEWEST = JOBS.order_by("-id")
+QUERIES: dict[str, models.QuerySet | str] = {
+    # runtime_jobs
+    "runtime_jobs_pkey": JOBS.filter(pk=1005000),
+    "runtime_jobs_job_ulid_key": JOBS.filter(job_ulid=ONE),
+    "one_job_per_ingest_run_id": "SELECT id FROM runtime_jobs WHERE ingest_run_id = 'run_5001'",
+    "one_retry_per_job": JOBS.filter(retry_of_job_ulid=f"rtx{ONE[3:]}"),
+    "jobs_of_organization": NEWEST.filter(org_slug="org-7")[:50],
+    "jobs_of_project_by_key": NEWEST.filter(org_slug="org-7", project_slug="project-2")[:50],
+    "jobs_of_commit": JOBS.filter(org_slug="org-7", git_commit="cfcd208495d565ef66e7dff9f98764da"),
+    "jobs_ended_by_status": JOBS.with_status("failed").order_by("-created_at")[:10],
+    "jobs_queued_by_age": "SELECT created_at FROM runtime_jobs WHERE state = 'queued' ORDER BY created_at LIMIT 1",
+    "jobs_in_claim_order": (
+        "SELECT id FROM runtime_jobs WHERE state = 'queued' AND pool = 'pool-1'"
+        " ORDER BY priority DESC, created_at, id LIMIT 5"
+    ),
+    "jobs_of_lane": "SELECT id FROM runtime_jobs WHERE state = 'queued' AND lane_id = 7 AND id >= 1 ORDER BY id LIMIT 1",
+    "jobs_blocked": JOBS.filter(org_slug="org-1", state="blocked"),
+    "jobs_held": JOBS.filter(state__in=LEASED_STATES),
+    "jobs_of_concurrency_key": JOBS.filter(org_slug="org-3", concurrency_key="key-3").exclude(state__in=FINAL_STATES),
+    "jobs_ended": JOBS.filter(org_slug="org-7", job_type="runtime", state__in=ENDED).order_by("-finished_at")[:5],
+    "jobs_failed_lately": (
+        "SELECT org_slug, job_type FROM runtime_jobs WHERE state = 'failed' AND finished_at > now() - interval '1 min'"
+    ),
+    "jobs_of_batch": JOBS.filter(batch=4711).order_by("id"),
+    "jobs_of_root": JOBS.filter(root_job_ulid=ONE),
+    # runtime_worker_leases
+    "runtime_worker_leases_pkey": Lease.objects.filter(pk=1),
+    "runtime_worker_leases_lease_ulid_key": Lease.objects.filter(lease_ulid=f"rtl{ONE[3:]}"),
+    "one_lease_per_fence": Lease.objects.filter(job=ONE).order_by("-fence"),
+    "one_open_lease_per_job": Lease.objects.open(),
+    "leases_of_worker": "SELECT count(*) FROM runtime_worker_leases WHERE worker_id = 'wrk_7' AND status = 'open'",
+    # runtime_job_events
+    "runtime_job_events_pkey": JobEvent.objects.order_by("-id")[:50],
+    "one_event_per_seq": JobEvent.objects.of(ONE),
+    "one_final_event_per_job": "SELECT seq FROM runtime_job_events WHERE job_ulid = 'x' AND to_state = 'failed'",
+    "events_by_transaction": (
+        "SELECT id FROM runtime_job_events WHERE (xid, id) > ('1', 1) ORDER BY xid, id LIMIT 1000"
+    ),
+}
+# They refuse a row. Their query may be served by another index as well.
+RULES = {"one_final_event_per_job"}
+
+
+@pytest.fixture
+def audited():
+    """The rows serve the planner only."""
+
+
+@pytest.fixture
+def filled():
+    submitted()
+    with connection.cursor() as cursor:
+        for statement in FILL.split(";\n"):
+            if statement.strip():
+                cursor.execute(statement)
+        cursor.execute("SET LOCAL enable_seqscan = off")
+
+
+def installed() -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT indexname FROM pg_indexes WHERE tablename = ANY (%s)", [list(TABLES)])
+        return {name for (name,) in cursor.fetchall()}
+
+
+def plan(query: models.QuerySet | str) -> str:
+    if not isinstance(query, str):
+        return query.explain()
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {query}")
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
+def test_every_index_names_its_query_here_and_in_the_document():
+    text = (BASE_DIR / "docs" / "schema.md").read_text()
+    assert installed() == set(QUERIES)
+    listed = text.partition("\nRemoved")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)) == installed()
+
+
+def test_each_index_serves_its_query(filled):
+    wrong = {name: found for name, query in QUERIES.items() if name not in RULES and name not in (found := plan(query))}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "indexes"),
+    [
+        ("queued", {"jobs_blocked", "jobs_held"}),
+        ("running", {"jobs_held"}),
+        ("failed", {"jobs_ended_by_status"}),
+        ("canceled", {"jobs_ended_by_status"}),
+    ],
+)
+def test_a_list_by_status_uses_partial_indexes(filled, status, indexes):
+    found = plan(Job.objects.with_status(status).order_by())
+    assert {index for index in indexes if index in found} == indexes, found
+    assert "Seq Scan" not in found
+
+
+def test_a_list_by_status_finds_what_the_stored_status_says(filled):
+    for status in ("queued", "running", "uploaded", "succeeded", "failed", "canceled"):
+        by_index = set(Job.objects.with_status(status).values_list("pk", flat=True))
+        assert by_index == set(Job.objects.filter(Q(status=status)).values_list("pk", flat=True))
+    both = Job.objects.with_status("running", "failed")
+    assert set(both.values_list("status", flat=True)) == {"running", "failed"}
+
+
+def test_the_numbers_of_a_scrape_need_no_table_scan(filled):
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {metrics._QUERY}", {"limit": metrics.MAX_COUNTED_JOBS})
+        found = "\n".join(line for (line,) in cursor.fetchall())
+    assert not re.search(r"Seq Scan on runtime_(jobs|worker_leases)", found), found
