@@ -33,8 +33,8 @@ class UnlockedRow:
 
     job: Job
     lease: Lease
-    job_version: Annotated[int, Sql("t.xmin::text::bigint")]
-    lease_version: Annotated[int, Sql("lease.xmin::text::bigint")]
+    job_version: Annotated[str, Sql("t.xmin")]
+    lease_version: Annotated[str, Sql("lease.xmin")]
     now: Annotated[datetime, Sql("clock_timestamp()")]
     newest_session: Annotated[str, Sql("(SELECT w.session FROM workers_worker w WHERE w.worker_id = lease.worker_id)")]
 
@@ -44,7 +44,8 @@ class RowVersions:
     """The versions of rows that an optimistic attempt has read without a lock.
 
     A version is `xmin`, the transaction that wrote the row. Each transaction that changes a row gives it another one,
-    and a lock gives it none.
+    and a lock gives it none. Only rows that change are compared: a heartbeat that changes nothing of the job counts as
+    earlier than a change of the job that commits meanwhile.
 
     Attributes:
         jobs: Versions by the keys of jobs.
@@ -54,28 +55,25 @@ class RowVersions:
             lease, and if the caller gave the time.
     """
 
-    jobs: dict[int, int] = field(default_factory=dict)
-    leases: dict[int, int] = field(default_factory=dict)
+    jobs: dict[int, str] = field(default_factory=dict)
+    leases: dict[int, str] = field(default_factory=dict)
     live_until: datetime | None = None
-    _jobs_of_leases: dict[int, int] = field(default_factory=dict)
 
     def remember(self, row: UnlockedRow, *, now: datetime | None) -> None:
         """Remember the versions of a row. `now` is the time that the caller gave."""
-        job, lease = row.job.pk, row.lease.pk
-        self.jobs[job], self.leases[lease], self._jobs_of_leases[lease] = row.job_version, row.lease_version, job
+        self.jobs[row.job.pk], self.leases[row.lease.pk] = row.job_version, row.lease_version
         if now is None and row.lease.is_live(row.now):
             self.live_until = min(self.live_until or row.lease.expires_at, row.lease.expires_at)
 
-    def of_jobs(self, jobs: Iterable[Job], leases: Iterable[Lease]) -> list[tuple[int, int]]:
-        """Return keys and versions, in the order of keys, of these jobs and of the jobs of these leases.
+    def of_jobs(self, jobs: Iterable[Job]) -> list[tuple[int, str]]:
+        """Return keys and versions of these jobs, in the order of keys.
 
         Raises:
             KeyError: A job was not read by this attempt.
         """
-        keys = {job.pk for job in jobs} | {self._jobs_of_leases[lease.pk] for lease in leases}
-        return [(key, self.jobs[key]) for key in sorted(keys)]
+        return [(key, self.jobs[key]) for key in sorted(job.pk for job in jobs)]
 
-    def of_leases(self, leases: Iterable[Lease]) -> list[tuple[int, int]]:
+    def of_leases(self, leases: Iterable[Lease]) -> list[tuple[int, str]]:
         """Return keys and versions of these leases, in the order of keys.
 
         Raises:
@@ -96,14 +94,25 @@ _LOCKED = "FOR NO KEY UPDATE OF t"
 _LOCK_JOB = PreparedQuery(Job, f"{_JOB_OF_LEASE} {_LOCKED}")
 _LOCK_JOBS = PreparedQuery(Job, f"{_JOBS_OF_LEASES} {_LOCKED}")
 _LOCK_JOBS_WITHOUT_SPEC = PreparedQuery(Job, f"{_JOBS_OF_LEASES} {_LOCKED}", without=SUBMISSION_FIELDS)
-_LEASE = PreparedQuery(LeaseRow, "WHERE t.lease_ulid = %s")
-_LEASES = PreparedQuery(LeaseRow, _OF_WORKER)
-# The row of a job is read without the specification, which only a retry copies: that needs a transaction anyway.
+# The lease is locked, too: a heartbeat that changes nothing of the job locks only the lease.
+_LEASE = PreparedQuery(LeaseRow, f"WHERE t.lease_ulid = %s {_LOCKED}")
+_LEASES = PreparedQuery(LeaseRow, f"{_OF_WORKER} ORDER BY t.id {_LOCKED}")
+# What messages decide by and what they change. Anything else is a query of its own, or is read under the lock.
+_MESSAGE_FIELDS = frozenset(
+    (
+        *("id", "job_ulid", "org_slug", "job_type", "correlation_id", "needs_ingest", "fence", "awaited", "lane_id"),
+        *("priority", "pool", "created_at", "complete_beats_cancel", "automatic_retries", "automatic_retries_spent"),
+        *("state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
+        *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
+        *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
+        *("failure_message", "exit_code", "result", "ingest_run_id"),
+    )
+)
 _UNLOCKED = PreparedQuery(
     UnlockedRow,
     "JOIN runtime_worker_leases lease ON lease.job_ulid = t.job_ulid"
     " WHERE lease.lease_ulid = ANY (%s) AND lease.worker_id = %s ORDER BY t.id",
-    without=[name for name in SUBMISSION_FIELDS if name not in {"priority", "pool"}],  # a requeue reads these
+    without=[field.attname for field in Job._meta.concrete_fields if field.attname not in _MESSAGE_FIELDS],  # noqa: SLF001 Django's name
 )
 _NEWEST = PreparedQuery(LeaseRow, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1")
 

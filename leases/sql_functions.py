@@ -24,8 +24,8 @@ CHECKSUMS = {
     "v1/periodic.sql": "33a8ec42a4ae4f1bcdd1b3c291c59813901fc92edc2f495ba3ad3ba6dd8cd003",
     "v1/prune.sql": "4477b4a8878be5260a37210ee4725047ffa6b4fe5f88106e66a447d5f1f8e003",
     "v1/submit_quota.sql": "57f807c82453f33200486bd141cc17b03807302b9d8d83f34858c8437f68aa40",
-    "v2/claim.sql": "1ef90cace2d04a5f0b8980b4f70b97f7a3ad86e924389e283edc0454a691f08b",
-    "v2/write.sql": "3cc7e1fa42c7147966e4d7d24949c22c2ff090310a6d57398c9cf73636e15757",
+    "v2/claim.sql": "2044df90dfe6c7af3373b0cdc773ab641e760a8479349325f2b76921661911b2",
+    "v2/write.sql": "7e9a5a672dbae68ff06fdbe412fde65a0a85291fc993e2d05584490adbe7a59e",
 }
 
 CACHE_SECONDS = 60

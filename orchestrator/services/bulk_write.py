@@ -4,13 +4,13 @@ The rows of a table travel as one JSON array. So the statement binds one value f
 column of each row, and PostgreSQL reads JSON faster than the values could be quoted.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
 
 import orjson
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.models import NOT_PROVIDED, Model
 
 from leases.fencing import RowVersions
@@ -20,7 +20,7 @@ from leases.scheduling.claims import UNREAD_JOB_FIELDS, NextClaim
 from leases.scheduling.lanes import LaneUpdates
 from runtime_jobs.events import EventRow
 from runtime_jobs.models import IdempotencyKey, Job, JobEvent
-from runtime_jobs.prepared_queries import PreparedQuery, Sql
+from runtime_jobs.prepared_queries import PreparedQuery, Sql, fetch_all
 
 # The columns that operations change. `ingest_run_id` is written only if a job got a run: see write_changes_v2.
 UPDATED_JOB_FIELDS = (
@@ -34,10 +34,11 @@ UPDATED_LEASE_FIELDS = (
     *("id", "state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason"),
     "final_digest",
 )
+_CHANGED = "OC001"  # the SQLSTATE of write_changes_v2
 _WRITE = """SELECT written.* FROM {source} write_changes_v2(
-    %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
-    %s::boolean, %s::json, {condition} %s::boolean, %s::json, %s::bigint[], %s::bigint[], %s::bigint[],
-    %s::timestamptz[], %s::bigint[]) written"""
+    %s::bigint[], %s::xid[], %s::bigint[], %s::xid[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
+    %s::json, %s::json, %s::boolean, %s::json, %s::json, {condition} %s::boolean, %s::json, %s::bigint[],
+    %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[]) written"""
 _BIND = """WITH bound AS (
     INSERT INTO idempotency_keys (principal, operation, key, fingerprint, result_id, created_at)
     VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING true AS is_new)"""
@@ -79,6 +80,8 @@ def write_changes(
 ) -> bool:
     """Write rows, and then quotas and lanes if they are given.
 
+    Leases are written in the order of their keys, in which all operations lock them.
+
     Args:
         changes: The rows.
         lanes: The lane updates. None if the transaction writes more rows afterwards.
@@ -92,14 +95,17 @@ def write_changes(
         DatabaseError: A changed row does not exist. Callers hold its lock, so this is a programming error.
         QuotaChanged: The quota of an organization is short.
     """
-    values = _values(changes, lanes, versions)
-    with submit_quotas.short_quotas(), connection.cursor() as cursor:
-        if key is None:
-            cursor.execute(_WRITE_ROWS, values)
-        else:
-            named: list[Any] = [key.principal, key.operation, key.key, key.fingerprint, key.result_id, key.created_at]
-            cursor.execute(_BIND_AND_WRITE, [*named, *values])
-        row = cursor.fetchone()
+    statement, values = _WRITE_ROWS, _values(changes, lanes, versions)
+    if key is not None:
+        statement = _BIND_AND_WRITE
+        values = [key.principal, key.operation, key.key, key.fingerprint, key.result_id, key.created_at, *values]
+    try:
+        with submit_quotas.short_quotas():
+            row = next(iter(fetch_all(statement, values)), None)
+    except DatabaseError as error:
+        if _is_change(error):
+            return False
+        raise
     if row is None or row[0]:
         return False
     _, job_names, job_keys, lease_names, lease_keys = row
@@ -125,9 +131,9 @@ _WRITE_AND_CLAIM = PreparedQuery(
     WrittenAndClaimed,
     "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
     source="""write_and_claim_v2(
-        %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz, %s::json, %s::json, %s::json,
-        %s::json, %s::boolean, %s::json, %s::boolean, %s::json, %s::bigint[], %s::bigint[], %s::bigint[],
-        %s::timestamptz[], %s::bigint[], %s::bigint, %s, %s, %s::text[], %s::text[], %s, %s::text[],
+        %s::bigint[], %s::xid[], %s::bigint[], %s::xid[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
+        %s::json, %s::json, %s::boolean, %s::json, %s::json, %s::boolean, %s::json, %s::bigint[], %s::bigint[],
+        %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint, %s, %s, %s::text[], %s::text[], %s, %s::text[],
         %s::boolean, %s, %s::text[], %s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t""",
     without=UNREAD_JOB_FIELDS,
 )
@@ -147,8 +153,13 @@ def write_and_claim(
     Returns:
         False if a changed row has another version than in `versions`. Nothing was written or claimed then.
     """
-    with submit_quotas.short_quotas():
-        (row,) = _WRITE_AND_CLAIM.all(*_values(changes, lanes, versions), *claim.values())
+    try:
+        with submit_quotas.short_quotas():
+            (row,) = _WRITE_AND_CLAIM.all(*_values(changes, lanes, versions), *claim.values())
+    except DatabaseError as error:
+        if _is_change(error):
+            return False
+        raise
     if row.is_changed:
         return False
     claim.receive(row.job, row.lease)
@@ -159,22 +170,26 @@ def write_and_claim(
 
 def _values(changes: Changes, lanes: LaneUpdates | None, versions: RowVersions | None) -> list[Any]:
     """Return the arguments of `write_changes_v2`."""
-    compared = [None] * 5 if versions is None else _compared(changes, versions)
+    compared: list[Any] = [None] * 5 if versions is None else _compared(changes, versions)
     return [
         *compared,
         _to_json(changes.new_jobs, _insert_columns(Job)),
         _to_json(changes.new_leases, _insert_columns(Lease)),
-        _to_json(changes.events, _insert_columns(JobEvent)),
-        _jobs_to_json(changes.jobs, changes.relocated),
+        *_one_or_many(changes.events, _insert_columns(JobEvent)),
+        *_one_or_many(changes.jobs, UPDATED_JOB_FIELDS, changes.relocated),
         any(job.ingest_run_id is not None for job in changes.jobs),
-        _to_json(changes.leases, UPDATED_LEASE_FIELDS),
+        *_one_or_many(sorted(changes.leases, key=_pk), UPDATED_LEASE_FIELDS),
         *_lane_values(lanes),
     ]
 
 
+def _is_change(error: DatabaseError) -> bool:
+    return getattr(error.__cause__, "sqlstate", None) == _CHANGED
+
+
 def _compared(changes: Changes, versions: RowVersions) -> list[Any]:
-    """Return the keys and versions of the rows to lock and compare. A lease is changed under the lock of its job."""
-    jobs, leases = versions.of_jobs(changes.jobs, changes.leases), versions.of_leases(changes.leases)
+    """Return the keys and versions of the rows to lock and compare."""
+    jobs, leases = versions.of_jobs(changes.jobs), versions.of_leases(changes.leases)
     return [*_columns(jobs, 2), *_columns(leases, 2), versions.live_until]
 
 
@@ -221,21 +236,30 @@ def _fields(model: type[Model]) -> list[Any]:
     return list(model._meta.concrete_fields)  # noqa: SLF001 Django's name for it
 
 
-def _jobs_to_json(jobs: Sequence[Job], relocated: Collection[int]) -> str | None:
-    if not relocated:
-        return _to_json(jobs, UPDATED_JOB_FIELDS)
-    rows = [_row(job, _names(UPDATED_JOB_FIELDS)) for job in jobs]
-    for job, row in zip(jobs, rows, strict=True):
-        if job.pk in relocated:
-            row |= {name: getattr(job, name) for name in LANE_FIELDS}
-    return orjson.dumps(rows).decode()
-
-
-def _to_json(rows: Iterable[Any], attributes: tuple[str, ...]) -> str | None:
+def _to_json(rows: Sequence[Any], attributes: tuple[str, ...]) -> str | None:
     """Return the rows as a JSON array, None without rows."""
     names = _names(attributes)
+    return orjson.dumps([_row(row, names) for row in rows]).decode() if rows else None
+
+
+def _one_or_many(
+    rows: Sequence[Any], attributes: tuple[str, ...], relocated: Collection[int] = ()
+) -> tuple[str | None, str | None]:
+    """Return the only row as a JSON object, or many rows as a JSON array. The other one is None."""
+    if not rows:
+        return None, None
+    names = _names(attributes)
     found = [_row(row, names) for row in rows]
-    return orjson.dumps(found).decode() if found else None
+    for row, values in zip(rows, found, strict=True) if relocated else ():
+        if row.pk in relocated:
+            values |= {name: getattr(row, name) for name in LANE_FIELDS}
+    if len(found) == 1:
+        return orjson.dumps(found[0]).decode(), None
+    return None, orjson.dumps(found).decode()
+
+
+def _pk(row: Lease) -> int:
+    return row.pk
 
 
 def _row(row: Any, names: tuple[tuple[str, str], ...]) -> dict[str, Any]:

@@ -348,9 +348,9 @@ def _attempt_optimistically(
     function: Callable[Concatenate[UnitOfWork, P], R], /, *args: P.args, **kwargs: P.kwargs
 ) -> R:
     uow = UnitOfWork(versions=RowVersions())
-    # Each statement commits by itself. Only tests call this within a transaction, which an error must not break.
+    result = function(uow, *args, **kwargs)
+    # The statement commits by itself. Only tests call this within a transaction, which an error must not break.
     with transaction.atomic(durable=True) if connection.in_atomic_block else nullcontext():
-        result = function(uow, *args, **kwargs)
         uow.write()
     uow.run_after_commit()
     return result

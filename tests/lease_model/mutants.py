@@ -16,7 +16,7 @@ from django.db import connection
 from leases import fencing
 from leases.models import Lease
 from leases.sql_functions import read_sql
-from orchestrator.services import expiry, finish, heartbeat, retries, transitions
+from orchestrator.services import bulk_write, expiry, finish, heartbeat, retries, transitions
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,9 @@ MUTANTS = (
     Mutant("retries for ever", transitions.fail_or_cancel, "and job.automatic_retries_spent < job.automatic_retries", ""),
     Mutant("a heartbeat acknowledges nothing", heartbeat.validate_and_acknowledge,
            "transitions.acknowledge(\n        uow, locked.job, locked.lease, now=locked.now, actor=actor_of(worker), runner_id=runner\n    )", "False"),
+    # The optimistic attempt.
+    Mutant("no version comparison of the lease", bulk_write._compared, "versions.of_leases(changes.leases)", "[]"),
+    Mutant("no version comparison of the job", bulk_write._compared, "versions.of_jobs(changes.jobs)", "[]"),
     # Ours.
     Mutant("alive at the last moment", Lease.is_live, "self.expires_at > at", "self.expires_at >= at"),
     Mutant("anybody's lease", fencing.lock_lease, "_LOCK_JOB.first(lease_ulid, worker.worker_id)",

@@ -137,7 +137,23 @@ def is_retried_too_soon_and_too_often(m: LeaseMachine) -> Iterator[object]:
     yield m.retry(job)
 
 
+def renews_while_it_is_revoked(m: LeaseMachine) -> Iterator[object]:
+    m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    m.advance(20)
+    yield m.renew_a_lease_that_changes(handle, CancelReason.REQUESTED, is_revoked=True)
+
+
+def renews_while_it_is_canceled(m: LeaseMachine) -> Iterator[object]:
+    m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    m.advance(20)
+    yield m.renew_a_lease_that_changes(handle, CancelReason.REQUESTED, is_revoked=False)
+
+
 STORIES: tuple[Story, ...] = (
+    renews_while_it_is_revoked,
+    renews_while_it_is_canceled,
     beats_and_ends,
     reports_at_once,
     speaks_after_revocation,

@@ -12,6 +12,7 @@ from django.db import transaction
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
+from leases import fencing
 from leases.errors import StaleLease
 from leases.models import Lease
 from leases.states import OPEN, LeaseState
@@ -191,6 +192,27 @@ class LeaseMachine(RuleBasedStateMachine):
         self.advance(20)
         self.revoke(handle.job.job_ulid)
         self.heartbeat(handle)
+
+    @rule(handle=handles, reason=st.sampled_from(CancelReason), is_revoked=st.booleans())
+    def renew_a_lease_that_changes(self, handle: Claimed, reason: CancelReason, is_revoked: bool) -> None:
+        """A heartbeat reads job and lease; both change before it writes."""
+        read, job = fencing._read_unlocked, handle.job.job_ulid
+
+        def read_early(*args: Any) -> Any:
+            fencing._read_unlocked = read
+            found = read(*args)
+            self.revoke(job) if is_revoked else self.cancel(job, reason)
+            return found
+
+        fencing._read_unlocked = read_early
+        try:
+            message = {"lease_ulid": handle.lease.lease_ulid, "worker": handle.lease.worker, "now": self.now}
+            progress = {"percent": 1.0} if not is_revoked else None
+            answer = self.attempt(lambda: services.renew(**message, progress=progress))
+        finally:
+            fencing._read_unlocked = read
+        if not self.counts(handle):
+            assert isinstance(answer, LifecycleError), "a lease that has ended is not renewed"
 
     @rule(who=st.integers(0, WORKERS - 1), times=st.integers(1, 3))
     def die_again_and_again(self, who: int, times: int) -> None:

@@ -495,10 +495,10 @@ END $$;
 -- worker and one for a lane that the other has released.
 -- Rows: one, with the results of both functions; the columns of the claim are null if it found nothing.
 CREATE OR REPLACE FUNCTION write_and_claim_v2(
-    p_job_ids bigint[], p_job_versions bigint[], p_lease_ids bigint[], p_lease_versions bigint[],
-    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_events json, p_jobs json, p_with_run boolean,
-    p_leases json, p_finish boolean, p_quotas json, p_freed bigint[], p_entered bigint[],
-    p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
+    p_job_ids bigint[], p_job_versions xid[], p_lease_ids bigint[], p_lease_versions xid[],
+    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json, p_job json, p_jobs json,
+    p_with_run boolean, p_lease json, p_leases json, p_finish boolean, p_quotas json, p_freed bigint[],
+    p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
     p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
     p_isolations text[], p_acknowledge boolean, p_lease_id text, p_event_ids text[], p_now timestamptz
 ) RETURNS TABLE (
@@ -511,8 +511,8 @@ DECLARE
 BEGIN
     PERFORM FROM workers_worker w WHERE w.id = p_worker FOR NO KEY UPDATE;
     written := write_changes_v2(
-        p_job_ids, p_job_versions, p_lease_ids, p_lease_versions, p_live_until, p_new_jobs, p_new_leases, p_events, p_jobs,
-        p_with_run, p_leases, p_finish, p_quotas, p_freed, p_entered, p_entered_lanes, p_entered_at, p_kept);
+        p_job_ids, p_job_versions, p_lease_ids, p_lease_versions, p_live_until, p_new_jobs, p_new_leases, p_event,
+        p_events, p_job, p_jobs, p_with_run, p_lease, p_leases, p_finish, p_quotas, p_freed, p_entered, p_entered_lanes, p_entered_at, p_kept);
     is_changed := written.is_changed;
     job_names := written.job_names;
     job_keys := written.job_keys;

@@ -51,26 +51,31 @@ END $$;
 
 -- Writes the changes of one operation, or nothing if a row has another version than the operation has read.
 --
--- p_job_ids, p_job_versions: changed rows that were read without a lock, in the order of their keys, and their xmin;
--- p_lease_ids, p_lease_versions likewise. Null if the caller holds the locks of the jobs.
--- p_live_until: the first expiry of a lease that the operation took for live. p_new_jobs, p_new_leases, p_events, p_jobs
--- and p_leases: JSON arrays of objects with the columns; a changed job has priority and lane_id only if both change.
--- p_with_run: a changed job has a run. p_finish: also update quotas and lanes, as the last statement of the transaction:
--- p_quotas (JSON, the arguments of take_submit_quota_v1, ordered by organization), p_freed (jobs that are no longer
--- leased), p_entered, p_entered_lanes and p_entered_at (jobs that wait again), p_kept (lanes of jobs that are blocked).
--- New jobs enter their lanes, or are checked like p_kept, by themselves.
--- Returns whether a version differs, and the keys of new rows by their public ids.
+-- p_job_ids, p_job_versions: changed jobs that were read without a lock, in the order of their keys, and their xmin.
+-- p_lease_ids, p_lease_versions: likewise leases. Null if the caller holds the locks.
+-- p_live_until: the first expiry of a lease that the operation took for live.
+-- p_new_jobs, p_new_leases, p_events, p_jobs, p_leases: JSON arrays of objects with columns. p_event, p_job, p_lease:
+-- the object instead, if there is only one. A changed job has priority and lane_id only if both change.
+-- p_with_run: a changed job has a run.
+-- p_finish: also update quotas and lanes, as the last statement of the transaction. p_quotas: JSON, the arguments of
+-- take_submit_quota_v1, ordered by organization. p_freed: jobs that are no longer leased. p_entered, p_entered_lanes,
+-- p_entered_at: jobs that wait again. p_kept: lanes of jobs that are blocked. New jobs need none of the last two.
+-- Returns whether a version differs, and the keys of new rows by their public ids. Raises OC001 instead if a difference
+-- was found after a write.
 CREATE OR REPLACE FUNCTION write_changes_v2(
-    p_job_ids bigint[], p_job_versions bigint[], p_lease_ids bigint[], p_lease_versions bigint[],
-    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_events json, p_jobs json, p_with_run boolean,
-    p_leases json, p_finish boolean, p_quotas json, p_freed bigint[], p_entered bigint[],
-    p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
+    p_job_ids bigint[], p_job_versions xid[], p_lease_ids bigint[], p_lease_versions xid[],
+    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json, p_job json, p_jobs json,
+    p_with_run boolean, p_lease json, p_leases json, p_finish boolean, p_quotas json, p_freed bigint[],
+    p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
     OUT is_changed boolean, OUT job_names text[], OUT job_keys bigint[], OUT lease_names text[], OUT lease_keys bigint[]
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    found_versions bigint[];
+    found_versions xid[];
+    new_job runtime_jobs;
+    new_lease runtime_worker_leases;
+    new_event runtime_job_events;
     written bigint;
     quota record;
     entered bigint[] := p_entered;
@@ -79,27 +84,86 @@ DECLARE
     kept bigint[] := p_kept;
 BEGIN
     is_changed := false;
-    IF p_job_ids IS NOT NULL THEN
-        SELECT array_agg(j.version) INTO found_versions FROM (
-            SELECT t.xmin::text::bigint AS version FROM runtime_jobs t
-             WHERE t.id = ANY (p_job_ids) ORDER BY t.id FOR NO KEY UPDATE) j;
+    IF p_job_ids IS NOT NULL AND p_job IS NULL THEN
+        SELECT array_agg(found.version) INTO found_versions FROM (
+            SELECT t.xmin AS version FROM runtime_jobs t
+             WHERE t.id = ANY (p_job_ids) ORDER BY t.id FOR NO KEY UPDATE) found;
         IF found_versions IS DISTINCT FROM p_job_versions THEN
             is_changed := true;
             RETURN;
         END IF;
     END IF;
-    IF p_lease_ids IS NOT NULL THEN
-        -- A new snapshot, after the wait for the job: every change of a lease is made under the lock of its job.
-        SELECT array_agg(t.xmin::text::bigint ORDER BY t.id) INTO found_versions
-          FROM runtime_worker_leases t WHERE t.id = ANY (p_lease_ids);
+    IF p_lease_ids IS NOT NULL AND p_lease IS NULL THEN
+        -- After the locks of the jobs: operations lock a job before its lease.
+        SELECT array_agg(found.version) INTO found_versions FROM (
+            SELECT t.xmin AS version FROM runtime_worker_leases t
+             WHERE t.id = ANY (p_lease_ids) ORDER BY t.id FOR NO KEY UPDATE) found;
         IF found_versions IS DISTINCT FROM p_lease_versions THEN
             is_changed := true;
             RETURN;
         END IF;
     END IF;
+    -- One row is locked, compared and written by one statement: after a wait PostgreSQL evaluates the condition again,
+    -- for the new version. Each time there are two statements for jobs, because one that names a column of a unique key
+    -- takes the strongest row lock (a trigger guards final states). It would wait for inserts of events of the job.
+    IF p_job IS NOT NULL THEN
+        new_job := json_populate_record(NULL::runtime_jobs, p_job);
+        IF p_with_run THEN
+            UPDATE runtime_jobs t
+               SET state = new_job.state, phase_at = new_job.phase_at, started_at = new_job.started_at,
+                   executing_at = new_job.executing_at, finished_at = new_job.finished_at,
+                   updated_at = new_job.updated_at, event_seq = new_job.event_seq, event_head = new_job.event_head,
+                   progress = new_job.progress, log_bytes = new_job.log_bytes, requeue_count = new_job.requeue_count,
+                   release_count = new_job.release_count, excluded_workers = new_job.excluded_workers,
+                   cancel_requested_at = new_job.cancel_requested_at, cancel_reason = new_job.cancel_reason,
+                   cancel_actor = new_job.cancel_actor, cancel_message = new_job.cancel_message,
+                   cancel_deadline_at = new_job.cancel_deadline_at, failure_reason = new_job.failure_reason,
+                   failure_class = new_job.failure_class, failure_message = new_job.failure_message,
+                   exit_code = new_job.exit_code, result = new_job.result,
+                   priority = coalesce(new_job.priority, t.priority), lane_id = coalesce(new_job.lane_id, t.lane_id),
+                   ingest_run_id = new_job.ingest_run_id
+             WHERE t.id = new_job.id AND (p_job_versions IS NULL OR t.xmin = p_job_versions[1]);
+        ELSE
+            UPDATE runtime_jobs t
+               SET state = new_job.state, phase_at = new_job.phase_at, started_at = new_job.started_at,
+                   executing_at = new_job.executing_at, finished_at = new_job.finished_at,
+                   updated_at = new_job.updated_at, event_seq = new_job.event_seq, event_head = new_job.event_head,
+                   progress = new_job.progress, log_bytes = new_job.log_bytes, requeue_count = new_job.requeue_count,
+                   release_count = new_job.release_count, excluded_workers = new_job.excluded_workers,
+                   cancel_requested_at = new_job.cancel_requested_at, cancel_reason = new_job.cancel_reason,
+                   cancel_actor = new_job.cancel_actor, cancel_message = new_job.cancel_message,
+                   cancel_deadline_at = new_job.cancel_deadline_at, failure_reason = new_job.failure_reason,
+                   failure_class = new_job.failure_class, failure_message = new_job.failure_message,
+                   exit_code = new_job.exit_code, result = new_job.result,
+                   priority = coalesce(new_job.priority, t.priority), lane_id = coalesce(new_job.lane_id, t.lane_id)
+             WHERE t.id = new_job.id AND (p_job_versions IS NULL OR t.xmin = p_job_versions[1]);
+        END IF;
+        IF NOT FOUND THEN
+            IF p_job_versions IS NULL THEN
+                RAISE EXCEPTION 'runtime_jobs: updated 0 of 1 rows.';
+            END IF;
+            is_changed := true;
+            RETURN;
+        END IF;
+    END IF;
+    IF p_lease IS NOT NULL THEN
+        new_lease := json_populate_record(NULL::runtime_worker_leases, p_lease);
+        UPDATE runtime_worker_leases t
+           SET state = new_lease.state, acknowledged_at = new_lease.acknowledged_at,
+               last_heartbeat_at = new_lease.last_heartbeat_at, expires_at = new_lease.expires_at,
+               completed_at = new_lease.completed_at, ended_reason = new_lease.ended_reason,
+               final_digest = new_lease.final_digest
+         WHERE t.id = new_lease.id AND (p_lease_versions IS NULL OR t.xmin = p_lease_versions[1]);
+        IF NOT FOUND THEN
+            IF p_lease_versions IS NULL THEN
+                RAISE EXCEPTION 'runtime_worker_leases: updated 0 of 1 rows.';
+            END IF;
+            RAISE EXCEPTION 'The lease has changed.' USING ERRCODE = 'OC001';  -- the job may be written already
+        END IF;
+    END IF;
+    -- Under the locks. Time changes no version.
     IF p_live_until <= clock_timestamp() THEN
-        is_changed := true;
-        RETURN;
+        RAISE EXCEPTION 'A lease has expired.' USING ERRCODE = 'OC001';
     END IF;
 
     IF p_new_jobs IS NOT NULL THEN
@@ -150,8 +214,6 @@ BEGIN
         SELECT array_agg(lease_ulid::text), array_agg(id) INTO lease_names, lease_keys FROM made;
     END IF;
     IF p_jobs IS NOT NULL THEN
-        -- Two statements, because one that names a column of a unique key takes the strongest row lock (a trigger guards
-        -- final states). It would wait for every transaction that inserts an event of the job.
         IF p_with_run THEN
             UPDATE runtime_jobs t
                SET state = v.state, phase_at = v.phase_at, started_at = v.started_at, executing_at = v.executing_at,
@@ -214,6 +276,17 @@ BEGIN
             RAISE EXCEPTION 'runtime_worker_leases: updated % of % rows.', written, json_array_length(p_leases);
         END IF;
     END IF;
+    IF p_event IS NOT NULL THEN
+        new_event := json_populate_record(NULL::runtime_job_events, p_event);
+        INSERT INTO runtime_job_events (
+            event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at, org_slug, job_type,
+            correlation_id, worker_id, from_state, to_state, fence, prev_hash, hash)
+        VALUES (
+            new_event.event_ulid, new_event.job_ulid, new_event.seq, new_event.event_type, new_event.actor_kind,
+            new_event.actor_id, new_event.payload_json, new_event.created_at, new_event.org_slug, new_event.job_type,
+            new_event.correlation_id, new_event.worker_id, new_event.from_state, new_event.to_state, new_event.fence,
+            new_event.prev_hash, new_event.hash);
+    END IF;
     IF p_events IS NOT NULL THEN
         INSERT INTO runtime_job_events (
             event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at, org_slug, job_type,
@@ -235,7 +308,7 @@ BEGIN
                 quota.org_slug, quota.jobs, quota.is_enforced, quota.max_queued, quota.per_minute, quota.burst);
         END LOOP;
     END IF;
-    IF EXISTS (SELECT FROM lane_limit_slots WHERE job_id = ANY (p_freed)) THEN
+    IF p_freed IS NOT NULL AND EXISTS (SELECT FROM lane_limit_slots WHERE job_id = ANY (p_freed)) THEN
         PERFORM release_and_enqueue_v1(
             p_freed, coalesce(entered, '{}'), coalesce(entered_lanes, '{}'), coalesce(entered_at, '{}'));
     ELSIF entered IS NOT NULL THEN

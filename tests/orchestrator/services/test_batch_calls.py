@@ -314,7 +314,7 @@ def counted(act) -> int:
 # With the two of the savepoint that an operation is inside a test. What needs a transaction (`submit after`, `fail`) has
 # a second savepoint: that of the attempt without one.
 STATEMENTS = {
-    "submit": 5, "submit after": 15, "claim": 1, "acknowledge": 4, "renew": 4, "complete": 4, "fail": 9,
+    "submit": 5, "submit after": 12, "claim": 1, "acknowledge": 4, "renew": 4, "complete": 4, "fail": 6,
 }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def test_a_second_acknowledgement_at_the_same_time_writes_nothing(granted, djang
     Job.objects.filter(pk=granted.job.pk).update(progress={"files": 1})
     services.acknowledge(**speak(granted, now=now))
     assert (row(granted.lease).updated_at, row(granted.lease).progress) == (before, {"files": 1})
-    with django_assert_num_queries(3):  # one read, in a savepoint of the test's transaction
+    with django_assert_num_queries(3):  # one read; the test's transaction adds a savepoint
         services.acknowledge(**speak(granted, now=now))
 
 

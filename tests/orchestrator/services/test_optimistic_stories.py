@@ -1,0 +1,155 @@
+"""Random stories leave the same rows, events and hashes whether messages are optimistic or in a transaction."""
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leases.models import Lease
+from leases.scheduling import claims
+from orchestrator import services
+from orchestrator.services import ArtifactRef, CompleteMessage, FailMessage, HeartbeatUpdate, unit_of_work
+from orchestrator.services.unit_of_work import NeedsTransaction, UnitOfWork
+from runtime_jobs import identifiers
+from runtime_jobs.errors import LifecycleError
+from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
+from runtime_jobs.states import FailureReason
+from tests.factories import ALICE, ProjectFactory, WorkerFactory, offer, submitted_steps
+
+pytestmark = pytest.mark.django_db
+
+BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
+NUMBERED = {"id", "lane_id", "xid"}  # sequences and transactions are never rolled back
+PHASES = ("checking_out", "executing", "uploading")
+LOG = (ArtifactRef("log", "https://x/log"),)
+
+OPERATIONS = (
+    *("submit", "claim", "acknowledge", "renew", "report", "complete", "fail", "release", "cancel", "expire"),
+    *("acknowledge_cancel", "acknowledge_many", "renew_many", "complete_many", "fail_many"),
+)
+STEPS = st.tuples(
+    st.sampled_from(OPERATIONS),
+    st.integers(0, 2),  # which lease or job
+    st.sampled_from([0.0, 0.4, 5.0, 25.0, 130.0]),  # seconds since the step before
+    st.integers(0, 5),  # what the message contains
+)
+
+
+class Ids:
+    """Gives each attempt of a step the same identifiers, so that the hashes of two runs can be compared."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.step = self.number = 0
+        monkeypatch.setattr(identifiers, "new_ids", self.new)
+        monkeypatch.setattr(claims, "new_ids", self.new)
+        original = UnitOfWork.__init__
+
+        def begin(uow: UnitOfWork, *args: Any, **kwargs: Any) -> None:
+            self.number = 0
+            original(uow, *args, **kwargs)
+
+        monkeypatch.setattr(UnitOfWork, "__init__", begin)
+
+    def new(self, prefix: str, count: int) -> list[str]:
+        return [self._one(prefix) for _ in range(count)]
+
+    def _one(self, prefix: str) -> str:
+        self.number += 1
+        digest = hashlib.sha256(f"{prefix} {self.step} {self.number}".encode()).hexdigest()
+        return f"{prefix}_0{digest[:25]}"
+
+
+def act(name: str, place: int, content: int, now: datetime, project: Any, worker: Any) -> Any:
+    if name == "submit":
+        return submitted_steps(project, now=now)
+    if name == "claim":
+        return services.claim(
+            worker=worker, offer=offer(worker, job_types=("steps",)), acknowledge=content > 1, now=now
+        )
+    job = Job.objects.order_by("-id")[place : place + 1].first()
+    lease = Lease.objects.order_by("-id")[place : place + 1].first()
+    if name == "cancel":
+        return job and services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30, now=now)
+    if name == "expire":
+        return job and services.expire(job_ulid=job.job_ulid, now=now)
+    return lease and message(name, lease, content, now, worker)
+
+
+def message(name: str, lease: Lease, content: int, now: datetime, worker: Any) -> Any:
+    reason = list(FailureReason)[content]
+    update = HeartbeatUpdate(
+        PHASES[content] if content < 3 else None, None, {"percent": content} if content == 4 else None
+    )
+    given: dict[str, dict[str, Any]] = {
+        "renew": vars(update),
+        "report": {"phase": PHASES[content % 3]},
+        "complete": {
+            "exit_code": content % 2,
+            "result": {"steps": [content]},
+            "artifacts": LOG if content == 5 else (),
+        },
+        "fail": {"reason": reason, "message": "é" * content, "artifacts": LOG if content == 5 else ()},
+        "release": {"unable": content % 2 == 1},
+    }
+    if not name.endswith("_many"):
+        call: Callable[..., Any] = getattr(services, name)
+        return call(lease_ulid=lease.lease_ulid, worker=worker, now=now, **given.get(name, {}))
+    names = [*Lease.objects.order_by("-id").values_list("lease_ulid", flat=True)[: 1 + content], "rtl_none"][
+        : 1 + content
+    ]
+    contents = {
+        "acknowledge_many": None,
+        "renew_many": update,
+        "complete_many": CompleteMessage(exit_code=content % 2),
+        "fail_many": FailMessage(reason),
+    }
+    return getattr(services, name)(dict.fromkeys(names, contents[name]), worker=worker, now=now)
+
+
+def outcome(result: Any) -> Any:
+    if isinstance(result, dict):
+        return {key: outcome(value) for key, value in result.items()}
+    if isinstance(result, LifecycleError):
+        return type(result).__name__, result.code, result.message, result.facts
+    found = getattr(result, "job", result)
+    return found and (found.job_ulid, str(found.state), found.updated_at, found.event_head)
+
+
+def tell(story: list[Any], ids: Ids, project: Any, worker: Any) -> list[Any]:
+    """Return the outcome of each step, and all rows at the end. Nothing remains in the database."""
+    told: list[Any] = []
+    now = BEGIN
+    begin = transaction.savepoint()
+    for ids.step, (name, place, seconds, content) in enumerate(story):
+        now += timedelta(seconds=seconds)
+        ids.number = 0
+        try:
+            told.append((name, outcome(act(name, place, content, now, project, worker))))
+        except LifecycleError as refusal:
+            told.append((name, outcome(refusal)))
+    for model in (Job, Lease, JobEvent, Artifact, FailureExplanation):
+        rows = model.objects.order_by("id").values()
+        told.append((model.__name__, [{name: row[name] for name in row.keys() - NUMBERED} for row in rows]))
+    transaction.savepoint_rollback(begin)
+    return told
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(story=st.lists(STEPS, min_size=8, max_size=20))
+def test_both_forms_leave_the_same(story):
+    project, worker = ProjectFactory(), WorkerFactory(capacity=50)
+    story = [("submit", 0, 0.0, 0), ("submit", 0, 0.0, 0), ("claim", 0, 0.0, 0), *story]
+    with pytest.MonkeyPatch.context() as patched:
+        ids = Ids(patched)
+        optimistic = tell(story, ids, project, worker)
+
+        def transact(*_: Any, **__: Any) -> Any:
+            raise NeedsTransaction
+
+        patched.setattr(unit_of_work, "_attempt_optimistically", transact)
+        assert tell(story, ids, project, worker) == optimistic
