@@ -74,6 +74,7 @@ class Received:
     headers: list[tuple[str, str]]
     body: str
     is_known: bool = False  # takes turns by its credentials from now on
+    request_id: str = field(default="", compare=False)
     log: list[str] = field(default_factory=list)
     counted: list[tuple[str, ...]] = field(default_factory=list)
     jobs: list[tuple[str, ...]] = field(default_factory=list)
@@ -151,13 +152,21 @@ def tried(answer, sent, caplog):
     try:
         with caplog.at_level(logging.DEBUG):
             found = answer(sent)
-        found.jobs = [tuple(map(str, row)) for row in Job.objects.order_by("pk").values_list("state", "event_seq")]
+        found.jobs = [
+            tuple(map(str, row))
+            for row in Job.objects.order_by("pk").values_list("state", "event_seq", "source_address")
+        ]
     finally:
         transaction.savepoint_rollback(savepoint)
+    found.request_id = dict(found.headers).get("X-Request-Id", "")
     found.headers = sorted((name.lower(), normalized(value)) for name, value in found.headers)
     found.body = normalized(found.body)
     # Django's own line of a response with 5xx repeats the path; `orchestrator.access` and the traceback remain.
-    lines = [record.getMessage() for record in caplog.records if not record.name.startswith("django.")]
+    lines = [
+        f"{record.levelname} {record.getMessage()}"
+        for record in caplog.records
+        if not record.name.startswith("django.")
+    ]
     found.log = [normalized(re.sub(r"\d+ ms", "N ms", line)) for line in lines]
     found.counted = sorted((*key, str(value - before.get(key, 0))) for key, value in counters().items())
     found.counted = [row for row in found.counted if row[-1] != "0.0"]
@@ -415,7 +424,7 @@ def test_https_and_proxies(handlers, world, kind, caplog, settings, proxied, red
             lambda sent: by_wsgi(FastPathWSGI(FastPath(ROUTES), WSGIHandler()), sent),
         ),
     }
-    beat = post(world, f"{LEASES}/{world.held}/heartbeat", {})
+    beat = post(world, JOBS, SUBMIT_BODY, "alice")
     for forwarded in (None, "https", "http", "https, http", "HTTPS", ""):
         for scheme in ("http", "https"):
             extra = (
@@ -513,7 +522,7 @@ def test_a_rewritten_path_is_left_to_django_under_wsgi():
 @pytest.mark.parametrize("job_types", [["steps"], ["runtime"]])
 def test_attempts_of_a_long_poll_have_the_same_responses_and_the_same_wait(handlers, world, caplog, job_types):
     body = {"worker_id": world.worker_id, "job_types": job_types, "wait_seconds": 60}
-    sent = post(world, LEASES, body, X_Request_Id="poll")
+    sent = post(world, LEASES, body)
     found = []
     for handler in (SyncASGIHandler(), SyncASGIHandler(FastPath(ROUTES))):
         attempt = PollAttempt(body, until=float("inf"))
@@ -522,7 +531,8 @@ def test_attempts_of_a_long_poll_have_the_same_responses_and_the_same_wait(handl
         entry = attempt.entry
         second = tried(lambda sent, h=handler, s=scope: by_asgi(h, sent, **s), sent, caplog)
         assert attempt.entry is entry, "the time of arrival is that of the first attempt"
-        found.append((first, second, attempt.offer, attempt.keep_waiting, entry.route, entry.context.request_id))
+        assert first.request_id == second.request_id
+        found.append((first, second, attempt.offer, attempt.keep_waiting, entry.route))
     assert found[0] == found[1]
     assert found[0][3] == (job_types == ["steps"])
 
@@ -533,7 +543,7 @@ def test_a_client_that_disconnects_is_logged_as_499(world, caplog):
     handler = SyncASGIHandler(FastPath(ROUTES))
     gone = {DISCONNECTED: SimpleNamespace(done=lambda: next(done))}
     found = tried(lambda sent: by_asgi(handler, sent, **gone), sent, caplog)
-    assert next(line for line in found.log if line.startswith("POST")).split()[2] == "499"
+    assert next(line for line in found.log if " POST " in line).split()[3] == "499"
 
 
 # --- the whole way -----------------------------------------------------------------------------------------------------
