@@ -104,7 +104,7 @@ def _execute(schema_editor: BaseDatabaseSchemaEditor, statement: str) -> None:
     if schema_editor.connection.in_atomic_block:  # PostgreSQL refuses CONCURRENTLY in a transaction, as a test has it
         statement = statement.replace(" CONCURRENTLY", "")
     with schema_editor.connection.cursor() as cursor:
-        cursor.execute("SET lock_timeout = 0")  # CONCURRENTLY waits for the transactions of others, and blocks nobody
+        cursor.execute("SET lock_timeout = 0")  # CONCURRENTLY waits for other transactions and blocks none
         try:
             cursor.execute(statement)
         finally:

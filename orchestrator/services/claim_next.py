@@ -134,8 +134,8 @@ def fail_and_claim(
 def next_lease_ulid(lease: Lease) -> str:
     """Return the id of the lease that follows this one, which has ended.
 
-    The id is derived, so that a repeated final message finds the lease without a stored reference. Nobody computes it
-    without the secret key of this installation.
+    The id is derived, so that a repeated final message finds the lease without a stored reference. Computing it
+    takes the secret key of this installation.
     """
     assert lease.completed_at is not None  # noqa: S101 set with the end of the lease
     digest = salted_hmac("orchestrator.next_lease", lease.lease_ulid, algorithm="sha256").digest()
