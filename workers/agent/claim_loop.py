@@ -1,4 +1,7 @@
-"""Claims jobs while there are free slots, and runs each in a thread of its own, until it is stopped."""
+"""Claims jobs while there are free slots, and runs each in a thread of its own, until it is stopped.
+
+The final message of a job claims the next one for its slot (`next_claim`). A slot that gets none joins the next claim.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ulid import ULID
@@ -22,6 +25,7 @@ from workers.agent.errors import (
 from workers.agent.failpoints import failpoint
 from workers.agent.http.client import ClaimOffer, OrchestratorClient
 from workers.agent.http.wire import LeasePayload
+from workers.agent.next_claim import NextClaim
 from workers.agent.retry import Backoff, RetryBudget, retry
 from workers.agent.slots import WorkerSlots
 from workers.agent.workspace import WorkFolder
@@ -53,10 +57,11 @@ class JobAttempt(Protocol):
 
 @dataclass(frozen=True)
 class ActiveJob:
-    """A lease, and the slot for its job."""
+    """A lease, the slot for its job, and the claim that goes with the final message of the job."""
 
     lease: LeasePayload
     slot: int
+    next_claim: NextClaim = field(default_factory=NextClaim)
 
 
 class ClaimLoop:
@@ -80,6 +85,8 @@ class ClaimLoop:
         self._wait_seconds = wait_seconds
         self._key, self._requested = str(ULID()), 0  # of the current claim, and for how many jobs; 0: none
         self._backoff = Backoff()
+        self._claims_next = True
+        self._is_claiming = False
         self.draining = threading.Event()
         self._abandoning = threading.Event()
         self._running: dict[threading.Thread, JobAttempt] = {}
@@ -106,6 +113,7 @@ class ClaimLoop:
         Raises:
             WorkerStartError: The server will never let this worker claim.
         """
+        self._claims_next = not once
         try:
             while not self.draining.is_set():
                 worked = self._claim_once(once=once)
@@ -122,13 +130,19 @@ class ClaimLoop:
         slots = self._free_slots(once=once)
         if not slots:
             return None
+        if self.draining.is_set():  # while the loop waited for a slot
+            for slot in slots:
+                self._slots.release(slot)
+            return None
         claimed: list[ActiveJob] = []
+        self._is_claiming = True
         try:
             claimed = self._claim(slots, WAIT_SECONDS_ONCE if once else self._wait_seconds)
         except (ServerUnreachable, RequestRejected, ProtocolError) as error:
             self._handle_claim_error(error, once=once)
             return None
         finally:
+            self._is_claiming = False
             for slot in slots[len(claimed) :]:
                 self._slots.release(slot)
         self._backoff.reset()
@@ -154,7 +168,19 @@ class ClaimLoop:
         leases = self._client.claim(self._offer, wait_seconds=wait_seconds, key=self._key, max_leases=len(slots))
         if leases:
             failpoint("worker.claimed")
-        return [ActiveJob(lease, slot) for lease, slot in zip(leases, slots, strict=False)]
+        return [self._active_job(lease, slot) for lease, slot in zip(leases, slots, strict=False)]
+
+    def _active_job(self, lease: LeasePayload, slot: int) -> ActiveJob:
+        return ActiveJob(lease, slot, NextClaim(self._next_offer))
+
+    def _next_offer(self) -> ClaimOffer | None:
+        """Return the offer for a slot that becomes free, or None if the slot would not claim now.
+
+        While a claim waits, there is no job for this worker: the slot joins the claim after it.
+        """
+        if not self._claims_next or self._is_claiming or self.draining.is_set() or self._is_full():
+            return None
+        return self._offer
 
     def _handle_claim_error(self, error: Exception, *, once: bool) -> None:
         """Wait before the next claim. It keeps its key if there was no response, which the server then sends again."""
@@ -175,7 +201,7 @@ class ClaimLoop:
             return
         attempt = self._start_attempt(claimed)
         # A thread that lives as long as the job: the parent-death signal of its processes counts the thread.
-        thread = threading.Thread(target=self._work, args=(attempt, claimed.slot), daemon=True)
+        thread = threading.Thread(target=self._work, args=(attempt, claimed), daemon=True)
         with self._lock:
             self._running[thread] = attempt
             thread.start()
@@ -183,13 +209,25 @@ class ClaimLoop:
         if abandoned:
             attempt.abandon()
 
-    def _work(self, attempt: JobAttempt, slot: int) -> None:
+    def _work(self, attempt: JobAttempt, claimed: ActiveJob) -> None:
         try:
             attempt.run()
         finally:
-            with self._lock:
-                self._running.pop(threading.current_thread(), None)
-            self._slots.release(slot)
+            try:
+                self._pass_on(claimed)
+            finally:
+                # Last: a drain waits for this thread until the next job runs, or its lease is released.
+                with self._lock:
+                    self._running.pop(threading.current_thread(), None)
+
+    def _pass_on(self, ended: ActiveJob) -> None:
+        """Start the next job in the slot of the job that has ended, or free the slot."""
+        lease = ended.next_claim.lease
+        if lease is None:
+            self._slots.release(ended.slot)
+            return
+        failpoint("worker.claimed")
+        self._start(self._active_job(lease, ended.slot))
 
     def _release(self, claimed: ActiveJob) -> None:
         job_id = claimed.lease.job.job_id

@@ -19,6 +19,7 @@ from workers.agent.failpoints import failpoint
 from workers.agent.http.wire import LeasePayload, StepsPayload
 from workers.agent.lease_client import LeaseClient
 from workers.agent.log_shipper import LogShipper
+from workers.agent.next_claim import NextClaim
 from workers.agent.outcomes import JobFailed, JobReleased, JobStopped, check_outcome, classify_exception
 from workers.agent.result_spool import SpoolEntry
 from workers.agent.run_recorder import RunRecorder, rewrite_run_for_retry
@@ -34,18 +35,22 @@ FLUSH_SECONDS = 10.0
 FLUSH_SECONDS_STOPPED = 3.0
 # How long an engine may take to fail before the server is informed that the command runs.
 START_SECONDS = 1.0
+LEASE_ENDED = "lease_ended"  # the server's reason after a final message
 
 
 class JobRunner:
     """Runs the job of one lease in one slot. `run` is the job's own thread; others call the other methods."""
 
-    def __init__(self, context: WorkerContext, lease: LeasePayload, slot: int) -> None:
+    def __init__(
+        self, context: WorkerContext, lease: LeasePayload, slot: int, next_claim: NextClaim | None = None
+    ) -> None:
         self._context = context
         self._lease = lease
         self._job = lease.job
         self._slot = slot
         self._workspace: Path | None = None
-        self._client = LeaseClient(context.client, lease)
+        self._next_claim = next_claim or NextClaim()
+        self._client = LeaseClient(context.client, lease, self._next_claim)
         self._stop = StopSignal()
         self._cancel_requested = False
         self._lost = False
@@ -63,6 +68,10 @@ class JobRunner:
         self._stop.request(now=hurried)
 
     def lost(self, reason: str) -> None:
+        if reason == LEASE_ENDED and self._next_claim.is_sent and not self._client.over.is_set():
+            # A heartbeat says so. The final message may have ended the lease, and its response with the next lease was
+            # lost: it is sent again and learns the truth.
+            return
         if not self._lost:
             logger.warning("lease lost: stopping the job job=%s reason=%r", self._job.job_id, reason)
         self._lost = True
@@ -283,7 +292,7 @@ class JobRunner:
                 self._report_phase("executing")
             if payload:
                 self._report_phase("uploading")
-            self._context.delivery.deliver(entry, over=self._client.over)
+            self._context.delivery.deliver(entry, over=self._client.over, next_claim=self._next_claim)
         except LeaseRejected as stale:
             self.lost(stale.reason)
         if self._lost:  # the result is useless; after an abandon the next process delivers it

@@ -10,6 +10,7 @@ from typing import Any
 from workers.agent.errors import ServerConflict
 from workers.agent.http.client import OrchestratorClient
 from workers.agent.http.wire import LeasePayload
+from workers.agent.next_claim import NextClaim
 from workers.agent.outcomes import JobFailed, JobReleased
 from workers.agent.retry import RetryBudget, retry
 
@@ -22,10 +23,11 @@ class LeaseClient:
     All calls raise LeaseRejected, ServerConflict and RequestRefused, and ServerUnreachable once `over` is set.
     """
 
-    def __init__(self, client: OrchestratorClient, lease: LeasePayload) -> None:
+    def __init__(self, client: OrchestratorClient, lease: LeasePayload, next_claim: NextClaim | None = None) -> None:
         self.over = threading.Event()  # no more messages about this job
         self._client = client
         self._lease = lease
+        self._next_claim = next_claim or NextClaim()
         self._job_id = lease.job.job_id
 
     def acknowledge(self) -> None:
@@ -43,7 +45,9 @@ class LeaseClient:
         logger.warning("job failed job=%s reason=%s message=%r", self._job_id, failure.reason, str(failure))
         result: dict[str, Any] = {"reason": failure.reason, "message": str(failure)}
         result |= {} if failure.exit_code is None else {"exit_code": failure.exit_code}
-        self._retry(lambda: self._client.fail(self._lease, result))
+        self._next_claim.send(
+            lambda offer: self._client.fail(self._lease, result, offer), budget=RetryBudget(self.over)
+        )
 
     def release(self, release: JobReleased) -> None:
         try:

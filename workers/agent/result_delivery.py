@@ -15,8 +15,9 @@ from typing import Any
 from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable
 from workers.agent.failpoints import failpoint
 from workers.agent.http.client import OrchestratorClient, encoded
+from workers.agent.next_claim import NextClaim
 from workers.agent.result_spool import ResultSpool, SpoolEntry
-from workers.agent.retry import RetryBudget, retry
+from workers.agent.retry import RetryBudget
 from workers.agent.upload import IngestClient, UploadFailed, UploadRejected
 
 logger = logging.getLogger(__name__)
@@ -34,11 +35,18 @@ class ResultDelivery:
     spool: ResultSpool
     upload_seconds: float = 600.0
 
-    def deliver(self, entry: SpoolEntry, *, over: threading.Event) -> None:
-        """Deliver `entry` and remove it; keep it if `over` is set before that."""
+    def deliver(self, entry: SpoolEntry, *, over: threading.Event, next_claim: NextClaim | None = None) -> None:
+        """Deliver `entry` and remove it; keep it if `over` is set before that.
+
+        Args:
+            entry: The result.
+            over: Set when no more messages may be sent.
+            next_claim: The claim that goes with the final message. A result of an earlier process has none: it is
+                delivered before this process claims.
+        """
         job_id = entry.lease.job.job_id
         try:
-            self._upload(entry, over)
+            self._upload(entry, over, next_claim or NextClaim())
         except LeaseRejected as stale:
             logger.warning("result dropped: the lease has ended job=%s reason=%s", job_id, stale.reason)
         except (ServerConflict, RequestRefused) as refusal:
@@ -48,44 +56,46 @@ class ResultDelivery:
             return
         self.spool.remove(entry)
 
-    def _upload(self, entry: SpoolEntry, over: threading.Event) -> None:
+    def _upload(self, entry: SpoolEntry, over: threading.Event, next_claim: NextClaim) -> None:
         job_id = entry.lease.job.job_id
         if not entry.payload:
-            self._report(entry, over)
+            self._report(entry, over, next_claim)
             return
         try:
             budget = RetryBudget(over, self.upload_seconds)
             run_id = self.ingest.store(job_id, entry.payload, budget=budget, fence=entry.lease.fence)
         except UploadRejected as refusal:
-            self._fail(entry, {"reason": "upload_rejected", "message": str(refusal)}, over)
+            self._fail(entry, {"reason": "upload_rejected", "message": str(refusal)}, over, next_claim)
         except UploadFailed as failure:
             if over.is_set():
                 raise
-            self._fail(entry, {"reason": "upload_failed", "message": str(failure), **_enclosed(entry)}, over)
+            self._fail(
+                entry, {"reason": "upload_failed", "message": str(failure), **_enclosed(entry)}, over, next_claim
+            )
         else:
             failpoint("worker.ingest.acked")
-            self._complete(entry, run_id, over)
+            self._complete(entry, run_id, over, next_claim)
 
-    def _complete(self, entry: SpoolEntry, run_id: str, over: threading.Event) -> None:
+    def _complete(self, entry: SpoolEntry, run_id: str, over: threading.Event, next_claim: NextClaim) -> None:
         result = {"ingest_run_id": run_id, "uploaded_at": datetime.now(UTC).isoformat(), **entry.final}
         failpoint("worker.complete.send")
-        retry(lambda: self.client.complete(entry.lease, result), budget=RetryBudget(over))
+        next_claim.send(lambda offer: self.client.complete(entry.lease, result, offer), budget=RetryBudget(over))
         logger.info("result uploaded job=%s run=%s", entry.lease.job.job_id, run_id)
 
-    def _report(self, entry: SpoolEntry, over: threading.Event) -> None:
+    def _report(self, entry: SpoolEntry, over: threading.Event, next_claim: NextClaim) -> None:
         """Send the final message of a job that has no run."""
         call = self.client.fail if entry.final["status"] == "failed" else self.client.complete
         failpoint("worker.complete.send")
-        retry(lambda: call(entry.lease, entry.final), budget=RetryBudget(over))
+        next_claim.send(lambda offer: call(entry.lease, entry.final, offer), budget=RetryBudget(over))
         logger.info("job ended job=%s status=%s", entry.lease.job.job_id, entry.final["status"])
 
-    def _fail(self, entry: SpoolEntry, result: dict[str, Any], over: threading.Event) -> None:
+    def _fail(self, entry: SpoolEntry, result: dict[str, Any], over: threading.Event, next_claim: NextClaim) -> None:
         logger.error(
             "job failed job=%s reason=%s message=%r", entry.lease.job.job_id, result["reason"], result["message"]
         )
         code = entry.final.get("exit_code")
         result |= {} if code is None else {"exit_code": code}
-        retry(lambda: self.client.fail(entry.lease, result), budget=RetryBudget(over))
+        next_claim.send(lambda offer: self.client.fail(entry.lease, result, offer), budget=RetryBudget(over))
 
 
 def _enclosed(entry: SpoolEntry) -> dict[str, Any]:

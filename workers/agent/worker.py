@@ -93,7 +93,7 @@ class WorkerProcess:
                 offer=ClaimOffer(context.worker_id, self._options.pool, capabilities(found, self._engine.isolation)),
                 slots=slots,
                 folder=folder,
-                start_attempt=lambda claimed: JobRunner(context, claimed.lease, claimed.slot),
+                start_attempt=lambda claimed: JobRunner(context, claimed.lease, claimed.slot, claimed.next_claim),
             )
             with signals.handled(loop.drain, loop.abandon):
                 self._crash_handler.stop_jobs_with(loop.abandon)

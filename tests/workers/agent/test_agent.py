@@ -126,6 +126,7 @@ def test_the_result_of_an_earlier_life_is_delivered_before_the_first_claim(
     WorkerProcess(options, Engine()).run(once=True)
     assert server.verbs == ["run", "complete", "leases"]
     assert server.said("run")[0].body == entry.payload
+    assert "claim_next" not in server.said("complete")[0].json, "no slot becomes free"
     assert list((options.work_dir / "spool").iterdir()) == []
 
 
@@ -142,6 +143,7 @@ def test_a_lease_of_an_earlier_life_is_ended_before_the_first_claim(
     WorkerProcess(options, Engine()).run(once=True)
     assert server.verbs == ["fail", "leases"]
     assert server.said("fail")[0].json["result"]["reason"] == "worker_shutdown"
+    assert "claim_next" not in server.said("fail")[0].json
     assert list(folder.iterdir()) == []
 
 

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import email.utils
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from workers.agent.http import wire
 from workers.agent.http.transport import ANSWER_BYTES, HttpResponseData, Timeouts, Transport
 from workers.agent.http.wire import LeasePayload
 from workers.agent.sanitize import one_line
+
+logger = logging.getLogger(__name__)
 
 LEASES = "/v1/runtime/leases"
 BUSY = frozenset({408, 425, 429})  # the same request may succeed later
@@ -52,12 +55,15 @@ class ClaimOffer:
 
     def body(self, wait_seconds: float, max_leases: int) -> dict[str, Any]:
         many = {} if max_leases == 1 else {"max_leases": max_leases}
-        return many | {
+        return many | self.next_body() | {"wait_seconds": wait_seconds}
+
+    def next_body(self) -> dict[str, Any]:
+        """Return the claim of one lease that goes with a final message and does not wait."""
+        return {
             "worker_id": self.worker_id,
             "pool": self.pool,
             "capabilities": self.capabilities,
             "job_types": list(wire.JOB_TYPES),
-            "wait_seconds": wait_seconds,
             "acknowledge": True,
         }
 
@@ -73,6 +79,7 @@ class OrchestratorClient:
         self._transport = Transport(server, token.current, headers)
         self._token = token
         self._timeouts = Timeouts(connect=5, read=15, total=20)
+        self._claims_next = True  # until a server turns out not to know `claim_next`
 
     @property
     def server(self) -> str:
@@ -151,11 +158,46 @@ class OrchestratorClient:
     def log(self, lease: LeasePayload, seq: int, chunk: bytes, *, step: int = 0) -> None:
         self._post_lease(lease, "logs", {"step": step, "seq": seq, "chunk": base64.b64encode(chunk).decode()})
 
-    def complete(self, lease: LeasePayload, result: dict[str, Any]) -> None:
-        self._post_lease(lease, "complete", {"result": {"status": "uploaded", **result}})
+    def complete(
+        self, lease: LeasePayload, result: dict[str, Any], offer: ClaimOffer | None = None
+    ) -> LeasePayload | None:
+        """End the job with a result, and claim the next one with `offer`. Returns its lease, or None."""
+        return self._finish(lease, "complete", {"result": {"status": "uploaded", **result}}, offer)
 
-    def fail(self, lease: LeasePayload, result: dict[str, Any]) -> None:
-        self._post_lease(lease, "fail", {"result": {"status": "failed", **result}})
+    def fail(self, lease: LeasePayload, result: dict[str, Any], offer: ClaimOffer | None = None) -> LeasePayload | None:
+        """End the job as failed, and claim the next one with `offer`. Returns its lease, or None."""
+        return self._finish(lease, "fail", {"result": {"status": "failed", **result}}, offer)
+
+    def _finish(
+        self, lease: LeasePayload, operation: str, body: dict[str, Any], offer: ClaimOffer | None
+    ) -> LeasePayload | None:
+        """Send a final message with a claim. If it is refused, send it without one: the claim may be the reason.
+
+        A refused message claims nothing. An older server answers 400 to the unknown field. Other reasons to refuse a
+        claim, such as a pool that the worker has left, must not cost the result either.
+        """
+        if offer is None or not self._claims_next:
+            self._post_lease(lease, operation, body)
+            return None
+        try:
+            answer = self._post_lease(lease, operation, body | {"claim_next": offer.next_body()})
+        except RequestRefused as refusal:
+            self._post_lease(lease, operation, body)
+            if refusal.status == 400:
+                logger.info("the server refuses claim_next: final messages are sent without it error=%r", str(refusal))
+                self._claims_next = False
+            return None
+        return self._parse_next(answer.get("next_lease"))
+
+    def _parse_next(self, sent: Any) -> LeasePayload | None:
+        """Parse the next lease; release one that cannot be parsed. The final message counts in any case."""
+        if sent is None:
+            return None
+        try:
+            return self._parse_leases([sent])[0]
+        except (ProtocolError, ServerUnreachable, RequestRejected) as error:
+            logger.warning("next lease not usable error=%r", str(error))
+            return None
 
     def acknowledge_cancel(self, lease: LeasePayload, message: str) -> None:
         self._post_lease(lease, "acknowledge-cancel", {"message": message})
