@@ -8,7 +8,8 @@
 -- small, busy tables are stale: a plan for ten rows meets ten thousand.
 
 -- Returns the SHA-256 of an event as runtime_jobs/events.py computes it: of the canonical JSON of the row, keys sorted.
--- p_payload: canonical JSON. A whole second has no fraction, as in Python's isoformat.
+-- p_payload: canonical JSON. The events of a claim have an empty payload, so each caller passes '{}'; nothing here makes
+-- JSON canonical. A caller with another payload must prove first that both texts are equal. A whole second has no fraction, as in Python's isoformat.
 CREATE OR REPLACE FUNCTION event_hash_v2(
     p_event_ulid text, p_job_ulid text, p_seq bigint, p_event_type text, p_actor_kind text, p_actor_id text,
     p_payload text, p_created_at timestamptz, p_org_slug text, p_job_type text, p_correlation_id text,
