@@ -18,7 +18,7 @@ from django.db import connection, transaction
 
 from leases import fencing
 from orchestrator import services
-from orchestrator.services import Claimed, claiming, transitions
+from orchestrator.services import Claimed, ClaimRequest, CompleteMessage, claiming, transitions
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Project
 from runtime_jobs.states import FailureReason
@@ -51,7 +51,15 @@ class Scene:
         return self if place == 0 else replace(self, other=self.claim.lease.worker)
 
 
+def complete_and_claim(scene: Scene) -> Any:
+    """Another final message than that of `complete`, with a claim for the same worker."""
+    holder = scene.claim.lease.worker
+    message = CompleteMessage(f"run_of_{scene.claim.lease.pk}")
+    return scene.say(services.complete_and_claim, message=message, claim=ClaimRequest(offer(holder), acknowledge=True))
+
+
 VERBS: dict[str, Callable[[Scene], Any]] = {
+    "complete_and_claim": complete_and_claim,
     "acknowledge": lambda scene: scene.say(services.acknowledge),
     "renew": lambda scene: scene.say(services.renew),
     "report": lambda scene: scene.say(services.report, phase="checking_out"),
@@ -72,7 +80,7 @@ VERBS: dict[str, Callable[[Scene], Any]] = {
         worker=scene.other, offer=offer(scene.other), acknowledge=True, now=scene.ends + HOUR
     ),
 }
-SPOKEN_ENDS = frozenset({"complete", "fail", "release", "acknowledge_cancel"})
+SPOKEN_ENDS = frozenset({"complete_and_claim", "complete", "fail", "release", "acknowledge_cancel"})
 ENDS = SPOKEN_ENDS | {"expire", "revoke", "time_out", "force_cancel"}
 PROLONG = frozenset({"acknowledge", "renew", "report"})
 PAIRS = list(itertools.combinations_with_replacement(VERBS, 2))
@@ -99,7 +107,7 @@ def scene_for(pair: tuple[str, str], project: Project, holder: Worker, other: Wo
         services.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=3000, now=asked)
     if set(pair) <= {"retry", "claim"} and "retry" in pair:
         services.fail(lease_ulid=lease.lease_ulid, worker=holder, reason=FailureReason.WORKER_ERROR)
-    if pair == ("claim", "claim"):
+    if pair == ("claim", "claim") or "complete_and_claim" in pair:
         submitted(project)
     return Scene(claim, other, lease.expires_at)
 
