@@ -24,8 +24,8 @@ CHECKSUMS = {
     "v1/periodic.sql": "33a8ec42a4ae4f1bcdd1b3c291c59813901fc92edc2f495ba3ad3ba6dd8cd003",
     "v1/prune.sql": "4477b4a8878be5260a37210ee4725047ffa6b4fe5f88106e66a447d5f1f8e003",
     "v1/submit_quota.sql": "57f807c82453f33200486bd141cc17b03807302b9d8d83f34858c8437f68aa40",
-    "v2/claim.sql": "8a5c3724f7a420ad0c864a02e5a916f32fccc1751809f52527b4f95798a842b1",
-    "v2/write.sql": "7e9a5a672dbae68ff06fdbe412fde65a0a85291fc993e2d05584490adbe7a59e",
+    "v2/claim.sql": "26e1ea32887ccb1dcf4dfbd95516a527bf629d81668e503cc18dbc576bdadd0e",
+    "v2/write.sql": "7b3cee9cef09b736955cafe55808c42653d523e4a01b2056f11ba51e43e2be5a",
 }
 
 CACHE_SECONDS = 60

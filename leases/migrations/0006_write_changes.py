@@ -6,7 +6,7 @@ from django.db import migrations
 
 from leases.sql_functions import read_sql
 
-NAMES = ("enter_lanes_v2", "write_changes_v2")
+NAMES = ("activate_queues_v2", "enter_lanes_v2", "release_and_enqueue_v2", "write_changes_v2")
 
 
 def create(_apps: Any, schema_editor: Any) -> None:

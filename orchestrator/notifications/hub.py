@@ -12,6 +12,8 @@ from django.db import DatabaseError, InterfaceError, connection
 
 from orchestrator.http.auth.principal_cache import CHANNEL as CREDENTIALS
 from orchestrator.http.auth.principal_cache import principals
+from orchestrator.http.db_scope import release_connection_after
+from orchestrator.notifications.announcer import Announcer
 from orchestrator.notifications.job_updates import CHANNEL as JOB_UPDATES
 from orchestrator.notifications.job_updates import parse_job_ids
 from orchestrator.notifications.listener import CHANNEL, Listener, send_notification_async
@@ -21,6 +23,7 @@ from orchestrator.notifications.waiters import NOTIFIED, POLLING, WaiterRegistry
 log = logging.getLogger(__name__)
 
 NOTIFY_INTERVAL = 0.1  # seconds at least between two notifications of one pool to other processes
+ANNOUNCE_INTERVAL = 0.01  # seconds at least between two announcements of queued jobs by a process
 
 
 class NotificationHub:
@@ -98,19 +101,28 @@ class NotificationHub:
 def hand_over(pools: list[str]) -> None:
     """Wake long polls of this process for the pools in which an operation has queued jobs. Never raises.
 
-    Call it after the commit, in the thread whose connection committed. The notification of PostgreSQL, for the other
-    processes, arrives later: through another session and the event loop's socket.
+    Call it after the commit. `pool_announcer` notifies the other processes later.
     """
     for loop, hub in list(_hubs.items()):
         for pool in dict.fromkeys(pools):
             if hub.waiters.has_waiters(pool):
                 with suppress(RuntimeError):  # the loop was closed in the meantime
-                    loop.call_soon_threadsafe(hub.waiters.hand_over, pool, _backend_pid())
+                    loop.call_soon_threadsafe(hub.waiters.hand_over, pool)
 
 
-def _backend_pid() -> int:
-    session = connection.connection
-    return session.info.backend_pid if session is not None and not session.closed else 0
+@release_connection_after
+def announce_pools(pools: list[str]) -> None:
+    """Notify every process that these pools have work, by a transaction that does nothing else.
+
+    The hubs of this process first learn the session that notifies: they have handed the jobs over already.
+    """
+    with connection.cursor() as cursor:
+        for hub in list(_hubs.values()):
+            hub.waiters.add_own_backend(connection.connection.info.backend_pid)
+        cursor.execute("SELECT pg_notify(%s, pool) FROM unnest(%s::text[]) AS pool", [CHANNEL, pools])
+
+
+pool_announcer = Announcer("pools", announce_pools, interval=ANNOUNCE_INTERVAL)
 
 
 _hubs: dict[asyncio.AbstractEventLoop, NotificationHub] = {}

@@ -106,7 +106,7 @@ class WaiterRegistry:
         self._pending_offers: OrderedDict[OfferKey, None] = OrderedDict()  # to be woken in the next ticks
         self._handed_over: Counter[OfferKey] = Counter()  # attempts after `hand_over` that have not ended
         self._unfit: set[OfferKey] = set()  # the last attempt after `hand_over` found nothing
-        self._own_backends: set[int] = set()  # PIDs of the database sessions of this process that queued jobs
+        self._own_backends: set[int] = set()  # PIDs of the database sessions that announced jobs of this process
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -142,7 +142,7 @@ class WaiterRegistry:
             return await waiter.woken
         except asyncio.CancelledError:
             if waiter.woken.done() and not waiter.woken.cancelled() and (reason := waiter.woken.result()):
-                self.return_wake(offer, reason)
+                self.wake(offer, reason)
                 self.end_attempt(offer, reason)
             raise
         finally:
@@ -154,21 +154,28 @@ class WaiterRegistry:
         """Return whether a waiter could be woken for the pool. In any thread."""
         return pool in self._offers
 
-    def hand_over(self, pool: str, backend: int) -> None:
+    def hand_over(self, pool: str) -> None:
         """Wake a waiter for each offer in the pool, because this process has queued a job there.
 
         Args:
             pool: The pool of the job.
-            backend: The PID of the database session that committed.
         """
-        if len(self._own_backends) >= MAX_OWN_BACKENDS or len(self._unfit) >= MAX_REMEMBERED_OFFERS:
-            self._own_backends.clear()  # costs one unnecessary attempt for each
-            self._unfit.clear()
-        self._own_backends.add(backend)
+        if len(self._unfit) >= MAX_REMEMBERED_OFFERS:
+            self._unfit.clear()  # costs one unnecessary attempt for each
         offers = self._offers.get(pool, OrderedDict())
         for offer in list(islice((offer for offer in offers if offer not in self._unfit), OFFERS_AT_ONCE)):
             offers.move_to_end(offer)
             self.wake(offer, WakeReason(HANDED_OVER, MAX_EMPTY_WAKES))
+
+    def add_own_backend(self, backend: int) -> None:
+        """Remember a database session that announces jobs of this process. In any thread.
+
+        Args:
+            backend: The PID of the session, before it notifies.
+        """
+        if len(self._own_backends) >= MAX_OWN_BACKENDS:
+            self._own_backends.clear()  # costs one unnecessary attempt for each
+        self._own_backends.add(backend)
 
     def end_attempt(self, offer: OfferKey, reason: WakeReason, *, found_work: bool | None = None) -> None:
         """Record the end of a woken attempt: exactly once for each reason that `wait` has returned.
@@ -238,7 +245,10 @@ class WaiterRegistry:
         return last > notifications and self._last_wake.get(offer, 0) < last
 
     def wake(self, offer: OfferKey, reason: WakeReason) -> bool:
-        """Wake the waiter of this offer whose last attempt is oldest. Returns whether there was one."""
+        """Wake the waiter of this offer whose last attempt is oldest. Returns whether there was one.
+
+        Also called in place of a woken waiter whose client has disconnected, with the reason of that one.
+        """
         queue = self._offers.get(offer.pool, OrderedDict()).get(offer)
         if not queue:
             return False
@@ -257,10 +267,6 @@ class WaiterRegistry:
         """
         if reason.empty_wakes_left:
             self.wake(offer, WakeReason(reason.cause, reason.empty_wakes_left - 1))
-
-    def return_wake(self, offer: OfferKey, reason: WakeReason) -> None:
-        """Wake the next waiter in place of a woken one whose client has disconnected."""
-        self.wake(offer, reason)
 
     def wake_overdue(self, now: float) -> None:
         """Wake the waiters whose poll interval is over, a limited number in one tick."""

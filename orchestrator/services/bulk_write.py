@@ -58,6 +58,8 @@ class Changes:
         jobs: Jobs to update.
         leases: Leases to update.
         relocated: Keys of the updated jobs that have a new priority and lane.
+        pools: Pools that have more work than before, after the write. To be announced to other processes after the
+            commit.
     """
 
     new_jobs: Sequence[Job] = ()
@@ -66,6 +68,7 @@ class Changes:
     jobs: Sequence[Job] = ()
     leases: Sequence[Lease] = ()
     relocated: Collection[int] = field(default_factory=set)
+    pools: Sequence[str] = ()
 
     def __bool__(self) -> bool:
         return bool(self.new_jobs or self.new_leases or self.events or self.jobs or self.leases)
@@ -108,7 +111,8 @@ def write_changes(
         raise
     if row is None or row[0]:
         return False
-    _, job_names, job_keys, lease_names, lease_keys = row
+    _, job_names, job_keys, lease_names, lease_keys, pools = row
+    changes.pools = pools or ()
     _assign_keys(changes.new_jobs, "job_ulid", job_names, job_keys)
     _assign_keys(changes.new_leases, "lease_ulid", lease_names, lease_keys)
     return True
@@ -125,6 +129,7 @@ class WrittenAndClaimed:
     job_keys: Annotated[list[int], Sql("c.job_keys")]
     lease_names: Annotated[list[str], Sql("c.lease_names")]
     lease_keys: Annotated[list[int], Sql("c.lease_keys")]
+    pools: Annotated[list[str], Sql("c.pools")]
 
 
 _WRITE_AND_CLAIM = PreparedQuery(
@@ -163,6 +168,7 @@ def write_and_claim(
     if row.is_changed:
         return False
     claim.receive(row.job, row.lease)
+    changes.pools = row.pools or ()
     _assign_keys(changes.new_jobs, "job_ulid", row.job_names, row.job_keys)
     _assign_keys(changes.new_leases, "lease_ulid", row.lease_names, row.lease_keys)
     return True

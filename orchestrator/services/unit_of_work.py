@@ -4,7 +4,7 @@ The order is the same for every operation:
 
 1. `@operation` begins a transaction and calls the function with a new `UnitOfWork` as the first argument.
 2. The function locks rows, decides, and collects rows, events and lane updates in the unit of work.
-3. `UnitOfWork.write` stores all of it: jobs, leases and events, then the lanes and NOTIFY, by one statement.
+3. `UnitOfWork.write` stores all of it: jobs, leases and events, then the lanes, by one statement.
 4. The transaction commits.
 5. `UnitOfWork.run_after_commit` calls what the function named by `UnitOfWork.after_commit`.
 
@@ -33,7 +33,7 @@ from leases.scheduling import submit_quotas
 from leases.scheduling.claims import NextClaim
 from leases.scheduling.lanes import LaneKey, LaneUpdates
 from leases.scheduling.submit_quotas import QuotaChanged
-from orchestrator.notifications.hub import hand_over
+from orchestrator.notifications.hub import hand_over, pool_announcer
 from orchestrator.services.bulk_write import Changes, write_and_claim, write_changes
 from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import EventRow
@@ -213,6 +213,8 @@ class UnitOfWork:
             is_written = True
         if not is_written:
             raise NeedsTransaction
+        for pool in changes.pools:
+            self.after_commit(pool_announcer.announce, pool)
 
     def flush(self) -> None:
         """Write the collected rows now. An operation calls this only if it reads its own changes afterwards."""

@@ -13,6 +13,7 @@ from leases.models import Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
 from leases.scheduling.periodic import advance_cursor, notify_throttled_pools, stale_lanes
 from orchestrator import services
+from orchestrator.notifications.hub import announce_pools, pool_announcer
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, offer, submitted
@@ -36,6 +37,12 @@ def calls(database_url) -> Iterator[list[str]]:
             if notice.payload == "the end":
                 return
             heard.append(notice.payload)
+
+
+@pytest.fixture(autouse=True)
+def announced_at_once(monkeypatch):
+    """Each operation announces its pools itself: the thread would combine those of several."""
+    monkeypatch.setattr(pool_announcer, "announce", announce_pools)
 
 
 @pytest.fixture

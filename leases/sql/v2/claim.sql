@@ -503,7 +503,7 @@ CREATE OR REPLACE FUNCTION write_and_claim_v2(
     p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
     p_isolations text[], p_acknowledge boolean, p_lease_id text, p_event_ids text[], p_now timestamptz
 ) RETURNS TABLE (
-    is_changed boolean, job_names text[], job_keys bigint[], lease_names text[], lease_keys bigint[],
+    is_changed boolean, job_names text[], job_keys bigint[], lease_names text[], lease_keys bigint[], pools text[],
     outcome text, lease runtime_worker_leases, job runtime_jobs
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -519,6 +519,7 @@ BEGIN
     job_keys := written.job_keys;
     lease_names := written.lease_names;
     lease_keys := written.lease_keys;
+    pools := written.pools;
     IF NOT is_changed THEN
         SELECT c.* INTO claimed
           FROM claim_v2(p_worker, p_session, p_pool, p_job_types, p_offers, p_isolation, p_isolations, 1, p_acknowledge,

@@ -4,14 +4,64 @@
 -- The plans are generic and use indexes: a custom plan would be made at each call, and statistics of small, busy tables
 -- are stale. json_to_recordset is estimated at 100 rows, for which a join would read a whole table.
 
--- Puts waiting jobs into their lanes: the three arrays run parallel. Activates what that makes servable, and notifies.
--- Ends absences that finalize_claim_v1 records, so the locks of those facts are held, shared, until commit.
-CREATE OR REPLACE FUNCTION enter_lanes_v2(p_jobs bigint[], p_lanes bigint[], p_created_ats timestamptz[]) RETURNS void
+-- Activates queues whose lanes have jobs to serve (again): activate_queues_v1 without NOTIFY. Returns their pools.
+-- NOTIFY takes a lock of the whole cluster until the commit is flushed. So the caller announces the pools afterwards, by
+-- a transaction of its own (docs/adr/0059). No pool is returned for a job that joins others in a lane.
+-- p_limits: limits that no longer block.
+CREATE OR REPLACE FUNCTION activate_queues_v2(p_queues bigint[], p_limits bigint[]) RETURNS text[]
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     item record;
+    freed bigint[] := '{}';
+    pools text[] := '{}';
+    pool_name text;
+BEGIN
+    FOR item IN SELECT DISTINCT id FROM unnest(p_queues) AS id ORDER BY id LOOP
+        PERFORM pg_advisory_xact_lock_shared(6, (item.id & 2147483647)::integer);
+    END LOOP;
+    PERFORM raise_share_floor_v1(p_queues);
+    IF p_limits <> '{}' THEN
+        SELECT coalesce(array_agg(id::bigint), '{}') INTO freed FROM (
+            SELECT id FROM lane_queues WHERE blocked_by = ANY (p_limits) ORDER BY id FOR NO KEY UPDATE) q;
+        PERFORM FROM lane_queues WHERE id = ANY (freed || p_queues) ORDER BY id FOR NO KEY UPDATE;
+        UPDATE lane_queues SET blocked_by = NULL, eligible_at = NULL WHERE id = ANY (freed);
+        SELECT coalesce(array_agg(DISTINCT pool::text), '{}') INTO pools
+          FROM lane_queues WHERE id = ANY (freed) AND head_id IS NOT NULL;
+    END IF;
+    FOR item IN SELECT DISTINCT id FROM unnest(p_queues) AS id ORDER BY id LOOP
+        UPDATE lane_queues q
+           SET head_id = head.head_id, head_at = head.head_at,
+               rank = queue_rank_v2(q.pool, q.org_slug, head.head_at),
+               tier = queue_tier_v2(q.pool, q.priority, head.head_at, q.served_at)
+          FROM (SELECT head_id, head_at FROM lanes
+                 WHERE queue_id = item.id AND head_id IS NOT NULL AND blocked_by IS NULL
+                 ORDER BY head_at, head_id LIMIT 1) head
+         WHERE q.id = item.id AND (q.head_id IS NULL OR q.head_id > head.head_id)
+        RETURNING CASE WHEN q.blocked_by IS NULL THEN q.pool END INTO pool_name;
+        IF NOT FOUND THEN
+            -- The queue has an older head. If that was claimed, or excludes workers, nothing has announced the others.
+            SELECT q.pool INTO pool_name FROM lane_queues q JOIN runtime_jobs head ON head.id = q.head_id
+             WHERE q.id = item.id AND q.blocked_by IS NULL AND (head.state <> 'queued' OR head.excluded_workers <> '{}');
+        END IF;
+        IF pool_name IS NOT NULL THEN
+            pools := pools || pool_name;
+        END IF;
+    END LOOP;
+    RETURN pools;
+END $$;
+
+-- Puts waiting jobs into their lanes: the first three arrays run parallel. Activates what that makes servable.
+-- Ends absences that finalize_claim_v2 records, so the locks of those facts are held, shared, until commit.
+-- p_queues, p_limits: further queues to activate, and limits that no longer block. Returns the pools to announce.
+CREATE OR REPLACE FUNCTION enter_lanes_v2(
+    p_jobs bigint[], p_lanes bigint[], p_created_ats timestamptz[], p_queues bigint[], p_limits bigint[]
+) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    item record;
     the_queue bigint;
-    touched bigint[] := '{}';
+    touched bigint[] := p_queues;
+    pools text[] := '{}';
+    pool_name text;
 BEGIN
     -- Lock all lanes before the first row of one: the order of advisory_locks.py.
     FOR item IN SELECT DISTINCT lane AS id FROM unnest(p_lanes) AS lane ORDER BY 1 LOOP
@@ -39,14 +89,64 @@ BEGIN
         END IF;
         -- The job waits behind a head that was claimed or that excludes workers, or is that head, returned: the lane
         -- is among those to serve, but no worker was notified of it.
-        PERFORM pg_notify('lanes', q.pool)
-           FROM lanes l JOIN lane_queues q ON q.id = l.queue_id JOIN runtime_jobs head ON head.id = l.head_id
-          WHERE l.id = item.id AND l.blocked_by IS NULL AND q.blocked_by IS NULL
-            AND (head.state <> 'queued' OR head.id = item.job OR head.excluded_workers <> '{}');
+        SELECT q.pool INTO pool_name
+          FROM lanes l JOIN lane_queues q ON q.id = l.queue_id JOIN runtime_jobs head ON head.id = l.head_id
+         WHERE l.id = item.id AND l.blocked_by IS NULL AND q.blocked_by IS NULL
+           AND (head.state <> 'queued' OR head.id = item.job OR head.excluded_workers <> '{}');
+        IF FOUND THEN
+            pools := pools || pool_name;
+        END IF;
     END LOOP;
-    IF touched <> '{}' THEN
-        PERFORM activate_queues_v1(touched, '{}', false);
+    IF touched <> '{}' OR p_limits <> '{}' THEN
+        pools := pools || activate_queues_v2(touched, p_limits);
     END IF;
+    RETURN pools;
+END $$;
+
+-- Releases the slots of jobs that are no longer leased (p_freed), and then does what enter_lanes_v2 does. Returns the
+-- pools to announce. As release_and_enqueue_v1, but without NOTIFY.
+CREATE OR REPLACE FUNCTION release_and_enqueue_v2(
+    p_freed bigint[], p_jobs bigint[], p_lanes bigint[], p_created_ats timestamptz[]
+) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    item record;
+    freed bigint[];
+    lowered bigint[];
+    unblocked bigint[] := '{}';
+    changed bigint[];
+    touched bigint[] := '{}';
+BEGIN
+    FOR item IN SELECT DISTINCT limit_id AS id FROM lane_limit_slots WHERE job_id = ANY (p_freed) ORDER BY 1 LOOP
+        PERFORM pg_advisory_xact_lock_shared(8, (item.id & 2147483647)::integer);
+    END LOOP;
+    -- A limit that was lowered below the jobs that run: a job that ends hands its slot to one whose slot is retired.
+    SELECT coalesce(array_agg(id::bigint ORDER BY id), '{}') INTO lowered FROM (
+        SELECT id FROM lane_limits l
+         WHERE id IN (SELECT limit_id FROM lane_limit_slots WHERE job_id = ANY (p_freed))
+           AND EXISTS (SELECT FROM lane_limit_slots s WHERE s.limit_id = l.id AND s.retired)
+         ORDER BY id FOR NO KEY UPDATE) l;
+    DELETE FROM lane_limit_slots WHERE job_id = ANY (p_freed) AND retired;
+    WITH given AS (UPDATE lane_limit_slots SET job_id = NULL WHERE job_id = ANY (p_freed) RETURNING limit_id)
+    SELECT coalesce(array_agg(DISTINCT limit_id::bigint), '{}') INTO freed FROM given;
+    FOR item IN SELECT id FROM unnest(lowered) AS id LOOP
+        PERFORM reassign_overflow_slots_v1(item.id);
+    END LOOP;
+    FOR item IN SELECT DISTINCT id FROM unnest(freed) AS id ORDER BY 1 LOOP
+        UPDATE lane_limits SET waiting = false WHERE id = item.id AND waiting;
+        IF FOUND THEN
+            unblocked := unblocked || item.id;
+        END IF;
+    END LOOP;
+    IF unblocked <> '{}' THEN
+        -- The locks of enter_lanes_v2 come before those of the rows.
+        PERFORM require_lanes_v1(p_lanes);
+        SELECT coalesce(array_agg(id::bigint), '{}') INTO changed FROM lanes WHERE blocked_by = ANY (unblocked);
+        PERFORM FROM lanes WHERE id = ANY (changed || p_lanes) ORDER BY id FOR NO KEY UPDATE;
+        UPDATE lanes SET blocked_by = NULL, eligible_at = NULL WHERE blocked_by = ANY (unblocked);
+        SELECT coalesce(array_agg(DISTINCT queue_id::bigint), '{}') INTO touched
+          FROM lanes WHERE id = ANY (changed) AND head_id IS NOT NULL AND blocked_by IS NULL;
+    END IF;
+    RETURN enter_lanes_v2(p_jobs, p_lanes, p_created_ats, touched, unblocked);
 END $$;
 
 -- Writes the changes of one operation, or nothing if a row has another version than the operation has read.
@@ -60,14 +160,15 @@ END $$;
 -- p_finish: also update quotas and lanes, as the last statement of the transaction. p_quotas: JSON, the arguments of
 -- take_submit_quota_v1, ordered by organization. p_freed: jobs that are no longer leased. p_entered, p_entered_lanes,
 -- p_entered_at: jobs that wait again. p_kept: lanes of jobs that are blocked. New jobs need none of the last two.
--- Returns whether a version differs, and the keys of new rows by their public ids. Raises OC001 instead if a difference
--- was found after a write.
+-- Returns whether a version differs, the keys of new rows by their public ids, and the pools to announce after the commit.
+-- Raises OC001 instead if a difference was found after a write.
 CREATE OR REPLACE FUNCTION write_changes_v2(
     p_job_ids bigint[], p_job_versions xid[], p_lease_ids bigint[], p_lease_versions xid[],
     p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json, p_job json, p_jobs json,
     p_with_run boolean, p_lease json, p_leases json, p_finish boolean, p_quotas json, p_freed bigint[],
     p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
-    OUT is_changed boolean, OUT job_names text[], OUT job_keys bigint[], OUT lease_names text[], OUT lease_keys bigint[]
+    OUT is_changed boolean, OUT job_names text[], OUT job_keys bigint[], OUT lease_names text[], OUT lease_keys bigint[],
+    OUT pools text[]
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -309,10 +410,10 @@ BEGIN
         END LOOP;
     END IF;
     IF p_freed IS NOT NULL AND EXISTS (SELECT FROM lane_limit_slots WHERE job_id = ANY (p_freed)) THEN
-        PERFORM release_and_enqueue_v1(
+        pools := release_and_enqueue_v2(
             p_freed, coalesce(entered, '{}'), coalesce(entered_lanes, '{}'), coalesce(entered_at, '{}'));
     ELSIF entered IS NOT NULL THEN
-        PERFORM enter_lanes_v2(entered, entered_lanes, entered_at);
+        pools := enter_lanes_v2(entered, entered_lanes, entered_at, '{}', '{}');
     END IF;
     IF kept IS NOT NULL THEN
         PERFORM require_lanes_v1(kept);

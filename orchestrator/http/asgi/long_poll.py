@@ -226,7 +226,7 @@ class _PollSession:
             self.attempt.offer, notifications=self.notifications, seconds=seconds, disconnected=self.disconnected
         )
         if reason and self.disconnected.done():
-            self.waiters.return_wake(self.attempt.offer, reason)
+            self.waiters.wake(self.attempt.offer, reason)
             self.waiters.end_attempt(self.attempt.offer, reason)
             return None
         return reason
@@ -251,7 +251,7 @@ class _PollSession:
         self._record(CLIENT_CLOSED_REQUEST)
         self.attempt.keep_waiting = False
         if self.attempt.offer:
-            self.waiters.return_wake(self.attempt.offer, reason)
+            self.waiters.wake(self.attempt.offer, reason)
 
     def _withholding(self, send: Send) -> Send:
         """Return a `send` that keeps Django's response while the claim waits on, and sends it otherwise."""
@@ -281,7 +281,7 @@ class _PollSession:
             case "work" if not self.waiters.on_work_found(offer):
                 self.hub.notify_other_processes(offer.pool)
             case "gone":
-                self.waiters.return_wake(offer, reason)
+                self.waiters.wake(offer, reason)
             case "nothing" | "refused":
                 self.waiters.on_empty(offer, reason)
 

@@ -7,8 +7,10 @@ import pytest
 from django.db import OperationalError
 
 from orchestrator import services
+from orchestrator.notifications import announcer as announcer_module
 from orchestrator.notifications import job_updates
-from orchestrator.notifications.job_updates import CHANNEL, IDS_PER_PAYLOAD, Announcer, announcer, parse_job_ids
+from orchestrator.notifications.announcer import Announcer
+from orchestrator.notifications.job_updates import CHANNEL, IDS_PER_PAYLOAD, announcer, parse_job_ids, send_job_ids
 from orchestrator.notifications.listener import Listener
 from runtime_jobs.models import Job
 from tests.factories import ALICE, WorkerFactory, claimed, submitted
@@ -21,22 +23,24 @@ class Sent:
     def __init__(self):
         self.payloads, self.let, self.trouble = [], threading.Event(), []
 
-    def __call__(self, channel, payload):
-        assert channel == CHANNEL
+    def __call__(self, job_ids):
         assert self.let.wait(20)
         if self.trouble:
             raise self.trouble.pop()
-        self.payloads.append(parse_job_ids(payload))
+        self.payloads.append(job_ids)
 
 
 @pytest.fixture
-def sent(monkeypatch):
-    monkeypatch.setattr(job_updates, "ANNOUNCE_INTERVAL", 0)
+def sent():
     return Sent()
 
 
+def announcing(send):
+    return Announcer("test", send, interval=0)
+
+
 def test_many_changes_are_few_announcements(sent):
-    one = Announcer(sent)
+    one = announcing(sent)
     one.announce(["a"])
     eventually(lambda: not one._pending)
     for _ in range(100):
@@ -46,19 +50,21 @@ def test_many_changes_are_few_announcements(sent):
     eventually(lambda: sent.payloads == [["a"], ["b", "c"]])
 
 
-def test_a_payload_fits_into_a_notification(sent):
-    sent.let.set()
+def test_a_payload_fits_into_a_notification(monkeypatch):
+    sent = []
+    monkeypatch.setattr(job_updates, "send_notification", lambda channel, payload: sent.append((channel, payload)))
     names = [f"rtj_{number:026}" for number in range(2 * IDS_PER_PAYLOAD + 1)]
     assert len(",".join(names[:IDS_PER_PAYLOAD])) < 8000
-    Announcer(sent).announce(names)
-    eventually(lambda: sum(map(len, sent.payloads)) == len(names))
-    assert [len(ids) for ids in sent.payloads] == [IDS_PER_PAYLOAD, IDS_PER_PAYLOAD, 1]
+    send_job_ids(names)
+    assert {channel for channel, _ in sent} == {CHANNEL}
+    assert [len(parse_job_ids(payload)) for _, payload in sent] == [IDS_PER_PAYLOAD, IDS_PER_PAYLOAD, 1]
+    assert [name for _, payload in sent for name in parse_job_ids(payload)] == names
 
 
 def test_trouble_loses_an_announcement_and_not_the_announcer(sent):
     sent.let.set()
     sent.trouble = [OperationalError()]
-    one = Announcer(sent)
+    one = announcing(sent)
     one.announce(["a"])
     eventually(lambda: not sent.trouble)
     one.announce(["b"])
@@ -66,13 +72,39 @@ def test_trouble_loses_an_announcement_and_not_the_announcer(sent):
 
 
 def test_what_waits_to_be_announced_is_bounded(sent, monkeypatch):
-    monkeypatch.setattr(job_updates, "MAX_PENDING", 3)
-    one = Announcer(sent)
+    monkeypatch.setattr(announcer_module, "MAX_PENDING", 3)
+    one = announcing(sent)
     one.announce(["first"])
     eventually(lambda: not one._pending)
     one.announce(map(str, range(10)))
     assert len(one._pending) == 3
     sent.let.set()
+
+
+def test_a_process_that_ends_sends_the_last_announcement_and_waits_no_longer(sent):
+    one = announcing(sent)
+    one.flush(0)  # nothing was ever announced
+    one.announce(["a"])
+    one.flush(0)  # the database does not answer
+    assert sent.payloads == []
+    sent.let.set()
+    one.announce(["b"])
+    one.flush(20)
+    assert [job_id for job_ids in sent.payloads for job_id in job_ids] == ["a", "b"]
+
+
+def test_no_thread_is_no_error(sent, monkeypatch):
+    def start(_thread):
+        raise RuntimeError("can't start new thread")
+
+    one = announcing(sent)
+    with monkeypatch.context() as no_threads:
+        no_threads.setattr(threading.Thread, "start", start)
+        one.announce(["a"])
+    sent.let.set()
+    one.announce(["b"])
+    one.flush(20)
+    assert sent.payloads == [["b"]]
 
 
 @pytest.fixture
@@ -110,7 +142,7 @@ def test_the_listening_connection_of_a_process_receives_them():
         try:
             async with asyncio.timeout(20):
                 await alive.wait()
-                Announcer().announce(["rtj_a", "rtj_b"])
+                announcer.announce(["rtj_a", "rtj_b"])
                 assert await received.get() == "rtj_a,rtj_b"
         finally:
             task.cancel()

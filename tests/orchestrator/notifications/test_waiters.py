@@ -16,6 +16,7 @@ class Scene:
 
     def __init__(self):
         self.registry = WaiterRegistry()
+        self.registry.add_own_backend(OWN)
         self.disconnected = asyncio.get_running_loop().create_future()
         self.woken = []
 
@@ -159,7 +160,7 @@ def test_a_returned_wake_wakes_the_next_waiter():
         await scene.enter(LINUX, LINUX)
         scene.registry.notify_pool("pool")
         ((offer, reason),) = await scene.settled()
-        scene.registry.return_wake(offer, reason)
+        scene.registry.wake(offer, reason)
         assert await scene.settled() == [(LINUX, reason)]
 
     played(story)
@@ -244,7 +245,7 @@ OWN, OTHER = 4711, 4712  # PIDs of database sessions
 def test_a_job_of_this_process_wakes_one_waiter_of_each_offer_and_its_notification_wakes_none():
     async def story(scene):
         await scene.enter(LINUX, LINUX, GPU, ELSEWHERE)
-        scene.registry.hand_over("pool", OWN)
+        scene.registry.hand_over("pool")
         assert await scene.settled() == [(LINUX, HANDED), (GPU, HANDED)]
         scene.registry.notify_pool("pool", OWN)
         assert await scene.settled() == [], "the attempts that the job caused have not ended"
@@ -259,7 +260,7 @@ def test_each_of_several_jobs_is_handed_to_another_waiter_in_the_order_of_their_
         first, second, third = (OfferKey("pool", name) for name in "abc")
         await scene.enter(first, first, second, third)
         for _ in range(2):
-            scene.registry.hand_over("pool", OWN)
+            scene.registry.hand_over("pool")
         assert [offer for offer, _ in await scene.settled()] == [first, second, third, first]
 
     played(story)
@@ -270,7 +271,7 @@ def test_a_notification_during_a_handed_over_attempt_that_finds_nothing_repeats_
 
     async def story(scene):
         await scene.enter(LINUX)
-        scene.registry.hand_over("pool", OWN)
+        scene.registry.hand_over("pool")
         ((_, reason),) = await scene.settled()
         noted = scene.registry.notifications  # the attempt begins
         scene.registry.notify_pool("pool", OWN)
@@ -285,7 +286,7 @@ def test_a_notification_during_a_handed_over_attempt_that_finds_nothing_repeats_
 def test_a_notification_after_the_attempt_wakes_a_waiter():
     async def story(scene):
         await scene.enter(LINUX, LINUX)
-        scene.registry.hand_over("pool", OWN)
+        scene.registry.hand_over("pool")
         ((_, reason),) = await scene.settled()
         scene.registry.end_attempt(LINUX, reason, found_work=True)
         scene.registry.notify_pool("pool", OWN)
@@ -297,18 +298,18 @@ def test_a_notification_after_the_attempt_wakes_a_waiter():
 def test_jobs_that_do_not_fit_cause_one_attempt_until_the_offer_finds_work_again():
     async def story(scene):
         await scene.enter(LINUX, GPU)
-        scene.registry.hand_over("pool", OWN)
+        scene.registry.hand_over("pool")
         for offer, reason in await scene.settled():
             scene.registry.end_attempt(offer, reason, found_work=offer == LINUX)
         await scene.enter(LINUX, GPU)
-        scene.registry.hand_over("pool", OWN)
+        scene.registry.hand_over("pool")
         assert await scene.settled() == [(LINUX, HANDED)]
         scene.registry.notify_pool("pool", OWN)
         ((offer, reason),) = await scene.settled()
         assert (offer, reason.cause) == (GPU, "notified"), "PostgreSQL notifies of jobs that may fit"
         scene.registry.end_attempt(offer, reason, found_work=True)
         await scene.enter(GPU)
-        scene.registry.hand_over("pool", OWN)
+        scene.registry.hand_over("pool")
         assert await scene.settled() == [(GPU, HANDED)]
 
     played(story)
@@ -317,7 +318,7 @@ def test_jobs_that_do_not_fit_cause_one_attempt_until_the_offer_finds_work_again
 def test_a_woken_waiter_that_is_canceled_wakes_the_next():
     async def story(scene):
         gone, _ = await scene.enter(LINUX, LINUX)
-        scene.registry.hand_over("pool", OWN)
+        scene.registry.hand_over("pool")
         gone.cancel()
         assert await scene.settled() == [(LINUX, HANDED)]
         assert scene.registry._handed_over == {LINUX: 1}
