@@ -13,7 +13,7 @@
 | 12 | hash of the organization | the waiting jobs that its submit quota counts |
 
 An absence (6, 7, 8) is recorded under its lock, tried and alone. A transaction that ends the absence holds the lock
-shared until commit. Order of locks at the end of a transaction, in `finalize_claim_v1` and `release_and_enqueue_v1`:
+shared until commit. Order of locks at the end of a transaction, in `finalize_claim_v2` and `release_and_enqueue_v2`:
 12, submit quota row, 8, rows of limits, 7, rows of lanes, 6, rows of shares, rows of queues.
 Claims try locks and never wait; other transactions wait in this order.
 """
