@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant("no version comparison of the lease", bulk_write._compared, "versions.of_leases(changes.leases)", "[]"),
     Mutant("no version comparison of the job", bulk_write._compared, "versions.of_jobs(changes.jobs)", "[]"),
     # Ours.
-    Mutant("alive at the last moment", Lease.is_live, "self.expires_at > at", "self.expires_at >= at"),
+    Mutant("alive at the last moment", Lease.is_live, "self.expires_at > now", "self.expires_at >= now"),
     Mutant("anybody's lease", fencing.lock_lease, "_LOCK_JOB.first(lease_ulid, worker.worker_id)",
            "Job.objects.locked().filter(job_ulid__in=Lease.objects.filter(lease_ulid=lease_ulid).values('job')).first()"),
     Mutant("another last word", finish.is_duplicate, "if stored == digest:", "if True:"),

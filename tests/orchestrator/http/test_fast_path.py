@@ -230,7 +230,7 @@ def world(organization, settings):
 @pytest.fixture(autouse=True)
 def _calm(monkeypatch):
     """No refused tokens of another test, and the test's transaction stays open, as with Django's test client."""
-    monkeypatch.setattr(authentication, "refusals", FailedAuthThrottle())
+    monkeypatch.setattr(authentication, "refusals", FailedAuthThrottle(clock=lambda: 30.0))
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     yield

@@ -26,7 +26,7 @@ LEASES = "/v1/runtime/leases"
 @pytest.fixture(autouse=True)
 def _calm(monkeypatch):
     """Each test starts without anybody's refused tokens."""
-    fresh = FailedAuthThrottle()
+    fresh = FailedAuthThrottle(clock=lambda: 30.0)  # no window ends within a test
     for name in ("wait", "count", "accept"):
         monkeypatch.setattr(refusals, name, getattr(fresh, name))
 

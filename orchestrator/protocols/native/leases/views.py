@@ -77,8 +77,8 @@ def complete(call: ApiCall, lease_id: str) -> ApiAnswer:
     """End a job as `uploaded` or `succeeded`; with `claim_next` also claim the next one."""
     worker = worker_of(call)
     validated = parse(serializers.CompleteInput, call.body)
-    result, claim_next = validated["result"], validated["claim_next"]
-    request = _claim_request(call, worker, claim_next) if claim_next else None
+    result, claim_next, session = validated["result"], validated["claim_next"], worker_session(call)
+    request = _claim_request(worker, claim_next, session) if claim_next else None
     if result["ingest_run_id"] and not settings.INGEST_URL:
         require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=worker)
     if request is None:
@@ -93,10 +93,10 @@ def fail(call: ApiCall, lease_id: str) -> ApiAnswer:
     """End a job as `failed`; with `claim_next` also claim the next one."""
     worker = worker_of(call)
     validated = parse(serializers.FailInput, call.body)
-    arguments = fail_arguments(validated["result"])
+    arguments, session = fail_arguments(validated["result"]), worker_session(call)
     if not validated["claim_next"]:
         return ApiAnswer(wire.serialize_status(services.fail(lease_ulid=lease_id, worker=worker, **arguments)))
-    request = _claim_request(call, worker, validated["claim_next"])
+    request = _claim_request(worker, validated["claim_next"], session)
     message = FailMessage(**arguments)
     finished = services.fail_and_claim(lease_ulid=lease_id, worker=worker, message=message, claim=request)
     return ApiAnswer(_serialize_finished(finished))
@@ -240,8 +240,8 @@ def _offer(worker: Worker, validated: dict[str, Any]) -> Offer:
     return Offer(worker.worker_id, worker.pool.slug, tuple(validated["job_types"]), offered, isolation)
 
 
-def _claim_request(call: ApiCall, worker: Worker, validated: dict[str, Any]) -> ClaimRequest:
-    return ClaimRequest(_offer(worker, validated), validated["acknowledge"], worker_session(call))
+def _claim_request(worker: Worker, validated: dict[str, Any], session: str) -> ClaimRequest:
+    return ClaimRequest(_offer(worker, validated), validated["acknowledge"], session)
 
 
 def _serialize_finished(finished: Finished) -> dict[str, Any]:

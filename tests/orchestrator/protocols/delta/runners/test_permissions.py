@@ -34,7 +34,7 @@ class Behind(Caller):
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """Forget the wrong tokens of other tests."""
-    monkeypatch.setattr("orchestrator.http.auth.authentication.refusals", FailedAuthThrottle())
+    monkeypatch.setattr("orchestrator.http.auth.authentication.refusals", FailedAuthThrottle(clock=lambda: 30.0))
 
 
 @pytest.fixture
