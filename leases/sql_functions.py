@@ -24,8 +24,8 @@ CHECKSUMS = {
     "v1/periodic.sql": "33a8ec42a4ae4f1bcdd1b3c291c59813901fc92edc2f495ba3ad3ba6dd8cd003",
     "v1/prune.sql": "4477b4a8878be5260a37210ee4725047ffa6b4fe5f88106e66a447d5f1f8e003",
     "v1/submit_quota.sql": "57f807c82453f33200486bd141cc17b03807302b9d8d83f34858c8437f68aa40",
-    "v2/claim.sql": "26e1ea32887ccb1dcf4dfbd95516a527bf629d81668e503cc18dbc576bdadd0e",
-    "v2/write.sql": "7b3cee9cef09b736955cafe55808c42653d523e4a01b2056f11ba51e43e2be5a",
+    "v2/claim.sql": "8ef9894f81266bb14cbb6ef06051972a0958f243c202474b66950ee051ca1e25",
+    "v2/write.sql": "c5406497a038ef5199b38e0dccd5874ac4a4a9c7f3271d45a449693305fdae33",
 }
 
 CACHE_SECONDS = 60

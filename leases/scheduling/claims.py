@@ -79,7 +79,14 @@ _CLAIM = PreparedQuery(
 
 
 def claim_jobs(
-    worker: Worker, offer: Offer, *, limit: int, acknowledge: bool, session: str = "", now: datetime | None = None
+    worker: Worker,
+    offer: Offer,
+    *,
+    limit: int,
+    acknowledge: bool,
+    session: str = "",
+    lease_ulid: str | None = None,
+    now: datetime | None = None,
 ) -> ClaimResult:
     """Lease up to `limit` of the next jobs for this offer to the worker, by one statement.
 
@@ -89,6 +96,7 @@ def claim_jobs(
         limit: The maximum number of jobs; 0 stores session and offer only.
         acknowledge: Whether the leases are only granted until the worker acknowledges them.
         session: The ULID of the worker's process, or empty.
+        lease_ulid: The id of the lease, for a claim of one job; by default a new id.
         now: Timestamp of the leases; by default the time of the database.
 
     Raises:
@@ -98,7 +106,7 @@ def claim_jobs(
         *_offer_values(worker, offer, session),
         limit,
         acknowledge,
-        new_ids("rtl", limit),
+        new_ids("rtl", limit) if lease_ulid is None else [lease_ulid],
         new_ids("evt", 2 * limit),
         now,
     )
@@ -118,7 +126,7 @@ def _offer_values(worker: Worker, offer: Offer, session: str) -> list[Any]:
 
 
 @dataclass
-class NextClaim:
+class AttachedClaim:
     """A claim of one job that the statement of a unit of work makes after its changes: see `write_and_claim_v2`.
 
     Attributes:
@@ -129,6 +137,7 @@ class NextClaim:
         lease_ulid: The id of the new lease.
         now: Timestamp of the lease; by default the time of the database.
         lease: The new lease with its job. None before the unit of work is written, and if the claim found nothing.
+        is_separate: The statement has not claimed, because the job that ended holds slots of limits or is queued again.
     """
 
     worker: Worker
@@ -138,13 +147,15 @@ class NextClaim:
     lease_ulid: str
     now: datetime | None = None
     lease: Lease | None = None
+    is_separate: bool = False
 
     def values(self) -> list[Any]:
         """Return the arguments of `write_and_claim_v2` after those of `write_changes_v2`."""
         claim = [self.acknowledge, self.lease_ulid, new_ids("evt", 2), self.now]
         return [*_offer_values(self.worker, self.offer, self.session), *claim]
 
-    def receive(self, job: Job | None, lease: Lease | None) -> None:
+    def receive(self, outcome: str | None, job: Job | None, lease: Lease | None) -> None:
         """Keep the result of the claim."""
+        self.is_separate = outcome == "separate"
         if job is not None and lease is not None:
             lease.job, lease.worker, self.lease = job, self.worker, lease

@@ -16,7 +16,7 @@ from django.db.models import NOT_PROVIDED, Model
 from leases.fencing import RowVersions
 from leases.models import Lease
 from leases.scheduling import submit_quotas
-from leases.scheduling.claims import UNREAD_JOB_FIELDS, NextClaim
+from leases.scheduling.claims import UNREAD_JOB_FIELDS, AttachedClaim
 from leases.scheduling.lanes import LaneUpdates
 from runtime_jobs.events import EventRow
 from runtime_jobs.models import IdempotencyKey, Job, JobEvent
@@ -130,6 +130,7 @@ class WrittenAndClaimed:
     lease_names: Annotated[list[str], Sql("c.lease_names")]
     lease_keys: Annotated[list[int], Sql("c.lease_keys")]
     pools: Annotated[list[str], Sql("c.pools")]
+    outcome: Annotated[str | None, Sql("c.outcome")]
 
 
 _WRITE_AND_CLAIM = PreparedQuery(
@@ -145,7 +146,7 @@ _WRITE_AND_CLAIM = PreparedQuery(
 
 
 def write_and_claim(
-    changes: Changes, claim: NextClaim, *, lanes: LaneUpdates, versions: RowVersions | None = None
+    changes: Changes, claim: AttachedClaim, *, lanes: LaneUpdates, versions: RowVersions | None = None
 ) -> bool:
     """Write rows, quotas and lanes as `write_changes` does, and then claim a job, by one statement.
 
@@ -167,7 +168,7 @@ def write_and_claim(
         raise
     if row.is_changed:
         return False
-    claim.receive(row.job, row.lease)
+    claim.receive(row.outcome, row.job, row.lease)
     changes.pools = row.pools or ()
     _assign_keys(changes.new_jobs, "job_ulid", row.job_names, row.job_keys)
     _assign_keys(changes.new_leases, "lease_ulid", row.lease_names, row.lease_keys)

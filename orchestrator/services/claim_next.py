@@ -1,19 +1,25 @@
-"""Ends a job and claims the next one for the same worker, in one transaction.
+"""Ends a job and claims the next one for the same worker.
 
 So a worker with one slot sends one message per job instead of two. A refused final message claims nothing. The final
 message counts also if the claim finds nothing, or if the state of the worker does not allow it.
+
+Both are one statement unless the job holds slots of limits or is queued again. Then the claim follows after the commit,
+because in one transaction the two would lock lanes out of order and meet deadlocks.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db import DatabaseError
 from django.utils.crypto import salted_hmac
 
+from leases.errors import StaleLease
 from leases.fencing import LockedLease
 from leases.models import Lease
-from leases.scheduling.claims import NextClaim, Offer
-from orchestrator.services.claiming import Claimed
+from leases.scheduling.claims import AttachedClaim, Offer
+from orchestrator.services.claiming import Claimed, claim_one
 from orchestrator.services.finish import (
     CompleteMessage,
     FailMessage,
@@ -27,6 +33,8 @@ from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.identifiers import derived_id
 from runtime_jobs.models import Job
 from workers.models import Worker
+
+log = logging.getLogger(__name__)
 
 _ENTROPY_BYTES = 10
 
@@ -158,6 +166,22 @@ def _repeated(locked: LockedLease, worker: Worker) -> Finished:
 
 def _claim(uow: UnitOfWork, ended: LockedLease, worker: Worker, claim: ClaimRequest, now: datetime | None) -> Finished:
     lease_ulid = next_lease_ulid(ended.lease)
-    next_claim = NextClaim(worker, claim.offer, claim.acknowledge, claim.session, lease_ulid, now)
+    next_claim = AttachedClaim(worker, claim.offer, claim.acknowledge, claim.session, lease_ulid, now)
     uow.next_claim = next_claim
+    uow.after_commit(_claim_separately, next_claim)
     return Finished(ended.job, lambda: next_claim.lease)
+
+
+def _claim_separately(next_claims: list[AttachedClaim]) -> None:
+    """Make the claims that the statement of the final message has left out. The message counts in any case."""
+    for claim in next_claims:
+        if not claim.is_separate:
+            continue
+        try:
+            claimed = claim_one(claim)
+        except StaleLease:  # a newer process has replaced this one
+            continue
+        except DatabaseError:
+            log.exception("no claim after the final message of a job; the worker %s claims again", claim.worker.pk)
+            continue
+        claim.lease = claimed

@@ -13,7 +13,7 @@ from datetime import datetime
 from django.db import OperationalError, transaction
 
 from leases.models import Lease
-from leases.scheduling.claims import ClaimResult, Offer, claim_jobs
+from leases.scheduling.claims import AttachedClaim, ClaimResult, Offer, claim_jobs
 from orchestrator.services.idempotency import IdempotentRequest
 from orchestrator.services.unit_of_work import MAX_ATTEMPTS, MAX_PAUSE_SECONDS, is_retryable
 from runtime_jobs.models import Job
@@ -109,6 +109,30 @@ def claim_many(
 
     claimed = _repeated(attempt_once)
     return replayed or _as_claims(claimed)
+
+
+def claim_one(claim: AttachedClaim) -> Lease | None:
+    """Make the claim that a final message carries, by a statement of its own.
+
+    Returns:
+        The lease with its job, or None if no job is available.
+
+    Raises:
+        StaleLease: A newer process of the worker has replaced this session.
+    """
+
+    def attempt() -> ClaimResult:
+        return claim_jobs(
+            claim.worker,
+            claim.offer,
+            limit=1,
+            acknowledge=claim.acknowledge,
+            session=claim.session,
+            lease_ulid=claim.lease_ulid,
+            now=claim.now,
+        )
+
+    return next(iter(_repeated(attempt).leases), None)
 
 
 def _as_claims(result: ClaimResult) -> list[Claimed]:

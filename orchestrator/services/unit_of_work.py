@@ -30,7 +30,7 @@ from django.db.models import Model
 from leases.fencing import LockedLease, RowVersions
 from leases.models import Lease
 from leases.scheduling import submit_quotas
-from leases.scheduling.claims import NextClaim
+from leases.scheduling.claims import AttachedClaim
 from leases.scheduling.lanes import LaneKey, LaneUpdates
 from leases.scheduling.submit_quotas import QuotaChanged
 from orchestrator.notifications.hub import hand_over, pool_announcer
@@ -75,7 +75,7 @@ class UnitOfWork:
     def __init__(self, recounted: frozenset[str] = frozenset(), versions: RowVersions | None = None) -> None:
         """Begin without changes."""
         self.versions = versions
-        self.next_claim: NextClaim | None = None
+        self.next_claim: AttachedClaim | None = None
         self.lane_updates = LaneUpdates()
         self.recounted = recounted
         self.lane_ids: dict[LaneKey, int] = {}

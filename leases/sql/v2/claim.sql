@@ -494,6 +494,9 @@ END $$;
 -- If a version differs, nothing is written and nothing is claimed. Arguments: first those of write_changes_v2.
 -- The worker is locked first, as in every claim: two calls of one worker would else wait for each other, one for the
 -- worker and one for a lane that the other has released.
+-- A job that holds slots of limits, or that is queued again, is only ended: the outcome is `separate`, and the caller claims
+-- by a statement of its own. The release of slots locks lanes and queues, and a claim after it would lock others out of
+-- order: with 8 groups of limited jobs, 160 completions that claimed met 49 deadlocks.
 -- Rows: one, with the results of both functions; the columns of the claim are null if it found nothing.
 CREATE OR REPLACE FUNCTION write_and_claim_v2(
     p_job_ids bigint[], p_job_versions xid[], p_lease_ids bigint[], p_lease_versions xid[],
@@ -509,8 +512,12 @@ CREATE OR REPLACE FUNCTION write_and_claim_v2(
 DECLARE
     written record;
     claimed record;
+    is_separate boolean := p_new_jobs IS NOT NULL OR p_entered IS NOT NULL
+        OR EXISTS (SELECT FROM lane_limit_slots WHERE job_id = ANY (p_freed));
 BEGIN
-    PERFORM FROM workers_worker w WHERE w.id = p_worker FOR NO KEY UPDATE;
+    IF NOT is_separate THEN
+        PERFORM FROM workers_worker w WHERE w.id = p_worker FOR NO KEY UPDATE;
+    END IF;
     written := write_changes_v2(
         p_job_ids, p_job_versions, p_lease_ids, p_lease_versions, p_live_until, p_new_jobs, p_new_leases, p_event,
         p_events, p_job, p_jobs, p_with_run, p_lease, p_leases, p_finish, p_quotas, p_freed, p_entered, p_entered_lanes, p_entered_at, p_kept);
@@ -520,7 +527,9 @@ BEGIN
     lease_names := written.lease_names;
     lease_keys := written.lease_keys;
     pools := written.pools;
-    IF NOT is_changed THEN
+    IF is_separate THEN
+        outcome := 'separate';
+    ELSIF NOT is_changed THEN
         SELECT c.* INTO claimed
           FROM claim_v2(p_worker, p_session, p_pool, p_job_types, p_offers, p_isolation, p_isolations, 1, p_acknowledge,
                         ARRAY[p_lease_id], p_event_ids, p_now) c;

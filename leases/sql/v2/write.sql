@@ -185,7 +185,8 @@ DECLARE
     kept bigint[] := p_kept;
 BEGIN
     is_changed := false;
-    IF p_job_ids IS NOT NULL AND p_job IS NULL THEN
+    -- One job without other rows is locked by its UPDATE below. Beside several leases it is locked here, before them.
+    IF p_job_ids IS NOT NULL AND (p_job IS NULL OR p_leases IS NOT NULL) THEN
         SELECT array_agg(found.version) INTO found_versions FROM (
             SELECT t.xmin AS version FROM runtime_jobs t
              WHERE t.id = ANY (p_job_ids) ORDER BY t.id FOR NO KEY UPDATE) found;

@@ -94,7 +94,7 @@ def test_a_submit_is_announced_by_another_session(project, database_url):
 
 
 def test_an_operation_that_is_rolled_back_announces_nothing(project, announced):
-    """It fails after the statement that has put the job into its lane."""
+    """Fail after the statement that has put the job into its lane."""
     first = submitted(project)
     worker = WorkerFactory()
     lease = claimed(worker).lease

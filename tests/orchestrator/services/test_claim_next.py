@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from leases.errors import StaleLease
@@ -95,6 +95,35 @@ def test_a_completion_that_claims_is_two_statements(worker, project):
     assert finished.next_claim is not None
     texts = [query["sql"] for query in statements if "SAVEPOINT" not in query["sql"]]
     assert len(texts) == 2, texts
+
+
+def test_a_job_that_holds_slots_ends_before_the_claim_begins(worker, project):
+    services.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="test")
+    for _ in range(3):
+        submitted_steps(project)
+    complete_steps(claimed(worker, job_types=("steps",)).lease)  # stores the changed offer
+    lease = Lease.objects.open().get()
+    lease.worker = worker
+    with CaptureQueriesContext(connection) as statements:
+        finished = complete_steps(lease)
+    assert finished.next_claim is not None
+    texts = [query["sql"] for query in statements if "SAVEPOINT" not in query["sql"]]
+    assert ["write_and_claim_v2" in text for text in texts] == [False, True, False]
+    assert "claim_v2" in texts[2]
+
+
+def test_a_claim_that_fails_after_the_message_leaves_it_counted(worker, project, monkeypatch, caplog):
+    services.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="test")
+    first, _ = submitted(project), submitted(project)
+
+    def broken(_claim):
+        raise OperationalError("canceling statement due to lock timeout")
+
+    monkeypatch.setattr(claim_next, "claim_one", broken)
+    finished = complete(claimed(worker).lease)
+    assert finished.next_claim is None
+    assert (finished.job.pk, Job.objects.get(pk=first.pk).state) == (first.pk, JobState.SUCCEEDED)
+    assert "no claim after the final message" in caplog.text
 
 
 def complete_steps(lease):

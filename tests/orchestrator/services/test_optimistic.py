@@ -319,3 +319,19 @@ def test_two_jobs_of_one_call_are_locked_in_the_order_of_their_keys(read_again):
     results = services.renew_many(dict.fromkeys(reversed(names), HeartbeatUpdate(phase="executing")), worker=worker)
     assert list(results) == list(reversed(names))
     assert "renew_many" not in read_again
+
+
+def test_one_job_of_several_leases_is_locked_before_the_leases():
+    project, worker = ProjectFactory(), WorkerFactory(capacity=9)
+    submitted(project), submitted(project)
+    first, second = services.claim_many(worker=worker, offer=offer(worker), limit=2)
+    names = [first.lease.lease_ulid, second.lease.lease_ulid]
+    updates = {names[0]: HeartbeatUpdate(phase="executing"), names[1]: HeartbeatUpdate()}
+    now = first.lease.leased_at + timedelta(seconds=5)  # so that both leases get longer
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Job.objects.select_for_update(no_key=True).get(pk=first.job.pk)
+            renewing = pool.submit(_closing, lambda: services.renew_many(updates, worker=worker, now=now))
+            _until_one_waits()
+            Lease.objects.select_for_update(no_key=True, nowait=True).get(pk=first.lease.pk)
+        assert list(renewing.result(30)) == names

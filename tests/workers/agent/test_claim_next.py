@@ -77,7 +77,7 @@ class Stage:
         self.thread.start()
 
     def end(self) -> None:
-        """Wait for the end of a loop that was told to stop."""
+        """Wait for the end of a loop that stops."""
         self.thread.join(30)
         assert not self.thread.is_alive()
 
