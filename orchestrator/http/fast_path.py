@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 
@@ -79,12 +79,12 @@ class PlainRequest(NamedTuple):
 
 
 class FastResponse(NamedTuple):
-    """A complete response, and whether the caller was authenticated."""
+    """A complete response, and the caller if it was authenticated."""
 
     status: int
     headers: list[tuple[str, str]]
     body: bytes
-    is_authenticated: bool
+    caller: Principal | None
 
 
 class FastPath:
@@ -185,7 +185,7 @@ class FastPath:
             headers.append(("Content-Type", media_type))
         if request.is_secure and settings.SECURE_HSTS_SECONDS:
             headers.append(("Strict-Transport-Security", _hsts()))
-        return FastResponse(answer.status, headers, content, is_authenticated=caller is not None)
+        return FastResponse(answer.status, headers, content, caller)
 
 
 def _authenticate(request: PlainRequest) -> Principal:
@@ -197,7 +197,9 @@ def _authenticate(request: PlainRequest) -> Principal:
 
 
 def _execute(request: PlainRequest, call: ApiCall, body: bytes) -> ApiAnswer:
-    request.route.permission.has_permission(call, None)  # type: ignore[arg-type] # raises unless it admits the caller
+    permission = request.route.permission
+    if not permission.has_permission(call, None):  # type: ignore[arg-type] # most raise an error of their own instead
+        raise PermissionDenied(getattr(permission, "message", None), getattr(permission, "code", None))
     if body:
         call.body = loads(body)
     return request.route.function(call, *request.arguments)
@@ -235,8 +237,8 @@ def _is_name_of_server(host: str | None, allowed: tuple[str, ...]) -> bool:
 def _is_secure(headers: Headers, scheme: str) -> bool:
     """Return what `HttpRequest.is_secure` returns."""
     if settings.SECURE_PROXY_SSL_HEADER:
-        _, secure = settings.SECURE_PROXY_SSL_HEADER
-        forwarded = headers.get("X-Forwarded-Proto")
+        key, secure = settings.SECURE_PROXY_SSL_HEADER
+        forwarded = headers.get(key.removeprefix("HTTP_").replace("_", "-"))
         if forwarded is not None:
             return forwarded.split(",", 1)[0].strip() == secure
     return scheme == "https"

@@ -4,49 +4,88 @@ import hashlib
 from collections.abc import Hashable
 from typing import Any, Final
 
+from django.conf import settings
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
-MAX_REMEMBERED: Final = 10_000  # digests of credentials; 32 bytes each
-_CREDENTIALS: Final = (b"authorization", b"cookie")
+from orchestrator.http.auth.principal_cache import Principal
+from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
+
+MAX_REMEMBERED: Final = 10_000  # digests of credentials, 32 bytes each, and the names of their principals
 
 
 class ClientIdentities:
-    """Remembers credentials that a request has authenticated with.
+    """Remembers credentials that a request has authenticated with, and their principals.
 
-    A client is its credentials once they were valid, and its address before. If the credentials counted from the first
-    request on, a client that invents a new token or cookie for each request would be a new client each time.
+    A client is the principal of its credential once that was valid, and its address before. If credentials counted
+    from the first request on, a client that invents a new token or cookie for each request would be a new client each
+    time. For the same reason only the credential that was checked counts: not a cookie beside a token, and no other
+    cookie beside a session's.
     """
 
     def __init__(self) -> None:
-        self._known: set[bytes] = set()
+        self._known: dict[bytes, tuple[str, str]] = {}
 
     def identify(self, scope: Any) -> Hashable:
         """Return the identity of the client that sent the request."""
-        for digest in _digests(scope):
-            if digest in self._known:
-                return digest
+        for digest in (_token_digest(scope), _session_digest(scope)):
+            if digest is not None and (principal := self._known.get(digest)) is not None:
+                return principal
         return (scope["client"] or ("",))[0]
 
     def remember(self, scope: Any, request: HttpRequest) -> None:
-        """Count the credentials of this request from now on, if Django authenticated the request. In any thread."""
-        if _is_authenticated(request):
-            self.accept(scope)
+        """Count the credential of this request from now on, if Django authenticated the request. In any thread."""
+        user = _authenticated_user(request)
+        if isinstance(user, AbstractBaseUser):
+            self._add(_session_digest(scope), f"user:{user.pk}")
+        elif isinstance(user, ClientPrincipal | WorkerPrincipal):
+            self.accept(scope, user)
 
-    def accept(self, scope: Any) -> None:
-        """Count the credentials of this request, which were valid, from now on. In any thread."""
+    def accept(self, scope: Any, principal: Principal) -> None:
+        """Count the credential that identified this principal from now on. In any thread.
+
+        A worker with a client certificate and without a token remains its address.
+        """
+        is_person = isinstance(principal, ClientPrincipal) and principal.is_person
+        self._add(_session_digest(scope) if is_person else _token_digest(scope), principal.key)
+
+    def _add(self, digest: bytes | None, key: str) -> None:
+        if digest is None or digest in self._known:
+            return
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
-        self._known.update(_digests(scope))
+        self._known[digest] = ("principal", key)  # a tuple, because an address is a string
 
 
-def _digests(scope: Any) -> list[bytes]:
-    return [hashlib.sha256(value).digest() for name, value in scope["headers"] if name in _CREDENTIALS]
+def _token_digest(scope: Any) -> bytes | None:
+    return _digest(b"Authorization ", b",".join(_values(scope, b"authorization")))
 
 
-def _is_authenticated(request: HttpRequest) -> bool:
-    """Return whether a view has authenticated the request, without a query for a session that no view has read."""
+def _session_digest(scope: Any) -> bytes | None:
+    session = ""
+    for pair in b";".join(_values(scope, b"cookie")).decode("latin-1").split(";"):
+        name, _, value = pair.partition("=")
+        if name.strip() == settings.SESSION_COOKIE_NAME:
+            session = value.strip()  # the last one, as Django
+    return _digest(b"session ", session.encode())
+
+
+def _values(scope: Any, name: bytes) -> list[bytes]:
+    return [value for header, value in scope["headers"] if header == name]
+
+
+def _digest(kind: bytes, value: bytes) -> bytes | None:
+    return hashlib.sha256(kind + value).digest() if value else None
+
+
+def _authenticated_user(request: HttpRequest) -> Any:
+    """Return whom a view has authenticated, without a query for a session that no view has read.
+
+    A user whom a form has logged in is not lazy and does not count: the request came with no session of this user.
+    """
     user = vars(request).get("user")
     if isinstance(user, SimpleLazyObject):
         user = vars(request).get("_cached_user")
-    return bool(getattr(user, "is_authenticated", False))
+        return user if getattr(user, "is_authenticated", False) else None
+    return None if isinstance(user, AbstractBaseUser) else user

@@ -155,8 +155,8 @@ class SyncASGIHandler(ASGIHandler):
             if found is not None:
                 attempt, disconnected = scope.get(ATTEMPT), scope[DISCONNECTED]
                 response = self.fast_path.answer(found, body.read(), attempt=attempt, is_disconnected=disconnected.done)
-                if response.is_authenticated:
-                    self.identities.accept(scope)
+                if response.caller is not None:
+                    self.identities.accept(scope, response.caller)
                 return response
         return self._run_django(scope, body)
 

@@ -38,6 +38,11 @@ class ClientPrincipal:
     def is_operator(self) -> bool:
         return self.organizations is None
 
+    @property
+    def is_person(self) -> bool:
+        """Whether a browser's session identified the caller, not a token."""
+        return self.key.startswith("user:")
+
 
 @dataclass(frozen=True)
 class WorkerPrincipal:

@@ -24,6 +24,7 @@ from orchestrator.http.asgi.client_identity import ClientIdentities
 from orchestrator.http.asgi.long_poll import PollAttempt
 from orchestrator.http.asgi.sync_handler import DISCONNECTED, SyncASGIHandler
 from orchestrator.http.auth import authentication
+from orchestrator.http.auth.permissions import DenyAll
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.http.fast_path import FastPath, FastResponse
 from orchestrator.http.observability import metrics
@@ -408,22 +409,27 @@ def test_a_claim_that_waits_keeps_its_thread_in_django_under_wsgi(handlers, worl
     compare(handlers, "wsgi", {"wait": claim}, caplog, is_fast=False)
 
 
+def new_servers(routes=ROUTES):
+    """Servers as of `handlers`, without threads, whose middleware reads the settings of the test."""
+    plain, fast = SyncASGIHandler(), SyncASGIHandler(FastPath(routes))
+    return {
+        "asgi": (lambda sent: by_asgi(plain, sent), lambda sent: by_asgi(fast, sent)),
+        "wsgi": (
+            lambda sent: by_wsgi(WSGIHandler(), sent),
+            lambda sent: by_wsgi(FastPathWSGI(FastPath(routes), WSGIHandler()), sent),
+        ),
+    }
+
+
 @KINDS
 @pytest.mark.parametrize("proxied", [False, True])
 @pytest.mark.parametrize("redirect", [False, True])
-def test_https_and_proxies(handlers, world, kind, caplog, settings, proxied, redirect):
+def test_https_and_proxies(world, kind, caplog, settings, proxied, redirect):
     settings.SECURE_SSL_REDIRECT, settings.SECURE_HSTS_SECONDS = redirect, 31536000
     settings.SECURE_HSTS_PRELOAD = settings.SECURE_HSTS_INCLUDE_SUBDOMAINS = redirect
     settings.BEHIND_PROXY = proxied
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if proxied else None
-    plain, fast = SyncASGIHandler(), SyncASGIHandler(FastPath(ROUTES))
-    pair = {
-        "asgi": (lambda sent: by_asgi(plain, sent), lambda sent: by_asgi(fast, sent)),
-        "wsgi": (
-            lambda sent: by_wsgi(WSGIHandler(), sent),
-            lambda sent: by_wsgi(FastPathWSGI(FastPath(ROUTES), WSGIHandler()), sent),
-        ),
-    }
+    pair = new_servers()
     beat = post(world, JOBS, SUBMIT_BODY, "alice")
     for forwarded in (None, "https", "http", "https, http", "HTTPS", ""):
         for scheme in ("http", "https"):
@@ -433,6 +439,33 @@ def test_https_and_proxies(handlers, world, kind, caplog, settings, proxied, red
             sent = replace(beat, scheme=scheme, headers=beat.headers + extra)
             is_https = (scheme if not proxied or forwarded is None else forwarded.split(",")[0]) == "https"
             compare(pair, kind, {f"{scheme} {forwarded}": sent}, caplog, is_fast=is_https or not redirect)
+
+
+@KINDS
+@pytest.mark.parametrize("redirect", [False, True])
+def test_the_proxy_s_header_has_the_name_of_the_settings(world, kind, caplog, settings, redirect):
+    settings.SECURE_SSL_REDIRECT, settings.SECURE_HSTS_SECONDS = redirect, 31536000
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_OUTER_SCHEME", "https")
+    servers = new_servers()
+    beat = post(world, JOBS, SUBMIT_BODY, "alice")
+    for name, value in (("X-Outer-Scheme", "https"), ("X-Outer-Scheme", "http"), ("X-Forwarded-Proto", "https")):
+        sent = replace(beat, headers=(*beat.headers, (name, value)))
+        is_https = (name, value) == ("X-Outer-Scheme", "https")
+        compare(servers, kind, {f"{name} {value}": sent}, caplog, is_fast=is_https or not redirect)
+
+
+@KINDS
+@pytest.mark.parametrize("has_message", [False, True])
+def test_a_permission_that_returns_false_refuses(world, kind, caplog, monkeypatch, has_message):
+    texts = {"message": "Not on Sundays.", "code": "closed"} if has_message else {}
+    denying = type("Denying", (DenyAll,), texts)
+    path = f"{LEASES}/{world.held}/heartbeat"
+    monkeypatch.setattr(resolve(path).func.cls, "permission_classes", [denying])
+    routes = [replace(route, permission=denying()) for route in ROUTES]
+    servers = new_servers(routes)
+    sent = post(world, path, {})
+    compare(servers, kind, {"": sent}, caplog, is_fast=True)
+    assert tried(servers[kind][1], sent, caplog).status == 403
 
 
 @KINDS
@@ -496,7 +529,7 @@ def run_asgi_body(handler, sent):
         patch.setattr(
             handler,
             "_run_django",
-            lambda _scope, body: found.append(body.read()) or FastResponse(200, [], b"", is_authenticated=False),
+            lambda _scope, body: found.append(body.read()) or FastResponse(200, [], b"", None),
         )
         by_asgi(handler, sent)
     return found[0]

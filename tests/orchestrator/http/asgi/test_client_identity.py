@@ -1,48 +1,141 @@
 """Tests the identity of a client before its request is authenticated."""
 
-from types import SimpleNamespace
-
+import pytest
+from django.contrib.auth import login
+from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
 from orchestrator.http.asgi.client_identity import MAX_REMEMBERED, ClientIdentities
+from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
+from runtime_jobs.events import Actor
+from workers.models import Worker
+
+ADDRESS = "192.0.2.1"
+SESSION = (b"cookie", b"sessionid=valid")
 
 
-def scope(*headers, address="192.0.2.1"):
+def scope(*headers, address=ADDRESS):
     return {"headers": list(headers), "client": (address, 1234)}
 
 
-def authenticated(*, is_authenticated=True):
+def token(name):
+    return (b"authorization", f"Bearer {name}".encode())
+
+
+def client(key="token:1"):
+    return ClientPrincipal(key, Actor("client", "a"), ("acme",), frozenset())
+
+
+def authenticated(user):
+    """A request that DRF has authenticated."""
     request = HttpRequest()
-    request.user = SimpleNamespace(is_authenticated=is_authenticated)
+    request.user = user
+    return request
+
+
+def of_session(user):
+    """A request of a page that has read the user of its session."""
+    request = authenticated(SimpleLazyObject(lambda: user))
+    request._cached_user = user
     return request
 
 
 def test_a_token_is_a_client_once_it_was_valid():
     identities = ClientIdentities()
-    first, second = (scope((b"authorization", f"Bearer {name}".encode())) for name in ("a", "b"))
-    assert identities.identify(first) == identities.identify(second) == "192.0.2.1"
-    identities.remember(first, authenticated())
-    identities.remember(second, authenticated(is_authenticated=False))
-    assert identities.identify(second) == identities.identify(scope()) == "192.0.2.1"
-    assert identities.identify(first) not in {"192.0.2.1", "Bearer a", b"Bearer a"}
+    first, second = scope(token("a")), scope(token("b"))
+    assert identities.identify(first) == identities.identify(second) == ADDRESS
+    identities.remember(first, authenticated(client()))
+    identities.remember(second, authenticated(AnonymousUser()))
+    assert identities.identify(second) == identities.identify(scope()) == ADDRESS
+    assert identities.identify(first) not in {ADDRESS, "Bearer a", b"Bearer a"}
     assert identities.identify(first | {"client": ("192.0.2.9", 1)}) == identities.identify(first)
+
+
+def test_principals_are_clients_of_their_own():
+    identities = ClientIdentities()
+    callers = {"a": client("token:1"), "b": client("token:2"), "c": WorkerPrincipal(Worker(worker_id="w"))}
+    for name, caller in callers.items():
+        identities.accept(scope(token(name)), caller)
+    identities.remember(scope(SESSION), authenticated(client("user:1")))
+    sent = [*(scope(token(name)) for name in callers), scope(SESSION), scope()]
+    assert len({identities.identify(one) for one in sent}) == 5
 
 
 def test_a_session_counts_only_if_a_view_has_read_its_user():
     identities = ClientIdentities()
-    sent = scope((b"cookie", b"sessionid=1"))
 
     def query():
         raise AssertionError
 
-    request = HttpRequest()
-    request.user = SimpleLazyObject(query)
+    identities.remember(scope(SESSION), authenticated(SimpleLazyObject(query)))
+    identities.remember(scope(SESSION), of_session(AnonymousUser()))
+    assert identities.identify(scope(SESSION)) == ADDRESS
+    identities.remember(scope(SESSION), of_session(User(pk=7)))
+    assert identities.identify(scope(SESSION)) != ADDRESS
+
+
+@pytest.mark.parametrize("by_fast_path", [False, True])
+def test_cookies_beside_a_token_are_not_clients(by_fast_path):
+    identities = ClientIdentities()
+    invented = [(b"cookie", b"sessionid=%d" % number) for number in range(50)]
+    for cookie in invented:
+        if by_fast_path:
+            identities.accept(scope(cookie, token("a")), client())
+        else:
+            identities.remember(scope(cookie, token("a")), authenticated(client()))
+    assert {identities.identify(scope(cookie)) for cookie in invented} == {ADDRESS}
+    assert len({identities.identify(scope(cookie, token("a"))) for cookie in invented} - {ADDRESS}) == 1
+
+
+@pytest.mark.parametrize("is_page", [False, True])
+def test_junk_beside_a_session_is_not_a_client(is_page):
+    identities = ClientIdentities()
+    request = of_session(User(pk=7)) if is_page else authenticated(client("user:7"))
+    junk = [((b"cookie", b"junk=%d" % number), token(f"junk {number}")) for number in range(50)]
+    for cookie, header in junk:
+        identities.remember(scope((b"cookie", cookie[1] + b"; sessionid=valid"), header), request)
+    assert {identities.identify(scope(cookie, header)) for cookie, header in junk} == {ADDRESS}
+    in_one_header = (scope((b"cookie", cookie[1] + b"; sessionid=valid")) for cookie, _ in junk)
+    in_two_headers = (scope(cookie, SESSION) for cookie, _ in junk)
+    assert len({identities.identify(sent) for sent in [*in_one_header, *in_two_headers]} - {ADDRESS}) == 1
+
+
+def test_forms_of_one_credential_are_one_client():
+    identities = ClientIdentities()
+    sent = [scope((b"authorization", scheme + b" a")) for scheme in (b"Bearer", b"bearer", b"BEARER")]
+    for one in sent:
+        identities.accept(one, client())
+    assert len({identities.identify(one) for one in sent}) == 1
+
+
+def test_credentials_that_were_not_checked_are_not_clients(db, rf):
+    identities = ClientIdentities()
+    sent = scope(SESSION, token("junk"))
+
+    class VerifiedDelivery:
+        """Its signature was checked, no token and no session."""
+
+        is_authenticated = True
+
+    identities.remember(sent, authenticated(VerifiedDelivery()))
+    assert identities.identify(sent) == ADDRESS
+    # A client certificate was checked: a request with a token is never authenticated by it.
+    identities.remember(scope(SESSION), authenticated(WorkerPrincipal(Worker(worker_id="w"))))
+    assert identities.identify(scope(SESSION)) == ADDRESS
+    # A form has logged the user in; the cookie is that of the time before.
+    request = rf.post("/login/")
+    request.session = type("Session", (dict,), {"cycle_key": lambda self: None})()
+    request.user = SimpleLazyObject(AnonymousUser)
+    login(request, User.objects.create_user("alice"), backend="django.contrib.auth.backends.ModelBackend")
     identities.remember(sent, request)
-    assert identities.identify(sent) == "192.0.2.1"
-    request._cached_user = SimpleNamespace(is_authenticated=True)
-    identities.remember(sent, request)
-    assert identities.identify(sent) != "192.0.2.1"
+    assert identities.identify(sent) == ADDRESS
+
+
+def test_an_address_is_never_a_principal():
+    identities = ClientIdentities()
+    identities.accept(scope(token("a")), client("token:1"))
+    assert identities.identify(scope(address="token:1")) != identities.identify(scope(token("a")))
 
 
 def test_a_unix_socket_without_an_address_is_one_client():
@@ -52,5 +145,5 @@ def test_a_unix_socket_without_an_address_is_one_client():
 def test_the_memory_is_bounded():
     identities = ClientIdentities()
     for number in range(MAX_REMEMBERED + 1):
-        identities.remember(scope((b"cookie", str(number).encode())), authenticated())
+        identities.accept(scope(token(str(number))), client())
     assert len(identities._known) == 1
