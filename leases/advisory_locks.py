@@ -15,7 +15,10 @@
 An absence (6, 7, 8) is recorded under its lock, tried and alone. A transaction that ends the absence holds the lock
 shared until commit. Order of locks at the end of a transaction, in `finalize_claim_v2` and `release_and_enqueue_v2`:
 12, submit quota row, 8, rows of limits, 7, rows of lanes, 6, rows of shares, rows of queues.
-Claims try locks and never wait; other transactions wait in this order.
+
+A claim tries the locks 5 to 9, and takes slots and jobs with SKIP LOCKED. It waits for the row of its worker, then for
+rows of one-shot limits, for lock 10 (shared, in the order of its hashes, for jobs without a lane of their address),
+and in `finalize_claim_v2` for rows in the order above. Other transactions wait for all locks in this order.
 """
 
 from django.db import connection

@@ -88,12 +88,17 @@ def test_existing_names_are_accepted():
 
 def test_the_index_lists_every_decision_with_its_title():
     decisions = sorted((ROOT / "docs" / "adr").glob("0*.md"))
-    rows = []
+    rows, numbers = [], set()
     for path in decisions:
-        number = int(path.name[:4])  # numbers are reserved, so one may be missing for a while
+        number = int(path.name[:4])
+        numbers.add(number)
         heading, title = path.read_text().partition("\n")[0].split(". ", 1)
         assert heading == f"# {number}"
         rows.append(f"| [{number}]({path.name}) | {title} |")
         assert re.findall("^## (.*)", path.read_text(), re.MULTILINE) == SECTIONS, path.name
     index = (ROOT / "docs" / "adr" / "README.md").read_text()
     assert [line for line in index.splitlines() if line.startswith("| [")] == rows
+    unused = sorted(set(range(1, max(numbers) + 1)) - numbers)
+    assert re.findall(r"^Numbers that are not used: (.*)\.$", index, re.MULTILINE) == (
+        [", ".join(map(str, unused))] if unused else []
+    )
