@@ -11,6 +11,7 @@ from django.utils.functional import SimpleLazyObject
 
 from orchestrator.http.auth.principal_cache import Principal
 from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
+from orchestrator.http.client_ip import network_of, parse_address
 
 MAX_REMEMBERED: Final = 10_000  # digests of credentials, 32 bytes each, and the names of their principals
 
@@ -18,7 +19,7 @@ MAX_REMEMBERED: Final = 10_000  # digests of credentials, 32 bytes each, and the
 class ClientIdentities:
     """Remembers credentials that a request has authenticated with, and their principals.
 
-    A client is the principal of its credential once that was valid, and its address before. If credentials counted
+    A client is the principal of its credential once that was valid, and its network before. If credentials counted
     from the first request on, a client that invents a new token or cookie for each request would be a new client each
     time. For the same reason only the credential that was checked counts: not a cookie beside a token, and no other
     cookie beside a session's.
@@ -32,7 +33,7 @@ class ClientIdentities:
         for digest in (_token_digest(scope), _session_digest(scope)):
             if digest is not None and (principal := self._known.get(digest)) is not None:
                 return principal
-        return (scope["client"] or ("",))[0]
+        return _network(scope)
 
     def remember(self, scope: Any, request: HttpRequest) -> None:
         """Count the credential of this request from now on, if Django authenticated the request. In any thread."""
@@ -45,7 +46,7 @@ class ClientIdentities:
     def accept(self, scope: Any, principal: Principal) -> None:
         """Count the credential that identified this principal from now on. In any thread.
 
-        A worker with a client certificate and without a token remains its address.
+        A worker with a client certificate and without a token remains its network.
         """
         is_person = isinstance(principal, ClientPrincipal) and principal.is_person
         self._add(_session_digest(scope) if is_person else _token_digest(scope), principal.key)
@@ -55,7 +56,15 @@ class ClientIdentities:
             return
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
-        self._known[digest] = ("principal", key)  # a tuple, because an address is a string
+        self._known[digest] = ("principal", key)  # a tuple, because a network is a string
+
+
+def _network(scope: Any) -> str:
+    """Return what `rate_limit_key` returns for the request."""
+    text: str = (scope["client"] or ("",))[0]
+    if settings.BEHIND_PROXY and (forwarded := _values(scope, b"x-forwarded-for")):
+        text = forwarded[-1].decode("latin-1").rpartition(",")[2].strip()
+    return network_of(parse_address(text))
 
 
 def _token_digest(scope: Any) -> bytes | None:

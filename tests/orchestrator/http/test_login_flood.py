@@ -26,6 +26,7 @@ def flooded(folder, database_url, kind, *, names, networks):
         "DJANGO_SETTINGS_MODULE": "tests.orchestrator.http.held_hashing",
         "HASHING_FOLDER": str(folder),
         "BEHIND_PROXY": "true",
+        "LOGIN_QUEUE": str(2 * ATTEMPTS),  # one client may fill half of it
         "SECRET_KEY": "one key for all processes of an installation",
     }
     with serving(folder, kind=kind, **environment) as server:

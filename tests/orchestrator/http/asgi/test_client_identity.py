@@ -139,7 +139,23 @@ def test_an_address_is_never_a_principal():
 
 
 def test_a_unix_socket_without_an_address_is_one_client():
-    assert ClientIdentities().identify({"headers": [], "client": None}) == ""
+    assert ClientIdentities().identify({"headers": [], "client": None}) == "unknown"
+
+
+def test_addresses_of_one_network_are_one_client():
+    identify = ClientIdentities().identify
+    assert identify(scope(address="2001:db8::1")) == identify(scope(address="2001:db8::2:1"))
+    assert identify(scope(address="2001:db8::1")) != identify(scope(address="2001:db8:0:1::1"))
+    assert identify(scope(address=f"::ffff:{ADDRESS}")) == ADDRESS
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+def test_clients_of_a_proxy_are_distinguished_only_behind_the_operator_s(settings, proxied):
+    settings.BEHIND_PROXY = proxied
+    identify = ClientIdentities().identify
+    forwarded = [[b"9.9.9.9, 198.51.100.1"], [b"9.9.9.9", b"198.51.100.1"], [b"198.51.100.2"], []]
+    sent = [identify(scope(*((b"x-forwarded-for", value) for value in values))) for values in forwarded]
+    assert sent == (["198.51.100.1", "198.51.100.1", "198.51.100.2", ADDRESS] if proxied else [ADDRESS] * 4)
 
 
 def test_the_memory_is_bounded():
