@@ -17,11 +17,6 @@ TIMEOUTS: Final = {
     "clock": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
     "migrate": {"statement_timeout": "0", "lock_timeout": "3s", "idle_in_transaction_session_timeout": "60s"},
 }
-# The statements of operations find rows by keys, so one plan serves all values. By default PostgreSQL plans those with
-# array arguments anew at each call, because it takes an array for ten elements: 14 % of PostgreSQL's processor time.
-# The ORM's queries keep plans of their own (config.postgres.backend.compiler). The scheduler's statements find rows by
-# time and state, where the value matters, and run about once a second: its sessions keep PostgreSQL's choice.
-PLANS: Final = {"api": {"plan_cache_mode": "force_generic_plan"}}
 
 
 def database(env: Env, state_dir: Path, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +60,7 @@ def _session(env: Env, parameters: dict[str, Any]) -> dict[str, Any]:
     role = env.str("DATABASE_ROLE", default="api")
     if role not in TIMEOUTS:
         raise ImproperlyConfigured(f"DATABASE_ROLE={role!r}: one of {', '.join(TIMEOUTS)} is needed")
-    every_session = TIMEOUTS[role] | PLANS.get(role, {}) | parameters
+    every_session = TIMEOUTS[role] | parameters
     return {
         "application_name": f"orchestrator-{role}",
         "options": " ".join(f"-c {name}={value}" for name, value in every_session.items()),
@@ -89,9 +84,11 @@ def _pooled_options(env: Env) -> dict[str, Any]:
         )
     return {
         "connect_timeout": 3,
+        # Values travel apart from the text of a statement: the server's log shows the text of one that fails or waits,
+        # and a value may be a session key or the hash of a password.
+        "server_side_binding": True,
         # Statements that a connection has sent before are planned already. A pooler that gives each statement to any
         # free connection breaks this.
-        "server_side_binding": prepared,
         "prepare_threshold": 3 if prepared else None,
         "keepalives_idle": 30,
         "keepalives_interval": 5,

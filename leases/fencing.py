@@ -108,11 +108,18 @@ _MESSAGE_FIELDS = frozenset(
         *("failure_message", "exit_code", "result", "ingest_run_id"),
     )
 )
+_UNREAD_FIELDS = [field.attname for field in Job._meta.concrete_fields if field.attname not in _MESSAGE_FIELDS]  # noqa: SLF001 Django's name
+_UNLOCKED_SOURCE = "JOIN runtime_worker_leases lease ON lease.job_ulid = t.job_ulid"
+# PostgreSQL takes an array for ten elements and plans for its values at each call. One id has one plan for all values.
+_UNLOCKED_ONE = PreparedQuery(
+    UnlockedRow,
+    f"{_UNLOCKED_SOURCE} WHERE lease.lease_ulid = %s AND lease.worker_id = %s",
+    without=_UNREAD_FIELDS,
+)
 _UNLOCKED = PreparedQuery(
     UnlockedRow,
-    "JOIN runtime_worker_leases lease ON lease.job_ulid = t.job_ulid"
-    " WHERE lease.lease_ulid = ANY (%s) AND lease.worker_id = %s ORDER BY t.id",
-    without=[field.attname for field in Job._meta.concrete_fields if field.attname not in _MESSAGE_FIELDS],  # noqa: SLF001 Django's name
+    f"{_UNLOCKED_SOURCE} WHERE lease.lease_ulid = ANY (%s) AND lease.worker_id = %s ORDER BY t.id",
+    without=_UNREAD_FIELDS,
 )
 _NEWEST = PreparedQuery(LeaseRow, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1")
 
@@ -201,7 +208,10 @@ def _read_unlocked(
     lease_ulids: Collection[str], worker: Worker, now: datetime | None, versions: RowVersions
 ) -> list[LockedLease]:
     """Read leases with their jobs by one statement, in the order of the jobs, all with the same time."""
-    rows = _UNLOCKED.all(list(lease_ulids), worker.worker_id)
+    if len(lease_ulids) == 1:
+        rows = _UNLOCKED_ONE.all(*lease_ulids, worker.worker_id)
+    else:
+        rows = _UNLOCKED.all(list(lease_ulids), worker.worker_id)
     if not rows:
         return []
     read_at = now or max(row.now for row in rows)

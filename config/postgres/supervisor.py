@@ -48,6 +48,9 @@ jit = off
 wal_level = replica
 log_line_prefix = '%m [%p] %a '
 log_lock_waits = on
+# Values of statements are secrets at times: session keys, hashes of passwords, ids of leases.
+log_parameter_max_length = 0
+log_parameter_max_length_on_error = 0
 log_checkpoints = off
 deadlock_timeout = 1s
 client_connection_check_interval = 10s

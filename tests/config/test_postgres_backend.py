@@ -5,13 +5,16 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from django.db import DataError, connection, transaction
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.db import DataError, OperationalError, connection, transaction
 from django.db.models.expressions import RawSQL
 
-from config.postgres.backend.base import is_alive
+from config.postgres.backend.base import UnpreparedCursor, is_alive
 from leases.models import LimitSlot
 from runtime_jobs.models import Job
 from runtime_jobs.states import LEASED_STATES
+from tests.conftest import STATE_DIR
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -96,39 +99,52 @@ def test_what_is_asked_again_is_planned_already():
         assert cursor.fetchone() == (1,)
 
 
-def test_statements_of_operations_have_one_plan_for_all_values():
-    """Also with an array, for which PostgreSQL would plan anew at each call."""
-    for _ in range(6):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM lanes WHERE id = ANY (%s) AND 4712 = 4712", [[1, 2]])
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%%4712 = 4712'"
-        )
-        ((generic, custom),) = cursor.fetchall()
-    assert (generic > 0, custom) == (True, 0)
-
-
 def test_queries_of_the_orm_are_planned_for_their_values():
     """A plan for any states could not use the partial index of leased jobs."""
+    for _ in range(6):
+        Job.objects.filter(state__in=LEASED_STATES, priority=4713).exists()
+        Job.objects.filter(state__in=LEASED_STATES, priority=4713).update(priority=4714)
+        Job.objects.filter(state__in=LEASED_STATES, priority=4713)[:2].count()
+        Job.objects.filter(state__in=LEASED_STATES, priority=4713).delete()
+        plan = Job.objects.filter(state__in=LEASED_STATES, priority=4713).explain()
+        assert "ANY ('{" in plan, "the states are parameters"
     with connection.cursor() as cursor:
         cursor.execute("SHOW plan_cache_mode")
-        assert cursor.fetchone() == ("force_generic_plan",)
-    seen = []
-    with connection.execute_wrapper(lambda execute, *told: seen.append(told[-1]["cursor"].cursor) or execute(*told)):
-        for _ in range(6):
-            Job.objects.filter(state__in=LEASED_STATES, priority=4713).exists()
-            Job.objects.filter(state__in=LEASED_STATES, priority=4713).update(priority=4714)
-            Job.objects.filter(state__in=LEASED_STATES, priority=4713)[:2].count()
-            Job.objects.filter(state__in=LEASED_STATES, priority=4713).delete()
-    assert {isinstance(cursor, psycopg.ClientCursor) for cursor in seen} == {True}
-    with connection.cursor() as cursor:
+        assert cursor.fetchone() == ("auto",)
         cursor.execute("SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%%\"priority\" =%%'")
         assert cursor.fetchall() == []
 
 
-def test_an_error_in_a_query_of_the_orm_ends_the_binding_in_the_client():
+def test_the_log_of_the_server_shows_no_values_of_the_orm(other):
+    """PostgreSQL logs a statement that fails, waits for a lock or is slow. A session key is a credential."""
+    log = STATE_DIR / "postgres.log"
+    key, password = "secretsessionkey0123456789abcdef", "pbkdf2_sha256$secret"
+    begin = log.stat().st_size
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '2s'")  # deadlock_timeout, after which a wait is logged, is 1 s
+        cursor.execute("SHOW log_parameter_max_length")  # of statements that are logged because they are slow
+        assert cursor.fetchone() == ("0",)
+    other.execute("BEGIN")
+    other.execute("LOCK TABLE django_session, auth_user IN ACCESS EXCLUSIVE MODE")
+    for statement in (
+        lambda: Session.objects.get(session_key=key),
+        lambda: Session.objects.filter(session_key=key).delete(),
+        lambda: User.objects.filter(username="nobody").update(password=password),
+    ):
+        with pytest.raises(OperationalError):
+            statement()
+    other.execute("ROLLBACK")
+    with connection.cursor() as cursor:
+        cursor.execute("RESET lock_timeout")
+    logged = log.read_bytes()[begin:].decode(errors="replace")
+    assert logged.count("canceling statement due to lock timeout") == 3
+    assert "still waiting for" in logged
+    assert 'FROM "django_session" WHERE' in logged
+    assert [secret for secret in (key, password) if secret in logged] == []
+
+
+def test_an_error_in_a_query_of_the_orm_lets_later_statements_be_prepared():
     with pytest.raises(DataError):
         Job.objects.filter(pk=RawSQL("1 / 0", [])).exists()
     with connection.cursor() as cursor:
-        assert not isinstance(cursor.cursor, psycopg.ClientCursor)
+        assert not isinstance(cursor.cursor, UnpreparedCursor)

@@ -6,7 +6,7 @@ import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from django.db.backends.postgresql import base
@@ -42,6 +42,13 @@ class SlotFreeingConnection(psycopg.Connection[Any]):
                 compute_slots.enter()
 
 
+class UnpreparedCursor(psycopg.Cursor[Any]):
+    """Sends values apart from the text of the statement, and never prepares it."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
+        return super().execute(query, params, **options | {"prepare": False})
+
+
 class Features(DatabaseFeatures):
     """States the limit on parameters."""
 
@@ -68,19 +75,16 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     features_class = Features
     ops_class = Operations
-    _binds_in_client = False
+    _prepares = True
 
     @contextmanager
-    def binding_in_client(self) -> Iterator[None]:
-        """Let cursors of this block put the values into the text of their statements, so that these have custom plans.
-
-        A statement is then never prepared. For statements whose best plan depends on their values.
-        """
-        before, self._binds_in_client = self._binds_in_client, True
+    def without_preparing(self) -> Iterator[None]:
+        """Let cursors of this block prepare no statement, so that each is planned for its values."""
+        before, self._prepares = self._prepares, False
         try:
             yield
         finally:
-            self._binds_in_client = before
+            self._prepares = before
 
     @property
     def pool(self) -> Any:
@@ -129,9 +133,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def create_cursor(self, name: str | None = None) -> Any:
         """Return a cursor as Django's method does, without its call to a loader that is replaced here."""
         if name is None:
-            if self._binds_in_client:
-                return base.Cursor(self.connection)  # type: ignore[call-arg]  # a class of psycopg in the stubs of another
-            return self.connection.cursor()
+            return self.connection.cursor() if self._prepares else UnpreparedCursor(self.connection)
         return self.connection.cursor(name, scrollable=False, withhold=self.connection.autocommit)
 
 

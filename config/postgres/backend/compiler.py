@@ -1,9 +1,9 @@
-"""Compiles the queries of Django's ORM as Django does, and sends each with its values in the text.
+"""Compiles the queries of Django's ORM as Django does, and never prepares them.
 
-The sessions of the web processes use generic plans (`config.databases`), which are made without the values. That suits
-the statements of operations, which find rows by their keys. The ORM's queries are lists, pages and rare look-ups. Their
-best plan depends on the values: a partial index serves `state = 'failed'`, but no plan for any state. PostgreSQL plans
-a statement with its values in the text each time, whatever the session's setting is.
+PostgreSQL plans a prepared statement for any values after five executions. That suits the statements of operations,
+which find rows by their keys. The ORM's queries are lists, pages and rare look-ups, whose best plan depends on the
+values: a partial index serves `state = 'failed'`, but no plan for any state. A statement that is not prepared is
+planned for its values each time. They are sent apart from its text, so the server's log does not show them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["SQLAggregateCompiler", "SQLCompiler", "SQLDeleteCompiler", "SQLInser
 
 
 class _PlannedByValues:
-    """Executes the compiled statement with a cursor that binds values in the client."""
+    """Executes the compiled statement with a cursor that does not prepare it."""
 
     def execute_sql(self, *args: Any, **kwargs: Any) -> Any:
-        with self.connection.binding_in_client():  # type: ignore[attr-defined] # an attribute of every compiler
+        with self.connection.without_preparing():  # type: ignore[attr-defined] # an attribute of every compiler
             return super().execute_sql(*args, **kwargs)  # type: ignore[misc] # of every compiler
 
 
