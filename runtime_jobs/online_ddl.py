@@ -56,8 +56,10 @@ def replace_index(schema_editor: BaseDatabaseSchemaEditor, name: str, definition
         unique: Whether the index is unique.
     """
     kind = "UNIQUE INDEX" if unique else "INDEX"
-    drop_index(schema_editor, f"{name}_new")  # an interrupted attempt leaves an invalid one
-    _execute(schema_editor, f"CREATE {kind} CONCURRENTLY {name}_new ON {definition}")
+    if not (_is_valid(schema_editor, f"{name}_new") and not _is_valid(schema_editor, name)):
+        drop_index(schema_editor, f"{name}_new")  # an interrupted attempt leaves an invalid one
+        _execute(schema_editor, f"CREATE {kind} CONCURRENTLY {name}_new ON {definition}")
+    # If the last attempt was interrupted here, the new index is the only one that enforces the rule. It is kept.
     drop_index(schema_editor, name)
     run_with_short_locks(schema_editor, [f"ALTER INDEX {name}_new RENAME TO {name}"])
 
@@ -92,6 +94,12 @@ def foreign_keys(schema_editor: BaseDatabaseSchemaEditor, table: str) -> list[st
     return _column(
         schema_editor, "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'f'", table
     )
+
+
+def _is_valid(schema_editor: BaseDatabaseSchemaEditor, name: str) -> bool:
+    """Return whether an index of that name exists and is complete."""
+    query = "SELECT indexrelid::regclass::text FROM pg_index WHERE indexrelid = to_regclass(%s) AND indisvalid"
+    return bool(_column(schema_editor, query, name))
 
 
 def _column(schema_editor: BaseDatabaseSchemaEditor, query: str, value: str) -> list[str]:
