@@ -1,6 +1,6 @@
 """Invariants of jobs, leases and events, each with SQL that finds the rows that break it."""
 
-from leases.states import ENDED_BY_WORKER, OPEN
+from leases.states import ENDED_BY_WORKER, OPEN, LeaseState
 from orchestrator.audit.dependency_invariants import DEPENDENCY_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
@@ -202,6 +202,32 @@ JOB_INVARIANTS = (
            UNION
            SELECT job_ulid FROM runtime_worker_leases
             WHERE status IS DISTINCT FROM CASE WHEN state IN ({listed(OPEN)}) THEN 'open' ELSE state END""",
+    ),
+    # The triggers `guard_job` and `guard_lease` refuse these. The owner of the database can switch them off.
+    Invariant(
+        "I31",
+        "A job has the columns that its state requires and no others, and its counts are within their limits.",
+        f"""SELECT job_ulid FROM runtime_jobs
+             WHERE state NOT IN ({listed(STATUS)})
+                OR (finished_at IS NOT NULL) <> (state IN ({listed(FINAL_STATES)}))
+                OR (failure_reason IS NOT NULL) <> (state = 'failed')
+                OR (failure_class IS NOT NULL) <> (state = 'failed')
+                OR (state = 'succeeded' AND needs_ingest AND ingest_run_id IS NULL)
+                OR (state <> 'succeeded' AND ingest_run_id IS NOT NULL)
+                OR (state = 'canceled' AND cancel_requested_at IS NULL)
+                OR requeue_count > max_requeues OR automatic_retries_spent > automatic_retries
+                OR least(requeue_count, max_requeues, release_count, automatic_retries_spent, automatic_retries,
+                         attempt, timeout_seconds, lease_ttl_seconds, heartbeat_interval_seconds,
+                         acknowledge_within_seconds) < 0""",
+    ),
+    Invariant(
+        "I32",
+        "A lease has a known state, has `completed_at` unless it is open, and was acknowledged if it is active.",
+        f"""SELECT job_ulid FROM runtime_worker_leases
+             WHERE state NOT IN ({listed(LeaseState.values)})
+                OR (state IN ({listed(OPEN)})) <> (completed_at IS NULL)
+                OR (state = 'active' AND acknowledged_at IS NULL)
+                OR least(ttl_seconds, heartbeat_interval_seconds, acknowledge_within_seconds) < 0""",
     ),
 )
 

@@ -242,6 +242,51 @@ def test_the_audit_finds_a_status_that_was_written_without_the_trigger(leased):
         assert findings() == set()
 
 
+@pytest.mark.parametrize(
+    ("table", "changes", "code"),
+    [
+        ("jobs", "state = 'odd'", "I31"),
+        ("jobs", "finished_at = now()", "I31"),
+        ("jobs", "state = 'canceled', cancel_requested_at = now()", "I31"),
+        ("jobs", "failure_reason = 'worker_error'", "I31"),
+        ("jobs", "failure_class = 'platform'", "I31"),
+        ("jobs", "state = 'failed', finished_at = now(), failure_reason = 'timed_out'", "I31"),
+        ("jobs", "state = 'failed', finished_at = now(), failure_class = 'job'", "I31"),
+        ("jobs", "state = 'succeeded', finished_at = now()", "I31"),
+        ("jobs", "ingest_run_id = 'run_x'", "I31"),
+        ("jobs", "state = 'canceled', finished_at = now()", "I31"),
+        ("jobs", "requeue_count = max_requeues + 1", "I31"),
+        ("jobs", "automatic_retries_spent = automatic_retries + 1", "I31"),
+        *(
+            ("jobs", f"{column} = -1", "I31")
+            for column in (
+                *("requeue_count", "release_count", "automatic_retries_spent", "attempt", "timeout_seconds"),
+                *("lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
+            )
+        ),
+        ("jobs", "max_requeues = -1, requeue_count = -1", "I31"),
+        ("jobs", "automatic_retries = -1, automatic_retries_spent = -1", "I31"),
+        ("worker_leases", "state = 'odd', completed_at = now()", "I32"),
+        ("worker_leases", "state = 'completed'", "I32"),
+        ("worker_leases", "completed_at = now()", "I32"),
+        ("worker_leases", "acknowledged_at = NULL", "I32"),
+        *(
+            ("worker_leases", f"{column} = -1", "I32")
+            for column in ("ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds")
+        ),
+    ],
+)
+def test_the_audit_finds_each_row_that_the_switched_off_triggers_would_refuse(leased, table, changes, code):
+    trigger = {"jobs": "guard_job", "worker_leases": "guard_lease"}[table]
+    statement = f"UPDATE runtime_{table} SET {changes}"
+    assert findings() == set()
+    assert "violates check constraint" in refused(statement)
+    tamper("SET CONSTRAINTS ALL IMMEDIATE")  # no ALTER TABLE while deferred checks wait
+    tamper(f"ALTER TABLE runtime_{table} DISABLE TRIGGER {trigger}")
+    tamper(statement)
+    assert code in findings()
+
+
 def test_what_people_do_is_written_down_with_before_and_after():
     worker = WorkerFactory()
     services.set_worker_state(worker_id=worker.worker_id, state="maintenance", actor=OPERATOR, note="new disk")
