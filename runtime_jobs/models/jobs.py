@@ -74,6 +74,14 @@ class JobQuerySet(models.QuerySet["Job"]):
                 condition |= Q(status=status, finished_at__isnull=False)
         return self.filter(condition)
 
+    def through_partial_indexes(self) -> JobQuerySet:
+        """Name all states in the terms of the partial indexes, for a filter by time that one of them serves.
+
+        Every job is in exactly one of them, so this excludes none.
+        """
+        waiting = reduce(or_, (Q(state=state) for state in WAITING_STATES))
+        return self.filter(Q(finished_at__isnull=False) | Q(state__in=LEASED_STATES) | waiting)
+
     def queued(self) -> JobQuerySet:
         return self.filter(state=JobState.QUEUED)
 
@@ -209,6 +217,10 @@ class Job(models.Model):
             # Lists by a final status (document 000). Jobs of the other statuses are found by their state.
             models.Index(
                 fields=["status", "created_at"], name="jobs_ended_by_status", condition=Q(finished_at__isnull=False)
+            ),
+            # Lists by the time of creation. Jobs that have not ended are few.
+            models.Index(
+                fields=["org_slug", "created_at"], name="jobs_ended_by_creation", condition=Q(finished_at__isnull=False)
             ),
             # The age of the oldest queued job, and lists of queued jobs.
             models.Index(fields=["created_at"], name="jobs_queued_by_age", condition=Q(state=JobState.QUEUED)),

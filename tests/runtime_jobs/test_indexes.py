@@ -1,14 +1,17 @@
 """Every index of the three tables that each lifecycle writes has a query that needs it, and serves that query."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import connection, models
 from django.db.models import Q
+from django.utils import timezone
 
 from config.paths import BASE_DIR
 from leases.models import Lease
 from orchestrator.http.observability import metrics
+from orchestrator.protocols.native.jobs.filters import RuntimeJobFilters
 from orchestrator.services.breakers import ENDED
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FINAL_STATES, LEASED_STATES
@@ -61,6 +64,9 @@ QUERIES: dict[str, models.QuerySet | str] = {
     "jobs_of_project_by_key": NEWEST.filter(org_slug="org-7", project_slug="project-2")[:50],
     "jobs_of_commit": JOBS.filter(org_slug="org-7", git_commit="cfcd208495d565ef66e7dff9f98764da"),
     "jobs_ended_by_status": JOBS.with_status("failed").order_by("-created_at")[:10],
+    "jobs_ended_by_creation": NEWEST.of_organizations(["org-7"])
+    .filter(created_at__lt=timezone.now() - timedelta(seconds=ROWS - 60))
+    .through_partial_indexes()[:51],
     "jobs_queued_by_age": "SELECT created_at FROM runtime_jobs WHERE state = 'queued' ORDER BY created_at LIMIT 1",
     "jobs_in_claim_order": (
         "SELECT id FROM runtime_jobs WHERE state = 'queued' AND pool = 'pool-1'"
@@ -133,6 +139,41 @@ def test_every_index_names_its_query_here_and_in_the_document():
 def test_each_index_serves_its_query(filled):
     wrong = {name: found for name, query in QUERIES.items() if name not in RULES and name not in (found := plan(query))}
     assert wrong == {}
+
+
+def by_time(**times):
+    """Return the query of the API's list of jobs of a project, org-7/project-3."""
+    values = {name: value.isoformat() for name, value in times.items()}
+    jobs = Job.objects.of_organizations(["org-7"]).order_by("-id")
+    filters = RuntimeJobFilters({"project_slug": "project-3", **values}, queryset=jobs)
+    assert filters.is_valid(), filters.errors
+    return filters.qs
+
+
+@pytest.mark.parametrize(
+    ("after", "before"),
+    [(None, ROWS - 500), (300, None), (3100, 3000), (None, 0)],  # in seconds before now; the oldest job is ROWS s old
+)
+def test_a_list_by_creation_finds_all_and_uses_an_index_with_the_time(filled, after, before):
+    with connection.cursor() as cursor:  # larger tenants
+        cursor.execute(
+            "UPDATE runtime_jobs SET org_slug = 'org-' || 6 + id % 4, project_slug = 'project-' || 2 + id % 2"
+        )
+        cursor.execute("ANALYZE runtime_jobs")
+    times = {"created_after": after, "created_before": before}
+    limits = {name: timezone.now() - timedelta(seconds=age) for name, age in times.items() if age is not None}
+    found = by_time(**limits)
+    jobs = Job.objects.filter(org_slug="org-7", project_slug="project-3")
+    if after is not None:
+        jobs = jobs.filter(created_at__gt=limits["created_after"])
+    if before is not None:
+        jobs = jobs.filter(created_at__lt=limits["created_before"])
+    assert found.exists()
+    assert list(found.values_list("pk", flat=True)) == list(jobs.order_by("-id").values_list("pk", flat=True))
+    if before != 0:  # which excludes nothing, so another index is as good
+        shown = plan(found[:51])
+        assert re.search(r"jobs_ended_by_creation  .*\n +Index Cond: .*org_slug.*created_at ", shown), shown
+        assert "Seq Scan" not in shown
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,11 @@ class RuntimeJobFilters(django_filters.FilterSet):
         model = Job
         fields: list[str] = []
 
+    def filter_queryset(self, queryset: JobQuerySet) -> JobQuerySet:
+        jobs: JobQuerySet = super().filter_queryset(queryset)
+        by_time = any(self.form.cleaned_data.get(name) for name in ("created_after", "created_before"))
+        return jobs.through_partial_indexes() if by_time else jobs
+
     def filter_organization(self, jobs: JobQuerySet, _name: str, slug: str) -> JobQuerySet:
         return jobs.of_organizations([slug])
 
