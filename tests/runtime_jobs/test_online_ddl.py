@@ -15,7 +15,7 @@ EDITOR = SimpleNamespace(connection=connection)
 
 
 class Interrupted(Exception):
-    """Stands for the end of the process that migrates."""
+    """Replaces the end of the process that migrates."""
 
 
 def rules():
