@@ -124,7 +124,7 @@ def not_migrated(transactional_db):
     try:
         yield worker
     finally:
-        call_command("migrate", "leases", verbosity=0)
+        call_command("migrate", verbosity=0)  # also migrations of other apps that depend on these
         health._are_migrations_applied.clear()
 
 
