@@ -200,8 +200,11 @@ def test_trouble_with_the_database_is_waited_out_and_ends_a_stream_if_it_lasts(m
         await follower.has(b"text")
         assert source.reads.count(0) == 4
         monkeypatch.setattr(hubs, "GIVE_UP_AFTER", 0)
-        source.trouble = [OperationalError()] * 3
-        hub.receive(["log"])
+        source.trouble = [OperationalError()] * 1000
+        for _ in range(200):  # a read that is under way takes the first notification
+            hub.receive(["log"])
+            if (await asyncio.wait({follower.task}, timeout=0.1))[0]:
+                break
         with pytest.raises(SourceUnavailable):
             await asyncio.wait_for(follower.task, 20)
 
