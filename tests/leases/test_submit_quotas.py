@@ -255,7 +255,8 @@ def test_submits_of_others_do_not_wait_for_a_tenants_quota():
     finally:
         done.set()
         holder.join(timeout=60)
-        connection.close()
+        with connection.cursor() as cursor:
+            cursor.execute("RESET lock_timeout")  # the connection returns to the pool
 
 
 def test_what_comes_back_to_the_queue_is_never_refused_and_counts():
