@@ -244,14 +244,14 @@ def main() -> int:
         sys.stdout.write(json.dumps(dict(sorted(answers.items()))))
         return 0
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_SECONDS
-    place: Cluster = environment.opened()
+    cluster: Cluster = environment.opened()
     from benchmarks import tenants  # noqa: PLC0415 - after the settings
-    from benchmarks.servers import clock, serving  # noqa: PLC0415 - likewise
+    from benchmarks.servers import scheduler, serving  # noqa: PLC0415 - likewise
 
     settled = tenants.settled("abuse", organizations=["victim", "reader"], workers=0)
     job_id = _running_job_with_log("reader", "abuse")
     probes = {"victim": settled.tokens["victim"], "body": json.dumps(tenants.body("victim")).encode()}
-    with clock(place), serving(place, "asgi-1") as server:
+    with scheduler(cluster), serving(cluster, "asgi-1") as server:
         target = AbuseTarget(server.address.host, server.address.port)
         found = {"in_peace": asyncio.run(measure(target, server.pids, 5, **probes)), "before": _usage(server.pids)}
         # In a process of its own: 2,640 clients in the interpreter of the probes would delay what those measure.
