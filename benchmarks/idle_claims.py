@@ -37,22 +37,22 @@ class FreeIntervals:
     waits: list[float] = field(default_factory=list)
 
 
-def room_of(most: int, leases: Sequence[Held], begins: float) -> FreeIntervals:
-    """All but the last had jobs behind them."""
-    room, held, free_from, claimed = FreeIntervals(), 0, begins, begins
-    for at, change, asked in sorted([(o.begin, 1, o.asked) for o in leases] + [(o.end, -1, o.end) for o in leases]):
-        if change == 1 and held < most:
-            room.waits.append(at - max(free_from, claimed))
-        if held == most and change == -1:
-            free_from = at
-        elif held == most - 1 and change == 1:
-            room.free.append((free_from, max(free_from, asked)))
-        claimed = at if change == 1 else claimed
+def free_intervals(limit: int, leases: Sequence[Held], begins: float) -> FreeIntervals:
+    """Return the intervals of a tenant with free slots and waiting jobs; its jobs wait until the last lease begins."""
+    intervals, held, free_from, claimed = FreeIntervals(), 0, begins, begins
+    for now, change, asked in sorted([(o.begin, 1, o.asked) for o in leases] + [(o.end, -1, o.end) for o in leases]):
+        if change == 1 and held < limit:
+            intervals.waits.append(now - max(free_from, claimed))
+        if held == limit and change == -1:
+            free_from = now
+        elif held == limit - 1 and change == 1:
+            intervals.free.append((free_from, max(free_from, asked)))
+        claimed = now if change == 1 else claimed
         held += change
     last = max(leases, key=lambda lease: lease.begin)
-    if free_from < last.asked and held < most:  # after its last claim a tenant has no jobs
-        room.free.append((free_from, last.asked))
-    return room
+    if free_from < last.asked and held < limit:  # after its last claim a tenant has no jobs
+        intervals.free.append((free_from, last.asked))
+    return intervals
 
 
 def unused(limits: Mapping[str, int], leases: Mapping[str, Sequence[Held]], result: dict[str, Any]) -> dict[str, Any]:
@@ -61,16 +61,16 @@ def unused(limits: Mapping[str, int], leases: Mapping[str, Sequence[Held]], resu
     `missed` counts claims that found nothing while one and the same tenant had a free slot and jobs from before until
     after. `result`: what the load recorded.
     """
-    rooms = [room_of(limits[org], held, result["began"]) for org, held in leases.items()]
-    missed = sum(1 for empty in result["empties"] if any(_covers(room.free, empty) for room in rooms))
-    return {"waits": spread(list(_all(rooms))), "empty": len(result["empties"]), "missed": missed}
+    tenants = [free_intervals(limits[org], held, result["began"]) for org, held in leases.items()]
+    missed = sum(1 for empty in result["empties"] if any(_covers(intervals.free, empty) for intervals in tenants))
+    return {"waits": spread(list(_all(tenants))), "empty": len(result["empties"]), "missed": missed}
 
 
-def _all(rooms: Iterable[FreeIntervals]) -> Iterator[float]:
-    for room in rooms:
-        yield from room.waits
+def _all(tenants: Iterable[FreeIntervals]) -> Iterator[float]:
+    for intervals in tenants:
+        yield from intervals.waits
 
 
 def _covers(spans: Sequence[Span], inner: Sequence[float]) -> bool:
-    place = bisect_right(spans, inner[0], key=lambda span: span[0]) - 1
-    return place >= 0 and spans[place][1] > inner[1]
+    index = bisect_right(spans, inner[0], key=lambda span: span[0]) - 1
+    return index >= 0 and spans[index][1] > inner[1]

@@ -7,11 +7,11 @@ from django.db import models
 
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.ingest.models import Run
-from orchestrator.maintenance.metrics_models import Count, Place
+from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
 from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 
-__all__ = ["ClockBeat", "Count", "Incident", "LoginAttempts", "Place", "Run", "WebhookDelivery"]
+__all__ = ["ClockBeat", "Count", "Incident", "LoginAttempts", "MetricsPosition", "Run", "WebhookDelivery"]
 
 
 class ClockBeat(models.Model):

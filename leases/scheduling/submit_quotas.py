@@ -61,7 +61,7 @@ class Arrivals:
 
 
 @dataclass
-class Room:
+class RemainingQuota:
     """The rest of an organization's quota, as one transaction read it without a lock.
 
     The row decides at the end of the transaction (`take_submit_quota_v1`); this spares a refused submit all writes.
@@ -148,7 +148,7 @@ class QuotaColumns:
     quota_full_in: Annotated[float | None, Sql("extract(epoch FROM quota.spent_until - clock_timestamp())::float8")]
 
 
-def room_in(organization: Organization, row: QuotaColumns, *, recounted: bool = False) -> Room:
+def remaining_quota_in(organization: Organization, row: QuotaColumns, *, recounted: bool = False) -> RemainingQuota:
     """Return the room of an organization by the columns of its quota.
 
     Args:
@@ -156,7 +156,7 @@ def room_in(organization: Organization, row: QuotaColumns, *, recounted: bool = 
         row: Its quota, read in the same transaction.
         recounted: This call has recounted the quota already.
     """
-    return Room(
+    return RemainingQuota(
         organization.slug,
         QuotaTerms.of(organization.plan),
         counted_for=row.quota_counted_for,
@@ -191,7 +191,7 @@ def recount(org_slug: str) -> None:
         )
 
 
-def room_of(organization: Organization) -> Room:
+def remaining_quota(organization: Organization) -> RemainingQuota:
     """Return the current quota of an organization, for display."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -199,7 +199,7 @@ def room_of(organization: Organization) -> Room:
             " FROM (SELECT) nothing LEFT JOIN submit_quotas quota ON quota.org_slug = %s",
             [organization.slug],
         )
-        return Room(organization.slug, QuotaTerms.of(organization.plan), *cursor.fetchone())
+        return RemainingQuota(organization.slug, QuotaTerms.of(organization.plan), *cursor.fetchone())
 
 
 def waiting_jobs(org_slug: str) -> int:

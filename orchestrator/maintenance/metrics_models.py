@@ -29,7 +29,7 @@ class Count(models.Model):
         return f"{self.name} {self.job_type} {self.detail}: {self.value:g}"
 
 
-class Place(models.Model):
+class MetricsPosition(models.Model):
     """The position up to which events and heartbeats are counted. One row."""
 
     id = models.SmallAutoField(primary_key=True)

@@ -11,7 +11,7 @@ from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import LimitKind
 from leases.scheduling.lanes import LaneKey
 from leases.scheduling.limits import LimitTarget
-from leases.scheduling.submit_quotas import QuotaColumns, Room, room_in
+from leases.scheduling.submit_quotas import QuotaColumns, RemainingQuota, remaining_quota_in
 from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import (
@@ -139,7 +139,7 @@ class AdmissionContext:
     pools: dict[str, Pool]
     default_pool: str
     emergencies: dict[str, bool] = field(default_factory=dict)
-    quotas: dict[str, Room] = field(default_factory=dict)
+    quotas: dict[str, RemainingQuota] = field(default_factory=dict)
 
     def allows_emergency(self, org_slug: str) -> bool:
         """Report whether the organization may have emergency jobs; read once for each organization."""
@@ -217,7 +217,7 @@ def _context(uow: UnitOfWork, rows: Sequence[TenantRow], default_pool: str) -> A
         slug = row.organization.slug
         context.organizations[slug] = row.organization
         if slug not in context.quotas:
-            context.quotas[slug] = room_in(row.organization, row, recounted=slug in uow.recounted)
+            context.quotas[slug] = remaining_quota_in(row.organization, row, recounted=slug in uow.recounted)
         if row.project is not None:
             context.projects[slug, row.project.slug] = row.project
         if row.pool is not None:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import __main__ as bench
 from benchmarks import costs, minimal, peers_runner, pgbench, plot, sandbox, table
 from benchmarks.histogram import Tally, spread
-from benchmarks.idle_claims import Held, room_of, unused
+from benchmarks.idle_claims import Held, free_intervals, unused
 
 
 def test_a_figure_that_is_missing_is_shown_as_missing():
@@ -186,18 +186,18 @@ TWO = [Held(8, 10, 30), Held(20, 20, 40), Held(35, 35, 50)]
 
 
 def test_free_intervals_are_those_with_jobs_left():
-    room = room_of(2, TWO, begins=5)
-    assert room.free == [(5, 20), (30, 35)]
-    assert room.waits == [5, 10, 5], "from when there was room, or from the claim before"
+    intervals = free_intervals(2, TWO, begins=5)
+    assert intervals.free == [(5, 20), (30, 35)]
+    assert intervals.waits == [5, 10, 5], "from the free slot, or from the claim before"
 
 
 def test_a_lease_whose_end_was_not_answered_keeps_its_place():
-    assert room_of(1, [Held(10, 10, 30), Held(20, 20, 40)], begins=10).free == [(10, 10)]
+    assert free_intervals(1, [Held(10, 10, 30), Held(20, 20, 40)], begins=10).free == [(10, 10)]
 
 
 def test_a_job_that_a_claim_is_taking_does_not_wait():
-    assert room_of(2, [*TWO[:2], Held(31, 35, 50)], begins=5).free == [(5, 20), (30, 31)]
-    assert room_of(2, [*TWO[:2], Held(29, 35, 50)], begins=5).free == [(5, 20), (30, 30)]
+    assert free_intervals(2, [*TWO[:2], Held(31, 35, 50)], begins=5).free == [(5, 20), (30, 31)]
+    assert free_intervals(2, [*TWO[:2], Held(29, 35, 50)], begins=5).free == [(5, 20), (30, 30)]
 
 
 @pytest.mark.parametrize(

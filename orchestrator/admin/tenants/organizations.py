@@ -7,7 +7,7 @@ from django.utils.safestring import SafeString
 from unfold.decorators import display
 
 from leases.scheduling.limits import LimitTarget
-from leases.scheduling.submit_quotas import room_of, waiting_jobs
+from leases.scheduling.submit_quotas import remaining_quota, waiting_jobs
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter
@@ -55,7 +55,7 @@ class OrganizationAdmin(PausableAdmin, OrganizationLimitMixin, AuditedAdmin):
         """Describe the quota and its use: `42 of 10,000 queued jobs; 6,000 submits per minute, burst 2,000`."""
         if organization.pk is None:
             return formatting.NO_VALUE
-        quota = room_of(organization)
+        quota = remaining_quota(organization)
         queued, terms, refusal = waiting_jobs(organization.slug), quota.terms, quota.refusal()
         limit = "" if terms.max_queued is None else f" of {terms.max_queued:,}"
         rate = "unlimited submit rate"

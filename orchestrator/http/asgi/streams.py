@@ -31,7 +31,7 @@ from orchestrator.notifications.shutdown import on_shutdown
 log = logging.getLogger(__name__)
 
 Send = Callable[[Any], Awaitable[None]]
-Place = tuple[str, str]  # what a stream counts for: `caller`, `organization`, `process` or `kind`, and its name
+LimitKey = tuple[str, str]  # a limit or count: `caller`, `organization`, `process` or `kind`, and its name
 KINDS = ("follow", "read")
 RETRY_AFTER = 5  # seconds
 EARLY_REFUSAL_SECONDS = 5.0
@@ -63,7 +63,7 @@ class Stream:
     """One admitted stream. It counts until `close`, even if its response is never sent."""
 
     def __init__(self, registry: "StreamRegistry", credential: Credential, kind: str) -> None:
-        self.credential, self.places = credential, [*_limits(credential), ("kind", kind)]
+        self.credential, self.limit_keys = credential, [*_limits(credential), ("kind", kind)]
         self._registry = registry
         self._is_open = True
         self._cut: asyncio.Future[StreamEnd] | None = None
@@ -83,11 +83,11 @@ class Stream:
         """Stop counting the stream. Safe to call twice and from any thread."""
         if self._is_open:
             self._is_open = False
-            self._registry.remove(self.places)
+            self._registry.remove(self.limit_keys)
 
     def __del__(self) -> None:
         if self._is_open:  # without the lock: a finalizer may run in a thread that holds it
-            self._registry.abandoned.append(self.places)
+            self._registry.abandoned.append(self.limit_keys)
 
 
 class StreamRegistry:
@@ -95,8 +95,8 @@ class StreamRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[Place] = Counter()
-        self.abandoned: deque[list[Place]] = deque()  # of streams that were never closed
+        self._counts: Counter[LimitKey] = Counter()
+        self.abandoned: deque[list[LimitKey]] = deque()  # of streams that were never closed
         self._attached: set[Stream] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -123,7 +123,7 @@ class StreamRegistry:
             if refusal is not None:
                 raise refusal
             stream = Stream(self, credential, kind)
-            self._counts.update(stream.places)
+            self._counts.update(stream.limit_keys)
         return stream
 
     def early_refusal(self, authorization: bytes) -> ApiError | None:
@@ -146,10 +146,10 @@ class StreamRegistry:
             return self._refusal(credential)
 
     def _refusal(self, credential: Credential) -> ApiError | None:
-        for place, limit in _limits(credential).items():
-            if self._counts[place] >= limit:
-                STREAMS_REFUSED.labels(place[0]).inc()
-                return _refusal(place[0], limit, self._counts[place])
+        for key, limit in _limits(credential).items():
+            if self._counts[key] >= limit:
+                STREAMS_REFUSED.labels(key[0]).inc()
+                return _refusal(key[0], limit, self._counts[key])
         return None
 
     def _remove_abandoned(self) -> None:
@@ -163,13 +163,13 @@ class StreamRegistry:
         if len(self._token_credentials) > REMEMBERED_TOKENS:
             self._token_credentials.popitem(last=False)
 
-    def remove(self, places: list[Place]) -> None:
+    def remove(self, limit_keys: list[LimitKey]) -> None:
         """Stop counting a stream."""
         with self._lock:
-            self._counts.subtract(places)
-            for place in places:
-                if not self._counts[place]:
-                    del self._counts[place]
+            self._counts.subtract(limit_keys)
+            for key in limit_keys:
+                if not self._counts[key]:
+                    del self._counts[key]
 
     def number(self, kind: str) -> int:
         """Return the number of open streams of a kind."""
@@ -216,9 +216,9 @@ class StreamRegistry:
                     stream.cut(StreamEnd.REVOKED)
 
 
-def _limits(credential: Credential) -> dict[Place, int]:
+def _limits(credential: Credential) -> dict[LimitKey, int]:
     """Return the limits that apply to a stream, the narrowest first."""
-    limits: dict[Place, int] = {("caller", credential.key): settings.STREAMS_PER_CALLER}
+    limits: dict[LimitKey, int] = {("caller", credential.key): settings.STREAMS_PER_CALLER}
     if credential.counts_for_organization:
         limits["organization", credential.org_slug] = settings.STREAMS_PER_ORGANIZATION
     return limits | {("process", ""): settings.STREAMS_PER_PROCESS}
@@ -228,16 +228,16 @@ def _digest(authorization: bytes) -> bytes:
     return hashlib.sha256(authorization).digest()
 
 
-def _refusal(place: str, limit: int, number: int) -> ApiError:
+def _refusal(scope: str, limit: int, number: int) -> ApiError:
     headers = {"Retry-After": str(RETRY_AFTER)}
-    if place == "process":
+    if scope == "process":
         return ApiError(
             503, "busy", f"This process has {limit} open streams, which is its limit. Retry later.", headers=headers
         )
-    owner = {"caller": "This token or user", "organization": "The organization"}[place]
+    owner = {"caller": "This token or user", "organization": "The organization"}[scope]
     detail = f"{owner} has {number} open log streams of at most {limit} in this process. Close one, or retry later."
     return ApiError(
-        429, "too_many_streams", detail, headers=headers, limit=limit, open_streams=number, limited_by=place
+        429, "too_many_streams", detail, headers=headers, limit=limit, open_streams=number, limited_by=scope
     )
 
 

@@ -11,7 +11,7 @@ from orchestrator.http.observability import job_metrics
 from orchestrator.maintenance import metrics_aggregation
 from orchestrator.maintenance.metrics_aggregation import EventCounter
 from orchestrator.maintenance.scheduler import Scheduler
-from orchestrator.models import Count, Place
+from orchestrator.models import Count, MetricsPosition
 from tests.factories import (
     ALICE,
     OPERATOR,
@@ -102,7 +102,7 @@ def test_what_happened_before_it_began_is_not_counted(organization):
 
 
 def test_after_a_restore_with_new_transaction_numbers_it_goes_on_from_there(tally, organization):
-    Place.objects.update(xid=2**40)
+    MetricsPosition.objects.update(xid=2**40)
     tally.advance()
     failed(organization.projects.get())
     assert tally.advance() > 0

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from leases.models import Limit, LimitKind
-from leases.scheduling.submit_quotas import room_of, waiting_jobs
+from leases.scheduling.submit_quotas import remaining_quota, waiting_jobs
 from orchestrator.http.api.datetimes import format_timestamp
 from runtime_jobs.models import Organization
 
@@ -52,15 +52,15 @@ def serialize_actor(text: str) -> dict[str, str] | None:
 
 def serialize_quota(organization: Organization) -> dict[str, Any]:
     """Return the submit quota of the organization. Runs queries for its current use."""
-    room = room_of(organization)
-    refusal = room.refusal()
+    quota = remaining_quota(organization)
+    refusal = quota.refusal()
     return {
         "org_slug": organization.slug,
         "plan": organization.plan.name,
         "queued": waiting_jobs(organization.slug),
-        "max_queued": room.terms.max_queued,
-        "submits_per_minute": room.terms.per_minute,
-        "submit_burst": None if room.terms.per_minute is None else room.terms.burst,
+        "max_queued": quota.terms.max_queued,
+        "submits_per_minute": quota.terms.per_minute,
+        "submit_burst": None if quota.terms.per_minute is None else quota.terms.burst,
         "refused": refusal.code if refusal else None,
         "retry_after": refusal.facts["retry_after"] if refusal else None,
     }
