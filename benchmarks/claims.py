@@ -1,7 +1,8 @@
 """Measures claims per second over HTTP, beside two claims that pgbench sends: a minimal one, and the product's SQL.
 
-All are measured in turns, so that a machine that becomes slower does so for all. Before each turn equally many jobs
-wait. The minimal claim is one statement on narrow tables (`benchmarks.minimal`); the product's own SQL is recorded.
+All are measured in turns, so that a machine that becomes slower does so for all. Before each turn enough jobs wait for
+all claims of it. The minimal claim is one statement on narrow tables (`benchmarks.minimal`); the product's own SQL is
+recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from tests.factories import offer
 from workers.models import Worker
 
 WORKERS = 256  # so many that none is full before the end
-OF_MINIMAL = 4  # the minimal claim takes so many times the jobs
+OF_PGBENCH = 4  # the product's SQL without HTTP takes so many times the jobs
+OF_MINIMAL = 16  # and the minimal claim
 
 
 def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
@@ -34,10 +36,10 @@ def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str,
     layout = before.get("layout", "asgi-1")
     by_pool = {pool: tenants.settled(pool, organizations=[], workers=WORKERS) for pool in ("pgbench", "single", "bulk")}
     rates: dict[str, list[float | None]] = {pool: [] for pool in ("minimal", *by_pool)}
-    claim, waiting = _operation(by_pool["pgbench"]), int(sizes.filled * OF_MINIMAL * sizes.claim_seconds)
+    claim, waiting = _operation(by_pool["pgbench"]), int(sizes.filled * OF_PGBENCH * sizes.claim_seconds)
     minimal.create(cluster)
     for _ in range(sizes.rounds):
-        rates["minimal"].append(_minimal(cluster, sizes, waiting))
+        rates["minimal"].append(_minimal(cluster, sizes))
         _fill("single", waiting)
         rates["single"].append(_over_http(cluster, sizes, layout, by_pool["single"], "claims"))
         rates["pgbench"].append(_from_pgbench(cluster, sizes, claim, waiting))
@@ -67,8 +69,8 @@ def _fill(pool: str, waiting: int) -> None:
     tenants.fill(pool, pool, waiting - Job.objects.queued().filter(pool=pool).count())
 
 
-def _minimal(cluster: Cluster, sizes: Sizes, waiting: int) -> float:
-    minimal.fill(cluster, waiting)
+def _minimal(cluster: Cluster, sizes: Sizes) -> float:
+    minimal.fill(cluster, int(sizes.filled * OF_MINIMAL * sizes.claim_seconds))
     return round(minimal.claims(cluster, clients=sizes.clients, seconds=sizes.claim_seconds), 1)
 
 
