@@ -169,6 +169,8 @@ MAX_CONNECTIONS = env.int("MAX_CONNECTIONS", default=4096)  # per process; a new
 # Per client address, or IPv6 /64. Not counted: loopback, and all connections with BEHIND_PROXY.
 MAX_CONNECTIONS_PER_ADDRESS = env.int("MAX_CONNECTIONS_PER_ADDRESS", default=512)
 WEBSOCKET_MESSAGE_BYTES = env.int("WEBSOCKET_MESSAGE_BYTES", default=1 << 20)
+# Of a message of a Bencher runner, which contains the output of all iterations: up to 25 MiB of each stream.
+RUNNER_MESSAGE_LIMIT_BYTES = env.int("RUNNER_MESSAGE_LIMIT_BYTES", default=4 << 20)
 REQUEST_THREADS = env.int("REQUEST_THREADS", default=40)  # requests in progress at a time, under ASGI
 REQUEST_QUEUE = env.int("REQUEST_QUEUE", default=256)  # requests that wait for a thread; further ones are answered 503
 LOGIN_THREADS = env.int("LOGIN_THREADS", default=12)  # for forms with a password: two hash at a time, the others wait

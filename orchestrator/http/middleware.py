@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from orchestrator.http.asgi.body_limit import body_limit, too_large
-from orchestrator.http.asgi.long_poll import NO_WORK, poll_attempt
+from orchestrator.http.asgi.long_poll import is_empty, poll_attempt
 from orchestrator.http.asgi.sync_handler import client_disconnected
 from orchestrator.http.errors.problems import ApiError, as_response
 from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, access_log_entry
@@ -66,7 +66,7 @@ def _finish(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBas
     status = response.status_code
     entry = access_log_entry(request)
     if not (attempt and attempt.should_keep_waiting(entry, status)):
-        is_routine = status == NO_WORK and _is_long_poll(request)
+        is_routine = _is_long_poll(request) and is_empty(response)
         entry.record(CLIENT_CLOSED_REQUEST if client_disconnected(request) else status, is_routine=is_routine)
     return response
 

@@ -1,4 +1,4 @@
-"""Metrics of long polls and log streams of one process. `http.observability.metrics` registers them."""
+"""Metrics of long polls, log streams and WebSockets of one process. `http.observability.metrics` registers them."""
 
 from prometheus_client import Counter, Gauge
 
@@ -22,4 +22,23 @@ STREAMS_REFUSED = Counter(
     "orchestrator_streams_refused", "Log streams refused, by the limit that was reached.", ["limit"], registry=None
 )
 READS = Counter("orchestrator_stream_reads", "Database reads for all log streams together.", registry=None)
-ALL = (WAITING, LISTENER_UP, LISTENER_LOSSES, ATTEMPTS, STREAMS, FOLLOWED, ENDED, STREAMS_REFUSED, READS)
+SOCKETS = Gauge("orchestrator_sockets", "Open WebSocket sessions of this process, by kind.", ["kind"], registry=None)
+ENDED_SOCKETS = Counter(
+    "orchestrator_sockets_ended",
+    "WebSocket sessions that ended, by kind and cause: closed or dropped by the server, disconnected, stalled, failed.",
+    ["kind", "cause"],
+    registry=None,
+)
+ALL = (
+    WAITING,
+    LISTENER_UP,
+    LISTENER_LOSSES,
+    ATTEMPTS,
+    STREAMS,
+    FOLLOWED,
+    ENDED,
+    STREAMS_REFUSED,
+    READS,
+    SOCKETS,
+    ENDED_SOCKETS,
+)

@@ -14,12 +14,14 @@ a request of its own, which is authenticated again, so a worker whose token was 
 import asyncio
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from orchestrator.http.asgi.body_limit import Application, Message, Receive, Send, replay
@@ -31,12 +33,65 @@ from orchestrator.notifications.metrics import ATTEMPTS
 from orchestrator.notifications.waiters import OfferKey, WakeReason
 
 WSGI_POLL_SECONDS = 0.25  # between two attempts where a request keeps its thread
-MAX_SECONDS = 60.0
 FIRST = WakeReason("first")
 NO_WORK, UNAVAILABLE = 204, 503
 ATTEMPT = "orchestrator.poll_attempt"  # key of the scope
 OFFER_FIELDS = ("job_types", "labels", "capabilities", "pool")  # of a claim's body: they decide which jobs fit
 _OUTCOMES = {200: "work", 201: "work", NO_WORK: "nothing", CLIENT_CLOSED_REQUEST: "gone"}
+
+
+@dataclass(frozen=True)
+class PollTerms:
+    """The part of a claim's body that decides how long the claim waits. The view reports what is wrong with it.
+
+    Attributes:
+        field: Name of the member with the number of seconds.
+        default_seconds: The wait of a claim without the member.
+        max_seconds: The longest wait.
+    """
+
+    field: str
+    default_seconds: float
+    max_seconds: float
+
+    def seconds(self, claim: dict[str, Any]) -> float:
+        """Return how long the claim waits; 0 if the member has no number."""
+        value = claim.get(self.field)
+        try:
+            return self.default_seconds if value is None else min(self.max_seconds, max(0.0, float(value)))
+        except (ValueError, TypeError, OverflowError):
+            return 0.0
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """Return the claim in a body, or an empty one if the body is no JSON object or names no number of seconds."""
+        if self.field.encode() not in body:
+            return {}
+        try:
+            claim = json.loads(body)
+        except (ValueError, RecursionError):
+            return {}
+        return claim if isinstance(claim, dict) else {}
+
+
+WAIT_SECONDS: Final = PollTerms("wait_seconds", 0.0, 60.0)
+POLL_TIMEOUT: Final = PollTerms("poll_timeout", 30.0, 900.0)  # document 002
+# The views that `long_poll` wraps, by route.
+LONG_POLLS: Final = {
+    "/v1/runtime/leases": WAIT_SECONDS,
+    "/api/v1/internal/lease": WAIT_SECONDS,
+}
+_PATTERNS = [
+    (re.compile(re.sub("<[a-z:]+>", "[^/]+", route)), terms) for route, terms in LONG_POLLS.items() if "<" in route
+]
+
+
+def poll_terms(method: str, path: str) -> PollTerms | None:
+    """Return the terms of a request that may wait, or None for any other request."""
+    if method != "POST":
+        return None
+    if (terms := LONG_POLLS.get(path)) is not None:
+        return terms
+    return next((terms for pattern, terms in _PATTERNS if pattern.fullmatch(path)), None)
 
 
 @dataclass
@@ -47,6 +102,7 @@ class PollAttempt:
         claim: Body of the claim.
         until: End of the wait, on the monotonic clock.
         offer: What the worker offers; known once an authenticated worker was answered that there is no work.
+        is_empty: The last attempt found no work.
         entry: The access log entry, from the first attempt on.
         keep_waiting: The response is withheld, and another attempt follows.
         messages: The ASGI messages of the withheld response.
@@ -55,6 +111,7 @@ class PollAttempt:
     claim: dict[str, Any]
     until: float
     offer: OfferKey | None = None
+    is_empty: bool = False
     entry: AccessLogEntry | None = None
     keep_waiting: bool = False
     messages: list[Any] = field(default_factory=list)
@@ -67,7 +124,7 @@ class PollAttempt:
             status: The HTTP status of the response.
         """
         self.entry = self.entry or entry
-        can_wait = status in {NO_WORK, UNAVAILABLE} and self.offer is not None
+        can_wait = (self.is_empty or status in {NO_WORK, UNAVAILABLE}) and self.offer is not None
         self.keep_waiting = can_wait and time.monotonic() < self.until
         return self.keep_waiting
 
@@ -85,8 +142,29 @@ class PollAttempt:
             worker = caller.worker
             requested = {name: self.claim.get(name) for name in OFFER_FIELDS}
             offer = [path, requested, list(worker.labels), list(worker.capabilities)]
-            serialized = json.dumps(offer, sort_keys=True).encode()
-            self.offer = OfferKey(worker.pool.slug, hashlib.sha256(serialized).hexdigest())
+            self.offer = offer_key(worker.pool.slug, offer)
+
+    def outcome(self, status: int) -> str | None:
+        """Return the outcome of an attempt with this response, a label of a metric; None for a refusal."""
+        return "nothing" if self.is_empty else _OUTCOMES.get(status)
+
+
+def offer_key(pool: str, offer: Any) -> OfferKey:
+    """Return the key of an offer, which is a JSON value: equal offers in a pool can take the same jobs."""
+    serialized = json.dumps(offer, sort_keys=True).encode()
+    return OfferKey(pool, hashlib.sha256(serialized).hexdigest())
+
+
+class NothingToClaim(HttpResponse):
+    """The response to a claim without work, in an API that has no 204 for it.
+
+    Attributes:
+        offer: What the worker offered.
+    """
+
+    def __init__(self, content: bytes, *, offer: OfferKey, content_type: str = "application/json") -> None:
+        super().__init__(content, content_type=content_type)
+        self.offer = offer
 
 
 def poll_attempt(request: HttpRequest) -> PollAttempt | None:
@@ -95,10 +173,19 @@ def poll_attempt(request: HttpRequest) -> PollAttempt | None:
     return found if isinstance(found, PollAttempt) else None
 
 
-def long_poll(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Wrap a view that answers 204 while there is no work, so that its caller may wait for work.
+def is_empty(response: HttpResponseBase) -> bool:
+    """Return whether this is the response to a claim that found no work."""
+    return response.status_code == NO_WORK or isinstance(response, NothingToClaim)
+
+
+def long_poll(view: Callable[..., HttpResponse], terms: PollTerms = WAIT_SECONDS) -> Callable[..., HttpResponse]:
+    """Wrap a view that answers 204 or NothingToClaim while there is no work, so that its caller may wait for work.
 
     Under ASGI the view runs once for each attempt. Under WSGI the request keeps its thread while it waits.
+
+    Args:
+        view: The view.
+        terms: How its protocol names the wait: those of its route in `LONG_POLLS`.
     """
     attempt_view = release_connection_after(view)
 
@@ -106,9 +193,11 @@ def long_poll(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     def waiting_view(request: HttpRequest, **kwargs: Any) -> HttpResponse:
         attempt = poll_attempt(request)
         if attempt is None:
-            return _poll_in_thread(attempt_view, request, **kwargs)
+            return _poll_in_thread(attempt_view, terms, request, **kwargs)
         response = view(request, **kwargs)
-        if response.status_code == NO_WORK:
+        if isinstance(response, NothingToClaim):
+            attempt.offer, attempt.is_empty = response.offer, True
+        elif response.status_code == NO_WORK:
             attempt.mark_empty(getattr(request, "user", None), request.path)
         return response
 
@@ -116,35 +205,19 @@ def long_poll(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     return waiting_view
 
 
-def _poll_in_thread(view: Callable[..., HttpResponse], request: HttpRequest, **kwargs: Any) -> HttpResponse:
-    until = time.monotonic() + _wait_seconds(_parsed_claim(request.body))
+def _poll_in_thread(
+    view: Callable[..., HttpResponse], terms: PollTerms, request: HttpRequest, **kwargs: Any
+) -> HttpResponse:
+    until = time.monotonic() + terms.seconds(terms.parse(request.body))
     response = view(request, **kwargs)
-    while response.status_code == NO_WORK and time.monotonic() < until:
+    while is_empty(response) and time.monotonic() < until:
         time.sleep(min(WSGI_POLL_SECONDS, max(0.0, until - time.monotonic())))
         response = view(request, **kwargs)
     return response
 
 
-def _parsed_claim(body: bytes) -> dict[str, Any]:
-    """Return the claim if it may wait, else an empty one. The view reports what is wrong with a body."""
-    if b"wait_seconds" not in body:
-        return {}
-    try:
-        claim = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return claim if isinstance(claim, dict) else {}
-
-
-def _wait_seconds(claim: dict[str, Any]) -> float:
-    try:
-        return min(MAX_SECONDS, max(0.0, float(claim["wait_seconds"])))
-    except (ValueError, KeyError, TypeError, OverflowError):
-        return 0.0
-
-
 class LongPollMiddleware:
-    """An ASGI application around Django for the paths that can wait (`router.LONG_POLLS`)."""
+    """An ASGI application around Django for the paths that can wait (`LONG_POLLS`)."""
 
     def __init__(self, inner: Application, hub: NotificationHub | None = None) -> None:
         self.inner = inner
@@ -156,12 +229,13 @@ class LongPollMiddleware:
         return self._hub or hub_of_running_loop()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
+        terms = poll_terms(scope["method"], scope["path"]) if scope["type"] == "http" else None
+        if terms is None:
             await self.inner(scope, receive, send)
             return
         body = (await receive())["body"]
-        claim = _parsed_claim(body)
-        seconds = _wait_seconds(claim)
+        claim = terms.parse(body)
+        seconds = terms.seconds(claim)
         if not seconds:
             await self.inner(scope, replay(body, receive), send)
             return
@@ -238,13 +312,14 @@ class _PollSession:
                 return
             self.notifications = self.waiters.notifications
             self.status, self.attempt.keep_waiting, self.attempt.messages = CLIENT_CLOSED_REQUEST, False, []
+            self.attempt.is_empty = False
             scope = {**self.scope, ATTEMPT: self.attempt}
             await self.inner(scope, replay(self.body, self._receive_disconnect), self._withholding(send))
         await self._wake_next(reason)
 
     def _end_attempt(self, reason: WakeReason) -> None:
         if self.attempt.offer is not None:
-            found_work = {"work": True, "nothing": False}.get(_OUTCOMES.get(self.status, ""))
+            found_work = {"work": True, "nothing": False}.get(self.attempt.outcome(self.status) or "")
             self.waiters.end_attempt(self.attempt.offer, reason, found_work=found_work)
 
     def _give_up(self, reason: WakeReason) -> None:
@@ -272,7 +347,7 @@ class _PollSession:
 
     async def _wake_next(self, reason: WakeReason) -> None:
         """Wake other waiters: for more work after work was found, for another attempt after none was found."""
-        outcome = _OUTCOMES.get(self.status, "refused")
+        outcome = self.attempt.outcome(self.status) or "refused"
         ATTEMPTS.labels(reason.cause, outcome).inc()
         offer = self.attempt.offer
         if offer is None:
@@ -287,4 +362,4 @@ class _PollSession:
 
     def _record(self, status: int) -> None:
         if self.attempt.entry:
-            self.attempt.entry.record(status, is_routine=status == NO_WORK)
+            self.attempt.entry.record(status, is_routine=status == NO_WORK or self.attempt.is_empty)

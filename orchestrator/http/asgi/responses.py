@@ -2,7 +2,6 @@
 
 import io
 import json
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -10,11 +9,13 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
 from django.urls import Resolver404, resolve
 
-from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError, as_response, problem
+from orchestrator.http.errors.problems import ApiError, as_response
 from orchestrator.http.observability.access_log import AccessLogEntry, access_log_entry
-from orchestrator.http.observability.request_context import RequestContext, attach_context, context_of
+from orchestrator.http.observability.request_context import attach_context, context_of
 from orchestrator.http.observability.routes import UNMATCHED
 from runtime_jobs.identifiers import new_id
+
+PATH_PARAMS, ROUTE = "path_params", "orchestrator.route"  # keys of a WebSocket's scope
 
 
 def overloaded(reason: str) -> ApiError:
@@ -66,21 +67,26 @@ async def send_json(document: dict[str, Any], scope: Any, send: Any, *, status: 
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
-async def refuse_websocket(scope: Any, receive: Any, send: Any) -> None:
-    """Answer a WebSocket handshake with 404, or close it where the server cannot send a response to a handshake."""
-    await receive()
+async def refuse_websocket(scope: Any, receive: Any, send: Any, refusal: ApiError | None = None) -> None:
+    """Answer a WebSocket handshake with an error, or close it where the server cannot send a response to a handshake.
+
+    Args:
+        scope: The ASGI scope of the connection.
+        receive: Its ASGI channel for incoming messages. The first message is received here if there is no `refusal`.
+        send: Its ASGI channel for outgoing messages.
+        refusal: The error, in the format of the path's API; by default 404.
+    """
+    if refusal is None:
+        await receive()
+        refusal = ApiError(404, "not_found", "There is no WebSocket at this address.")
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})
         return
-    request_id = new_id("req")
-    context = RequestContext(request_id, request_id, time.monotonic())
-    refusal = ApiError(404, "not_found", "There is no WebSocket at this address.")
-    body = json.dumps(problem(refusal, request_id)).encode()
-    headers = [
-        (b"content-type", MEDIA_TYPE.encode()),
-        (b"x-request-id", request_id.encode()),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "websocket.http.response.start", "status": 404, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": body})
-    AccessLogEntry(context, "GET", UNMATCHED).record(refusal.status)
+    request = ASGIRequest({**scope, "type": "http", "method": "GET"}, io.BytesIO())
+    attach_context(request)
+    response = as_response(refusal, request)
+    response["X-Request-Id"] = context_of(request).request_id
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
+    await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": response.content})
+    AccessLogEntry(context_of(request), "GET", scope.get(ROUTE, UNMATCHED)).record(refusal.status)

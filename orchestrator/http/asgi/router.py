@@ -1,5 +1,6 @@
 """Routes ASGI scopes before Django: health checks, WebSockets, long polls, and requests that run in a thread."""
 
+import re
 import time
 from collections.abc import Mapping
 
@@ -14,13 +15,13 @@ from orchestrator.http.asgi.body_limit import (
     replay,
     with_content_length,
 )
-from orchestrator.http.asgi.responses import refuse_websocket, send_json, send_refusal
+from orchestrator.http.asgi.long_poll import poll_terms
+from orchestrator.http.asgi.responses import PATH_PARAMS, ROUTE, refuse_websocket, send_json, send_refusal
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability import metrics
 from orchestrator.http.observability.health import Readiness, liveness_document, readiness_document
 
 LIVENESS, READINESS = "/healthz", "/readyz"
-LONG_POLLS = frozenset({"/v1/runtime/leases", "/api/v1/internal/lease"})  # the views that `long_poll` wraps
 
 
 class Router:
@@ -30,7 +31,8 @@ class Router:
         requests: Application for requests that are answered at once, and for streams. The body is in the scope's
             `BODY_FILE`.
         long_polls: Application for requests that may wait. It receives the body as one message.
-        websockets: Applications for WebSocket connections by path. Every other path is answered 404.
+        websockets: Applications for WebSocket connections by path. Every other path is answered 404. A segment such as
+            `{runner}` matches any text without a slash, which is in the scope's `path_params` under that name.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Router:
     ) -> None:
         self.requests = requests
         self.long_polls = long_polls
-        self.websockets = websockets or {}
+        self.websockets = [(_pattern(path), path, application) for path, application in (websockets or {}).items()]
         self.readiness = Readiness()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -48,10 +50,17 @@ class Router:
             case "http":
                 await self._answer_request(scope, receive, send)
             case "websocket":
-                await self.websockets.get(scope["path"], refuse_websocket)(scope, receive, send)
+                await self._connect_websocket(scope, receive, send)
             case other:
                 # An ASGI server continues without the lifespan protocol after this error.
                 raise ValueError(f"HTTP and WebSocket only, not {other}.")
+
+    async def _connect_websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+        for pattern, route, application in self.websockets:
+            if found := pattern.fullmatch(scope["path"]):
+                await application({**scope, PATH_PARAMS: found.groupdict(), ROUTE: route}, receive, send)
+                return
+        await refuse_websocket(scope, receive, send)
 
     async def _answer_health_check(self, scope: Message, send: Send) -> None:
         """Answer without a thread of the requests, however many of those wait for one."""
@@ -74,7 +83,7 @@ class Router:
             return
         try:
             scope = with_content_length(scope, body.size)
-            if can_wait(scope["method"], scope["path"]):
+            if poll_terms(scope["method"], scope["path"]) is not None:
                 await self.long_polls(scope, replay(body.file.read(), receive), send)
             else:
                 await self.requests(scope | {BODY_FILE: body.file}, receive, send)
@@ -82,9 +91,12 @@ class Router:
             body.close()
 
 
-def can_wait(method: str, path: str) -> bool:
-    """Return whether the request may be a long poll."""
-    return method == "POST" and path in LONG_POLLS
+def _pattern(path: str) -> re.Pattern[str]:
+    """Return the expression that matches the paths of a route such as `/runners/{runner}/channel`."""
+    literal, *rest = re.split(r"\{(\w+)\}", path)
+    names, literals = rest[::2], rest[1::2]
+    segments = [f"(?P<{name}>[^/]+){re.escape(text)}" for name, text in zip(names, literals, strict=True)]
+    return re.compile(re.escape(literal) + "".join(segments))
 
 
 def _is_health_check(scope: Message) -> bool:

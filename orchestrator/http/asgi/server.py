@@ -31,6 +31,8 @@ def uvicorn_options(**changes: Any) -> dict[str, Any]:
         "ws": LimitedWebSocketProtocol,
         "ws_max_size": settings.WEBSOCKET_MESSAGE_BYTES,
         "ws_per_message_deflate": False,  # a small message could unpack into a large one
+        # A runner reads one frame a second while it executes. Its pong comes too late after some minutes of pings.
+        "ws_ping_interval": None,
         "lifespan": "off",
         "log_config": None,
         "access_log": False,

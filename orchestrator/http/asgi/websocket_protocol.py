@@ -1,26 +1,79 @@
 """uvicorn's WebSocket protocol with the limits that uvicorn lacks."""
 
 import logging
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 
 from orchestrator.http.asgi.connections import REFUSED
 
 MAX_FRAGMENTS = 1024  # of one message
 MAX_UNSENT_BYTES = 1 << 20  # answers to control frames that the client does not read
+GOING_AWAY = 1001  # code of a Close frame
+SHUTDOWN_REASON = "server shutting down"
+EXTENSION = "orchestrator.websocket"  # in the extensions of the scope: a WebSocketConnection
 
 # uvicorn logs each handshake at INFO, with its path. The access log has a line for it already.
 _log = logging.getLogger("orchestrator.websockets")
 _log.setLevel(logging.WARNING)
 
 
+class WebSocketConnection:
+    """The connection of a WebSocket, for an application that needs more than ASGI offers."""
+
+    def __init__(self, protocol: "LimitedWebSocketProtocol") -> None:
+        self._protocol = protocol
+
+    @property
+    def control_at(self) -> float:
+        """Time of the last ping or pong, in seconds on the monotonic clock; 0 before the first one."""
+        return self._protocol.control_at
+
+    def limit_messages(self, max_bytes: int) -> None:
+        """Limit the messages of the client from now on. A larger one ends the connection with code 1009."""
+        self._protocol.conn.max_message_size = max_bytes
+
+    def drop(self) -> None:
+        """Close the connection without sending what is buffered."""
+        self._protocol.transport.abort()
+
+
 class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
     """Limits what uvicorn does not: invalid handshakes, fragments of a message, unread replies to control frames."""
 
     on_lost: Callable[[], None] = staticmethod(lambda: None)  # removes the connection of the handshake from the table
+    control_at = 0.0
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)
+        if not self.handshake_complete:  # else it was refused, and there is no scope
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[EXTENSION] = WebSocketConnection(self)
+
+    def handle_ping(self) -> None:
+        self.control_at = time.monotonic()
+        super().handle_ping()
+
+    def handle_pong(self, event: Any) -> None:
+        self.control_at = time.monotonic()
+        super().handle_pong(event)
+
+    def shutdown(self) -> None:
+        """Send Close 1001 to a client whose session has not done so yet. uvicorn sends 1012."""
+        if self.handshake_complete and not self.close_sent:
+            self.stop_keepalive()
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": GOING_AWAY})
+            with suppress(InvalidState):  # the client has closed the connection meanwhile
+                self.conn.send_close(GOING_AWAY, SHUTDOWN_REASON)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.on_lost()

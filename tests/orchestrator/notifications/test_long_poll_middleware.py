@@ -5,12 +5,20 @@ import json
 
 import pytest
 
-from orchestrator.http.asgi import long_poll
-from orchestrator.http.asgi.long_poll import ATTEMPT, LongPollMiddleware
+from orchestrator.http.asgi.long_poll import (
+    ATTEMPT,
+    LONG_POLLS,
+    POLL_TIMEOUT,
+    WAIT_SECONDS,
+    LongPollMiddleware,
+    PollTerms,
+    poll_terms,
+)
 from orchestrator.notifications.hub import NotificationHub
 from orchestrator.notifications.waiters import OfferKey
 
 OFFER = OfferKey("pool", "1")
+EMPTY = "empty"  # an attempt that finds no work, in an API that answers 200 then
 
 
 class Entry:
@@ -56,6 +64,8 @@ class Scene:
         attempt.entry = self.entry
         if status == 204:
             attempt.offer = OFFER
+        elif status == EMPTY:
+            attempt.offer, attempt.is_empty, status = OFFER, True, 200
         attempt.should_keep_waiting(None, status)
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": str(status).encode()})
@@ -107,6 +117,32 @@ def test_a_notification_causes_an_attempt_and_the_first_work_is_sent():
         scene.waiters.notify_pool("pool")
         assert await visit.answer() == 201
         assert [message["type"] for message in visit.sent] == ["http.response.start", "http.response.body"]
+
+    asyncio.run(story())
+
+
+def test_an_empty_response_may_have_the_status_200():
+    async def story():
+        scene = Scene(EMPTY, EMPTY, 200)
+        visit = scene.visit()
+        await settled()
+        assert (scene.attempts, visit.sent) == (1, [])
+        scene.waiters.notify_pool("pool")
+        await settled()
+        assert (scene.attempts, visit.sent) == (2, [])
+        scene.waiters.notify_pool("pool")
+        assert await visit.answer() == 200
+        assert scene.attempts == 3
+        assert scene.hub.notified_pools == ["pool"], "only work leads to more work"
+
+    asyncio.run(story())
+
+
+def test_an_empty_response_with_status_200_is_sent_when_the_time_is_up():
+    async def story():
+        scene = Scene(EMPTY)
+        assert await scene.visit(seconds=0.05).answer() == 200
+        assert (scene.attempts, scene.entry.recorded) == (1, [(200, True)])
 
     asyncio.run(story())
 
@@ -290,9 +326,38 @@ def test_a_claim_without_a_valid_wait_is_passed_on_once(seconds):
 
 
 def test_a_wait_has_a_limit(monkeypatch):
-    monkeypatch.setattr(long_poll, "MAX_SECONDS", 0.02)
+    monkeypatch.setitem(LONG_POLLS, "/v1/runtime/leases", PollTerms("wait_seconds", 0.0, 0.02))
 
     async def story():
         assert await Scene(204).visit(seconds=1e300).answer() == 204
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("body", "seconds"),
+    [
+        (b"", 30),
+        (b"{}", 30),
+        (b'{"poll_timeout": null}', 30),
+        (b'{"poll_timeout": 1}', 1),
+        (b'{"poll_timeout": 5000}', 900),
+        (b'{"poll_timeout": 0}', 0),
+        (b'{"poll_timeout": "x"}', 0),
+        (b'{"poll_timeout": 1', 30),
+    ],
+)
+def test_terms_have_a_default_and_a_limit(body, seconds):
+    assert POLL_TIMEOUT.seconds(POLL_TIMEOUT.parse(body)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("POST", "/v1/runtime/leases", WAIT_SECONDS),
+        ("GET", "/v1/runtime/leases", None),
+        ("POST", "/v1/runtime/leases/x", None),
+    ],
+)
+def test_terms_are_found_by_the_path(method, path, expected):
+    assert poll_terms(method, path) is expected

@@ -1,0 +1,264 @@
+"""Drives WebSocket sessions: a session decides without input or output, and this module performs what it decides.
+
+A session receives frames, the passage of time, the end of the connection and the results of operations, and returns
+effects. The driver sends frames, closes the connection, and runs one operation of a session at a time. While nothing
+happens a socket costs no thread and no database connection.
+
+    receive --frame--> session --effects--> SendText, CloseSocket, DropSocket: the connection
+    timer   --time---->    ^                any other effect: `perform`, in a thread where it queries the database
+                           +---- result of the operation
+
+Memory is bounded: while an operation runs, at most two further frames are read, and then the client's own buffers fill.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from django.conf import settings
+
+from orchestrator.http.asgi.body_limit import Message, Receive, Send
+from orchestrator.http.asgi.websocket_protocol import EXTENSION, WebSocketConnection
+from orchestrator.notifications.metrics import ENDED_SOCKETS, SOCKETS
+from orchestrator.notifications.shutdown import on_shutdown
+
+log = logging.getLogger(__name__)
+
+NORMAL, POLICY_VIOLATION = 1000, 1008  # codes of Close frames
+
+
+@dataclass(frozen=True)
+class SendText:
+    """Send a text frame."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class CloseSocket:
+    """Send a Close frame, and end the connection."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class DropSocket:
+    """End the connection without a Close frame."""
+
+
+class SocketSession(Protocol):
+    """A protocol without input and output. Times are seconds on the monotonic clock.
+
+    Attributes:
+        kind: Label of the metrics.
+        deadline: The time at which the session wants `advance` to be called; None without a timer.
+    """
+
+    kind: str
+    deadline: float | None
+
+    @property
+    def accepts_frames(self) -> bool:
+        """Whether the next frame may be received now."""
+        ...
+
+    def receive_text(self, text: str, now: float) -> Sequence[Any]: ...
+
+    def receive_bytes(self, now: float) -> Sequence[Any]: ...
+
+    def receive_control(self, now: float) -> Sequence[Any]:
+        """Receive a ping or pong, which the server has answered already."""
+        ...
+
+    def advance(self, now: float) -> Sequence[Any]:
+        """Act on the time, which has reached `deadline`."""
+        ...
+
+    def resolve(self, result: Any, now: float) -> Sequence[Any]:
+        """Receive the result of the operation."""
+        ...
+
+    def fail_operation(self, now: float) -> Sequence[Any]:
+        """Receive the information that the operation has raised an exception."""
+        ...
+
+    def end_connection(self) -> Sequence[Any]: ...
+
+    def shut_down(self) -> Sequence[Any]:
+        """End the session, because the process was asked to stop."""
+        ...
+
+
+Perform = Callable[[Any, "asyncio.Future[None]"], Awaitable[Any]]
+
+
+class SocketDriver:
+    """Connects one accepted WebSocket with its session until either ends."""
+
+    def __init__(self, session: SocketSession, perform: Perform, scope: Message, receive: Receive, send: Send) -> None:
+        """Prepare to drive.
+
+        Args:
+            session: The protocol.
+            perform: Executes an effect that is an operation, and returns its result. The future is done once the
+                connection has ended: an operation that waits should end then. Its result is still used.
+            scope: The ASGI scope of the connection, which was accepted.
+            receive: Its ASGI channel for incoming messages.
+            send: Its ASGI channel for outgoing messages.
+        """
+        self.session, self._perform = session, perform
+        self._receive, self._send = receive, send
+        found = scope.get("extensions", {}).get(EXTENSION)
+        self._connection = found if isinstance(found, WebSocketConnection) else None
+        self._control_at = self._connection.control_at if self._connection else 0.0
+        loop = asyncio.get_running_loop()
+        self._shutdown: asyncio.Future[None] = loop.create_future()
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._operation: asyncio.Future[Any] | None = None
+        self._cause = ""  # why the connection has ended; empty while it is open
+
+    async def run(self) -> None:
+        """Drive until the connection has ended. Operations that have begun are awaited."""
+        open_sockets.add(self)
+        SOCKETS.labels(self.session.kind).inc()
+        receiving: asyncio.Future[Message] = asyncio.ensure_future(self._receive())
+        try:
+            while not self._cause:
+                receiving = await self._step(receiving)
+            self._ended.set_result(None)
+            while self._operation is not None:
+                await asyncio.wait({self._operation})
+                await self._apply(self._result_of_operation(time.monotonic()))
+        finally:
+            if not self._ended.done():
+                self._ended.set_result(None)
+            receiving.cancel()
+            open_sockets.discard(self)
+            SOCKETS.labels(self.session.kind).dec()
+            ENDED_SOCKETS.labels(self.session.kind, self._cause or "failed").inc()
+
+    def stop(self) -> None:
+        """Request the end of the session, because the process was asked to stop."""
+        if not self._shutdown.done():
+            self._shutdown.set_result(None)
+
+    async def _step(self, receiving: "asyncio.Future[Message]") -> "asyncio.Future[Message]":
+        """Wait for one event, and act on it. Returns the future of the next incoming message."""
+        session = self.session
+        awaited: set[asyncio.Future[Any]] = {self._shutdown}
+        if session.accepts_frames:
+            awaited.add(receiving)
+        if self._operation is not None:
+            awaited.add(self._operation)
+        deadline = session.deadline
+        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+        await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        now = time.monotonic()
+        if self._shutdown.done():
+            await self._apply(session.shut_down())
+            self._cause = self._cause or "closed"
+        elif receiving in awaited and receiving.done():  # before a result: the client may have disconnected
+            await self._apply(self._received(receiving.result(), now))
+            return receiving if self._cause else asyncio.ensure_future(self._receive())
+        elif self._operation is not None and self._operation.done():
+            await self._apply(self._result_of_operation(now))
+        elif deadline is not None and now >= deadline:
+            await self._apply(self._timer_effects(now))
+        return receiving
+
+    def _received(self, message: Message, now: float) -> Sequence[Any]:
+        if message["type"] != "websocket.receive":
+            self._cause = "disconnected"
+            return self.session.end_connection()
+        text = message.get("text")
+        return self.session.receive_bytes(now) if text is None else self.session.receive_text(text, now)
+
+    def _timer_effects(self, now: float) -> Sequence[Any]:
+        """Report a control frame that has arrived since the last look before the time itself."""
+        effects: Sequence[Any] = ()
+        if self._connection is not None and self._connection.control_at > self._control_at:
+            self._control_at = self._connection.control_at
+            effects = self.session.receive_control(self._control_at)
+        deadline = self.session.deadline
+        return effects if deadline is None or now < deadline else self.session.advance(now)
+
+    def _result_of_operation(self, now: float) -> Sequence[Any]:
+        operation, self._operation = self._operation, None
+        assert operation is not None  # noqa: S101 the callers check it
+        error = operation.exception()
+        if error is None:
+            return self.session.resolve(operation.result(), now)
+        log.error("an operation of a %s socket failed", self.session.kind, exc_info=error)
+        return self.session.fail_operation(now)
+
+    async def _apply(self, effects: Sequence[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case SendText(text):
+                    await self._send_message({"type": "websocket.send", "text": text})
+                case CloseSocket(code, reason):
+                    await self._send_message({"type": "websocket.close", "code": code, "reason": reason})
+                    self._cause = self._cause or "closed"
+                case DropSocket():
+                    self._cause = self._cause or "dropped"
+                case _:
+                    self._begin_operation(effect)
+
+    def _begin_operation(self, effect: Any) -> None:
+        assert self._operation is None  # noqa: S101 a session has one operation at a time
+        self._operation = asyncio.ensure_future(self._perform(effect, self._ended))
+
+    async def _send_message(self, message: Message) -> None:
+        """Send unless the connection has ended. A client that does not read for RESPONSE_STALL_SECONDS is cut off."""
+        if self._cause:
+            return
+        try:
+            async with asyncio.timeout(settings.RESPONSE_STALL_SECONDS):
+                await self._send(message)
+        except TimeoutError:
+            self._cause = "stalled"
+            if self._connection is not None:
+                self._connection.drop()
+        except OSError:  # uvicorn's ClientDisconnected among them
+            self._cause = "disconnected"
+        if self._cause:
+            await self._apply(self.session.end_connection())
+
+
+class OpenSockets:
+    """The drivers of one event loop, which end when the process is asked to stop."""
+
+    def __init__(self) -> None:
+        self._drivers: set[SocketDriver] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_stopping = False
+
+    def __len__(self) -> int:
+        return len(self._drivers)
+
+    def add(self, driver: SocketDriver) -> None:
+        """Register a driver; in the event loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # a process has one loop; only tests run several, one after the other
+            self._loop, self._drivers, self._is_stopping = loop, set(), False
+            on_shutdown(self.stop)
+        self._drivers.add(driver)
+        if self._is_stopping:
+            driver.stop()
+
+    def discard(self, driver: SocketDriver) -> None:
+        """Remove a driver that has ended."""
+        self._drivers.discard(driver)
+
+    def stop(self) -> None:
+        """End all sessions. Each one sends its Close frame before the server closes the connection."""
+        self._is_stopping = True
+        for driver in list(self._drivers):
+            driver.stop()
+
+
+open_sockets = OpenSockets()
