@@ -1,0 +1,126 @@
+"""Heartbeats of many sockets: at once when they are few, together when they are many."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+
+from orchestrator.protocols.bencher.channel import heartbeats
+from orchestrator.protocols.bencher.channel.heartbeats import HeartbeatBatcher
+from orchestrator.protocols.bencher.channel.session import LeasedJob, Reply
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A test double of a lease."""
+
+    lease_ulid: str
+
+
+def job(number):
+    return LeasedJob(UUID(int=number), Handle(f"rtl_{number}"))
+
+
+class Database:
+    """Renews when `commit` is called; `batches` are the statements."""
+
+    def __init__(self):
+        self.batches, self.began, self._commits = [], [], asyncio.Queue()
+
+    async def renew(self, jobs):
+        self.batches.append([found.uuid.int for found in jobs])
+        self.began.append(time.monotonic())
+        outcome = await self._commits.get()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return {found.handle.lease_ulid: outcome for found in jobs}
+
+    def commit(self, outcome=Reply.ACK):
+        self._commits.put_nowait(outcome)
+
+
+def run(story):
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+async def settled():
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def test_a_single_heartbeat_is_written_at_once_and_answered_after_the_commit():
+    async def story():
+        database = Database()
+        reply = asyncio.ensure_future(HeartbeatBatcher(database.renew).renew(job(1)))
+        await settled()
+        assert database.batches == [[1]]
+        assert not reply.done()
+        database.commit()
+        assert await reply is Reply.ACK
+
+    run(story)
+
+
+def test_what_arrives_during_a_statement_is_one_further_statement():
+    async def story():
+        database = Database()
+        batcher = HeartbeatBatcher(database.renew)
+        replies = [asyncio.ensure_future(batcher.renew(job(1)))]
+        await settled()
+        replies += [asyncio.ensure_future(batcher.renew(job(number))) for number in range(2, 50)]
+        await settled()
+        assert database.batches == [[1]]
+        database.commit()
+        database.commit(Reply.CANCEL)
+        assert await asyncio.gather(*replies) == [Reply.ACK, *[Reply.CANCEL] * 48]
+        assert database.batches == [[1], list(range(2, 50))]
+
+    run(story)
+
+
+def test_after_many_the_next_statement_begins_at_the_interval(monkeypatch):
+    monkeypatch.setattr(heartbeats, "INTERVAL_SECONDS", 0.3)
+
+    async def story():
+        database = Database()
+        batcher = HeartbeatBatcher(database.renew)
+        replies = [asyncio.ensure_future(batcher.renew(job(number))) for number in range(20)]
+        await settled()
+        replies.append(asyncio.ensure_future(batcher.renew(job(99))))
+        database.commit()
+        database.commit()
+        await asyncio.gather(*replies)
+        assert database.began[1] - database.began[0] >= 0.3
+
+    run(story)
+
+
+def test_two_sockets_of_one_lease_share_a_statement():
+    async def story():
+        database = Database()
+        batcher = HeartbeatBatcher(database.renew)
+        replies = [asyncio.ensure_future(batcher.renew(job(1))) for _ in range(2)]
+        await settled()
+        assert database.batches == [[1]]
+        replies[0].cancel()
+        database.commit()
+        assert await replies[1] is Reply.ACK
+
+    run(story)
+
+
+def test_an_error_reaches_each_socket_and_the_next_heartbeat_is_written():
+    async def story():
+        database = Database()
+        batcher = HeartbeatBatcher(database.renew)
+        replies = [asyncio.ensure_future(batcher.renew(job(number))) for number in range(2)]
+        database.commit(ConnectionError("on purpose"))
+        for reply in replies:
+            with pytest.raises(ConnectionError):
+                await reply
+        database.commit()
+        assert await batcher.renew(job(1)) is Reply.ACK
+
+    run(story)
