@@ -4,7 +4,7 @@ In a transaction it locks the job and then reads the lease. In an optimistic att
 remembers their versions, which the store compares under the lock (docs/adr/0053).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated
@@ -15,6 +15,7 @@ from leases.states import STALE_REASONS
 from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import SUBMISSION_FIELDS
 from runtime_jobs.prepared_queries import PreparedQuery, Sql
+from runtime_jobs.states import JobState
 from workers.models import Worker
 
 
@@ -86,8 +87,8 @@ class RowVersions:
 _JOB_OF_LEASE = (
     "WHERE t.job_ulid = (SELECT job_ulid FROM runtime_worker_leases WHERE lease_ulid = %s AND worker_id = %s)"
 )
-_OF_WORKER = "WHERE lease_ulid = ANY (%s) AND worker_id = %s"
-_JOBS_OF_LEASES = f"WHERE t.job_ulid IN (SELECT job_ulid FROM runtime_worker_leases {_OF_WORKER}) ORDER BY t.id"  # noqa: S608 our own names
+_OF_WORKERS = "WHERE lease_ulid = ANY (%s) AND worker_id = ANY (%s)"
+_JOBS_OF_LEASES = f"WHERE t.job_ulid IN (SELECT job_ulid FROM runtime_worker_leases {_OF_WORKERS}) ORDER BY t.id"  # noqa: S608 our own names
 _OF_JOB = "WHERE t.job_ulid = %s AND t.worker_id = %s AND (%s::bigint IS NULL OR t.fence = %s)"
 _LOCKED = "FOR NO KEY UPDATE OF t"
 
@@ -96,7 +97,7 @@ _LOCK_JOBS = PreparedQuery(Job, f"{_JOBS_OF_LEASES} {_LOCKED}")
 _LOCK_JOBS_WITHOUT_SPEC = PreparedQuery(Job, f"{_JOBS_OF_LEASES} {_LOCKED}", without=SUBMISSION_FIELDS)
 # The lease is locked, too: a heartbeat that changes nothing of the job locks only the lease.
 _LEASE = PreparedQuery(LeaseRow, f"WHERE t.lease_ulid = %s {_LOCKED}")
-_LEASES = PreparedQuery(LeaseRow, f"{_OF_WORKER} ORDER BY t.id {_LOCKED}")
+_LEASES = PreparedQuery(LeaseRow, f"{_OF_WORKERS} ORDER BY t.id {_LOCKED}")
 # What messages decide by and what they change. Anything else is a query of its own, or is read under the lock.
 _MESSAGE_FIELDS = frozenset(
     (
@@ -105,7 +106,9 @@ _MESSAGE_FIELDS = frozenset(
         *("state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
         *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
         *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
-        *("failure_message", "exit_code", "result", "ingest_run_id"),
+        *("failure_message", "exit_code", "result", "ingest_run_id", "late_result_seconds", "late_result_at"),
+        *("needs_processing", "timeout_seconds", "timeout_grace_seconds", "max_requeues", "is_metered"),
+        "last_billed_minute",
     )
 )
 _UNREAD_FIELDS = [field.attname for field in Job._meta.concrete_fields if field.attname not in _MESSAGE_FIELDS]  # noqa: SLF001 Django's name
@@ -118,7 +121,7 @@ _UNLOCKED_ONE = PreparedQuery(
 )
 _UNLOCKED = PreparedQuery(
     UnlockedRow,
-    f"{_UNLOCKED_SOURCE} WHERE lease.lease_ulid = ANY (%s) AND lease.worker_id = %s ORDER BY t.id",
+    f"{_UNLOCKED_SOURCE} WHERE lease.lease_ulid = ANY (%s) AND lease.worker_id = ANY (%s) ORDER BY t.id",
     without=_UNREAD_FIELDS,
 )
 _NEWEST = PreparedQuery(LeaseRow, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1")
@@ -158,7 +161,7 @@ def lock_lease(
         StaleLease: `unknown_lease`; the lease does not exist or is another worker's.
     """
     if versions is not None:
-        found = _read_unlocked([lease_ulid], worker, now, versions)
+        found = _read_unlocked({lease_ulid: worker}, now, versions)
         if not found:
             raise StaleLease("unknown_lease")
         return found[0]
@@ -170,8 +173,7 @@ def lock_lease(
 
 def lock_leases(
     *,
-    lease_ulids: Collection[str],
-    worker: Worker,
+    owners: Mapping[str, Worker],
     now: datetime | None = None,
     whole: bool = True,
     versions: RowVersions | None = None,
@@ -181,8 +183,8 @@ def lock_leases(
     Two such calls never deadlock. The leases are read by a second statement, as in `lock_lease`.
 
     Args:
-        lease_ulids: Ids of leases. Unknown ones and those of other workers are left out.
-        worker: The worker that must hold them.
+        owners: The worker that must hold each lease, by the id of the lease. Unknown leases and those of other workers
+            are left out.
         now: Replaces the database's clock, for tests.
         whole: Read the specification of the jobs, too.
         versions: Lock nothing, and remember the versions of the rows here. The specification is not read.
@@ -191,11 +193,11 @@ def lock_leases(
         The locked leases by their ids, all with the same time.
     """
     if versions is not None:
-        unlocked = _read_unlocked(lease_ulids, worker, now, versions)
+        unlocked = _read_unlocked(owners, now, versions)
         return {locked.lease.lease_ulid: locked for locked in unlocked}
-    values = [list(lease_ulids), worker.worker_id]
+    values = _lease_and_worker_ids(owners)
     jobs = {job.job_ulid: job for job in (_LOCK_JOBS if whole else _LOCK_JOBS_WITHOUT_SPEC).all(*values)}
-    rows = [row for row in _LEASES.all(*values) if row.lease.job_id in jobs]
+    rows = [row for row in _LEASES.all(*values) if row.lease.job_id in jobs and _is_owned(row.lease, owners)]
     if not rows:
         return {}
     read_at = now or max(row.now for row in rows)
@@ -204,14 +206,13 @@ def lock_leases(
     return {row.lease.lease_ulid: LockedLease(row.lease.job, row.lease, read_at, row.newest_session) for row in rows}
 
 
-def _read_unlocked(
-    lease_ulids: Collection[str], worker: Worker, now: datetime | None, versions: RowVersions
-) -> list[LockedLease]:
+def _read_unlocked(owners: Mapping[str, Worker], now: datetime | None, versions: RowVersions) -> list[LockedLease]:
     """Read leases with their jobs by one statement, in the order of the jobs, all with the same time."""
-    if len(lease_ulids) == 1:
-        rows = _UNLOCKED_ONE.all(*lease_ulids, worker.worker_id)
+    if len(owners) == 1:
+        ((lease_ulid, worker),) = owners.items()
+        rows = _UNLOCKED_ONE.all(lease_ulid, worker.worker_id)
     else:
-        rows = _UNLOCKED.all(list(lease_ulids), worker.worker_id)
+        rows = [row for row in _UNLOCKED.all(*_lease_and_worker_ids(owners)) if _is_owned(row.lease, owners)]
     if not rows:
         return []
     read_at = now or max(row.now for row in rows)
@@ -219,6 +220,15 @@ def _read_unlocked(
         versions.remember(row, now=now)
         row.lease.job = row.job
     return [LockedLease(row.job, row.lease, read_at, row.newest_session) for row in rows]
+
+
+def _lease_and_worker_ids(owners: Mapping[str, Worker]) -> list[list[str]]:
+    return [list(owners), list({worker.worker_id for worker in owners.values()})]
+
+
+def _is_owned(lease: Lease, owners: Mapping[str, Worker]) -> bool:
+    """Report whether the lease belongs to the worker that names it, not only to one of the workers of the call."""
+    return lease.worker_id == owners[lease.lease_ulid].worker_id
 
 
 def newest_holding(*, job_ulid: str, worker: Worker, fence: int | None = None) -> LockedLease | None:
@@ -240,6 +250,27 @@ def lock_current_lease(*, job_ulid: str, now: datetime | None = None) -> LockedL
     if job is None or not job.is_held:
         return None
     lease_ulid = Lease.objects.open().values_list("lease_ulid", flat=True).get(job=job)
+    return _read_lease_after_lock(job, lease_ulid, now)
+
+
+def lock_newest_lease(*, job_ulid: str, worker: Worker, now: datetime | None = None) -> LockedLease:
+    """Lock a job and return it with its newest lease, which may have ended.
+
+    Args:
+        job_ulid: The id of the job.
+        worker: The worker that must hold or have held that lease.
+        now: Replaces the database's clock, for tests.
+
+    Raises:
+        StaleLease: `unknown_lease`; the job has no lease, or its newest one is another worker's.
+    """
+    job = Job.objects.locked().filter(job_ulid=job_ulid).first()
+    if job is None:
+        raise StaleLease("unknown_lease")
+    newest = Lease.objects.filter(job=job, fence=job.fence, worker_id=worker.worker_id)
+    lease_ulid = newest.values_list("lease_ulid", flat=True).first()
+    if lease_ulid is None:
+        raise StaleLease("unknown_lease")
     return _read_lease_after_lock(job, lease_ulid, now)
 
 
@@ -268,6 +299,17 @@ def require_valid_lease(holding: LockedLease) -> None:
         raise StaleLease("lease_expired", _final_status(job))
     if lease.fence != job.fence:
         raise StaleLease("lease_ended", _final_status(job))
+
+
+def accepts_late_result(holding: LockedLease) -> bool:
+    """Report whether a result under this lease counts although the lease has ended.
+
+    The job must be lost, its late window open, and the lease its newest one: a later worker has replaced any other.
+    """
+    job = holding.job
+    if job.state != JobState.LOST or holding.lease.fence != job.fence:
+        return False
+    return job.late_result_at is not None and holding.now < job.late_result_at
 
 
 def require_present_session(holding: LockedLease, session: str | None) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from django.db import connection
 
 DIRECTORY = Path(__file__).parent / "sql"
-MIGRATION = ("leases", "0006_write_changes")  # creates the functions that this code calls
+MIGRATION = ("leases", "0008_write_changes_v3")  # creates the functions that this code calls
 
 # SHA-256 of each file. A released file never changes: databases that ran its migration would keep the former functions.
 CHECKSUMS = {
@@ -26,6 +26,7 @@ CHECKSUMS = {
     "v1/submit_quota.sql": "57f807c82453f33200486bd141cc17b03807302b9d8d83f34858c8437f68aa40",
     "v2/claim.sql": "8ef9894f81266bb14cbb6ef06051972a0958f243c202474b66950ee051ca1e25",
     "v2/write.sql": "c5406497a038ef5199b38e0dccd5874ac4a4a9c7f3271d45a449693305fdae33",
+    "v3/write.sql": "ee0375df7ab6dfe91d8b1137d23390e68ae75080d19a9db7f4f865bf1f99f7e8",
 }
 
 CACHE_SECONDS = 60

@@ -13,6 +13,8 @@ class JobState(TextChoices):
     CHECKING_OUT = "checking_out"
     EXECUTING = "executing"
     UPLOADING = "uploading"  # the result is on its way to ingest
+    LOST = "lost"  # its lease ended without a result; a late result still counts
+    PROCESSING = "processing"  # the result has arrived and is being read
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -21,21 +23,26 @@ class JobState(TextChoices):
 WAITING_STATES = (JobState.BLOCKED, JobState.QUEUED)
 RUNNING_STATES = (JobState.STARTING, JobState.CHECKING_OUT, JobState.EXECUTING, JobState.UPLOADING)
 LEASED_STATES = (JobState.LEASED, *RUNNING_STATES)  # states in which exactly one lease is open
+SETTLING_STATES = (JobState.LOST, JobState.PROCESSING)  # no lease, no slot of a limit, and not final
 FINAL_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED)
 
-# Phases may be skipped but never run backwards.
+# Phases may be skipped but never run backwards. Only the policy of a job lets it settle: see `JobPolicy`.
 _AHEAD = {state: frozenset(RUNNING_STATES[place + 1 :]) for place, state in enumerate(RUNNING_STATES)}
 _ENDS = frozenset(FINAL_STATES)
 _QUEUED = frozenset({JobState.QUEUED})
+_LOST = frozenset({JobState.LOST})
+_SETTLING = frozenset(SETTLING_STATES)
 
 TRANSITIONS: dict[str, frozenset[str]] = {
     JobState.BLOCKED: frozenset({JobState.CANCELED}) | _QUEUED,
     JobState.QUEUED: frozenset({JobState.LEASED, JobState.CANCELED}),
-    JobState.LEASED: frozenset({JobState.STARTING, JobState.FAILED, JobState.CANCELED}) | _QUEUED,
-    JobState.STARTING: _AHEAD[JobState.STARTING] | _ENDS | _QUEUED,  # back to the queue: released unexecuted
-    JobState.CHECKING_OUT: _AHEAD[JobState.CHECKING_OUT] | _ENDS | _QUEUED,
-    JobState.EXECUTING: _AHEAD[JobState.EXECUTING] | _ENDS,
-    JobState.UPLOADING: _ENDS,
+    JobState.LEASED: frozenset({JobState.STARTING, JobState.FAILED, JobState.CANCELED}) | _QUEUED | _LOST,
+    JobState.STARTING: _AHEAD[JobState.STARTING] | _ENDS | _QUEUED | _LOST,  # back to the queue: released unexecuted
+    JobState.CHECKING_OUT: _AHEAD[JobState.CHECKING_OUT] | _ENDS | _QUEUED | _LOST,
+    JobState.EXECUTING: _AHEAD[JobState.EXECUTING] | _ENDS | _SETTLING,
+    JobState.UPLOADING: _ENDS | _SETTLING,
+    JobState.LOST: frozenset({JobState.PROCESSING, JobState.FAILED, JobState.CANCELED}),
+    JobState.PROCESSING: frozenset({JobState.SUCCEEDED, JobState.FAILED}),  # a result that has arrived is not canceled
     JobState.SUCCEEDED: frozenset(),
     JobState.FAILED: frozenset(),
     JobState.CANCELED: frozenset(),
@@ -50,6 +57,8 @@ STATUS: dict[str, str] = {
     JobState.CHECKING_OUT: "running",
     JobState.EXECUTING: "running",
     JobState.UPLOADING: "running",
+    JobState.LOST: "running",
+    JobState.PROCESSING: "running",
     JobState.SUCCEEDED: "uploaded",
     JobState.FAILED: "failed",
     JobState.CANCELED: "canceled",
@@ -82,6 +91,7 @@ class FailureClass(TextChoices):
 class FailureReason(TextChoices):
     """The reason why a job failed."""
 
+    IMAGE_PULL_FAILED = "image_pull_failed"
     CHECKOUT_FAILED = "checkout_failed"
     COMMAND_FAILED = "command_failed"
     COMMAND_NOT_FOUND = "command_not_found"
@@ -95,6 +105,8 @@ class FailureReason(TextChoices):
     TRACE_INCOMPLETE = "trace_incomplete"
     UPLOAD_FAILED = "upload_failed"
     UPLOAD_REJECTED = "upload_rejected"
+    RESULT_MISSING = "result_missing"
+    RESULT_UNREADABLE = "result_unreadable"
     NEVER_ACKNOWLEDGED = "never_acknowledged"
     LEASE_EXPIRED = "lease_expired"
     WORKER_LOST = "worker_lost"
@@ -103,6 +115,7 @@ class FailureReason(TextChoices):
 
 
 FAILURE_CLASSES: dict[str, FailureClass] = {
+    FailureReason.IMAGE_PULL_FAILED: FailureClass.JOB,
     FailureReason.CHECKOUT_FAILED: FailureClass.JOB,
     FailureReason.COMMAND_FAILED: FailureClass.JOB,
     FailureReason.COMMAND_NOT_FOUND: FailureClass.JOB,
@@ -116,6 +129,8 @@ FAILURE_CLASSES: dict[str, FailureClass] = {
     FailureReason.TRACE_INCOMPLETE: FailureClass.WORKER,
     FailureReason.UPLOAD_FAILED: FailureClass.INFRASTRUCTURE,
     FailureReason.UPLOAD_REJECTED: FailureClass.INFRASTRUCTURE,
+    FailureReason.RESULT_MISSING: FailureClass.INFRASTRUCTURE,  # the store has lost the output
+    FailureReason.RESULT_UNREADABLE: FailureClass.JOB,
     FailureReason.NEVER_ACKNOWLEDGED: FailureClass.WORKER,
     FailureReason.LEASE_EXPIRED: FailureClass.WORKER,
     FailureReason.WORKER_LOST: FailureClass.WORKER,
@@ -123,11 +138,14 @@ FAILURE_CLASSES: dict[str, FailureClass] = {
     FailureReason.WORKER_ERROR: FailureClass.WORKER,
 }
 
+# Reasons why a job fails whose result has arrived.
+RESULT_FAILURES = (FailureReason.RESULT_MISSING, FailureReason.RESULT_UNREADABLE)
 # Reasons that a worker may report. The server itself detects the others.
 REPORTABLE_FAILURES = frozenset(FailureReason) - {
     FailureReason.NEVER_ACKNOWLEDGED,
     FailureReason.LEASE_EXPIRED,
     FailureReason.WORKER_LOST,
+    *RESULT_FAILURES,
 }
 # Only crashes of a worker are retried automatically (document 000, Retry policy).
 RETRIED_AUTOMATICALLY = frozenset(

@@ -1,5 +1,6 @@
 """Creates rows for tests: tenants and workers directly, jobs and leases by the operations, so that they are legal."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,12 @@ TIMINGS = {
     "lease_ttl_seconds": 120, "heartbeat_interval_seconds": 20, "acknowledge_within_seconds": 30, "max_requeues": 5,
 }  # fmt: skip
 POLICY = JOB_TYPES["runtime"].policy(**TIMINGS)
+# Of a job of type `steps` that settles: a late result counts for an hour, and is read before the job ends.
+LATE_POLICY = replace(
+    JOB_TYPES["steps"].policy(**TIMINGS | {"max_requeues": 0}, automatic_retries=0),
+    late_result_seconds=3600,
+    needs_processing=True,
+)
 
 
 class PlanFactory(factory.django.DjangoModelFactory):

@@ -13,6 +13,7 @@ from runtime_jobs.states import (
     FINAL_STATES,
     LEASED_STATES,
     RUNNING_STATES,
+    SETTLING_STATES,
     STATUS,
     TRANSITIONS,
     WAITING_STATES,
@@ -195,7 +196,8 @@ def strings(tree: ast.Module) -> Iterator[str]:
 def test_every_state_is_in_every_table(state):
     assert state in TRANSITIONS
     assert state in STATUS
-    assert (state in WAITING_STATES) + (state in LEASED_STATES) + (state in FINAL_STATES) == 1
+    sets = (WAITING_STATES, LEASED_STATES, SETTLING_STATES, FINAL_STATES)
+    assert sum(state in states for states in sets) == 1
     assert (TRANSITIONS[state] == frozenset()) == (state in FINAL_STATES)
 
 

@@ -24,7 +24,8 @@ UNREAD_JOB_FIELDS = (
     *("release_count", "event_seq", "event_head", "progress", "log_bytes", "cancel_requested_at", "cancel_reason"),
     *("cancel_actor", "cancel_message", "cancel_deadline_at", "ingest_run_id", "failure_reason", "failure_class"),
     *("failure_message", "exit_code", "result", "retry_kind", "awaited", "automatic_retries_spent", "executing_at"),
-    *("finished_at", "pool", "priority"),
+    *("finished_at", "pool", "priority", "late_result_seconds", "late_result_at", "needs_processing"),
+    *("timeout_grace_seconds", "is_metered", "last_billed_minute"),
 )
 
 
@@ -127,7 +128,7 @@ def _offer_values(worker: Worker, offer: Offer, session: str) -> list[Any]:
 
 @dataclass
 class AttachedClaim:
-    """A claim of one job that the statement of a unit of work makes after its changes: see `write_and_claim_v2`.
+    """A claim of one job that the statement of a unit of work makes after its changes: see `write_and_claim_v3`.
 
     Attributes:
         worker: The worker.
@@ -150,7 +151,7 @@ class AttachedClaim:
     is_separate: bool = False
 
     def values(self) -> list[Any]:
-        """Return the arguments of `write_and_claim_v2` after those of `write_changes_v2`."""
+        """Return the arguments of `write_and_claim_v3` after those of `write_changes_v3`."""
         claim = [self.acknowledge, self.lease_ulid, new_ids("evt", 2), self.now]
         return [*_offer_values(self.worker, self.offer, self.session), *claim]
 

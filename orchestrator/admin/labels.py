@@ -21,6 +21,10 @@ class ReasonLabel:
 # --- failures and cancellations ---------------------------------------------------------------------------------------
 
 FAILURES: dict[str, ReasonLabel] = {
+    FailureReason.IMAGE_PULL_FAILED: ReasonLabel(
+        "The worker could not pull the image.",
+        "Check that the image still exists in the registry and fits the machine's architecture, then retry.",
+    ),
     FailureReason.CHECKOUT_FAILED: ReasonLabel(
         "The checkout of the commit failed.",
         "Check that the commit exists and that the repository is readable without a login, then retry.",
@@ -71,6 +75,14 @@ FAILURES: dict[str, ReasonLabel] = {
         "The ingest service rejected the results.",
         "The message gives the cause. A retry fails in the same way until the cause is fixed.",
     ),
+    FailureReason.RESULT_MISSING: ReasonLabel(
+        "The stored output of the job is missing.",
+        "Check the storage of outputs. The output cannot be read again: retry the job.",
+    ),
+    FailureReason.RESULT_UNREADABLE: ReasonLabel(
+        "The output of the job could not be read.",
+        "The message gives the cause. A retry fails in the same way until the output fits its adapter.",
+    ),
     FailureReason.NEVER_ACKNOWLEDGED: ReasonLabel(
         "The job was leased several times, but no worker started it.",
         "Workers fail between claim and start: read their logs, then retry.",
@@ -112,6 +124,8 @@ STATE_HEADLINES: dict[str, str] = {
     JobState.CHECKING_OUT: "Checking out the commit",
     JobState.EXECUTING: "Executing the command",
     JobState.UPLOADING: "Uploading the results",
+    JobState.LOST: "Lost, a late result still counts",
+    JobState.PROCESSING: "Reading the result",
     JobState.SUCCEEDED: "Succeeded",
     JobState.FAILED: "Failed",
     JobState.CANCELED: "Canceled",
@@ -131,6 +145,8 @@ JOB_COLOURS: dict[str, str] = {
     JobState.CHECKING_OUT: "primary",
     JobState.EXECUTING: "primary",
     JobState.UPLOADING: "primary",
+    JobState.LOST: "warning",
+    JobState.PROCESSING: "primary",
     JobState.SUCCEEDED: "success",
     JobState.FAILED: "danger",
     JobState.CANCELED: "default",
@@ -224,6 +240,8 @@ EVENTS: dict[str, tuple[str, str]] = {
     PROGRESS_EVENT: ("Progressed", "arrow_forward"),
     "job.prioritized": ("Priority changed", "swap_vert"),
     "job.requeued": ("Requeued", "undo"),
+    "job.lost": ("Lost: the lease ended without a result", "help"),
+    "job.processing": ("Result received", "hourglass_top"),
     "job.cancel_requested": ("Cancel requested", "front_hand"),
     "job.canceled": ("Canceled", "block"),
     "job.completed": ("Completed", "check"),

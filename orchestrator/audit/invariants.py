@@ -4,7 +4,15 @@ from leases.states import ENDED_BY_WORKER, OPEN, LeaseState
 from orchestrator.audit.dependency_invariants import DEPENDENCY_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
-from runtime_jobs.states import FINAL_STATES, LEASED_STATES, RUNNING_STATES, STATUS, TRANSITIONS, WAITING_STATES
+from runtime_jobs.states import (
+    FINAL_STATES,
+    LEASED_STATES,
+    RESULT_FAILURES,
+    SETTLING_STATES,
+    STATUS,
+    TRANSITIONS,
+    WAITING_STATES,
+)
 
 _EDGES = ", ".join(f"('{source}', '{target}')" for source, targets in TRANSITIONS.items() for target in sorted(targets))
 
@@ -16,9 +24,10 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I2",
-        "A job that waits or has ended has no open lease.",
+        "A job that waits, settles or has ended has no open lease.",
         f"""SELECT j.job_ulid FROM runtime_jobs j JOIN runtime_worker_leases l USING (job_ulid)
-             WHERE l.state IN ({listed(OPEN)}) AND j.state IN ({listed((*WAITING_STATES, *FINAL_STATES))})""",
+             WHERE l.state IN ({listed(OPEN)})
+               AND j.state IN ({listed((*WAITING_STATES, *SETTLING_STATES, *FINAL_STATES))})""",
     ),
     Invariant(
         "I3",
@@ -77,11 +86,36 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I9",
-        "A success was reported under the newest lease, before the lease expired.",
+        "A result was reported under the newest lease, before the lease expired. A late one was reported by the worker "
+        "of that lease in the late window.",
         """SELECT e.job_ulid FROM runtime_job_events e JOIN runtime_jobs j USING (job_ulid)
              LEFT JOIN runtime_worker_leases l ON l.job_ulid = e.job_ulid AND l.fence = j.fence
-            WHERE e.to_state = 'succeeded'
-              AND (l.id IS NULL OR l.state <> 'completed' OR e.created_at >= l.expires_at OR e.fence <> j.fence)""",
+            WHERE (e.to_state = 'processing' OR (e.to_state = 'succeeded' AND e.from_state <> 'processing'))
+              AND (l.id IS NULL OR e.fence <> j.fence OR e.worker_id IS DISTINCT FROM l.worker_id
+                   OR CASE WHEN e.from_state = 'lost' THEN e.created_at >= coalesce(j.late_result_at, '-infinity')
+                           ELSE l.state <> 'completed' OR e.created_at >= l.expires_at END)""",
+    ),
+    Invariant(
+        "I9b",
+        "A job whose result must be read succeeded after `processing` only, and any other job never was there.",
+        """SELECT e.job_ulid FROM runtime_job_events e JOIN runtime_jobs j USING (job_ulid)
+            WHERE (e.to_state = 'succeeded' AND (e.from_state = 'processing') <> j.needs_processing)
+               OR (e.to_state = 'processing' AND NOT j.needs_processing)
+               OR (e.to_state = 'lost' AND j.late_result_seconds = 0)""",
+    ),
+    Invariant(
+        "I9c",
+        "A job that was lost failed after its late window only, unless it was retried, and for the reason of its loss.",
+        f"""SELECT e.job_ulid FROM runtime_job_events e JOIN runtime_jobs j USING (job_ulid)
+              LEFT JOIN runtime_job_events lost ON lost.job_ulid = e.job_ulid AND lost.seq = e.seq - 1
+             WHERE e.from_state = 'lost' AND e.to_state = 'failed'
+               AND ((e.actor_kind = 'clock' AND e.created_at < coalesce(j.late_result_at, 'infinity'))
+                    OR lost.event_type <> 'job.lost'
+                    OR lost.payload_json ->> 'reason' IS DISTINCT FROM j.failure_reason)
+            UNION
+            SELECT job_ulid FROM runtime_jobs j
+             WHERE failure_reason IN ({listed(RESULT_FAILURES)}) AND NOT EXISTS (SELECT FROM runtime_job_events e
+               WHERE e.job_ulid = j.job_ulid AND e.from_state = 'processing' AND e.to_state = 'failed')""",
     ),
     Invariant(
         "I10",
@@ -155,7 +189,7 @@ JOB_INVARIANTS = (
         "I22",
         "Every job was submitted or retries another job.",
         f"""SELECT job_ulid FROM runtime_jobs
-             WHERE state NOT IN ({listed((*WAITING_STATES, *LEASED_STATES, *FINAL_STATES))})
+             WHERE state NOT IN ({listed((*WAITING_STATES, *LEASED_STATES, *SETTLING_STATES, *FINAL_STATES))})
                OR (retry_of_job_ulid IS NULL AND root_job_ulid <> job_ulid)""",
     ),
     Invariant(
@@ -197,7 +231,7 @@ JOB_INVARIANTS = (
         "The stored status of a job and of a lease follows from its state.",
         f"""SELECT job_ulid FROM runtime_jobs WHERE status IS DISTINCT FROM CASE
               WHEN state IN ({listed(state for state, word in STATUS.items() if word == "queued")}) THEN 'queued'
-              WHEN state IN ({listed(RUNNING_STATES)}) THEN 'running'
+              WHEN state IN ({listed(state for state, word in STATUS.items() if word == "running")}) THEN 'running'
               WHEN state = 'succeeded' AND needs_ingest THEN 'uploaded' ELSE state END
            UNION
            SELECT job_ulid FROM runtime_worker_leases
@@ -210,15 +244,17 @@ JOB_INVARIANTS = (
         f"""SELECT job_ulid FROM runtime_jobs
              WHERE state NOT IN ({listed(STATUS)})
                 OR (finished_at IS NOT NULL) <> (state IN ({listed(FINAL_STATES)}))
-                OR (failure_reason IS NOT NULL) <> (state = 'failed')
-                OR (failure_class IS NOT NULL) <> (state = 'failed')
+                OR (failure_reason IS NOT NULL) <> (state IN ('failed', 'lost'))
+                OR (failure_class IS NOT NULL) <> (state IN ('failed', 'lost'))
+                OR (state = 'lost' AND (late_result_at IS NULL OR cancel_requested_at IS NOT NULL))
                 OR (state = 'succeeded' AND needs_ingest AND ingest_run_id IS NULL)
                 OR (state <> 'succeeded' AND ingest_run_id IS NOT NULL)
                 OR (state = 'canceled' AND cancel_requested_at IS NULL)
                 OR requeue_count > max_requeues OR automatic_retries_spent > automatic_retries
                 OR least(requeue_count, max_requeues, release_count, automatic_retries_spent, automatic_retries,
                          attempt, timeout_seconds, lease_ttl_seconds, heartbeat_interval_seconds,
-                         acknowledge_within_seconds) < 0""",
+                         acknowledge_within_seconds, late_result_seconds, timeout_grace_seconds,
+                         last_billed_minute) < 0""",
     ),
     Invariant(
         "I32",

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from django.conf import settings
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import LessThan
@@ -26,6 +25,7 @@ def sweep(*, now: datetime | None = None) -> int:
         force_cancels(rows, now=now)
         + expire_leases(rows, now=now)
         + time_out_phases(rows, now=now)
+        + give_up_lost(rows, now=now)
         + follow_ended_dependencies(rows)
     )
 
@@ -55,6 +55,12 @@ def time_out_phases(rows: RowRunner, *, now: datetime | None = None) -> int:
     return rows.each(services.time_out, _named(due), now=now)
 
 
+def give_up_lost(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Fail the lost jobs whose late window has ended. Returns how many."""
+    due = Job.objects.filter(state=JobState.LOST, late_result_at__lte=now or database_now())
+    return rows.each(services.give_up, _named(due.exclude(job_ulid__in=rows.suspended("job_ulid"))), now=now)
+
+
 def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the operation isolates its rows itself
     """Queue or cancel the jobs that waited for one that has ended. Returns how many were checked."""
     return services.propagate_pending(limit=BATCH)
@@ -62,7 +68,7 @@ def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the opera
 
 def _is_overdue(now: datetime) -> LessThan:
     """Return the condition that the time limit of an executing job has passed: in SQL, since few of many are due."""
-    allowed = (Coalesce(F("timeout_seconds"), 0) + settings.TIMEOUT_GRACE_SECONDS) * Value(timedelta(seconds=1))
+    allowed = (Coalesce(F("timeout_seconds"), 0) + F("timeout_grace_seconds")) * Value(timedelta(seconds=1))
     deadline = F("executing_at") + ExpressionWrapper(allowed, DurationField())
     return LessThan(ExpressionWrapper(deadline, DateTimeField()), Value(now, DateTimeField()))
 

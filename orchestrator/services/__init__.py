@@ -4,7 +4,14 @@ Each operation is one function and one transaction: it locks, checks, changes an
 operations from here.
 """
 
-from orchestrator.services.batch_calls import acknowledge_many, complete_many, fail_many, renew_many
+from orchestrator.services.batch_calls import (
+    WorkerHeartbeat,
+    acknowledge_many,
+    complete_many,
+    fail_many,
+    renew_across_workers,
+    renew_many,
+)
 from orchestrator.services.batches import (
     BatchJob,
     BatchOutcome,
@@ -15,7 +22,7 @@ from orchestrator.services.batches import (
 )
 from orchestrator.services.breakers import evaluate_breaker, reset_breaker
 from orchestrator.services.bulk_submit import BulkOutcome, submit_many
-from orchestrator.services.cancellation import cancel
+from orchestrator.services.cancellation import cancel, stop_by_worker
 from orchestrator.services.claim_next import ClaimRequest, Finished, complete_and_claim, fail_and_claim
 from orchestrator.services.claiming import Claimed, claim, claim_many
 from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
@@ -40,6 +47,7 @@ from orchestrator.services.operator_actions import revoke, revoke_leases_of, rot
 from orchestrator.services.priority import prioritize, raise_queued_priority
 from orchestrator.services.pruning import delete_finished_jobs, delete_log
 from orchestrator.services.retries import RESEND, retry, reupload
+from orchestrator.services.settlement import complete_late, give_up, settle
 from orchestrator.services.submission import Submission, submit
 from orchestrator.services.transitions import OperationResult
 
@@ -61,6 +69,7 @@ __all__ = [
     "OnConflict",
     "OperationResult",
     "Submission",
+    "WorkerHeartbeat",
     "acknowledge",
     "acknowledge_cancel",
     "acknowledge_many",
@@ -71,6 +80,7 @@ __all__ = [
     "claim_many",
     "complete",
     "complete_and_claim",
+    "complete_late",
     "complete_many",
     "create_api_token",
     "delete_finished_jobs",
@@ -82,6 +92,7 @@ __all__ = [
     "fail_and_claim",
     "fail_many",
     "force_cancel",
+    "give_up",
     "keep_shares",
     "pause",
     "prioritize",
@@ -91,6 +102,7 @@ __all__ = [
     "release",
     "remove_expired",
     "renew",
+    "renew_across_workers",
     "renew_many",
     "report",
     "rerun_batch",
@@ -107,6 +119,8 @@ __all__ = [
     "set_pool_policy",
     "set_rate",
     "set_worker_state",
+    "settle",
+    "stop_by_worker",
     "submit",
     "submit_batch",
     "submit_many",

@@ -1,9 +1,11 @@
 """Messages of a worker about many jobs in one call: one transaction, and as many statements for 100 jobs as for one.
 
-Each job follows the same rules as in a call of its own. A refusal is a value among the results, and leaves no change.
+Each job follows the same rules as in a call of its own. A refusal is a value among the results. It leaves no change,
+unless the heartbeat itself has ended an overdue job: see `renew`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
@@ -29,6 +31,22 @@ from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from workers.models import Worker
+
+
+@dataclass(frozen=True)
+class WorkerHeartbeat:
+    """The heartbeat of one of several workers.
+
+    Attributes:
+        worker: The worker that holds the lease.
+        update: The content of the heartbeat.
+        session: The ULID of the worker's process, or None.
+    """
+
+    worker: Worker
+    update: HeartbeatUpdate = field(default_factory=HeartbeatUpdate)
+    session: str | None = None
+
 
 M = TypeVar("M")
 R = TypeVar("R")
@@ -65,11 +83,28 @@ def renew_many(
 ) -> Results[HeartbeatResult]:
     """Renew each of these leases; see `renew`."""
 
-    def apply(locked: LockedLease, update: HeartbeatUpdate) -> HeartbeatResult:
+    def apply(locked: LockedLease, update: HeartbeatUpdate) -> HeartbeatResult | StaleLease:
         is_started = validate_and_acknowledge(uow, locked, worker, session)
         return renew_lease(uow, locked, worker, update, is_started=is_started)
 
     return _apply_each(uow, messages, worker, now, apply)
+
+
+@operation(optimistic=True)
+def renew_across_workers(
+    uow: UnitOfWork, messages: Messages[WorkerHeartbeat], *, now: datetime | None = None
+) -> Results[HeartbeatResult]:
+    """Renew leases of several workers with as many statements as one lease; see `renew`.
+
+    For a process that receives the heartbeats of many workers on connections of their own.
+    """
+
+    def apply(locked: LockedLease, heartbeat: WorkerHeartbeat) -> HeartbeatResult | StaleLease:
+        is_started = validate_and_acknowledge(uow, locked, heartbeat.worker, heartbeat.session)
+        return renew_lease(uow, locked, heartbeat.worker, heartbeat.update, is_started=is_started)
+
+    owners = {lease_ulid: heartbeat.worker for lease_ulid, heartbeat in messages.items()}
+    return _apply_to_owned(uow, messages, owners, now, apply)
 
 
 @operation(optimistic=True, retry_unique_violation="ingest_run_id")
@@ -81,7 +116,7 @@ def complete_many(
 
     def apply(locked: LockedLease, message: CompleteMessage) -> Job:
         nonlocal used_runs
-        if is_duplicate(locked, message.digest):
+        if is_duplicate(locked, message.digest, may_be_late=True):
             return locked.job
         used_runs = runs_in_use(uow, messages.values()) if used_runs is None else used_runs  # read under the locks
         return apply_success(uow, locked, worker, message, used_runs)
@@ -109,18 +144,33 @@ def _apply_each(
     messages: Messages[M],
     worker: Worker,
     now: datetime | None,
-    apply: Callable[[LockedLease, M], R],
+    apply: Callable[[LockedLease, M], R | LifecycleError],
     *,
     whole: bool = False,
 ) -> Results[R]:
-    locked = lock_leases(lease_ulids=messages.keys(), worker=worker, now=now, whole=whole, versions=uow.versions)
+    return _apply_to_owned(uow, messages, dict.fromkeys(messages, worker), now, apply, whole=whole)
+
+
+def _apply_to_owned(
+    uow: UnitOfWork,
+    messages: Messages[M],
+    owners: Mapping[str, Worker],
+    now: datetime | None,
+    apply: Callable[[LockedLease, M], R | LifecycleError],
+    *,
+    whole: bool = False,
+) -> Results[R]:
+    locked = lock_leases(owners=owners, now=now, whole=whole, versions=uow.versions)
     return {
         lease_ulid: _apply_one(uow, locked.get(lease_ulid), message, apply) for lease_ulid, message in messages.items()
     }
 
 
 def _apply_one(
-    uow: UnitOfWork, locked: LockedLease | None, message: M, apply: Callable[[LockedLease, M], R]
+    uow: UnitOfWork,
+    locked: LockedLease | None,
+    message: M,
+    apply: Callable[[LockedLease, M], R | LifecycleError],
 ) -> R | LifecycleError:
     if locked is None:
         uow.require_transaction()  # a refusal is confirmed in a transaction

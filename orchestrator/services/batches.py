@@ -19,7 +19,7 @@ from runtime_jobs.errors import AlreadyFinal, Invalid, NotFound
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Batch, Job
 from runtime_jobs.specs import JOB_TYPES, JobPolicy, JobSpec, RepositorySource
-from runtime_jobs.states import FINAL_STATES, CancelReason
+from runtime_jobs.states import FINAL_STATES, CancelReason, JobState
 
 MAX_JOBS = 64
 OPTIONAL = "optional"  # the key in a batch's details of the roots of jobs that may fail
@@ -230,7 +230,9 @@ def _cancel_jobs(
         Whether the worker of any job was requested to stop.
     """
     accepted = False
-    remaining = Job.objects.filter(batch=batch, cancel_requested_at=None).exclude(state__in=FINAL_STATES)
+    # A result that has arrived is not canceled, so its job would remain.
+    untouched = [*FINAL_STATES, JobState.PROCESSING]
+    remaining = Job.objects.filter(batch=batch, cancel_requested_at=None).exclude(state__in=untouched)
     while keys := list(remaining.values_list("pk", flat=True)):
         locked = list(Job.objects.locked().filter(pk__in=keys).order_by("id"))
         canceled_at = now or database_now()

@@ -83,7 +83,7 @@ def complete_and_claim(
     claim: ClaimRequest,
     now: datetime | None = None,
 ) -> Finished:
-    """End the job as succeeded, and claim the next one; see `complete` and `claim`.
+    """End the job as succeeded, and claim the next one; see `complete` and `claim`. A late result claims nothing.
 
     Args:
         uow: The unit of work, which `operation` passes.
@@ -99,11 +99,12 @@ def complete_and_claim(
         Invalid: The run is missing, or the job type has no run.
     """
     _lock_worker(uow, worker)
-    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, message.digest, now)
+    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, message.digest, now, may_be_late=True)
     if is_repeated:
         return _repeated(locked, worker)
+    is_late = not locked.lease.is_open
     apply_success(uow, locked, worker, message, runs_in_use(uow, [message]))
-    return _claim(uow, locked, worker, claim, now)
+    return _repeated(locked, worker) if is_late else _claim(uow, locked, worker, claim, now)
 
 
 @operation(optimistic=True)
@@ -151,7 +152,7 @@ def next_lease_ulid(lease: Lease) -> str:
 
 
 def _lock_worker(uow: UnitOfWork, worker: Worker) -> None:
-    """Lock the worker before the job, as the statement of an optimistic attempt does: see `write_and_claim_v2`."""
+    """Lock the worker before the job, as the statement of an optimistic attempt does: see `write_and_claim_v3`."""
     if not uow.is_optimistic:
         list(Worker.objects.locked().filter(pk=worker.pk).values_list("pk"))
 

@@ -6,8 +6,6 @@ None if it is gone. So any number of schedulers may run, and each races with the
 
 from datetime import datetime, timedelta
 
-from django.conf import settings
-
 from leases.fencing import LockedLease, lock_current_lease
 from leases.states import LeaseState
 from orchestrator.services import transitions
@@ -22,7 +20,7 @@ UPLOADING_SECONDS = 900
 
 @operation
 def expire(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None) -> Job | None:
-    """End a lease that has expired. A job that was never acknowledged is queued again, another one fails.
+    """End a lease that has expired. A job that was never acknowledged is queued again, another one fails or is lost.
 
     Args:
         uow: The unit of work, which `operation` passes.
@@ -83,7 +81,7 @@ def exceeded_limit(job: Job, now: datetime) -> int | None:
     since, limit = {
         JobState.STARTING: (job.started_at, PREPARING_SECONDS),
         JobState.CHECKING_OUT: (job.started_at, PREPARING_SECONDS),
-        JobState.EXECUTING: (job.executing_at, (job.timeout_seconds or 0) + settings.TIMEOUT_GRACE_SECONDS),
+        JobState.EXECUTING: (job.executing_at, (job.timeout_seconds or 0) + job.timeout_grace_seconds),
         JobState.UPLOADING: (job.phase_at, UPLOADING_SECONDS),
     }.get(JobState(job.state), (None, 0))
     if since is None or now - since <= timedelta(seconds=limit):
@@ -102,6 +100,8 @@ def end_lease_externally(
 ) -> Job:
     """End an open lease without its worker. A granted lease's job is queued again, an active lease's job fails.
 
+    A job whose type has late results is lost instead of failed: see `transitions.end_without_result`.
+
     Args:
         uow: The unit of work of the operation.
         locked: The lease.
@@ -116,8 +116,20 @@ def end_lease_externally(
     else:
         transitions.end_lease(uow, lease, active_ends, reason=str(reason), now=now)
         _record_lease_end(uow, locked, actor=actor, reason=str(reason))
-        transitions.fail_or_cancel(uow, job, reason, message=message, now=now, actor=actor, worker_id=lease.worker_id)
+        transitions.end_without_result(
+            uow, job, reason, message=message, now=now, actor=actor, worker_id=lease.worker_id
+        )
     return transitions.mark_changed(uow, job, now)
+
+
+def end_if_timed_out(uow: UnitOfWork, locked: LockedLease) -> Job | None:
+    """Fail the job of a live lease whose phase has lasted longer than allowed, as `time_out` does.
+
+    Returns:
+        The job, or None if no limit is exceeded.
+    """
+    limit = exceeded_limit(locked.job, locked.now)
+    return None if limit is None else _fail_timed_out(uow, locked, limit)
 
 
 def _end_overdue(uow: UnitOfWork, locked: LockedLease) -> Job:
@@ -157,7 +169,7 @@ def _end_unacknowledged(uow: UnitOfWork, locked: LockedLease, *, actor: Actor) -
         transitions.cancel_now(uow, job, now=now, actor=actor, worker_id=worker_id)
     elif job.requeue_count >= job.max_requeues:
         failure, message = FailureReason.NEVER_ACKNOWLEDGED, "No worker acknowledged the lease."
-        transitions.fail_or_cancel(uow, job, failure, message=message, now=now, actor=actor, worker_id=worker_id)
+        transitions.end_without_result(uow, job, failure, message=message, now=now, actor=actor, worker_id=worker_id)
     else:
         job.requeue_count += 1
         transitions.requeue(uow, job, kind="job.requeued", now=now, actor=actor, worker_id=worker_id, reason=reason)

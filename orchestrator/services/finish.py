@@ -1,7 +1,7 @@
 """Final messages of a worker: complete, fail, acknowledge a cancel.
 
 Each one ends the lease once. A repetition gets the first response, even after the end of the lease. Another final
-message is a conflict.
+message is a conflict, unless the job is lost and the message is its late result.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from leases.fencing import LockedLease, lock_lease, require_valid_lease
+from leases.fencing import LockedLease, accepts_late_result, lock_lease, require_valid_lease
 from leases.states import LeaseState
 from orchestrator.services import transitions
 from orchestrator.services.unit_of_work import UnitOfWork, operation
@@ -101,8 +101,9 @@ def complete(
     runner: str | None = None,
     now: datetime | None = None,
 ) -> Job:
-    """End the job as succeeded (published as `uploaded`).
+    """End the job as succeeded (published as `uploaded`), or as `processing` if its result must be read first.
 
+    The result of a lost job counts like any other while the late window is open, under its newest lease only.
     If a cancel was requested, the job succeeds only before the deadline and if its policy allows that. Else it ends as
     canceled. With an external ingest, another transaction may store the same run at the same time: the operation is
     then repeated, and refuses.
@@ -125,9 +126,10 @@ def complete(
         StaleLease: The lease is unknown, has ended or expired.
         Conflict: Another final message ended the lease, or another job has this run.
         Invalid: The run is missing, or the job type has no run.
+        InvalidTransition: The result must be read, and the worker has not reported `executing`.
     """
     message = CompleteMessage(ingest_run_id, exit_code, result, tuple(artifacts), runner)
-    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, message.digest, now)
+    locked, is_repeated = lock_for_final(uow, lease_ulid, worker, message.digest, now, may_be_late=True)
     return locked.job if is_repeated else apply_success(uow, locked, worker, message, runs_in_use(uow, [message]))
 
 
@@ -147,6 +149,8 @@ def fail(
     now: datetime | None = None,
 ) -> Job:
     """End the job as failed, or as canceled if a cancel was requested. Some reasons cause an automatic retry.
+
+    A job whose type has late results is lost instead of failed: a `complete` may still follow.
 
     Args:
         uow: The unit of work, which `operation` passes.
@@ -210,15 +214,29 @@ def acknowledge_cancel(
         return locked.job
     if locked.job.cancel_requested_at is None:
         raise CancelNotRequested("No cancel was requested for this job.")
-    _acknowledge(uow, locked, worker, runner)
+    acknowledge_lease(uow, locked, worker, runner)
     save_artifacts(uow, locked.job, artifacts, now=locked.now)
-    return _end_as_canceled(uow, locked, worker, digest, message=message or None)
+    return end_as_canceled(uow, locked, worker, digest, message=message or None)
 
 
 def lock_for_final(
-    uow: UnitOfWork, lease_ulid: str, worker: Worker, digest: str, now: datetime | None
+    uow: UnitOfWork,
+    lease_ulid: str,
+    worker: Worker,
+    digest: str,
+    now: datetime | None,
+    *,
+    may_be_late: bool = False,
 ) -> tuple[LockedLease, bool]:
     """Lock a lease for a final message.
+
+    Args:
+        uow: The unit of work of the operation.
+        lease_ulid: The lease.
+        worker: The caller.
+        digest: The digest of the message.
+        now: The time of the message; by default the time of the database after the lock.
+        may_be_late: Whether the message is a result, which counts for a lost job, too.
 
     Returns:
         The lease, and whether the same message has already ended it.
@@ -228,25 +246,33 @@ def lock_for_final(
         Conflict: Another final message ended the lease.
     """
     locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now, versions=uow.versions)
-    return locked, is_duplicate(locked, digest)
+    return locked, is_duplicate(locked, digest, may_be_late=may_be_late)
 
 
-def is_duplicate(locked: LockedLease, digest: str) -> bool:
+def is_duplicate(locked: LockedLease, digest: str, *, may_be_late: bool = False) -> bool:
     """Report whether a final message with this digest has already ended the lease.
+
+    Args:
+        locked: The lease.
+        digest: The digest of the message.
+        may_be_late: Whether the message is a result, which counts for a lost job, too.
 
     Raises:
         StaleLease: The lease has ended without a final message, or expired.
         Conflict: Another final message ended the lease.
     """
     stored = locked.lease.final_digest
+    is_late = may_be_late and accepts_late_result(locked)
     if stored is not None:
         if stored == digest:
             return True
-        raise Conflict(
-            "Another final message has already ended this lease, with other values.",
-            job_status=locked.job.public_status,
-        )
-    require_valid_lease(locked)
+        if not is_late:
+            raise Conflict(
+                "Another final message has already ended this lease, with other values.",
+                job_status=locked.job.public_status,
+            )
+    elif not is_late:
+        require_valid_lease(locked)
     return False
 
 
@@ -271,7 +297,7 @@ def runs_in_use(uow: UnitOfWork, messages: Iterable[CompleteMessage]) -> set[str
 def apply_success(
     uow: UnitOfWork, locked: LockedLease, worker: Worker, message: CompleteMessage, used_runs: set[str]
 ) -> Job:
-    """Apply a `complete` to a valid lease.
+    """Apply a `complete` to a valid lease, or to the newest lease of a lost job.
 
     Args:
         uow: The unit of work of the operation.
@@ -286,11 +312,13 @@ def apply_success(
     """
     job, now = locked.job, locked.now
     _require_run_of_type(job, message.ingest_run_id)
-    _acknowledge(uow, locked, worker, message.runner)
+    acknowledge_lease(uow, locked, worker, message.runner)
     save_artifacts(uow, job, message.artifacts, now=now)
     job.exit_code = message.exit_code
     if job.cancel_requested_at is not None and not _precedes_cancel(job, now):
-        return _end_as_canceled(uow, locked, worker, message.digest, unused_run=message.ingest_run_id)
+        return end_as_canceled(uow, locked, worker, message.digest, unused_run=message.ingest_run_id)
+    if job.needs_processing:
+        return _begin_processing(uow, locked, worker, message)
     if message.ingest_run_id in used_runs:
         raise Conflict(f"ingest_run_id: another job has the run {message.ingest_run_id}.")
     if message.ingest_run_id:
@@ -311,16 +339,38 @@ def apply_success(
     return transitions.mark_changed(uow, job, now)
 
 
+def _begin_processing(uow: UnitOfWork, locked: LockedLease, worker: Worker, message: CompleteMessage) -> Job:
+    """Store a result that has not been read yet. `settle` ends the job."""
+    job, lease, now = locked.job, locked.lease, locked.now
+    job.result = message.result
+    transitions.transition(
+        uow,
+        job,
+        JobState.PROCESSING,
+        kind="job.processing",
+        now=now,
+        actor=actor_of(worker),
+        worker_id=worker.worker_id,
+        exit_code=message.exit_code,
+    )
+    if lease.is_open:
+        transitions.end_lease(uow, lease, LeaseState.COMPLETED, reason="completed", now=now, digest=message.digest)
+    else:  # late: the lease stays as it ended, and only recognizes a repetition
+        lease.final_digest = message.digest
+        uow.change(lease)
+    return transitions.mark_changed(uow, job, now)
+
+
 def apply_failure(uow: UnitOfWork, locked: LockedLease, worker: Worker, message: FailMessage) -> Job:
     """Apply a `fail` to a valid lease. `is_duplicate` has returned False for the message."""
     job, now = locked.job, locked.now
-    _acknowledge(uow, locked, worker, message.runner)
+    acknowledge_lease(uow, locked, worker, message.runner)
     save_artifacts(uow, job, message.artifacts, now=now)
     job.result = message.result
     if message.unsent_run is not None:
         uow.extra_rows.append(UnsentRun(job=job, payload=message.unsent_run, created_at=now))
     transitions.end_lease(uow, locked.lease, LeaseState.COMPLETED, reason="failed", now=now, digest=message.digest)
-    transitions.fail_or_cancel(
+    transitions.end_without_result(
         uow,
         job,
         message.reason,
@@ -355,7 +405,7 @@ def save_diagnosis(uow: UnitOfWork, job: Job, artifacts: Sequence[ArtifactRef], 
     uow.diagnoses.append(FailureExplanation(job=job, created_at=now, **asdict(diagnosis)))
 
 
-def _acknowledge(uow: UnitOfWork, locked: LockedLease, worker: Worker, runner: str | None) -> None:
+def acknowledge_lease(uow: UnitOfWork, locked: LockedLease, worker: Worker, runner: str | None) -> None:
     """Acknowledge the lease: a final message may be the first message about it."""
     transitions.acknowledge(uow, locked.job, locked.lease, now=locked.now, actor=actor_of(worker), runner_id=runner)
 
@@ -372,7 +422,8 @@ def _precedes_cancel(job: Job, now: datetime) -> bool:
     return job.complete_beats_cancel and in_time
 
 
-def _end_as_canceled(uow: UnitOfWork, locked: LockedLease, worker: Worker, digest: str, **payload: Any) -> Job:
+def end_as_canceled(uow: UnitOfWork, locked: LockedLease, worker: Worker, digest: str, **payload: Any) -> Job:
+    """End a valid lease and its job, whose cancel was requested, by the final message of the worker."""
     now = locked.now
     transitions.end_lease(uow, locked.lease, LeaseState.CANCELED, reason="canceled", now=now, digest=digest)
     transitions.cancel_now(uow, locked.job, now=now, actor=actor_of(worker), worker_id=worker.worker_id, **payload)

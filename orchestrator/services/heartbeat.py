@@ -13,6 +13,7 @@ from leases.fencing import LockedLease, lock_lease, require_present_session, req
 from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.services import transitions
+from orchestrator.services.expiry import end_if_timed_out
 from orchestrator.services.finish import actor_of, digest_of, lock_for_final
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import InvalidTransition
@@ -79,9 +80,7 @@ def acknowledge(
     return save_acknowledged(uow, locked, is_started=is_started)
 
 
-@operation(optimistic=True)
 def renew(
-    uow: UnitOfWork,
     *,
     lease_ulid: str,
     worker: Worker,
@@ -94,10 +93,10 @@ def renew(
 ) -> HeartbeatResult:
     """Extend the lease by its TTL from now, and store phase and progress. A lease never gets shorter.
 
-    An event is recorded only if the phase changes.
+    An event is recorded only if the phase changes. A job whose phase has lasted longer than allowed is ended as
+    `time_out` does, and the caller gets the refusal that a heartbeat after `time_out` gets.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         phase: The phase of the job, or None if it stays.
@@ -108,12 +107,31 @@ def renew(
         now: The time of the heartbeat; by default the time of the database after the lock.
 
     Raises:
-        StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
+        StaleLease: The lease is unknown, has ended or expired, or belongs to another process; or this heartbeat has
+            ended it, because the job is overdue.
         InvalidTransition: The phase precedes the current one.
     """
+    update = HeartbeatUpdate(phase, reached, progress)
+    renewed = _renew(lease_ulid=lease_ulid, worker=worker, update=update, session=session, runner=runner, now=now)
+    if isinstance(renewed, StaleLease):
+        raise renewed
+    return renewed
+
+
+@operation(optimistic=True)
+def _renew(
+    uow: UnitOfWork,
+    *,
+    lease_ulid: str,
+    worker: Worker,
+    update: HeartbeatUpdate,
+    session: str | None,
+    runner: str | None,
+    now: datetime | None,
+) -> HeartbeatResult | StaleLease:
+    """Return the refusal of an overdue job instead of raising it: the end of the job must be stored."""
     locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now, versions=uow.versions)
     is_started = validate_and_acknowledge(uow, locked, worker, session, runner)
-    update = HeartbeatUpdate(phase, reached, progress)
     return renew_lease(uow, locked, worker, update, is_started=is_started)
 
 
@@ -221,8 +239,8 @@ def save_acknowledged(uow: UnitOfWork, locked: LockedLease, *, is_started: bool)
 
 def renew_lease(
     uow: UnitOfWork, locked: LockedLease, worker: Worker, update: HeartbeatUpdate, *, is_started: bool
-) -> HeartbeatResult:
-    """Extend a valid lease and apply the heartbeat.
+) -> HeartbeatResult | StaleLease:
+    """Extend a valid lease and apply the heartbeat, or end an overdue job.
 
     Args:
         uow: The unit of work of the operation.
@@ -231,10 +249,15 @@ def renew_lease(
         update: The content of the heartbeat.
         is_started: Whether this heartbeat acknowledged the lease.
 
+    Returns:
+        The job and its lease. If the job was overdue: the refusal for the worker.
+
     Raises:
         InvalidTransition: The phase precedes the current one.
     """
     job, lease = locked.job, locked.lease
+    if end_if_timed_out(uow, locked) is not None:
+        return StaleLease("lease_revoked", job.public_status)
     expires_at, phase = lease.expires_at, update.phase
     if update.reached and _phase_number(job.state) < _phase_number(update.reached):
         phase = update.reached

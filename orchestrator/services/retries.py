@@ -5,6 +5,7 @@ from datetime import datetime
 from orchestrator.services import transitions
 from orchestrator.services.admission import readmit
 from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.services.settlement import fail_lost
 from orchestrator.services.transitions import OperationResult
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import AlreadyFinal, AlreadyRetried, NotFinal, NotFound
@@ -26,7 +27,7 @@ def retry(
     idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> OperationResult:
-    """Queue a new attempt of a job. It has all automatic retries again.
+    """Queue a new attempt of a job. It has all automatic retries again. A lost job fails first.
 
     A client's retry counts as a submit. An operator's retry is not refused by the quota.
 
@@ -51,6 +52,9 @@ def retry(
     job, now = transitions.lock_job(job_ulid, now=now)
     if idempotency and (first := idempotency.lookup()):
         return OperationResult(Job.objects.get(job_ulid=first), replayed=True)
+    if job.state == JobState.LOST:
+        fail_lost(uow, job, now=now, actor=actor)
+        transitions.mark_changed(uow, job, now)
     require_retryable(job)
     changes = readmit(uow, job, limited=is_limited(actor))
     successor = transitions.create_retry(uow, job, RetryKind.MANUAL, now=now, actor=actor, reason=reason, **changes)

@@ -44,6 +44,7 @@ RETRY_FIELDS = (
     *("allow_network", "allow_exec", "job_type", "spec", "priority", "pool", "requirements", "payload_digest"),
     *("correlation_id", "source_address", "max_requeues", "automatic_retries", "needs_ingest"),
     *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
+    *("late_result_seconds", "needs_processing", "timeout_grace_seconds", "is_metered"),
     *("least_isolation", "root_job_ulid", "batch_id", "awaited", "concurrency_key", "limited_by_address"),
 )
 
@@ -108,6 +109,8 @@ def transition(
         raise InvalidTransition(f"This transition is not allowed: from {job.state} to {target}.")
     source, job.state = job.state, JobState(target)
     job.phase_at = now
+    if source == JobState.LOST and target != JobState.FAILED:
+        job.failure_reason = job.failure_class = job.failure_message = None
     if job.state == JobState.QUEUED:
         job.started_at = job.executing_at = None
     elif job.state == JobState.STARTING:
@@ -294,6 +297,8 @@ def cancel_now(
     uow: UnitOfWork, job: Job, *, now: datetime, actor: Actor, worker_id: str | None = None, **payload: Any
 ) -> None:
     """End a job as canceled, with the reason that its cancel request gave."""
+    if job.state == JobState.LOST:
+        payload["instead_of"] = str(job.failure_reason)
     reason = job.cancel_reason or CancelReason.REQUESTED
     transition(
         uow,
@@ -306,6 +311,56 @@ def cancel_now(
         reason=reason,
         **payload,
     )
+
+
+def end_without_result(
+    uow: UnitOfWork,
+    job: Job,
+    reason: FailureReason,
+    *,
+    message: str,
+    now: datetime,
+    actor: Actor,
+    worker_id: str | None = None,
+    exit_code: int | None = None,
+) -> None:
+    """End the lease's part of a job that has no result: the job is lost while a late result may count.
+
+    A job whose type has no late results fails, and a job whose cancel was requested is canceled: see `fail_or_cancel`,
+    which has the same arguments. A lost job keeps the reason, for which it fails when the late window ends.
+    """
+    if not job.late_result_seconds or job.cancel_requested_at is not None:
+        fail_or_cancel(
+            uow, job, reason, message=message, now=now, actor=actor, worker_id=worker_id, exit_code=exit_code
+        )
+        return
+    job.exit_code = exit_code
+    _set_failure(job, reason, message)
+    job.late_result_at = now + timedelta(seconds=job.late_result_seconds)
+    terms = {"reason": str(reason), "late_result_seconds": job.late_result_seconds}
+    transition(uow, job, JobState.LOST, kind="job.lost", now=now, actor=actor, worker_id=worker_id, **terms)
+
+
+def fail(
+    uow: UnitOfWork,
+    job: Job,
+    reason: FailureReason,
+    *,
+    message: str,
+    now: datetime,
+    actor: Actor,
+    worker_id: str | None = None,
+) -> None:
+    """End a job as failed. The arguments are those of `fail_or_cancel`."""
+    _set_failure(job, reason, message)
+    transition(
+        uow, job, JobState.FAILED, kind="job.failed", now=now, actor=actor, worker_id=worker_id, reason=str(reason)
+    )
+
+
+def _set_failure(job: Job, reason: FailureReason, message: str) -> None:
+    job.failure_reason, job.failure_class = reason, FAILURE_CLASSES[reason]
+    job.failure_message = message[:MAX_MESSAGE_LENGTH]
 
 
 def fail_or_cancel(
@@ -338,11 +393,12 @@ def fail_or_cancel(
     if job.cancel_requested_at is not None:
         cancel_now(uow, job, now=now, actor=actor, worker_id=worker_id, instead_of=str(reason))
         return None
-    job.failure_reason, job.failure_class = reason, FAILURE_CLASSES[reason]
-    job.failure_message = message[:MAX_MESSAGE_LENGTH]
-    transition(
-        uow, job, JobState.FAILED, kind="job.failed", now=now, actor=actor, worker_id=worker_id, reason=str(reason)
-    )
+    fail(uow, job, reason, message=message, now=now, actor=actor, worker_id=worker_id)
+    return retry_automatically(uow, job, reason, now=now)
+
+
+def retry_automatically(uow: UnitOfWork, job: Job, reason: FailureReason, *, now: datetime) -> Job | None:
+    """Create the automatic retry of a failed job, if the reason allows one and the job has one left."""
     if reason in RETRIED_AUTOMATICALLY and job.automatic_retries_spent < job.automatic_retries:
         return create_retry(uow, job, RetryKind.AUTOMATIC, now=now, actor=SYSTEM, reason=str(reason))
     return None

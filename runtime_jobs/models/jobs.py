@@ -17,6 +17,7 @@ from runtime_jobs.models.batches import Batch
 from runtime_jobs.states import (
     FINAL_STATES,
     LEASED_STATES,
+    SETTLING_STATES,
     STATUS,
     STATUS_WITHOUT_INGEST,
     WAITING_STATES,
@@ -67,8 +68,9 @@ class JobQuerySet(models.QuerySet["Job"]):
         for status in statuses:
             states = [state for state, word in STATUS.items() if word == status]
             if states and set(FINAL_STATES).isdisjoint(states):
-                # One partial index serves all leased states, and each waiting state has its own.
-                condition |= Q(state__in=[state for state in states if state in LEASED_STATES])
+                # One partial index serves all leased states, and one those that settle. Each waiting state has its own.
+                for part in (LEASED_STATES, SETTLING_STATES):
+                    condition |= Q(state__in=[state for state in states if state in part])
                 condition |= reduce(or_, (Q(state=state) for state in states if state in WAITING_STATES), Q())
             else:
                 condition |= Q(status=status, finished_at__isnull=False)
@@ -80,7 +82,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         Every job is in exactly one of them, so this excludes none.
         """
         waiting = reduce(or_, (Q(state=state) for state in WAITING_STATES))
-        return self.filter(Q(finished_at__isnull=False) | Q(state__in=LEASED_STATES) | waiting)
+        settling = Q(state__in=SETTLING_STATES)
+        return self.filter(Q(finished_at__isnull=False) | Q(state__in=LEASED_STATES) | settling | waiting)
 
     def queued(self) -> JobQuerySet:
         return self.filter(state=JobState.QUEUED)
@@ -141,6 +144,13 @@ class Job(models.Model):
     lease_ttl_seconds = models.PositiveIntegerField()
     heartbeat_interval_seconds = models.PositiveIntegerField()
     acknowledge_within_seconds = models.PositiveIntegerField()
+    # Processes of the former release insert jobs without these four. The database has the defaults, too.
+    late_result_seconds = models.PositiveIntegerField(
+        default=0, help_text="A result counts for so long after the lease ended without one."
+    )
+    needs_processing = models.BooleanField(default=False, help_text="Its result is read before it succeeds.")
+    timeout_grace_seconds = models.PositiveIntegerField(default=60, help_text="Beyond its time limit.")
+    is_metered = models.BooleanField(default=False, help_text="Its minutes are billed.")
     least_isolation = models.CharField(max_length=20)
 
     # The state.
@@ -165,6 +175,8 @@ class Job(models.Model):
     cancel_actor = models.CharField(max_length=200, null=True)
     cancel_message = models.TextField(null=True)
     cancel_deadline_at = models.DateTimeField(null=True)
+    late_result_at = models.DateTimeField(null=True, help_text="When a lost job fails without a late result.")
+    last_billed_minute = models.IntegerField(null=True, help_text="Minutes of this attempt that were billed.")
 
     # The result.
     ingest_run_id = models.CharField(max_length=64, null=True)
@@ -242,6 +254,10 @@ class Job(models.Model):
                 fields=["state"],
                 name="jobs_held",
                 condition=Q(state__in=LEASED_STATES),
+            ),
+            # The scheduler process: lost jobs whose late window ends, results to read. Lists of running jobs.
+            models.Index(
+                fields=["state", "late_result_at"], name="jobs_settling", condition=Q(state__in=SETTLING_STATES)
             ),
             # Jobs of one concurrency key that have not ended.
             models.Index(

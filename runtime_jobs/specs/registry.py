@@ -40,6 +40,20 @@ class JobPolicy:
     """Rules for one job: set at submit, copied to its row, read by every operation. Durations are in seconds.
 
     The columns of `Job` have the same names.
+
+    Attributes:
+        max_requeues: How often the job waits again because a worker never acknowledged its lease.
+        automatic_retries: New attempts after crashes of workers.
+        needs_ingest: A success needs a run in ingest.
+        complete_beats_cancel: A result in time beats a cancel request.
+        lease_ttl_seconds: Duration of a lease without a heartbeat.
+        heartbeat_interval_seconds: Time between two heartbeats.
+        acknowledge_within_seconds: Duration of a lease that is not acknowledged.
+        late_result_seconds: A lease that ends without a result leaves the job `lost`. A result still counts for so
+            long. With 0 the job fails at once.
+        needs_processing: `complete` leaves the job `processing`, and `settle` ends it when the result was read.
+        timeout_grace_seconds: Time after the time limit of the job before the server ends the job.
+        is_metered: The minutes of its execution are billed.
     """
 
     max_requeues: int
@@ -49,6 +63,21 @@ class JobPolicy:
     lease_ttl_seconds: int
     heartbeat_interval_seconds: int
     acknowledge_within_seconds: int
+    late_result_seconds: int = 0
+    needs_processing: bool = False
+    timeout_grace_seconds: int = 60
+    is_metered: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse rules that contradict one another.
+
+        Raises:
+            ValueError: A late result is read as any other, so it needs processing. A run in ingest is not read.
+        """
+        if self.late_result_seconds and not self.needs_processing:
+            raise ValueError("late_result_seconds: only a job type with needs_processing can have late results.")
+        if self.needs_processing and self.needs_ingest:
+            raise ValueError("needs_processing: a job type with needs_ingest cannot have it.")
 
 
 @dataclass(frozen=True)
@@ -62,6 +91,8 @@ class JobType:
         needs_ingest: A success needs a run in ingest. Otherwise the worker's report alone decides.
         complete_beats_cancel: A result in ingest beats a cancel. Otherwise a cancel beats a late result.
         needs_hosted_analysis: Only organizations with hosted runtime analysis may submit this type.
+        needs_processing: The result of a job is read before the job succeeds.
+        is_metered: The minutes of a job are billed.
     """
 
     from_job: Callable[[Job], JobSpec]
@@ -70,6 +101,8 @@ class JobType:
     needs_ingest: bool
     complete_beats_cancel: bool
     needs_hosted_analysis: bool
+    needs_processing: bool = False
+    is_metered: bool = False
 
     def policy(
         self,
@@ -79,6 +112,8 @@ class JobType:
         acknowledge_within_seconds: int,
         max_requeues: int,
         automatic_retries: int = 1,
+        late_result_seconds: int = 0,
+        timeout_grace_seconds: int = 60,
     ) -> JobPolicy:
         """Return the policy of a new job of this type."""
         return JobPolicy(
@@ -89,6 +124,10 @@ class JobType:
             lease_ttl_seconds=lease_ttl_seconds,
             heartbeat_interval_seconds=heartbeat_interval_seconds,
             acknowledge_within_seconds=acknowledge_within_seconds,
+            late_result_seconds=late_result_seconds,
+            needs_processing=self.needs_processing,
+            timeout_grace_seconds=timeout_grace_seconds,
+            is_metered=self.is_metered,
         )
 
 
@@ -120,4 +159,5 @@ def configured_policy(job_type: str) -> JobPolicy:
         acknowledge_within_seconds=settings.ACKNOWLEDGE_WITHIN_SECONDS,
         max_requeues=settings.MAX_REQUEUES,
         automatic_retries=settings.AUTOMATIC_RETRIES.get(job_type, 1),
+        timeout_grace_seconds=settings.TIMEOUT_GRACE_SECONDS,
     )

@@ -16,7 +16,7 @@ from django.db import connection
 from leases import fencing
 from leases.models import Lease
 from leases.sql_functions import read_sql
-from orchestrator.services import bulk_write, expiry, finish, heartbeat, retries, transitions
+from orchestrator.services import bulk_write, cancellation, expiry, finish, heartbeat, retries, settlement, transitions
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant("the clock is early", expiry.expire, "locked is None or locked.lease.is_live(locked.now)",
            "locked is None"),
     Mutant("a running job waits again", expiry.end_lease_externally, "lease.state == LeaseState.GRANTED", "True"),
-    Mutant("retries for ever", transitions.fail_or_cancel, "and job.automatic_retries_spent < job.automatic_retries", ""),
+    Mutant("retries for ever", transitions.retry_automatically, "and job.automatic_retries_spent < job.automatic_retries", ""),
     Mutant("a heartbeat acknowledges nothing", heartbeat.validate_and_acknowledge,
            "transitions.acknowledge(\n        uow, locked.job, locked.lease, now=locked.now, actor=actor_of(worker), runner_id=runner\n    )", "False"),
     # The optimistic attempt.
@@ -104,5 +104,18 @@ MUTANTS = (
     SqlMutant("the same fence again", "j.fence + 1 AS fence", "greatest(j.fence, 1) AS fence"),
     Mutant("requeued for ever", expiry._end_unacknowledged, "job.requeue_count >= job.max_requeues", "False"),
     Mutant("retried while it runs", retries.require_retryable, "if not job.is_final:", "if False:"),
+    # Jobs that settle.
+    Mutant("late for ever", fencing.accepts_late_result, "holding.now < job.late_result_at", "True"),
+    Mutant("an older lease's late result", fencing.accepts_late_result, "or holding.lease.fence != job.fence", ""),
+    Mutant("anybody's late result", fencing.lock_newest_lease, ", worker_id=worker.worker_id", ""),
+    Mutant("no table of transitions", transitions.transition, "if not can_transition(job.state, target):", "if False:"),
+    Mutant("settled twice", settlement.settle, "if job.state != JobState.PROCESSING:", "if False:"),
+    Mutant("given up early", settlement.give_up, "or job.late_result_at > now", ""),
+    Mutant("lost in spite of a cancel", transitions.end_without_result, "or job.cancel_requested_at is not None", ""),
+    Mutant("canceled while it is read", cancellation.cancel, "job.state == JobState.PROCESSING", "False"),
+    Mutant("a lost job is asked to stop", cancellation.cancel_locked, "or job.state == JobState.LOST", ""),
+    Mutant("heartbeats past the limit", heartbeat.renew_lease, "end_if_timed_out(uow, locked) is not None", "False"),
+    Mutant("renews for another worker", fencing._is_owned, "lease.worker_id == owners[lease.lease_ulid].worker_id", "True"),
+    Mutant("a result is not read", finish.apply_success, "if job.needs_processing:", "if False:"),
     Mutant("retried twice", retries.require_retryable, "if newer is not None:", "if False:"),
 )  # fmt: skip

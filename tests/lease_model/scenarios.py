@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from django.db import transaction
 
 from runtime_jobs.states import CancelReason, FailureReason, JobState
+from tests.lease_model.settling_machine import LATE, SettlingMachine
 from tests.lease_model.state_machine import LeaseMachine
 
-Story = Callable[[LeaseMachine], Iterator[object]]  # everything is checked at each `yield`
+Story = Callable[[Any], Iterator[object]]  # of one of the machines; everything is checked at each `yield`
 
 
 def tell(story: Story) -> None:
     """Raises whatever the machine finds wrong with it."""
-    machine = LeaseMachine()
+    machine = SettlingMachine() if story in SETTLING_STORIES else LeaseMachine()
     try:
         machine.begin()
         for _ in story(machine):
@@ -151,7 +153,180 @@ def renews_while_it_is_canceled(m: LeaseMachine) -> Iterator[object]:
     yield m.renew_a_lease_that_changes(handle, CancelReason.REQUESTED, is_revoked=False)
 
 
+def beats_past_the_limit(m: LeaseMachine) -> Iterator[object]:
+    m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    m.report(handle, JobState.EXECUTING)
+    for _ in range(4):
+        yield m.advance(119)
+        yield m.heartbeat(handle)
+    yield m.heartbeat(handle)
+
+
+def stops_by_itself(m: LeaseMachine) -> Iterator[object]:
+    m.submit()
+    handle = m.claim(who=0, acknowledge=True)
+    yield m.stop_by_worker(handle)
+    yield m.stop_by_worker(handle)
+    yield m.acknowledge_cancel(handle)
+
+
+def two_workers_beat_together(m: LeaseMachine) -> Iterator[object]:
+    m.submit()
+    m.submit()
+    one, two = m.claim(who=0, acknowledge=True), m.claim(who=1, acknowledge=False)
+    yield m.heartbeat_together(one, two)
+    yield m.heartbeat_for_one_another(one, two)
+    m.report(two, JobState.EXECUTING)
+    for _ in range(4):
+        m.advance(119)
+        yield m.heartbeat_together(one, two)
+
+
+# --- jobs that settle -------------------------------------------------------------------------------------------------
+
+
+def a_result_is_read(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    handle = m.claim(who=0, acknowledge=True)
+    yield m.settle(job, None)
+    yield m.execute_and_complete(handle, same=True)
+    yield m.complete(handle, same=True)
+    yield m.cancel(job, CancelReason.REQUESTED)
+    yield m.give_up(job)
+    yield m.settle(job, None)
+    yield m.settle(job, FailureReason.RESULT_UNREADABLE)
+    yield m.complete_late(handle)
+
+
+def a_result_is_unreadable(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    yield m.execute_and_complete(m.claim(who=0, acknowledge=False), same=True)
+    yield m.settle(job, FailureReason.RESULT_UNREADABLE)
+    yield m.retry(job)
+
+
+def completes_before_it_executes(m: SettlingMachine) -> Iterator[object]:
+    m.submit()
+    handle = m.claim(who=0, acknowledge=True)
+    yield m.complete(handle, same=True)
+    yield m.acknowledge(handle)
+    yield m.complete(handle, same=True)
+    yield m.complete_late(handle)
+
+
+def reports_late(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    yield m.execute_and_lose(handle)
+    yield m.give_up(job)
+    yield m.settle(job, None)
+    yield m.heartbeat(handle)
+    yield m.complete(handle, same=True)
+    yield m.complete(handle, same=True)
+    yield m.settle(job, None)
+
+
+def reports_too_late(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    yield m.execute_and_lose(handle)
+    yield m.advance(LATE - 1)
+    yield m.give_up(job)
+    yield m.advance(1)
+    yield m.complete_late(handle)
+    yield m.complete(handle, same=True)
+    yield m.give_up(job)
+    yield m.complete_late(handle)
+
+
+def an_older_worker_reports_late(m: SettlingMachine) -> Iterator[object]:
+    m.submit(requeues=1)
+    old = m.claim(who=0, acknowledge=True)
+    m.advance(31)
+    yield m.tick()
+    new = m.claim(who=1, acknowledge=False)
+    yield m.execute_and_lose(new)
+    yield m.complete(old, same=True)
+    yield m.complete_late(old)
+    yield m.complete_late(new)
+    yield m.complete_late(old)
+
+
+def fails_and_then_reports_a_result(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    m.report(handle, JobState.EXECUTING)
+    yield m.fail(handle, FailureReason.COMMAND_FAILED)
+    yield m.fail(handle, FailureReason.COMMAND_FAILED)
+    yield m.complete(handle, same=True)
+    yield m.fail(handle, FailureReason.COMMAND_FAILED)
+    yield m.settle(job, None)
+
+
+def is_canceled_after_it_was_lost(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    yield m.execute_and_lose(handle)
+    yield m.cancel(job, CancelReason.REQUESTED)
+    yield m.complete_late(handle)
+
+
+def is_silent_after_a_cancel(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    m.report(handle, JobState.EXECUTING)
+    m.advance(100)
+    yield m.cancel(job, CancelReason.REQUESTED)
+    m.advance(20)
+    yield m.a_clock_looks(job)
+    yield m.complete_late(handle)
+
+
+def is_retried_after_it_was_lost(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    yield m.execute_and_lose(handle)
+    yield m.retry(job)
+    yield m.complete_late(handle)
+
+
+def is_revoked_and_reports_late(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    m.report(handle, JobState.EXECUTING)
+    yield m.revoke(job)
+    yield m.complete(handle, same=True)
+
+
+def is_lost_before_it_was_acknowledged(m: SettlingMachine) -> Iterator[object]:
+    m.submit()
+    handle = m.claim(who=0, acknowledge=True)
+    m.advance(31)
+    yield m.tick()
+    yield m.acknowledge(handle)
+    yield m.complete_late(handle)
+
+
+SETTLING_STORIES: tuple[Story, ...] = (
+    a_result_is_read,
+    a_result_is_unreadable,
+    completes_before_it_executes,
+    reports_late,
+    reports_too_late,
+    an_older_worker_reports_late,
+    fails_and_then_reports_a_result,
+    is_canceled_after_it_was_lost,
+    is_silent_after_a_cancel,
+    is_retried_after_it_was_lost,
+    is_revoked_and_reports_late,
+    is_lost_before_it_was_acknowledged,
+)
 STORIES: tuple[Story, ...] = (
+    *SETTLING_STORIES,
+    beats_past_the_limit,
+    stops_by_itself,
+    two_workers_beat_together,
     renews_while_it_is_revoked,
     renews_while_it_is_canceled,
     beats_and_ends,

@@ -22,7 +22,7 @@ from orchestrator.maintenance.leases import sweep
 from orchestrator.services import Claimed
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job, JobEvent, LogChunk
-from runtime_jobs.states import FINAL_STATES, REPORTABLE_FAILURES, RUNNING_STATES, CancelReason
+from runtime_jobs.states import FINAL_STATES, REPORTABLE_FAILURES, RUNNING_STATES, CancelReason, JobState
 from tests.factories import ALICE, OPERATOR, ProjectFactory, WorkerFactory, offer, submitted
 
 # On both sides of every deadline: 30 s to acknowledge and to cancel, 120 s of life, 600 s to prepare.
@@ -30,7 +30,15 @@ STEPS = (0.5, 1, 20, 29, 30, 31, 119, 120, 121, 600, 1000)
 WORKERS = 3
 CAPACITY = 3
 DRAIN = 40
-FINAL_WORDS = (services.complete, services.fail, services.release, services.acknowledge_cancel)
+FINAL_WORDS = (
+    *(services.complete, services.fail, services.release, services.acknowledge_cancel, services.stop_by_worker),
+)
+LIMITS = {
+    JobState.STARTING: ("started_at", 600),
+    JobState.CHECKING_OUT: ("started_at", 600),
+    JobState.EXECUTING: ("executing_at", 360),
+    JobState.UPLOADING: ("phase_at", 900),
+}
 
 
 def images() -> list[list[dict[str, Any]]]:
@@ -40,6 +48,7 @@ def images() -> list[list[dict[str, Any]]]:
 class LeaseMachine(RuleBasedStateMachine):
     jobs = Bundle("jobs")
     handles = Bundle("handles")
+    job_types: tuple[str, ...] = ("runtime",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +100,8 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(target=handles, who=st.integers(0, WORKERS - 1), acknowledge=st.booleans())
     def claim(self, who: int, acknowledge: bool) -> Any:
         worker = self.workers[who]
-        claimed = services.claim(worker=worker, offer=offer(worker), acknowledge=acknowledge, now=self.now)
+        offered = offer(worker, job_types=self.job_types)
+        claimed = services.claim(worker=worker, offer=offered, acknowledge=acknowledge, now=self.now)
         if claimed is None:
             return multiple()
         before = self.fences.get(claimed.job.job_ulid, 0)
@@ -139,6 +149,33 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(handle=handles)
     def acknowledge_cancel(self, handle: Claimed) -> None:
         self.speak(handle, services.acknowledge_cancel)
+
+    @rule(handle=handles)
+    def stop_by_worker(self, handle: Claimed) -> None:
+        self.speak(handle, services.stop_by_worker)
+
+    @rule(one=handles, two=handles)
+    def heartbeat_together(self, one: Claimed, two: Claimed) -> None:
+        """As a process does that has connections of several workers."""
+        given = {handle.lease.lease_ulid: handle for handle in (one, two)}
+        renewed = {name: self.counts(handle) and not self.is_overdue(handle) for name, handle in given.items()}
+        beats = {name: services.WorkerHeartbeat(handle.lease.worker) for name, handle in given.items()}
+        answers = services.renew_across_workers(beats, now=self.now)
+        for name, answer in answers.items():
+            assert isinstance(answer, LifecycleError) != renewed[name], "each lease by its own rules"
+
+    @rule(one=handles, two=handles)
+    def heartbeat_for_one_another(self, one: Claimed, two: Claimed) -> None:
+        """Each of two workers names the lease of the other."""
+        if one.lease.worker.pk != two.lease.worker.pk:
+            before = images()
+            beats = {
+                one.lease.lease_ulid: services.WorkerHeartbeat(two.lease.worker),
+                two.lease.lease_ulid: services.WorkerHeartbeat(one.lease.worker),
+            }
+            answers = services.renew_across_workers(beats, now=self.now)
+            assert all(isinstance(answer, StaleLease) for answer in answers.values())
+            assert images() == before
 
     @rule(handle=handles, who=st.integers(0, WORKERS - 1))
     def speak_for_another(self, handle: Claimed, who: int) -> None:
@@ -262,22 +299,34 @@ class LeaseMachine(RuleBasedStateMachine):
         self.ended |= {job: state for job, state in states.items() if state in FINAL_STATES}
 
     def speak(self, handle: Claimed, say: Any, **kwargs: Any) -> Any:
-        """Send a message as the holder. Of a lease that is not valid any more, only its own final message may be repeated."""
+        """Send a message as the holder. Of a lease that is not valid any more, only its own final message may be repeated.
+
+        And a lost job takes the result of its newest lease, whatever that lease had as its final message."""
         before, counts, lease = images(), self.counts(handle), Lease.objects.get(pk=handle.lease.pk)
+        is_late = say == services.complete and self.counts_late(handle)
+        is_overdue = say == services.renew and counts and self.is_overdue(handle)
         answer = self.attempt(
             lambda: say(lease_ulid=handle.lease.lease_ulid, worker=handle.lease.worker, now=self.now, **kwargs)
         )
-        word = (say.__name__, kwargs)
+        name = services.acknowledge_cancel if say == services.stop_by_worker else say  # one message for the server
+        word = (name.__name__, kwargs)
         if say in FINAL_WORDS and self.last_words.get(handle.lease.pk) == word:
             assert not isinstance(answer, LifecycleError), "the same last word gets the same answer"
-        if isinstance(answer, LifecycleError):
+        if is_overdue:
+            assert isinstance(answer, StaleLease), "a heartbeat of an overdue job is refused"
+            ended = Lease.objects.select_related("job").get(pk=lease.pk)
+            assert (ended.state, ended.ended_reason) == (LeaseState.REVOKED, "timed_out"), "and has ended the job"
+            assert ended.job.state == ("canceled" if ended.job.cancel_requested_at else "failed")
+        elif isinstance(answer, LifecycleError):
             assert images() == before, "a refused call changes nothing"
         elif say in FINAL_WORDS:
+            if is_late:
+                self.last_words[handle.lease.pk] = word
             assert self.last_words.setdefault(handle.lease.pk, word) == word, "a lease has one last word"
         after = Lease.objects.get(pk=lease.pk)
         if lease.state == after.state == LeaseState.ACTIVE:
             assert after.expires_at >= lease.expires_at, "no word makes a lease shorter"
-        if not counts:
+        if not counts and not is_late:
             assert images() == before, "nobody but a living holder changes anything"
             assert isinstance(answer, LifecycleError) or self.last_words.get(handle.lease.pk) == word
         return answer
@@ -286,6 +335,16 @@ class LeaseMachine(RuleBasedStateMachine):
         lease = Lease.objects.select_related("job").get(pk=handle.lease.pk)
         return lease.state in OPEN and lease.expires_at > self.now and lease.fence == lease.job.fence
 
+    def counts_late(self, handle: Claimed) -> bool:
+        lease = Lease.objects.select_related("job").get(pk=handle.lease.pk)
+        job = lease.job
+        return job.state == JobState.LOST and lease.fence == job.fence and self.now < job.late_result_at
+
+    def is_overdue(self, handle: Claimed) -> bool:
+        job = Job.objects.get(pk=handle.job.pk)
+        since, limit = LIMITS.get(JobState(job.state), ("phase_at", 10**6))
+        return self.now - getattr(job, since) > timedelta(seconds=limit)
+
     @staticmethod
     def attempt(act: Any) -> Any:
         try:
@@ -293,19 +352,21 @@ class LeaseMachine(RuleBasedStateMachine):
         except LifecycleError as refused:
             return refused
 
+    def finish(self, claimed: Claimed) -> None:
+        """End the job with success."""
+        run = f"drained_{claimed.lease.pk}"
+        lease = claimed.lease
+        services.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, now=self.now, ingest_run_id=run)
+
     def drain(self) -> None:
         """From wherever the machine stopped: with time and one good worker everything ends."""
         worker = WorkerFactory(capacity=1000)
         for _ in range(DRAIN):
             self.now += timedelta(seconds=1001)
             sweep(now=self.now)
-            while claimed := services.claim(worker=worker, offer=offer(worker), now=self.now):
-                services.complete(
-                    lease_ulid=claimed.lease.lease_ulid,
-                    worker=worker,
-                    now=self.now,
-                    ingest_run_id=f"drained_{claimed.lease.pk}",
-                )
+            offered = offer(worker, job_types=self.job_types)
+            while claimed := services.claim(worker=worker, offer=offered, now=self.now):
+                self.finish(claimed)
             if not Job.objects.exclude(state__in=FINAL_STATES).exists():
                 break
         assert not Job.objects.exclude(state__in=FINAL_STATES).exists(), "everything ends"

@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.lease_model.mutants import MUTANTS
 from tests.lease_model.scenarios import STORIES, tell
+from tests.lease_model.settling_machine import SettlingMachine
 from tests.lease_model.state_machine import LeaseMachine
 
 EXAMPLES = int(os.environ.get("PROOF_EXAMPLES", "15"))
@@ -20,18 +21,19 @@ STEPS = int(os.environ.get("PROOF_STEPS", "30"))
 SEED = int(os.environ.get("PROOF_SEED") or random.randrange(10**9))
 
 
-def tell_stories(number: int, **more) -> None:
-    machine = seed(number)(type("LeaseMachine", (LeaseMachine,), {}))
+def tell_stories(kind: type[LeaseMachine], number: int, **more) -> None:
+    machine = seed(number)(type(kind.__name__, (kind,), {}))
     given = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)} | more
     run_state_machine_as_test(machine, settings=settings(**given))
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.django_db
-def test_no_story_breaks_an_invariant(capsys):
+@pytest.mark.parametrize("kind", [LeaseMachine, SettlingMachine], ids=lambda kind: kind.__name__)
+def test_no_story_breaks_an_invariant(kind, capsys):
     with capsys.disabled():
         print(f"\n{EXAMPLES} stories of {STEPS} steps, PROOF_SEED={SEED}")  # noqa: T201 - this repeats it
-    tell_stories(SEED, max_examples=EXAMPLES, stateful_step_count=STEPS, print_blob=True)
+    tell_stories(kind, SEED, max_examples=EXAMPLES, stateful_step_count=STEPS, print_blob=True)
 
 
 @pytest.mark.django_db

@@ -68,8 +68,8 @@ def test_an_edited_file_is_reported(tmp_path, monkeypatch):
 
 def test_every_function_has_a_version_and_every_file_names_some(db):
     names = [function.name for function in sql_functions.expected_functions()]
-    assert len(names) == len(set(names)) == 37
-    assert all(name.endswith(("_v1", "_v2")) for name in names)
+    assert len(names) == len(set(names)) == 39
+    assert all(name.endswith(("_v1", "_v2", "_v3")) for name in names)
     text = "".join(sql_functions.read_sql(file) for file in sql_functions.CHECKSUMS)
     assert text.count("CREATE OR REPLACE FUNCTION") == len(names)
 

@@ -1,4 +1,4 @@
-"""The columns that `write_changes_v2` writes are those of the models and of the operations."""
+"""The columns that `write_changes_v3` writes are those of the models and of the operations."""
 
 import re
 
@@ -10,7 +10,7 @@ from leases.sql_functions import read_sql
 from orchestrator.services.bulk_write import LANE_FIELDS, UPDATED_JOB_FIELDS, UPDATED_LEASE_FIELDS
 from runtime_jobs.models import Job, JobEvent
 
-SQL = read_sql("v2/write.sql")
+SQL = read_sql("v3/write.sql")
 
 
 def columns(text: str) -> list[str]:

@@ -75,6 +75,7 @@ QUERIES: dict[str, models.QuerySet | str] = {
     "jobs_of_lane": "SELECT id FROM runtime_jobs WHERE state = 'queued' AND lane_id = 7 AND id >= 1 ORDER BY id LIMIT 1",
     "jobs_blocked": JOBS.filter(org_slug="org-1", state="blocked"),
     "jobs_held": JOBS.filter(state__in=LEASED_STATES),
+    "jobs_settling": JOBS.filter(state="lost", late_result_at__lte=timezone.now()),
     "jobs_of_concurrency_key": JOBS.filter(org_slug="org-3", concurrency_key="key-3").exclude(state__in=FINAL_STATES),
     "jobs_ended": JOBS.filter(org_slug="org-7", job_type="runtime", state__in=ENDED).order_by("-finished_at")[:5],
     "jobs_failed_lately": (
@@ -180,7 +181,7 @@ def test_a_list_by_creation_finds_all_and_uses_an_index_with_the_time(filled, af
     ("status", "indexes"),
     [
         ("queued", {"jobs_blocked", "jobs_held"}),
-        ("running", {"jobs_held"}),
+        ("running", {"jobs_held", "jobs_settling"}),
         ("failed", {"jobs_ended_by_status"}),
         ("canceled", {"jobs_ended_by_status"}),
     ],

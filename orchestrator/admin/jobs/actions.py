@@ -142,7 +142,9 @@ def available_actions(job: Job | None) -> set[str]:
         return {RETRY.name, REUPLOAD.name} if UnsentRun.objects.filter(job=job).exists() else {RETRY.name}
     if job.is_held:
         return {CANCEL.name, REVOKE.name}
-    return {CANCEL.name, PRIORITIZE.name}
+    if job.state == JobState.PROCESSING:
+        return set()
+    return {CANCEL.name, RETRY.name} if job.state == JobState.LOST else {CANCEL.name, PRIORITIZE.name}
 
 
 def confirm_and_run(

@@ -70,6 +70,8 @@ def summarize(job: Job, *, attempts: list[Job], lease: LeaseTableRow | None, now
         _add_result(job, summary)
     elif job.state in WAITING_STATES:
         _add_wait(job, summary)
+    elif job.state == JobState.LOST:
+        _add_loss(job, summary, now)
     else:
         _add_progress(job, summary, lease, now)
     _add_next_attempt(job, summary, attempts)
@@ -85,6 +87,16 @@ def _add_failure(job: Job, summary: JobSummary) -> None:
     summary.message = formatting.redact_lease_ids(job.failure_message or "")
     if UnsentRun.objects.filter(job=job).exists():
         summary.sentences.append("The results are stored. Re-upload results sends them without executing the command.")
+
+
+def _add_loss(job: Job, summary: JobSummary, now: datetime) -> None:
+    label = FAILURES.get(job.failure_reason or "", ReasonLabel("The lease ended without a result.", ""))
+    left = (job.late_result_at or now) - now
+    window = (
+        "is about to fail" if left <= timedelta() else f"fails in {formatting.format_duration(left.total_seconds())}"
+    )
+    summary.sentences = [label.summary, f"A late result of the worker still counts. Without one the job {window}."]
+    summary.message = formatting.redact_lease_ids(job.failure_message or "")
 
 
 def _add_cancel(job: Job, summary: JobSummary) -> None:

@@ -9,7 +9,7 @@ from runtime_jobs.models import Job, JobEvent
 
 MAX_EVENTS = 300
 _END_COLOURS = {"job.failed": "danger", "job.canceled": "default", "job.completed": "success"}
-_WARNINGS = {"lease.expired", "lease.revoked", "lease.released", "job.requeued", "job.cancel_requested"}
+_WARNINGS = {"lease.expired", "lease.revoked", "lease.released", "job.requeued", "job.lost", "job.cancel_requested"}
 
 
 @dataclass(frozen=True)

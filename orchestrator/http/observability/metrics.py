@@ -45,7 +45,9 @@ SELECT (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'queued' LI
        (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'blocked' LIMIT %(limit)s) blocked),
        (SELECT coalesce(jsonb_object_agg(state, number), '{}') FROM
            (SELECT state, count(*) AS number FROM runtime_jobs
-             WHERE state IN ('leased', 'starting', 'checking_out', 'executing', 'uploading') GROUP BY state) leased),
+             WHERE state IN ('leased', 'starting', 'checking_out', 'executing', 'uploading') GROUP BY state
+             UNION ALL
+            SELECT state, count(*) FROM runtime_jobs WHERE state IN ('lost', 'processing') GROUP BY state) active),
        (SELECT count(*) FROM runtime_worker_leases WHERE completed_at IS NULL),
        (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM runtime_jobs
          WHERE state = 'queued' ORDER BY created_at LIMIT 1),
@@ -113,14 +115,14 @@ def _read_metrics() -> Iterator[Metric]:
 
 
 def _queue_metrics(
-    waiting: dict[str, int], leased: dict[str, int], leases: int, oldest: float | None, beat: float | None
+    waiting: dict[str, int], active: dict[str, int], leases: int, oldest: float | None, beat: float | None
 ) -> Iterator[Metric]:
     jobs = GaugeMetricFamily(
         "orchestrator_jobs",
         f"Jobs by state, final states excluded; at most {MAX_COUNTED_JOBS} of a waiting state are counted.",
         labels=["state"],
     )
-    for state, number in (waiting | leased).items():
+    for state, number in (waiting | active).items():
         jobs.add_metric([state], number)
     yield jobs
     yield _gauge("orchestrator_open_leases", "Leases that are granted or active.", leases)
@@ -139,8 +141,8 @@ def _read_queue() -> tuple[dict[str, int], dict[str, int], int, float | None, fl
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = '2s'")
         cursor.execute(_QUERY, {"limit": MAX_COUNTED_JOBS})
-        queued, blocked, leased, leases, oldest, beat = cursor.fetchone()
-        return {"queued": queued, "blocked": blocked}, json.loads(leased), leases, oldest, beat
+        queued, blocked, active, leases, oldest, beat = cursor.fetchone()
+        return {"queued": queued, "blocked": blocked}, json.loads(active), leases, oldest, beat
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:

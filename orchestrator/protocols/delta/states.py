@@ -53,6 +53,8 @@ RUN_JOB_STATES: dict[str, str] = {
     JobState.CHECKING_OUT: "STARTING",
     JobState.EXECUTING: "RUNNING",
     JobState.UPLOADING: "UPLOADING",
+    JobState.LOST: "RUNNING",
+    JobState.PROCESSING: "UPLOADING",
     JobState.SUCCEEDED: "SUCCEEDED",
     JobState.FAILED: "FAILED",
     JobState.CANCELED: "CANCELED",

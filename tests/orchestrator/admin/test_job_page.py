@@ -10,6 +10,7 @@ from orchestrator import services
 from orchestrator.admin.formatting import format_duration
 from orchestrator.admin.jobs import dependencies
 from orchestrator.admin.jobs import log as jobs_log
+from orchestrator.admin.jobs.actions import available_actions
 from orchestrator.admin.labels import (
     CANCELING,
     CANCELS,
@@ -24,7 +25,7 @@ from orchestrator.selectors.pending_reasons.reason import ReasonCode
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Job, JobEvent, LogChunk
 from runtime_jobs.states import CancelReason, FailureReason, JobState
-from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, submitted, submitted_steps
+from tests.factories import LATE_POLICY, OPERATOR, ProjectFactory, WorkerFactory, claimed, submitted, submitted_steps
 
 QUERIES = 20
 
@@ -103,6 +104,29 @@ def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):
     assert (said.percent, said.message) == (100, "half")
     services.cancel(job_ulid=taken.job.job_ulid, actor=OPERATOR, deadline_seconds=30, message="stop it")
     assert "Cancel requested by operator olga (stop it)" in summary_of(olga, taken.job).sentences[1]
+
+
+def test_a_lost_job_says_why_and_how_long_a_late_result_counts(olga, worker):
+    submitted_steps(policy=LATE_POLICY)
+    taken = claimed(worker, job_types=("steps",))
+    services.fail(
+        lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message="in its own words"
+    )
+    said = summary_of(olga, taken.job)
+    assert (said.headline, said.badge, said.colour) == ("Lost, a late result still counts", "lost", "warning")
+    assert said.sentences[0] == FAILURES[FailureReason.WORKER_ERROR].summary
+    assert "A late result of the worker still counts. Without one the job fails in " in said.sentences[1]
+    assert said.message == "in its own words"
+    assert available_actions(Job.objects.get(pk=taken.job.pk)) == {"cancel", "retry"}
+
+
+def test_a_job_whose_result_is_read_can_only_be_waited_for(olga, worker):
+    submitted_steps(policy=LATE_POLICY)
+    taken = claimed(worker, job_types=("steps",))
+    services.report(lease_ulid=taken.lease.lease_ulid, worker=worker, phase="executing")
+    services.complete(lease_ulid=taken.lease.lease_ulid, worker=worker, exit_code=0)
+    assert summary_of(olga, taken.job).headline == "Reading the result"
+    assert available_actions(Job.objects.get(pk=taken.job.pk)) == set()
 
 
 def test_an_uploaded_job_leads_to_its_run(olga, scene):

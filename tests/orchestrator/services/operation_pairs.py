@@ -18,11 +18,20 @@ from django.db import connection, transaction
 
 from leases import fencing
 from orchestrator import services
-from orchestrator.services import Claimed, ClaimRequest, CompleteMessage, claiming, transitions
+from orchestrator.services import Claimed, ClaimRequest, CompleteMessage, WorkerHeartbeat, claiming, transitions
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Project
 from runtime_jobs.states import FailureReason
-from tests.factories import ALICE, OPERATOR, WorkerFactory, claimed, offer, submitted
+from tests.factories import (
+    ALICE,
+    LATE_POLICY,
+    OPERATOR,
+    WorkerFactory,
+    claimed,
+    offer,
+    submitted,
+    submitted_steps,
+)
 from workers.models import Worker
 
 MOMENT = timedelta(milliseconds=1)
@@ -36,15 +45,24 @@ class Scene:
     claim: Claimed
     other: Worker
     ends: datetime
+    has_ended: bool = False  # the job settles already
 
     @property
     def job(self) -> str:
         return self.claim.job.job_ulid
 
+    @property
+    def said_at(self) -> datetime:
+        """Just before the end of the lease, or just after it if that is past."""
+        return self.ends + MOMENT if self.has_ended else self.ends - MOMENT
+
+    def run(self, prefix: str) -> str | None:
+        return None if self.has_ended else f"{prefix}_{self.claim.lease.pk}"
+
     def say(self, say: Callable[..., Any], **words: Any) -> Any:
-        """Messages of the holder just before the end of its lease."""
+        """Messages of the holder."""
         lease = self.claim.lease
-        return say(lease_ulid=lease.lease_ulid, worker=lease.worker, now=self.ends - MOMENT, **words)
+        return say(lease_ulid=lease.lease_ulid, worker=lease.worker, now=self.said_at, **words)
 
     def seen_by(self, place: int) -> Scene:
         """Of two claims each has a worker of its own: one worker's claims wait for each other anyway."""
@@ -54,23 +72,31 @@ class Scene:
 def complete_and_claim(scene: Scene) -> Any:
     """Another final message than that of `complete`, with a claim for the same worker."""
     holder = scene.claim.lease.worker
-    message = CompleteMessage(f"run_of_{scene.claim.lease.pk}")
+    message = CompleteMessage(scene.run("run_of"))
     return scene.say(services.complete_and_claim, message=message, claim=ClaimRequest(offer(holder), acknowledge=True))
+
+
+def renew_with_others(scene: Scene) -> Any:
+    """A heartbeat among those of other workers."""
+    lease = scene.claim.lease
+    beats = {lease.lease_ulid: WorkerHeartbeat(lease.worker)}
+    (answer,) = services.renew_across_workers(beats, now=scene.said_at).values()
+    return answer
 
 
 VERBS: dict[str, Callable[[Scene], Any]] = {
     "complete_and_claim": complete_and_claim,
     "acknowledge": lambda scene: scene.say(services.acknowledge),
     "renew": lambda scene: scene.say(services.renew),
+    "renew_across_workers": renew_with_others,
     "report": lambda scene: scene.say(services.report, phase="checking_out"),
     "append_log": lambda scene: scene.say(services.append_log, seq=0, chunk=b"x"),
-    "complete": lambda scene: scene.say(services.complete, ingest_run_id=f"run_{scene.claim.lease.pk}"),
+    "complete": lambda scene: scene.say(services.complete, ingest_run_id=scene.run("run")),
     "fail": lambda scene: scene.say(services.fail, reason=FailureReason.WORKER_ERROR),
     "release": lambda scene: scene.say(services.release),
     "acknowledge_cancel": lambda scene: scene.say(services.acknowledge_cancel),
-    "cancel": lambda scene: services.cancel(
-        job_ulid=scene.job, actor=ALICE, deadline_seconds=30, now=scene.ends - MOMENT
-    ),
+    "stop_by_worker": lambda scene: scene.say(services.stop_by_worker),
+    "cancel": lambda scene: services.cancel(job_ulid=scene.job, actor=ALICE, deadline_seconds=30, now=scene.said_at),
     "expire": lambda scene: services.expire(job_ulid=scene.job, now=scene.ends + MOMENT),
     "revoke": lambda scene: services.revoke(job_ulid=scene.job, actor=OPERATOR, reason="x", now=scene.ends - MOMENT),
     "time_out": lambda scene: services.time_out(job_ulid=scene.job, now=scene.ends + HOUR),
@@ -79,10 +105,26 @@ VERBS: dict[str, Callable[[Scene], Any]] = {
     "claim": lambda scene: services.claim(
         worker=scene.other, offer=offer(scene.other), acknowledge=True, now=scene.ends + HOUR
     ),
+    "complete_late": lambda scene: services.complete_late(
+        job_ulid=scene.job, worker=scene.claim.lease.worker, now=scene.ends + MOMENT
+    ),
+    "give_up": lambda scene: services.give_up(job_ulid=scene.job, now=scene.ends + 2 * HOUR),
+    "settle": lambda scene: services.settle(job_ulid=scene.job, now=scene.ends + HOUR),
 }
-SPOKEN_ENDS = frozenset({"complete_and_claim", "complete", "fail", "release", "acknowledge_cancel"})
+SPOKEN_ENDS = frozenset({"complete_and_claim", "complete", "fail", "release", "acknowledge_cancel", "stop_by_worker"})
 ENDS = SPOKEN_ENDS | {"expire", "revoke", "time_out", "force_cancel"}
-PROLONG = frozenset({"acknowledge", "renew", "report"})
+PROLONG = frozenset({"acknowledge", "renew", "renew_across_workers", "report"})
+SAME_MESSAGE = frozenset({"acknowledge_cancel", "stop_by_worker"})
+# The job of these is lost before the two meet; with `settle` its result has arrived.
+SETTLING = frozenset({"complete_late", "give_up", "settle"})
+SETTLED_ONCE = {
+    frozenset(pair)
+    for pair in (
+        *(("give_up", "give_up"), ("give_up", "cancel"), ("give_up", "settle"), ("settle", "settle")),
+        *(("give_up", "complete"), ("give_up", "complete_late"), ("give_up", "complete_and_claim")),
+        *(("complete_late", "cancel"), ("complete_late", "retry")),
+    )
+}
 PAIRS = list(itertools.combinations_with_replacement(VERBS, 2))
 
 
@@ -91,6 +133,10 @@ def has_one_winner(pair: tuple[str, str]) -> bool:
 
     Elsewhere both may: a renewal and then the end."""
     one, two = pair
+    if SETTLING & set(pair):
+        return frozenset(pair) in SETTLED_ONCE
+    if set(pair) == SAME_MESSAGE:
+        return False
     if one == two:
         return one not in SPOKEN_ENDS | PROLONG | {"append_log", "cancel", "time_out"}
     return {one, two} <= ENDS or ("expire" in pair and bool(PROLONG & {one, two}))
@@ -98,6 +144,8 @@ def has_one_winner(pair: tuple[str, str]) -> bool:
 
 def scene_for(pair: tuple[str, str], project: Project, holder: Worker, other: Worker) -> Scene:
     """Made so that each of the two has cause: a lease to acknowledge, a cancel to obey, an end to follow, a next job."""
+    if SETTLING & set(pair):
+        return settling_scene(pair, project, holder, other)
     submitted(project)
     granted = "acknowledge" in pair
     claim = claimed(holder, acknowledge=granted)
@@ -110,6 +158,21 @@ def scene_for(pair: tuple[str, str], project: Project, holder: Worker, other: Wo
     if pair == ("claim", "claim") or "complete_and_claim" in pair:
         submitted(project)
     return Scene(claim, other, lease.expires_at)
+
+
+def settling_scene(pair: tuple[str, str], project: Project, holder: Worker, other: Worker) -> Scene:
+    """A job whose lease has ended: with a result, or without one."""
+    submitted_steps(project, policy=LATE_POLICY)
+    claim = claimed(holder, job_types=("steps",))
+    lease = claim.lease
+    said = {"lease_ulid": lease.lease_ulid, "worker": holder}
+    services.report(**said, phase="executing", now=lease.leased_at + MOMENT)
+    lease.refresh_from_db()
+    if "settle" in pair:
+        services.complete(**said, now=lease.expires_at - MOMENT)
+    else:
+        services.expire(job_ulid=claim.job.job_ulid, now=lease.expires_at)
+    return Scene(claim, other, lease.expires_at, has_ended=True)
 
 
 class Gate:

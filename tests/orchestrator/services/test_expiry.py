@@ -7,6 +7,7 @@ from leases.states import LeaseState
 from orchestrator import services
 from orchestrator.maintenance.leases import sweep
 from runtime_jobs.models import Job
+from runtime_jobs.specs import configured_policy
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import ALICE, OPERATOR, WorkerFactory, claimed, submitted
 from tests.orchestrator.services.conftest import after
@@ -115,8 +116,11 @@ def test_each_phase_has_a_limit_of_its_own(leased, phase, limit):
 
 
 @pytest.mark.parametrize("grace", [0, 5, 200])
-def test_the_grace_after_the_time_limit_is_a_setting(leased, settings, grace):
+def test_the_grace_after_the_time_limit_is_a_setting_of_the_submit(db, settings, grace):
     settings.TIMEOUT_GRACE_SECONDS = grace
+    submitted(policy=configured_policy("runtime"))
+    settings.TIMEOUT_GRACE_SECONDS = 10_000
+    leased = claimed()
     start = leased.lease.leased_at
     services.report(**speak(leased, phase="executing", now=start))
     for beat in range(0, 300 + grace, 50):

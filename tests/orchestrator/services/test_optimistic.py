@@ -24,7 +24,7 @@ from tests.orchestrator.services.test_heartbeat import speak
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-READ, WRITE = "SELECT t.", "SELECT written.* FROM  write_changes_v2"
+READ, WRITE = "SELECT t.", "SELECT written.* FROM  write_changes_v3"
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def read_again(monkeypatch) -> list[str]:
     original = unit_of_work._run_in_transaction
 
     def recorded(retries, function, /, *args, **kwargs):
-        repeated.append(function.__name__)
+        repeated.append(function.__name__.removeprefix("_"))
         return original(retries, function, *args, **kwargs)
 
     monkeypatch.setattr(unit_of_work, "_run_in_transaction", recorded)
@@ -85,6 +85,10 @@ MESSAGES: dict[str, Callable[[Any], Any]] = {
     "acknowledge": lambda given: services.acknowledge(**speak(given)),
     "renew": lambda given: services.renew(**speak(given, now=given.lease.leased_at + timedelta(seconds=5))),
     "renew to a phase": lambda given: services.renew(**speak(given, phase="executing", progress={"percent": 1})),
+    "renew_across_workers": lambda given: services.renew_across_workers(
+        {given.lease.lease_ulid: services.WorkerHeartbeat(given.lease.worker, HeartbeatUpdate(phase="executing"))}
+    ),
+    "stop_by_worker": lambda given: services.stop_by_worker(**speak(given)),
     "report": lambda given: services.report(**speak(given, phase="checking_out")),
     "complete": lambda given: services.complete(**speak(given, exit_code=0, result={"steps": []})),
     "fail": lambda given: services.fail(**speak(given, reason=FailureReason.WORKER_ERROR)),
@@ -176,7 +180,9 @@ ENDS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("name", [name for name in MESSAGES if not name.endswith("_many") and name != "acknowledge"])
+@pytest.mark.parametrize(
+    "name", [name for name in MESSAGES if not name.endswith(("_many", "_workers")) and name != "acknowledge"]
+)
 def test_an_end_after_the_read_refuses_the_message(claim, monkeypatch, name, end):
     if (name, end) == ("release", "requeue and claim again"):
         pytest.skip("the same message again is no refusal")
@@ -234,7 +240,7 @@ def test_the_write_waits_for_the_lock_and_then_sees_the_change(table, number):
     for _ in range(number):
         submitted(project)
     names = [given.lease.lease_ulid for given in services.claim_many(worker=worker, offer=offer(worker), limit=number)]
-    found = fencing._read_unlocked(names, worker, None, versions := fencing.RowVersions())
+    found = fencing._read_unlocked(dict.fromkeys(names, worker), None, versions := fencing.RowVersions())
     claim, row = found[-1], found[-1].job if table is Job else found[-1].lease
     for given in found:
         given.job.log_bytes, given.lease.final_digest = 9, "changed"

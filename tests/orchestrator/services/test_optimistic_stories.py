@@ -19,7 +19,7 @@ from runtime_jobs import identifiers
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
 from runtime_jobs.states import FailureReason
-from tests.factories import ALICE, ProjectFactory, WorkerFactory, offer, submitted_steps
+from tests.factories import ALICE, LATE_POLICY, ProjectFactory, WorkerFactory, offer, submitted_steps
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +30,8 @@ LOG = (ArtifactRef("log", "https://x/log"),)
 
 OPERATIONS = (
     *("submit", "claim", "acknowledge", "renew", "report", "complete", "fail", "release", "cancel", "expire"),
-    *("acknowledge_cancel", "acknowledge_many", "renew_many", "complete_many", "fail_many"),
+    *("acknowledge_cancel", "acknowledge_many", "renew_many", "complete_many", "fail_many", "stop_by_worker"),
+    *("complete_late", "settle", "give_up"),
 )
 STEPS = st.tuples(
     st.sampled_from(OPERATIONS),
@@ -66,7 +67,7 @@ class Ids:
 
 def act(name: str, place: int, content: int, now: datetime, project: Any, worker: Any) -> Any:
     if name == "submit":
-        return submitted_steps(project, now=now)
+        return submitted_steps(project, policy=LATE_POLICY if content > 2 else None, now=now)
     if name == "claim":
         return services.claim(
             worker=worker, offer=offer(worker, job_types=("steps",)), acknowledge=content > 1, now=now
@@ -75,8 +76,10 @@ def act(name: str, place: int, content: int, now: datetime, project: Any, worker
     lease = Lease.objects.order_by("-id")[place : place + 1].first()
     if name == "cancel":
         return job and services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30, now=now)
-    if name == "expire":
-        return job and services.expire(job_ulid=job.job_ulid, now=now)
+    if name in {"expire", "settle", "give_up"}:
+        return job and getattr(services, name)(job_ulid=job.job_ulid, now=now)
+    if name == "complete_late":
+        return job and services.complete_late(job_ulid=job.job_ulid, worker=worker, exit_code=content % 2, now=now)
     return lease and message(name, lease, content, now, worker)
 
 

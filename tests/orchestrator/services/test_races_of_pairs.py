@@ -66,6 +66,8 @@ def assert_one_end(job_ulid):
 def put_away(scene):
     """End what is left of the round, so that the next round does not claim it."""
     for job_ulid in Job.objects.exclude(state__in=FINAL_STATES).values_list("job_ulid", flat=True):
-        at = scene.ends + 2 * HOUR
+        at = scene.ends + 3 * HOUR
+        if services.settle(job_ulid=job_ulid, now=at):
+            continue
         services.cancel(job_ulid=job_ulid, actor=OPERATOR, deadline_seconds=30, now=at)
         services.revoke(job_ulid=job_ulid, actor=OPERATOR, reason="the round is over", now=at)

@@ -53,6 +53,8 @@ EVENT_TYPES = [
         "job.started",
         "job.progress",
         "job.requeued",
+        "job.lost",
+        "job.processing",
         "job.cancel_requested",
         "job.prioritized",
     ),
