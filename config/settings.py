@@ -194,6 +194,8 @@ AUTH_CACHE_SECONDS = env.float("AUTH_CACHE_SECONDS", default=1.0)
 HTTPS = env.bool("HTTPS", default=PUBLIC_URL.startswith("https://"))
 # One proxy of the operator sets X-Forwarded-Proto and appends to X-Forwarded-For. Otherwise both are ignored.
 BEHIND_PROXY = env.bool("BEHIND_PROXY", default=False)
+# The header in which that proxy writes the client's address; of a list the last entry. Ignored without BEHIND_PROXY.
+CLIENT_ADDRESS_HEADER = env.str("CLIENT_ADDRESS_HEADER", default="X-Forwarded-For")
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY else None
 # Workers with client certificates: a proxy verifies the certificate and sends the subject in this header. The header
 # is accepted from these addresses or networks only. Both settings or neither are needed (orchestrator.E001).

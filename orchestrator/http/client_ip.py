@@ -11,13 +11,19 @@ from rest_framework.request import Request
 def client_address(request: HttpRequest | Request) -> str | None:
     """Return the client's address, or None where it is not known.
 
-    With BEHIND_PROXY this is the last entry of X-Forwarded-For, which the operator's proxy wrote. The client may have
-    invented all entries before it.
+    With BEHIND_PROXY this is the last entry of CLIENT_ADDRESS_HEADER, which the operator's proxy wrote. The client may
+    have invented all entries before it.
     """
     text = request.META.get("REMOTE_ADDR", "")
     if settings.BEHIND_PROXY:
-        text = request.META.get("HTTP_X_FORWARDED_FOR", text).rpartition(",")[2].strip()
+        name = settings.CLIENT_ADDRESS_HEADER.upper().replace("-", "_")
+        text = last_entry(request.META.get(f"HTTP_{name}", text))
     return parse_address(text)
+
+
+def last_entry(header: str) -> str:
+    """Return the last entry of a header with a list of addresses."""
+    return header.rpartition(",")[2].strip()
 
 
 @lru_cache(maxsize=1024)

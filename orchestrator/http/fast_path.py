@@ -23,7 +23,7 @@ from orchestrator.http.asgi.body_limit import body_limit
 from orchestrator.http.asgi.long_poll import NO_WORK, PollAttempt
 from orchestrator.http.auth.authentication import CHALLENGE, authenticate_bearer
 from orchestrator.http.auth.principal_cache import Principal
-from orchestrator.http.client_ip import network_of, parse_address
+from orchestrator.http.client_ip import last_entry, network_of, parse_address
 from orchestrator.http.csp import NOTHING
 from orchestrator.http.db_scope import release_connections
 from orchestrator.http.errors.problems import MEDIA_TYPE, problem, to_api_error
@@ -126,8 +126,8 @@ class FastPath:
             return None
         route, arguments = found
         if settings.BEHIND_PROXY:
-            forwarded = headers.get("X-Forwarded-For")
-            peer = peer if forwarded is None else forwarded.rpartition(",")[2].strip()
+            forwarded = headers.get(settings.CLIENT_ADDRESS_HEADER)
+            peer = peer if forwarded is None else last_entry(forwarded)
         return PlainRequest(route, arguments, headers, parse_address(peer), is_secure)
 
     def _find(self, path: str) -> tuple[FastRoute, tuple[Any, ...]] | None:

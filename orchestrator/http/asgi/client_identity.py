@@ -11,7 +11,7 @@ from django.utils.functional import SimpleLazyObject
 
 from orchestrator.http.auth.principal_cache import Principal
 from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
-from orchestrator.http.client_ip import network_of, parse_address
+from orchestrator.http.client_ip import last_entry, network_of, parse_address
 
 MAX_REMEMBERED: Final = 10_000  # digests of credentials, 32 bytes each, and the names of their principals
 
@@ -62,8 +62,8 @@ class ClientIdentities:
 def _network(scope: Any) -> str:
     """Return what `rate_limit_key` returns for the request."""
     text: str = (scope["client"] or ("",))[0]
-    if settings.BEHIND_PROXY and (forwarded := _values(scope, b"x-forwarded-for")):
-        text = forwarded[-1].decode("latin-1").rpartition(",")[2].strip()
+    if settings.BEHIND_PROXY and (forwarded := _values(scope, settings.CLIENT_ADDRESS_HEADER.lower().encode())):
+        text = last_entry(forwarded[-1].decode("latin-1"))
     return network_of(parse_address(text))
 
 

@@ -119,6 +119,13 @@ def test_behind_our_own_proxy_its_last_word_counts(alice, settings):
     assert Job.objects.get(job_ulid=created.json()["job_id"]).source_address == "192.0.2.44"
 
 
+@pytest.mark.parametrize(("behind_proxy", "address"), [(True, "192.0.2.45"), (False, "127.0.0.1")])
+def test_the_operator_names_the_header_of_the_proxy(alice, settings, behind_proxy, address):
+    settings.BEHIND_PROXY, settings.CLIENT_ADDRESS_HEADER = behind_proxy, "Fly-Client-IP"
+    created = alice.post(JOBS, SUBMIT_BODY, **{"X-Forwarded-For": "10.9.8.7", "Fly-Client-IP": "192.0.2.45"})
+    assert Job.objects.get(job_ulid=created.json()["job_id"]).source_address == address
+
+
 @pytest.mark.parametrize("sent", ["abc-1.2_3", "x" * 64])
 def test_a_sane_request_id_is_echoed(alice, sent):
     assert alice.get(JOBS, **{"X-Request-Id": sent})["X-Request-Id"] == sent

@@ -158,6 +158,12 @@ def test_clients_of_a_proxy_are_distinguished_only_behind_the_operator_s(setting
     assert sent == (["198.51.100.1", "198.51.100.1", "198.51.100.2", ADDRESS] if proxied else [ADDRESS] * 4)
 
 
+def test_the_operator_names_the_header_of_the_proxy(settings):
+    settings.BEHIND_PROXY, settings.CLIENT_ADDRESS_HEADER = True, "Fly-Client-IP"
+    headers = [(b"x-forwarded-for", b"198.51.100.1"), (b"fly-client-ip", b"198.51.100.2")]
+    assert ClientIdentities().identify(scope(*headers)) == "198.51.100.2"
+
+
 def test_the_memory_is_bounded():
     identities = ClientIdentities()
     for number in range(MAX_REMEMBERED + 1):
