@@ -6,12 +6,22 @@ Django imports the models of an app from this module.
 from django.db import models
 
 from orchestrator.http.auth.login_throttle import LoginAttempts
+from orchestrator.http.request_limits import RequestWindow
 from orchestrator.ingest.models import Run
 from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
 from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 
-__all__ = ["ClockBeat", "Count", "Incident", "LoginAttempts", "MetricsPosition", "Run", "WebhookDelivery"]
+__all__ = [
+    "ClockBeat",
+    "Count",
+    "Incident",
+    "LoginAttempts",
+    "MetricsPosition",
+    "RequestWindow",
+    "Run",
+    "WebhookDelivery",
+]
 
 
 class ClockBeat(models.Model):

@@ -9,13 +9,14 @@ from django.db import connection
 
 # `last_seen_at` of a worker may change with any call it makes, also with one that is refused.
 _NOT_COMPARED = "last_seen_at"
-# How many jobs an organization may still submit is counted anew by submits, also by one that is refused.
-_COUNTED = "submit_quotas"
+# How many jobs an organization may still submit, and how many requests a client has sent, is counted also by a request
+# that is refused.
+_COUNTED = {"submit_quotas", "request_windows"}
 
 
 @functools.cache
 def _question() -> str:
-    tables = sorted({model._meta.db_table for model in apps.get_models()} - {_COUNTED})
+    tables = sorted({model._meta.db_table for model in apps.get_models()} - _COUNTED)
     row = f"(to_jsonb(t) - '{_NOT_COMPARED}')::text"
     return " UNION ALL ".join(
         f"SELECT '{table}', string_agg({row}, E'\\n' ORDER BY {row}) FROM \"{table}\" t" for table in tables

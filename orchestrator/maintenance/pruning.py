@@ -160,6 +160,7 @@ def pruners() -> tuple[Pruner, ...]:
         TablePruner("incidents", "incidents", "id", "resolved_at"),
         ExpiredPruner("sessions", "django_session", "session_key", "expire_date"),
         ExpiredPruner("login_attempts", "login_attempts", "key", "window_ends_at"),
+        ExpiredPruner("request_windows", "request_windows", "key", "expires_at"),
         TablePruner("admin_log", "django_admin_log", "id", "action_time", by_key=True),
         OperatorEventPruner(),
         LogPruner(),
@@ -283,6 +284,7 @@ PERIODS = (
     Period("incidents", "incidents"),
     Period("django_session", "sessions"),
     Period("login_attempts", "login_attempts"),
+    Period("request_windows", "request_windows"),
     Period("django_admin_log", "admin_log"),
     Period("operator_events", "operator_events"),
 )
