@@ -255,6 +255,14 @@ TIMEOUT_GRACE_SECONDS = env.int("TIMEOUT_GRACE_SECONDS", default=60)
 REPOSITORY_HOSTS = env.list("REPOSITORY_HOSTS", default=["github.com"])
 DEFAULT_POOL = env.str("DEFAULT_POOL", default="shared-linux")
 
+# --- Runners of Bencher (orchestrator.protocols.bencher) --------------------------------------------------------------
+RUNNER_POOL = env.str("RUNNER_POOL", default="bare-metal")
+# A runner that sends no valid message for so long has lost its job. From 1 to 900 (orchestrator.E012), as the next.
+RUNNER_HEARTBEAT_TIMEOUT_SECONDS = env.int("RUNNER_HEARTBEAT_TIMEOUT_SECONDS", default=90)
+RUNNER_TIMEOUT_GRACE_SECONDS = env.int("RUNNER_TIMEOUT_GRACE_SECONDS", default=60)
+# A result that arrives so long after the runner lost the job still counts.
+RUNNER_LATE_RESULT_SECONDS = env.int("RUNNER_LATE_RESULT_SECONDS", default=3600)
+
 # --- Scheduler --------------------------------------------------------------------------------------------------------
 CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)
 # Seconds without a beat of the leader after which a stand-by takes over; below CLOCK_SILENT_AFTER_SECONDS.

@@ -108,6 +108,21 @@ def token_cache(**_: Any) -> list[CheckMessage]:
     return [Error(text, hint="A revoked token could be valid for so long.", id="orchestrator.E011")]
 
 
+@register()
+def runners(**_: Any) -> list[CheckMessage]:
+    """Report timeouts of runners that are out of range."""
+    ranges = {
+        "RUNNER_HEARTBEAT_TIMEOUT_SECONDS": (1, 900),
+        "RUNNER_TIMEOUT_GRACE_SECONDS": (1, 900),
+        "RUNNER_LATE_RESULT_SECONDS": (0, 7 * 24 * 3600),
+    }
+    return [
+        Error(f"{name} is {getattr(settings, name)}; it must be from {minimum} to {maximum}.", id="orchestrator.E012")
+        for name, (minimum, maximum) in ranges.items()
+        if not minimum <= getattr(settings, name) <= maximum
+    ]
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text)

@@ -250,8 +250,8 @@ def admit(
     Raises:
         NotFound: The organization does not exist.
         FeatureNotEnabled: The job type needs hosted runtime analysis, which the organization has not.
-        ProjectNotEnabled: The project is disabled or does not exist. Both have one error: a caller without access must
-            not learn which projects exist.
+        ProjectNotEnabled: The project does not exist, or is disabled and the job type needs an enabled one. Both have
+            one error: a caller without access must not learn which projects exist.
         RepositoryNotAllowed: The project does not allow the repository.
         TimeoutAbovePlan: The timeout exceeds that of the plan.
         PoolForbidden: The pool is not that of the project. It may belong to another tenant.
@@ -260,10 +260,11 @@ def admit(
     organization = context.organizations.get(org_slug)
     if organization is None:
         raise NotFound(f"The organization {org_slug} does not exist.")
-    if JOB_TYPES[spec.job_type].needs_hosted_analysis and not organization.hosted_runtime_analysis:
+    job_type = JOB_TYPES[spec.job_type]
+    if job_type.needs_hosted_analysis and not organization.hosted_runtime_analysis:
         raise FeatureNotEnabled(f"Hosted runtime analysis is not enabled for the organization {org_slug}.")
     project = context.projects.get((org_slug, project_slug))
-    if project is None or not project.enabled:
+    if project is None or (job_type.needs_enabled_project and not project.enabled):
         raise ProjectNotEnabled(f"The project {org_slug}/{project_slug} does not exist or is not enabled.")
     if spec.source and not project.allows(*spec.source.repository):
         repository = "/".join(spec.source.repository)
@@ -271,7 +272,7 @@ def admit(
     if spec.timeout_seconds > organization.plan.max_timeout_seconds:
         limit = organization.plan.max_timeout_seconds
         raise TimeoutAbovePlan(f"timeout_seconds: the plan allows at most {limit} seconds.", max_timeout_seconds=limit)
-    placement = _placement(organization, project, context)
+    placement = _placement(organization, project, spec, context)
     if pool not in {None, placement.pool}:
         raise PoolForbidden(f"pool: jobs of the project {org_slug}/{project_slug} cannot use the pool {pool}.")
     if priority is None:
@@ -321,12 +322,14 @@ def _require_priority(organization: Organization, priority: int, context: Admiss
     raise PriorityForbidden(message)
 
 
-def _placement(organization: Organization, project: Project, context: AdmissionContext) -> Placement:
-    slug = project.pool or context.default_pool
+def _placement(organization: Organization, project: Project, spec: JobSpec, context: AdmissionContext) -> Placement:
+    pool_of_type = JOB_TYPES[spec.job_type].pool
+    slug = pool_of_type() if pool_of_type else project.pool or context.default_pool
     pool = context.pools.get(slug)
+    isolation = project.least_isolation or (pool.least_isolation if pool else DEFAULT_ISOLATION)
     return Placement(
         priority=organization.plan.priority,
         pool=slug,
-        least_isolation=project.least_isolation or (pool.least_isolation if pool else DEFAULT_ISOLATION),
+        least_isolation=spec.least_isolation or isolation,
         limited_by_address=organization.plan.one_per_address,
     )

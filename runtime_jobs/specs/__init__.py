@@ -3,6 +3,7 @@
 A further type is a specification class and an entry in `JOB_TYPES`.
 """
 
+from runtime_jobs.specs.oci import OCI, OciSpec, config_of, spec_label, spec_uuid_of
 from runtime_jobs.specs.registry import JOB_TYPES, JobPolicy, JobSpec, JobType, configured_policy
 from runtime_jobs.specs.runtime import RUNTIME, RuntimeSpec, execution_of
 from runtime_jobs.specs.source import RepositorySource, source_of
@@ -10,17 +11,22 @@ from runtime_jobs.specs.steps import STEPS, Cache, Pattern, StepsSpec
 
 __all__ = [
     "JOB_TYPES",
+    "OCI",
     "RUNTIME",
     "STEPS",
     "Cache",
     "JobPolicy",
     "JobSpec",
     "JobType",
+    "OciSpec",
     "Pattern",
     "RepositorySource",
     "RuntimeSpec",
     "StepsSpec",
+    "config_of",
     "configured_policy",
     "execution_of",
     "source_of",
+    "spec_label",
+    "spec_uuid_of",
 ]

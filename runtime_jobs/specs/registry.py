@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.specs import runtime, steps
+from runtime_jobs.specs import oci, runtime, steps
 from runtime_jobs.specs.source import RepositorySource
 
 
@@ -24,6 +24,11 @@ class JobSpec(Protocol):
 
     @property
     def timeout_seconds(self) -> int: ...
+
+    @property
+    def least_isolation(self) -> str | None:
+        """The isolation that the job needs, or None for that of the project or the pool."""
+        ...
 
     @property
     def digest(self) -> str:
@@ -93,6 +98,9 @@ class JobType:
         needs_hosted_analysis: Only organizations with hosted runtime analysis may submit this type.
         needs_processing: The result of a job is read before the job succeeds.
         is_metered: The minutes of a job are billed.
+        needs_enabled_project: Only projects that an operator has enabled may submit this type.
+        configured: Returns the rules of this installation for the type, where they differ from the rules of all types.
+        pool: Returns the pool of all jobs of the type. Without it the project names the pool.
     """
 
     from_job: Callable[[Job], JobSpec]
@@ -103,6 +111,9 @@ class JobType:
     needs_hosted_analysis: bool
     needs_processing: bool = False
     is_metered: bool = False
+    needs_enabled_project: bool = True
+    configured: Callable[[], dict[str, int]] = dict
+    pool: Callable[[], str] | None = None
 
     def policy(
         self,
@@ -148,16 +159,31 @@ JOB_TYPES = {
         complete_beats_cancel=False,
         needs_hosted_analysis=False,
     ),
+    oci.OCI: JobType(
+        from_job=oci.oci_from_job,
+        serialize=oci.serialize_oci,
+        serialize_for_lease=oci.serialize_oci_for_lease,
+        needs_ingest=False,
+        complete_beats_cancel=False,
+        needs_hosted_analysis=False,
+        needs_processing=True,
+        is_metered=True,
+        needs_enabled_project=False,
+        configured=oci.configured_oci,
+        pool=lambda: settings.RUNNER_POOL,
+    ),
 }
 
 
 def configured_policy(job_type: str) -> JobPolicy:
     """Return the policy of a new job: the rules of its type with the durations of this installation."""
-    return JOB_TYPES[job_type].policy(
-        lease_ttl_seconds=settings.LEASE_TTL_SECONDS,
-        heartbeat_interval_seconds=settings.HEARTBEAT_INTERVAL_SECONDS,
-        acknowledge_within_seconds=settings.ACKNOWLEDGE_WITHIN_SECONDS,
-        max_requeues=settings.MAX_REQUEUES,
-        automatic_retries=settings.AUTOMATIC_RETRIES.get(job_type, 1),
-        timeout_grace_seconds=settings.TIMEOUT_GRACE_SECONDS,
-    )
+    rules = {
+        "lease_ttl_seconds": settings.LEASE_TTL_SECONDS,
+        "heartbeat_interval_seconds": settings.HEARTBEAT_INTERVAL_SECONDS,
+        "acknowledge_within_seconds": settings.ACKNOWLEDGE_WITHIN_SECONDS,
+        "max_requeues": settings.MAX_REQUEUES,
+        "automatic_retries": settings.AUTOMATIC_RETRIES.get(job_type, 1),
+        "timeout_grace_seconds": settings.TIMEOUT_GRACE_SECONDS,
+    }
+    kind = JOB_TYPES[job_type]
+    return kind.policy(**rules | kind.configured())

@@ -26,6 +26,7 @@ class RuntimeSpec:
     allow_exec: bool
 
     job_type = RUNTIME
+    least_isolation = None
 
     @property
     def source(self) -> RepositorySource:

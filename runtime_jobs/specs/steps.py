@@ -57,6 +57,7 @@ class StepsSpec:
     allow_network: bool = False
 
     job_type = STEPS
+    least_isolation = None
 
     @property
     def requirements(self) -> list[str]:

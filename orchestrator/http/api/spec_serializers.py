@@ -196,6 +196,14 @@ def parse_spec(job_type: str, data: Any) -> JobSpec:
     return parser.build(parse(parser.serializer, data))
 
 
+@extend_schema_serializer(component_name="OciSpecShown")
+class OciSpecOutput(serializers.Serializer):
+    """Spec of a job of type `oci`, which runs of the Bencher API create."""
+
+    spec = serializers.UUIDField(help_text="The hardware spec.")
+    config = serializers.DictField(help_text="The job config, as the runner receives it.")
+
+
 @extend_schema_field(
     PolymorphicProxySerializer(
         "JobSpec", [parser.serializer for parser in SPEC_PARSERS.values()], resource_type_field_name=None
@@ -203,3 +211,14 @@ def parse_spec(job_type: str, data: Any) -> JobSpec:
 )
 class AnySpec(serializers.DictField):
     """Spec of any job type. `parse_spec` validates it once the type is known."""
+
+
+@extend_schema_field(
+    PolymorphicProxySerializer(
+        "AnyJobSpec",
+        [*(parser.serializer for parser in SPEC_PARSERS.values()), OciSpecOutput],
+        resource_type_field_name=None,
+    )
+)
+class AnySpecOutput(serializers.DictField):
+    """Spec of any job type in a response."""

@@ -14,6 +14,7 @@ from orchestrator.http.api.openapi import Problem
 from orchestrator.http.api.spec_serializers import (
     SPEC_PARSERS,
     AnySpec,
+    AnySpecOutput,
     ExecutionInput,
     SourceInput,
     build_runtime_spec,
@@ -386,7 +387,7 @@ class AnyJobOutput(_JobOutput):
 
     status = serializers.ChoiceField(choices=ALL_STATUSES)
     job_type = serializers.ChoiceField(choices=list(JOB_TYPES))
-    spec = AnySpec(help_text="As submitted, with defaults.")
+    spec = AnySpecOutput(help_text="As submitted, with defaults.")
     batch_id = serializers.CharField(allow_null=True)
     result = serializers.DictField(allow_null=True, help_text="As reported by the worker in the final message.")
 

@@ -17,7 +17,7 @@ from orchestrator.http.api.fields import (
     StrictSerializer,
     TimestampField,
 )
-from orchestrator.http.api.spec_serializers import BIGINT
+from orchestrator.http.api.spec_serializers import BIGINT, OciSpecOutput
 from orchestrator.protocols.native.jobs.serializers import (
     ALL_STATUSES,
     BatchEntryOutput,
@@ -321,6 +321,14 @@ class LeasedStepsOutput(serializers.Serializer):
     egress = serializers.ListField(child=serializers.CharField())
 
 
+@extend_schema_serializer(component_name="OciLeased")
+class LeasedOciOutput(OciSpecOutput):
+    """Job config of an `oci` job, and the isolation that it requires."""
+
+    least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
+    egress = serializers.ListField(child=serializers.CharField())
+
+
 @extend_schema_serializer(component_name="JobLeased")
 class LeasedJobOutput(serializers.Serializer):
     """The job of a lease."""
@@ -332,6 +340,7 @@ class LeasedJobOutput(serializers.Serializer):
     source = SourceOutput(allow_null=True)  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
     execution = LeasedExecutionOutput(required=False, help_text="Present for jobs of type `runtime`.")
     steps = LeasedStepsOutput(required=False, help_text="Present for jobs of type `steps`.")
+    oci = LeasedOciOutput(required=False, help_text="Present for jobs of type `oci`.")
     trigger = TriggerOutput()
     attempt = serializers.IntegerField()
     retry_of = serializers.CharField(allow_null=True)
