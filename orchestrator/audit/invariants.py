@@ -4,6 +4,7 @@ from leases.states import ENDED_BY_WORKER, OPEN, LeaseState
 from orchestrator.audit.dependency_invariants import DEPENDENCY_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
+from orchestrator.audit.usage_invariants import USAGE_INVARIANTS
 from runtime_jobs.states import (
     FINAL_STATES,
     LEASED_STATES,
@@ -267,4 +268,4 @@ JOB_INVARIANTS = (
     ),
 )
 
-INVARIANTS = (*JOB_INVARIANTS, *DEPENDENCY_INVARIANTS, *LANE_INVARIANTS)
+INVARIANTS = (*JOB_INVARIANTS, *DEPENDENCY_INVARIANTS, *LANE_INVARIANTS, *USAGE_INVARIANTS)

@@ -12,7 +12,7 @@ from leases.errors import StaleLease
 from leases.fencing import LockedLease, lock_lease, require_present_session, require_valid_lease
 from leases.models import Lease
 from leases.states import LeaseState
-from orchestrator.services import transitions
+from orchestrator.services import metering, transitions
 from orchestrator.services.expiry import end_if_timed_out
 from orchestrator.services.finish import actor_of, digest_of, lock_for_final
 from orchestrator.services.unit_of_work import UnitOfWork, operation
@@ -273,6 +273,8 @@ def renew_lease(
         uow.change(lease)
     else:
         lease.expires_at = expires_at  # the response contains the stored value
+    if job.executing_at is not None and job.executing_at < locked.now:  # the message that begins it bills nothing
+        metering.bill(uow, job, until=locked.now, now=locked.now)
     return HeartbeatResult(job, lease, locked.now)
 
 

@@ -13,7 +13,7 @@ from leases.scheduling.lanes import LaneKey, find_lanes, get_lane
 from leases.states import LeaseState
 from orchestrator.notifications.hub import hand_over
 from orchestrator.notifications.job_updates import announcer
-from orchestrator.services import dependencies
+from orchestrator.services import dependencies, metering
 from orchestrator.services.admission import bounded_priority
 from orchestrator.services.dependencies import NO_DEPENDENCIES, DependencyStatus
 from orchestrator.services.unit_of_work import UnitOfWork
@@ -252,7 +252,9 @@ def extend_lease(lease: Lease, now: datetime) -> None:
 def end_lease(
     uow: UnitOfWork, lease: Lease, state: LeaseState, *, reason: str, now: datetime, digest: str | None = None
 ) -> None:
-    """End a lease and free the slots of its job.
+    """End a lease, free the slots of its job, and bill the last minutes of a metered execution.
+
+    A silent worker is billed until its lease expired, however late the expiry is noticed.
 
     Args:
         uow: The unit of work of the operation.
@@ -268,6 +270,7 @@ def end_lease(
     lease.final_digest = digest
     uow.lane_updates.freed.append(lease.job.pk)
     uow.change(lease)
+    metering.bill(uow, lease.job, until=min(now, lease.expires_at), now=now)
 
 
 def requeue(uow: UnitOfWork, job: Job, *, kind: str, now: datetime, actor: Actor, worker_id: str, reason: str) -> None:

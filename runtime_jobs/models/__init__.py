@@ -7,6 +7,7 @@ from runtime_jobs.models.idempotency import IdempotencyKey
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.models.output import Artifact, FailureExplanation, LogChunk, UnsentRun
 from runtime_jobs.models.tenants import ApiToken, Membership, Organization, Plan, Project
+from runtime_jobs.models.usage import UsageRecord
 
 __all__ = [
     "ApiToken",
@@ -25,4 +26,5 @@ __all__ = [
     "Plan",
     "Project",
     "UnsentRun",
+    "UsageRecord",
 ]

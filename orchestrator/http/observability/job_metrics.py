@@ -24,6 +24,7 @@ COUNTERS = {
     "job_failures": ("Jobs that failed.", ("job_type", "reason")),
     "job_retry": ("New attempts of jobs.", ("job_type",)),
     "job_cancellations": ("Jobs that were canceled.", ("job_type", "reason")),
+    "billed_minutes": ("Billed minutes of jobs that have ended.", ("job_type", "tenant")),
     "lease_extensions": ("Heartbeats that extended a lease, sampled once a second.", ("job_type",)),
     "quota_exceeded": ("Times that jobs began to wait for a limit, sampled once a second.", ("kind", "tenant")),
     "scheduler_takeovers": ("Times that a scheduler process became the leader.", ()),

@@ -35,6 +35,11 @@ WITH place AS (
      UNION ALL
     SELECT 'job_latency_sum', job_type, name, '', 0, seconds FROM phases
      UNION ALL
+    SELECT 'billed_minutes', j.job_type, '', CASE WHEN j.org_slug = ANY (%(tenants)s) THEN j.org_slug ELSE '' END, 0,
+           j.last_billed_minute
+      FROM seen JOIN runtime_jobs j USING (job_ulid)
+     WHERE seen.to_state = ANY (%(final)s) AND j.last_billed_minute IS NOT NULL
+     UNION ALL
     SELECT 'lease_extensions', job_type, '', '', 0, 1 FROM beats
      UNION ALL
     SELECT 'quota_exceeded', '', kind, CASE WHEN org_slug = ANY (%(tenants)s) THEN org_slug ELSE '' END, 0, 1

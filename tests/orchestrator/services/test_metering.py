@@ -1,0 +1,278 @@
+"""Contract 6: the minutes of a job, billed once each, in the transaction of the heartbeat or the end that crosses one."""
+
+import dataclasses
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leases.errors import StaleLease
+from orchestrator import services
+from orchestrator.audit.runner import run_audit
+from orchestrator.services import HeartbeatUpdate
+from orchestrator.services.metering import MAX_MINUTES, billed_minutes
+from runtime_jobs.models import Job, UsageRecord
+from runtime_jobs.specs import JOB_TYPES
+from runtime_jobs.states import FailureReason, JobState
+from tests.factories import ALICE, OPERATOR, TIMINGS, claimed, submitted_steps
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+METERED = dataclasses.replace(JOB_TYPES["steps"].policy(**TIMINGS), is_metered=True, lease_ttl_seconds=100_000)
+
+
+@pytest.fixture
+def start():
+    """The time at which the job began to execute; in the past, so that no time of a test is in the future."""
+    return timezone.now() - timedelta(hours=4)
+
+
+@pytest.fixture
+def executing(start):
+    """A metered job that executes since `start`."""
+    return begin(start)
+
+
+def begin(start, **changes):
+    submitted_steps(policy=dataclasses.replace(METERED, **changes), now=start, timeout_seconds=900)
+    claim = claimed(job_types=("steps",), now=start)
+    services.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing", now=start)
+    return claim
+
+
+def beat(claim, now):
+    return services.renew(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, now=now)
+
+
+def ledger() -> list[tuple[int, int]]:
+    """The records in order: the last minute of each, and its number of minutes."""
+    return list(UsageRecord.objects.order_by("id").values_list("minute", "minutes"))
+
+
+def watermark() -> int | None:
+    return Job.objects.get().last_billed_minute
+
+
+def agree() -> None:
+    assert [str(finding) for finding in run_audit() if finding.code.startswith("U")] == []
+
+
+# --- minutes(elapsed) -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes"),
+    [(0, 1), (1, 1), (59, 1), (60, 1), (61, 2), (120, 2), (121, 3), (7200, 120), (-1, 1), (-1e9, 1), (60.9, 1)],
+)
+def test_each_minute_that_has_begun_counts_and_at_least_one(seconds, minutes):
+    assert billed_minutes(seconds) == minutes
+
+
+@given(st.integers(-(10**6), 10**12))
+def test_minutes_are_the_ceiling_within_the_range_of_the_column(seconds):
+    clamped = min(max(seconds, 0), MAX_MINUTES * 60)
+    assert billed_minutes(seconds) == max(1, -((-Fraction(clamped, 60)) // 1))
+    assert billed_minutes(seconds) <= MAX_MINUTES
+
+
+# --- heartbeats -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_heartbeat_of_the_execution_bills_one_minute(executing, start):
+    beat(executing, start + timedelta(seconds=1))
+    assert (ledger(), watermark()) == ([(1, 1)], 1)
+    agree()
+
+
+def test_the_start_of_the_execution_bills_nothing(executing):
+    assert (ledger(), watermark()) == ([], None)
+
+
+def test_repeated_heartbeats_add_no_minute(executing, start):
+    for second in (1, 1, 30, 60, 60):
+        beat(executing, start + timedelta(seconds=second))
+    assert (ledger(), watermark()) == ([(1, 1)], 1)
+    beat(executing, start + timedelta(seconds=61))
+    beat(executing, start + timedelta(seconds=61))
+    assert (ledger(), watermark()) == ([(1, 1), (2, 1)], 2)
+    agree()
+
+
+def test_a_heartbeat_after_silence_bills_the_minutes_since_the_last_one(executing, start):
+    beat(executing, start + timedelta(seconds=1))
+    beat(executing, start + timedelta(seconds=301))
+    assert ledger() == [(1, 1), (6, 5)]
+    agree()
+
+
+def test_a_heartbeat_before_the_execution_bills_nothing(start):
+    submitted_steps(policy=METERED, now=start)
+    claim = claimed(job_types=("steps",), now=start)
+    beat(claim, start + timedelta(seconds=100))
+    assert (ledger(), watermark()) == ([], None)
+
+
+def test_jobs_of_other_types_are_not_metered(start):
+    claim = begin(start, is_metered=False)
+    beat(claim, start + timedelta(seconds=100))
+    services.complete(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, now=start + timedelta(seconds=200))
+    assert (ledger(), watermark()) == ([], None)
+    agree()
+
+
+def test_heartbeats_of_many_jobs_in_one_call_bill_each(start):
+    claims = [begin(start), begin(start)]
+    workers = {claim.lease.worker for claim in claims}
+    for worker in workers:
+        updates = {c.lease.lease_ulid: HeartbeatUpdate() for c in claims if c.lease.worker == worker}
+        services.renew_many(updates, worker=worker, now=start + timedelta(seconds=61))
+    assert ledger() == [(2, 2), (2, 2)]
+    agree()
+
+
+def test_a_stale_heartbeat_bills_nothing(start):
+    claim = begin(start, lease_ttl_seconds=10)
+    with pytest.raises(StaleLease):
+        beat(claim, start + timedelta(seconds=100))
+    assert (ledger(), watermark()) == ([], None)
+
+
+# --- ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "minutes"), [(0, 1), (60, 1), (61, 2), (800, 14)])
+def test_the_end_bills_what_no_heartbeat_has(executing, start, seconds, minutes):
+    end = start + timedelta(seconds=seconds)
+    services.complete(lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=end)
+    assert (ledger(), watermark()) == ([(minutes, minutes)], minutes)
+    services.complete(
+        lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=end + timedelta(hours=1)
+    )
+    assert (ledger(), watermark()) == ([(minutes, minutes)], minutes)
+    agree()
+
+
+def test_a_failure_bills_its_last_minutes(executing, start):
+    services.fail(
+        lease_ulid=executing.lease.lease_ulid,
+        worker=executing.lease.worker,
+        reason=FailureReason.COMMAND_FAILED,
+        now=start + timedelta(seconds=61),
+    )
+    assert ledger() == [(2, 2)]
+    agree()
+
+
+def test_a_canceled_execution_bills_until_the_worker_stopped(executing, start):
+    services.cancel(
+        job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=30, now=start + timedelta(seconds=50)
+    )
+    services.acknowledge_cancel(
+        lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=start + timedelta(seconds=61)
+    )
+    assert ledger() == [(2, 2)]
+    agree()
+
+
+def test_silence_bills_until_the_lease_expired_and_not_until_it_was_noticed(start):
+    """A scheduler that was away for an hour must not bill the hour."""
+    claim = begin(start, lease_ttl_seconds=100, automatic_retries=0)
+    services.expire(job_ulid=claim.job.job_ulid, now=start + timedelta(hours=1))
+    assert Job.objects.get().state == JobState.FAILED
+    assert ledger() == [(2, 2)]
+    agree()
+
+
+def test_an_execution_past_its_limit_is_billed_at_its_end(start):
+    claim = begin(start)
+    services.time_out(job_ulid=claim.job.job_ulid, now=start + timedelta(seconds=961))
+    assert ledger() == [(17, 17)]
+    agree()
+
+
+def test_a_revoked_lease_is_billed(executing, start):
+    services.revoke(
+        job_ulid=executing.job.job_ulid, actor=OPERATOR, reason="new disks", now=start + timedelta(seconds=121)
+    )
+    assert ledger() == [(3, 3)]
+    agree()
+
+
+def test_a_job_that_never_executed_costs_nothing(start):
+    submitted_steps(policy=METERED, now=start)
+    claim = claimed(job_types=("steps",), now=start)
+    services.release(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, now=start + timedelta(seconds=61))
+    assert (ledger(), watermark()) == ([], None)
+    agree()
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["UPDATE usage_records SET minutes = 9", "DELETE FROM usage_records"])
+def test_the_ledger_is_append_only(executing, start, change):
+    beat(executing, start + timedelta(seconds=1))
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(change)
+    assert ledger() == [(1, 1)]
+
+
+def test_a_minute_of_a_job_is_recorded_once(executing, start):
+    beat(executing, start + timedelta(seconds=1))
+    record = UsageRecord.objects.get()
+    record.pk = None
+    with pytest.raises(DatabaseError, match="one_usage_record_per_minute"), transaction.atomic():
+        record.save(force_insert=True)
+
+
+def test_record_and_watermark_are_stored_together_or_not_at_all(executing, start, monkeypatch):
+    """The process dies after the record: neither is there, and the next heartbeat bills the minute."""
+    manager = type(UsageRecord.objects)
+    original = manager.bulk_create
+
+    def interrupted(self, rows, **options):
+        original(self, rows, **options)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(manager, "bulk_create", interrupted)
+    with pytest.raises(RuntimeError):
+        beat(executing, start + timedelta(seconds=61))
+    monkeypatch.undo()
+    assert (ledger(), watermark()) == ([], None)
+    beat(executing, start + timedelta(seconds=62))
+    assert (ledger(), watermark()) == ([(2, 2)], 2)
+    agree()
+
+
+def test_a_heartbeat_that_crosses_no_minute_costs_two_statements_as_before(executing, start, django_assert_num_queries):
+    beat(executing, start + timedelta(seconds=1))
+    with django_assert_num_queries(2):
+        beat(executing, start + timedelta(seconds=30))
+
+
+# --- the audit --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ("UPDATE runtime_jobs SET last_billed_minute = 9", "U1"),
+        ("UPDATE runtime_jobs SET last_billed_minute = NULL", "U1"),
+        ("UPDATE usage_records SET minute = 3, minutes = 3", "U2"),
+        ("UPDATE usage_records SET started_at = started_at - interval '1 hour'", "U3"),
+        ("UPDATE runtime_worker_leases SET completed_at = completed_at + interval '1 hour'", "U4"),
+    ],
+)
+def test_the_audit_finds_minutes_that_disagree(executing, start, change, code):
+    services.complete(
+        lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=start + timedelta(seconds=61)
+    )
+    agree()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL orchestrator.maintenance = 'update'")
+        cursor.execute(change)
+    assert code in {finding.code for finding in run_audit()}
