@@ -5,7 +5,7 @@ from orchestrator.admin.jobs import admin as jobs_admin
 from orchestrator.admin.jobs import batches, runs
 from orchestrator.admin.limits import admin as limits_admin
 from orchestrator.admin.limits import breakers, incidents
-from orchestrator.admin.tenants import api_tokens, members, organizations, plans, projects, users
+from orchestrator.admin.tenants import api_tokens, members, organizations, plans, projects, usage, users
 from orchestrator.admin.workers import admin as workers_admin
 from orchestrator.admin.workers import leases, pools
 
@@ -25,6 +25,7 @@ __all__ = [
     "pools",
     "projects",
     "runs",
+    "usage",
     "users",
     "webhook_deliveries",
     "workers_admin",

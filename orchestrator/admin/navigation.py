@@ -37,6 +37,7 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
             ("Plans", "sell", "runtime_jobs", "plan"),
             ("Members", "badge", "runtime_jobs", "membership"),
             ("API tokens", "key", "runtime_jobs", "apitoken"),
+            ("Usage", "receipt_long", "runtime_jobs", "usagerecord"),
         ],
     ),
     ("Access", [("Users", "person", "auth", "user"), ("Groups", "group", "auth", "group")]),

@@ -8,4 +8,5 @@ urlpatterns = [
     path("", include("orchestrator.protocols.native.limits.urls")),
     path("", include("orchestrator.protocols.native.breakers.urls")),
     path("", include("orchestrator.protocols.native.pools.urls")),
+    path("", include("orchestrator.protocols.native.usage.urls")),
 ]

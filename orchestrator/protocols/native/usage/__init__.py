@@ -1,0 +1,1 @@
+"""Billed minutes: `/v1/usage`."""

@@ -1,0 +1,57 @@
+"""Views of `/v1/usage`."""
+
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from orchestrator.http.api.datetimes import TimestampFilter
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.permissions import HasScope
+from orchestrator.http.auth.principals import client_of
+from orchestrator.protocols.native.usage import openapi
+from orchestrator.protocols.native.usage.wire import serialize_usage
+from runtime_jobs.models import UsageRecord
+from runtime_jobs.models.tenants import Scope
+
+
+class UsageFilters(django_filters.FilterSet):
+    """Filters of `GET /v1/usage`."""
+
+    org_slug = django_filters.CharFilter()
+    project_slug = django_filters.CharFilter()
+    job_id = django_filters.CharFilter(field_name="job_ulid")
+    recorded_after = TimestampFilter(field_name="recorded_at", lookup_expr="gt")
+    recorded_before = TimestampFilter(field_name="recorded_at", lookup_expr="lt")
+
+    class Meta:
+        model = UsageRecord
+        fields: list[str] = []
+
+
+class UsageViewSet(StrictQueryMixin, GenericViewSet):
+    """The ledger of billed minutes of the organizations that the caller may see. No operation changes it."""
+
+    http_method_names = ["get", "head"]
+    filterset_class = UsageFilters
+
+    def query_parameters(self) -> frozenset[str]:
+        return LIST_PARAMETERS | set(self.filterset_class.base_filters)
+
+    def get_permissions(self) -> list[Any]:
+        return [HasScope(Scope.ORCH_READ)]
+
+    def get_queryset(self) -> QuerySet[UsageRecord]:
+        if getattr(self, "swagger_fake_view", False):
+            return UsageRecord.objects.none()
+        organizations, rows = client_of(self.request).organizations, UsageRecord.objects.all()
+        return rows if organizations is None else rows.filter(org_slug__in=organizations)
+
+    @openapi.LIST_USAGE
+    def list(self, request: Request) -> Response:
+        """List usage records, newest first. The minutes of a job are the sum of its records."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        return self.get_paginated_response([serialize_usage(record) for record in page or []])
