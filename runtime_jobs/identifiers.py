@@ -1,16 +1,25 @@
-"""Public identifiers: a prefix for the kind, then a lower-case ULID (document 000: `rtj_01kkyg…`)."""
+"""Public identifiers: a prefix for the kind, then a lower-case ULID (document 000: `rtj_01kkyg…`).
+
+Protocols that name resources by UUID use the same 128 bits: `uuid_of` and `public_id_of` are the inverse of each other.
+"""
 
 import hashlib
 import os
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Two digits of Crockford's base 32 for each number of ten bits.
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _DIGITS for second in _DIGITS]
 _RANDOM_BYTES = 10
+# To the digits of `int(text, 32)`.
+_BASE_32 = str.maketrans(_DIGITS, "0123456789abcdefghijklmnopqrstuv")
+_UUID_VERSION = 7 << 76  # RFC 9562: the time in milliseconds, then random bits
+_UUID_VARIANT = 2 << 62
+_UUID_RESERVED = 15 << 76 | 3 << 62
 
 ULID_PATTERN = "[0-7][0-9a-hjkmnp-tv-z]{25}"
 ID_LENGTH = 30
@@ -62,6 +71,28 @@ def _encode_random(random: bytes) -> str:
         + pairs[number >> 10 & 1023]
         + pairs[number & 1023]
     )
+
+
+def uuid_of(public_id: str) -> UUID:
+    """Return the 128 bits of the ULID in an identifier as a UUID; `public_id_of` is the inverse."""
+    return UUID(int=int(public_id.rpartition("_")[2].translate(_BASE_32), 32))
+
+
+def public_id_of(prefix: str, uuid: UUID) -> str:
+    """Return the identifier with these 128 bits. Every UUID has one, of any version.
+
+    Args:
+        prefix: The prefix without the underscore.
+        uuid: The UUID.
+    """
+    number = uuid.int
+    return f"{prefix}_" + "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
+
+
+def new_uuid() -> UUID:
+    """Return a new UUID of version 7, for rows without a ULID: the time in milliseconds, then 74 random bits."""
+    number = time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(_RANDOM_BYTES))
+    return UUID(int=number & ~_UUID_RESERVED | _UUID_VERSION | _UUID_VARIANT)
 
 
 def is_id(value: str, prefix: str) -> bool:

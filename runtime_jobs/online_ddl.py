@@ -72,6 +72,49 @@ def drop_index(schema_editor: BaseDatabaseSchemaEditor, name: str) -> None:
     _execute(schema_editor, f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
 
 
+def repeat_until_done(schema_editor: BaseDatabaseSchemaEditor, statement: str) -> int:
+    """Run an UPDATE of a batch of rows, each time in a transaction of its own, until it finds no row.
+
+    Args:
+        schema_editor: Of a migration that is not atomic.
+        statement: It changes a limited number of rows so that it does not find them again.
+
+    Returns:
+        The number of rows.
+    """
+    total = 0
+    while True:
+        with schema_editor.connection.cursor() as cursor:
+            cursor.execute(statement)
+            if cursor.rowcount == 0:
+                return total
+            total += cursor.rowcount
+
+
+def require_values(schema_editor: BaseDatabaseSchemaEditor, table: str, column: str) -> None:
+    """Set a column to NOT NULL. The table is read while others write it.
+
+    Args:
+        schema_editor: Of a migration that is not atomic.
+        table: The table.
+        column: The column, which has a default and no null.
+    """
+    name = f"{table}_{column}_required"
+    run_with_short_locks(
+        schema_editor,
+        [
+            f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}",
+            f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({column} IS NOT NULL) NOT VALID",
+        ],
+    )
+    _execute(schema_editor, f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}")
+    # PostgreSQL finds the valid constraint and does not read the table again.
+    run_with_short_locks(
+        schema_editor,
+        [f"ALTER TABLE {table} ALTER COLUMN {column} SET NOT NULL", f"ALTER TABLE {table} DROP CONSTRAINT {name}"],
+    )
+
+
 def pattern_indexes(schema_editor: BaseDatabaseSchemaEditor, table: str) -> list[str]:
     """Return the indexes that Django creates for LIKE beside a unique index of the same column."""
     return _column(

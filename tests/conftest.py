@@ -107,6 +107,16 @@ def django_db_modify_db_settings() -> None:
 
 
 @pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+    """Delete the rows that migrations create: a test that commits does so, too, and none may depend on the order."""
+    from runtime_jobs.models import Plan  # noqa: PLC0415 - after the settings
+    from runtime_jobs.plans import TIERS  # noqa: PLC0415 - likewise
+
+    with django_db_blocker.unblock():
+        Plan.objects.filter(name__in=TIERS, organizations=None).delete()
+
+
+@pytest.fixture(scope="session")
 def django_db_keepdb(django_db_keepdb: bool) -> bool:
     """Leave the database to the end of its cluster: DROP DATABASE fails while a thread of a test is still connected."""
     return django_db_keepdb or not GIVEN

@@ -1,12 +1,17 @@
 """Tenants: plans, organizations, projects, memberships and API tokens."""
 
+from typing import Any
+
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.functions import RandomUUID
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
-from django.db.models.functions import Now
+from django.db.models.functions import Cast, Now
 
+from runtime_jobs.identifiers import new_uuid
 from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.resource_names import slugify, with_random_suffix
 
 slug = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,62}\Z", "Lower-case letters, digits and hyphens, at most 63.")
 ISOLATION_CHOICES = [("none", "none"), ("restricted", "restricted"), ("namespaces", "namespaces")]
@@ -17,6 +22,9 @@ MAX_QUEUED = 10_000
 SUBMITS_PER_MINUTE = 6_000
 SUBMIT_BURST = 2_000
 MAX_BATCH_JOBS = 64  # a smaller quota could never accept the largest batch
+DEFAULT_TIMEOUT_SECONDS = 3_600
+MAX_SLUG_LENGTH = 63
+MAX_PUBLIC_SLUG_LENGTH = 64
 MAX_SUBMITS_PER_MINUTE = 10_000_000  # keeps the arithmetic of bucket_tokens_v1 within 32 bits
 
 
@@ -44,6 +52,13 @@ class Plan(models.Model):
         default=900,
         validators=[MinValueValidator(1)],
         help_text="Longest timeout that a job may request.",
+    )
+    default_timeout_seconds = models.PositiveIntegerField(
+        "default timeout (seconds)",
+        default=DEFAULT_TIMEOUT_SECONDS,
+        db_default=DEFAULT_TIMEOUT_SECONDS,
+        validators=[MinValueValidator(1)],
+        help_text="Timeout of a run (Bencher API) that requests none. The max timeout limits it, too.",
     )
     max_active = models.PositiveIntegerField(
         "max concurrency",
@@ -89,10 +104,16 @@ class Plan(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def bounded_timeout(self, requested: int | None) -> int:
+        """Return the timeout in seconds that a run gets: the requested or the default one, within the maximum."""
+        return min(self.default_timeout_seconds if requested is None else requested, self.max_timeout_seconds)
+
 
 class Organization(models.Model):
     """A tenant. Its slug never changes: jobs and runs carry copies of it."""
 
+    # A process of the former release inserts rows without a UUID, so the database has a default, too.
+    uuid = models.UUIDField(default=new_uuid, db_default=RandomUUID(), editable=False)
     slug = models.CharField(max_length=63, unique=True, validators=[slug])
     name = models.CharField(max_length=200, blank=True)
     plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="organizations")
@@ -108,14 +129,47 @@ class Organization(models.Model):
         null=True, editable=False, help_text="Priority of the plan that was last applied to queued jobs."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+    claimed_at = models.DateTimeField(
+        null=True, editable=False, help_text="When an organization without an owner got its first member."
+    )
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["uuid"], name="one_organization_per_uuid")]
 
     def __str__(self) -> str:
         return self.slug
 
 
-class Project(models.Model):
-    """A project of an organization, and the repositories that its jobs may use."""
+class Visibility(models.TextChoices):
+    """The clients that may read a project by the Bencher API."""
 
+    PUBLIC = "public"  # everyone
+    PRIVATE = "private"  # members of the organization, and holders of a key of the project
+
+
+class Project(models.Model):
+    """A project of an organization, and the repositories that its jobs may use.
+
+    Attributes:
+        public_slug: The name of the project where organizations are not named: in the Bencher API and as a repository
+            of images. It is the slug, with a suffix if another organization has a project with this name.
+    """
+
+    uuid = models.UUIDField(default=new_uuid, db_default=RandomUUID(), editable=False)
+    public_slug = models.CharField(
+        max_length=MAX_PUBLIC_SLUG_LENGTH,
+        blank=True,
+        default="",
+        db_default=Cast(RandomUUID(), models.CharField()),
+        editable=False,
+    )
+    visibility = models.CharField(
+        max_length=10,
+        choices=Visibility.choices,
+        default=Visibility.PRIVATE,
+        db_default=Visibility.PRIVATE,
+        help_text="Who may read the project by the Bencher API. public: everyone, without authentication.",
+    )
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
     slug = models.CharField(max_length=63, validators=[slug])
     enabled = models.BooleanField(default=False, help_text="Allows hosted runtime analysis for this project.")
@@ -156,13 +210,32 @@ class Project(models.Model):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["organization", "slug"], name="one_project_per_slug")]
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "slug"], name="one_project_per_slug"),
+            models.UniqueConstraint(fields=["uuid"], name="one_project_per_uuid"),
+            models.UniqueConstraint(fields=["public_slug"], name="one_project_per_public_slug"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.organization.slug}/{self.slug}"
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Store the project. A new one gets its public slug.
+
+        Raises:
+            IntegrityError: Another transaction has just taken the slug. A repetition takes another one.
+        """
+        if not self.public_slug:
+            self.public_slug = free_public_slug(slugify(self.slug))
+        super().save(*args, **kwargs)
+
     def allows(self, owner: str, name: str) -> bool:
         return bool({f"{owner}/{name}".lower(), f"{owner}/*".lower()} & {entry.lower() for entry in self.repositories})
+
+
+def free_public_slug(slug: str) -> str:
+    """Return the slug, or the slug with a random suffix if a project of any organization has it as public slug."""
+    return with_random_suffix(slug) if Project.objects.filter(public_slug=slug).exists() else slug
 
 
 class Membership(models.Model):

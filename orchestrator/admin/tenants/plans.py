@@ -16,7 +16,7 @@ class PlanAdmin(AuditedAdmin):
     immutable_fields = ("name",)
     list_display = [
         *("name", "priority_text", "max_concurrency", "max_queued_jobs", "submit_rate"),
-        *("one_per_address", "weight", "max_timeout_seconds"),
+        *("one_per_address", "weight", "default_timeout_seconds", "max_timeout_seconds"),
     ]
     search_fields = ["name__startswith"]
     search_help_text = "Name (prefix)"

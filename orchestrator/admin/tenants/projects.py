@@ -81,12 +81,13 @@ class ProjectAdmin(PausableAdmin, AuditedAdmin):
     search_fields = ["slug__startswith", "organization__slug__startswith"]
     search_help_text = "Slug of the project or organization (prefix)"
     ordering = ["organization__slug", "slug"]
-    readonly_fields = ["webhook", "restrictions"]
+    readonly_fields = ["webhook", "restrictions", "uuid", "public_slug"]
     fieldsets = [
         (
             None,
             {"fields": ["organization", "slug", "enabled", "repositories", "pool", "least_isolation", "restrictions"]},
         ),
+        ("Bencher API", {"fields": ["visibility", "uuid", "public_slug"]}),
         (
             "Webhook",
             {

@@ -235,7 +235,7 @@ def test_a_pools_policy_is_changed_with_a_reason(olga, pool):
 def test_a_plan_has_its_limits_and_weight(olga, db):
     plan = PlanFactory(name="free", priority=100)
     asked = {"priority": "100", "max_timeout_seconds": "60", "max_active": "1", "one_per_address": "on", "weight": "3"}
-    asked |= {"max_queued": "500", "submits_per_minute": "", "submit_burst": "64"}
+    asked |= {"max_queued": "500", "submits_per_minute": "", "submit_burst": "64", "default_timeout_seconds": "60"}
     assert olga.post(address(Plan, "change", plan.pk), asked).status_code == 302
     plan.refresh_from_db()
     assert (plan.max_active, plan.one_per_address, plan.weight) == (1, True, 3)

@@ -10,6 +10,9 @@ from tests.orchestrator.admin.conftest import client_of, person
 from tests.orchestrator.admin.pages import address
 from workers.models import Pool
 
+# Fields of a plan that most forms here do not change.
+FURTHER = {"weight": "1", "submit_burst": "2000", "default_timeout_seconds": "60"}
+
 
 @pytest.fixture
 def plan(db):
@@ -52,7 +55,7 @@ def test_a_projects_names_never_change(olga, plan):
     row = ProjectFactory(slug="web")
     other = OrganizationFactory()
     form = {"organization": other.pk, "slug": "stolen", "enabled": "on", "repositories": "a/b\nc/*", "pool": ""}
-    form |= {"configured_directory": ".", "configured_timeout_seconds": "300"}
+    form |= {"configured_directory": ".", "configured_timeout_seconds": "300", "visibility": "private"}
     assert olga.post(address(Project, "change", row.pk), form).status_code == 302
     row.refresh_from_db()
     assert (row.slug, row.organization == other, row.repositories) == ("web", False, ["a/b", "c/*"])
@@ -63,7 +66,13 @@ def test_a_projects_names_never_change(olga, plan):
 
 def test_a_project_goes_into_a_pool_that_exists(olga):
     row = ProjectFactory(slug="web")
-    form = {"enabled": "on", "repositories": "a/b", "configured_directory": ".", "configured_timeout_seconds": "300"}
+    form = {
+        "enabled": "on",
+        "repositories": "a/b",
+        "configured_directory": ".",
+        "configured_timeout_seconds": "300",
+        "visibility": "private",
+    }
     answer = olga.post(address(Project, "change", row.pk), form | {"pool": "nowhere"})
     assert "There is no pool " in answer.content.decode()
     pool = PoolFactory(slug="big")
@@ -71,7 +80,7 @@ def test_a_project_goes_into_a_pool_that_exists(olga):
 
 
 def test_a_plan_and_a_pool_keep_their_names(olga, plan):
-    form = {"name": "free", "priority": "250", "max_timeout_seconds": "60", "weight": "1", "submit_burst": "2000"}
+    form = {"name": "free", "priority": "250", "max_timeout_seconds": "60", **FURTHER}
     olga.post(address(Plan, "change", plan.pk), form)
     pool = PoolFactory()
     olga.post(
@@ -103,7 +112,7 @@ def test_a_change_and_its_event_are_one(olga, plan, monkeypatch):
         raise DatabaseError("no room")
 
     monkeypatch.setattr("orchestrator.admin.audited.record_operator_event", full)
-    form = {"priority": "250", "max_timeout_seconds": "60", "weight": "1", "submit_burst": "2000"}
+    form = {"priority": "250", "max_timeout_seconds": "60", **FURTHER}
     with pytest.raises(DatabaseError):
         olga.post(address(Plan, "change", plan.pk), form)
     plan.refresh_from_db()
@@ -113,7 +122,7 @@ def test_a_change_and_its_event_are_one(olga, plan, monkeypatch):
 def test_editing_needs_its_own_permission(plan):
     viewer = client_of(person("vera", "runtime_jobs.view_plan"))
     editor = client_of(person("edda", "runtime_jobs.view_plan", "runtime_jobs.change_plan"))
-    form = {"priority": "250", "max_timeout_seconds": "60", "weight": "1", "submit_burst": "2000"}
+    form = {"priority": "250", "max_timeout_seconds": "60", **FURTHER}
     assert viewer.get(address(Plan, "change", plan.pk)).status_code == 200
     assert viewer.post(address(Plan, "change", plan.pk), form).status_code == 403
     assert editor.post(address(Plan, "change", plan.pk), form).status_code == 302
@@ -123,7 +132,7 @@ def test_editing_needs_its_own_permission(plan):
 def test_the_history_of_a_tenant_is_its_operator_events(olga, plan):
     olga.post(
         address(Plan, "change", plan.pk),
-        {"priority": "250", "max_timeout_seconds": "60", "weight": "1", "submit_burst": "2000"},
+        {"priority": "250", "max_timeout_seconds": "60", **FURTHER},
     )
     answer = olga.get(address(Plan, "history", plan.pk), follow=True)
     assert [event.action for event in answer.context["cl"].result_list] == ["plan.changed"]

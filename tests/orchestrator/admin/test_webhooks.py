@@ -22,6 +22,7 @@ def page(project, name="change"):
 def form(project, **changes):
     values = {"enabled": "on", "repositories": "cc-consulting-nv/web", "pool": "", "least_isolation": ""}
     values |= {"configured_command": "pnpm\ninstall", "configured_directory": ".", "configured_timeout_seconds": "300"}
+    values |= {"visibility": "private"}
     return values | changes
 
 
