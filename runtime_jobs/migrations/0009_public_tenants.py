@@ -89,7 +89,7 @@ def create_plans(apps: Any, _schema_editor: Any) -> None:
 class Migration(migrations.Migration):
     atomic = False
 
-    dependencies = [("runtime_jobs", "0007_settling_states")]
+    dependencies = [("runtime_jobs", "0008_usage")]
 
     operations = [
         migrations.SeparateDatabaseAndState(
