@@ -129,7 +129,10 @@ REST_FRAMEWORK = {
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
 # Protocols with their own format of errors, by path prefix. All others answer with problem documents.
-ERROR_DIALECTS = {"/api/v1/": "orchestrator.protocols.delta.errors.error_response"}
+ERROR_DIALECTS = {
+    "/api/v1/": "orchestrator.protocols.delta.errors.error_response",
+    "/v0/": "orchestrator.protocols.bencher.errors.error_response",
+}
 SPECTACULAR_SETTINGS = {
     "TITLE": "Runtime Orchestrator",
     "DESCRIPTION": "Takes jobs over HTTP, decides which worker runs which next, and sees each through to one result.",
@@ -262,6 +265,10 @@ RUNNER_HEARTBEAT_TIMEOUT_SECONDS = env.int("RUNNER_HEARTBEAT_TIMEOUT_SECONDS", d
 RUNNER_TIMEOUT_GRACE_SECONDS = env.int("RUNNER_TIMEOUT_GRACE_SECONDS", default=60)
 # A result that arrives so long after the runner lost the job still counts.
 RUNNER_LATE_RESULT_SECONDS = env.int("RUNNER_LATE_RESULT_SECONDS", default=3600)
+# Connects and claims of one runner, over all processes; 0: unlimited.
+RUNNER_CONNECTS_PER_MINUTE = env.int("RUNNER_CONNECTS_PER_MINUTE", default=0)
+RUNNER_CONNECTS_PER_HOUR = env.int("RUNNER_CONNECTS_PER_HOUR", default=0)
+RUNNER_CONNECTS_PER_DAY = env.int("RUNNER_CONNECTS_PER_DAY", default=0)
 
 # --- Scheduler --------------------------------------------------------------------------------------------------------
 CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)

@@ -20,6 +20,7 @@ handler500 = "orchestrator.http.errors.error_views.crashed"
 urlpatterns = [
     path("v1/", include("orchestrator.protocols.native.urls")),
     path("api/v1/", include("orchestrator.protocols.delta.urls")),
+    path("v0/", include("orchestrator.protocols.bencher.urls")),
     path("v1/schema", OpenAPISchemaView.as_view(), name="schema"),
     path("v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),

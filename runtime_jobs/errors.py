@@ -170,6 +170,12 @@ class Conflict(LifecycleError):
     code = "conflict"
 
 
+class ResourceConflict(LifecycleError):
+    """The current state of the resource, or another resource with the same name, does not permit the change."""
+
+    code = "conflict"
+
+
 class IdempotencyConflict(LifecycleError):
     """The key was used before, with another request."""
 

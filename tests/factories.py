@@ -16,8 +16,17 @@ from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import JOB_TYPES, RepositorySource, RuntimeSpec, StepsSpec
-from workers.models import Pool, Worker
-from workers.registry.tokens import API_PREFIX, WORKER_PREFIX, digest_of, new_token
+from workers.models import HardwareSpec, Pool, Worker, WorkerSpec
+from workers.registry.models import PoolPolicy
+from workers.registry.tokens import (
+    API_PREFIX,
+    PROJECT_PREFIX,
+    RUNNER_PREFIX,
+    WORKER_PREFIX,
+    digest_of,
+    new_key,
+    new_token,
+)
 
 COMMIT = "c13aa82903ea336cf3f21bdf2d930dc1a41f65cf"
 ALICE = Actor("client", "alice")
@@ -91,11 +100,65 @@ class WorkerFactory(factory.django.DjangoModelFactory):
         return worker
 
 
+class RunnerPoolFactory(PoolFactory):
+    """As the migration creates it, which the cleanup after a test that commits deletes."""
+
+    slug = "bare-metal"
+    least_isolation = "none"
+    policy = PoolPolicy.FIFO
+    aging = False
+
+
+class RunnerFactory(WorkerFactory):
+    """A runner of the Bencher protocol; `runner.token` is its key. `specs`: what it is associated with."""
+
+    slug = factory.Sequence(lambda n: f"runner-{n}")
+    name = factory.LazyAttribute(lambda runner: runner.slug.replace("-", " ").title())
+    pool = factory.SubFactory(RunnerPoolFactory)
+    capacity = 256
+    capabilities = []
+
+    @classmethod
+    def _create(cls, model_class: type[Worker], *args: Any, specs: Any = (), **kwargs: Any) -> Worker:
+        kwargs.setdefault("token", new_key(RUNNER_PREFIX))
+        runner = super()._create(model_class, *args, **kwargs)
+        for spec in specs:
+            WorkerSpec.objects.create(worker=runner, spec=spec)
+        return runner
+
+
+class HardwareSpecFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = HardwareSpec
+
+    slug = factory.Sequence(lambda n: f"spec-{n}")
+    name = factory.LazyAttribute(lambda spec: spec.slug.replace("-", " ").title())
+    os = "linux"
+    architecture = "x86_64"
+    cpu = 2
+    memory = 4 << 30
+    disk = 10 << 30
+
+
 def api_token(organization: Organization, scopes: tuple[str, ...] = tuple(Scope.values)) -> str:
     """A new token of the organization, in plain."""
     token = new_token(API_PREFIX)
     ApiToken.objects.create(organization=organization, name="test", digest=digest_of(token), scopes=list(scopes))
     return token
+
+
+def personal_key(user: Any, **options: Any) -> str:
+    """A new key of this person for the Bencher API, in plain; `is_jwt=True` for a JSON Web Token."""
+    return services.create_personal_key(user=user, name="test", actor=OPERATOR, **options)[1]
+
+
+def project_key(project: Project, **columns: Any) -> str:
+    """A new key of this project for the Bencher API, in plain."""
+    key = new_key(PROJECT_PREFIX)
+    ApiToken.objects.create(
+        organization=project.organization, project=project, name="test", digest=digest_of(key), **columns
+    )
+    return key
 
 
 def spec(**changes: Any) -> RuntimeSpec:

@@ -128,6 +128,7 @@ def _writes(function: ast.expr) -> bool:
 WRITERS = {
     "orchestrator.services.transitions": "jobs and leases",
     "orchestrator.services.operator_actions": "workers",
+    "orchestrator.services.runners": "archived workers",
     "orchestrator.services.breakers": "breakers",
 }
 

@@ -15,7 +15,7 @@ from runtime_jobs.models import Job
 from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from workers.models import Worker
 
-ISOLATION_LEVELS = ("none", "restricted", "namespaces")  # weakest first
+ISOLATION_LEVELS = ("none", "restricted", "namespaces", "microvm")  # weakest first
 
 # What no response to a claim contains. Reading one of these attributes is a query.
 UNREAD_JOB_FIELDS = (

@@ -5,14 +5,24 @@ from orchestrator.admin.jobs import admin as jobs_admin
 from orchestrator.admin.jobs import batches, runs
 from orchestrator.admin.limits import admin as limits_admin
 from orchestrator.admin.limits import breakers, incidents
-from orchestrator.admin.tenants import api_tokens, members, organizations, plans, projects, usage, users
+from orchestrator.admin.tenants import (
+    api_tokens,
+    members,
+    organizations,
+    personal_keys,
+    plans,
+    projects,
+    usage,
+    users,
+)
 from orchestrator.admin.workers import admin as workers_admin
-from orchestrator.admin.workers import leases, pools
+from orchestrator.admin.workers import hardware_specs, leases, pools, runners
 
 __all__ = [
     "api_tokens",
     "batches",
     "breakers",
+    "hardware_specs",
     "incidents",
     "job_events",
     "jobs_admin",
@@ -21,9 +31,11 @@ __all__ = [
     "members",
     "operator_actions",
     "organizations",
+    "personal_keys",
     "plans",
     "pools",
     "projects",
+    "runners",
     "runs",
     "usage",
     "users",

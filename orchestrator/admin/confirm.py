@@ -1,14 +1,17 @@
 """The page between a button and its action: it says what will happen and asks for a reason."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from django import forms
-from django.http import HttpRequest
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.http.client_ip import client_address
+from runtime_jobs.errors import LifecycleError
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,27 @@ def render_confirm(
         "media": model_admin.media + form.media,
     }
     return TemplateResponse(request, "admin/confirm.html", context, status=400 if form.errors else 200)
+
+
+def confirm_and_act(
+    model_admin: BaseAdmin, request: HttpRequest, page: ConfirmPage, form: forms.Form, act: Callable[[], str]
+) -> HttpResponse:
+    """Render a confirmation page; or, after its form was submitted, act and return to `page.back` with a message.
+
+    Args:
+        model_admin: The page of the resource.
+        request: The request.
+        page: Texts of the confirmation page.
+        form: The bound form.
+        act: Performs the action and returns the message without its full stop. A refusal is displayed instead.
+    """
+    if request.method != "POST" or not form.is_valid():
+        return render_confirm(model_admin, request, page, form)
+    try:
+        messages.success(request, f"{act()}.")
+    except LifecycleError as refusal:
+        messages.warning(request, refusal.message)
+    return HttpResponseRedirect(page.back)
 
 
 def audit_arguments(request: HttpRequest, form: forms.Form) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from django.apps import apps
+from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import reverse
 
@@ -14,6 +16,8 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
             ("Batches", "stacks", "runtime_jobs", "batch"),
             ("Leases", "handshake", "leases", "lease"),
             ("Workers", "dns", "workers", "worker"),
+            ("Runners", "sports_motorsports", "workers", "runner"),
+            ("Hardware specs", "memory", "workers", "hardwarespec"),
             ("Pools", "workspaces", "workers", "pool"),
             ("Limits", "speed", "leases", "limit"),
             ("Breakers", "electrical_services", "leases", "breaker"),
@@ -37,6 +41,7 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
             ("Plans", "sell", "runtime_jobs", "plan"),
             ("Members", "badge", "runtime_jobs", "membership"),
             ("API tokens", "key", "runtime_jobs", "apitoken"),
+            ("Personal keys", "vpn_key", "runtime_jobs", "personalkey"),
             ("Usage", "receipt_long", "runtime_jobs", "usagerecord"),
         ],
     ),
@@ -55,5 +60,5 @@ def _items(request: HttpRequest, items: list[tuple[str, str, str, str]]) -> list
     return [
         {"title": title, "icon": icon, "link": reverse(f"admin:{app}_{model}_changelist")}
         for title, icon, app, model in items
-        if request.user.has_perm(f"{app}.view_{model}")
+        if admin.site.get_model_admin(apps.get_model(app, model)).has_view_permission(request)
     ]

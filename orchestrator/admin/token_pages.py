@@ -14,13 +14,13 @@ from orchestrator.admin.base import BaseAdmin
 from orchestrator.admin.confirm import ConfirmPage, render_confirm
 
 
-class CreateWithToken:
-    """Replaces the add view of a ModelAdmin: an operation creates the row, and its token is displayed once."""
+class CreateByOperation:
+    """Replaces the add view of a ModelAdmin: an operation creates the row."""
 
     add_description: str
 
-    def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[Model, str]:
-        """Call the operation. Return the row and its plain token."""
+    def respond_to_form(self, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
+        """Call the operation with the values of a valid form. Return the next page."""
         raise NotImplementedError
 
     def add_view(
@@ -34,12 +34,25 @@ class CreateWithToken:
             raise PermissionDenied
         form: forms.BaseForm = self.get_form(request)(request.POST or None)
         if request.method == "POST" and form.is_valid():
-            row, token = self.create(request, form.cleaned_data)
-            return render_token_once(self, request, row, token)
+            return self.respond_to_form(request, form.cleaned_data)
         name = self.opts.verbose_name
         back = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
         page = ConfirmPage(title=f"New {name}", description=self.add_description, button=f"Create {name}", back=back)
         return render_confirm(self, request, page, form)
+
+
+class CreateWithToken(CreateByOperation):
+    """Displays the token of the new row once."""
+
+    label = "Token"
+
+    def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[Model, str]:
+        """Call the operation. Return the row and its plain token."""
+        raise NotImplementedError
+
+    def respond_to_form(self: Any, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
+        row, token = self.create(request, values)
+        return render_token_once(self, request, row, token, label=self.label)
 
 
 def render_token_once(

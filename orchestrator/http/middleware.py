@@ -15,10 +15,10 @@ from orchestrator.http.errors.problems import ApiError, as_response
 from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, access_log_entry
 from orchestrator.http.observability.request_context import attach_context, context_of
 
-_TOKEN = re.compile(r"rto_(api|worker)_")
+_TOKEN = re.compile(r"rto_(api|worker)_|bencher_(runner|user|run)_[0-9A-Za-z]{8}")
 
 Next = Callable[[HttpRequest], HttpResponseBase]
-API_PREFIXES = ("/v1/", "/api/")  # their callers are programs with tokens
+API_PREFIXES = ("/v0/", "/v1/", "/api/")  # their callers are programs with tokens
 
 
 def _early_refusal(request: HttpRequest) -> HttpResponse | None:

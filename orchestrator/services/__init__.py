@@ -30,6 +30,7 @@ from orchestrator.services.credentials import create_api_token, register_worker,
 from orchestrator.services.dependency_propagation import propagate_pending, unblock
 from orchestrator.services.expiry import exceeded_limit, expire, force_cancel, time_out
 from orchestrator.services.finish import ArtifactRef, CompleteMessage, FailMessage, acknowledge_cancel, complete, fail
+from orchestrator.services.hardware_specs import change_spec, create_spec, delete_spec
 from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate, acknowledge, release, renew, report
 from orchestrator.services.limits import (
     keep_shares,
@@ -44,9 +45,17 @@ from orchestrator.services.limits import (
 )
 from orchestrator.services.logs import append_log
 from orchestrator.services.operator_actions import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
+from orchestrator.services.personal_keys import create_personal_key, revoke_personal_key
 from orchestrator.services.priority import prioritize, raise_queued_priority
 from orchestrator.services.pruning import delete_finished_jobs, delete_log
 from orchestrator.services.retries import RESEND, retry, reupload
+from orchestrator.services.runners import (
+    add_runner_spec,
+    change_runner,
+    create_runner,
+    remove_runner_spec,
+    rotate_runner_key,
+)
 from orchestrator.services.settlement import complete_late, give_up, settle
 from orchestrator.services.submission import Submission, submit
 from orchestrator.services.transitions import OperationResult
@@ -73,9 +82,12 @@ __all__ = [
     "acknowledge",
     "acknowledge_cancel",
     "acknowledge_many",
+    "add_runner_spec",
     "append_log",
     "cancel",
     "cancel_batch",
+    "change_runner",
+    "change_spec",
     "claim",
     "claim_many",
     "complete",
@@ -83,8 +95,12 @@ __all__ = [
     "complete_late",
     "complete_many",
     "create_api_token",
+    "create_personal_key",
+    "create_runner",
+    "create_spec",
     "delete_finished_jobs",
     "delete_log",
+    "delete_spec",
     "evaluate_breaker",
     "exceeded_limit",
     "expire",
@@ -101,6 +117,7 @@ __all__ = [
     "register_worker",
     "release",
     "remove_expired",
+    "remove_runner_spec",
     "renew",
     "renew_across_workers",
     "renew_many",
@@ -113,6 +130,8 @@ __all__ = [
     "revoke",
     "revoke_api_token",
     "revoke_leases_of",
+    "revoke_personal_key",
+    "rotate_runner_key",
     "rotate_webhook_secret",
     "rotate_worker_token",
     "set_limit",

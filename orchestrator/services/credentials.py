@@ -13,11 +13,11 @@ from django.utils.crypto import salted_hmac
 from orchestrator.services.operator_actions import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import NotFound
+from runtime_jobs.errors import Invalid, NotFound
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Organization, Project
 from workers.models import Pool, Worker
-from workers.registry.tokens import API_PREFIX, WORKER_PREFIX, digest_of, new_token
+from workers.registry.tokens import API_PREFIX, PROJECT_PREFIX, WORKER_PREFIX, digest_of, new_key, new_token
 
 WEBHOOK_PREFIX = "rto_hook_"
 # Part of the derivation of each secret: another value makes the secrets of all installations invalid.
@@ -82,27 +82,37 @@ def create_api_token(
     name: str,
     scopes: Sequence[str],
     actor: Actor,
+    project: Project | None = None,
     expires_at: datetime | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> tuple[ApiToken, str]:
-    """Create an API token of an organization.
+    """Create an API token of an organization, or a key of one of its projects for the Bencher API.
 
     Args:
         organization: The organization.
         name: A name for people.
-        scopes: The scopes that the token grants.
+        scopes: The scopes that the token grants. A key of a project has none.
         actor: The operator.
+        project: The project of the key, or None for a token of the organization.
         expires_at: The end of the token, or None.
         source_address: The caller's IP address.
         now: The time of the audit event; by default the time of the database.
 
     Returns:
         The row and the token.
+
+    Raises:
+        Invalid: The project belongs to another organization, or the key of a project would have scopes.
     """
-    token = new_token(API_PREFIX)
+    if project is not None and project.organization_id != organization.pk:
+        raise Invalid({"project": [f"Must be a project of the organization {organization.slug}."]})
+    if project is not None and scopes:
+        raise Invalid({"scopes": ["Must be empty: the key of a project has no scopes."]})
+    token = new_token(API_PREFIX) if project is None else new_key(PROJECT_PREFIX)
     row = ApiToken.objects.create(
         organization=organization,
+        project=project,
         name=name,
         digest=digest_of(token),
         scopes=list(scopes),
@@ -110,6 +120,8 @@ def create_api_token(
         expires_at=expires_at,
     )
     after = {"name": name, "scopes": list(scopes), "expires_at": expires_at and expires_at.isoformat()}
+    if project is not None:
+        after["project"] = project.slug
     record_operator_event(
         "token.created", target=_target(row), actor=actor, after=after, source_address=source_address, now=now
     )

@@ -9,7 +9,7 @@ from leases.states import LeaseState
 from orchestrator.services.expiry import end_lease_externally
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import NotFound
+from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import new_event_id
 from runtime_jobs.models import Job, OperatorEvent
@@ -88,8 +88,11 @@ def set_worker_state(
 
     Raises:
         NotFound: The worker does not exist or was revoked.
+        ResourceConflict: The worker is an archived runner, and the new state is not revoked.
     """
     worker = _lock_worker(worker_id)
+    if worker.archived_at is not None and state != WorkerState.REVOKED:
+        raise ResourceConflict(f"The runner {worker.slug} is archived. Restore it first.")
     before = {"state": worker.state, "note": worker.note}
     worker.state, worker.note = state, note
     worker.save(update_fields=["state", "note"])

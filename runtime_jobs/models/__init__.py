@@ -6,7 +6,7 @@ from runtime_jobs.models.events import JobEvent, OperatorEvent
 from runtime_jobs.models.idempotency import IdempotencyKey
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.models.output import Artifact, FailureExplanation, LogChunk, UnsentRun
-from runtime_jobs.models.tenants import ApiToken, Membership, Organization, Plan, Project
+from runtime_jobs.models.tenants import ApiToken, Membership, Organization, PersonalKey, Plan, Project
 from runtime_jobs.models.usage import UsageRecord
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Membership",
     "OperatorEvent",
     "Organization",
+    "PersonalKey",
     "Plan",
     "Project",
     "UnsentRun",

@@ -14,7 +14,12 @@ from runtime_jobs.priorities import EMERGENCY
 from runtime_jobs.resource_names import slugify, with_random_suffix
 
 slug = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,62}\Z", "Lower-case letters, digits and hyphens, at most 63.")
-ISOLATION_CHOICES = [("none", "none"), ("restricted", "restricted"), ("namespaces", "namespaces")]
+ISOLATION_CHOICES = [
+    ("none", "none"),
+    ("restricted", "restricted"),
+    ("namespaces", "namespaces"),
+    ("microvm", "microvm"),
+]
 
 
 # Defaults of a new plan, and of each plan that is older than these limits.
@@ -253,9 +258,21 @@ class Membership(models.Model):
 
 
 class ApiToken(models.Model):
-    """A token for programs of one organization. Displayed once; only its SHA-256 is stored."""
+    """A token for programs of one organization. Displayed once; only its SHA-256 is stored.
+
+    With a project it is a project key (`bencher_run_…`), which only the Bencher API accepts. It has no scopes.
+    """
 
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="tokens")
+    project = models.ForeignKey(
+        Project,
+        on_delete=models.CASCADE,
+        related_name="keys",
+        null=True,
+        blank=True,
+        help_text="Creates a key for this project and the Bencher API (bencher_run_…). Empty: a token of the "
+        "organization for the native API.",
+    )
     name = models.CharField(max_length=100)
     digest = models.CharField(max_length=64, unique=True, editable=False)
     scopes = ArrayField(models.CharField(max_length=20, choices=Scope.choices), default=list)
@@ -269,3 +286,26 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.organization.slug})"
+
+
+class PersonalKey(models.Model):
+    """A key of a person for the Bencher API: `bencher_user_…` or a JWT. Displayed once; only its SHA-256 is stored."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="personal_keys")
+    name = models.CharField(max_length=100)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    is_jwt = models.BooleanField(
+        "JSON Web Token",
+        default=False,
+        help_text="Creates a signed token, for clients that accept no other form. It always expires.",
+    )
+    created_by = models.CharField(max_length=150, blank=True, editable=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField("expires", null=True, blank=True, help_text="In UTC. Empty: never.")
+    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        verbose_name = "personal key"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.user.get_username()})"

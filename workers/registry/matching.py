@@ -1,8 +1,10 @@
-"""Determines what a worker offers with one claim: registered labels, and capabilities of its machine."""
+"""Determines what a worker offers with one claim: registered labels, capabilities of its machine, hardware specs."""
 
 from collections.abc import Sequence
 
-from workers.registry.models import Worker
+from django.conf import settings
+
+from workers.registry.models import HardwareSpec, SpecSandbox, Worker, spec_label
 
 
 def offer_of(
@@ -18,10 +20,24 @@ def offer_of(
     """
     able = set(worker.capabilities) if capabilities is None else {name for name, has in capabilities.items() if has}
     worn = set(worker.labels) if labels is None else set(labels) & set(worker.labels)
-    return frozenset(able | worn), _isolation(able)
+    specs = spec_labels(worker) if worker.pool.slug == settings.RUNNER_POOL else []
+    return frozenset(able | worn | set(specs)), _isolation(able)
+
+
+def spec_labels(worker: Worker) -> list[str]:
+    """Return one label for each hardware spec that the worker provides, in order. Each call reads them anew."""
+    return runner_offer(worker)[0]
+
+
+def runner_offer(worker: Worker) -> tuple[list[str], str]:
+    """Return the labels of a runner's hardware specs, in order, and its isolation level, by one query.
+
+    A runner reports no capabilities: the operator who associates a spec vouches for the machine. Archived specs count.
+    """
+    specs = HardwareSpec.objects.filter(worker_specs__worker=worker).order_by("uuid").values_list("uuid", "sandbox")
+    has_microvm = any(sandbox == SpecSandbox.FIRECRACKER for _, sandbox in specs)
+    return [spec_label(uuid) for uuid, _ in specs], "microvm" if has_microvm else "none"
 
 
 def _isolation(able: set[str]) -> str:
-    if "namespaces" in able:
-        return "namespaces"
-    return "restricted" if "restricted" in able else "none"
+    return next((level for level in ("microvm", "namespaces", "restricted") if level in able), "none")

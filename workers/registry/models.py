@@ -1,11 +1,15 @@
-"""Pools, and the workers that an operator has registered in them."""
+"""Pools, the workers that an operator has registered in them, and the hardware specs that workers provide."""
 
+from uuid import UUID
+
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
+from django.dispatch import Signal
 
-from runtime_jobs.identifiers import ID_LENGTH, new_worker_id
+from runtime_jobs.identifiers import ID_LENGTH, new_uuid, new_worker_id, uuid_of
 from runtime_jobs.models.tenants import ISOLATION_CHOICES, slug
 
 
@@ -15,6 +19,7 @@ class WorkerState(models.TextChoices):
     ACTIVE = "active"
     DRAINING = "draining"  # finishes its jobs, gets no new ones
     MAINTENANCE = "maintenance"  # as draining, with a note
+    ARCHIVED = "archived"  # a runner whose key is refused until it is restored
     REVOKED = "revoked"  # for good; its token no longer counts
 
 
@@ -67,18 +72,119 @@ class Pool(models.Model):
         return self.slug
 
 
+class SpecOS(models.TextChoices):
+    """Operating system of a hardware spec."""
+
+    LINUX = "linux"
+    MACOS = "macos"
+    WINDOWS = "windows"
+
+
+class SpecArchitecture(models.TextChoices):
+    """Processor architecture of a hardware spec."""
+
+    X86_64 = "x86_64"
+    AARCH64 = "aarch64"
+
+
+class SpecSandbox(models.TextChoices):
+    """Sandbox in which the runner executes the jobs of a hardware spec."""
+
+    FIRECRACKER = "firecracker"
+
+
+class HardwareSpec(models.Model):
+    """The hardware that a job asks for (document 002). Workers that are associated with it run its jobs.
+
+    Attributes:
+        memory: In bytes.
+        disk: In bytes.
+        fallback_at: Since when the spec is the default of jobs that name none. At most one spec has a value.
+    """
+
+    uuid = models.UUIDField(unique=True, default=new_uuid, editable=False)
+    name = models.CharField(max_length=64)
+    slug = models.CharField(max_length=64, unique=True)
+    os = models.CharField("operating system", max_length=10, choices=SpecOS.choices)
+    architecture = models.CharField(max_length=10, choices=SpecArchitecture.choices)
+    sandbox = models.CharField(
+        max_length=20,
+        choices=SpecSandbox.choices,
+        null=True,
+        blank=True,
+        help_text="Sandbox of the jobs. firecracker: they need the isolation microvm. Empty: they need none.",
+    )
+    cpu = models.PositiveIntegerField("CPUs", validators=[MinValueValidator(1)])
+    memory = models.PositiveBigIntegerField("memory (bytes)", validators=[MinValueValidator(1)])
+    disk = models.PositiveBigIntegerField("disk (bytes)", validators=[MinValueValidator(1)])
+    network = models.BooleanField(default=False, help_text="Whether jobs have network access. The runner enforces it.")
+    fallback_at = models.DateTimeField(null=True, editable=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    modified_at = models.DateTimeField(db_default=Now(), editable=False)
+    archived_at = models.DateTimeField(null=True, editable=False)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="hardwarespec_amounts_positive", condition=models.Q(cpu__gte=1, memory__gte=1, disk__gte=1)
+            ),
+            models.UniqueConstraint(
+                models.ExpressionWrapper(
+                    models.Q(fallback_at__isnull=False),
+                    output_field=models.BooleanField(),
+                ),
+                name="hardwarespec_one_fallback",
+                condition=models.Q(fallback_at__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.slug
+
+    @property
+    def label(self) -> str:
+        """The requirement of a job that asks for this spec, and the label of a worker that provides it."""
+        return spec_label(self.uuid)
+
+    @property
+    def least_isolation(self) -> str:
+        """The minimum isolation of the jobs that ask for this spec."""
+        return "microvm" if self.sandbox == SpecSandbox.FIRECRACKER else "none"
+
+
+def spec_label(uuid: UUID) -> str:
+    """Return the requirement of a job that asks for the hardware spec with this UUID."""
+    return f"spec:{uuid}"
+
+
+# Sent in the transaction that archives a spec, with the argument `spec`. Tables that refer to a spec as a default of
+# later jobs, such as testbeds, clear the reference.
+spec_archived = Signal()
+
+
 class WorkerQuerySet(models.QuerySet["Worker"]):
     """Queries of workers."""
 
     def locked(self) -> "WorkerQuerySet":
         return self.select_for_update(no_key=True, of=("self",))
 
+    def runners(self) -> "WorkerQuerySet":
+        """Return the workers of the pool for clients of the Bencher protocol."""
+        return self.filter(pool__slug=settings.RUNNER_POOL)
+
 
 class Worker(models.Model):
-    """A machine that may claim jobs, with the labels and capabilities that an operator has registered."""
+    """A machine that may claim jobs, with the labels and capabilities that an operator has registered.
+
+    A worker of the pool `RUNNER_POOL` is a runner of the Bencher protocol: it has a name, can be archived, and its
+    token is a runner key.
+    """
 
     worker_id = models.CharField(max_length=ID_LENGTH, unique=True, default=new_worker_id, editable=False)
-    slug = models.CharField(max_length=63, unique=True, validators=[slug])
+    slug = models.CharField(max_length=64, unique=True, validators=[slug])
+    name = models.CharField(
+        max_length=64, blank=True, default="", db_default="", help_text="Name of a runner. Empty: the slug."
+    )
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="workers")
     digest = models.CharField(max_length=64, unique=True, editable=False)
     certificate_subject = models.CharField(
@@ -111,12 +217,21 @@ class Worker(models.Model):
     offered_types = ArrayField(models.CharField(max_length=50), null=True, editable=False)
     offered_isolation = models.CharField(max_length=20, null=True, editable=False, choices=ISOLATION_CHOICES)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+    modified_at = models.DateTimeField(db_default=Now(), editable=False)
+    archived_at = models.DateTimeField(null=True, editable=False)
+    specs = models.ManyToManyField(HardwareSpec, through="WorkerSpec", related_name="workers")
 
     objects = WorkerQuerySet.as_manager()
 
     class Meta:
         constraints = [
             models.CheckConstraint(name="worker_capacity_positive", condition=models.Q(capacity__gte=1)),
+            # A claim reads the state alone.
+            models.CheckConstraint(
+                name="worker_archived_state",
+                condition=models.Q(archived_at__isnull=True) & ~models.Q(state="archived")
+                | models.Q(archived_at__isnull=False, state__in=["archived", "revoked"]),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -125,3 +240,45 @@ class Worker(models.Model):
     @property
     def may_claim(self) -> bool:
         return self.state == WorkerState.ACTIVE
+
+    @property
+    def uuid(self) -> UUID:
+        """The bits of `worker_id`, by which the Bencher protocol names a runner."""
+        return uuid_of(self.worker_id)
+
+    @property
+    def display_name(self) -> str:
+        """The name, else the slug."""
+        return self.name or self.slug
+
+
+class RunnerManager(models.Manager["Runner"]):
+    """Selects the workers that are runners."""
+
+    def get_queryset(self) -> models.QuerySet["Runner"]:
+        return super().get_queryset().filter(pool__slug=settings.RUNNER_POOL)
+
+
+class Runner(Worker):
+    """A worker of the pool `RUNNER_POOL`, for the page of its own in the admin."""
+
+    objects = RunnerManager()  # type: ignore[assignment, misc] # of the proxy, not of all workers
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = "runner"
+
+
+class WorkerSpec(models.Model):
+    """A hardware spec that a worker provides. The operator who associates both vouches for the machine."""
+
+    worker = models.ForeignKey(Worker, on_delete=models.CASCADE, related_name="worker_specs")
+    spec = models.ForeignKey(HardwareSpec, on_delete=models.PROTECT, related_name="worker_specs")
+
+    class Meta:
+        verbose_name = "association"
+        constraints = [models.UniqueConstraint(fields=["worker", "spec"], name="workerspec_once")]
+
+    def __str__(self) -> str:
+        return f"{self.worker} provides {self.spec}"

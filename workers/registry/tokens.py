@@ -1,12 +1,24 @@
-"""Bearer tokens: 256 random bits after a prefix for the kind of holder. Displayed once, stored as SHA-256."""
+"""Bearer tokens of programs, workers and runners. Each is displayed once and stored as its SHA-256.
+
+Native tokens have 256 random bits after a prefix for the kind of holder. Keys of the Bencher protocol have the form
+that its clients check: a prefix, then 30 letters and digits (178 bits).
+"""
 
 import hashlib
 import re
 import secrets
+import string
 
 API_PREFIX = "rto_api_"
 WORKER_PREFIX = "rto_worker_"
+RUNNER_PREFIX = "bencher_runner_"
+USER_PREFIX = "bencher_user_"
+PROJECT_PREFIX = "bencher_run_"
 _SHAPE = re.compile(r"rto_(api|worker)_[A-Za-z0-9_-]{43}")
+_ALPHANUMERICS = string.ascii_letters + string.digits
+_KEY_LENGTH = 30
+# Runners before version 0.6.4 have keys of 64 hexadecimal digits, which stay valid.
+_RUNNER_KEY = re.compile(rf"{RUNNER_PREFIX}(?:[0-9A-Za-z]{{{_KEY_LENGTH}}}|[0-9a-f]{{64}})")
 
 
 def new_token(prefix: str) -> str:
@@ -14,11 +26,21 @@ def new_token(prefix: str) -> str:
     return prefix + secrets.token_urlsafe(32)
 
 
+def new_key(prefix: str) -> str:
+    """Return a random key of the Bencher protocol: the prefix of its kind, then 30 letters and digits."""
+    return prefix + "".join(secrets.choice(_ALPHANUMERICS) for _ in range(_KEY_LENGTH))
+
+
 def has_token_shape(value: str) -> bool:
-    """Return whether a value can be a token, before it is hashed or looked up."""
+    """Return whether a value can be a native token, before it is hashed or looked up."""
     return len(value) < 64 and _SHAPE.fullmatch(value) is not None
 
 
+def has_runner_key_shape(value: str) -> bool:
+    """Return whether a value can be the key of a runner: 45 characters, or 79 of the older form."""
+    return _RUNNER_KEY.fullmatch(value) is not None
+
+
 def digest_of(token: str) -> str:
-    """Return the SHA-256 of a token. It is random, so a slow hash would protect nothing."""
+    """Return the SHA-256 of a token or key. It is random, so a slow hash would protect nothing."""
     return hashlib.sha256(token.encode()).hexdigest()

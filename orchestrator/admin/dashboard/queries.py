@@ -83,8 +83,8 @@ def with_active_leases(workers: models.QuerySet[Worker]) -> models.QuerySet[Work
 
 
 def worker_counts(now: datetime) -> list[WorkerCounts]:
-    """Count the workers of each pool by health. Revoked workers do not count."""
-    workers = with_active_leases(Worker.objects.exclude(state=WorkerState.REVOKED))
+    """Count the workers of each pool by health. Revoked and archived workers do not count."""
+    workers = with_active_leases(Worker.objects.exclude(state__in=[WorkerState.REVOKED, WorkerState.ARCHIVED]))
     free_slots = Greatest(F("capacity") - F("active_leases"), 0)
     counted = (
         workers.values("pool__slug")

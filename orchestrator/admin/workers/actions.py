@@ -63,6 +63,7 @@ BUTTONS = {
     WorkerState.ACTIVE: {"drain", "maintenance", "rotate", "revoke"},
     WorkerState.DRAINING: {"activate", "maintenance", "rotate", "revoke"},
     WorkerState.MAINTENANCE: {"activate", "drain", "maintenance", "rotate", "revoke"},
+    WorkerState.ARCHIVED: {"revoke"},
     WorkerState.REVOKED: set(),
 }
 

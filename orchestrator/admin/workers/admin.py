@@ -32,6 +32,7 @@ HEALTH: dict[str, tuple[str, str]] = {
     "never_connected": ("Never connected", "default"),
     WorkerState.DRAINING: ("Draining", "info"),
     WorkerState.MAINTENANCE: ("In maintenance", "warning"),
+    WorkerState.ARCHIVED: ("Archived", "default"),
     WorkerState.REVOKED: ("Revoked", "default"),
 }
 MAX_LISTED_JOBS = 50
@@ -95,13 +96,7 @@ class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
         self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Worker, **kwargs: Any
     ) -> HttpResponse:
         """Add the health of the worker and its jobs. `obj` is never None: registration has a page of its own."""
-        jobs = Job.objects.filter(leases__worker=obj, leases__status="open").order_by("id")[:MAX_LISTED_JOBS]
-        context |= {
-            "health": HEALTH[health_of(obj)][0],
-            "health_colour": HEALTH[health_of(obj)][1],
-            "last_heartbeat": formatting.time_ago(obj.last_seen_at, timezone.now()),
-            "leased_jobs": [(job, job_badge(job)) for job in jobs],
-        }
+        context |= worker_summary(obj)
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def has_change_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
@@ -128,6 +123,17 @@ class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
     @display(description="Labels")
     def label_list(self, worker: Worker) -> str:
         return ", ".join(worker.labels)
+
+
+def worker_summary(worker: Worker) -> dict[str, Any]:
+    """Return what `admin/worker.html` displays: the health of a worker and the jobs that it executes."""
+    jobs = Job.objects.filter(leases__worker=worker, leases__status="open").order_by("id")[:MAX_LISTED_JOBS]
+    return {
+        "health": HEALTH[health_of(worker)][0],
+        "health_colour": HEALTH[health_of(worker)][1],
+        "last_heartbeat": formatting.time_ago(worker.last_seen_at, timezone.now()),
+        "leased_jobs": [(job, job_badge(job)) for job in jobs],
+    }
 
 
 def health_of(worker: Worker) -> str:

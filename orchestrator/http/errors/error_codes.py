@@ -61,7 +61,9 @@ CODES: dict[str, ErrorCode] = {
         409, "The lease is unknown, ended, expired or revoked; `reason` says which. Stop the job."
     ),
     "conflict": ErrorCode(
-        409, "The lease ended with another message, the run belongs to another job, or the limit exists already."
+        409,
+        "The lease ended with another message, the run belongs to another job, the limit, slug or association exists "
+        "already, the runner is archived, or the spec is in use.",
     ),
     "already_final": ErrorCode(409, "The job has ended; `job_status` is its status."),
     "already_retried": ErrorCode(409, "A newer attempt exists: `newer_job_id`."),

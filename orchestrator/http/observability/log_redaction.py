@@ -1,4 +1,4 @@
-"""Replaces lease ids and tokens by their fingerprint in every log line, whichever code wrote it."""
+"""Replaces lease ids, tokens and keys by their fingerprint in every log line, whichever code wrote it."""
 
 import logging
 import re
@@ -10,11 +10,16 @@ from runtime_jobs.identifiers import ULID_PATTERN, fingerprint
 _SECRET = re.compile(
     rf"rtl_{ULID_PATTERN}|rto_(?:api|worker)_[A-Za-z0-9_-]{{43}}|rto_hook_[0-9a-f]{{64}}"
     r"|rtl_[0-9A-Za-z]{8,}|rto_(?:api|worker|hook)_[A-Za-z0-9_-]{8,}"
+    r"|bencher_(?:runner|user|run)_[0-9A-Za-z]{8,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)?"  # a JSON Web Token
 )
 
 
 def redacted(text: str) -> str:
-    """Return the text with `rtl_…` and `rto_…` replaced by `rtl:` or `rto:` and 16 hex digits of its SHA-256."""
+    """Return the text with each secret replaced by its first three letters and 16 hex digits of its SHA-256.
+
+    `rtl_…` becomes `rtl:…`, `rto_…` becomes `rto:…`, `bencher_…_…` becomes `ben:…`, and a JSON Web Token `eyJ:…`.
+    """
     return _SECRET.sub(lambda found: f"{found[0][:3]}:{fingerprint(found[0])}", text)
 
 

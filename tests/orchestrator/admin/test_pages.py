@@ -11,16 +11,30 @@ from orchestrator import services
 from orchestrator.admin.filters import parameters_of
 from orchestrator.models import Incident, Run, WebhookDelivery
 from runtime_jobs.events import Actor
-from runtime_jobs.models import ApiToken, Batch, Job, JobEvent, Membership, OperatorEvent, Organization, Plan, Project
+from runtime_jobs.models import (
+    ApiToken,
+    Batch,
+    Job,
+    JobEvent,
+    Membership,
+    OperatorEvent,
+    Organization,
+    PersonalKey,
+    Plan,
+    Project,
+)
 from runtime_jobs.states import FailureReason
 from tests.factories import (
     OPERATOR,
+    HardwareSpecFactory,
     OrganizationFactory,
     PoolFactory,
     ProjectFactory,
+    RunnerFactory,
     WorkerFactory,
     api_token,
     claimed,
+    personal_key,
     submitted,
 )
 from tests.orchestrator.admin.conftest import client_of, person
@@ -81,12 +95,16 @@ def one_of_each(mark: str) -> None:
     api_token(project.organization)
     ApiToken.objects.update(name=mark)
     Membership.objects.create(user=person(f"member-{mark}"[:150]), organization=project.organization)
+    hardware = HardwareSpecFactory(slug=f"spec-{mark}"[:64], name=mark)
+    RunnerFactory(slug=f"runner-{mark}"[:64], name=mark, specs=[hardware])
+    personal_key(person(f"owner-{mark}"[:150]))
+    PersonalKey.objects.update(name=mark)
     assert pool.pk
 
 
 def test_no_page_shows_a_lease_id_a_token_or_a_digest(olga):
     one_of_each("plain")
-    digests = {*Worker.objects.values_list("digest", flat=True), *ApiToken.objects.values_list("digest", flat=True)}
+    digests = {row.digest for model in (Worker, ApiToken, PersonalKey) for row in model.objects.all()}
     for page in all_pages():
         answer = olga.get(page, follow=True)
         assert answer.status_code in {200, 403}, page
@@ -163,6 +181,7 @@ def test_names_that_jobs_carry_are_never_free_again(model, olga):
         (Job, "state__startswith=q"),
         (Worker, "digest__startswith=a"),
         (ApiToken, "digest__startswith=a"),
+        (PersonalKey, "digest__startswith=a"),
         (Membership, "user__password__startswith=a"),
     ],
 )

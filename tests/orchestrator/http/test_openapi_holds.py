@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import schemathesis
+from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections
@@ -26,6 +27,7 @@ from tests.factories import (
     WorkerFactory,
     api_token,
     claimed,
+    personal_key,
     source,
     steps_spec,
     submission,
@@ -64,7 +66,10 @@ def cast(db):
         signal.disconnect(close_old_connections)
     project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"), webhook_generation=1)
     worker = WorkerFactory(capacity=200)
-    yield SimpleNamespace(project=project, worker=worker, client=api_token(project.organization))
+    admin = User.objects.create(username="root", is_staff=True, is_superuser=True)
+    yield SimpleNamespace(
+        project=project, worker=worker, client=api_token(project.organization), admin_key=personal_key(admin)
+    )
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)
 
@@ -105,6 +110,8 @@ def exchange(cast, method, path, strategy, prepare=lambda _case: None):
     """Send what the strategy makes, and check each answer."""
     of_worker = "leases" in path or "/internal/" in path or (method, path) == ("POST", "/v1/ingest/run")
     headers = {"Authorization": f"Bearer {cast.worker.token if of_worker else cast.client}"}
+    if path.startswith("/v0/"):
+        headers = {"Authorization": f"Bearer {cast.admin_key}"}
     suppressed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
 
     @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=suppressed)

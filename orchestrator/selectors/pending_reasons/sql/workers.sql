@@ -16,7 +16,8 @@ WITH wanted AS (
     -- The offer of the last claim; before the first claim the registered capabilities.
     SELECT w.worker_id, p.slug AS pool, coalesce(w.offered, w.labels || w.capabilities) AS offers,
            w.offered_types AS types,
-           coalesce(w.offered_isolation, CASE WHEN 'namespaces' = ANY (w.capabilities) THEN 'namespaces'
+           coalesce(w.offered_isolation, CASE WHEN 'microvm' = ANY (w.capabilities) THEN 'microvm'
+                WHEN 'namespaces' = ANY (w.capabilities) THEN 'namespaces'
                 WHEN 'restricted' = ANY (w.capabilities) THEN 'restricted' ELSE 'none' END) AS isolation,
            w.capacity > coalesce((SELECT held.leases FROM held WHERE held.worker_id = w.worker_id), 0) AS has_room
       FROM workers_worker w

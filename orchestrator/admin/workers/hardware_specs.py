@@ -1,0 +1,259 @@
+"""The pages of hardware specs: creation, name, fallback, archive, deletion."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.safestring import SafeString
+from unfold.dataclasses import UnfoldAction
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+from unfold.widgets import UnfoldBooleanSwitchWidget
+
+from orchestrator import services
+from orchestrator.admin import formatting
+from orchestrator.admin.base import ReadOnlyAdmin, actor_of
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.filters import ChoiceFilter
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.admin.token_pages import CreateByOperation
+from orchestrator.admin.workers.runners import RenameForm
+from orchestrator.http.client_ip import client_address
+from runtime_jobs.models import OperatorEvent
+from runtime_jobs.resource_names import validate_resource_name, validate_slug
+from workers.models import HardwareSpec
+from workers.registry.models import SpecArchitecture, SpecOS
+
+HARDWARE = ("os", "architecture", "sandbox", "cpu", "memory", "disk", "network")
+GIBIBYTE = 1 << 30
+
+
+class NewSpecForm(forms.ModelForm):
+    """Asks for the values of a new spec. The hardware never changes."""
+
+    fallback = forms.BooleanField(
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="Jobs that name no spec get this one, and no longer the present fallback.",
+    )
+
+    class Meta:
+        model = HardwareSpec
+        fields = ["name", "slug", *HARDWARE]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["slug"].required = False
+        self.fields["slug"].help_text = "Unique name in URLs. Empty: made from the name."
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        if problem := validate_resource_name(name):
+            raise forms.ValidationError(problem)
+        return name
+
+    def clean_slug(self) -> str:
+        slug: str = self.cleaned_data["slug"]
+        if slug and (problem := validate_slug(slug)):
+            raise forms.ValidationError(problem)
+        return slug
+
+    def clean_sandbox(self) -> str | None:
+        return self.cleaned_data["sandbox"] or None
+
+
+class ArchitectureFilter(ChoiceFilter):
+    """Filters by processor architecture."""
+
+    title = "architecture"
+    parameter_name = "architecture"
+    options = list(SpecArchitecture.choices)
+
+
+class OperatingSystemFilter(ChoiceFilter):
+    """Filters by operating system."""
+
+    title = "operating system"
+    parameter_name = "os"
+    options = list(SpecOS.choices)
+
+
+@admin.register(HardwareSpec)
+class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
+    """Displays specs; every change is a button with a reason."""
+
+    form = NewSpecForm
+    add_description = "Creates a hardware spec. Jobs ask for it, and runners that are associated with it execute them."
+    list_display = ["slug", "name", "state_badge", "hardware", "sandbox_text", "runner_list"]
+    list_filter = [ArchitectureFilter, OperatingSystemFilter]
+    search_fields = ["slug__startswith", "name__startswith"]
+    search_help_text = "Slug or name (prefix)"
+    ordering = ["slug"]
+    actions_detail = ["rename", "set_fallback", "clear_fallback", "archive", "restore", "remove"]
+    details = [
+        *("name", "slug", "uuid_text", "state_badge", "hardware", "sandbox_text", "network", "runner_list"),
+        *("created", "modified", "archived"),
+    ]
+    created = formatting.timestamp_column("created_at", "Created")
+    modified = formatting.timestamp_column("modified_at", "Modified")
+    archived = formatting.timestamp_column("archived_at", "Archived")
+    sandbox_text = formatting.value_column("sandbox", "Sandbox")
+
+    def get_fields(self, _request: HttpRequest, obj: HardwareSpec | None = None) -> list[str]:
+        return self.details if obj else ["name", "slug", *HARDWARE, "fallback"]
+
+    def get_form(self, request: HttpRequest, obj: HardwareSpec | None = None, *args: Any, **kwargs: Any) -> Any:
+        return super().get_form(request, obj, *args, **kwargs | ({"form": forms.ModelForm} if obj else {}))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[HardwareSpec]:
+        return super().get_queryset(request).prefetch_related("workers")
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
+        return request.user.has_perm("workers.change_worker")
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return super().has_view_permission(request, obj) or request.user.has_perm("workers.change_worker")
+
+    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm("workers.change_worker")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
+        spec = self.get_object(request, object_id)
+        if spec is None:
+            return []
+        is_archived, is_fallback = spec.archived_at is not None, spec.fallback_at is not None
+        hidden = {
+            "archive" if is_archived else "restore",
+            "set-fallback" if is_archived or is_fallback else "",
+            "" if is_fallback else "clear-fallback",
+        }
+        return [button for button in super().get_actions_detail(request, object_id) if button.path not in hidden]
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002 Django's signature
+        """Redirect to the operator events of the spec."""
+        spec = self.get_object(request, object_id)
+        target = f"spec:{spec.uuid}" if spec else ""
+        return HttpResponseRedirect(formatting.changelist_url(OperatorEvent, target=target))
+
+    def respond_to_form(self, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
+        spec = services.create_spec(
+            name=values["name"],
+            slug=values["slug"] or None,
+            hardware={name: values[name] for name in HARDWARE},
+            fallback=values["fallback"],
+            actor=actor_of(request),
+            source_address=client_address(request),
+        )
+        messages.success(request, f"{spec.slug}: created.")
+        return HttpResponseRedirect(_url(spec))
+
+    # --- buttons ------------------------------------------------------------------------------------------------------
+
+    @action(description="Rename", url_path="rename", permissions=["operate"], icon="edit")
+    def rename(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        spec = self._spec(request, object_id)
+        form = RenameForm(request.POST or None, initial={"name": spec.name})
+        page = ConfirmPage(f"Rename {spec.slug}", "Changes the displayed name.", "Rename", _url(spec))
+        return confirm_and_act(
+            self,
+            request,
+            page,
+            form,
+            lambda: self._change(request, spec, form, "renamed", name=form.cleaned_data["name"]),
+        )
+
+    @action(description="Make fallback", url_path="set-fallback", permissions=["operate"], icon="star")
+    def set_fallback(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
+        description = "Jobs that name no spec get this one, and no longer the present fallback."
+        page = ConfirmPage(f"Make {spec.slug} the fallback", description, "Make fallback", _url(spec))
+        return confirm_and_act(
+            self, request, page, form, lambda: self._change(request, spec, form, "is the fallback", fallback=True)
+        )
+
+    @action(description="End fallback", url_path="clear-fallback", permissions=["operate"], icon="star_half")
+    def clear_fallback(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
+        description = "There is no fallback then: jobs that name no spec are refused."
+        page = ConfirmPage(f"End the fallback {spec.slug}", description, "End fallback", _url(spec))
+        return confirm_and_act(
+            self, request, page, form, lambda: self._change(request, spec, form, "is no fallback", fallback=False)
+        )
+
+    @action(
+        description="Archive",
+        url_path="archive",
+        permissions=["operate"],
+        icon="archive",
+        variant=ActionVariant.DANGER,
+    )
+    def archive(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
+        description = "No new job can ask for the spec, and it is no fallback. Jobs that wait are still executed."
+        page = ConfirmPage(f"Archive {spec.slug}", description, "Archive", _url(spec), danger=True)
+        return confirm_and_act(
+            self, request, page, form, lambda: self._change(request, spec, form, "archived", archived=True)
+        )
+
+    @action(description="Restore", url_path="restore", permissions=["operate"], icon="unarchive")
+    def restore(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
+        description = "Jobs can ask for the spec again. It does not become the fallback again."
+        page = ConfirmPage(f"Restore {spec.slug}", description, "Restore", _url(spec))
+        return confirm_and_act(
+            self, request, page, form, lambda: self._change(request, spec, form, "restored", archived=False)
+        )
+
+    @action(
+        description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
+    )
+    def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
+        description = "Only a spec to which no runner and no job refers can be deleted."
+        page = ConfirmPage(f"Delete {spec.slug}", description, "Delete", _url(spec), danger=True)
+
+        def delete() -> str:
+            services.delete_spec(spec_uuid=spec.uuid, **audit_arguments(request, form))
+            return f"{spec.slug}: deleted"
+
+        response = confirm_and_act(self, request, page, form, delete)
+        is_deleted = not HardwareSpec.objects.filter(pk=spec.pk).exists()
+        return HttpResponseRedirect(formatting.changelist_url(HardwareSpec)) if is_deleted else response
+
+    def _spec(self, request: HttpRequest, object_id: str) -> HardwareSpec:
+        spec = self.get_object(request, object_id)
+        if spec is None:
+            raise Http404
+        return spec
+
+    def _change(self, request: HttpRequest, spec: HardwareSpec, form: forms.Form, result: str, **change: Any) -> str:
+        services.change_spec(spec_uuid=spec.uuid, **change, **audit_arguments(request, form))
+        return f"{spec.slug}: {result}"
+
+    # --- columns ------------------------------------------------------------------------------------------------------
+
+    @display(description="State", label={"active": "success", "fallback": "info", "archived": "default"})
+    def state_badge(self, spec: HardwareSpec) -> str:
+        if spec.archived_at:
+            return "archived"
+        return "fallback" if spec.fallback_at else "active"
+
+    @display(description="Hardware")
+    def hardware(self, spec: HardwareSpec) -> str:
+        memory, disk = (f"{amount / GIBIBYTE:,.4g} GiB" for amount in (spec.memory, spec.disk))
+        cpus = formatting.pluralize(spec.cpu, "CPU")
+        return f"{spec.get_os_display()} {spec.architecture}, {cpus}, {memory} memory, {disk} disk"
+
+    @display(description="Runners")
+    def runner_list(self, spec: HardwareSpec) -> str:
+        return ", ".join(sorted(worker.slug for worker in spec.workers.all())) or formatting.NO_VALUE
+
+    @display(description="UUID")
+    def uuid_text(self, spec: HardwareSpec) -> SafeString:
+        return formatting.code(spec.uuid)
+
+
+def _url(spec: HardwareSpec) -> str:
+    return formatting.change_url(HardwareSpec, spec.pk)

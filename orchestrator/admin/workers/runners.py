@@ -1,0 +1,302 @@
+"""The pages of runners of the Bencher protocol: key, archive, name, hardware specs. A key is displayed once."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.safestring import SafeString
+from unfold.dataclasses import UnfoldAction
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from orchestrator import services
+from orchestrator.admin import formatting
+from orchestrator.admin.base import ReadOnlyAdmin, actor_of
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act, render_confirm
+from orchestrator.admin.dashboard import queries
+from orchestrator.admin.filters import ChoiceFilter
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.admin.token_pages import CreateWithToken, render_token_once
+from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
+from orchestrator.http.client_ip import client_address
+from runtime_jobs.errors import LifecycleError
+from runtime_jobs.models import OperatorEvent
+from runtime_jobs.resource_names import slugify, validate_resource_name, validate_slug
+from workers.models import HardwareSpec, Runner, Worker
+from workers.registry.models import WorkerState
+
+MAX_LISTED_SPECS = 5
+BUTTONS = {
+    WorkerState.ARCHIVED: {"rename", "add-spec", "remove-spec", "restore"},
+    WorkerState.REVOKED: {"remove-spec"},
+}
+OTHER_BUTTONS = {"rename", "add-spec", "remove-spec", "rotate-key", "archive"}
+
+
+class NewRunnerForm(forms.ModelForm):
+    """Asks for the name of a new runner, and for its slug if that of the name is not wanted."""
+
+    class Meta:
+        model = Runner
+        fields = ["name", "slug"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["name"].required = True
+        self.fields["slug"].required = False
+        self.fields["slug"].validators = []
+        self.fields["slug"].help_text = "Unique name in URLs. Empty: made from the name."
+
+    def clean_name(self) -> str:
+        return _valid(self.cleaned_data["name"], validate_resource_name)
+
+    def clean_slug(self) -> str:
+        slug: str = self.cleaned_data["slug"]
+        return _valid(slug, validate_slug) if slug else ""
+
+    def clean(self) -> dict[str, Any]:
+        values = dict(self.cleaned_data)
+        if not self.errors:
+            values["slug"] = values["slug"] or slugify(values["name"])
+            if Worker.objects.filter(slug=values["slug"]).exists():
+                self.add_error("slug", f"A runner or worker with the slug {values['slug']} exists already.")
+        return values
+
+    def _post_clean(self) -> None:
+        """Skip the checks of the model's fields: the operation creates the row."""
+
+
+class RenameForm(ReasonForm):
+    """Asks for a reason and for another name of a runner."""
+
+    name = forms.CharField(max_length=64, widget=UnfoldAdminTextInputWidget, help_text="The slug stays.")
+    field_order = ("name", "reason")
+
+    def clean_name(self) -> str:
+        return _valid(self.cleaned_data["name"], validate_resource_name)
+
+
+class SpecForm(ReasonForm):
+    """Asks for a reason and for a hardware spec."""
+
+    spec = forms.ModelChoiceField(queryset=HardwareSpec.objects.none(), widget=UnfoldAdminSelectWidget)
+    field_order = ("spec", "reason")
+
+    def __init__(self, specs: QuerySet[HardwareSpec], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field: Any = self.fields["spec"]
+        field.queryset = specs
+
+
+class ArchivedFilter(ChoiceFilter):
+    """Filters by the state of the runner."""
+
+    title = "state"
+    parameter_name = "state"
+    options = list(WorkerState.choices)
+
+
+@admin.register(Runner)
+class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
+    """Displays runners; every change is a button with a reason."""
+
+    label = "Key"
+    form = NewRunnerForm
+    add_description = (
+        "Creates a runner for `runner up --key`. The next page displays its key once. "
+        "A runner gets jobs of the hardware specs that are associated with it."
+    )
+    list_display = ["slug", "name_text", "health_badge", "spec_list", "last_heartbeat", "running"]
+    list_filter = [ArchivedFilter]
+    search_fields = ["slug__startswith", "name__startswith"]
+    search_help_text = "Slug or name (prefix)"
+    ordering = ["slug"]
+    actions_detail = ["rename", "add_spec", "remove_spec", "rotate_key", "archive", "restore"]
+    details = ["name_text", "slug", "uuid_text", "spec_list", "created", "modified", "archived"]
+    name_text = formatting.value_column("display_name", "Name")
+    last_heartbeat = formatting.age_column("last_seen_at", "Last heartbeat")
+    created = formatting.timestamp_column("created_at", "Created")
+    modified = formatting.timestamp_column("modified_at", "Modified")
+    archived = formatting.timestamp_column("archived_at", "Archived")
+
+    change_form_outer_before_template = "admin/worker.html"
+
+    def get_fields(self, _request: HttpRequest, obj: Runner | None = None) -> list[str]:
+        return self.details if obj else ["name", "slug"]
+
+    def get_form(self, request: HttpRequest, obj: Runner | None = None, *args: Any, **kwargs: Any) -> Any:
+        return super().get_form(request, obj, *args, **kwargs | ({"form": forms.ModelForm} if obj else {}))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Runner]:
+        runners: Any = super().get_queryset(request).prefetch_related("specs")
+        return queries.with_active_leases(runners)  # type: ignore[return-value] # as it was given
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Runner, **kwargs: Any
+    ) -> HttpResponse:
+        """Add the health of the runner and its jobs. `obj` is never None: creation has a page of its own."""
+        return super().render_change_form(request, context | worker_summary(obj), *args, obj=obj, **kwargs)
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
+        return request.user.has_perm("workers.change_worker")
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return super().has_view_permission(request, obj) or request.user.has_perm("workers.change_worker")
+
+    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm("workers.change_worker")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
+        runner = self.get_object(request, object_id)
+        available = BUTTONS.get(WorkerState(runner.state), OTHER_BUTTONS) if runner else set()
+        return [button for button in super().get_actions_detail(request, object_id) if button.path in available]
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002 Django's signature
+        """Redirect to the operator events of the runner."""
+        runner = self.get_object(request, object_id)
+        target = runner.worker_id if runner else ""
+        return HttpResponseRedirect(formatting.changelist_url(OperatorEvent, target=target))
+
+    def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[Runner, str]:
+        worker, key = services.create_runner(
+            name=values["name"],
+            slug=values["slug"],
+            actor=actor_of(request),
+            source_address=client_address(request),
+        )
+        return Runner.objects.get(pk=worker.pk), key
+
+    # --- buttons ------------------------------------------------------------------------------------------------------
+
+    @action(description="Rename", url_path="rename", permissions=["operate"], icon="edit")
+    def rename(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        runner = self._runner(request, object_id)
+        form = RenameForm(request.POST or None, initial={"name": runner.display_name})
+        page = ConfirmPage(f"Rename {runner.slug}", "Changes the displayed name.", "Rename", _url(runner))
+        return confirm_and_act(
+            self, request, page, form, lambda: self._change(request, runner, form, name=_value(form, "name"))
+        )
+
+    @action(description="Add spec", url_path="add-spec", permissions=["operate"], icon="add")
+    def add_spec(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        runner = self._runner(request, object_id)
+        form = SpecForm(HardwareSpec.objects.exclude(workers=runner).order_by("slug"), request.POST or None)
+        description = (
+            "The runner then gets jobs that ask for the spec. You vouch that the machine has this hardware, "
+            "and the sandbox if the spec has one."
+        )
+        page = ConfirmPage(f"Add a hardware spec to {runner.slug}", description, "Add spec", _url(runner))
+
+        def add() -> str:
+            spec = _value(form, "spec")
+            services.add_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, **audit_arguments(request, form))
+            return f"{runner.slug}: provides {spec.slug}"
+
+        return confirm_and_act(self, request, page, form, add)
+
+    @action(description="Remove spec", url_path="remove-spec", permissions=["operate"], icon="remove")
+    def remove_spec(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        runner = self._runner(request, object_id)
+        form = SpecForm(HardwareSpec.objects.filter(workers=runner).order_by("slug"), request.POST or None)
+        description = "The runner gets no more jobs that ask for the spec. Its running jobs continue."
+        page = ConfirmPage(f"Remove a hardware spec from {runner.slug}", description, "Remove spec", _url(runner))
+
+        def remove() -> str:
+            spec = _value(form, "spec")
+            services.remove_runner_spec(
+                worker_id=runner.worker_id, spec_uuid=spec.uuid, **audit_arguments(request, form)
+            )
+            return f"{runner.slug}: no longer provides {spec.slug}"
+
+        return confirm_and_act(self, request, page, form, remove)
+
+    @action(description="Rotate key", url_path="rotate-key", permissions=["operate"], icon="key")
+    def rotate_key(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        runner = self._runner(request, object_id)
+        form = ReasonForm(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            try:
+                _, key = services.rotate_runner_key(worker_id=runner.worker_id, **audit_arguments(request, form))
+            except LifecycleError as refusal:
+                return _refuse(request, runner, refusal)
+            return render_token_once(self, request, runner, key, label=self.label)
+        description = (
+            "Creates a new key and displays it once. The current key is refused at once; open connections stay."
+        )
+        page = ConfirmPage(f"Rotate key of {runner.slug}", description, "Rotate key", _url(runner))
+        return render_confirm(self, request, page, form)
+
+    @action(
+        description="Archive",
+        url_path="archive",
+        permissions=["operate"],
+        icon="archive",
+        variant=ActionVariant.DANGER,
+    )
+    def archive(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        runner, form = self._runner(request, object_id), ReasonForm(request.POST or None)
+        description = "The runner's key is refused and it gets no new jobs. Its running jobs continue."
+        page = ConfirmPage(f"Archive {runner.slug}", description, "Archive", _url(runner), danger=True)
+        return confirm_and_act(self, request, page, form, lambda: self._change(request, runner, form, archived=True))
+
+    @action(description="Restore", url_path="restore", permissions=["operate"], icon="unarchive")
+    def restore(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        runner, form = self._runner(request, object_id), ReasonForm(request.POST or None)
+        description = "The runner's key is valid again, and it gets jobs."
+        page = ConfirmPage(f"Restore {runner.slug}", description, "Restore", _url(runner))
+        return confirm_and_act(self, request, page, form, lambda: self._change(request, runner, form, archived=False))
+
+    def _runner(self, request: HttpRequest, object_id: str) -> Runner:
+        runner = self.get_object(request, object_id)
+        if runner is None:
+            raise Http404
+        return runner
+
+    def _change(self, request: HttpRequest, runner: Runner, form: forms.Form, **change: Any) -> str:
+        services.change_runner(worker_id=runner.worker_id, **change, **audit_arguments(request, form))
+        if "name" in change:
+            return f"{runner.slug}: renamed"
+        return f"{runner.slug}: {'archived' if change['archived'] else 'restored'}"
+
+    # --- columns ------------------------------------------------------------------------------------------------------
+
+    @display(description="Health", label=dict(HEALTH.values()))
+    def health_badge(self, runner: Runner) -> str:
+        return HEALTH[health_of(runner)][0]
+
+    @display(description="Running")
+    def running(self, runner: Any) -> str:
+        return formatting.pluralize(runner.active_leases, "job")
+
+    @display(description="Hardware specs")
+    def spec_list(self, runner: Runner) -> str:
+        slugs = sorted(spec.slug for spec in runner.specs.all())
+        more = len(slugs) - MAX_LISTED_SPECS
+        return ", ".join(slugs[:MAX_LISTED_SPECS]) + (f" and {more} more" if more > 0 else "") or formatting.NO_VALUE
+
+    @display(description="UUID")
+    def uuid_text(self, runner: Runner) -> SafeString:
+        return formatting.code(runner.uuid)
+
+
+def _valid(text: str, validate: Callable[[str], str | None]) -> str:
+    if problem := validate(text):
+        raise forms.ValidationError(problem)
+    return text
+
+
+def _value(form: forms.Form, name: str) -> Any:
+    return form.cleaned_data[name]
+
+
+def _refuse(request: HttpRequest, runner: Runner, refusal: LifecycleError) -> HttpResponse:
+    messages.warning(request, refusal.message)
+    return HttpResponseRedirect(_url(runner))
+
+
+def _url(runner: Runner) -> str:
+    return formatting.change_url(Runner, runner.pk)

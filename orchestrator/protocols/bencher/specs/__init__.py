@@ -1,0 +1,1 @@
+"""Hardware specs: `/v0/specs`."""

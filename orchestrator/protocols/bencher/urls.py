@@ -1,0 +1,8 @@
+"""URLs of Bencher's API under `/v0/` (document 002)."""
+
+from django.urls import include, path
+
+urlpatterns = [
+    path("", include("orchestrator.protocols.bencher.runners.urls")),
+    path("", include("orchestrator.protocols.bencher.specs.urls")),
+]

@@ -1,0 +1,225 @@
+"""Hardware specs: created, changed, archived and deleted by operators. At most one is the fallback."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from leases.models import LaneProfile
+from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.unit_of_work import UnitOfWork, operation
+from runtime_jobs.db_time import database_now
+from runtime_jobs.errors import NotFound, ResourceConflict
+from runtime_jobs.events import Actor
+from runtime_jobs.models import Job
+from runtime_jobs.resource_names import slugify, with_random_suffix
+from workers.models import HardwareSpec
+from workers.registry.models import spec_archived
+
+# A part of the names of the constraints on slug and fallback: another transaction may take either meanwhile.
+_CONSTRAINTS = "hardwarespec"
+
+
+@operation(retry_unique_violation=_CONSTRAINTS)
+def create_spec(
+    _: UnitOfWork,
+    *,
+    name: str,
+    slug: str | None = None,
+    hardware: dict[str, Any],
+    fallback: bool = False,
+    actor: Actor,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> HardwareSpec:
+    """Create a hardware spec.
+
+    Args:
+        name: A name for people, not unique.
+        slug: The name in URLs; by default that of the name. One that is taken gets a random suffix.
+        hardware: The values of `os`, `architecture`, `sandbox`, `cpu`, `memory`, `disk` and `network`. They never
+            change.
+        fallback: Make the spec the default of jobs that name none, in place of any other spec.
+        actor: The operator.
+        source_address: The caller's IP address.
+        now: The time of the creation; by default the time of the database.
+    """
+    created_at = now or database_now()
+    wanted = slug or slugify(name)
+    if HardwareSpec.objects.filter(slug=wanted).exists():
+        wanted = with_random_suffix(wanted)
+    if fallback:
+        _clear_fallback(actor, source_address, created_at)
+    spec = HardwareSpec.objects.create(
+        name=name,
+        slug=wanted,
+        **hardware,
+        fallback_at=created_at if fallback else None,
+        created_at=created_at,
+        modified_at=created_at,
+    )
+    record_operator_event(
+        "spec.created",
+        target=_target(spec),
+        actor=actor,
+        after=_description(spec) | hardware,
+        source_address=source_address,
+        now=created_at,
+    )
+    return spec
+
+
+@operation(retry_unique_violation=_CONSTRAINTS)
+def change_spec(
+    _: UnitOfWork,
+    *,
+    spec_uuid: UUID,
+    name: str | None = None,
+    slug: str | None = None,
+    fallback: bool | None = None,
+    archived: bool | None = None,
+    actor: Actor,
+    reason: str = "",
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> HardwareSpec:
+    """Rename, archive or restore a spec, or make it the fallback.
+
+    Args:
+        spec_uuid: The spec.
+        name: The new name, or None for no change. The slug stays.
+        slug: The new slug, or None for no change.
+        fallback: True makes the spec the only fallback, False ends that, None changes nothing.
+        archived: True archives the spec: it is no fallback any more, whatever `fallback` says. False restores it.
+        actor: The operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the change; by default the time of the database.
+
+    Raises:
+        NotFound: The spec does not exist.
+        ResourceConflict: Another spec has this slug.
+    """
+    spec, changed_at = _lock_spec(spec_uuid), now or database_now()
+    if slug is not None and slug != spec.slug and HardwareSpec.objects.filter(slug=slug).exists():
+        raise ResourceConflict(f"A spec with the slug {slug} exists already. Choose another slug.")
+    before = _description(spec)
+    spec.name = spec.name if name is None else name
+    spec.slug = spec.slug if slug is None else slug
+    if archived:
+        spec.archived_at, spec.fallback_at = changed_at, None
+        spec_archived.send(HardwareSpec, spec=spec, now=changed_at)
+    elif archived is False:
+        spec.archived_at = None
+    if fallback and not archived:
+        _clear_fallback(actor, source_address, changed_at, exempt=spec)
+        spec.fallback_at = spec.fallback_at or changed_at
+    elif fallback is False:
+        spec.fallback_at = None
+    spec.modified_at = changed_at
+    spec.save(update_fields=["name", "slug", "archived_at", "fallback_at", "modified_at"])
+    _record_change(spec, before, actor, source_address, changed_at, reason=reason)
+    return spec
+
+
+@operation
+def delete_spec(
+    _: UnitOfWork,
+    *,
+    spec_uuid: UUID,
+    actor: Actor,
+    reason: str = "",
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> None:
+    """Delete a spec that no runner provides and no job asks for. No other spec becomes the fallback.
+
+    Args:
+        spec_uuid: The spec.
+        actor: The operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the audit event; by default the time of the database.
+
+    Raises:
+        NotFound: The spec does not exist.
+        ResourceConflict: A runner or a job refers to the spec.
+    """
+    spec = _lock_spec(spec_uuid, delete=True)
+    runners = spec.worker_specs.count()
+    if runners:
+        raise ResourceConflict(f"The spec {spec.slug} is associated with {runners} runners. Remove it from them first.")
+    if _has_jobs(spec):
+        raise ResourceConflict(f"Jobs refer to the spec {spec.slug}. Archive it instead.")
+    record_operator_event(
+        "spec.deleted",
+        target=_target(spec),
+        actor=actor,
+        before=_description(spec),
+        reason=reason,
+        source_address=source_address,
+        now=now,
+    )
+    spec.delete()
+
+
+def _lock_spec(spec_uuid: UUID, *, delete: bool = False) -> HardwareSpec:
+    """Lock a spec. Only a lock for deletion waits for transactions that insert a reference to the spec."""
+    spec = HardwareSpec.objects.select_for_update(no_key=not delete).filter(uuid=spec_uuid).first()
+    if spec is None:
+        raise NotFound(f"The spec {spec_uuid} does not exist.")
+    return spec
+
+
+def _clear_fallback(
+    actor: Actor, source_address: str | None, now: datetime, *, exempt: HardwareSpec | None = None
+) -> None:
+    specs = HardwareSpec.objects.select_for_update(no_key=True).filter(fallback_at__isnull=False)
+    for spec in specs if exempt is None else specs.exclude(pk=exempt.pk):
+        before = _description(spec)
+        spec.fallback_at, spec.modified_at = None, now
+        spec.save(update_fields=["fallback_at", "modified_at"])
+        _record_change(spec, before, actor, source_address, now)
+
+
+def _has_jobs(spec: HardwareSpec) -> bool:
+    """Return whether a job asks for the spec. Only if a lane was ever made for it, all jobs are searched."""
+    is_named = {"requirements__contains": [spec.label]}
+    return LaneProfile.objects.filter(**is_named).exists() and Job.objects.filter(**is_named).exists()
+
+
+def _record_change(
+    spec: HardwareSpec,
+    before: dict[str, Any],
+    actor: Actor,
+    source_address: str | None,
+    now: datetime,
+    *,
+    reason: str = "",
+) -> None:
+    after = _description(spec)
+    changed = [field for field in before if before[field] != after[field]]
+    if changed:
+        record_operator_event(
+            "spec.changed",
+            target=_target(spec),
+            actor=actor,
+            before={field: before[field] for field in changed},
+            after={field: after[field] for field in changed},
+            reason=reason,
+            source_address=source_address,
+            now=now,
+        )
+
+
+def _description(spec: HardwareSpec) -> dict[str, Any]:
+    """Return what the audit log records about changes of a spec."""
+    return {
+        "name": spec.name,
+        "slug": spec.slug,
+        "archived_at": spec.archived_at and spec.archived_at.isoformat(),
+        "fallback_at": spec.fallback_at and spec.fallback_at.isoformat(),
+    }
+
+
+def _target(spec: HardwareSpec) -> str:
+    return f"spec:{spec.uuid}"

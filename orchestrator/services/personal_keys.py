@@ -1,0 +1,164 @@
+"""Keys of people for the Bencher API: random keys (`bencher_user_…`) and JSON Web Tokens signed by this server.
+
+Each key is returned once, by the operation that creates it, and has a row with its digest. The row also permits to
+revoke a JSON Web Token, whose signature stays valid.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import jwt
+from django.conf import settings
+from django.utils.crypto import salted_hmac
+
+from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.unit_of_work import UnitOfWork, operation
+from runtime_jobs.db_time import database_now
+from runtime_jobs.errors import NotFound
+from runtime_jobs.events import Actor
+from runtime_jobs.identifiers import new_uuid
+from runtime_jobs.models import PersonalKey
+from workers.registry.tokens import USER_PREFIX, digest_of, new_key
+
+ALGORITHM = "HS256"
+AUDIENCE = "bencher_api"  # separates these tokens from all others that this server signs
+JWT_LIFETIME = timedelta(days=365)  # where the operator gives no end
+# Part of the derivation of the signing key: another value makes the tokens of all installations invalid.
+_SALT = "orchestrator.personal_keys"
+_REQUIRED_CLAIMS = ["aud", "exp", "iat", "sub"]
+
+
+@operation
+def create_personal_key(
+    _: UnitOfWork,
+    *,
+    user: Any,
+    name: str,
+    is_jwt: bool = False,
+    actor: Actor,
+    expires_at: datetime | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> tuple[PersonalKey, str]:
+    """Create a key of a person.
+
+    Args:
+        user: The person, a user of the admin or a member of an organization.
+        name: A name for people.
+        is_jwt: Create a JSON Web Token; it ends after `JWT_LIFETIME` by default.
+        actor: The operator.
+        expires_at: The end of the key, or None.
+        source_address: The caller's IP address.
+        now: The time of the audit event; by default the time of the database.
+
+    Returns:
+        The row and the key.
+    """
+    created_at = now or database_now()
+    if is_jwt:
+        expires_at = (expires_at or created_at + JWT_LIFETIME).replace(microsecond=0)
+        key = _sign(user, created_at, expires_at)
+    else:
+        key = new_key(USER_PREFIX)
+    row = PersonalKey.objects.create(
+        user=user,
+        name=name,
+        digest=digest_of(key),
+        is_jwt=is_jwt,
+        created_by=actor.name[:150],
+        created_at=created_at,
+        expires_at=expires_at,
+    )
+    after = {"name": name, "is_jwt": is_jwt, "expires_at": expires_at and expires_at.isoformat()}
+    record_operator_event(
+        "personal_key.created",
+        target=_target(row),
+        actor=actor,
+        after=after,
+        source_address=source_address,
+        now=created_at,
+    )
+    return row, key
+
+
+@operation
+def revoke_personal_key(
+    _: UnitOfWork,
+    *,
+    key_id: int,
+    actor: Actor,
+    reason: str,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> PersonalKey:
+    """Revoke a key of a person. A repetition changes nothing.
+
+    Args:
+        key_id: The key of the row.
+        actor: The operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the revocation; by default the time of the database.
+
+    Raises:
+        NotFound: The key does not exist.
+    """
+    row = PersonalKey.objects.select_for_update(of=("self",)).select_related("user").filter(pk=key_id).first()
+    if row is None:
+        raise NotFound(f"The personal key {key_id} does not exist.")
+    if row.revoked_at is None:
+        row.revoked_at = now or database_now()
+        row.save(update_fields=["revoked_at"])
+        record_operator_event(
+            "personal_key.revoked",
+            target=_target(row),
+            actor=actor,
+            reason=reason,
+            source_address=source_address,
+            now=now,
+        )
+    return row
+
+
+def subject_of_jwt(token: str) -> str:
+    """Return the primary key of the user that a JSON Web Token of this server names.
+
+    A token that was signed with a former key of `SECRET_KEY_FALLBACKS` is accepted.
+
+    Raises:
+        jwt.PyJWTError: The token is malformed, expired, for another audience or not signed by this server.
+    """
+    last_error: jwt.PyJWTError = jwt.InvalidTokenError()
+    for key in _signing_keys():
+        try:
+            claims = jwt.decode(
+                token, key, algorithms=[ALGORITHM], audience=AUDIENCE, options={"require": _REQUIRED_CLAIMS}
+            )
+        except jwt.InvalidSignatureError as error:
+            last_error = error
+            continue
+        return str(claims["sub"])
+    raise last_error
+
+
+def _sign(user: Any, issued_at: datetime, expires_at: datetime) -> str:
+    claims = {
+        "aud": AUDIENCE,
+        "iat": int(issued_at.timestamp()),
+        "exp": int(expires_at.timestamp()),
+        "iss": settings.PUBLIC_URL,
+        "sub": str(user.pk),
+        "jti": new_uuid().hex,  # two tokens of one second differ
+    }
+    return jwt.encode(claims, next(_signing_keys()), algorithm=ALGORITHM)
+
+
+def _signing_keys() -> Iterator[bytes]:
+    """Yield the key that signs, then those that are accepted as well."""
+    for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
+        yield salted_hmac(_SALT, "jwt", secret=secret, algorithm="sha256").digest()
+
+
+def _target(row: PersonalKey) -> str:
+    return f"personal_key:{row.user.get_username()}/{row.pk}"[:200]

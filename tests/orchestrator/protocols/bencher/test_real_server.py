@@ -1,0 +1,68 @@
+"""The REST API through the real server: refusals before any view, and a key that is refused by all processes at once."""
+
+import pytest
+import requests
+
+from tests.factories import RunnerFactory, personal_key
+from tests.live_server import serving
+from tests.orchestrator.protocols.bencher.conftest import CORS_OF_ERRORS, make_server_admin
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+LIMIT = 2000
+
+
+@pytest.fixture(scope="module")
+def server(database_url, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    with serving(folder, DATABASE_URL=database_url, BODY_LIMIT_BYTES=str(LIMIT)) as found:
+        yield found
+
+
+@pytest.fixture
+def headers():
+    return {"Authorization": f"Bearer {personal_key(make_server_admin())}"}
+
+
+def message_of(response: requests.Response, status: int) -> str:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert {name: response.headers[name] for name in CORS_OF_ERRORS} == CORS_OF_ERRORS
+    assert response.json()["request_id"] == response.headers["x-request-id"]
+    return response.json()["message"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_over_the_limit_is_400_before_any_view(server, headers, chunked):
+    body = b'{"name": "' + b"x" * LIMIT + b'"}'
+    sent = iter([body[:500], body[500:]]) if chunked else body
+    response = requests.post(f"{server.url}/v0/runners", data=sent, headers=headers, timeout=30)
+    assert message_of(response, 400) == f"request body exceeded maximum size of {LIMIT} bytes"
+
+
+def test_an_unknown_route_and_method_have_the_envelope(server, headers):
+    assert message_of(requests.get(f"{server.url}/v0/nowhere", headers=headers, timeout=30), 404)
+    assert message_of(requests.put(f"{server.url}/v0/runners", headers=headers, timeout=30), 405)
+
+
+def test_a_runner_is_created_changed_and_read(server, headers):
+    url = f"{server.url}/v0/runners"
+    created = requests.post(url, json={"name": "Rack 7"}, headers=headers, timeout=30)
+    assert created.status_code == 201
+    changed = requests.patch(f"{url}/rack-7", json={"archived": True}, headers=headers, timeout=30)
+    assert changed.json()["uuid"] == created.json()["uuid"]
+    listed = requests.get(url, params={"archived": "true"}, headers=headers, timeout=30)
+    assert (listed.json(), listed.headers["x-total-count"]) == ([changed.json()], "1")
+    assert created.json()["key"] not in server.log()
+
+
+def test_options_needs_no_credentials(server):
+    response = requests.options(f"{server.url}/v0/runners", timeout=30)
+    assert (response.status_code, response.text) == (200, "null")
+
+
+def test_a_runner_key_opens_no_endpoint_of_people(server):
+    runner = RunnerFactory()
+    headers = {"Authorization": f"Bearer {runner.token}"}
+    assert message_of(requests.get(f"{server.url}/v0/runners", headers=headers, timeout=30), 400)
+    assert requests.post(f"{server.url}/v1/runtime/leases", json={}, headers=headers, timeout=30).status_code == 401
+    assert runner.token not in server.log()
