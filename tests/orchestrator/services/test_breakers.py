@@ -149,7 +149,10 @@ class TestWhatCounts:
 
     @pytest.mark.parametrize("reason", FailureReason)
     def test_it_is_the_class_that_counts(self, reason):
-        own = {FailureReason.COMMAND_FAILED, FailureReason.CHECKOUT_FAILED, FailureReason.COMMAND_NOT_FOUND}
+        own = {
+            *(FailureReason.COMMAND_FAILED, FailureReason.CHECKOUT_FAILED, FailureReason.COMMAND_NOT_FOUND),
+            *(FailureReason.IMAGE_PULL_FAILED, FailureReason.RESULT_UNREADABLE),
+        }
         assert counts("steps", JobState.FAILED, FAILURE_CLASSES[reason]) is (reason not in own)
 
     def test_an_operator_may_let_red_jobs_count(self, project, worker, settings):

@@ -67,6 +67,19 @@ def test_a_final_state_has_no_way_out_even_by_sql(leased):
         ),
         "UPDATE runtime_jobs SET release_count = -1",
         "UPDATE runtime_jobs SET timeout_seconds = -1",
+        "UPDATE runtime_jobs SET late_result_seconds = -1",
+        "UPDATE runtime_jobs SET timeout_grace_seconds = -1",
+        "UPDATE runtime_jobs SET state = 'lost', late_result_at = now()",  # without a reason
+        "UPDATE runtime_jobs SET state = 'lost', failure_reason = 'timed_out', failure_class = 'job'",  # without a window
+        (
+            "UPDATE runtime_jobs SET state = 'lost', failure_reason = 'timed_out', failure_class = 'job',"
+            " late_result_at = now(), cancel_requested_at = now()"
+        ),
+        (
+            "UPDATE runtime_jobs SET state = 'lost', failure_reason = 'timed_out', failure_class = 'job',"
+            " late_result_at = now(), finished_at = now()"
+        ),
+        "UPDATE runtime_jobs SET state = 'processing', failure_reason = 'timed_out', failure_class = 'job'",
         'INSERT INTO runtime_jobs SELECT (json_populate_record(j, \'{"id": 1, "state": "failed"}\')).* FROM runtime_jobs j',
     ],
 )
@@ -78,14 +91,15 @@ def test_nonsense_cannot_be_stored(leased, sql):
 @pytest.mark.parametrize("state", JobState.values)
 def test_each_state_can_be_stored_and_sets_the_status(db, state, needs_ingest):
     job = submitted()
-    ended = state in FINAL_STATES
+    ended, has_reason = state in FINAL_STATES, state in {JobState.FAILED, JobState.LOST}
     Job.objects.filter(pk=job.pk).update(
         state=state,
         needs_ingest=needs_ingest,
         finished_at=job.created_at if ended else None,
-        cancel_requested_at=job.created_at,
-        failure_reason="timed_out" if state == JobState.FAILED else None,
-        failure_class="policy" if state == JobState.FAILED else None,
+        cancel_requested_at=None if state == JobState.LOST else job.created_at,
+        failure_reason="timed_out" if has_reason else None,
+        failure_class="policy" if has_reason else None,
+        late_result_at=job.created_at,
         ingest_run_id="run_x" if state == JobState.SUCCEEDED else None,
     )
     stored = Job.objects.get(pk=job.pk)
