@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('runtime_jobs', '0008_usage'),
+        ('runtime_jobs', '0009_public_tenants'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
