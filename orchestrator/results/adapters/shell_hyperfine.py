@@ -1,0 +1,49 @@
+"""JSON of hyperfine (`--export-json`): times in seconds."""
+
+from typing import Any
+
+from orchestrator.results.adapters.base import (
+    NANOSECONDS,
+    Adapter,
+    Average,
+    MetricValue,
+    Results,
+    is_benchmark_name,
+    latencies,
+    metric_value,
+)
+
+
+def parse(document: Any, average: Average) -> Results | None:
+    """Return the latency of each command: the mean and the standard deviation, or the median, minimum and maximum."""
+    results = document.get("results") if isinstance(document, dict) else None
+    if not isinstance(results, list):
+        return None
+    found = {}
+    for result in results:
+        metric = _metric(result, average)
+        if metric is None:
+            return None
+        found[result["command"]] = metric
+    return latencies(found)
+
+
+def _metric(result: Any, average: Average) -> MetricValue | None:
+    if not isinstance(result, dict) or not is_benchmark_name(result.get("command")):
+        return None
+    seconds = NANOSECONDS["s"]
+    if average == Average.MEDIAN:
+        lower, upper = result.get("min"), result.get("max")
+        if lower is None or upper is None:
+            return None
+        return metric_value(result.get("median"), lower, upper, factor=seconds)
+    mean = metric_value(result.get("mean"), factor=seconds)
+    if mean is None or result.get("stddev") is None:  # hyperfine has none for a single run
+        return mean
+    spread = metric_value(result["stddev"], factor=seconds)
+    if spread is None:
+        return None
+    return metric_value(mean.value, mean.value - spread.value, mean.value + spread.value)
+
+
+SHELL_HYPERFINE = Adapter(is_json=True, parse=parse, averages=tuple(Average))
