@@ -10,16 +10,24 @@ from orchestrator.http.request_limits import RequestWindow
 from orchestrator.ingest.models import Run
 from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
+from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
 from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 
 __all__ = [
+    "Benchmark",
+    "Branch",
     "ClockBeat",
     "Count",
     "Incident",
     "LoginAttempts",
+    "Measure",
+    "Metric",
     "MetricsPosition",
+    "Report",
+    "ReportResult",
     "RequestWindow",
     "Run",
+    "Testbed",
     "WebhookDelivery",
 ]
 

@@ -1,0 +1,151 @@
+"""Finds or creates the named resources of a project: branches, testbeds, benchmarks, measures."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import UUID
+
+from orchestrator.results.models import Benchmark, Branch, Measure, ProjectResource, Testbed
+from runtime_jobs.models import Project
+from runtime_jobs.resource_names import is_slug, slugify, with_random_suffix
+
+T = TypeVar("T", bound=ProjectResource)
+
+NAMES_PER_QUERY = 5000  # a statement has at most 65,535 values
+# Measures of the adapters and of the runner itself: name and unit by slug.
+BUILT_IN_MEASURES = {
+    "latency": ("Latency", "nanoseconds (ns)"),
+    "throughput": ("Throughput", "operations / second (ops/s)"),
+    "build-time": ("Build Time", "seconds (s)"),
+    "file-size": ("File Size", "bytes (B)"),
+}
+_BUILT_IN_SLUGS = {name: slug for slug, (name, _) in BUILT_IN_MEASURES.items()}
+_DEFAULT_UNITS = "Measure (units)"
+# A benchmark with this end of its name raises no alert. The name counts without it.
+_IGNORED_ENDS = ("_bencher_ignore", "BencherIgnore", "-bencher-ignore")
+
+
+class UnknownResource(Exception):
+    """The results name a resource by a UUID that no resource of the project has."""
+
+
+@dataclass(frozen=True)
+class WantedResource:
+    """A resource to find or to create.
+
+    Attributes:
+        key: The UUID, slug or name by which a request or a result names it.
+        name: The name of a new one.
+        slug: The preferred slug of a new one.
+        columns: Other columns of a new one.
+    """
+
+    key: str
+    name: str
+    slug: str
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+def get_or_create_branch(project: Project, key: str) -> Branch:
+    """Find the branch of a project by UUID, slug or name, or create one with this name."""
+    return find_or_create(Branch, project, [_wanted(key)])[key]
+
+
+def get_or_create_testbed(project: Project, key: str) -> Testbed:
+    """Find the testbed of a project by UUID, slug or name, or create one with this name."""
+    return find_or_create(Testbed, project, [_wanted(key)])[key]
+
+
+def benchmarks_of(project: Project, keys: Collection[str]) -> dict[str, Benchmark]:
+    """Find or create the benchmarks that results name.
+
+    Raises:
+        UnknownResource: A key is a UUID, and the project has no such benchmark.
+    """
+    names = {key: _without_ignored_end(key) for key in keys}
+    found = find_or_create(Benchmark, project, [_wanted(name) for name in set(names.values())])
+    return {key: found[name] for key, name in names.items()}
+
+
+def measures_of(project: Project, keys: Collection[str]) -> dict[str, Measure]:
+    """Find or create the measures that results name.
+
+    Raises:
+        UnknownResource: A key is a UUID, and the project has no such measure.
+    """
+    return find_or_create(Measure, project, [_wanted_measure(key) for key in keys])
+
+
+def find_or_create(model: type[T], project: Project, wanted: Sequence[WantedResource]) -> dict[str, T]:
+    """Return a resource for each key: the one with this name, UUID or slug, in this order, else a new one.
+
+    Requests at the same time may create the same resource: the unique name decides, and all of them get that row. A
+    slug that another resource has gets a random suffix.
+
+    Raises:
+        UnknownResource: A key is a UUID, and the project has no such resource.
+    """
+    found = _find(model, project, wanted)
+    for is_suffixed in (False, True):
+        missing = [item for item in wanted if item.key not in found]
+        if not missing:
+            break
+        if unknown := next((item.key for item in missing if _as_uuid(item.key)), None):
+            raise UnknownResource(f"The project has no {model._meta.verbose_name} with the UUID {unknown}.")  # noqa: SLF001 Django's name
+        rows = [
+            model(
+                project=project,
+                name=item.name,
+                slug=with_random_suffix(item.slug) if is_suffixed else item.slug,
+                **item.columns,
+            )
+            for item in missing
+        ]
+        model._default_manager.bulk_create(rows, ignore_conflicts=True)  # noqa: SLF001 Django's name
+        found |= _find(model, project, missing)
+    return found
+
+
+def _find(model: type[T], project: Project, wanted: Sequence[WantedResource]) -> dict[str, T]:
+    names = _rows_by(model, project, "name", {item.name for item in wanted})
+    found = {item.key: names[item.name] for item in wanted if item.name in names}
+    left = [item for item in wanted if item.key not in found]
+    uuids = {item.key: uuid for item in left if (uuid := _as_uuid(item.key))}
+    by_uuid = _rows_by(model, project, "uuid", set(uuids.values()))
+    found |= {key: by_uuid[uuid] for key, uuid in uuids.items() if uuid in by_uuid}
+    slugs = {item.key: item.slug for item in left if is_slug(item.key)}
+    by_slug = _rows_by(model, project, "slug", set(slugs.values()))
+    return found | {key: by_slug[slug] for key, slug in slugs.items() if slug in by_slug}
+
+
+def _rows_by(model: type[T], project: Project, column: str, values: Collection[Any]) -> dict[Any, T]:
+    rows: dict[Any, T] = {}
+    ordered = list(values)
+    for begin in range(0, len(ordered), NAMES_PER_QUERY):
+        some = ordered[begin : begin + NAMES_PER_QUERY]
+        found: Iterable[T] = model._default_manager.filter(**{"project": project, f"{column}__in": some})  # noqa: SLF001 Django's name
+        rows |= {getattr(row, column): row for row in found}
+    return rows
+
+
+def _wanted(key: str) -> WantedResource:
+    return WantedResource(key, key, slugify(key))
+
+
+def _wanted_measure(key: str) -> WantedResource:
+    slug = _BUILT_IN_SLUGS.get(key, key)
+    name, units = BUILT_IN_MEASURES.get(slug, (key, _DEFAULT_UNITS))
+    return WantedResource(key, name, slugify(slug), {"units": units})
+
+
+def _without_ignored_end(name: str) -> str:
+    ended = next((end for end in _IGNORED_ENDS if name.endswith(end) and name != end), "")
+    return name.removesuffix(ended)
+
+
+def _as_uuid(key: str) -> UUID | None:
+    """Return the UUID in its canonical form, or None. A name of 32 hexadecimal digits is a name."""
+    try:
+        return UUID(key) if len(key) == 36 else None
+    except ValueError:
+        return None

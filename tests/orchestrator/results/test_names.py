@@ -1,0 +1,101 @@
+"""Branches, testbeds, benchmarks and measures: found by name, UUID or slug, else created once."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+
+from orchestrator.results import models, names
+from orchestrator.results.names import UnknownResource
+from tests.factories import ProjectFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def project():
+    return ProjectFactory()
+
+
+def test_a_new_name_is_created_and_found_by_name_slug_and_uuid(project):
+    made = names.get_or_create_testbed(project, "Linux Box")
+    assert (made.name, made.slug, made.project) == ("Linux Box", "linux-box", project)
+    for key in ("Linux Box", "linux-box", str(made.uuid)):
+        assert names.get_or_create_testbed(project, key) == made
+    assert models.Testbed.objects.count() == 1
+
+
+def test_a_name_beats_a_slug(project):
+    first = names.get_or_create_branch(project, "Main")
+    second = models.Branch.objects.create(project=project, name="main", slug="other")
+    assert first.slug == "main"
+    assert names.get_or_create_branch(project, "main") == second
+
+
+def test_a_slug_that_is_taken_gets_a_suffix(project):
+    first = names.get_or_create_branch(project, "feature/a")
+    second = names.get_or_create_branch(project, "feature_a!")
+    assert first.slug == "feature-a"
+    assert second.slug.startswith("feature-a-")
+    assert names.get_or_create_branch(project, "feature_a!") == second
+
+
+def test_a_name_without_any_letter_of_ascii_has_a_slug(project):
+    assert names.get_or_create_branch(project, "日本語").slug
+
+
+def test_an_unknown_uuid_creates_nothing(project):
+    with pytest.raises(UnknownResource, match="no testbed with the UUID"):
+        names.get_or_create_testbed(project, "00000000-0000-0000-0000-000000000099")
+    assert not models.Testbed.objects.exists()
+
+
+def test_names_of_other_projects_are_not_found(project):
+    other = ProjectFactory(slug="other")
+    made = names.get_or_create_testbed(other, "box")
+    assert names.get_or_create_testbed(project, "box") != made
+    with pytest.raises(UnknownResource):
+        names.get_or_create_testbed(project, str(made.uuid))
+
+
+def test_built_in_measures_have_their_units(project):
+    found = names.measures_of(project, ["latency", "Throughput", "build-time", "file-size", "my measure"])
+    assert {key: (row.name, row.slug, row.units) for key, row in found.items()} == {
+        "latency": ("Latency", "latency", "nanoseconds (ns)"),
+        "Throughput": ("Throughput", "throughput", "operations / second (ops/s)"),
+        "build-time": ("Build Time", "build-time", "seconds (s)"),
+        "file-size": ("File Size", "file-size", "bytes (B)"),
+        "my measure": ("my measure", "my-measure", "Measure (units)"),
+    }
+
+
+def test_a_benchmark_that_raises_no_alert_has_the_name_without_its_end(project):
+    keys = ["fib", "fib_bencher_ignore", "fib-bencher-ignore", "fibBencherIgnore", "BencherIgnore"]
+    found = names.benchmarks_of(project, keys)
+    assert {row.name for row in found.values()} == {"fib", "BencherIgnore"}
+
+
+def test_many_names_need_few_statements(project, django_assert_max_num_queries):
+    keys = [f"benchmark {number}" for number in range(6000)]
+    with django_assert_max_num_queries(12):
+        assert len(names.benchmarks_of(project, keys)) == 6000
+    with django_assert_max_num_queries(2):
+        assert len(names.benchmarks_of(project, keys)) == 6000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_requests_at_the_same_time_create_a_name_once():
+    project, begin = ProjectFactory(), threading.Barrier(4, timeout=60)
+
+    def create() -> int:
+        try:
+            begin.wait()
+            return names.get_or_create_testbed(project, "box").pk
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = {done.result(60) for done in [pool.submit(create) for _ in range(4)]}
+    assert len(found) == 1
+    assert models.Testbed.objects.count() == 1
