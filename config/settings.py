@@ -106,6 +106,17 @@ BREAKER = {
     "job_failures": env.list("BREAKER_JOB_FAILURES", default=[]),
 }
 
+# --- Results of jobs (orchestrator.results) ---------------------------------------------------------------------------
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},  # unused: there are no uploaded files
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "outputs": {
+        "BACKEND": "orchestrator.results.outputs.DurableFileStorage",
+        "OPTIONS": {"location": STATE_DIR / "outputs"},
+    },
+}
+OUTPUT_LIMIT_BYTES = env.int("OUTPUT_LIMIT_BYTES", default=64 << 20)  # of the stored output of one job
+
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
 DATABASES = {"default": database(env, STATE_DIR, {"orchestrator.aging_seconds": AGING_SECONDS})}
 

@@ -2,7 +2,7 @@
 
 from orchestrator.admin.audit_log import job_events, operator_actions, webhook_deliveries
 from orchestrator.admin.jobs import admin as jobs_admin
-from orchestrator.admin.jobs import batches, runs
+from orchestrator.admin.jobs import batches, reports, runs
 from orchestrator.admin.limits import admin as limits_admin
 from orchestrator.admin.limits import breakers, incidents
 from orchestrator.admin.tenants import (
@@ -35,6 +35,7 @@ __all__ = [
     "plans",
     "pools",
     "projects",
+    "reports",
     "runners",
     "runs",
     "usage",

@@ -23,6 +23,7 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
             ("Breakers", "electrical_services", "leases", "breaker"),
             ("Incidents", "emergency_home", "orchestrator", "incident"),
             ("Runs", "radar", "orchestrator", "run"),
+            ("Reports", "query_stats", "orchestrator", "report"),
         ],
     ),
     (

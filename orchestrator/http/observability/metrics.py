@@ -16,6 +16,7 @@ from orchestrator.http.asgi.connections import CONNECTIONS, REFUSED
 from orchestrator.http.asgi.thread_pools import OVERLOADS, PENDING
 from orchestrator.http.observability.job_metrics import collect_job_metrics
 from orchestrator.notifications import metrics as notification_metrics
+from orchestrator.results.outputs import OUTPUT_FAILURES
 from runtime_jobs.db_errors import is_database_unavailable
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 registry = CollectorRegistry()
 ProcessCollector(registry=registry)
-for _metric in (*notification_metrics.ALL, CONNECTIONS, REFUSED, OVERLOADS, PENDING):
+for _metric in (*notification_metrics.ALL, CONNECTIONS, REFUSED, OVERLOADS, PENDING, OUTPUT_FAILURES):
     registry.register(_metric)
 _requests = Counter(
     "orchestrator_requests", "Requests answered by this process.", ["method", "route", "status"], registry=registry

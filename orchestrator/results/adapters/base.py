@@ -15,7 +15,7 @@ NUMBER = r"[0-9.,]{1,40}"  # bounded: converting a long text of digits takes qua
 
 
 class AdapterName(TextChoices):
-    """The names of the adapters in the API of Bencher. A name of a language stands for all adapters of it."""
+    """The names of the adapters in the API of Bencher. A name of a language selects all its adapters."""
 
     MAGIC = "magic"
     JSON = "json"

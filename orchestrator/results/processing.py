@@ -1,0 +1,209 @@
+"""Ends jobs whose result has arrived: stores the output, reads it, and settles the job with its metrics."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Model
+
+from orchestrator import services
+from orchestrator.results import names
+from orchestrator.results.adapters import AdapterName, Average, Results
+from orchestrator.results.folding import Fold
+from orchestrator.results.models import Metric, Report, ReportResult
+from orchestrator.results.outputs import read_output, write_output
+from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_body
+from runtime_jobs.db_time import database_now
+from runtime_jobs.identifiers import uuid_of
+from runtime_jobs.models import Job
+from runtime_jobs.specs import config_of
+from runtime_jobs.states import FailureReason, JobState
+
+log = logging.getLogger(__name__)
+
+MAX_READERS = 2  # results that a process reads at a time: each may need several times the size of its output
+MAX_DURATION = 2**31 - 1
+# A store that cannot be read for so long has lost the output.
+STORE_PATIENCE = timedelta(hours=1)
+_readers = threading.BoundedSemaphore(MAX_READERS)
+
+
+@dataclass(frozen=True)
+class ProcessedResult:
+    """The end of a job whose result has arrived.
+
+    Attributes:
+        failure: The reason why the job fails, or None if it succeeds.
+        message: A text for people.
+        rows: New rows, stored in the transaction that ends the job.
+    """
+
+    failure: FailureReason | None = None
+    message: str = ""
+    rows: Sequence[Model] = ()
+
+
+def store_output(job: Job, body: bytes) -> bool:
+    """Store the output of a job, before the operation that reports its end. Return whether that succeeded.
+
+    Args:
+        job: A job of type `oci`.
+        body: The iterations as `outputs.encode_output` returns them.
+    """
+    return write_output(*_address(job), body)
+
+
+def process(job: Job, body: bytes | None = None) -> None:
+    """Read the result of a job that is `processing`, and settle the job with its metrics.
+
+    Two processes may read the same result: `settle` stores the first outcome and ignores the second one.
+
+    Args:
+        job: The job after `complete`.
+        body: The output, if the caller still has it. So a store that fails costs the job only its output.
+
+    Raises:
+        OSError: The store cannot be read now. The job stays `processing` and is read again.
+    """
+    if body is None:
+        body = read_output(*_address(job))
+    with _readers:
+        outcome = _read(job, body)
+    services.settle(
+        job_ulid=job.job_ulid,
+        failure=outcome.failure,
+        message=outcome.message,
+        rows=outcome.rows,
+    )
+
+
+def read_again(job: Job, *, now: datetime | None = None) -> None:
+    """Read the stored output of a job that has been `processing` for long: the process that began has ended.
+
+    A store that cannot be read is attempted again until `STORE_PATIENCE` has passed. Then the output counts as missing.
+
+    Args:
+        job: The job.
+        now: The time of the attempt; by default the time of the database.
+
+    Raises:
+        OSError: The store cannot be read now.
+    """
+    if job.state != JobState.PROCESSING:
+        return
+    try:
+        process(job)
+    except OSError as error:
+        if (now or database_now()) - job.phase_at < STORE_PATIENCE:
+            raise
+        log.exception("the output of job %s is lost", job.job_ulid)
+        message = f"The output could not be read for {STORE_PATIENCE}: {type(error).__name__}."
+        services.settle(job_ulid=job.job_ulid, failure=FailureReason.RESULT_MISSING, message=message)
+
+
+def store_results(report: Report, iterations: Sequence[Results]) -> None:
+    """Store the results of a report without a job, which the client sent with it.
+
+    Args:
+        report: A report that has no results yet.
+        iterations: What `reading.read_texts` returned.
+
+    Raises:
+        UnreadableResult: The results name a resource that does not exist.
+    """
+    metrics = build_metrics(report, iterations)
+    outcome = ReportResult(
+        report=report, start_time=report.start_time, end_time=report.end_time, metric_count=len(metrics)
+    )
+    with transaction.atomic():
+        Metric.objects.bulk_create(metrics)
+        outcome.save(force_insert=True)
+
+
+def build_metrics(report: Report, iterations: Sequence[Results]) -> list[Metric]:
+    """Return the rows of these results. New benchmarks and measures are stored at once.
+
+    Raises:
+        UnreadableResult: The results name a benchmark or a measure by an unknown UUID.
+    """
+    try:
+        benchmarks = names.benchmarks_of(report.project, {name for results in iterations for name in results})
+        measures = names.measures_of(
+            report.project,
+            {name for results in iterations for metrics in results.values() for name in metrics},
+        )
+    except names.UnknownResource as error:
+        raise UnreadableResult(str(error)) from None
+    # Two keys may name the same resource, by its slug and by its name. The last one counts.
+    rows: dict[tuple[int, int, int], Metric] = {}
+    for iteration, results in enumerate(iterations):
+        for benchmark, metrics in results.items():
+            for measure, metric in metrics.items():
+                key = (iteration, benchmarks[benchmark].pk, measures[measure].pk)
+                rows[key] = Metric(
+                    report=report,
+                    iteration=iteration,
+                    benchmark_id=key[1],
+                    measure_id=key[2],
+                    value=metric.value,
+                    lower_value=metric.lower,
+                    upper_value=metric.upper,
+                )
+    return list(rows.values())
+
+
+def _read(job: Job, body: bytes | None) -> ProcessedResult:
+    report = Report.objects.select_related("project").filter(job_id=job.job_ulid).first()
+    if body is None:
+        return _failure(report, FailureReason.RESULT_MISSING, "The store has no output of the job.")
+    try:
+        iterations = read_body(body, _settings(job, report))
+        metrics = build_metrics(report, iterations) if report is not None else []
+    except UnreadableResult as error:
+        return _failure(report, FailureReason.RESULT_UNREADABLE, str(error))
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+        # A bug of an adapter must not leave the job `processing` for ever.
+        log.exception("the result of job %s cannot be read", job.job_ulid)
+        return _failure(report, FailureReason.RESULT_UNREADABLE, "The adapter failed.")
+    if report is None:
+        return ProcessedResult()
+    return ProcessedResult(rows=[*metrics, _report_result(job, report, len(metrics))])
+
+
+def _failure(report: Report | None, reason: FailureReason, message: str) -> ProcessedResult:
+    rows = [] if report is None else [ReportResult(report=report, error=message)]
+    return ProcessedResult(reason, message, rows)
+
+
+def _report_result(job: Job, report: Report, metric_count: int) -> ReportResult:
+    """Return the times of the report: the execution until its result arrived, or as long since the backdate."""
+    ended = job.phase_at  # the job became `processing`
+    started = job.executing_at or ended
+    backdate = config_of(job).get("backdate")
+    begin = datetime.fromisoformat(backdate) if backdate else started
+    return ReportResult(
+        report=report,
+        start_time=begin,
+        end_time=begin + (ended - started),
+        duration_seconds=min(max(0, int(ended.timestamp()) - int(started.timestamp())), MAX_DURATION),
+        metric_count=metric_count,
+    )
+
+
+def _settings(job: Job, report: Report | None) -> ReadingSettings:
+    """Return the adapter of the report, with average and fold of the job's configuration."""
+    config = config_of(job)
+    return ReadingSettings(
+        adapter=report.adapter if report is not None else AdapterName.MAGIC,
+        average=Average(config["average"]) if config.get("average") else None,
+        fold=Fold(config["fold"]) if config.get("fold") else None,
+    )
+
+
+def _address(job: Job) -> tuple[UUID, UUID]:
+    """Return the project of the job's configuration and the job, which name the stored output."""
+    return UUID(config_of(job)["project"]), uuid_of(job.job_ulid)
