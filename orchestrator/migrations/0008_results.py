@@ -9,8 +9,9 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('orchestrator', "0007_request_windows"),
+        ('orchestrator', '0007_request_windows'),
         ('runtime_jobs', '0008_usage'),
+        ('workers', '0005_runners'),
     ]
 
     operations = [
@@ -113,6 +114,11 @@ class Migration(migrations.Migration):
             name='project',
             field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='reports', to='runtime_jobs.project'),
         ),
+        migrations.AddField(
+            model_name='report',
+            name='spec',
+            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='reports', to='workers.hardwarespec'),
+        ),
         migrations.CreateModel(
             name='Metric',
             fields=[
@@ -141,6 +147,7 @@ class Migration(migrations.Migration):
                 ('archived_at', models.DateTimeField(null=True)),
                 ('name', models.CharField(max_length=64)),
                 ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='runtime_jobs.project')),
+                ('spec', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='testbeds', to='workers.hardwarespec')),
             ],
             options={
                 'db_table': 'result_testbeds',

@@ -11,6 +11,7 @@ from orchestrator.results.folding import Fold
 from runtime_jobs.identifiers import new_uuid
 from runtime_jobs.models import Job, Project
 from runtime_jobs.resource_names import MAX_SLUG_LENGTH
+from workers.models import HardwareSpec
 
 MAX_NAME_LENGTH = 64
 MAX_BRANCH_NAME_LENGTH = 256
@@ -53,11 +54,16 @@ class Branch(ProjectResource):
 
 
 class Testbed(ProjectResource):
-    """The machine or environment in which benchmarks run."""
+    """The machine or environment in which benchmarks run.
+
+    Attributes:
+        spec: The hardware spec of later jobs that name this testbed and no spec.
+    """
 
     __test__ = False  # a class whose name begins so is a test for pytest
 
     name = models.CharField(max_length=MAX_NAME_LENGTH)
+    spec = models.ForeignKey(HardwareSpec, on_delete=models.SET_NULL, related_name="testbeds", null=True)
 
     class Meta:
         app_label = "orchestrator"
@@ -104,6 +110,7 @@ class Report(models.Model):
 
     Attributes:
         job: The job that runs the benchmarks, or None. The report and the id stay when retention deletes the job.
+        spec: The hardware spec of the job when the report was created.
         average: The average that the harness reports, if it has several. Empty: the default of the adapter.
         fold: How several iterations become one. Empty: each iteration stays.
     """
@@ -122,6 +129,7 @@ class Report(models.Model):
     )
     branch = models.ForeignKey(Branch, on_delete=models.RESTRICT, related_name="reports")
     testbed = models.ForeignKey(Testbed, on_delete=models.RESTRICT, related_name="reports")
+    spec = models.ForeignKey(HardwareSpec, on_delete=models.SET_NULL, related_name="reports", null=True)
     git_hash = models.CharField(max_length=40, blank=True)
     adapter = models.CharField(max_length=30, choices=AdapterName.choices, default=AdapterName.MAGIC)
     average = models.CharField(max_length=10, choices=Average.choices, blank=True)

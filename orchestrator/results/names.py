@@ -5,9 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
+from django.dispatch import receiver
+from django.utils import timezone
+
 from orchestrator.results.models import Benchmark, Branch, Measure, ProjectResource, Testbed
 from runtime_jobs.models import Project
 from runtime_jobs.resource_names import is_slug, slugify, with_random_suffix
+from workers.models import HardwareSpec
+from workers.registry.models import spec_archived
 
 T = TypeVar("T", bound=ProjectResource)
 
@@ -149,3 +154,9 @@ def _as_uuid(key: str) -> UUID | None:
         return UUID(key) if len(key) == 36 else None
     except ValueError:
         return None
+
+
+@receiver(spec_archived)
+def clear_archived_spec(spec: HardwareSpec, **_: Any) -> None:
+    """Remove an archived hardware spec from the testbeds that have it as their default."""
+    Testbed.objects.filter(spec=spec).update(spec=None, modified_at=timezone.now())

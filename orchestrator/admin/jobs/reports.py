@@ -48,7 +48,7 @@ class ReportAdmin(LargeTableAdmin):
     search_help_text = "Report UUID or job id"
     ordering = ["-id"]
     fields = [
-        *("report_id", "outcome", "error", "metric_count", "project_name", "branch", "testbed", "git_hash"),
+        *("report_id", "outcome", "error", "metric_count", "project_name", "branch", "testbed", "spec", "git_hash"),
         *("adapter", "average", "fold", "job_link", "started", "ended", "duration", "created_by", "created"),
     ]
     age = formatting.age_column("created_at", "Created")

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection
 
+from orchestrator import services
 from orchestrator.results import models, names
 from orchestrator.results.names import UnknownResource
-from tests.factories import ProjectFactory
+from tests.factories import OPERATOR, HardwareSpecFactory, ProjectFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -82,6 +83,17 @@ def test_many_names_need_few_statements(project, django_assert_max_num_queries):
         assert len(names.benchmarks_of(project, keys)) == 6000
     with django_assert_max_num_queries(2):
         assert len(names.benchmarks_of(project, keys)) == 6000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_archived_spec_is_removed_from_testbeds():
+    spec = HardwareSpecFactory()
+    testbed = names.get_or_create_testbed(ProjectFactory(), "box")
+    models.Testbed.objects.update(spec=spec)
+    services.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
+    testbed.refresh_from_db()
+    assert testbed.spec is None
+    assert testbed.modified_at > testbed.created_at
 
 
 @pytest.mark.django_db(transaction=True)
