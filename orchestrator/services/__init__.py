@@ -58,6 +58,7 @@ from orchestrator.services.runners import (
 )
 from orchestrator.services.settlement import complete_late, give_up, settle
 from orchestrator.services.submission import Submission, submit
+from orchestrator.services.tenants import claim_organization
 from orchestrator.services.transitions import OperationResult
 
 __all__ = [
@@ -90,6 +91,7 @@ __all__ = [
     "change_spec",
     "claim",
     "claim_many",
+    "claim_organization",
     "complete",
     "complete_and_claim",
     "complete_late",

@@ -1,0 +1,1 @@
+"""Organizations: the claim of one that has no owner."""

@@ -1,0 +1,177 @@
+"""Creates organizations and projects for runs, and gives an organization without an owner its first member."""
+
+import logging
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Manager
+
+from orchestrator.services.limits import sync_plan
+from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.priority import raise_queued_priority
+from orchestrator.services.unit_of_work import UnitOfWork, operation
+from runtime_jobs.db_time import database_now
+from runtime_jobs.errors import NotFound, ResourceConflict
+from runtime_jobs.events import Actor
+from runtime_jobs.models import Membership, Organization, Project
+from runtime_jobs.models.tenants import MAX_SLUG_LENGTH, Visibility
+from runtime_jobs.plans import FREE, UNCLAIMED, plan_of_tier
+from runtime_jobs.resource_names import slugify, with_random_suffix
+
+log = logging.getLogger(__name__)
+
+NO_ORGANIZATION = "There is no organization with this UUID or slug, or you may not see it."
+_MAX_WITH_SUFFIX = MAX_SLUG_LENGTH - 9  # a hyphen and eight characters
+
+
+def is_claimed(organization: Organization) -> bool:
+    """Report whether an organization has an owner: a member, or a plan that an operator has chosen."""
+    if organization.plan.name != UNCLAIMED:
+        return True
+    return Membership.objects.filter(organization=organization).exists()
+
+
+def claimed_at(organization: Organization) -> datetime | None:
+    """Return since when an organization has an owner, or None. Those of an operator have one from the beginning."""
+    if organization.claimed_at is not None:
+        return organization.claimed_at
+    return organization.created_at if is_claimed(organization) else None
+
+
+def lock_organization(organization_id: int) -> Organization:
+    """Lock an organization and return it with its plan.
+
+    A run of an organization without an owner holds this lock until its commit, and so does the claim of the
+    organization. So the claim raises the priority of every job that was submitted before it.
+    """
+    rows = Organization.objects.select_for_update(of=("self",), no_key=True).select_related("plan")
+    return rows.get(pk=organization_id)
+
+
+@operation
+def claim_organization(
+    uow: UnitOfWork,
+    *,
+    organization_id: int,
+    user: Any,
+    actor: Actor,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Organization:
+    """Make a person the first member of an organization without an owner, and give it the plan `free`.
+
+    Waiting jobs with the priority of the former plan get that of the new one after the commit. If this process ends
+    before, the scheduler does it. A repetition by a member changes nothing.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        organization_id: The key of the organization.
+        user: The person.
+        actor: The person, for the audit log.
+        source_address: The person's IP address.
+        now: The time of the claim; by default the time of the database.
+
+    Returns:
+        The organization.
+
+    Raises:
+        NotFound: The organization has an owner, and the person may not see it.
+        ResourceConflict: The organization has an owner, and a public project.
+    """
+    organization = lock_organization(organization_id)
+    if not is_claimed(organization):
+        claim_locked(uow, organization, user=user, actor=actor, source_address=source_address, now=now)
+    elif not Membership.objects.filter(organization=organization, user=user).exists():
+        if organization.projects.filter(visibility=Visibility.PUBLIC).exists():
+            raise ResourceConflict(f"The organization {organization.slug} has already been claimed.")
+        raise NotFound(NO_ORGANIZATION)
+    return organization
+
+
+def claim_locked(
+    uow: UnitOfWork,
+    organization: Organization,
+    *,
+    user: Any,
+    actor: Actor,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> None:
+    """Make a person a member of a locked organization without an owner; see `claim_organization`."""
+    before, organization.plan = organization.plan.name, plan_of_tier(FREE)
+    organization.claimed_at = now or database_now()
+    organization.save(update_fields=["plan", "claimed_at"])
+    Membership.objects.create(user=user, organization=organization)
+    record_operator_event(
+        "organization.claimed",
+        target=f"organization:{organization.slug}"[:200],
+        actor=actor,
+        before={"plan": before},
+        after={"plan": organization.plan.name, "member": user.get_username()},
+        source_address=source_address,
+        now=organization.claimed_at,
+    )
+    uow.after_commit(_follow_plans, organization.pk)
+
+
+def _follow_plans(organization_ids: list[int]) -> None:
+    """Apply the limits of the new plans, and then raise the priority of waiting jobs.
+
+    The limits come first: a job of the new priority may not start while the limit of its plan is missing.
+    """
+    try:
+        for organization in Organization.objects.select_related("plan").filter(pk__in=organization_ids):
+            sync_plan(org_slug=organization.slug)
+            organization.refresh_from_db(fields=["followed_priority"])
+            while not raise_queued_priority(organization):
+                pass
+    except Exception:  # the organization is claimed; the scheduler applies the plan with its next round
+        log.exception("the plans of the organizations %s are not applied yet", organization_ids)
+
+
+def create_unclaimed_project(slug: str, name: str) -> Project:
+    """Create a public project in an organization of its own, which has no owner. Call this inside an operation.
+
+    Args:
+        slug: The requested slug.
+        name: The name of the organization.
+    """
+    organization = Organization.objects.create(
+        slug=_free_slug(slug, Organization.objects), name=name[:200], plan=plan_of_tier(UNCLAIMED)
+    )
+    return _create_project(organization, slug, Visibility.PUBLIC)
+
+
+def create_own_project(slug: str, *, user: Any) -> Project:
+    """Create a private project in an organization of a person. Call this inside an operation.
+
+    A person without an organization gets one with the plan `free`. Of several the one with the person's name is used,
+    else the oldest.
+
+    Args:
+        slug: The requested slug.
+        user: The person.
+    """
+    own_slug = slugify(user.get_username())[:MAX_SLUG_LENGTH]
+    memberships = Membership.objects.select_related("organization__plan").filter(user=user).order_by("pk")
+    organizations = [membership.organization for membership in memberships]
+    organization = next((one for one in organizations if one.slug == own_slug), next(iter(organizations), None))
+    if organization is None:
+        organization = Organization.objects.create(
+            slug=_free_slug(own_slug, Organization.objects), name=user.get_username()[:200], plan=plan_of_tier(FREE)
+        )
+        Membership.objects.create(user=user, organization=organization)
+    return _create_project(organization, slug, Visibility.PRIVATE)
+
+
+def _create_project(organization: Organization, slug: str, visibility: Visibility) -> Project:
+    """Create a project that is not enabled: it may submit only job types that need no permission of an operator."""
+    # With another public slug, the organization can have a project of this name.
+    slug = _free_slug(slug, organization.projects)
+    return Project.objects.create(organization=organization, slug=slug, visibility=visibility)
+
+
+def _free_slug(slug: str, rows: Manager[Any]) -> str:
+    """Return the slug in the length of a column, with a random suffix if one of the rows has it."""
+    short = slug[:MAX_SLUG_LENGTH].rstrip("-")
+    return with_random_suffix(short[:_MAX_WITH_SUFFIX]) if rows.filter(slug=short).exists() else short
