@@ -1,6 +1,5 @@
-"""Finds jobs and leases whose deadline has passed, and calls the operation for each. Finding takes no lock."""
+"""Finds jobs, leases and unread results that are due, and calls the operation for each. Finding takes no lock."""
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value
@@ -10,16 +9,22 @@ from django.db.models.lookups import LessThan
 from leases.models import Lease
 from orchestrator import services
 from orchestrator.maintenance.rows import RowRunner
+from orchestrator.results import processing
 from orchestrator.services.expiry import PREPARING_SECONDS, UPLOADING_SECONDS
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import LEASED_STATES, JobState
 
 BATCH = 200
+READ_AGAIN_AFTER = timedelta(seconds=30)
+RESULTS = 20  # read in one round; a result takes longer than any other row
 
 
 def sweep(*, now: datetime | None = None) -> int:
-    """Do everything that is due. Returns how many jobs were changed; one job's failure does not stop the others."""
+    """Do everything that is due, but read no result. Returns how many jobs were changed.
+
+    The failure of one job does not stop the others.
+    """
     rows = RowRunner()
     return (
         force_cancels(rows, now=now)
@@ -61,6 +66,24 @@ def give_up_lost(rows: RowRunner, *, now: datetime | None = None) -> int:
     return rows.each(services.give_up, _named(due.exclude(job_ulid__in=rows.suspended("job_ulid"))), now=now)
 
 
+def read_results_again(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Read the stored results of jobs that have been `processing` for `READ_AGAIN_AFTER`. Returns how many.
+
+    The process that began to read such a result has ended, or the store could not be read.
+    """
+    due = Job.objects.filter(state=JobState.PROCESSING, phase_at__lte=(now or database_now()) - READ_AGAIN_AFTER)
+    due = due.exclude(job_ulid__in=rows.suspended("job_ulid"))
+    return rows.each(_read_again, _named(due)[:RESULTS], now=now)
+
+
+def _read_again(*, job_ulid: str, now: datetime | None) -> bool:
+    job = Job.objects.filter(job_ulid=job_ulid).first()
+    if job is None:
+        return False
+    processing.read_again(job, now=now)
+    return True
+
+
 def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the operation isolates its rows itself
     """Queue or cancel the jobs that waited for one that has ended. Returns how many were checked."""
     return services.propagate_pending(limit=BATCH)
@@ -77,5 +100,5 @@ def _held(rows: RowRunner) -> QuerySet[Job]:
     return Job.objects.filter(state__in=LEASED_STATES).exclude(job_ulid__in=rows.suspended("job_ulid"))
 
 
-def _named(due: QuerySet[Job]) -> Iterable[dict[str, str]]:
+def _named(due: QuerySet[Job]) -> list[dict[str, str]]:
     return [{"job_ulid": name} for name in due.values_list("job_ulid", flat=True)[:BATCH]]

@@ -43,6 +43,7 @@ TASKS = (
     Task("expire_leases", leases.expire_leases),
     Task("time_out_phases", leases.time_out_phases),
     Task("give_up_lost", leases.give_up_lost),
+    Task("read_results_again", leases.read_results_again),
     Task("follow_ended_dependencies", leases.follow_ended_dependencies),
     *(Task(run.__name__, run) for run in queues.EVERY_ROUND),
     *(Task(run.__name__, run, every=SLOW_EVERY) for run in queues.SLOW),
