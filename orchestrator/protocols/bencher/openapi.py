@@ -72,6 +72,19 @@ class PersonScheme(OpenApiAuthenticationExtension):
         return {"type": "http", "scheme": "bearer", "description": about}
 
 
+class OptionalCallerScheme(OpenApiAuthenticationExtension):
+    """Keys of people or of a project, or no credentials."""
+
+    target_class = "orchestrator.protocols.bencher.authentication.OptionalCallerAuthentication"
+    name = "bencherProject"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "description": "Key of a project (`bencher_run_…`)."}
+
+    def get_security_requirement(self, auto_schema: AutoSchema) -> Any:
+        return [{"bencherUser": []}, {"bencherProject": []}, {}]
+
+
 def query(name: str, description: str = "", **schema: Any) -> OpenApiParameter:
     """Return an optional query parameter of the type `string`, or of another that `schema` names."""
     return OpenApiParameter(name, {"type": "string"} | schema, "query", description=description)

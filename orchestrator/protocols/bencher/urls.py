@@ -6,4 +6,5 @@ urlpatterns = [
     path("", include("orchestrator.protocols.bencher.organizations.urls")),
     path("", include("orchestrator.protocols.bencher.runners.urls")),
     path("", include("orchestrator.protocols.bencher.specs.urls")),
+    path("", include("orchestrator.protocols.bencher.reports.urls")),
 ]

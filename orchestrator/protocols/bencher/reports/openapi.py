@@ -1,0 +1,77 @@
+"""OpenAPI of the operations on reports, testbeds and metrics."""
+
+from typing import Any, Final
+
+from drf_spectacular.utils import OpenApiParameter
+
+from orchestrator.http.api.openapi import operation_docs
+from orchestrator.protocols.bencher.openapi import LIST_PARAMETERS, PAGE_PARAMETERS, query, resource_id
+from orchestrator.protocols.bencher.reports.serializers import (
+    MetricDocument,
+    NewTestbedInput,
+    ReportDocument,
+    TestbedChangeInput,
+    TestbedDocument,
+)
+
+PROJECT_ID: Final = resource_id("project")
+TESTBED_ID: Final = resource_id("testbed")
+
+
+def _uuid(name: str) -> OpenApiParameter:
+    return OpenApiParameter(name, {"type": "string", "format": "uuid"}, "path", required=True)
+
+
+def _time(name: str, description: str) -> OpenApiParameter:
+    limits: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 253402300799999}
+    return query(name, f"{description}, in milliseconds since 1970.", **limits)
+
+
+LIST_REPORTS_DOCS = operation_docs(
+    "list_reports",
+    responses=ReportDocument(many=True),
+    parameters=[
+        PROJECT_ID,
+        query("sort", enum=["date_time"], default="date_time"),
+        *PAGE_PARAMETERS,
+        query("branch", "UUID, slug or name."),
+        query("testbed", "UUID, slug or name."),
+        _time("start_time", "Reports that began at this time or later"),
+        _time("end_time", "Reports that ended at this time or earlier"),
+        query("archived", "True: only those of an archived branch or testbed.", type="boolean", default=False),
+        query("expand", "True: with results and alerts.", type="boolean", default=False),
+    ],
+    codes=("not_found",),
+)
+GET_REPORT_DOCS = operation_docs(
+    "get_report", responses=ReportDocument, parameters=[PROJECT_ID, _uuid("report")], codes=("not_found",)
+)
+LIST_TESTBEDS_DOCS = operation_docs(
+    "list_testbeds",
+    responses=TestbedDocument(many=True),
+    parameters=[PROJECT_ID, *LIST_PARAMETERS],
+    codes=("not_found",),
+)
+CREATE_TESTBED_DOCS = operation_docs(
+    "create_testbed",
+    request=NewTestbedInput,
+    responses={201: TestbedDocument},
+    parameters=[PROJECT_ID],
+    codes=("not_found", "conflict"),
+)
+GET_TESTBED_DOCS = operation_docs(
+    "get_testbed",
+    responses=TestbedDocument,
+    parameters=[PROJECT_ID, TESTBED_ID, query("spec", "UUID of the hardware spec to return.", format="uuid")],
+    codes=("not_found",),
+)
+CHANGE_TESTBED_DOCS = operation_docs(
+    "change_testbed",
+    request=TestbedChangeInput,
+    responses=TestbedDocument,
+    parameters=[PROJECT_ID, TESTBED_ID],
+    codes=("not_found", "conflict"),
+)
+GET_METRIC_DOCS = operation_docs(
+    "get_metric", responses=MetricDocument, parameters=[PROJECT_ID, _uuid("metric")], codes=("not_found",)
+)

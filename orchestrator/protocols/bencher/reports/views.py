@@ -1,0 +1,250 @@
+"""Views of the results of a project. Everyone may read those of a public project."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.protocols.bencher.authentication import OptionalCallerAuthentication
+from orchestrator.protocols.bencher.base_view import BencherView, list_response
+from orchestrator.protocols.bencher.errors import bad_request
+from orchestrator.protocols.bencher.lists import (
+    SortKey,
+    contains,
+    paginate,
+    query_boolean,
+    query_name,
+    query_value,
+)
+from orchestrator.protocols.bencher.projects import changeable_project, readable_project
+from orchestrator.protocols.bencher.reports import openapi
+from orchestrator.protocols.bencher.reports.serializers import NewTestbedInput, TestbedChangeInput
+from orchestrator.protocols.bencher.reports.wire import (
+    metric_document,
+    report_document,
+    serialize_report,
+    stored_counts,
+    testbed_document,
+)
+from orchestrator.protocols.bencher.resource_ids import parse_resource_id, parse_uuid, row_filter
+from orchestrator.results.models import Branch, Metric, ProjectResource, Report, Testbed
+from runtime_jobs.errors import NotFound, ResourceConflict
+from runtime_jobs.models import Project
+from runtime_jobs.resource_names import slugify, with_random_suffix
+from workers.models import HardwareSpec
+
+T = TypeVar("T", bound=ProjectResource)
+
+MAX_EXPANDED_METRICS = 100_000  # of all reports in one response
+_REPORT_ROWS = ("project__organization", "branch", "testbed", "spec", "result")
+_BY_TIME = {"date_time": SortKey(("began_at", "pk"), "desc")}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_MILLISECONDS = 253402300799999  # of the year 9999
+
+
+class PublicView(BencherView):
+    """Base of views that admit callers without credentials; the project decides what they may read."""
+
+    authentication_classes = (OptionalCallerAuthentication,)
+    permission_classes = ()
+    is_public = True
+
+
+class ReportListView(PublicView):
+    """`/v0/projects/{project}/reports`."""
+
+    @openapi.LIST_REPORTS_DOCS
+    def get(self, request: Request, project: str) -> Response:
+        """List the reports of a project, newest first, with the numbers of their results."""
+        rows = _filtered_reports(request, readable_project(request, project))
+        page = paginate(request, rows, _BY_TIME)
+        if query_boolean(request, "expand"):
+            return list_response(_expanded(page.rows), page.total)
+        counts = stored_counts(page.rows)
+        documents = [report_document(report, None, counts.get(report.pk, ())) for report in page.rows]
+        return list_response(documents, page.total)
+
+
+class ReportDetailView(PublicView):
+    """`/v0/projects/{project}/reports/{report}`."""
+
+    @openapi.GET_REPORT_DOCS
+    def get(self, request: Request, project: str, report: str) -> Response:
+        """Return a report with its results."""
+        rows = Report.objects.select_related(*_REPORT_ROWS).filter(project=readable_project(request, project))
+        found = rows.filter(uuid=_path_uuid(report, "report")).first()
+        if found is None:
+            raise NotFound(f"The project has no report {report}.")
+        return Response(serialize_report(found))
+
+
+class MetricDetailView(PublicView):
+    """`/v0/projects/{project}/metrics/{metric}`."""
+
+    @openapi.GET_METRIC_DOCS
+    def get(self, request: Request, project: str, metric: str) -> Response:
+        """Return a metric."""
+        rows = Metric.objects.select_related("benchmark", "measure", *(f"report__{name}" for name in _REPORT_ROWS))
+        of_project = rows.filter(report__project=readable_project(request, project))
+        found = of_project.filter(uuid=_path_uuid(metric, "metric")).first()
+        if found is None:
+            raise NotFound(f"The project has no metric {metric}.")
+        return Response(metric_document(found))
+
+
+class TestbedListView(PublicView):
+    """`/v0/projects/{project}/testbeds`."""
+
+    __test__ = False  # a class whose name begins so is a test for pytest
+
+    @openapi.LIST_TESTBEDS_DOCS
+    def get(self, request: Request, project: str) -> Response:
+        """List the testbeds of a project by name. Archived ones are left out by default."""
+        owner = readable_project(request, project)
+        rows = Testbed.objects.select_related("spec").filter(project=owner)
+        if not query_boolean(request, "archived"):
+            rows = rows.filter(archived_at__isnull=True)
+        if (name := query_name(request)) is not None:
+            rows = rows.filter(name=name)
+        if text := query_value(request, "search"):
+            rows = rows.filter(Q(contains("name", text)) | Q(contains("slug", text)) | Q(contains("uuid", text)))
+        page = paginate(request, rows)
+        return list_response([testbed_document(testbed, owner, testbed.spec) for testbed in page.rows], page.total)
+
+    @openapi.CREATE_TESTBED_DOCS
+    def post(self, request: Request, project: str) -> Response:
+        """Create a testbed. A slug that is taken gets a random suffix."""
+        owner = changeable_project(request, project)
+        given = NewTestbedInput(data=body_of(request))
+        given.is_valid(raise_exception=True)
+        values = given.validated_data
+        spec = _find_spec(values["spec"]) if "spec" in values else None
+        slug = values.get("slug") or slugify(values["name"])
+        if Testbed.objects.filter(project=owner, slug=slug).exists():
+            slug = with_random_suffix(slug)
+        now = timezone.now()
+        testbed = Testbed(project=owner, name=values["name"], slug=slug, spec=spec, created_at=now, modified_at=now)
+        _save(testbed)
+        return Response(testbed_document(testbed, owner, spec), status=201)
+
+
+class TestbedDetailView(PublicView):
+    """`/v0/projects/{project}/testbeds/{testbed}`."""
+
+    __test__ = False  # as above
+
+    @openapi.GET_TESTBED_DOCS
+    def get(self, request: Request, project: str, testbed: str) -> Response:
+        """Return a testbed with its hardware spec, or with the one that `spec` names."""
+        owner = readable_project(request, project)
+        found = _find_testbed(owner, testbed)
+        requested = query_value(request, "spec")
+        spec = found.spec if requested is None else _spec_by_uuid(requested)
+        return Response(testbed_document(found, owner, spec))
+
+    @openapi.CHANGE_TESTBED_DOCS
+    def patch(self, request: Request, project: str, testbed: str) -> Response:
+        """Rename, archive or restore a testbed, or attach a hardware spec."""
+        owner = changeable_project(request, project)
+        found, body = _find_testbed(owner, testbed), body_of(request)
+        change = TestbedChangeInput(data=body)
+        change.is_valid(raise_exception=True)
+        values = change.validated_data
+        found.name, found.slug = values.get("name", found.name), values.get("slug", found.slug)
+        if "spec" in body:
+            found.spec = _find_spec(values["spec"]) if "spec" in values else None
+        now = timezone.now()
+        if "archived" in values:
+            found.archived_at = now if values["archived"] else None
+        found.modified_at = now
+        _save(found)
+        return Response(testbed_document(found, owner, found.spec))
+
+
+def _filtered_reports(request: Request, project: Project) -> QuerySet[Report]:
+    rows = Report.objects.select_related(*_REPORT_ROWS).filter(project=project)
+    # The times of a run with a job are those of its result.
+    rows = rows.annotate(
+        began_at=Coalesce("result__start_time", "start_time"), ended_at=Coalesce("result__end_time", "end_time")
+    )
+    for name, model in (("branch", Branch), ("testbed", Testbed)):
+        if (text := query_value(request, name)) is not None:
+            rows = rows.filter(**{f"{name}__in": _named(model, project, text)})
+    if (start := _query_time(request, "start_time")) is not None:
+        rows = rows.filter(began_at__gte=start)
+    if (end := _query_time(request, "end_time")) is not None:
+        rows = rows.filter(ended_at__lte=end)
+    is_archived = Q(branch__archived_at__isnull=False) | Q(testbed__archived_at__isnull=False)
+    return rows.filter(is_archived if query_boolean(request, "archived") else ~is_archived)
+
+
+def _expanded(reports: list[Report]) -> list[dict[str, Any]]:
+    results = (getattr(report, "result", None) for report in reports)
+    if sum(result.metric_count for result in results if result is not None) > MAX_EXPANDED_METRICS:
+        raise bad_request(
+            f"expand: These reports have more than {MAX_EXPANDED_METRICS} metrics. Request fewer with `per_page`."
+        )
+    return [serialize_report(report) for report in reports]
+
+
+def _named(model: type[T], project: Project, text: str) -> QuerySet[T]:
+    """Return the branch or testbed with this UUID, slug or name."""
+    condition = Q(name=text) | Q(slug=text)
+    if (uuid := parse_uuid(text)) is not None:
+        condition |= Q(uuid=uuid)
+    return model._default_manager.filter(condition, project=project)  # noqa: SLF001 Django's name
+
+
+def _query_time(request: Request, name: str) -> datetime | None:
+    text = query_value(request, name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15 and int(text) <= _MAX_MILLISECONDS):
+        raise bad_request(f"{name}: Must be milliseconds since 1970, from 0 to {_MAX_MILLISECONDS}.")
+    return _EPOCH + timedelta(milliseconds=int(text))
+
+
+def _path_uuid(text: str, name: str) -> UUID:
+    found = parse_uuid(text)
+    if found is None:
+        raise bad_request(f"{name}: Must be a UUID.")
+    return found
+
+
+def _find_testbed(project: Project, text: str) -> Testbed:
+    named = row_filter(parse_resource_id(text, "testbed"))
+    found = Testbed.objects.select_related("spec").filter(project=project, **named).first()
+    if found is None:
+        raise NotFound(f"The project has no testbed {text}.")
+    return found
+
+
+def _find_spec(text: str) -> HardwareSpec:
+    active = HardwareSpec.objects.filter(archived_at__isnull=True)
+    spec = active.filter(**row_filter(parse_resource_id(text, "spec"))).first()
+    if spec is None:
+        raise NotFound(f"There is no hardware spec {text}, or it is archived.")
+    return spec
+
+
+def _spec_by_uuid(text: str) -> HardwareSpec:
+    """Return a spec, archived or not: the parameter names that of an earlier report."""
+    spec = HardwareSpec.objects.filter(uuid=_path_uuid(text, "spec")).first()
+    if spec is None:
+        raise NotFound(f"There is no hardware spec {text}.")
+    return spec
+
+
+def _save(testbed: Testbed) -> None:
+    try:
+        with transaction.atomic():
+            testbed.save()
+    except IntegrityError:
+        raise ResourceConflict("name, slug: Another testbed of the project has this name or slug.") from None

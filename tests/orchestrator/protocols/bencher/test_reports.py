@@ -1,0 +1,304 @@
+"""Reports, testbeds and metrics of a project (`/v0/projects/{project}/…`)."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from orchestrator.protocols.bencher.reports import views
+from orchestrator.results import models, names
+from orchestrator.results.outputs import encode_output
+from orchestrator.results.processing import process, store_output, store_results
+from orchestrator.results.reading import ReadingSettings, read_texts
+from runtime_jobs.identifiers import uuid_of
+from runtime_jobs.models import Project
+from tests.factories import HardwareSpecFactory, OrganizationFactory, ProjectFactory, project_key
+from tests.orchestrator.results.conftest import execution
+from workers.registry.tokens import PROJECT_PREFIX
+
+pytestmark = pytest.mark.django_db
+
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+class BencherClient:
+    """A client with a key, or without."""
+
+    def __init__(self, key: str | None = None) -> None:
+        self.http = Client(raise_request_exception=False)
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        raw = b"" if body is None else json.dumps(body).encode()
+        return self.http.generic(method, path, raw, content_type="application/json", headers=self.headers)
+
+    def get(self, path: str, status: int = 200) -> Any:
+        response = self.call("GET", path)
+        assert response.status_code == status, response.content
+        return response
+
+
+@pytest.fixture
+def project():
+    return ProjectFactory(organization=OrganizationFactory(slug="acme"), slug="web", visibility="public")
+
+
+@pytest.fixture
+def private():
+    return ProjectFactory(organization=OrganizationFactory(slug="acme"), slug="secret")
+
+
+@pytest.fixture
+def anyone():
+    return BencherClient()
+
+
+@pytest.fixture
+def member(project):
+    return BencherClient(project_key(project))
+
+
+def report(
+    project: Project, *texts: str, started: datetime = START, branch: str = "main", testbed: str = "box", **columns: Any
+):
+    found = models.Report.objects.create(
+        project=project, branch=names.get_or_create_branch(project, branch), adapter="json",
+        testbed=names.get_or_create_testbed(project, testbed), start_time=started, end_time=started + timedelta(minutes=1),
+        **columns,
+    )  # fmt: skip
+    store_results(found, read_texts(texts, ReadingSettings("json")))
+    return found
+
+
+def metrics(**values: float) -> str:
+    return json.dumps({name: {"latency": {"value": value, "lower_value": value - 1}} for name, value in values.items()})
+
+
+# --- one report -------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_has_results_by_iteration_and_benchmark(project, anyone):
+    made = report(project, metrics(a=1, b=2), metrics(a=3), git_hash="c" * 40)
+    found = anyone.get(f"/v0/projects/web/reports/{made.uuid}").json()
+    assert found["uuid"] == str(made.uuid)
+    assert (found["start_time"], found["end_time"]) == ("2026-01-02T03:04:05Z", "2026-01-02T03:05:05Z")
+    assert (found["adapter"], found["user"], found["alerts"]) == ("json", None, [])
+    assert "job" not in found
+    assert found["project"]["uuid"] == str(project.uuid)
+    assert (found["project"]["slug"], found["project"]["visibility"]) == ("web", "public")
+    assert (found["branch"]["name"], found["branch"]["head"]["version"]) == ("main", {"number": 0, "hash": "c" * 40})
+    assert (found["testbed"]["name"], found["testbed"]["spec"]) == ("box", None)
+    assert found["counts"] == {
+        "results": [{"benchmarks": 2, "measures": 1}, {"benchmarks": 1, "measures": 1}],
+        "alerts": {"total": 0, "active": 0},
+    }
+    shown = [
+        [(row["iteration"], row["benchmark"]["name"], *map(value_of, row["measures"])) for row in iteration]
+        for iteration in found["results"]
+    ]
+    assert shown == [
+        [(0, "a", ("latency", 1.0, 0.0, None)), (0, "b", ("latency", 2.0, 1.0, None))],
+        [(1, "a", ("latency", 3.0, 2.0, None))],
+    ]
+
+
+def value_of(measure: dict[str, Any]) -> tuple[str, float, float | None, float | None]:
+    assert (measure["threshold"], measure["boundary"]) == (None, None)
+    value = measure["metric"]
+    return measure["measure"]["slug"], value["value"], value["lower_value"], value["upper_value"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_report_of_a_job_has_its_results_and_times_when_they_have_been_read(anyone):
+    project = ProjectFactory(visibility="public")
+    run = execution(project)
+    path = f"/v0/projects/{project.uuid}/reports/{run.report.uuid}"
+    before = anyone.get(path).json()
+    assert (before["job"], before["results"], before["counts"]["results"]) == (str(uuid_of(run.job.job_ulid)), [], [])
+    store_output(run.job, encode_output([{"stdout": metrics(a=1)}]))
+    process(run.complete(seconds=60))
+    after = anyone.get(path).json()
+    assert [row["benchmark"]["name"] for row in after["results"][0]] == ["a"]
+    times = [datetime.fromisoformat(after[name]) for name in ("start_time", "end_time")]
+    assert (times[1] - times[0]).total_seconds() in {60, 61}  # whole seconds
+
+
+def test_a_report_of_another_project_is_not_found(project, anyone):
+    other = report(ProjectFactory(slug="other", visibility="public"), metrics(a=1))
+    for uuid, status in ((other.uuid, 404), (uuid4(), 404), ("latest", 400)):
+        assert anyone.get(f"/v0/projects/web/reports/{uuid}", status).json()["message"]
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def listed(client: BencherClient, query: str = "") -> list[str]:
+    """The branches of the listed reports."""
+    return [row["branch"]["name"] for row in client.get(f"/v0/projects/web/reports?{query}").json()]
+
+
+def test_reports_are_listed_newest_first_with_counts_and_without_results(project, anyone):
+    for day in range(3):
+        report(project, metrics(a=1), branch=f"b{day}", started=START + timedelta(days=day))
+    response = anyone.get("/v0/projects/web/reports")
+    assert response["X-Total-Count"] == "3"
+    assert [row["branch"]["name"] for row in response.json()] == ["b2", "b1", "b0"]
+    assert all("results" not in row and "alerts" not in row for row in response.json())
+    assert [row["counts"]["results"] for row in response.json()] == [[{"benchmarks": 1, "measures": 1}]] * 3
+    assert listed(anyone, "direction=asc&per_page=2&page=2") == ["b2"]
+    expanded = anyone.get("/v0/projects/web/reports?expand=true").json()
+    assert [len(row["results"]) for row in expanded] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("query", "branches"),
+    [
+        ("branch=b1", ["b1"]),
+        ("branch=nothing", []),
+        ("testbed=box2", ["b2"]),
+        ("archived=true", ["b0"]),
+        (f"start_time={int((START + timedelta(days=2)).timestamp() * 1000)}", ["b2"]),
+        (f"end_time={int((START + timedelta(days=1, minutes=1)).timestamp() * 1000)}", ["b1"]),
+    ],
+)
+def test_a_filter_narrows_the_list(project, anyone, query, branches):
+    for day in range(3):
+        report(project, branch=f"b{day}", testbed=f"box{day}", started=START + timedelta(days=day))
+    models.Branch.objects.filter(name="b0").update(archived_at=timezone.now())
+    assert listed(anyone, query) == branches
+    assert listed(anyone) == ["b2", "b1"]
+
+
+@pytest.mark.parametrize(
+    "query", ["start_time=x", "start_time=-1", "end_time=9999999999999999", "expand=1", "sort=name"]
+)
+def test_an_invalid_parameter_is_named(project, anyone, query):
+    assert query.partition("=")[0] in anyone.get(f"/v0/projects/web/reports?{query}", 400).json()["message"]
+
+
+def test_a_list_of_reports_needs_a_bounded_number_of_queries(project, anyone, django_assert_max_num_queries):
+    for number in range(20):
+        report(project, metrics(a=1, b=2), branch=f"b{number}", testbed=f"box{number}")
+    with django_assert_max_num_queries(5):
+        anyone.get("/v0/projects/web/reports?per_page=20")
+
+
+def test_an_expanded_list_is_bounded(project, anyone, monkeypatch):
+    monkeypatch.setattr(views, "MAX_EXPANDED_METRICS", 3)
+    report(project, metrics(a=1, b=2))
+    report(project, metrics(a=1, b=2))
+    assert "per_page" in anyone.get("/v0/projects/web/reports?expand=true", 400).json()["message"]
+    assert anyone.get("/v0/projects/web/reports?expand=true&per_page=1").json()
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_metric_has_its_report_and_names(project, anyone):
+    made = report(project, metrics(a=1))
+    metric = models.Metric.objects.get()
+    found = anyone.get(f"/v0/projects/web/metrics/{metric.uuid}").json()
+    assert (found["uuid"], found["report"], found["iteration"]) == (str(metric.uuid), str(made.uuid), 0)
+    assert (found["benchmark"]["name"], found["measure"]["units"]) == ("a", "nanoseconds (ns)")
+    assert found["metric"]["value"] == 1.0
+    assert (found["branch"]["name"], found["testbed"]["name"]) == ("main", "box")
+    anyone.get(f"/v0/projects/web/metrics/{uuid4()}", 404)
+    anyone.get("/v0/projects/web/metrics/a", 400)
+
+
+# --- who may read and change ------------------------------------------------------------------------------------------
+
+PATHS = ("reports", "testbeds", f"reports/{uuid4()}", f"metrics/{uuid4()}", "testbeds/box")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_private_project_does_not_exist_for_others(private, project, anyone, member, path):
+    for client in (anyone, member):
+        assert client.get(f"/v0/projects/secret/{path}", 404).json()["message"].startswith("There is no project secret")
+    nothing = anyone.get(f"/v0/projects/nothing/{path}", 404).json()["message"]
+    assert nothing == anyone.get(f"/v0/projects/secret/{path}", 404).json()["message"].replace("secret", "nothing")
+
+
+def test_the_key_of_a_private_project_reads_it(private):
+    report(private, metrics(a=1))
+    assert len(BencherClient(project_key(private)).get("/v0/projects/secret/reports").json()) == 1
+
+
+def test_the_key_of_another_project_is_refused_on_a_public_project(project, private):
+    client = BencherClient(project_key(private))
+    for path in PATHS:
+        client.get(f"/v0/projects/web/{path}", 403)
+
+
+def test_an_invalid_key_is_refused_also_on_a_public_project(project):
+    BencherClient(PROJECT_PREFIX + "x").get("/v0/projects/web/reports", 401)
+
+
+def test_only_members_change_testbeds(project, private, anyone):
+    names.get_or_create_testbed(project, "box")
+    for client, status in ((anyone, 401), (BencherClient(project_key(private)), 403)):
+        assert client.call("POST", "/v0/projects/web/testbeds", {"name": "new"}).status_code == status
+        assert client.call("PATCH", "/v0/projects/web/testbeds/box", {"name": "new"}).status_code == status
+    assert list(models.Testbed.objects.values_list("name", flat=True)) == ["box"]
+
+
+# --- testbeds ---------------------------------------------------------------------------------------------------------
+
+
+def test_testbeds_are_listed_by_name(project, anyone):
+    for name in ("y", "x", "z"):  # no hexadecimal digits: the search finds parts of UUIDs, too
+        names.get_or_create_testbed(project, name)
+    models.Testbed.objects.filter(name="z").update(archived_at=timezone.now())
+    assert [row["name"] for row in anyone.get("/v0/projects/web/testbeds").json()] == ["x", "y"]
+    assert [row["name"] for row in anyone.get("/v0/projects/web/testbeds?archived=true&search=Z").json()] == ["z"]
+
+
+def test_a_testbed_has_its_spec_and_can_have_another_in_the_response(project, anyone):
+    current, former = HardwareSpecFactory(), HardwareSpecFactory(name="old", slug="old", archived_at=timezone.now())
+    testbed = names.get_or_create_testbed(project, "box")
+    models.Testbed.objects.update(spec=current)
+    for key in ("box", str(testbed.uuid)):
+        assert anyone.get(f"/v0/projects/web/testbeds/{key}").json()["spec"]["uuid"] == str(current.uuid)
+    found = anyone.get(f"/v0/projects/web/testbeds/box?spec={former.uuid}").json()
+    assert found["spec"]["uuid"] == str(former.uuid)
+    anyone.get(f"/v0/projects/web/testbeds/box?spec={uuid4()}", 404)
+    anyone.get("/v0/projects/web/testbeds/box?spec=old", 400)
+    anyone.get("/v0/projects/web/testbeds/nothing", 404)
+
+
+def test_a_testbed_is_created_with_a_spec(project, member):
+    spec = HardwareSpecFactory()
+    response = member.call("POST", "/v0/projects/web/testbeds", {"name": "Box 1", "spec": spec.slug, "unknown": 1})
+    assert response.status_code == 201, response.content
+    found = response.json()
+    assert (found["name"], found["slug"], found["spec"]["uuid"]) == ("Box 1", "box-1", str(spec.uuid))
+    other = member.call("POST", "/v0/projects/web/testbeds", {"name": "Box-1"}).json()
+    assert other["slug"].startswith("box-1-")
+    assert member.call("POST", "/v0/projects/web/testbeds", {"name": "Box 1"}).status_code == 409
+    assert member.call("POST", "/v0/projects/web/testbeds", {"name": "x", "spec": "nothing"}).status_code == 404
+    assert models.Testbed.objects.count() == 2
+
+
+def test_a_testbed_is_changed(project, member):
+    spec = HardwareSpecFactory()
+    names.get_or_create_testbed(project, "box")
+    names.get_or_create_testbed(project, "other")
+
+    def change(body: dict[str, Any], key: str = "box", status: int = 200) -> dict[str, Any]:
+        response = member.call("PATCH", f"/v0/projects/web/testbeds/{key}", body)
+        assert response.status_code == status, response.content
+        return response.json()
+
+    assert change({"spec": str(spec.uuid)})["spec"]["slug"] == spec.slug
+    assert change({"name": "Box", "archived": None})["spec"]["slug"] == spec.slug
+    assert change({"spec": None})["spec"] is None
+    assert change({"archived": True})["archived"] is not None
+    assert change({"archived": False})["archived"] is None
+    assert change({"slug": "big-box"})["slug"] == "big-box"
+    assert change({"name": "other"}, "big-box", 409)["message"]
+    assert change({"slug": "Not a slug"}, "big-box", 400)["message"]
+    assert models.Testbed.objects.get(slug="big-box").name == "Box"
