@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
-from workers.registry.models import HardwareSpec, SpecSandbox, Worker, spec_label
+from runtime_jobs.specs.oci import spec_label
+from workers.registry.models import HardwareSpec, SpecSandbox, Worker
 
 
 def offer_of(

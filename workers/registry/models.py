@@ -11,6 +11,7 @@ from django.dispatch import Signal
 
 from runtime_jobs.identifiers import ID_LENGTH, new_uuid, new_worker_id, uuid_of
 from runtime_jobs.models.tenants import ISOLATION_CHOICES, slug
+from runtime_jobs.specs.oci import spec_label
 
 
 class WorkerState(models.TextChoices):
@@ -150,11 +151,6 @@ class HardwareSpec(models.Model):
     def least_isolation(self) -> str:
         """The minimum isolation of the jobs that ask for this spec."""
         return "microvm" if self.sandbox == SpecSandbox.FIRECRACKER else "none"
-
-
-def spec_label(uuid: UUID) -> str:
-    """Return the requirement of a job that asks for the hardware spec with this UUID."""
-    return f"spec:{uuid}"
 
 
 # Sent in the transaction that archives a spec, with the argument `spec`. Tables that refer to a spec as a default of

@@ -33,10 +33,12 @@ OPERATIONS = [
 ]
 INTERNAL = "/api/v1/internal/"  # document 001's runners
 DELTA = (INTERNAL, "/api/v1/runs")  # its errors in its envelope, unknown fields ignored
+BENCHER = "/v0/"  # document 002: its own envelope, and other codes; unknown fields ignored
 OF_CALLERS = ([{"workerToken": []}], [{"apiToken": []}, {"session": []}])
 _BY_WORKERS = [{"workerToken": []}, {"workerCertificate": []}]
 OF_SIGNERS = [[{"githubSignature": []}]]
 OF_RUNNERS = (_BY_WORKERS, [*_BY_WORKERS, {}])
+COMMON_CODES = {"unauthenticated", "busy", "rate_limited"}
 
 
 def within(part):
@@ -49,8 +51,9 @@ def within(part):
 IGNORANT = {
     name
     for path, methods in DOCUMENT["paths"].items()
-    if path.startswith(DELTA)
-    for name in within(methods.get("post", {}).get("requestBody"))
+    if path.startswith((*DELTA, BENCHER))
+    for method in ("post", "patch")
+    for name in within(methods.get(method, {}).get("requestBody"))
 }
 
 
@@ -125,18 +128,22 @@ def test_every_code_of_the_table_is_documented_once_as_it_is():
 def test_every_operation_says_what_it_takes_and_answers(path, method, operation):
     assert re.fullmatch("[a-z]+(_[a-z]+)+", operation["operationId"])
     assert operation["description"]
-    assert operation["security"] in (
-        OF_RUNNERS if path.startswith(INTERNAL) else OF_SIGNERS if "/webhooks/" in path else OF_CALLERS
-    )
+    if path.startswith(BENCHER):
+        assert all(name.startswith("bencher") for scheme in operation["security"] for name in scheme)
+    else:
+        assert operation["security"] in (
+            OF_RUNNERS if path.startswith(INTERNAL) else OF_SIGNERS if "/webhooks/" in path else OF_CALLERS
+        )
     told = {
         code for answer in operation["responses"].values() for code in re.findall("`([a-z_]+)`", answer["description"])
     }
-    assert {"unauthenticated", "wrong_principal", "invalid_query", "busy", "rate_limited"} <= told
+    assert told >= COMMON_CODES
+    assert path.startswith(BENCHER) or {"wrong_principal", "invalid_query"} <= told
     assert ("malformed_json" in told) == (method in {"post", "patch"})
     for status, answer in operation["responses"].items():
         assert "X-Request-Id" in answer["headers"]
         assert ("Retry-After" in answer["headers"]) == (status in {"429", "503"})
-        errors = "application/json" if path.startswith(DELTA) else "application/problem+json"
+        errors = "application/json" if path.startswith((*DELTA, BENCHER)) else "application/problem+json"
         assert status < "400" or list(answer["content"]) == [errors]
 
 
