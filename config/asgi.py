@@ -21,12 +21,16 @@ from orchestrator.http.asgi.long_poll import LongPollMiddleware  # noqa: E402 - 
 from orchestrator.http.asgi.router import Router  # noqa: E402 - likewise
 from orchestrator.http.asgi.sync_handler import SyncASGIHandler  # noqa: E402 - needs the settings
 from orchestrator.http.fast_path import FastPath  # noqa: E402 - likewise
+from orchestrator.protocols.bencher.channel.endpoints import RunnerSockets  # noqa: E402 - likewise
 from orchestrator.protocols.native.fast_routes import ROUTES  # noqa: E402 - likewise
 
-# WebSocket applications by path. A session without I/O and its driver are registered here.
-WEBSOCKETS: dict[str, Application] = {}
-
 django_requests = SyncASGIHandler(FastPath(ROUTES))
+runner_sockets = RunnerSockets(django_requests.threads, django_requests.identities)
+# WebSocket applications by path.
+WEBSOCKETS: dict[str, Application] = {
+    "/v0/runners/{runner}/channel": runner_sockets.channel,
+    "/v0/runners/{runner}/jobs/{job}": runner_sockets.job,
+}
 application = Router(requests=django_requests, long_polls=LongPollMiddleware(django_requests), websockets=WEBSOCKETS)
 freeze_startup_objects()
 # The event loop needs the interpreter's lock after each network event. With Python's 5 ms and eight busy threads it

@@ -169,6 +169,7 @@ BODY_LIMITS = {
     "/admin/logout/": 8 << 10,
     "/v1/runtime/leases": 64 << 10,  # parsed in the event loop, where a claim may wait
     "/api/v1/internal/lease": 64 << 10,
+    "/v0/runners/": 64 << 10,
     "/healthz": 4 << 10,  # a POST is answered 405, with any small body
     "/readyz": 4 << 10,
     "/metrics": 4 << 10,

@@ -79,6 +79,7 @@ POLL_TIMEOUT: Final = PollTerms("poll_timeout", 30.0, 900.0)  # document 002
 LONG_POLLS: Final = {
     "/v1/runtime/leases": WAIT_SECONDS,
     "/api/v1/internal/lease": WAIT_SECONDS,
+    "/v0/runners/<str:runner>/jobs": POLL_TIMEOUT,
 }
 _PATTERNS = [
     (re.compile(re.sub("<[a-z:]+>", "[^/]+", route)), terms) for route, terms in LONG_POLLS.items() if "<" in route

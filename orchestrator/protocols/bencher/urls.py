@@ -3,6 +3,7 @@
 from django.urls import include, path
 
 urlpatterns = [
+    path("", include("orchestrator.protocols.bencher.channel.urls")),
     path("", include("orchestrator.protocols.bencher.organizations.urls")),
     path("", include("orchestrator.protocols.bencher.runners.urls")),
     path("", include("orchestrator.protocols.bencher.specs.urls")),

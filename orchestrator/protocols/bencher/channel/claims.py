@@ -1,0 +1,194 @@
+"""Claims jobs for a runner: one claim for the channel and for the long poll.
+
+A runner without work waits in the registry of all long polls. A notification wakes it, and polling is the path of
+correctness. Each attempt reads the hardware specs of the runner anew.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError
+
+from leases.errors import StaleLease
+from leases.scheduling.claims import Offer
+from orchestrator import services
+from orchestrator.http.asgi.long_poll import FIRST, offer_key
+from orchestrator.http.asgi.thread_pools import ThreadPool
+from orchestrator.http.auth.authentication import touch_last_seen
+from orchestrator.http.db_scope import release_connection_after
+from orchestrator.notifications.hub import NotificationHub
+from orchestrator.notifications.metrics import ATTEMPTS
+from orchestrator.notifications.waiters import OfferKey, WakeReason
+from orchestrator.protocols.bencher.channel.wire import serialize_claimed_job
+from orchestrator.services import Claimed
+from runtime_jobs.specs.oci import OCI
+from runtime_jobs.states import FailureReason
+from workers.models import Worker
+from workers.registry.matching import runner_offer
+
+log = logging.getLogger(__name__)
+
+MAX_FAULTY_ORDERS = 16  # that one attempt ends; the next attempt continues
+DATABASE_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class RunnerClaim:
+    """The result of one attempt.
+
+    Attributes:
+        offer: What the runner offered.
+        claimed: The job and its lease, or None.
+        claimed_job: The claimed job of contract 3.3; empty without a job.
+    """
+
+    offer: OfferKey
+    claimed: Claimed | None
+    claimed_job: dict[str, Any]
+
+
+def claim_for_runner(worker: Worker) -> RunnerClaim:
+    """Claim the next job for a runner. The runner must acknowledge the lease.
+
+    An order that cannot be rendered fails its job, and the claim is repeated: it blocks no other job.
+
+    Args:
+        worker: The runner.
+    """
+    labels, isolation = runner_offer(worker)
+    offer = Offer(worker.worker_id, worker.pool.slug, (OCI,), frozenset(labels), isolation)
+    key = offer_key(worker.pool.slug, [OCI, labels, isolation])
+    for _ in range(MAX_FAULTY_ORDERS):
+        claimed = services.claim(worker=worker, offer=offer, acknowledge=True)
+        if claimed is None:
+            break
+        try:
+            return RunnerClaim(key, claimed, serialize_claimed_job(claimed.job, worker))
+        except (DatabaseError, InterfaceError):
+            give_back(claimed.lease.lease_ulid, worker)
+            raise
+        except Exception as error:
+            log.exception("the order of job %s cannot be rendered", claimed.job.job_ulid)
+            _fail_order(claimed, worker, error)
+    return RunnerClaim(key, None, {})
+
+
+def give_back(lease_ulid: str, worker: Worker) -> None:
+    """Return a job to the queue that the runner has not received."""
+    try:
+        services.release(lease_ulid=lease_ulid, worker=worker, message="The runner did not receive the job.")
+    except StaleLease:
+        pass  # it has expired
+    except (DatabaseError, InterfaceError) as error:
+        log.warning("a job was not returned to the queue, its lease expires: %s", type(error).__name__)
+
+
+def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> None:
+    message = f"The order of this job cannot be sent to a runner: {type(error).__name__}. Submit it again."
+    with suppress(StaleLease):  # it has expired
+        services.fail(
+            lease_ulid=claimed.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message=message
+        )
+
+
+class JobWait:
+    """One runner that waits for a job, without a thread and without a database connection."""
+
+    def __init__(self, worker: Worker, *, hub: NotificationHub, threads: ThreadPool, client: Hashable) -> None:
+        """Prepare to wait.
+
+        Args:
+            worker: The runner.
+            hub: The hub of the running event loop.
+            threads: The threads of requests.
+            client: The client for which attempts take their turn in the pool.
+        """
+        self._worker, self._hub, self._waiters = worker, hub, hub.waiters
+        self._threads, self._client = threads, client
+        self._offer: OfferKey | None = None
+        self._notifications = 0
+
+    async def claim(self, until: float, ended: "asyncio.Future[None]") -> RunnerClaim | None:
+        """Claim until there is a job.
+
+        Args:
+            until: The end of the wait, on the monotonic clock.
+            ended: Done once the runner has disconnected.
+
+        Returns:
+            The job, or None: the time is up or the runner has disconnected. Never earlier.
+        """
+        await self._hub.start()
+        reason: WakeReason = FIRST
+        while True:
+            found = await self._attempt(reason, ended)
+            if found is not None:
+                return found
+            next_reason = await self._wait(until, ended)
+            if next_reason is None:
+                return None
+            reason = next_reason
+
+    async def _attempt(self, reason: WakeReason, ended: "asyncio.Future[None]") -> RunnerClaim | None:
+        found: RunnerClaim | None = None
+        outcome = "gone"
+        offer = self._offer
+        try:
+            async with self._hub.attempts:
+                if not ended.done():  # while it was queued: do not claim
+                    outcome = "refused"
+                    self._notifications = self._waiters.notifications
+                    found = await self._threads.run(_claim, self._worker, client=self._client)
+                    outcome = "nothing" if found.claimed is None else "work"
+                    self._offer = found.offer
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("a runner could not claim: %s", type(error).__name__)
+            if offer is None:  # nothing to wait by yet
+                await asyncio.wait({ended}, timeout=DATABASE_PAUSE_SECONDS)
+        finally:
+            if offer is not None:
+                self._waiters.end_attempt(offer, reason, found_work={"work": True, "nothing": False}.get(outcome))
+        ATTEMPTS.labels(reason.cause, outcome).inc()
+        self._wake_next(offer or self._offer, reason, outcome)
+        return found if outcome == "work" else None
+
+    def _wake_next(self, offer: OfferKey | None, reason: WakeReason, outcome: str) -> None:
+        """Wake other waiters: for more work after work was found, for another attempt after none was found."""
+        if offer is None:
+            return
+        if outcome == "work":
+            if not self._waiters.on_work_found(offer):
+                self._hub.notify_other_processes(offer.pool)
+        elif outcome == "gone":
+            self._waiters.wake(offer, reason)
+        else:
+            self._waiters.on_empty(offer, reason)
+
+    async def _wait(self, until: float, ended: "asyncio.Future[None]") -> WakeReason | None:
+        """Wait for a reason to try again. Returns None once the time is up or the runner has disconnected."""
+        while not ended.done() and (seconds := until - time.monotonic()) > 0:
+            if self._offer is None:
+                return FIRST
+            reason = await self._waiters.wait(
+                self._offer, notifications=self._notifications, seconds=seconds, disconnected=ended
+            )
+            if reason is not None:
+                if not ended.done():
+                    return reason
+                self._waiters.wake(self._offer, reason)
+                self._waiters.end_attempt(self._offer, reason)
+            elif self._waiters.is_closed:  # the process stops, and the socket will be closed
+                await asyncio.wait({ended}, timeout=until - time.monotonic())
+        return None
+
+
+@release_connection_after
+def _claim(worker: Worker) -> RunnerClaim:
+    """Claim for a runner whose connection authenticates no request that would record that it is online."""
+    touch_last_seen(worker)
+    return claim_for_runner(worker)

@@ -1,0 +1,226 @@
+"""Performs the operations of a session: what each message does, by the status of its job (contract 3.6).
+
+The rules about the state of a job are in `orchestrator.services`. A message that an operation refuses because the job
+has changed meanwhile is decided again by its new status.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import transaction
+
+from leases.errors import StaleLease
+from leases.fencing import newest_holding
+from leases.models import Lease
+from orchestrator import services
+from orchestrator.protocols.bencher.channel.messages import CanceledFrame, CompletedFrame, FailedFrame, FinalFrame
+from orchestrator.protocols.bencher.channel.session import CloseReason, LeasedJob, Reply, SilenceOutcome
+from orchestrator.protocols.bencher.states import BencherStatus, job_status
+from orchestrator.results.outputs import encode_output
+from orchestrator.results.processing import store_output
+from orchestrator.services.batch_calls import WorkerHeartbeat
+from orchestrator.services.transitions import MAX_MESSAGE_LENGTH
+from runtime_jobs.control_characters import escape_controls
+from runtime_jobs.db_functions import ClockTimestamp
+from runtime_jobs.db_time import database_now
+from runtime_jobs.errors import AlreadyFinal, CancelNotRequested, Conflict, InvalidTransition
+from runtime_jobs.identifiers import public_id_of, uuid_of
+from runtime_jobs.models import Job
+from runtime_jobs.states import FailureReason, JobState
+from workers.models import Worker
+
+log = logging.getLogger(__name__)
+
+MAX_DECISIONS = 5  # of one message, each after a change of its job by another caller
+_CHANGED: Final = (StaleLease, InvalidTransition, Conflict, AlreadyFinal, CancelNotRequested)
+
+_PENDING, _CLAIMED, _RUNNING = BencherStatus.PENDING, BencherStatus.CLAIMED, BencherStatus.RUNNING
+_COMPLETED, _PROCESSED = BencherStatus.COMPLETED, BencherStatus.PROCESSED
+_FAILED, _CANCELED = BencherStatus.FAILED, BencherStatus.CANCELED
+
+# The statuses in which a final message changes its job, and those in which it does not fit. All others: ACK.
+_EFFECTIVE: Final[dict[type[FinalFrame], frozenset[BencherStatus]]] = {
+    CompletedFrame: frozenset({_RUNNING, _FAILED}),
+    FailedFrame: frozenset({_CLAIMED, _RUNNING}),
+    CanceledFrame: frozenset({_CLAIMED, _RUNNING}),
+}
+_UNFIT: Final[dict[type[FinalFrame], frozenset[BencherStatus]]] = {
+    CompletedFrame: frozenset({_PENDING, _CLAIMED}),
+    FailedFrame: frozenset({_PENDING}),
+    CanceledFrame: frozenset({_PENDING, _COMPLETED, _PROCESSED, _FAILED}),
+}
+
+
+@dataclass(frozen=True)
+class LeaseRef:
+    """Identifies the lease of a job and its runner: `LeasedJob.handle`."""
+
+    job_ulid: str
+    lease_ulid: str
+    worker: Worker
+
+
+@dataclass(frozen=True)
+class FinalOutcome:
+    """The result of a final message.
+
+    Attributes:
+        reply: ACK or REFUSED.
+        unread_job: The job whose result must be read now, or None.
+        output: The output of that job.
+        is_stored: The store has the output.
+    """
+
+    reply: Reply
+    unread_job: Job | None = None
+    output: bytes = b""
+    is_stored: bool = True
+
+
+def leased_job(lease: Lease, worker: Worker) -> LeasedJob:
+    """Return the job of a session by its lease."""
+    ref = LeaseRef(lease.job_id, lease.lease_ulid, worker)
+    return LeasedJob(uuid_of(lease.job_id), ref, float(lease.ttl_seconds))
+
+
+def mark_running(job: LeasedJob) -> Reply:
+    """Acknowledge the lease and move the job to `executing`, in one transaction. A repetition renews the lease."""
+    ref = _ref_of(job)
+    try:
+        renewed = services.renew(lease_ulid=ref.lease_ulid, worker=ref.worker, reached=JobState.EXECUTING)
+    except _CHANGED:
+        return _reply_to_beat(_read(ref.job_ulid))
+    return _reply_to_beat(renewed.job)
+
+
+def renew_leases(jobs: list[LeasedJob]) -> dict[str, Reply]:
+    """Renew the leases of many runners by one statement.
+
+    Returns:
+        The replies by the ids of leases.
+    """
+    refs = {ref.lease_ulid: ref for ref in map(_ref_of, jobs)}
+    heartbeats = {lease_ulid: WorkerHeartbeat(ref.worker) for lease_ulid, ref in refs.items()}
+    results = services.renew_across_workers(heartbeats)
+    replies: dict[str, Reply] = {}
+    changed: list[str] = []
+    for lease_ulid in refs:
+        result = results[lease_ulid]
+        if isinstance(result, Exception):
+            changed.append(lease_ulid)
+        else:
+            replies[lease_ulid] = _reply_to_beat(result.job)
+    if changed:
+        found = {job.job_ulid: job for job in Job.objects.filter(job_ulid__in=[refs[key].job_ulid for key in changed])}
+        replies |= {key: _reply_to_beat(found[refs[key].job_ulid]) for key in changed}
+    return replies
+
+
+def record_seen(workers: Iterable[Worker]) -> None:
+    """Record that these runners are online. Rows that another transaction has locked are left out.
+
+    Args:
+        workers: Runners whose heartbeats have arrived.
+    """
+    keys = [worker.pk for worker in workers]
+    with transaction.atomic():
+        rows = Worker.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=keys)
+        free = list(rows.values_list("pk", flat=True))
+        Worker.objects.filter(pk__in=free).update(last_seen_at=ClockTimestamp())
+
+
+def _reply_to_beat(job: Job) -> Reply:
+    return Reply.CANCEL if job_status(job) is _CANCELED else Reply.ACK
+
+
+def finish(job: LeasedJob, frame: FinalFrame) -> FinalOutcome:
+    """End a job as its runner reports. The output is stored before."""
+    ref = _ref_of(job)
+    for _ in range(MAX_DECISIONS):
+        found = _read(ref.job_ulid)
+        status = job_status(found)
+        if status in _UNFIT[type(frame)]:
+            return FinalOutcome(Reply.REFUSED)
+        try:
+            if status is _CANCELED and found.is_held:
+                services.acknowledge_cancel(lease_ulid=ref.lease_ulid, worker=ref.worker)
+            elif status in _EFFECTIVE[type(frame)]:
+                return _apply(ref, found, frame)
+        except _CHANGED as error:
+            log.info("job %s has changed during a final message: %s", ref.job_ulid, error.code)
+            continue
+        return FinalOutcome(Reply.ACK)
+    return FinalOutcome(Reply.REFUSED)
+
+
+def _apply(ref: LeaseRef, job: Job, frame: FinalFrame) -> FinalOutcome:
+    match frame:
+        case CanceledFrame():
+            services.stop_by_worker(lease_ulid=ref.lease_ulid, worker=ref.worker)
+            return FinalOutcome(Reply.ACK)
+        case FailedFrame(iterations=iterations, error=error):
+            store_output(job, encode_output(iterations, error))
+            exit_code = _exit_code(frame)
+            reason = FailureReason.COMMAND_FAILED if exit_code else FailureReason.WORKER_ERROR
+            services.fail(
+                lease_ulid=ref.lease_ulid,
+                worker=ref.worker,
+                reason=reason,
+                message=escape_controls(error[:MAX_MESSAGE_LENGTH]),
+                exit_code=exit_code,
+            )
+            return FinalOutcome(Reply.ACK)
+    return _complete(ref, job, frame)
+
+
+def _complete(ref: LeaseRef, job: Job, frame: CompletedFrame) -> FinalOutcome:
+    is_late = not job.is_held
+    if is_late and job.state != JobState.LOST:
+        return FinalOutcome(Reply.ACK)  # it has failed for good
+    output = encode_output(frame.iterations, None)
+    is_stored = store_output(job, output)
+    exit_code = _exit_code(frame)
+    if is_late:
+        completed = services.complete_late(job_ulid=ref.job_ulid, worker=ref.worker, exit_code=exit_code)
+    else:
+        completed = services.complete(lease_ulid=ref.lease_ulid, worker=ref.worker, exit_code=exit_code)
+    unread_job = completed if completed.state == JobState.PROCESSING else None
+    return FinalOutcome(Reply.ACK, unread_job, output, is_stored)
+
+
+def _exit_code(frame: CompletedFrame | FailedFrame) -> int | None:
+    """Return the exit code of the last iteration."""
+    return frame.iterations[-1]["exit_code"] if frame.iterations else None
+
+
+def finish_late(worker: Worker, frame: FinalFrame) -> FinalOutcome:
+    """End a job that the message names, if this runner was the last one to have it."""
+    assert frame.job is not None  # noqa: S101 the channel's messages name their job
+    job_ulid = public_id_of("rtj", frame.job)
+    newest = newest_holding(job_ulid=job_ulid, worker=worker)
+    if newest is None or newest.lease.fence != newest.job.fence:
+        return FinalOutcome(Reply.ACK)
+    return finish(leased_job(newest.lease, worker), frame)
+
+
+def expire(job: LeasedJob) -> SilenceOutcome:
+    """End the lease of a runner that is silent, before its connection is closed."""
+    ref = _ref_of(job)
+    services.expire(job_ulid=ref.job_ulid)
+    lease = Lease.objects.select_related("job").get(lease_ulid=ref.lease_ulid)
+    has_timed_out = lease.job.failure_reason == FailureReason.TIMED_OUT
+    reason = CloseReason.JOB_TIMEOUT_EXCEEDED if has_timed_out else CloseReason.HEARTBEAT_TIMEOUT
+    if not lease.is_open:
+        return SilenceOutcome(reason)
+    return SilenceOutcome(reason, max(0.01, (lease.expires_at - database_now()).total_seconds()))
+
+
+def _ref_of(job: LeasedJob) -> LeaseRef:
+    assert isinstance(job.handle, LeaseRef)  # noqa: S101 `leased_job` makes all of them
+    return job.handle
+
+
+def _read(job_ulid: str) -> Job:
+    return Job.objects.get(job_ulid=job_ulid)
