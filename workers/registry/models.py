@@ -77,15 +77,15 @@ class SpecOS(models.TextChoices):
     """Operating system of a hardware spec."""
 
     LINUX = "linux"
-    MACOS = "macos"
+    MACOS = "macos", "macOS"
     WINDOWS = "windows"
 
 
 class SpecArchitecture(models.TextChoices):
     """Processor architecture of a hardware spec."""
 
-    X86_64 = "x86_64"
-    AARCH64 = "aarch64"
+    X86_64 = "x86_64", "x86_64"
+    AARCH64 = "aarch64", "aarch64"
 
 
 class SpecSandbox(models.TextChoices):

@@ -225,7 +225,7 @@ class TestLimits:
 def test_a_pools_policy_is_changed_with_a_reason(olga, pool):
     answer = olga.post(button(pool, "policy"), {"policy": "fair", **WHY}, follow=True)
     assert "Fair share" in text_of(answer)
-    assert Pool.objects.get().policy == "fair"
+    assert Pool.objects.get(slug="shared-linux").policy == "fair"
     assert OperatorEvent.objects.get().action == "pool.policy"
     assert olga.post(button(pool, "policy"), {"policy": "x", **WHY}).status_code == 400
     viewer = client_of(person("vera", "workers.view_pool"))

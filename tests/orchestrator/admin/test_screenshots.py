@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from leases.models import Breaker, Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
@@ -17,12 +18,13 @@ from orchestrator.ingest.models import Run
 from orchestrator.ingest.runs import digest_of
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
-from tests.factories import OPERATOR
+from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory
 from tests.orchestrator.admin.chromium import Chromium
 from tests.orchestrator.admin.conftest import NAME, client_of, person
 from tests.orchestrator.admin.fixtures import Scene, busy
 from tests.orchestrator.ingest.conftest import payload_for
-from workers.models import Pool
+from workers.models import HardwareSpec, Pool, Worker
+from workers.registry.tokens import digest_of as token_digest
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -217,6 +219,49 @@ def test_a_new_token_is_copied_by_its_button(browser, live_server, scene):
     browser.evaluate("document.querySelector('[data-copy]').click()")
     browser.until("document.querySelector('[data-label]').textContent === 'Copied'")
     assert browser.evaluate("window.copied") == token
+    assert browser.errors == []
+
+
+def test_a_runner_is_created_with_a_key_and_gets_a_spec(browser, live_server, transactional_db, pictures):
+    for slug, name in (("x86-64-8-cores", "8 cores, x86-64"), ("arm-64-4-cores", "4 cores, ARM")):
+        is_arm = slug.startswith("arm")
+        HardwareSpecFactory(
+            slug=slug,
+            name=name,
+            architecture="aarch64" if is_arm else "x86_64",
+            sandbox=None if is_arm else "firecracker",
+            cpu=4 if is_arm else 8,
+            memory=(16 if is_arm else 64) << 30,
+            disk=200 << 30,
+            fallback_at=None if is_arm else timezone.now(),
+        )
+    RunnerFactory(slug="rack-6", specs=HardwareSpec.objects.all(), last_seen_at=timezone.now())
+    browser.open(f"{live_server.url}/admin/workers/runner/add/")
+    browser.evaluate("document.querySelector('#id_name').value = 'Rack 7'")
+    press(browser, 'form.card button[type="submit"]')
+    key = browser.evaluate("document.querySelector('#token').textContent")
+    browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    browser.evaluate("document.querySelector('[data-copy]').click()")
+    browser.until("document.querySelector('[data-label]').textContent === 'Copied'")
+    assert browser.evaluate("window.copied") == key
+    runner = Worker.objects.get(slug="rack-7")
+    assert runner.digest == token_digest(key)
+    browser.open(f"{live_server.url}/admin/workers/runner/{runner.pk}/change/")
+    press(browser, 'a[href$="/add-spec/"]')
+    browser.evaluate("document.querySelector('#id_spec').selectedIndex = 1")
+    browser.evaluate("document.querySelector('#id_reason').value = 'new machine'")
+    press(browser, 'form.card button[type="submit"]')
+    browser.until("document.body.textContent.includes('rack-7: provides arm-64-4-cores.')")
+    for name, path in (
+        ("admin-runner", f"/admin/workers/runner/{runner.pk}/change/"),
+        ("admin-runners", "/admin/workers/runner/"),
+        ("admin-specs", "/admin/workers/hardwarespec/"),
+        ("admin-spec-new", "/admin/workers/hardwarespec/add/"),
+        ("admin-key-new", "/admin/runtime_jobs/personalkey/add/"),
+    ):
+        browser.show(height=700)
+        browser.open(live_server.url + path)
+        browser.picture(pictures / f"{name}.png")
     assert browser.errors == []
 
 

@@ -55,6 +55,6 @@ class TestPools:
         answer = olga.call("PATCH", "/v1/pools/shared-linux", {"policy": "fair", **WHY})
         assert ok(answer) == ok(olga.get("/v1/pools"))["results"][0]
         assert ok(answer)["policy"] == "fair"
-        assert Pool.objects.get().policy == "fair"
+        assert Pool.objects.get(slug="shared-linux").policy == "fair"
         assert OperatorEvent.objects.get().action == "pool.policy"
         refused(lambda: olga.call("PATCH", "/v1/pools/shared-linux", {"policy": "x", **WHY}), 400, "invalid")

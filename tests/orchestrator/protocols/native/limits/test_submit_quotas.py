@@ -220,7 +220,7 @@ class TestNeighbours:
         return 30
 
     def test_a_backlog_of_one_delays_no_other(self, worker):
-        assert Pool.objects.get().policy == "fair"
+        assert Pool.objects.get(slug="shared-linux").policy == "fair"
         self.flood()
         assert self.place_of_the_neighbour(worker) <= 2
         assert run_audit() == []
