@@ -183,7 +183,16 @@ def recount(org_slug: str) -> None:
 
     Waits for submits of the organization that are about to commit. Does nothing before the time of the next recount.
     """
-    with transaction.atomic(durable=True), connection.cursor() as cursor:
+    with transaction.atomic(durable=True):
+        create_quota(org_slug)
+
+
+def create_quota(org_slug: str) -> None:
+    """Count the quota of an organization within the caller's transaction, which has created the organization.
+
+    A submit in the same transaction would find no quota, and `recount` would not find the organization.
+    """
+    with connection.cursor() as cursor:
         cursor.execute(
             "SELECT recount_submit_quota_v1(o.slug, p.max_queued)"
             "  FROM runtime_jobs_organization o JOIN runtime_jobs_plan p ON p.id = o.plan_id WHERE o.slug = %s",

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models import Manager
 
+from leases.scheduling.submit_quotas import create_quota
 from orchestrator.services.limits import sync_plan
 from orchestrator.services.operator_actions import record_operator_event
 from orchestrator.services.priority import raise_queued_priority
@@ -39,13 +40,13 @@ def claimed_at(organization: Organization) -> datetime | None:
 
 
 def lock_organization(organization_id: int) -> Organization:
-    """Lock an organization and return it with its plan.
+    """Lock an organization and return it.
 
     A run of an organization without an owner holds this lock until its commit, and so does the claim of the
-    organization. So the claim raises the priority of every job that was submitted before it.
+    organization. So the claim raises the priority of every job that was submitted before it. The plan is read later:
+    a join with it finds no row if the plan has changed while this statement waited for the lock.
     """
-    rows = Organization.objects.select_for_update(of=("self",), no_key=True).select_related("plan")
-    return rows.get(pk=organization_id)
+    return Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
 
 
 @operation
@@ -136,9 +137,7 @@ def create_unclaimed_project(slug: str, name: str) -> Project:
         slug: The requested slug.
         name: The name of the organization.
     """
-    organization = Organization.objects.create(
-        slug=_free_slug(slug, Organization.objects), name=name[:200], plan=plan_of_tier(UNCLAIMED)
-    )
+    organization = _create_organization(slug, name, UNCLAIMED)
     return _create_project(organization, slug, Visibility.PUBLIC)
 
 
@@ -157,11 +156,16 @@ def create_own_project(slug: str, *, user: Any) -> Project:
     organizations = [membership.organization for membership in memberships]
     organization = next((one for one in organizations if one.slug == own_slug), next(iter(organizations), None))
     if organization is None:
-        organization = Organization.objects.create(
-            slug=_free_slug(own_slug, Organization.objects), name=user.get_username()[:200], plan=plan_of_tier(FREE)
-        )
+        organization = _create_organization(own_slug, user.get_username(), FREE)
         Membership.objects.create(user=user, organization=organization)
     return _create_project(organization, slug, Visibility.PRIVATE)
+
+
+def _create_organization(slug: str, name: str, tier: str) -> Organization:
+    slug = _free_slug(slug, Organization.objects)
+    organization = Organization.objects.create(slug=slug, name=name[:200], plan=plan_of_tier(tier))
+    create_quota(slug)
+    return organization
 
 
 def _create_project(organization: Organization, slug: str, visibility: Visibility) -> Project:
