@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -18,6 +20,15 @@ def finite(value: Any) -> Any:
     if not math.isfinite(number):
         raise ValueError(value)
     return number
+
+
+def is_loopback_url(url: str) -> bool:
+    """Return whether the host of a URL is this machine: a loopback address, or localhost."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class SecretFiles(FileAwareMapping):

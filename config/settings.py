@@ -7,7 +7,7 @@ from pathlib import Path
 
 from config.admin_theme import ADMIN_THEME
 from config.databases import database
-from config.env import Env
+from config.env import Env, is_loopback_url
 from config.logging_config import logging_config
 from config.paths import home, state_dir, work_dir
 from config.retention import retention_days
@@ -170,6 +170,7 @@ BODY_LIMITS = {
     "/v1/runtime/leases": 64 << 10,  # parsed in the event loop, where a claim may wait
     "/api/v1/internal/lease": 64 << 10,
     "/v0/runners/": 64 << 10,
+    "/v0/run": 4 << 20,  # the output of benchmarks
     "/healthz": 4 << 10,  # a POST is answered 405, with any small body
     "/readyz": 4 << 10,
     "/metrics": 4 << 10,
@@ -281,6 +282,12 @@ RUNNER_LATE_RESULT_SECONDS = env.int("RUNNER_LATE_RESULT_SECONDS", default=3600)
 RUNNER_CONNECTS_PER_MINUTE = env.int("RUNNER_CONNECTS_PER_MINUTE", default=0)
 RUNNER_CONNECTS_PER_HOUR = env.int("RUNNER_CONNECTS_PER_HOUR", default=0)
 RUNNER_CONNECTS_PER_DAY = env.int("RUNNER_CONNECTS_PER_DAY", default=0)
+# Whether a run without authentication is accepted. It creates an organization without an owner.
+ANONYMOUS_RUNS = env.bool("ANONYMOUS_RUNS", default=is_loopback_url(PUBLIC_URL))
+# Such runs of one address, or IPv6 /64, counted over all processes; 0: unlimited.
+ANONYMOUS_RUNS_PER_MINUTE = env.int("ANONYMOUS_RUNS_PER_MINUTE", default=64)
+ANONYMOUS_RUNS_PER_HOUR = env.int("ANONYMOUS_RUNS_PER_HOUR", default=128)
+ANONYMOUS_RUNS_PER_DAY = env.int("ANONYMOUS_RUNS_PER_DAY", default=256)
 
 # --- Scheduler --------------------------------------------------------------------------------------------------------
 CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)

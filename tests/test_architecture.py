@@ -161,7 +161,11 @@ def test_only_the_unit_of_work_writes_rows_in_bulk():
 def test_only_operations_use_a_unit_of_work():
     users = {name for name, tree in MODULES.items() if f"{UNIT_OF_WORK}.UnitOfWork" in imports(tree)}
     packages = {name.rpartition(".")[0] for name in users}
-    assert packages == {"orchestrator.services", "orchestrator.protocols.github"}
+    assert packages == {
+        "orchestrator.services",
+        "orchestrator.protocols.github",
+        "orchestrator.protocols.bencher.runs",
+    }
 
 
 def test_every_operation_takes_its_unit_of_work_first():

@@ -98,6 +98,22 @@ def test_settings_start_nothing(tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["secret_key"]
 
 
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, True),
+        ({"PUBLIC_URL": "http://localhost:8000"}, True),
+        ({"PUBLIC_URL": "http://[::1]:8000"}, True),
+        ({"PUBLIC_URL": "https://o.example"}, False),
+        ({"PUBLIC_URL": "http://192.0.2.1"}, False),
+        ({"PUBLIC_URL": "https://o.example", "ANONYMOUS_RUNS": "yes"}, True),
+        ({"ANONYMOUS_RUNS": "no"}, False),
+    ],
+)
+def test_anonymous_runs_are_accepted_on_this_machine_or_if_the_operator_says_so(tmp_path, variables, expected):
+    assert settings(tmp_path, "ANONYMOUS_RUNS", **variables) == {"ANONYMOUS_RUNS": expected}
+
+
 HSTS = ("SECURE_HSTS_SECONDS", "SECURE_HSTS_INCLUDE_SUBDOMAINS", "SECURE_HSTS_PRELOAD")
 
 

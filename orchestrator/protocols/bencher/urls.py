@@ -4,8 +4,10 @@ from django.urls import include, path
 
 urlpatterns = [
     path("", include("orchestrator.protocols.bencher.channel.urls")),
+    path("", include("orchestrator.protocols.bencher.jobs.urls")),
     path("", include("orchestrator.protocols.bencher.organizations.urls")),
-    path("", include("orchestrator.protocols.bencher.runners.urls")),
-    path("", include("orchestrator.protocols.bencher.specs.urls")),
     path("", include("orchestrator.protocols.bencher.reports.urls")),
+    path("", include("orchestrator.protocols.bencher.runners.urls")),
+    path("", include("orchestrator.protocols.bencher.runs.urls")),
+    path("", include("orchestrator.protocols.bencher.specs.urls")),
 ]

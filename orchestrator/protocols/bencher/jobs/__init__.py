@@ -1,0 +1,1 @@
+"""Jobs of a project: `/v0/projects/{project}/jobs`."""

@@ -1,0 +1,129 @@
+"""Views of `/v0/projects/{project}/jobs` (contract 2.10)."""
+
+import logging
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import orjson
+from django.db.models import Q, QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from leases.models import Lease
+from orchestrator.protocols.bencher.authentication import OptionalCallerAuthentication
+from orchestrator.protocols.bencher.base_view import BencherJSONRenderer, BencherView, list_response
+from orchestrator.protocols.bencher.errors import bad_request
+from orchestrator.protocols.bencher.jobs import openapi
+from orchestrator.protocols.bencher.jobs.wire import HAS_RUN, serialize_project_job
+from orchestrator.protocols.bencher.lists import SortKey, paginate, query_choice
+from orchestrator.protocols.bencher.permissions import caller_of
+from orchestrator.protocols.bencher.projects import readable_project
+from orchestrator.protocols.bencher.resource_ids import parse_uuid
+from orchestrator.protocols.bencher.states import JOB_STATUSES, BencherStatus, job_status
+from orchestrator.results.outputs import read_output
+from runtime_jobs.errors import NotFound
+from runtime_jobs.identifiers import public_id_of, uuid_of
+from runtime_jobs.models import Job, Project
+from runtime_jobs.specs import OCI, spec_uuid_of
+from runtime_jobs.states import LEASED_STATES, FailureReason
+from workers.models import HardwareSpec
+
+log = logging.getLogger(__name__)
+
+# Keys rise with the time of creation, and an index has the jobs of a project by their keys.
+BY_CREATION = {"created": SortKey(("pk",), "desc")}
+
+
+_FAILED_STATES = [state for state, status in JOB_STATUSES.items() if status == BencherStatus.FAILED]
+
+
+class OutputJSONRenderer(BencherJSONRenderer):
+    """Renders the output of a job as it is stored, without building it from Python objects again."""
+
+    def render(
+        self, data: Any, accepted_media_type: str | None = None, renderer_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("output"), orjson.Fragment):
+            return orjson.dumps(data)
+        return super().render(data, accepted_media_type, renderer_context)
+
+
+class ProjectJobView(BencherView):
+    """Base of the views. Public projects need no authentication."""
+
+    authentication_classes = (OptionalCallerAuthentication,)
+    permission_classes = ()
+    is_public = True
+
+
+class ProjectJobListView(ProjectJobView):
+    """`/v0/projects/{project}/jobs`."""
+
+    @openapi.LIST_PROJECT_JOBS_DOCS
+    def get(self, request: Request, project: str) -> Response:
+        """List the jobs of a project, the newest first, without their output."""
+        rows = _jobs_of(readable_project(request, project))
+        status = query_choice(request, "status", tuple(map(str, BencherStatus)))
+        page = paginate(request, rows if status is None else rows.filter(with_status(status)), BY_CREATION)
+        return list_response(_serialize(page.rows), page.total)
+
+
+class ProjectJobDetailView(ProjectJobView):
+    """`/v0/projects/{project}/jobs/{job}`."""
+
+    renderer_classes = (OutputJSONRenderer,)
+
+    @openapi.GET_PROJECT_JOB_DOCS
+    def get(self, request: Request, project: str, job: str) -> Response:
+        """Read a job. An authenticated caller gets the output of a job that has run."""
+        found = readable_project(request, project)
+        uuid = parse_uuid(job)
+        if uuid is None:
+            raise bad_request("job: Must be a UUID.")
+        row = _jobs_of(found).filter(job_ulid=public_id_of("rtj", uuid)).first()
+        if row is None:
+            raise NotFound(f"The project {found.public_slug} has no job {uuid}.")
+        (document,) = _serialize([row])
+        if caller_of(request).is_authenticated and job_status(row) in HAS_RUN:
+            document |= _output(found, row)
+        return Response(document)
+
+
+def _jobs_of(project: Project) -> QuerySet[Job]:
+    jobs = Job.objects.of_organizations([project.organization.slug])
+    return jobs.filter(project_slug=project.slug, job_type=OCI)
+
+
+def with_status(status: str) -> Q:
+    """Return the filter of the jobs that `job_status` gives this status."""
+    is_stopping = Q(state__in=LEASED_STATES, cancel_requested_at__isnull=False)
+    is_timed_out = Q(state__in=_FAILED_STATES, failure_reason=FailureReason.TIMED_OUT)
+    conditions = [Q(state=state) for state, word in JOB_STATUSES.items() if word == status]
+    found = reduce(or_, conditions)
+    if status == BencherStatus.CANCELED:
+        return found | is_stopping | is_timed_out
+    return found & ~is_stopping & ~is_timed_out
+
+
+def _serialize(jobs: list[Job]) -> list[dict[str, Any]]:
+    leases: dict[str, Lease] = {}
+    rows = Lease.objects.select_related("worker").filter(job_id__in=[job.job_ulid for job in jobs])
+    for lease in rows.order_by("fence"):
+        leases[lease.job_id] = lease  # the newest remains
+    uuids = {spec_uuid_of(job) for job in jobs}
+    specs = {spec.uuid: spec for spec in HardwareSpec.objects.filter(uuid__in=uuids)}
+    return [serialize_project_job(job, specs[spec_uuid_of(job)], leases.get(job.job_ulid)) for job in jobs]
+
+
+def _output(project: Project, job: Job) -> dict[str, Any]:
+    """Return the output as the store has it. A store that fails, or holds no JSON, costs only this member."""
+    try:
+        body = read_output(project.uuid, uuid_of(job.job_ulid))
+        if body is not None:
+            orjson.loads(body)
+    except Exception:  # each kind of store has errors of its own
+        log.exception("the output of job %s cannot be read", job.job_ulid)
+        return {}
+    return {} if body is None else {"output": orjson.Fragment(body)}

@@ -1,0 +1,7 @@
+"""`/v0/run`."""
+
+from django.urls import path
+
+from orchestrator.protocols.bencher.runs import views
+
+urlpatterns = [path("run", views.RunView.as_view())]
