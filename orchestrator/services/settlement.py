@@ -36,7 +36,8 @@ def complete_late(
 ) -> Job:
     """Accept a result by the job's id: that of a lost job, or of an open lease as `complete` does.
 
-    For protocols whose workers know jobs and no leases, and send a result again after a broken connection.
+    For protocols whose workers know jobs and no leases, and send a result again after a broken connection. A result
+    after the late window does not count. It ends the job as `give_up` does, if no scheduler process has done so.
 
     Args:
         uow: The unit of work, which `operation` passes.
@@ -49,15 +50,17 @@ def complete_late(
         now: The time of the message; by default the time of the database after the lock.
 
     Returns:
-        The job. The same message again returns it unchanged.
+        The job. The same message again returns it unchanged. A job that is final has not taken the result.
 
     Raises:
-        StaleLease: The worker does not hold the newest lease of the job, or lease and late window have ended.
+        StaleLease: The worker does not hold the newest lease of the job, or that has ended and the job is not lost.
         Conflict: Another final message ended the lease.
         InvalidTransition: The worker has not reported `executing`, and its lease is open.
     """
     message = CompleteMessage(None, exit_code, result, tuple(artifacts), runner)
     locked = lock_newest_lease(job_ulid=job_ulid, worker=worker, now=now)
+    if _is_given_up(uow, locked.job, locked.now):
+        return locked.job
     if is_duplicate(locked, message.digest, may_be_late=True):
         return locked.job
     return apply_success(uow, locked, worker, message, set())
@@ -118,11 +121,17 @@ def give_up(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None) -> J
         The job, or None if it is not lost or its late window is open.
     """
     job, now = transitions.lock_job(job_ulid, now=now)
+    return job if _is_given_up(uow, job, now) else None
+
+
+def _is_given_up(uow: UnitOfWork, job: Job, now: datetime) -> bool:
+    """Fail the job if it is lost and its late window has ended, and report whether."""
     if job.state != JobState.LOST or job.late_result_at is None or job.late_result_at > now:
-        return None
+        return False
     reason = fail_lost(uow, job, now=now, actor=SCHEDULER)
     transitions.retry_automatically(uow, job, reason, now=now)
-    return transitions.mark_changed(uow, job, now)
+    transitions.mark_changed(uow, job, now)
+    return True
 
 
 def fail_lost(uow: UnitOfWork, job: Job, *, now: datetime, actor: Actor) -> FailureReason:

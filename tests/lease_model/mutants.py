@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant("anybody's late result", fencing.lock_newest_lease, ", worker_id=worker.worker_id", ""),
     Mutant("no table of transitions", transitions.transition, "if not can_transition(job.state, target):", "if False:"),
     Mutant("settled twice", settlement.settle, "if job.state != JobState.PROCESSING:", "if False:"),
-    Mutant("given up early", settlement.give_up, "or job.late_result_at > now", ""),
+    Mutant("given up early", settlement._is_given_up, "or job.late_result_at > now", ""),
     Mutant("lost in spite of a cancel", transitions.end_without_result, "or job.cancel_requested_at is not None", ""),
     Mutant("canceled while it is read", cancellation.cancel, "job.state == JobState.PROCESSING", "False"),
     Mutant("a lost job is asked to stop", cancellation.cancel_locked, "or job.state == JobState.LOST", ""),

@@ -234,8 +234,17 @@ def reports_too_late(m: SettlingMachine) -> Iterator[object]:
     yield m.advance(LATE - 1)
     yield m.give_up(job)
     yield m.advance(1)
-    yield m.complete_late(handle)
     yield m.complete(handle, same=True)
+    yield m.complete_late(handle)
+    yield m.give_up(job)
+    yield m.complete_late(handle)
+
+
+def is_given_up_and_reports_too_late(m: SettlingMachine) -> Iterator[object]:
+    job = m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    yield m.execute_and_lose(handle)
+    yield m.advance(LATE)
     yield m.give_up(job)
     yield m.complete_late(handle)
 
@@ -314,6 +323,7 @@ SETTLING_STORIES: tuple[Story, ...] = (
     completes_before_it_executes,
     reports_late,
     reports_too_late,
+    is_given_up_and_reports_too_late,
     an_older_worker_reports_late,
     fails_and_then_reports_a_result,
     is_canceled_after_it_was_lost,

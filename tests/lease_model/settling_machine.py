@@ -55,7 +55,7 @@ class SettlingMachine(LeaseMachine):
             assert isinstance(answer, LifecycleError), "only the worker of the newest lease has a result"
         if isinstance(answer, LifecycleError):
             assert images() == rows, "a refused result changes nothing"
-        elif images() != rows:
+        elif images() != rows and answer.state != JobState.FAILED:
             self.last_words[newest.pk] = ("complete", {"exit_code": 0})
         self.result_is_legal(before, handle, answer)
 
@@ -68,6 +68,10 @@ class SettlingMachine(LeaseMachine):
             if before.state == JobState.LOST:
                 assert before.late_result_at
                 assert self.now < before.late_result_at, "too late"
+        elif after.state == JobState.FAILED:
+            assert before.state == JobState.LOST, "a result fails no job"
+            assert self.now >= before.late_result_at, "but one whose window has ended"
+            assert isinstance(answer, Job), "and by the job's id"
         else:
             assert after.state == JobState.CANCELED, "a result is read before the job succeeds"
             assert before.cancel_requested_at

@@ -364,6 +364,9 @@ def test_a_late_result_counts_within_the_window(lost, name, seconds, counts):
         assert LATE_RESULTS[name](lost, after(now, 9999)).state == JobState.PROCESSING, "the same message again"
         assert Lease.objects.get(pk=lost.lease.pk).state == LeaseState.EXPIRED
         assert services.settle(job_ulid=job.job_ulid, now=now).state == JobState.SUCCEEDED
+    elif name == "complete_late":  # as the scheduler process would
+        assert (answer.state, job.state, job.failure_reason) == ("failed", "failed", FailureReason.LEASE_EXPIRED)
+        assert JobEvent.objects.of(job.job_ulid).last().actor_kind == "clock"
     else:
         assert isinstance(answer, StaleLease)
         assert (job.state, job.event_seq) == (JobState.LOST, before.event_seq)
