@@ -16,6 +16,7 @@ from pathlib import Path
 from django.contrib.auth import get_user_model
 
 from orchestrator import services
+from orchestrator.devtools.bencher_seed import seed_bencher
 from orchestrator.devtools.demo.repository import NAME, OWNER, DemoRepository
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Organization, Plan, Project
@@ -31,7 +32,10 @@ SEED = Actor("operator", "manage.py seed")
 
 @dataclass(frozen=True)
 class SeedData:
-    """Holds names and secrets of the seeded tenant. `admin_password` is None once it has been changed by hand."""
+    """Holds names and secrets of the seeded tenant. `admin_password` is None once it has been changed by hand.
+
+    The last five are of the Bencher API: see `BencherSeed`.
+    """
 
     org_slug: str
     project_slug: str
@@ -42,6 +46,11 @@ class SeedData:
     worker_token: str
     admin_username: str
     admin_password: str | None
+    admin_key: str = ""
+    user_key: str = ""
+    runner: str = ""
+    runner_key: str = ""
+    spec: str = ""
 
 
 def seed_database(*, file: Path, pool: str, repository: DemoRepository, repo_url: str) -> SeedData:
@@ -75,6 +84,9 @@ def ensure_worker(slug: str, *, pool: str, token: str | None, capacity: int = 1)
 def _seed(kept: dict[str, str], pool: str, commit: str, repo_url: str) -> SeedData:
     project = _project(pool)
     worker, worker_token = ensure_worker(SLUG, pool=pool, token=kept.get("worker_token"), capacity=8)
+    admin_password = _admin_password(project.organization, kept)
+    admin = get_user_model().objects.get(username=ADMIN)
+    bencher = seed_bencher(kept, project.organization, admin=admin, actor=SEED)
     return SeedData(
         org_slug=project.organization.slug,
         project_slug=project.slug,
@@ -84,7 +96,8 @@ def _seed(kept: dict[str, str], pool: str, commit: str, repo_url: str) -> SeedDa
         worker_id=worker.worker_id,
         worker_token=worker_token,
         admin_username=ADMIN,
-        admin_password=_admin_password(project.organization, kept),
+        admin_password=admin_password,
+        **asdict(bencher),
     )
 
 

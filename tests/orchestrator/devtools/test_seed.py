@@ -12,8 +12,10 @@ from django.db import connections
 from orchestrator import services
 from orchestrator.devtools import seed
 from orchestrator.devtools.demo.repository import DemoRepository
-from runtime_jobs.models import ApiToken, Organization
-from workers.models import Worker
+from orchestrator.protocols.bencher.authentication import authenticate_person, authenticate_runner
+from runtime_jobs.models import ApiToken, Organization, PersonalKey
+from workers.models import HardwareSpec, Worker
+from workers.registry.matching import spec_labels
 from workers.registry.tokens import digest_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,7 +35,8 @@ def plant(file: Path) -> seed.SeedData:
 
 def test_a_second_seed_is_the_first(file):
     assert plant(file) == plant(file)
-    assert ApiToken.objects.count() == Worker.objects.count() == Organization.objects.count() == 1
+    assert ApiToken.objects.count() == Organization.objects.count() == HardwareSpec.objects.count() == 1
+    assert Worker.objects.count() == PersonalKey.objects.count() == 2
 
 
 def test_what_is_printed_counts(file):
@@ -63,7 +66,49 @@ def test_a_token_that_an_operator_has_rotated_is_replaced(file):
     services.rotate_worker_token(worker_id=before.worker_id, actor=seed.SEED)
     after = plant(file)
     assert after.worker_id == before.worker_id
-    assert Worker.objects.get().digest == digest_of(after.worker_token)
+    assert Worker.objects.get(worker_id=after.worker_id).digest == digest_of(after.worker_token)
+
+
+def test_the_keys_of_the_bencher_api_count(file):
+    planted = plant(file)
+    assert authenticate_person(planted.admin_key).is_server_admin
+    member = authenticate_person(planted.user_key)
+    assert not member.is_server_admin
+    assert member.can_see(Organization.objects.get().projects.get())
+    runner = authenticate_runner(f"Bearer {planted.runner_key}", planted.runner)
+    assert spec_labels(runner) == [f"spec:{planted.spec}"]
+    assert HardwareSpec.objects.get().fallback_at is not None
+
+
+def test_keys_that_do_not_count_any_more_are_replaced(file):
+    before = plant(file)
+    for row in PersonalKey.objects.all():
+        services.revoke_personal_key(key_id=row.pk, actor=seed.SEED, reason="leaked")
+    runner = Worker.objects.get(slug=before.runner)
+    services.rotate_runner_key(worker_id=runner.worker_id, actor=seed.SEED)
+    after = plant(file)
+    assert after.admin_key != before.admin_key
+    assert authenticate_person(after.user_key)
+    assert authenticate_runner(f"Bearer {after.runner_key}", after.runner).pk == runner.pk
+    assert (after.runner, after.spec) == (before.runner, before.spec)
+
+
+@pytest.mark.parametrize("is_file_lost", [False, True])
+def test_an_archived_runner_stays_archived(file, is_file_lost):
+    worker_id = Worker.objects.get(slug=plant(file).runner).worker_id
+    services.change_runner(worker_id=worker_id, archived=True, actor=seed.SEED)
+    if is_file_lost:
+        file.unlink()
+    planted = plant(file)
+    assert bool(planted.runner_key) != is_file_lost
+    assert Worker.objects.get(worker_id=worker_id).archived_at is not None
+
+
+def test_another_fallback_stays(file):
+    plant(file)
+    HardwareSpec.objects.update(fallback_at=None)
+    plant(file)
+    assert HardwareSpec.objects.get().fallback_at is None
 
 
 def test_a_password_that_was_changed_stays_changed(file):

@@ -1,0 +1,97 @@
+"""Creates what a first call of the Bencher API needs: keys of two people, a runner with its key, a hardware spec."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth import get_user_model
+
+from orchestrator import services
+from runtime_jobs.events import Actor
+from runtime_jobs.models import Membership, Organization, PersonalKey
+from workers.models import HardwareSpec, Worker, WorkerSpec
+from workers.registry.models import WorkerState
+from workers.registry.tokens import digest_of
+
+MEMBER = "member"
+RUNNER = "demo-runner"
+SPEC = "demo-spec"
+# Small enough for any machine, and without a sandbox: the runner needs `--danger-allow-no-sandbox`.
+HARDWARE = {
+    "os": "linux",
+    "architecture": "x86_64",
+    "sandbox": None,
+    "cpu": 1,
+    "memory": 1 << 30,
+    "disk": 1 << 30,
+    "network": False,
+}
+
+
+@dataclass(frozen=True)
+class BencherSeed:
+    """Holds keys and names of the Bencher API.
+
+    Attributes:
+        admin_key: Personal key of a server admin.
+        user_key: Personal key of a member of the organization, who is no admin.
+        runner: Slug of the runner.
+        runner_key: Its key.
+        spec: UUID of the hardware spec that the runner provides.
+    """
+
+    admin_key: str
+    user_key: str
+    runner: str
+    runner_key: str
+    spec: str
+
+
+def seed_bencher(kept: dict[str, str], organization: Organization, *, admin: Any, actor: Actor) -> BencherSeed:
+    """Create what is missing, and replace keys that are not valid any more.
+
+    Args:
+        kept: The values of an earlier seed by name.
+        organization: The organization of the member.
+        admin: The user who is a server admin.
+        actor: The operator of the audit events.
+    """
+    member, _ = get_user_model().objects.get_or_create(username=MEMBER)
+    Membership.objects.get_or_create(user=member, organization=organization)
+    spec = HardwareSpec.objects.filter(slug=SPEC).first() or services.create_spec(
+        name="Demo spec", slug=SPEC, hardware=HARDWARE, fallback=not _has_fallback(), actor=actor
+    )
+    worker, runner_key = _runner(kept.get("runner_key"), actor)
+    if _may_change(worker) and not WorkerSpec.objects.filter(worker=worker, spec=spec).exists():
+        services.add_runner_spec(worker_id=worker.worker_id, spec_uuid=spec.uuid, actor=actor)
+    return BencherSeed(
+        admin_key=_personal_key(admin, kept.get("admin_key"), actor),
+        user_key=_personal_key(member, kept.get("user_key"), actor),
+        runner=worker.slug,
+        runner_key=runner_key,
+        spec=str(spec.uuid),
+    )
+
+
+def _has_fallback() -> bool:
+    return HardwareSpec.objects.filter(fallback_at__isnull=False).exists()
+
+
+def _runner(key: str | None, actor: Actor) -> tuple[Worker, str]:
+    worker = Worker.objects.runners().filter(slug=RUNNER).first()
+    if worker is None:
+        return services.create_runner(name="Demo runner", slug=RUNNER, actor=actor)
+    if (key and worker.digest == digest_of(key)) or not _may_change(worker):
+        return worker, key or ""
+    return services.rotate_runner_key(worker_id=worker.worker_id, actor=actor, reason="its file has another one")
+
+
+def _may_change(worker: Worker) -> bool:
+    """Return whether the runner is as the seed made it: an operator has neither archived nor revoked it."""
+    return worker.state not in {WorkerState.ARCHIVED, WorkerState.REVOKED}
+
+
+def _personal_key(user: Any, key: str | None, actor: Actor) -> str:
+    valid = PersonalKey.objects.filter(user=user, revoked_at=None, expires_at=None)
+    if key and valid.filter(digest=digest_of(key)).exists():
+        return key
+    return services.create_personal_key(user=user, name="seed", actor=actor)[1]
