@@ -1,6 +1,6 @@
 """Finds or creates the named resources of a project: branches, testbeds, benchmarks, measures."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
@@ -53,16 +53,17 @@ class WantedResource:
 
 def get_or_create_branch(project: Project, key: str) -> Branch:
     """Find the branch of a project by UUID, slug or name, or create one with this name."""
-    return find_or_create(Branch, project, [_wanted(key)])[key]
+    return Branch.objects.get(pk=find_or_create(Branch, project, [_wanted(key)])[key])
 
 
 def get_or_create_testbed(project: Project, key: str) -> Testbed:
     """Find the testbed of a project by UUID, slug or name, or create one with this name."""
-    return find_or_create(Testbed, project, [_wanted(key)])[key]
+    found = find_or_create(Testbed, project, [_wanted(key)])[key]
+    return Testbed.objects.select_related("spec").get(pk=found)
 
 
-def benchmarks_of(project: Project, keys: Collection[str]) -> dict[str, Benchmark]:
-    """Find or create the benchmarks that results name.
+def benchmark_keys(project: Project, keys: Collection[str]) -> dict[str, int]:
+    """Find or create the benchmarks that results name, and return their keys. Results may name 50,000 benchmarks.
 
     Raises:
         UnknownResource: A key is a UUID, and the project has no such benchmark.
@@ -72,8 +73,8 @@ def benchmarks_of(project: Project, keys: Collection[str]) -> dict[str, Benchmar
     return {key: found[name] for key, name in names.items()}
 
 
-def measures_of(project: Project, keys: Collection[str]) -> dict[str, Measure]:
-    """Find or create the measures that results name.
+def measure_keys(project: Project, keys: Collection[str]) -> dict[str, int]:
+    """Find or create the measures that results name, and return their keys.
 
     Raises:
         UnknownResource: A key is a UUID, and the project has no such measure.
@@ -81,8 +82,8 @@ def measures_of(project: Project, keys: Collection[str]) -> dict[str, Measure]:
     return find_or_create(Measure, project, [_wanted_measure(key) for key in keys])
 
 
-def find_or_create(model: type[T], project: Project, wanted: Sequence[WantedResource]) -> dict[str, T]:
-    """Return a resource for each key: the one with this name, UUID or slug, in this order, else a new one.
+def find_or_create(model: type[T], project: Project, wanted: Sequence[WantedResource]) -> dict[str, int]:
+    """Return the key of a row for each: the one with this name, UUID or slug, in this order, else a new one.
 
     Requests at the same time may create the same resource: the unique name decides, and all of them get that row. A
     slug that another resource has gets a random suffix.
@@ -111,26 +112,26 @@ def find_or_create(model: type[T], project: Project, wanted: Sequence[WantedReso
     return found
 
 
-def _find(model: type[T], project: Project, wanted: Sequence[WantedResource]) -> dict[str, T]:
-    names = _rows_by(model, project, "name", {item.name for item in wanted})
+def _find(model: type[T], project: Project, wanted: Sequence[WantedResource]) -> dict[str, int]:
+    names = _keys_by(model, project, "name", {item.name for item in wanted})
     found = {item.key: names[item.name] for item in wanted if item.name in names}
     left = [item for item in wanted if item.key not in found]
     uuids = {item.key: uuid for item in left if (uuid := _as_uuid(item.key))}
-    by_uuid = _rows_by(model, project, "uuid", set(uuids.values()))
+    by_uuid = _keys_by(model, project, "uuid", set(uuids.values()))
     found |= {key: by_uuid[uuid] for key, uuid in uuids.items() if uuid in by_uuid}
     slugs = {item.key: item.slug for item in left if is_slug(item.key)}
-    by_slug = _rows_by(model, project, "slug", set(slugs.values()))
+    by_slug = _keys_by(model, project, "slug", set(slugs.values()))
     return found | {key: by_slug[slug] for key, slug in slugs.items() if slug in by_slug}
 
 
-def _rows_by(model: type[T], project: Project, column: str, values: Collection[Any]) -> dict[Any, T]:
-    rows: dict[Any, T] = {}
+def _keys_by(model: type[T], project: Project, column: str, values: Collection[Any]) -> dict[Any, int]:
+    keys: dict[Any, int] = {}
     ordered = list(values)
     for begin in range(0, len(ordered), NAMES_PER_QUERY):
         some = ordered[begin : begin + NAMES_PER_QUERY]
-        found: Iterable[T] = model._default_manager.filter(**{"project": project, f"{column}__in": some})  # noqa: SLF001 Django's name
-        rows |= {getattr(row, column): row for row in found}
-    return rows
+        found = model._default_manager.filter(**{"project": project, f"{column}__in": some})  # noqa: SLF001 Django's name
+        keys |= dict(found.values_list(column, "pk"))
+    return keys
 
 
 def _wanted(key: str) -> WantedResource:

@@ -131,8 +131,8 @@ def build_metrics(report: Report, iterations: Sequence[Results]) -> list[Metric]
         UnreadableResult: The results name a benchmark or a measure by an unknown UUID.
     """
     try:
-        benchmarks = names.benchmarks_of(report.project, {name for results in iterations for name in results})
-        measures = names.measures_of(
+        benchmarks = names.benchmark_keys(report.project, {name for results in iterations for name in results})
+        measures = names.measure_keys(
             report.project,
             {name for results in iterations for metrics in results.values() for name in metrics},
         )
@@ -143,7 +143,7 @@ def build_metrics(report: Report, iterations: Sequence[Results]) -> list[Metric]
     for iteration, results in enumerate(iterations):
         for benchmark, metrics in results.items():
             for measure, metric in metrics.items():
-                key = (iteration, benchmarks[benchmark].pk, measures[measure].pk)
+                key = (iteration, benchmarks[benchmark], measures[measure])
                 rows[key] = Metric(
                     report=report,
                     iteration=iteration,
