@@ -123,6 +123,16 @@ def runners(**_: Any) -> list[CheckMessage]:
     ]
 
 
+@register()
+def stored_outputs(**_: Any) -> list[CheckMessage]:
+    """Report a limit of stored outputs that is below the largest message of a runner."""
+    stored, received = settings.OUTPUT_LIMIT_BYTES, settings.RUNNER_MESSAGE_LIMIT_BYTES
+    if stored >= received:
+        return []
+    text = f"OUTPUT_LIMIT_BYTES is {stored}; it must not be below RUNNER_MESSAGE_LIMIT_BYTES ({received})."
+    return [Error(text, hint="A result could be received and not stored.", id="orchestrator.E013")]
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text)

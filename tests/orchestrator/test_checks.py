@@ -67,3 +67,9 @@ def test_the_command_that_serves_refuses_them(settings):
 
     settings.AGING_SECONDS, settings.BREAKER = -1, settings.BREAKER | {"failures": 50}
     assert {"orchestrator.E007", "orchestrator.E008"} <= {message.id for message in run_checks()}
+
+
+@pytest.mark.parametrize(("stored", "errors"), [(4 << 20, []), ((4 << 20) - 1, ["orchestrator.E013"])])
+def test_a_result_that_can_be_received_can_be_stored(settings, stored, errors):
+    settings.RUNNER_MESSAGE_LIMIT_BYTES, settings.OUTPUT_LIMIT_BYTES = 4 << 20, stored
+    assert [error.id for error in checks.stored_outputs()] == errors
