@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leases.errors import StaleLease
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import HeartbeatUpdate
+from orchestrator.services import HeartbeatUpdate, WorkerHeartbeat
 from orchestrator.services.metering import MAX_MINUTES, billed_minutes
 from runtime_jobs.models import Job, UsageRecord
 from runtime_jobs.specs import JOB_TYPES
@@ -92,6 +92,17 @@ def test_the_start_of_the_execution_bills_nothing(executing):
     assert (ledger(), watermark()) == ([], None)
 
 
+@pytest.mark.parametrize("named", ["phase", "reached"])
+def test_a_heartbeat_that_begins_the_execution_bills_nothing(start, named):
+    submitted_steps(policy=METERED, now=start)
+    claim = claimed(job_types=("steps",), now=start)
+    lease = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
+    services.renew(**lease, **{named: "executing"}, now=start)
+    assert (ledger(), watermark()) == ([], None)
+    services.renew(**lease, **{named: "executing"}, now=start + timedelta(seconds=1))
+    assert (ledger(), watermark()) == ([(1, 1)], 1)
+
+
 def test_repeated_heartbeats_add_no_minute(executing, start):
     for second in (1, 1, 30, 60, 60):
         beat(executing, start + timedelta(seconds=second))
@@ -130,6 +141,15 @@ def test_heartbeats_of_many_jobs_in_one_call_bill_each(start):
     for worker in workers:
         updates = {c.lease.lease_ulid: HeartbeatUpdate() for c in claims if c.lease.worker == worker}
         services.renew_many(updates, worker=worker, now=start + timedelta(seconds=61))
+    assert ledger() == [(2, 2), (2, 2)]
+    agree()
+
+
+def test_heartbeats_of_many_workers_in_one_call_bill_each(start):
+    claims = [begin(start), begin(start)]
+    beats = {claim.lease.lease_ulid: WorkerHeartbeat(claim.lease.worker) for claim in claims}
+    for second in (61, 62):
+        services.renew_across_workers(beats, now=start + timedelta(seconds=second))
     assert ledger() == [(2, 2), (2, 2)]
     agree()
 
