@@ -150,6 +150,8 @@ def finish(job: LeasedJob, frame: FinalFrame) -> FinalOutcome:
                 return _apply(ref, found, frame)
         except _CHANGED as error:
             log.info("job %s has changed during a final message: %s", ref.job_ulid, error.code)
+            # Else the result of a lease that has expired would not count before the scheduler process has ended it.
+            services.expire(job_ulid=ref.job_ulid)
             continue
         return FinalOutcome(Reply.ACK)
     return FinalOutcome(Reply.REFUSED)

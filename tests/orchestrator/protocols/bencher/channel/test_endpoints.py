@@ -9,6 +9,7 @@ from django.db import OperationalError
 
 from orchestrator.http.asgi.client_identity import ClientIdentities
 from orchestrator.http.asgi.thread_pools import ThreadPool
+from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.bencher.channel import endpoints
 from orchestrator.protocols.bencher.channel.endpoints import RunnerSockets, _Performer
 from orchestrator.protocols.bencher.channel.operations import FinalOutcome
@@ -130,3 +131,41 @@ def test_an_operation_waits_no_longer_than_the_lease(monkeypatch, settings):
             )
 
     run(story)
+
+
+def handshake(scheme, *headers):
+    return {
+        "type": "websocket",
+        "path": "/v0/runners/rack-7/channel",
+        "path_params": {"runner": "rack-7"},
+        "query_string": b"",
+        "scheme": scheme,
+        "headers": [(b"host", b"localhost"), *headers],
+        "client": ("192.0.2.1", 1),
+        "server": ("127.0.0.1", 80),
+        "subprotocols": ["bearer.x"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("scope", "is_refused"),
+    [
+        (handshake("ws"), True),
+        (handshake("ws", (b"x-forwarded-proto", b"https")), False),
+        (handshake("ws", (b"x-forwarded-proto", b"http")), True),
+        (handshake("wss"), False),
+    ],
+)
+def test_a_key_in_plain_text_is_refused_where_https_is_required(monkeypatch, settings, scope, is_refused):
+    settings.SECURE_SSL_REDIRECT = True
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    seen = []
+    monkeypatch.setattr(endpoints, "authenticate_runner", lambda header, runner, network: seen.append(header) or WORKER)
+    monkeypatch.setattr(endpoints, "register_connect", lambda _: None)
+    if is_refused:
+        with pytest.raises(ApiError, match="wss"):
+            endpoints._authenticate(scope)
+        assert seen == []
+    else:
+        assert endpoints._authenticate(scope) is WORKER
+        assert seen == [None], "a subprotocol is no key on the channel"

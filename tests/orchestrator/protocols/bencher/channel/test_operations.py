@@ -286,6 +286,25 @@ def test_a_late_result_of_a_job_that_never_ran_is_refused(runner):
     assert job_status(row(job)) == "claimed"
 
 
+@pytest.mark.parametrize(("send", "expected"), [(complete, "completed"), (fail, "failed")])
+def test_a_final_message_counts_although_its_lease_has_just_expired(runner, send, expected):
+    """The scheduler process has not ended the lease yet."""
+    job = held_by(runner)
+    running(job)
+    Lease.objects.update(expires_at=database_now() - timedelta(seconds=1))
+    assert send(job) is ACK
+    assert job_status(row(job)) == expected
+
+
+def test_a_heartbeat_under_an_expired_lease_renews_nothing(runner):
+    job = held_by(runner)
+    running(job)
+    Lease.objects.update(expires_at=database_now() - timedelta(seconds=1))
+    before = image(job)
+    assert beat(job) is ACK
+    assert image(job) == before
+
+
 def test_silence_ends_the_lease(runner):
     job = held_by(runner)
     running(job)

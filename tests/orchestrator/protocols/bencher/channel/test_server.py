@@ -3,7 +3,9 @@
 import contextlib
 import json
 import signal
+import socket
 import time
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -415,6 +417,64 @@ def test_the_socket_of_a_job_is_refused_in_the_order_of_the_contract(server, spe
         line.ask("running")
         line.ask("completed", results=[])
     assert refused(server, f"{runner.slug}/jobs/{uuid}", runner.token) == 409
+
+
+# --- Limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_connections_and_claims_of_a_runner_are_limited_together(tmp_path, database_url, spec, runner):
+    limits = {"RUNNER_CONNECTS_PER_DAY": "3"}
+    with serving(tmp_path, **environment(database_url, **limits)) as server:
+        other = new_runner(spec, slug="other")
+        with channel(server, runner) as line:
+            for _ in range(3):
+                assert line.ask("ready", poll_timeout=1) == {"event": "no_job"}, "polls of a channel do not count"
+        for _ in range(2):
+            assert poll(server, runner).status_code == 200, "a long poll counts once, however often it attempts"
+        assert refused(server, f"{runner.slug}/channel", runner.token) == 429
+        assert refused(server, f"{runner.slug}/jobs/{uuid4()}", runner.token) == 429
+        response = poll(server, runner)
+        assert response.status_code == 429
+        assert int(response.headers["Retry-After"]) >= 1
+        assert poll(server, other).status_code == 200
+
+
+def test_a_thousand_beats_a_second_cost_no_memory_and_no_order(server, spec, runner):
+    job = order(spec)
+    with channel(server, runner) as line:
+        uuid = executing(line, job)
+        before = memory_kilobytes(server)
+        for _ in range(1000):
+            line.send("heartbeat")
+        line.send("ready")
+        replies = [line.receive() for _ in range(1001)]
+        assert replies == [{"event": "ack", "job": uuid}] * 1001
+        assert memory_kilobytes(server) - before < 30_000
+        assert line.ask("completed", job=uuid, results=[])["event"] == "ack"
+
+
+def test_a_runner_that_never_reads_costs_no_memory(tmp_path, database_url, spec, runner):
+    """Its acknowledgements fill the buffers of both ends. Then nothing more is received."""
+    job = order(spec)
+    limits = {"RESPONSE_STALL_SECONDS": "1", "STREAM_STALL_SECONDS": "0.5"}
+    with serving(tmp_path, **environment(database_url, **limits)) as server, channel(server, runner) as line:
+        executing(line, job)
+        before = memory_kilobytes(server)
+        raw = line.socket.socket
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        frame = b"\x81\x91" + b"\0\0\0\0" + b'{"event":"ready"}'
+        raw.settimeout(SECONDS)
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                raw.sendall(frame * 10_000)
+        assert memory_kilobytes(server) - before < 60_000
+    assert status(job) == "running"
+
+
+def memory_kilobytes(server):
+    """The memory of the server's process that is resident now."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
 # --- Time, and the ends of connections, processes and leases ----------------------------------------------------------
