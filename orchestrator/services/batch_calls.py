@@ -7,6 +7,7 @@ unless the heartbeat itself has ended an overdue job: see `renew`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from leases.errors import StaleLease
@@ -27,7 +28,7 @@ from orchestrator.services.heartbeat import (
     save_acknowledged,
     validate_and_acknowledge,
 )
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.services.unit_of_work import NeedsTransaction, UnitOfWork, operation
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from workers.models import Worker
@@ -90,21 +91,55 @@ def renew_many(
     return _apply_each(uow, messages, worker, now, apply)
 
 
-@operation(optimistic=True)
 def renew_across_workers(
-    uow: UnitOfWork, messages: Messages[WorkerHeartbeat], *, now: datetime | None = None
+    messages: Messages[WorkerHeartbeat], *, now: datetime | None = None
 ) -> Results[HeartbeatResult]:
     """Renew leases of several workers with as many statements as one lease; see `renew`.
 
-    For a process that receives the heartbeats of many workers on connections of their own.
+    For a process that receives the heartbeats of many workers on connections of their own. The few heartbeats that need
+    a transaction, such as those that begin a minute to bill, follow in one of their own. Else nearly every call with
+    hundreds of leases would be repeated under locks.
     """
+    results = _renew_across_workers(messages, now=now)
+    undecided = {lease_ulid: heartbeat for lease_ulid, heartbeat in messages.items() if lease_ulid not in results}
+    if undecided:
+        results |= _renew_undecided(undecided, now=now)
+    return {lease_ulid: results[lease_ulid] for lease_ulid in messages}
 
-    def apply(locked: LockedLease, heartbeat: WorkerHeartbeat) -> HeartbeatResult | StaleLease:
-        is_started = validate_and_acknowledge(uow, locked, heartbeat.worker, heartbeat.session)
-        return renew_lease(uow, locked, heartbeat.worker, heartbeat.update, is_started=is_started)
 
-    owners = {lease_ulid: heartbeat.worker for lease_ulid, heartbeat in messages.items()}
-    return _apply_to_owned(uow, messages, owners, now, apply)
+@operation(optimistic=True)
+def _renew_across_workers(
+    uow: UnitOfWork, messages: Messages[WorkerHeartbeat], *, now: datetime | None
+) -> Results[HeartbeatResult]:
+    """Return the results of all heartbeats, or without a transaction only of those that need none."""
+    owners = _owners(messages)
+    if not uow.is_optimistic:
+        return _apply_to_owned(uow, messages, owners, now, partial(_renew, uow))
+    locked = lock_leases(owners=owners, now=now, versions=uow.versions)
+    results: Results[HeartbeatResult] = {}
+    for lease_ulid in (name for name in messages if name in locked):
+        try:
+            with uow.undo_if_undecided(locked[lease_ulid]):
+                results[lease_ulid] = _renew(uow, locked[lease_ulid], messages[lease_ulid])
+        except NeedsTransaction:
+            continue
+    return results
+
+
+@operation
+def _renew_undecided(
+    uow: UnitOfWork, messages: Messages[WorkerHeartbeat], *, now: datetime | None
+) -> Results[HeartbeatResult]:
+    return _apply_to_owned(uow, messages, _owners(messages), now, partial(_renew, uow))
+
+
+def _renew(uow: UnitOfWork, locked: LockedLease, heartbeat: WorkerHeartbeat) -> HeartbeatResult | StaleLease:
+    is_started = validate_and_acknowledge(uow, locked, heartbeat.worker, heartbeat.session)
+    return renew_lease(uow, locked, heartbeat.worker, heartbeat.update, is_started=is_started)
+
+
+def _owners(messages: Messages[WorkerHeartbeat]) -> dict[str, Worker]:
+    return {lease_ulid: heartbeat.worker for lease_ulid, heartbeat in messages.items()}
 
 
 @operation(optimistic=True, retry_unique_violation="ingest_run_id")

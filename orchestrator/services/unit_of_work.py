@@ -163,6 +163,21 @@ class UnitOfWork:
                 raise
 
     @contextmanager
+    def undo_if_undecided(self, locked: LockedLease) -> Iterator[None]:
+        """Undo the collected changes of one job if an optimistic attempt cannot decide or store them.
+
+        So one job of many does not repeat the whole call in a transaction. The caller decides that job by another one.
+
+        Raises:
+            NeedsTransaction: The block refused, which is to be confirmed, or it needs a transaction.
+        """
+        with self._restored(locked.job, locked.lease):
+            try:
+                yield
+            except LifecycleError as refusal:
+                raise NeedsTransaction from refusal
+
+    @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Undo collected changes and immediate writes if the block raises LifecycleError."""
         self.require_transaction()
@@ -179,7 +194,7 @@ class UnitOfWork:
         after_commit = {act: list(items) for act, items in self._after_commit.items()}
         try:
             yield
-        except LifecycleError:
+        except (LifecycleError, NeedsTransaction):
             for row, values in rows:
                 vars(row).clear()
                 vars(row).update(values)

@@ -11,7 +11,14 @@ from leases.models import Lease, LimitSlot
 from leases.states import LeaseState
 from orchestrator import services
 from orchestrator.maintenance.leases import sweep
-from orchestrator.services import ArtifactRef, ClaimRequest, CompleteMessage, HeartbeatUpdate, WorkerHeartbeat
+from orchestrator.services import (
+    ArtifactRef,
+    ClaimRequest,
+    CompleteMessage,
+    HeartbeatUpdate,
+    WorkerHeartbeat,
+    unit_of_work,
+)
 from orchestrator.services.batches import BatchState, state_of
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import AlreadyFinal, Conflict, InvalidTransition, NotFinal
@@ -587,6 +594,56 @@ def test_heartbeats_of_several_workers_count_for_their_own_leases_only(db):
     assert row(own.lease).state == JobState.EXECUTING
     for claim in (lent, borrowed):
         assert Lease.objects.get(pk=claim.lease.pk).expires_at == claim.lease.expires_at
+
+
+def test_a_heartbeat_that_needs_a_transaction_repeats_no_other(db, monkeypatch):
+    """One job begins a minute to bill, one is past its limit, one lease has ended, and two are only renewed."""
+    project = ProjectFactory()
+    began = long_ago()
+    claims = []
+    for changes in ({}, {"is_metered": True, "timeout_grace_seconds": 1000}, {}, {}, {}):
+        late_job(project, now=began, lease_ttl_seconds=10_000, **changes)
+        claims.append(claimed(WorkerFactory(), job_types=STEPS, now=began))
+    plain, metered, overdue, ended, phase = claims
+    services.report(**speak(metered, phase="executing", now=began))
+    services.report(**speak(overdue, phase="executing", now=began))
+    services.revoke(job_ulid=ended.job.job_ulid, actor=OPERATOR, reason="x", now=after(began, 1))
+
+    repeated: list[list[str]] = []
+    original = unit_of_work._run_in_transaction
+
+    def recorded(retries, function, /, messages, **kwargs):
+        repeated.append(list(messages))
+        return original(retries, function, messages, **kwargs)
+
+    monkeypatch.setattr(unit_of_work, "_run_in_transaction", recorded)
+    beats = {claim.lease.lease_ulid: WorkerHeartbeat(claim.lease.worker) for claim in claims}
+    beats[phase.lease.lease_ulid] = WorkerHeartbeat(phase.lease.worker, HeartbeatUpdate(reached="executing"))
+    now = after(began, 400)
+    answers = services.renew_across_workers(beats, now=now)
+    assert list(answers) == list(beats)
+    assert repeated == [[metered.lease.lease_ulid, ended.lease.lease_ulid]]
+    refused = {name for name, answer in answers.items() if isinstance(answer, StaleLease)}
+    assert refused == {overdue.lease.lease_ulid, ended.lease.lease_ulid}
+    assert (row(metered.lease).last_billed_minute, row(phase.lease).state) == (7, JobState.EXECUTING)
+    assert row(overdue.lease).failure_reason == FailureReason.TIMED_OUT
+    for claim in (plain, metered, phase):
+        assert Lease.objects.get(pk=claim.lease.pk).expires_at == after(now, 10_000)
+
+
+def test_a_refused_heartbeat_of_one_worker_leaves_no_change_beside_others(db):
+    project = ProjectFactory()
+    late_job(project), late_job(project)
+    first = claimed(WorkerFactory(), job_types=STEPS, acknowledge=True)
+    second = claimed(WorkerFactory(), job_types=STEPS, acknowledge=True)
+    beats = {
+        first.lease.lease_ulid: WorkerHeartbeat(first.lease.worker, HeartbeatUpdate(phase="nowhere")),
+        second.lease.lease_ulid: WorkerHeartbeat(second.lease.worker),
+    }
+    refusal, renewed = services.renew_across_workers(beats).values()
+    assert isinstance(refusal, InvalidTransition)
+    assert Lease.objects.get(pk=first.lease.pk).state == LeaseState.GRANTED
+    assert (renewed.lease.state, row(second.lease).state) == (LeaseState.ACTIVE, JobState.STARTING)
 
 
 # --- a worker that stops by itself ------------------------------------------------------------------------------------
