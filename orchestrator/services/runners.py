@@ -20,6 +20,7 @@ from workers.models import HardwareSpec, Pool, Worker, WorkerSpec
 from workers.registry.models import PoolPolicy, WorkerState
 from workers.registry.tokens import RUNNER_PREFIX, digest_of, new_key
 
+MAX_SLUG_LENGTH = 63  # the column is that of all workers
 CAPACITY = 256  # jobs at once: a runner may have several open channels
 POOL_DEFAULTS = {
     "description": "Runners of the Bencher protocol.",
@@ -55,7 +56,7 @@ def create_runner(
         ResourceConflict: A worker with this slug exists.
     """
     created_at = now or database_now()
-    slug = slug or slugify(name)
+    slug = slug or default_slug(name)
     _require_free(slug)
     pool, _is_new = Pool.objects.get_or_create(slug=settings.RUNNER_POOL, defaults=POOL_DEFAULTS)
     key = new_key(RUNNER_PREFIX)
@@ -271,6 +272,11 @@ def remove_runner_spec(
         source_address=source_address,
         now=now,
     )
+
+
+def default_slug(name: str) -> str:
+    """Return the slug of a runner with this name."""
+    return slugify(name)[:MAX_SLUG_LENGTH].rstrip("-")
 
 
 def _lock_runner(worker_id: str, *, allow_revoked: bool = False) -> Worker:

@@ -7,25 +7,6 @@ import runtime_jobs.identifiers
 from django.db import migrations, models
 
 
-# Slugs of Bencher's API have up to 64 characters. The text of an index or row does not change: nothing is rewritten.
-WIDEN_SLUG = """
-DO $$
-DECLARE
-    definition text;
-BEGIN
-    SELECT pg_get_triggerdef(oid) INTO definition
-      FROM pg_trigger WHERE tgrelid = 'workers_worker'::regclass AND tgname = 'credentials_changed';
-    IF definition IS NOT NULL THEN
-        DROP TRIGGER credentials_changed ON workers_worker;
-    END IF;
-    ALTER TABLE workers_worker ALTER COLUMN slug TYPE varchar(64);
-    IF definition IS NOT NULL THEN
-        EXECUTE definition;
-    END IF;
-END $$
-"""
-
-
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -70,17 +51,6 @@ class Migration(migrations.Migration):
             model_name='worker',
             name='offered_isolation',
             field=models.CharField(choices=[('none', 'none'), ('restricted', 'restricted'), ('namespaces', 'namespaces'), ('microvm', 'microvm')], editable=False, max_length=20, null=True),
-        ),
-        # PostgreSQL does not change the type of a column that a trigger names.
-        migrations.SeparateDatabaseAndState(
-            database_operations=[migrations.RunSQL(WIDEN_SLUG, migrations.RunSQL.noop)],
-            state_operations=[
-                migrations.AlterField(
-                    model_name='worker',
-                    name='slug',
-                    field=models.CharField(max_length=64, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9][a-z0-9-]{0,62}\\Z', 'Lower-case letters, digits and hyphens, at most 63.')]),
-                ),
-            ],
         ),
         migrations.AlterField(
             model_name='worker',

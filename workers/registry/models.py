@@ -177,7 +177,9 @@ class Worker(models.Model):
     """
 
     worker_id = models.CharField(max_length=ID_LENGTH, unique=True, default=new_worker_id, editable=False)
-    slug = models.CharField(max_length=64, unique=True, validators=[slug])
+    # Not longer, although slugs of Bencher's API may be: processes of the release before have prepared statements that
+    # return this column, and another type would make each of them fail.
+    slug = models.CharField(max_length=63, unique=True, validators=[slug])
     name = models.CharField(
         max_length=64, blank=True, default="", db_default="", help_text="Name of a runner. Empty: the slug."
     )

@@ -23,9 +23,10 @@ from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
 from orchestrator.http.client_ip import client_address
+from orchestrator.services.runners import MAX_SLUG_LENGTH, default_slug
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import OperatorEvent
-from runtime_jobs.resource_names import slugify, validate_resource_name, validate_slug
+from runtime_jobs.resource_names import validate_resource_name, validate_slug
 from workers.models import HardwareSpec, Runner, Worker
 from workers.registry.models import WorkerState
 
@@ -56,12 +57,14 @@ class NewRunnerForm(forms.ModelForm):
 
     def clean_slug(self) -> str:
         slug: str = self.cleaned_data["slug"]
+        if len(slug) > MAX_SLUG_LENGTH:
+            raise forms.ValidationError(f"At most {MAX_SLUG_LENGTH} characters are allowed.")
         return _valid(slug, validate_slug) if slug else ""
 
     def clean(self) -> dict[str, Any]:
         values = dict(self.cleaned_data)
         if not self.errors:
-            values["slug"] = values["slug"] or slugify(values["name"])
+            values["slug"] = values["slug"] or default_slug(values["name"])
             if Worker.objects.filter(slug=values["slug"]).exists():
                 self.add_error("slug", f"A runner or worker with the slug {values['slug']} exists already.")
         return values

@@ -16,10 +16,10 @@ class NameField(StrictCharField):
 
 
 class SlugTextField(StrictCharField):
-    """The slug of a resource."""
+    """The slug of a resource, of at most 64 characters by default."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(check=validate_slug, max_length=MAX_SLUG_LENGTH, **kwargs)
+    def __init__(self, *, max_length: int = MAX_SLUG_LENGTH, **kwargs: Any) -> None:
+        super().__init__(check=validate_slug, max_length=max_length, **kwargs)
 
 
 class LenientSerializer(serializers.Serializer):

@@ -96,7 +96,7 @@ def one_of_each(mark: str) -> None:
     ApiToken.objects.update(name=mark)
     Membership.objects.create(user=person(f"member-{mark}"[:150]), organization=project.organization)
     hardware = HardwareSpecFactory(slug=f"spec-{mark}"[:64], name=mark)
-    RunnerFactory(slug=f"runner-{mark}"[:64], name=mark, specs=[hardware])
+    RunnerFactory(slug=f"runner-{mark}"[:63], name=mark, specs=[hardware])
     personal_key(person(f"owner-{mark}"[:150]))
     PersonalKey.objects.update(name=mark)
     assert pool.pk

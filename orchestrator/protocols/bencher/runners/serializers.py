@@ -5,6 +5,7 @@ from rest_framework import serializers
 
 from orchestrator.http.api.fields import StrictBooleanField, StrictCharField
 from orchestrator.protocols.bencher.fields import LenientSerializer, NameField, SlugTextField
+from orchestrator.services.runners import MAX_SLUG_LENGTH
 
 
 @extend_schema_serializer(component_name="NewRunner")
@@ -12,7 +13,9 @@ class NewRunnerInput(LenientSerializer):
     """POST /v0/runners."""
 
     name = NameField()
-    slug = SlugTextField(required=False, allow_null=True, help_text="Default: the slug of the name.")
+    slug = SlugTextField(
+        required=False, allow_null=True, max_length=MAX_SLUG_LENGTH, help_text="Default: the slug of the name."
+    )
 
 
 @extend_schema_serializer(component_name="RunnerChange")
@@ -20,7 +23,7 @@ class RunnerChangeInput(LenientSerializer):
     """PATCH /v0/runners/{runner}. A field that is absent or null changes nothing."""
 
     name = NameField(required=False, allow_null=True)
-    slug = SlugTextField(required=False, allow_null=True)
+    slug = SlugTextField(required=False, allow_null=True, max_length=MAX_SLUG_LENGTH)
     archived = StrictBooleanField(required=False, allow_null=True)
 
 

@@ -90,6 +90,15 @@ def test_the_slug_of_a_worker_of_another_pool_is_taken(ada):
     refused(lambda: ada.post("/v0/runners", {"name": "build 01"}), 409)
 
 
+def test_a_slug_has_at_most_63_characters(ada):
+    """Those of specs have 64. The column of all workers cannot grow while the processes of two releases read it."""
+    assert ada.post("/v0/runners", {"name": "x" * 64}).status_code == 201
+    assert Worker.objects.get().slug == "x" * 63
+    assert ada.post("/v0/runners", {"name": "a", "slug": "y" * 63}).status_code == 201
+    assert "63 characters" in refused(lambda: ada.post("/v0/runners", {"name": "a", "slug": "z" * 64}), 400)
+    refused(lambda: ada.call("PATCH", f"/v0/runners/{'y' * 63}", {"slug": "z" * 64}), 400)
+
+
 def test_names_are_not_unique(ada):
     assert ada.post("/v0/runners", {"name": "a", "slug": "a"}).status_code == 201
     assert ada.post("/v0/runners", {"name": "a", "slug": "b"}).status_code == 201
