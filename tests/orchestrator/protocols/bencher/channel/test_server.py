@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import time
@@ -18,6 +19,7 @@ from leases.models import Lease
 from orchestrator import services
 from orchestrator.protocols.bencher.states import job_status
 from runtime_jobs.identifiers import uuid_of
+from tests.chaos.processes import Part, manage
 from tests.factories import ALICE, OPERATOR
 from tests.live_server import eventually, serving
 from tests.orchestrator.protocols.bencher.channel.scene import new_runner, new_spec, order, row
@@ -581,6 +583,27 @@ def test_kill_9_of_the_server_during_execution_loses_no_result(tmp_path, databas
             assert line.ask("completed", job=uuid, results=RESULTS) == {"event": "ack", "job": uuid}
             assert status(job) == "processed"
         assert status(jobs[2]) == "running", "its lease expires"
+
+
+def test_a_runner_that_stays_away_after_kill_9_loses_its_job(tmp_path, database_url, short_timeout, spec, runner):
+    """Only the scheduler process is there to end the leases."""
+    jobs = [order(spec) for _ in range(3)]
+    variables = environment(database_url, **short_timeout)
+    with serving(tmp_path, **variables) as server, contextlib.ExitStack() as stack:
+        uuids = [executing(stack.enter_context(channel(server, runner)), job) for job in jobs]
+        server.process.kill()
+        server.process.wait(SECONDS)
+    scheduler = Part("clock", manage("runclock", "--period", "0.5"), {**os.environ, **variables}, tmp_path / "clock")
+    scheduler.start()
+    try:
+        eventually(lambda: {status(job) for job in jobs} == {"failed"})
+    finally:
+        scheduler.kill()
+    assert not Lease.objects.open().exists()
+    (tmp_path / "again").mkdir()
+    with serving(tmp_path / "again", **variables) as server, channel(server, runner) as line:
+        assert line.ask("completed", job=uuids[0], results=RESULTS)["event"] == "ack"
+        assert [status(job) for job in jobs] == ["processed", "failed", "failed"], "a late result counts"
 
 
 def test_a_restart_of_the_database_drops_no_channel(server, spec, runner):
