@@ -37,6 +37,7 @@ from tests.factories import (
     claimed,
     offer,
     steps_spec,
+    submission,
     submitted,
     submitted_steps,
 )
@@ -484,6 +485,23 @@ def test_a_batch_with_a_job_that_settles_is_canceled(db, state):
         assert state_of(canceled) == BatchState.CANCEL_REQUESTED
         services.settle(job_ulid=claim.job.job_ulid)
         assert state_of(canceled) == BatchState.SUCCEEDED
+
+
+@pytest.mark.parametrize(("state", "then"), [("lost", JobState.CANCELED), ("processing", JobState.PROCESSING)])
+def test_a_newer_job_of_its_group_replaces_a_lost_job_but_no_result(db, state, then):
+    project = ProjectFactory()
+    group = services.ConcurrencyGroup("deploy", services.OnConflict.CANCEL_OLDER)
+    given = {"policy": LATE_POLICY, "default_pool": "shared-linux", "actor": ALICE}
+    older = services.submit(submission(project, steps_spec(), group=group), **given).job
+    claim = claimed(job_types=STEPS)
+    services.report(**speak(claim, phase="executing"))
+    if state == "lost":
+        services.revoke(job_ulid=older.job_ulid, actor=OPERATOR, reason="x")
+    else:
+        services.complete(**speak(claim))
+    newer = services.submit(submission(project, steps_spec(), group=group), **given).job
+    assert (row(claim.lease).state, newer.state) == (then, JobState.QUEUED)
+    assert (row(claim.lease).cancel_requested_at is None) == (state == "processing")
 
 
 def test_a_retry_settles_a_lost_job_first(lost):
