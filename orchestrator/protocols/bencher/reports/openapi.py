@@ -9,6 +9,7 @@ from orchestrator.protocols.bencher.openapi import LIST_PARAMETERS, PAGE_PARAMET
 from orchestrator.protocols.bencher.reports.serializers import (
     MetricDocument,
     NewTestbedInput,
+    PerfDocument,
     ReportDocument,
     TestbedChangeInput,
     TestbedDocument,
@@ -20,6 +21,12 @@ TESTBED_ID: Final = resource_id("testbed")
 
 def _uuid(name: str) -> OpenApiParameter:
     return OpenApiParameter(name, {"type": "string", "format": "uuid"}, "path", required=True)
+
+
+def _uuids(name: str) -> OpenApiParameter:
+    uuid = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    schema = {"type": "string", "pattern": f"^{uuid}(,{uuid})*$"}
+    return OpenApiParameter(name, schema, "query", required=True, description="UUIDs, separated by commas.")
 
 
 def _time(name: str, description: str) -> OpenApiParameter:
@@ -71,6 +78,19 @@ CHANGE_TESTBED_DOCS = operation_docs(
     responses=TestbedDocument,
     parameters=[PROJECT_ID, TESTBED_ID],
     codes=("not_found", "conflict"),
+)
+GET_PERF_DOCS = operation_docs(
+    "get_perf",
+    responses=PerfDocument,
+    parameters=[
+        PROJECT_ID,
+        *(_uuids(name) for name in ("branches", "testbeds", "benchmarks", "measures")),
+        query("heads", "For each branch a UUID, or nothing; separated by commas."),
+        query("specs", "For each testbed the UUID of a hardware spec, or nothing; separated by commas."),
+        _time("start_time", "Reports that began at this time or later"),
+        _time("end_time", "Reports that ended at this time or earlier"),
+    ],
+    codes=("not_found",),
 )
 GET_METRIC_DOCS = operation_docs(
     "get_metric", responses=MetricDocument, parameters=[PROJECT_ID, _uuid("metric")], codes=("not_found",)

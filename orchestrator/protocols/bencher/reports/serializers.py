@@ -178,6 +178,47 @@ class ReportDocument(serializers.Serializer):
     created = serializers.DateTimeField()
 
 
+class PerfVersionDocument(serializers.Serializer):
+    """The commit of a metric, if the report named it."""
+
+    number = serializers.IntegerField()
+    hash = serializers.CharField(allow_null=True)
+
+
+class PerfPointDocument(serializers.Serializer):
+    """A metric of a series."""
+
+    report = serializers.UUIDField()
+    iteration = serializers.IntegerField()
+    start_time = serializers.DateTimeField()
+    end_time = serializers.DateTimeField()
+    version = PerfVersionDocument()
+    metric = MetricValueDocument()
+    threshold = serializers.JSONField(allow_null=True)
+    boundary = serializers.JSONField(allow_null=True)
+    alert = serializers.JSONField(allow_null=True)
+
+
+class PerfSeriesDocument(serializers.Serializer):
+    """The metrics of one branch, testbed, benchmark and measure."""
+
+    branch = BranchDocument()
+    testbed = TestbedDocument()
+    benchmark = BenchmarkDocument()
+    measure = MeasureDocument()
+    metrics = PerfPointDocument(many=True)
+
+
+@extend_schema_serializer(component_name="BencherPerf")
+class PerfDocument(serializers.Serializer):
+    """The history of metrics."""
+
+    project = ProjectDocument()
+    start_time = serializers.DateTimeField(allow_null=True)
+    end_time = serializers.DateTimeField(allow_null=True)
+    results = PerfSeriesDocument(many=True)
+
+
 @extend_schema_serializer(component_name="BencherMetric")
 class MetricDocument(serializers.Serializer):
     """One metric of a report."""

@@ -9,5 +9,6 @@ urlpatterns = [
     path("projects/<str:project>/reports/<str:report>", views.ReportDetailView.as_view()),
     path("projects/<str:project>/testbeds", views.TestbedListView.as_view()),
     path("projects/<str:project>/testbeds/<str:testbed>", views.TestbedDetailView.as_view()),
+    path("projects/<str:project>/perf", views.PerfView.as_view()),
     path("projects/<str:project>/metrics/<str:metric>", views.MetricDetailView.as_view()),
 ]

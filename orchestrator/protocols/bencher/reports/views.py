@@ -25,6 +25,7 @@ from orchestrator.protocols.bencher.lists import (
 )
 from orchestrator.protocols.bencher.projects import changeable_project, readable_project
 from orchestrator.protocols.bencher.reports import openapi
+from orchestrator.protocols.bencher.reports.perf import PerfQuery, parse_parallel_uuids, parse_uuids, perf_document
 from orchestrator.protocols.bencher.reports.serializers import NewTestbedInput, TestbedChangeInput
 from orchestrator.protocols.bencher.reports.wire import (
     metric_document,
@@ -97,6 +98,29 @@ class MetricDetailView(PublicView):
         if found is None:
             raise NotFound(f"The project has no metric {metric}.")
         return Response(metric_document(found))
+
+
+class PerfView(PublicView):
+    """`/v0/projects/{project}/perf`."""
+
+    @openapi.GET_PERF_DOCS
+    def get(self, request: Request, project: str) -> Response:
+        """Return the history of metrics: a series for each branch, testbed, benchmark and measure that has some."""
+        owner = readable_project(request, project)
+        branches, testbeds, benchmarks, measures = (
+            parse_uuids(query_value(request, name), name) for name in ("branches", "testbeds", "benchmarks", "measures")
+        )
+        query = PerfQuery(
+            branches=branches,
+            heads=parse_parallel_uuids(query_value(request, "heads"), "heads", len(branches)),
+            testbeds=testbeds,
+            specs=parse_parallel_uuids(query_value(request, "specs"), "specs", len(testbeds)),
+            benchmarks=benchmarks,
+            measures=measures,
+            start=_query_time(request, "start_time"),
+            end=_query_time(request, "end_time"),
+        )
+        return Response(perf_document(owner, query))
 
 
 class TestbedListView(PublicView):

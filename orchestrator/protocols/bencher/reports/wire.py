@@ -100,8 +100,8 @@ def metric_document(metric: Metric) -> dict[str, Any]:
         "branch": outer["branch"],
         "testbed": outer["testbed"],
         "benchmark": resource_document(metric.benchmark, project),
-        "measure": _measure(metric.measure, project),
-        "metric": _value(metric),
+        "measure": measure_document(metric.measure, project),
+        "metric": metric_value_document(metric),
         "threshold": None,
         "boundary": None,
         "alert": None,
@@ -173,8 +173,8 @@ def _benchmark_result(iteration: int, metrics: Sequence[Metric], project: Projec
         "benchmark": resource_document(benchmark, project),
         "measures": [
             {
-                "measure": _measure(metric.measure, project),
-                "metric": _value(metric),
+                "measure": measure_document(metric.measure, project),
+                "metric": metric_value_document(metric),
                 "threshold": None,
                 "boundary": None,
             }
@@ -183,11 +183,13 @@ def _benchmark_result(iteration: int, metrics: Sequence[Metric], project: Projec
     }
 
 
-def _measure(measure: Measure, project: Project) -> dict[str, Any]:
+def measure_document(measure: Measure, project: Project) -> dict[str, Any]:
+    """Return a measure with its unit."""
     return resource_document(measure, project) | {"units": measure.units}
 
 
-def _value(metric: Metric) -> dict[str, Any]:
+def metric_value_document(metric: Metric) -> dict[str, Any]:
+    """Return the value of a metric, and the ends of its interval."""
     return {
         "uuid": str(metric.uuid),
         "value": metric.value,

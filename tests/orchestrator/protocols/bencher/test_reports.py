@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from orchestrator.protocols.bencher.reports import perf as views_perf
 from orchestrator.protocols.bencher.reports import views
 from orchestrator.results import models, names
 from orchestrator.results.outputs import encode_output
@@ -208,6 +209,84 @@ def test_a_metric_has_its_report_and_names(project, anyone):
     assert (found["branch"]["name"], found["testbed"]["name"]) == ("main", "box")
     anyone.get(f"/v0/projects/web/metrics/{uuid4()}", 404)
     anyone.get("/v0/projects/web/metrics/a", 400)
+
+
+# --- the history ------------------------------------------------------------------------------------------------------
+
+
+def perf(client: BencherClient, status: int = 200, **query: object) -> Any:
+    """The series of the only branch, testbed, benchmark and measure; `query` changes the parameters."""
+    models_of = {"branches": models.Branch, "testbeds": models.Testbed, "benchmarks": models.Benchmark}
+    models_of["measures"] = models.Measure
+    values = {
+        name: ",".join(str(row.uuid) for row in model.objects.order_by("pk")) for name, model in models_of.items()
+    }
+    text = "&".join(f"{name}={value}" for name, value in (values | query).items() if value is not None)
+    return client.get(f"/v0/projects/web/perf?{text}", status).json()
+
+
+def values_of(found: dict[str, Any]) -> dict[tuple[str, str, str], list[float]]:
+    return {
+        (row["branch"]["name"], row["testbed"]["name"], row["benchmark"]["name"]): [
+            point["metric"]["value"] for point in row["metrics"]
+        ]
+        for row in found["results"]
+    }
+
+
+def test_the_history_has_a_series_for_each_combination_with_metrics(project, anyone):
+    report(project, metrics(a=2), started=START + timedelta(days=1), git_hash="c" * 40)
+    report(project, metrics(a=1, b=5), metrics(a=3))
+    report(project, metrics(a=9), branch="other")
+    found = perf(anyone)
+    assert values_of(found) == {
+        ("main", "box", "a"): [1.0, 3.0, 2.0], ("main", "box", "b"): [5.0], ("other", "box", "a"): [9.0],
+    }  # fmt: skip
+    points = found["results"][0]["metrics"]
+    assert [point["iteration"] for point in points] == [0, 1, 0]
+    assert [point["version"]["hash"] for point in points] == [None, None, "c" * 40]
+    day = int((START + timedelta(days=1)).timestamp() * 1000)
+    assert values_of(perf(anyone, start_time=day)) == {("main", "box", "a"): [2.0]}
+    assert values_of(perf(anyone, end_time=day))["main", "box", "a"] == [1.0, 3.0]
+
+
+def test_the_history_of_a_hardware_spec(project, anyone):
+    former, current = HardwareSpecFactory(), HardwareSpecFactory()
+    for value, spec in ((1, former), (2, current)):
+        report(project, metrics(a=value), spec=spec)
+    assert values_of(perf(anyone)) == {("main", "box", "a"): [1.0, 2.0]}
+    found = perf(anyone, specs=former.uuid)
+    assert values_of(found) == {("main", "box", "a"): [1.0]}
+    assert found["results"][0]["testbed"]["spec"]["uuid"] == str(former.uuid)
+
+
+def test_a_head_is_that_of_its_branch(project, anyone):
+    report(project, metrics(a=1))
+    assert values_of(perf(anyone, heads=models.Branch.objects.get().uuid)) != {}
+    assert perf(anyone, heads=uuid4())["results"] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"branches": None}, {"measures": ""}, {"benchmarks": "a"}, {"specs": "x"}, {"specs": f"{uuid4()},{uuid4()}"},
+     {"testbeds": f"{uuid4()},"}, {"start_time": "x"}],
+)  # fmt: skip
+def test_a_wrong_parameter_of_the_history_is_named(project, anyone, query):
+    report(project, metrics(a=1))
+    assert next(iter(query)) in perf(anyone, 400, **query)["message"]
+
+
+def test_the_history_is_bounded(project, anyone, monkeypatch):
+    report(project, metrics(a=1), metrics(a=2))
+    assert "255 combinations" in perf(anyone, 400, measures=",".join(str(uuid4()) for _ in range(256)))["message"]
+    monkeypatch.setattr(views_perf, "MAX_POINTS", 1)
+    assert "start_time" in perf(anyone, 400)["message"]
+
+
+def test_the_history_of_another_project_is_not_there(project, private, anyone):
+    report(private, metrics(a=1))
+    assert perf(anyone)["results"] == []
+    anyone.get("/v0/projects/secret/perf", 404)
 
 
 # --- who may read and change ------------------------------------------------------------------------------------------
