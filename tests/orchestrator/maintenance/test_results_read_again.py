@@ -1,4 +1,4 @@
-"""Results that nobody has read to the end are read again by the scheduler process."""
+"""The scheduler process reads results again whose reading has not ended."""
 
 from datetime import timedelta
 
