@@ -1,10 +1,14 @@
 """Runs without authentication, and what happens when a person claims what they made."""
 
+import threading
+import time
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 
 from orchestrator import services
+from orchestrator.protocols.bencher.runs import operation
 from orchestrator.services.tenants import is_claimed
 from runtime_jobs.errors import FeatureNotEnabled
 from runtime_jobs.models import Job, Membership, OperatorEvent, Organization, Plan, Project
@@ -142,6 +146,44 @@ class TestRaces:
         assert {answer.status_code for answer in answers[:-1]} <= {201, 401}
         assert set(Job.objects.values_list("priority", flat=True)) == {100}
         assert OperatorEvent.objects.filter(action="organization.claimed").count() == 1
+
+    def test_the_claim_waits_for_a_run_that_is_about_to_commit(self, monkeypatch):
+        """Without the lock of the run, its job would keep priority 0: the claim would not see the job."""
+        new_spec()
+        accepted(Caller(), free_for_all())
+        path = f"/v0/organizations/{Organization.objects.get().slug}/claim"
+        stranger = new_person("stranger").caller
+        admitted, claimed, plain = threading.Event(), threading.Event(), operation.enqueue_job
+
+        def enqueue_after_the_claim_began(*args, **kwargs):
+            admitted.set()
+            wait_until(lambda: claimed.is_set() or some_lock_is_awaited())
+            return plain(*args, **kwargs)
+
+        def claim():
+            assert admitted.wait(60)
+            try:
+                return stranger.post(path)
+            finally:
+                claimed.set()
+
+        monkeypatch.setattr(operation, "enqueue_job", enqueue_after_the_claim_began)
+        answers = together(lambda: post_run(Caller(), free_for_all()), claim)
+        assert [answer.status_code for answer in answers] == [201, 201], [answer.content for answer in answers]
+        assert list(Job.objects.values_list("priority", flat=True)) == [100, 100]
+
+
+def wait_until(is_true) -> None:
+    deadline = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def some_lock_is_awaited() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        return cursor.fetchone()[0]
 
 
 def test_the_four_plans_of_the_document():
