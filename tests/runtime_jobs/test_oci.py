@@ -8,7 +8,18 @@ from orchestrator import services
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES, OCI, OciSpec, config_of, configured_policy, spec_uuid_of
 from runtime_jobs.specs.oci import MAX_VARIABLES, validate_variables
-from tests.factories import ALICE, OrganizationFactory, PlanFactory, ProjectFactory, submission
+from tests.api_client import Caller, refused
+from tests.factories import (
+    ALICE,
+    SUBMIT_ANY_BODY,
+    OrganizationFactory,
+    PlanFactory,
+    PoolFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    submission,
+)
 
 SPEC = "019a2b1c-0000-7000-8000-000000000001"
 PROJECT = "00000000-0000-0000-0000-000000000099"
@@ -142,3 +153,31 @@ def test_the_plan_gives_the_priority_and_the_limit_of_an_address():
 )
 def test_environment_variables(env, is_valid):
     assert (validate_variables(env) is None) == is_valid
+
+
+@pytest.mark.django_db
+def test_the_native_api_shows_the_job_and_creates_none():
+    project = ProjectFactory()
+    job, alice = submitted_oci(project, **MOST), Caller(api_token(project.organization))
+    shown = alice.get(f"/v1/jobs/{job.job_ulid}").json()
+    assert (shown["job_type"], shown["spec"]) == (OCI, {"spec": SPEC, "config": WHOLE_CONFIG})
+    assert [listed["job_id"] for listed in alice.get("/v1/jobs?job_type=oci").json()["results"]] == [job.job_ulid]
+    body = SUBMIT_ANY_BODY | {"job_type": OCI, "spec": {"spec": SPEC, "config": WHOLE_CONFIG}}
+    refused(lambda: alice.post("/v1/jobs", body), 400, "invalid")
+
+
+@pytest.mark.django_db
+def test_a_worker_of_the_pool_that_offers_the_label_gets_the_config(settings):
+    job = submitted_oci(**LEAST)
+    worker = WorkerFactory(pool=PoolFactory(slug=settings.RUNNER_POOL, least_isolation="none"), labels=[f"spec:{SPEC}"])
+    claim = {"worker_id": worker.worker_id, "job_types": [OCI], "labels": [f"spec:{SPEC}"], "capabilities": {}}
+    leased = Caller(worker.token).post("/v1/runtime/leases", claim).json()["job"]
+    assert (leased["job_id"], leased["oci"]["spec"]) == (job.job_ulid, SPEC)
+    assert (leased["oci"]["config"], leased["source"]) == (config_of(job), None)
+
+
+@pytest.mark.django_db
+def test_the_admin_shows_the_job(admin_client):
+    job = submitted_oci(**MOST)
+    assert admin_client.get(f"/admin/runtime_jobs/job/{job.job_ulid}/change/").status_code == 200
+    assert admin_client.get("/admin/runtime_jobs/job/").status_code == 200
