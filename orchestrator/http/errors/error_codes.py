@@ -63,7 +63,7 @@ CODES: dict[str, ErrorCode] = {
     "conflict": ErrorCode(
         409,
         "The lease ended with another message, the run belongs to another job, the limit, slug or association exists "
-        "already, the runner is archived, or the spec is in use.",
+        "already, the runner is archived, the spec is in use, or the organization has an owner.",
     ),
     "already_final": ErrorCode(409, "The job has ended; `job_status` is its status."),
     "already_retried": ErrorCode(409, "A newer attempt exists: `newer_job_id`."),
@@ -92,7 +92,8 @@ CODES: dict[str, ErrorCode] = {
     ),
     "rate_limited": ErrorCode(
         429,
-        "Too many failed attempts from this address, or a password is checked too often; wait `Retry-After` seconds.",
+        "Too many failed attempts from this address, a password is checked too often, or a runner or an anonymous "
+        "client sends too many requests; wait `Retry-After` seconds.",
     ),
     "queue_full": ErrorCode(
         429, "The organization has `current` waiting jobs, the plan allows `limit`. Wait `Retry-After` seconds."
