@@ -17,6 +17,7 @@ from orchestrator.results.folding import Fold
 from orchestrator.results.models import Metric, Report, ReportResult
 from orchestrator.results.outputs import read_output, write_output
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_body
+from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
@@ -27,8 +28,8 @@ log = logging.getLogger(__name__)
 
 MAX_READERS = 2  # results that a process reads at a time: each may need several times the size of its output
 MAX_DURATION = 2**31 - 1
-# A store that cannot be read for so long has lost the output.
-STORE_PATIENCE = timedelta(hours=1)
+# A result that cannot be read for so long never can: its job fails.
+READING_PATIENCE = timedelta(hours=1)
 _readers = threading.BoundedSemaphore(MAX_READERS)
 
 
@@ -84,25 +85,31 @@ def process(job: Job, body: bytes | None = None) -> None:
 def read_again(job: Job, *, now: datetime | None = None) -> None:
     """Read the stored output of a job that has been `processing` for long: the process that began has ended.
 
-    A store that cannot be read is attempted again until `STORE_PATIENCE` has passed. Then the output counts as missing.
+    Any error but a lost connection leaves the job for a later attempt until `READING_PATIENCE` has passed. Then the job
+    fails: without an end its dependents would wait for ever, and nobody could cancel it.
 
     Args:
         job: The job.
         now: The time of the attempt; by default the time of the database.
 
     Raises:
-        OSError: The store cannot be read now.
+        Exception: The result cannot be read now, or the connection to the database is lost.
     """
     if job.state != JobState.PROCESSING:
         return
     try:
         process(job)
-    except OSError as error:
-        if (now or database_now()) - job.phase_at < STORE_PATIENCE:
+    except Exception as error:
+        if is_connection_lost(error) or (now or database_now()) - job.phase_at < READING_PATIENCE:
             raise
-        log.exception("the output of job %s is lost", job.job_ulid)
-        message = f"The output could not be read for {STORE_PATIENCE}: {type(error).__name__}."
-        services.settle(job_ulid=job.job_ulid, failure=FailureReason.RESULT_MISSING, message=message)
+        log.exception("the result of job %s cannot be read", job.job_ulid)
+        is_missing = isinstance(error, OSError)
+        subject = "output" if is_missing else "result"
+        services.settle(
+            job_ulid=job.job_ulid,
+            failure=FailureReason.RESULT_MISSING if is_missing else FailureReason.RESULT_UNREADABLE,
+            message=f"The {subject} could not be read for {READING_PATIENCE}: {type(error).__name__}.",
+        )
 
 
 def store_results(report: Report, iterations: Sequence[Results]) -> None:
@@ -162,16 +169,16 @@ def _read(job: Job, body: bytes | None) -> ProcessedResult:
         return _failure(report, FailureReason.RESULT_MISSING, "The store has no output of the job.")
     try:
         iterations = read_body(body, _settings(job, report))
-        metrics = build_metrics(report, iterations) if report is not None else []
+        if report is None:
+            return ProcessedResult()
+        metrics = build_metrics(report, iterations)
+        return ProcessedResult(rows=[*metrics, _report_result(job, report, len(metrics))])
     except UnreadableResult as error:
         return _failure(report, FailureReason.RESULT_UNREADABLE, str(error))
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         # A bug of an adapter must not leave the job `processing` for ever.
         log.exception("the result of job %s cannot be read", job.job_ulid)
         return _failure(report, FailureReason.RESULT_UNREADABLE, "The adapter failed.")
-    if report is None:
-        return ProcessedResult()
-    return ProcessedResult(rows=[*metrics, _report_result(job, report, len(metrics))])
 
 
 def _failure(report: Report | None, reason: FailureReason, message: str) -> ProcessedResult:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,8 @@ MAX_VARIABLES = 255
 MAX_FILE_PATHS = 255
 MAX_TIMEOUT_SECONDS = 2**31 - 1
 MAX_ITERATIONS = 2**32 - 1
+# The duration of an execution is added to the backdate of its report, and the sum must be a date.
+LATEST_BACKDATE = datetime(9900, 1, 1, tzinfo=UTC)
 AVERAGES = ("mean", "median")
 FOLDS = ("min", "max", "mean", "median")
 IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
@@ -46,7 +49,7 @@ class OciSpec:
         iterations: The number of iterations. Without it one.
         fold: The operation that combines the iterations: one of `FOLDS`.
         allow_failure: Continue after an iteration that fails.
-        backdate: The start time of the report, RFC 3339 in UTC.
+        backdate: The start time of the report, RFC 3339 in UTC, at most `LATEST_BACKDATE`.
     """
 
     hardware_spec: str

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import DataError, OperationalError, connection
 
 from orchestrator import services
 from orchestrator.results import models, outputs, processing
@@ -151,6 +151,16 @@ def test_a_backdate_replaces_the_start_and_keeps_the_duration():
     assert found.duration_seconds == 60
 
 
+@pytest.mark.parametrize("backdate", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:00Z"])
+def test_a_backdate_without_a_date_after_it_does_not_leave_the_job_behind(backdate):
+    """A job of an earlier release may have it: the end of its report is no date."""
+    run = execution(backdate=backdate)
+    store_output(run.job, output(metric("a")))
+    process(run.complete(seconds=60))
+    assert failed(run.fresh()) == (JobState.FAILED, FailureReason.RESULT_UNREADABLE)
+    assert (run.metrics(), run.outcome().error) == ([], "The adapter failed.")
+
+
 def test_a_result_that_is_read_again_has_the_same_times():
     """The end is when the result arrived, not when it was read."""
     run = execution()
@@ -278,6 +288,34 @@ def test_a_store_that_stays_away_has_lost_the_output():
     read_again(job, now=job.phase_at + timedelta(hours=1))
     assert failed(run.fresh()) == (JobState.FAILED, FailureReason.RESULT_MISSING)
     assert "PermissionError" in (run.job.failure_message or "")
+
+
+# --- a result that can never be stored --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [RuntimeError, DataError, MemoryError])
+def test_any_error_that_stays_ends_the_job(monkeypatch, error):
+    run = execution()
+    store_output(run.job, output(metric("a")))
+    job = run.complete()
+    monkeypatch.setattr(processing, "build_metrics", lambda *_: (_ for _ in ()).throw(error("hunter2")))
+    with pytest.raises(error):
+        read_again(job, now=job.phase_at + timedelta(minutes=59))
+    assert run.fresh().state == JobState.PROCESSING
+    read_again(job, now=job.phase_at + timedelta(hours=1))
+    assert failed(run.fresh()) == (JobState.FAILED, FailureReason.RESULT_UNREADABLE)
+    assert run.job.failure_message == f"The result could not be read for 1:00:00: {error.__name__}."
+
+
+def test_a_lost_connection_ends_no_job(monkeypatch):
+    """The attempt is the first one after an outage of the database, which may have been longer than the patience."""
+    run = execution()
+    job = run.complete()
+    monkeypatch.setattr(processing, "read_body", lambda *_: (_ for _ in ()).throw(OperationalError("gone")))
+    store_output(run.job, output())
+    with pytest.raises(OperationalError):
+        read_again(job, now=job.phase_at + timedelta(hours=9))
+    assert run.fresh().state == JobState.PROCESSING
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

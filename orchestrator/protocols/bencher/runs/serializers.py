@@ -109,6 +109,11 @@ class RunJobInput(LenientSerializer):
     def validate_image(self, text: str) -> ImageReference:
         return _reference(text)
 
+    def validate_backdate(self, backdate: datetime | None) -> datetime | None:
+        if backdate is not None and backdate > oci.LATEST_BACKDATE:
+            raise serializers.ValidationError(f"Must be at most {timestamp(oci.LATEST_BACKDATE)}.")
+        return backdate
+
     def validate_env(self, env: dict[str, str] | None) -> dict[str, str] | None:
         if env is not None and (problem := oci.validate_variables(env)):
             raise serializers.ValidationError(problem)

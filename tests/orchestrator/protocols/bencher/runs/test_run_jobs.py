@@ -63,6 +63,7 @@ class TestConfig:
             {"file_paths": ["x"] * 256}, {"timeout": 0}, {"timeout": 2**31}, {"timeout": 1.5}, {"timeout": "60"},
             {"iter": -1}, {"iter": 2**32}, {"image": ""}, {"image": None}, {"image": "A B"}, {"env": {"": "x"}},
             {"env": []}, {"cmd": "ls"}, {"cmd": [1]}, {"build_time": "yes"}, {"backdate": "yesterday"},
+            {"backdate": "9900-01-01T00:00:01Z"}, {"backdate": "9999-12-31T23:59:59-05:00"},
             {"spec": "No Slug"}, {"spec": 7},
         ],
     )  # fmt: skip
