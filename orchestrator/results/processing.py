@@ -132,13 +132,16 @@ def store_results(report: Report, iterations: Sequence[Results]) -> None:
 
 
 def build_metrics(report: Report, iterations: Sequence[Results]) -> list[Metric]:
-    """Return the rows of these results. New benchmarks and measures are stored at once.
+    """Return the rows of these results. New benchmarks and measures are stored at once, and only those with metrics.
 
     Raises:
         UnreadableResult: The results name a benchmark or a measure by an unknown UUID.
     """
     try:
-        benchmarks = names.benchmark_keys(report.project, {name for results in iterations for name in results})
+        benchmarks = names.benchmark_keys(
+            report.project,
+            {name for results in iterations for name, metrics in results.items() if metrics},
+        )
         measures = names.measure_keys(
             report.project,
             {name for results in iterations for metrics in results.values() for name in metrics},

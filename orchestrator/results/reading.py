@@ -9,7 +9,7 @@ import orjson
 from orchestrator.results.adapters import Average, Results, parse_results
 from orchestrator.results.folding import Fold, fold_results
 
-MAX_METRICS = 50_000  # of a report, over all iterations
+MAX_METRICS = 50_000  # of a report, over all iterations; a benchmark without metrics counts as one
 MAX_TEXTS = 10_000  # files and standard outputs of all iterations
 MAX_FILES = 256  # of an iteration: 255 that a job may name, and the file of the runner's own measurements
 # Brackets and commas of one JSON text: each separates values, and each value needs up to 100 bytes of memory.
@@ -60,9 +60,10 @@ def read_texts(texts: Sequence[str], settings: ReadingSettings) -> list[Results]
     left = MAX_METRICS
     for number, text in enumerate(texts, start=1):
         results = _read_text(text, settings, f"Result {number} of {len(texts)}")
-        left -= sum(map(len, results.values()))
+        # A benchmark without metrics counts, too: reading and folding it takes time and memory.
+        left -= sum(max(1, len(metrics)) for metrics in results.values())
         if left < 0:
-            raise UnreadableResult(f"The results have more than {MAX_METRICS} metrics.")
+            raise UnreadableResult(f"The results have more than {MAX_METRICS} metrics and benchmarks without metrics.")
         iterations.append(results)
     if settings.fold is None or not iterations:
         return iterations

@@ -335,6 +335,14 @@ def test_benchmarks_and_measures_are_those_of_the_project():
     assert models.Benchmark.objects.count() == 2
 
 
+def test_a_benchmark_without_metrics_is_not_stored():
+    run = execution()
+    store_output(run.job, output(json.dumps({"empty": {}} | json.loads(metric("a")))))
+    process(run.complete())
+    assert (run.fresh().state, run.metrics()) == (JobState.SUCCEEDED, [(0, "a", "Latency", 1.0)])
+    assert list(models.Benchmark.objects.values_list("name", flat=True)) == ["a"]
+
+
 def test_two_names_of_one_benchmark_are_one_metric():
     """The slug of a benchmark is another name of it."""
     project = ProjectFactory()

@@ -154,6 +154,13 @@ def test_metrics_are_counted_and_not_benchmarks():
         read_texts([json.dumps({"a": measures})], JSON)
 
 
+def test_a_benchmark_without_metrics_counts_as_a_metric():
+    half = json.dumps({f"b{number}": {} for number in range(reading.MAX_METRICS // 2)})
+    assert len(read_texts([half, half], JSON)) == 2
+    with pytest.raises(UnreadableResult, match=f"more than {reading.MAX_METRICS} metrics"):
+        read_texts([half, half, '{"one more": {}}'], JSON)
+
+
 def test_as_many_texts_as_allowed():
     with pytest.raises(UnreadableResult, match=f"more than {reading.MAX_TEXTS} files and outputs"):
         read_body(body(*[{"stdout": "{}"}] * (reading.MAX_TEXTS + 1)), JSON)
