@@ -85,8 +85,9 @@ def measure_keys(project: Project, keys: Collection[str]) -> dict[str, int]:
 def find_or_create(model: type[T], project: Project, wanted: Sequence[WantedResource]) -> dict[str, int]:
     """Return the key of a row for each: the one with this name, UUID or slug, in this order, else a new one.
 
-    Requests at the same time may create the same resource: the unique name decides, and all of them get that row. A
-    slug that another resource has gets a random suffix.
+    Requests at the same time may create the same resource: the unique name decides, and all of them get that row. Each
+    waits for the names that another one has inserted, so all of them insert in the order of slug and name. A slug that
+    another resource has gets a random suffix.
 
     Raises:
         UnknownResource: A key is a UUID, and the project has no such resource.
@@ -105,7 +106,7 @@ def find_or_create(model: type[T], project: Project, wanted: Sequence[WantedReso
                 slug=with_random_suffix(item.slug) if is_suffixed else item.slug,
                 **item.columns,
             )
-            for item in missing
+            for item in sorted(missing, key=lambda item: (item.slug, item.name))
         ]
         model._default_manager.bulk_create(rows, ignore_conflicts=True)  # noqa: SLF001 Django's name
         found |= _find(model, project, missing)

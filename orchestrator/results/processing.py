@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models import Model
 
 from orchestrator import services
@@ -17,10 +17,11 @@ from orchestrator.results.folding import Fold
 from orchestrator.results.models import Metric, Report, ReportResult
 from orchestrator.results.outputs import read_output, write_output
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_body
+from orchestrator.services.unit_of_work import is_retryable
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
-from runtime_jobs.models import Job
+from runtime_jobs.models import Job, Project
 from runtime_jobs.specs import config_of
 from runtime_jobs.states import FailureReason, JobState
 
@@ -134,20 +135,17 @@ def store_results(report: Report, iterations: Sequence[Results]) -> None:
 def build_metrics(report: Report, iterations: Sequence[Results]) -> list[Metric]:
     """Return the rows of these results. New benchmarks and measures are stored at once, and only those with metrics.
 
+    A deadlock ends the transaction. If it is only that of the names, they are stored by a second one.
+
     Raises:
         UnreadableResult: The results name a benchmark or a measure by an unknown UUID.
     """
     try:
-        benchmarks = names.benchmark_keys(
-            report.project,
-            {name for results in iterations for name, metrics in results.items() if metrics},
-        )
-        measures = names.measure_keys(
-            report.project,
-            {name for results in iterations for metrics in results.values() for name in metrics},
-        )
-    except names.UnknownResource as error:
-        raise UnreadableResult(str(error)) from None
+        benchmarks, measures = _store_names(report.project, iterations)
+    except OperationalError as error:
+        if connection.in_atomic_block or not is_retryable(error):
+            raise
+        benchmarks, measures = _store_names(report.project, iterations)
     # Two keys may name the same resource, by its slug and by its name. The last one counts.
     rows: dict[tuple[int, int, int], Metric] = {}
     for iteration, results in enumerate(iterations):
@@ -164,6 +162,20 @@ def build_metrics(report: Report, iterations: Sequence[Results]) -> list[Metric]
                     upper_value=metric.upper,
                 )
     return list(rows.values())
+
+
+def _store_names(project: Project, iterations: Sequence[Results]) -> tuple[dict[str, int], dict[str, int]]:
+    """Find or create the benchmarks and the measures of these results, and return the keys of both."""
+    try:
+        benchmarks = names.benchmark_keys(
+            project, {name for results in iterations for name, metrics in results.items() if metrics}
+        )
+        measures = names.measure_keys(
+            project, {name for results in iterations for metrics in results.values() for name in metrics}
+        )
+    except names.UnknownResource as error:
+        raise UnreadableResult(str(error)) from None
+    return benchmarks, measures
 
 
 def _read(job: Job, body: bytes | None) -> ProcessedResult:

@@ -113,3 +113,32 @@ def test_requests_at_the_same_time_create_a_name_once():
         found = {done.result(60) for done in [pool.submit(create) for _ in range(4)]}
     assert len(found) == 1
     assert models.Testbed.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_requests_at_the_same_time_with_the_same_names_do_not_deadlock(project):
+    """Each waits for the names that the other one has inserted."""
+    keys = [f"benchmark {number}" for number in range(3000)]
+    begin = threading.Barrier(2, timeout=60)
+
+    def create(ordered: list[str]) -> set[int]:
+        try:
+            begin.wait()
+            found = names.find_or_create(models.Benchmark, project, [names._wanted(key) for key in ordered])
+            return set(found.values())
+        finally:
+            connection.close()
+
+    for _ in range(3):
+        models.Benchmark.objects.all().delete()
+        with ThreadPoolExecutor(2) as pool:
+            first, second = (done.result(120) for done in [pool.submit(create, keys), pool.submit(create, keys[::-1])])
+        assert first == second
+    assert models.Benchmark.objects.count() == 3000
+
+
+def test_names_are_inserted_in_one_order(project):
+    """The order of a set of strings differs from process to process."""
+    names.benchmark_keys(project, ["e", "b", "f", "a c", "D", "A", "c", "a-b"])
+    inserted = models.Benchmark.objects.order_by("pk").values_list("name", flat=True)
+    assert list(inserted) == ["A", "a-b", "a c", "b", "c", "D", "e", "f"]

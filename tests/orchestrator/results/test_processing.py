@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from django.db import DataError, OperationalError, connection
+from django.db import DataError, OperationalError, connection, transaction
+from psycopg.errors import DeadlockDetected
 
 from orchestrator import services
 from orchestrator.results import models, outputs, processing
@@ -316,6 +317,39 @@ def test_a_lost_connection_ends_no_job(monkeypatch):
     with pytest.raises(OperationalError):
         read_again(job, now=job.phase_at + timedelta(hours=9))
     assert run.fresh().state == JobState.PROCESSING
+
+
+# --- deadlocks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deadlocks(monkeypatch):
+    """The attempts to store benchmarks; the first one ends by a deadlock."""
+    attempts = []
+    original = processing.names.benchmark_keys
+
+    def benchmark_keys(project, keys):
+        attempts.append(len(keys))
+        if len(attempts) == 1:
+            raise OperationalError("deadlock detected") from DeadlockDetected()
+        return original(project, keys)
+
+    monkeypatch.setattr(processing.names, "benchmark_keys", benchmark_keys)
+    return attempts
+
+
+def test_after_a_deadlock_the_names_are_stored_again(deadlocks):
+    run = execution()
+    store_output(run.job, output(metric("a")))
+    process(run.complete())
+    assert (run.fresh().state, run.metrics(), deadlocks) == (JobState.SUCCEEDED, [(0, "a", "Latency", 1.0)], [1, 1])
+
+
+def test_in_a_transaction_a_deadlock_is_left_to_its_owner(deadlocks):
+    run = execution()
+    with pytest.raises(OperationalError), transaction.atomic():
+        processing.build_metrics(run.report, [{"a": {}}])
+    assert deadlocks == [0]
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
