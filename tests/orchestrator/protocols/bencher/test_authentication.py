@@ -39,6 +39,7 @@ from tests.factories import (
     project_key,
 )
 from tests.orchestrator.protocols.bencher.conftest import error_of, make_server_admin, refused
+from tests.orchestrator.protocols.native.test_tenants import ROUTES, methods_of
 from workers.models import Worker
 from workers.registry.models import WorkerState
 from workers.registry.tokens import (
@@ -386,25 +387,36 @@ def test_who_is_no_admin_is_403(db, is_jwt):
         error_of(answer(f"Bearer {personal_key(user, is_jwt=is_jwt)}"), 403)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/v0/runners"),
-        ("POST", "/v0/runners"),
-        ("GET", "/v0/runners/rack-7"),
-        ("PATCH", "/v0/runners/rack-7"),
-        ("POST", "/v0/runners/rack-7/key"),
-        ("POST", "/v0/runners/rack-7/token"),
-        ("GET", "/v0/runners/rack-7/specs"),
-        ("POST", "/v0/runners/rack-7/specs"),
-        ("DELETE", "/v0/runners/rack-7/specs/two-cores"),
-        ("GET", "/v0/specs"),
-        ("POST", "/v0/specs"),
-        ("GET", "/v0/specs/two-cores"),
-        ("PATCH", "/v0/specs/two-cores"),
-        ("DELETE", "/v0/specs/two-cores"),
-    ],
-)
+OF_ADMINS = [
+    ("GET", "/v0/runners"),
+    ("POST", "/v0/runners"),
+    ("GET", "/v0/runners/rack-7"),
+    ("PATCH", "/v0/runners/rack-7"),
+    ("POST", "/v0/runners/rack-7/key"),
+    ("POST", "/v0/runners/rack-7/token"),
+    ("GET", "/v0/runners/rack-7/specs"),
+    ("POST", "/v0/runners/rack-7/specs"),
+    ("DELETE", "/v0/runners/rack-7/specs/two-cores"),
+    ("GET", "/v0/specs"),
+    ("POST", "/v0/specs"),
+    ("GET", "/v0/specs/two-cores"),
+    ("PATCH", "/v0/specs/two-cores"),
+    ("DELETE", "/v0/specs/two-cores"),
+]
+OF_AGENTS = {"/v0/runners/rack-7/channel", "/v0/runners/rack-7/jobs", "/v0/runners/rack-7/jobs/<job>"}
+
+
+def test_no_address_of_runners_and_specs_is_forgotten():
+    """Each is for server admins, or for the agent of the runner."""
+    found = set()
+    for route, view in ROUTES:
+        path = route.replace("<runner>", "rack-7").replace("<spec>", "two-cores")
+        if path.startswith(("/v0/runners", "/v0/specs")) and path not in OF_AGENTS:
+            found |= {(method, path) for method in methods_of(view)}
+    assert found == set(OF_ADMINS)
+
+
+@pytest.mark.parametrize(("method", "path"), OF_ADMINS)
 def test_every_endpoint_is_for_server_admins_only(uma, runner, spec, method, path):
     body = None if method in {"GET", "DELETE"} else {"name": "x", "spec": "two-cores"}
     refused(lambda: uma.call(method, path, body), 403)

@@ -84,6 +84,7 @@ LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
 LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents"]
 # An organization's own row: tests/orchestrator/protocols/native/limits/test_submit_quotas.py.
 OF_QUOTAS = ["/v1/quotas"]
+OF_USAGE = ["/v1/usage"]  # tests/orchestrator/protocols/native/test_usage.py
 SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
 PAGES = ["/runs/<run_id>/"]
@@ -150,12 +151,13 @@ def test_no_address_is_forgotten():
         {("GET", path) for path in [*LISTS, *LISTS_OF_CONTROL]}
         | {("POST", path) for path in OF_RUNNERS}
         | {("POST", path) for path in [*SUBMITS, *BULK]}
-        | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS, *OF_QUOTAS]}
+        | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS, *OF_QUOTAS, *OF_USAGE]}
     )
     there = {
         (method, path)
         for path, view in ROUTES
-        if path not in OF_NOBODY and not path.startswith("/admin/")
+        # Those of the Bencher API: tests/orchestrator/protocols/bencher/test_authentication.py
+        if path not in OF_NOBODY and not path.startswith(("/admin/", "/v0/"))
         for method in methods_of(view) - {"HEAD"}
     }
     # A claim's route, which waits, is before the plain one of the same address.
