@@ -149,7 +149,7 @@ def api_token(organization: Organization, scopes: tuple[str, ...] = tuple(Scope.
 
 def personal_key(user: Any, **options: Any) -> str:
     """A new key of this person for the Bencher API, in plain; `is_jwt=True` for a JSON Web Token."""
-    return services.create_personal_key(user=user, name="test", actor=OPERATOR, **options)[1]
+    return services.create_personal_key(user=user, name="test", creator=None, actor=OPERATOR, **options)[1]
 
 
 def project_key(project: Project, **columns: Any) -> str:

@@ -94,4 +94,4 @@ def _personal_key(user: Any, key: str | None, actor: Actor) -> str:
     valid = PersonalKey.objects.filter(user=user, revoked_at=None, expires_at=None)
     if key and valid.filter(digest=digest_of(key)).exists():
         return key
-    return services.create_personal_key(user=user, name="seed", actor=actor)[1]
+    return services.create_personal_key(user=user, name="seed", creator=None, actor=actor)[1]

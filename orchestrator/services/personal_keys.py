@@ -15,7 +15,7 @@ from django.utils.crypto import salted_hmac
 from orchestrator.services.operator_actions import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import NotFound
+from runtime_jobs.errors import NotFound, OperatorOnly
 from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import new_uuid
 from runtime_jobs.models import PersonalKey
@@ -36,6 +36,7 @@ def create_personal_key(
     user: Any,
     name: str,
     is_jwt: bool = False,
+    creator: Any,
     actor: Actor,
     expires_at: datetime | None = None,
     source_address: str | None = None,
@@ -43,18 +44,27 @@ def create_personal_key(
 ) -> tuple[PersonalKey, str]:
     """Create a key of a person.
 
+    The key can do what the person may do, now or later. So only a superuser creates keys of other people: a comparison
+    of today's permissions would not hold once the person gets more.
+
     Args:
         user: The person, a user of the admin or a member of an organization.
         name: A name for people.
         is_jwt: Create a JSON Web Token; it ends after `JWT_LIFETIME` by default.
-        actor: The operator.
+        creator: The user of the admin who asks for the key; None for an operator with a shell on the server.
+        actor: The operator, for the audit log.
         expires_at: The end of the key, or None.
         source_address: The caller's IP address.
         now: The time of the audit event; by default the time of the database.
 
     Returns:
         The row and the key.
+
+    Raises:
+        OperatorOnly: The key is of another person, and the creator is no superuser.
     """
+    if creator is not None and creator.pk != user.pk and not creator.is_superuser:
+        raise OperatorOnly("user: Only a superuser creates keys of other people. Choose yourself.")
     created_at = now or database_now()
     if is_jwt:
         expires_at = (expires_at or created_at + JWT_LIFETIME).replace(microsecond=0)

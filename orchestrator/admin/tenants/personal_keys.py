@@ -1,8 +1,10 @@
 """Keys of people for the Bencher API: created and revoked here, displayed once. No page contains a digest."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils import timezone
@@ -43,12 +45,12 @@ class PersonalKeyAdmin(CreateWithToken, ReadOnlyAdmin):
     label = "Key"
     add_description = (
         "Creates a key for the Bencher API, with which a program may do there what the user may do. "
+        "Only a superuser creates keys of other people. "
         "The next page displays it once."
     )
     list_display = ["name", "user", "form_text", "state_badge", "creator", "age", "expiry"]
     list_filter = [KeyOwnerFilter, KeyFormFilter]
     list_select_related = ["user"]
-    autocomplete_fields = ["user"]
     search_fields = ["name__startswith", "user__username__startswith"]
     search_help_text = "Name or user name (prefix)"
     ordering = ["-id"]
@@ -66,11 +68,25 @@ class PersonalKeyAdmin(CreateWithToken, ReadOnlyAdmin):
     def has_revoke_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm("runtime_jobs.change_personalkey")
 
+    def get_autocomplete_fields(self, request: HttpRequest) -> Sequence[str]:
+        return ["user"] if request.user.is_superuser else []
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer only the own name to all but superusers, who alone create keys of other people."""
+        if db_field.name == "user" and not request.user.is_superuser:
+            kwargs |= {
+                "queryset": User.objects.filter(username=request.user.get_username()),
+                "initial": request.user.pk,
+            }
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
     def get_fields(self, _request: HttpRequest, obj: PersonalKey | None = None) -> list[str]:
         return self.details if obj else ["user", "name", "is_jwt", "expires_at"]
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[PersonalKey, str]:
-        return services.create_personal_key(**values, actor=actor_of(request), source_address=client_address(request))
+        return services.create_personal_key(
+            **values, creator=request.user, actor=actor_of(request), source_address=client_address(request)
+        )
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         key = self.get_object(request, object_id)

@@ -44,7 +44,7 @@ class Command(BaseCommand):
         arguments = {"name": options["name"], "expires_at": expires_at, "actor": OPERATOR}
         if options["user"]:
             user = _user(options["user"])
-            _, key = services.create_personal_key(user=user, is_jwt=options["jwt"], **arguments)
+            _, key = services.create_personal_key(user=user, is_jwt=options["jwt"], creator=None, **arguments)
         else:
             project = _project(options["project"])
             _, key = services.create_api_token(

@@ -6,9 +6,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from orchestrator import services
 from orchestrator.protocols.bencher.authentication import authenticate_runner
+from runtime_jobs.errors import OperatorOnly
 from runtime_jobs.models import ApiToken, OperatorEvent, PersonalKey
 from tests.factories import (
+    OPERATOR,
     HardwareSpecFactory,
     ProjectFactory,
     RunnerFactory,
@@ -229,6 +232,38 @@ def test_personal_keys_need_their_permissions(db):
     assert viewer.get(f"{KEYS}{row.pk}/change/").status_code == 200
     assert viewer.post(f"{KEYS}add/", {"user": row.user_id, "name": "a"}).status_code == 403
     assert viewer.post(f"{KEYS}{row.pk}/revoke/", WHY).status_code == 403
+
+
+@pytest.mark.parametrize("form", [{}, {"is_jwt": "on"}])
+def test_staff_creates_keys_of_itself_only(form):
+    """A key of a superuser would make its creator a server admin."""
+    root = User.objects.create(username="ruth-of-operations", is_staff=True, is_superuser=True)
+    later = User.objects.create(username="later")  # may get permissions after the key
+    low = person("low", "runtime_jobs.add_personalkey")
+    client = client_of(low)
+    page = client.get(f"{KEYS}add/").content.decode()
+    assert "ruth-of-operations" not in page
+    assert f'<option value="{low.pk}" selected' in page
+    for other in (root, later):
+        answer = client.post(f"{KEYS}add/", {"user": other.pk, "name": "mine"} | form)
+        assert answer.status_code == 400
+        assert not PersonalKey.objects.exists()
+    key = client.post(f"{KEYS}add/", {"user": low.pk, "name": "mine"} | form).context["token"]
+    assert PersonalKey.objects.get().user == low
+    assert Client().get("/v0/runners", headers={"Authorization": f"Bearer {key}"}).status_code == 403
+
+
+def test_the_operation_refuses_keys_of_other_people_too(db):
+    low, root = User.objects.create(username="low", is_staff=True), User.objects.create(username="root")
+    arguments = {"name": "mine", "actor": OPERATOR}
+    with pytest.raises(OperatorOnly, match="Only a superuser creates keys of other people"):
+        services.create_personal_key(user=root, creator=low, **arguments)
+    assert not PersonalKey.objects.exists()
+    assert not OperatorEvent.objects.exists()
+    services.create_personal_key(user=low, creator=low, **arguments)
+    root.is_superuser = True
+    services.create_personal_key(user=low, creator=root, **arguments)
+    assert PersonalKey.objects.count() == 2
 
 
 def test_a_project_key_is_created_with_the_api_tokens(olga):
