@@ -190,12 +190,15 @@ class RunnerSession:
 
     # --- Inputs -------------------------------------------------------------------------------------------------------
 
-    def receive_text(self, text: str, now: float) -> Effects:
+    def parse(self, text: str) -> Frame | None:
+        """Return the message in a text frame, or None for an invalid one."""
         try:
-            frame: Frame | None = self._parse(text)
+            return self._parse(text)
         except InvalidFrame:
-            frame = None
-        return self.receive(frame, now)
+            return None
+
+    def receive_text(self, text: str, now: float) -> Effects:
+        return self.receive(self.parse(text), now)
 
     def receive(self, frame: Frame | None, now: float) -> Effects:
         """Receive a message. None is an invalid one."""

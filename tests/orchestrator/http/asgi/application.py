@@ -36,7 +36,10 @@ class EchoSession:
     def __init__(self, room):
         self.room, self.deadline, self.controls = room, None, 0
 
-    def receive_text(self, text, now):
+    def parse(self, text):
+        return text
+
+    def receive(self, text, now):
         match text:
             case "close":
                 return [CloseSocket(1000, "on demand")]

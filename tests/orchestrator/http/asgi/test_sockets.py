@@ -1,6 +1,7 @@
 """The driver of WebSocket sessions around a scripted session: frames, timers, operations, slow and lost clients."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -29,7 +30,11 @@ class Script:
         self.inputs.append((name, value) if value is not None else name)
         return self.on.get(name, lambda _: ())(value)
 
-    def receive_text(self, text, now):
+    def parse(self, text):
+        self.parsed_in = threading.current_thread()
+        return text
+
+    def receive(self, text, now):
         return self._input("text", text)
 
     def receive_bytes(self, now):
@@ -112,6 +117,19 @@ def test_frames_are_given_to_the_session_and_effects_are_sent():
         await client.task
         assert client.sent == [{"type": "websocket.send", "text": "A"}, {"type": "websocket.send", "text": "B"}]
         assert session.inputs == [("text", "a"), "bytes", ("text", "b"), "end"]
+
+    run(story)
+
+
+@pytest.mark.parametrize(("length", "is_long"), [(65_536, False), (65_537, True)])
+def test_a_long_frame_is_parsed_in_a_thread(length, is_long):
+    async def story():
+        session = Script(text=lambda _: [DropSocket()])
+        client = Client(session)
+        client.text("x" * length)
+        await client.task
+        assert session.inputs[0] == ("text", "x" * length)
+        assert (session.parsed_in is not threading.current_thread()) == is_long
 
     run(story)
 
