@@ -14,7 +14,7 @@ from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor
-from runtime_jobs.models import Membership, Organization, Project
+from runtime_jobs.models import ApiToken, Membership, Organization, Project
 from runtime_jobs.models.tenants import MAX_SLUG_LENGTH, Visibility
 from runtime_jobs.plans import FREE, UNCLAIMED, plan_of_tier
 from runtime_jobs.resource_names import slugify, with_random_suffix
@@ -26,10 +26,17 @@ _MAX_WITH_SUFFIX = MAX_SLUG_LENGTH - 9  # a hyphen and eight characters
 
 
 def is_claimed(organization: Organization) -> bool:
-    """Report whether an organization has an owner: a member, or a plan that an operator has chosen."""
-    if organization.plan.name != UNCLAIMED:
-        return True
-    return Membership.objects.filter(organization=organization).exists()
+    """Report whether an organization has an owner, so that nobody else may claim it or submit runs to it anonymously.
+
+    An owner is a member, or whoever has arranged with an operator what an anonymous run never creates: another plan
+    than `unclaimed`, an API token or project key (also one that has ended), or a private project.
+    """
+    return (
+        organization.plan.name != UNCLAIMED
+        or Membership.objects.filter(organization=organization).exists()
+        or ApiToken.objects.filter(organization=organization).exists()
+        or organization.projects.filter(visibility=Visibility.PRIVATE).exists()
+    )
 
 
 def claimed_at(organization: Organization) -> datetime | None:

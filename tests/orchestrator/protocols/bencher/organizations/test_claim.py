@@ -5,11 +5,11 @@ import pytest
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import priority
-from runtime_jobs.models import Job, JobEvent, Membership, OperatorEvent, Organization
+from runtime_jobs.models import Job, JobEvent, Membership, OperatorEvent, Organization, Project
 from runtime_jobs.plans import plan_of_tier
 from tests.api_client import Caller
-from tests.factories import project_key
-from tests.orchestrator.protocols.bencher.runs.world import new_person, new_project, refused
+from tests.factories import api_token, project_key
+from tests.orchestrator.protocols.bencher.runs.world import BMF, direct_body, new_person, new_project, refused
 from tests.runtime_jobs.test_oci import submitted_oci
 
 pytestmark = pytest.mark.django_db
@@ -114,6 +114,44 @@ def test_a_claimed_organization_is_409_if_it_is_public_and_404_if_not(mia, proje
 def test_an_operators_organization_without_members_is_not_free_for_all(mia):
     project = new_project("ci", "team")
     refused(lambda: mia.caller.post(path(project)), 404)
+
+
+def arrange(project, what) -> None:
+    """Make an operator arrange something with the owner of an organization that has no members."""
+    if what == "api_token":
+        api_token(project.organization)
+    elif what == "project_key":
+        project_key(project)
+    else:
+        Project.objects.create(organization=project.organization, slug="secret")
+
+
+@pytest.mark.parametrize("what", ["api_token", "project_key", "private_project"])
+def test_an_organization_of_programs_on_the_plan_unclaimed_has_an_owner(mia, project, what):
+    """Before people could be members, an organization had only tokens and projects."""
+    arrange(project, what)
+    before = mia.caller.get("/v0/projects/secret/reports").status_code
+    refused(lambda: mia.caller.post(path(project)), 409, "already been claimed")
+    refused(lambda: mia.caller.post("/v0/run", direct_body(BMF)), 403)
+    assert (before, mia.caller.get("/v0/projects/secret/reports").status_code) == (404, 404)
+    assert not Membership.objects.exists()
+
+
+@pytest.mark.parametrize("what", ["api_token", "project_key", "private_project"])
+def test_a_private_project_of_such_an_organization_does_not_exist_for_others(mia, project, what):
+    arrange(project, what)
+    Project.objects.update(visibility="private")
+    refused(lambda: mia.caller.post(path(project)), 404)
+    refused(lambda: mia.caller.post("/v0/run", direct_body(BMF)), 404)
+
+
+@pytest.mark.parametrize("what", ["api_token", "project_key", "private_project"])
+def test_nobody_submits_anonymous_runs_to_such_an_organization(project, what, settings):
+    settings.ANONYMOUS_RUNS = True
+    arrange(project, what)
+    refused(lambda: Caller().post("/v0/run", direct_body(BMF)), 401, "has an owner")
+    Project.objects.update(visibility="private")
+    refused(lambda: Caller().post("/v0/run", direct_body(BMF)), 401)
 
 
 @pytest.mark.parametrize("name", ["No Slug", "a--b", "x" * 65])
