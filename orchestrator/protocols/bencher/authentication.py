@@ -66,11 +66,21 @@ class BencherCaller:
         """Return whether the caller may read a private project: its key, a member of its organization, or staff."""
         if self.project is not None:
             return self.project.pk == project.pk
+        return self.user is not None and (self.user.is_staff or self._is_member(project))
+
+    def may_change(self, project: Project) -> bool:
+        """Return whether the caller may submit runs to a project and change its resources.
+
+        These are its key, the members of its organization, and staff with the permission that the native API asks for.
+        """
+        if self.project is not None:
+            return self.project.pk == project.pk
         if self.user is None:
             return False
-        return (
-            self.user.is_staff or Membership.objects.filter(user=self.user, organization=project.organization).exists()
-        )
+        return (self.user.is_staff and self.user.has_perm("runtime_jobs.operate_job")) or self._is_member(project)
+
+    def _is_member(self, project: Project) -> bool:
+        return Membership.objects.filter(user=self.user, organization=project.organization_id).exists()
 
 
 ANONYMOUS: Final = BencherCaller(Actor("client", "anonymous"))

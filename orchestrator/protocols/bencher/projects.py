@@ -5,11 +5,11 @@ from uuid import UUID
 from rest_framework.request import Request
 
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.protocols.bencher.authentication import LOG_IN_HINT, BencherCaller, unauthenticated
+from orchestrator.protocols.bencher.authentication import LOG_IN_HINT, unauthenticated
 from orchestrator.protocols.bencher.permissions import caller_of
 from orchestrator.protocols.bencher.resource_ids import parse_resource_id
 from runtime_jobs.errors import NotFound
-from runtime_jobs.models import Membership, Project
+from runtime_jobs.models import Project
 from runtime_jobs.models.tenants import Visibility
 
 
@@ -43,14 +43,6 @@ def changeable_project(request: Request, text: str) -> Project:
     project, caller = readable_project(request, text), caller_of(request)
     if not caller.is_authenticated:
         raise unauthenticated(f"A member of the organization must be authenticated. {LOG_IN_HINT}")
-    if not _may_change(caller, project):
+    if not caller.may_change(project):
         raise ApiError(403, "forbidden", f"You are no member of the organization {project.organization.slug}.")
     return project
-
-
-def _may_change(caller: BencherCaller, project: Project) -> bool:
-    if caller.project is not None:
-        return caller.project.pk == project.pk
-    return (
-        caller.user.is_staff or Membership.objects.filter(user=caller.user, organization=project.organization).exists()
-    )

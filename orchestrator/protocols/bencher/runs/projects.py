@@ -18,7 +18,7 @@ from orchestrator.services.tenants import (
 )
 from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.errors import NotFound
-from runtime_jobs.models import Membership, Project
+from runtime_jobs.models import Project
 from runtime_jobs.models.tenants import Visibility
 from runtime_jobs.resource_names import is_slug
 
@@ -82,7 +82,8 @@ def _project_of_key(run: RunRequest, project: Project) -> Project:
 def _permitted(uow: UnitOfWork, project: Project, sender: RunSender) -> Project:
     """Return a project to which the caller may submit runs.
 
-    An authenticated run of a project without an owner makes its sender the owner. Staff own nothing by a run.
+    An authenticated run of a project without an owner makes its sender the owner. Staff with the permission to change
+    all projects own nothing by a run.
     """
     user, organization = sender.caller.user, project.organization
     if not is_claimed(organization):
@@ -93,13 +94,13 @@ def _permitted(uow: UnitOfWork, project: Project, sender: RunSender) -> Project:
             message = f"The project {project.public_slug} has an owner. {LOG_IN_HINT}"
             raise unauthenticated(message)
         return project
-    if user.is_staff or Membership.objects.filter(organization=organization, user=user).exists():
+    if sender.caller.may_change(project):
         return project
     if not has_owner:
         actor, address = sender.caller.actor, sender.source_address
         claim_locked(uow, organization, user=user, actor=actor, source_address=address)
         return project
-    if project.visibility == Visibility.PUBLIC:
+    if project.visibility == Visibility.PUBLIC or sender.caller.can_see(project):
         message = f"You are no member of the organization {organization.slug}, which owns the project."
         raise ApiError(403, "forbidden", message)
     raise NotFound(f"There is no project {project.public_slug}, or you may not see it.")

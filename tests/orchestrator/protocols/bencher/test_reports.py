@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
@@ -17,7 +18,7 @@ from orchestrator.results.processing import process, store_output, store_results
 from orchestrator.results.reading import ReadingSettings, read_texts
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Project
-from tests.factories import HardwareSpecFactory, OrganizationFactory, ProjectFactory, project_key
+from tests.factories import HardwareSpecFactory, OrganizationFactory, ProjectFactory, personal_key, project_key
 from tests.orchestrator.results.conftest import execution
 from workers.registry.tokens import PROJECT_PREFIX
 
@@ -323,6 +324,23 @@ def test_only_members_change_testbeds(project, private, anyone):
         assert client.call("POST", "/v0/projects/web/testbeds", {"name": "new"}).status_code == status
         assert client.call("PATCH", "/v0/projects/web/testbeds/box", {"name": "new"}).status_code == status
     assert list(models.Testbed.objects.values_list("name", flat=True)) == ["box"]
+
+
+@pytest.mark.parametrize(("permission", "may"), [(None, False), ("change_worker", False), ("operate_job", True)])
+def test_staff_reads_all_projects_and_changes_them_by_its_permission(private, permission, may):
+    staff = User.objects.create(username="stan", is_staff=True)
+    if permission:
+        staff.user_permissions.add(Permission.objects.get(codename=permission))
+    names.get_or_create_testbed(private, "box")
+    client = BencherClient(personal_key(staff))
+    client.get("/v0/projects/secret/reports")
+    statuses = [
+        client.call(method, f"/v0/projects/secret/testbeds{path}", {"name": name}).status_code
+        for method, path, name in [("POST", "", "new"), ("PATCH", "/box", "renamed")]
+    ]
+    assert statuses == ([201, 200] if may else [403, 403])
+    found = set(models.Testbed.objects.values_list("name", flat=True))
+    assert found == ({"new", "renamed"} if may else {"box"})
 
 
 # --- testbeds ---------------------------------------------------------------------------------------------------------

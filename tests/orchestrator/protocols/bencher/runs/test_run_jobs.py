@@ -4,6 +4,7 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.utils import timezone
 
 from orchestrator.results.models import Report, Testbed
@@ -17,6 +18,7 @@ from tests.orchestrator.protocols.bencher.runs.world import (
     DIGEST,
     TIMES,
     accepted,
+    direct_body,
     document_body,
     job_body,
     job_of,
@@ -221,11 +223,19 @@ class TestPermission:
 
     def test_staff_submits_everywhere_and_owns_nothing_by_it(self, spec, project):
         olga = new_person("olga", is_staff=True)
+        olga.user_permissions.add(Permission.objects.get(codename="operate_job"))
         accepted(olga.caller, job_body(spec="two-cores"))
-        unclaimed = new_project("free-for-all", "unclaimed")
+        unclaimed = new_project("free-for-all", "unclaimed", visibility="public")
         accepted(olga.caller, job_body(f"free-for-all@{DIGEST}", spec="two-cores"))
         assert not Membership.objects.filter(user=olga).exists()
         assert Organization.objects.get(pk=unclaimed.organization_id).plan.name == "unclaimed"
+
+    def test_staff_without_the_permission_submits_nothing(self, spec, project):
+        """The organization would pay for it. Staff may read the project, so the refusal is not 404."""
+        bare = new_person("bare", is_staff=True).caller
+        assert bare.get("/v0/projects/adapter/jobs").status_code == 200
+        refused(lambda: post_run(bare, job_body(spec="two-cores")), 403, "no member")
+        refused(lambda: post_run(bare, direct_body(BMF)), 403, "no member")
 
 
 class TestRegistry:
