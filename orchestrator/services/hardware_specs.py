@@ -147,7 +147,7 @@ def delete_spec(
     spec = _lock_spec(spec_uuid, delete=True)
     runners = spec.worker_specs.count()
     if runners:
-        raise ResourceConflict(f"The spec {spec.slug} is associated with {runners} runners. Remove it from them first.")
+        raise ResourceConflict(f"The spec {spec.slug} is associated with runners ({runners}). Remove it there first.")
     if _has_jobs(spec):
         raise ResourceConflict(f"Jobs refer to the spec {spec.slug}. Archive it instead.")
     record_operator_event(

@@ -69,4 +69,4 @@ def _message(error: ApiError) -> str:
     fields: dict[str, list[str]] = error.members.get("errors", {})
     if not fields:
         return error.detail
-    return " ".join([error.detail, *(f"{name}: {' '.join(texts)}" for name, texts in fields.items())])
+    return " ".join(f"{name}: {' '.join(texts)}" for name, texts in fields.items())

@@ -195,7 +195,7 @@ def test_the_buttons_of_a_spec(admin):
     assert buttons(admin, spec) == {"rename", "restore", "remove"}
     assert press("restore") == "two-cores: restored."
     RunnerFactory(specs=[spec])
-    assert "associated with 1 runners" in press("remove")
+    assert "associated with runners (1)" in press("remove")
     spec.worker_specs.all().delete()
     assert admin.post(f"{SPECS}{spec.pk}/remove/", WHY)["Location"] == SPECS
     assert not HardwareSpec.objects.exists()
