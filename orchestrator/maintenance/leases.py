@@ -17,7 +17,7 @@ from runtime_jobs.states import LEASED_STATES, JobState
 
 BATCH = 200
 READ_AGAIN_AFTER = timedelta(seconds=30)
-RESULTS = 20  # read in one round; a result takes longer than any other row
+RESULTS = 20  # read one after another, before the due ones are looked up again
 
 
 def sweep(*, now: datetime | None = None) -> int:
@@ -71,9 +71,13 @@ def read_results_again(rows: RowRunner, *, now: datetime | None = None) -> int:
 
     The process that began to read such a result has ended, or the store could not be read.
     """
+    return rows.each(_read_again, unread_results(rows, now=now), now=now)
+
+
+def unread_results(rows: RowRunner, *, now: datetime | None = None) -> list[dict[str, str]]:
+    """Return the arguments of the jobs whose results `read_results_again` would read now."""
     due = Job.objects.filter(state=JobState.PROCESSING, phase_at__lte=(now or database_now()) - READ_AGAIN_AFTER)
-    due = due.exclude(job_ulid__in=rows.suspended("job_ulid"))
-    return rows.each(_read_again, _named(due)[:RESULTS], now=now)
+    return _named(due.exclude(job_ulid__in=rows.suspended("job_ulid")))[:RESULTS]
 
 
 def _read_again(*, job_ulid: str, now: datetime | None) -> bool:

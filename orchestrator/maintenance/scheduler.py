@@ -18,6 +18,7 @@ from orchestrator.maintenance import counters, leases, queues
 from orchestrator.maintenance.leadership import Leadership, LeadershipLost
 from orchestrator.maintenance.metrics_aggregation import EventCounter
 from orchestrator.maintenance.pruning import PruningTask
+from orchestrator.maintenance.results import ResultReader
 from orchestrator.maintenance.rows import RowRunner
 from runtime_jobs.db_errors import is_connection_lost
 
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 SLOW_EVERY = 10  # rounds
 BEAT_SECONDS = 1.0  # between two beats, also within a long round and between two rounds
+STOP_SECONDS = 5.0  # at the end a result that is being read has this long
 YIELD_SECONDS = 5.0  # a stand-by has this long to take over from a leader whose task fails
 FAILED_RUNS_TO_YIELD, MAX_FAILED_RUNS_TO_YIELD = 3, 120
 
@@ -43,7 +45,6 @@ TASKS = (
     Task("expire_leases", leases.expire_leases),
     Task("time_out_phases", leases.time_out_phases),
     Task("give_up_lost", leases.give_up_lost),
-    Task("read_results_again", leases.read_results_again),
     Task("follow_ended_dependencies", leases.follow_ended_dependencies),
     *(Task(run.__name__, run) for run in queues.EVERY_ROUND),
     *(Task(run.__name__, run, every=SLOW_EVERY) for run in queues.SLOW),
@@ -51,7 +52,7 @@ TASKS = (
 
 
 class Scheduler:
-    """Runs the tasks from one thread on one connection, `run()` until `stopping` is set.
+    """Runs the tasks from one thread on one connection, `run()` until `stopping` is set. Results have another thread.
 
     A leader that cannot do its work lets another process try: it stops to lead when its connection is lost, and for
     YIELD_SECONDS when a task fails several times in a row. Without a stand-by it leads again afterwards, and tolerates
@@ -65,8 +66,10 @@ class Scheduler:
         self.rounds = 0
         self.leadership = Leadership(self.name, takeover_seconds=settings.CLOCK_TAKEOVER_SECONDS)
         self._counts = counters.PendingCounts()
+        self._results = ResultReader()
         tally, retention, idle_lanes = EventCounter(), PruningTask(), IdlePruner()
         own = (
+            Task("read_results_again", self._results.advance),
             Task("delete_old_rows", lambda _: retention.delete_some(report=self._deleted), every=SLOW_EVERY),
             Task("delete_idle_lanes", lambda _: idle_lanes.advance(), every=SLOW_EVERY),
             Task("count_metrics", lambda _: tally.go_on()),
@@ -85,10 +88,12 @@ class Scheduler:
             while not self.stopping.is_set():
                 self._guarded(self.round)
                 if once:
+                    self._results.wait()
                     return
                 self._wait()
         finally:
             self._guarded(self.leadership.release)
+            self._results.stop(STOP_SECONDS)
 
     def round(self) -> bool:
         """Write the beat, then run the tasks that are due, if this process leads. Returns whether it does."""
