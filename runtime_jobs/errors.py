@@ -152,6 +152,12 @@ class NotFinal(LifecycleError):
     code = "not_final"
 
 
+class NotRetryable(LifecycleError):
+    """Jobs of this type have no further attempts: something outside of the job belongs to this attempt."""
+
+    code = "not_retryable"
+
+
 class AlreadyRetried(LifecycleError):
     """A newer attempt exists; retry that one."""
 

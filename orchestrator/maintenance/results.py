@@ -31,14 +31,14 @@ class ResultReader:
         self._stopping = threading.Event()
 
     def advance(self, rows: RowRunner) -> bool:
-        """Start to read what is due, unless the last reading goes on. Return whether that has begun.
+        """Start to read what is due, unless the last reading continues. Return whether it has begun.
 
         Args:
             rows: The runner of the task. It gets the number of the rows that failed since the last call.
         """
         if self._thread is not None and self._thread.is_alive():
             return False
-        # From here to the start of the thread nobody else uses `_rows`.
+        # From here to the start of the thread no other thread uses `_rows`.
         rows.failed_rows += self._rows.failed_rows
         self._rows.failed_rows = 0
         if self._stopping.is_set() or not leases.unread_results(self._rows):

@@ -87,7 +87,7 @@ def read_again(job: Job, *, now: datetime | None = None) -> None:
     """Read the stored output of a job that has been `processing` for long: the process that began has ended.
 
     Any error but a lost connection leaves the job for a later attempt until `READING_PATIENCE` has passed. Then the job
-    fails: without an end its dependents would wait for ever, and nobody could cancel it.
+    fails: without an end its dependents would wait for ever, and no cancel would be accepted.
 
     Args:
         job: The job.

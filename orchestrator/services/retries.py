@@ -8,10 +8,11 @@ from orchestrator.services.idempotency import IdempotentRequest
 from orchestrator.services.settlement import fail_lost
 from orchestrator.services.transitions import OperationResult
 from orchestrator.services.unit_of_work import UnitOfWork, operation
-from runtime_jobs.errors import AlreadyFinal, AlreadyRetried, NotFinal, NotFound
+from runtime_jobs.errors import AlreadyFinal, AlreadyRetried, NotFinal, NotFound, NotRetryable
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.models.jobs import RetryKind
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import JobState
 
 RESEND = "resend"  # the capability of a worker that can upload a stored run
@@ -41,6 +42,7 @@ def retry(
 
     Raises:
         NotFound: The job does not exist.
+        NotRetryable: Jobs of this type have no further attempts.
         NotFinal: The job has not ended.
         AlreadyFinal: The job succeeded.
         AlreadyRetried: The job has a newer attempt.
@@ -78,6 +80,7 @@ def reupload(
 
     Raises:
         NotFound: The job does not exist, or has no run that waits for an upload.
+        NotRetryable: Jobs of this type have no further attempts.
         NotFinal: The job has not ended.
         AlreadyFinal: The job succeeded.
         AlreadyRetried: The job has a newer attempt.
@@ -104,13 +107,16 @@ def is_limited(actor: Actor) -> bool:
 
 
 def require_retryable(job: Job) -> None:
-    """Check that the job ended without success and has no newer attempt.
+    """Check that the type has further attempts, and that the job ended without success and has no newer one.
 
     Raises:
+        NotRetryable: Jobs of this type have no further attempts.
         NotFinal: The job has not ended.
         AlreadyFinal: The job succeeded.
         AlreadyRetried: The job has a newer attempt.
     """
+    if not JOB_TYPES[job.job_type].is_retryable:
+        raise NotRetryable(f"Jobs of type {job.job_type} cannot be retried. Submit a new run.")
     if not job.is_final:
         raise NotFinal(
             f"The job has not ended: it is {job.public_status}. Cancel it first.",

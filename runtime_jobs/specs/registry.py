@@ -100,6 +100,8 @@ class JobType:
         is_metered: The minutes of a job are billed.
         needs_enabled_project: Only projects that an operator has enabled may submit this type.
         configured: Returns the rules of this installation for the type, where they differ from the rules of all types.
+        is_retryable: A further attempt of a job means the same as the job. Otherwise something outside of the job, such
+            as the report of a run, belongs to the first attempt, and the result of another one would be in no report.
         pool: Returns the pool of all jobs of the type. Without it the project names the pool.
     """
 
@@ -112,6 +114,7 @@ class JobType:
     needs_processing: bool = False
     is_metered: bool = False
     needs_enabled_project: bool = True
+    is_retryable: bool = True
     configured: Callable[[], dict[str, int]] = dict
     pool: Callable[[], str] | None = None
 
@@ -169,6 +172,7 @@ JOB_TYPES = {
         needs_processing=True,
         is_metered=True,
         needs_enabled_project=False,
+        is_retryable=False,
         configured=oci.configured_oci,
         pool=lambda: settings.RUNNER_POOL,
     ),

@@ -68,6 +68,7 @@ CODES: dict[str, ErrorCode] = {
     "already_final": ErrorCode(409, "The job has ended; `job_status` is its status."),
     "already_retried": ErrorCode(409, "A newer attempt exists: `newer_job_id`."),
     "not_final": ErrorCode(409, "The job has not ended. Only a job that has ended can be retried."),
+    "not_retryable": ErrorCode(409, "Jobs of this type have no further attempts. Submit a new run."),
     "illegal_move": ErrorCode(
         409, "The transition is not allowed from the current state of the job. Phases only advance."
     ),

@@ -13,10 +13,11 @@ from orchestrator import services
 from orchestrator.results import models, outputs, processing
 from orchestrator.results.outputs import encode_output, read_output
 from orchestrator.results.processing import MAX_DURATION, process, read_again, store_output
+from runtime_jobs.errors import NotRetryable
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FailureReason, JobState
-from tests.factories import ProjectFactory
+from tests.factories import ALICE, ProjectFactory
 from tests.orchestrator.results.conftest import CONFIG_PROJECT, execution
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -178,6 +179,21 @@ def test_a_duration_is_never_negative_and_fits_its_column():
     assert processing._report_result(job, run.report, 0).duration_seconds == 0
     job.executing_at = job.phase_at - timedelta(days=365 * 200)
     assert processing._report_result(job, run.report, 0).duration_seconds == MAX_DURATION
+
+
+# --- retries ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.LOST])
+def test_a_job_with_a_report_has_no_further_attempt(state):
+    """The report names the first attempt: the metrics of another one would be in no report, and its minutes billed."""
+    run = execution()
+    services.expire(job_ulid=run.job.job_ulid)
+    if state == JobState.FAILED:
+        services.give_up(job_ulid=run.job.job_ulid, now=run.fresh().late_result_at)
+    with pytest.raises(NotRetryable, match="Submit a new run"):
+        services.retry(job_ulid=run.job.job_ulid, actor=ALICE, reason="again")
+    assert (run.fresh().state, Job.objects.count()) == (state, 1)
 
 
 # --- once -------------------------------------------------------------------------------------------------------------

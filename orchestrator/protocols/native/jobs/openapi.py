@@ -227,7 +227,15 @@ def _document(docs: _JobDocs) -> Callable[[Any], Any]:
             responses={201: docs.job},
             parameters=[IDEMPOTENCY_KEY, LOCATION, REPLAYED_CREATED],
             examples=[RETRY],
-            codes=("not_found", "not_final", "already_final", "already_retried", "idempotency_conflict", *QUOTA_CODES),
+            codes=(
+                "not_found",
+                "not_final",
+                "not_retryable",
+                "already_final",
+                "already_retried",
+                "idempotency_conflict",
+                *QUOTA_CODES,
+            ),
         ),
         events=operation_docs(
             f"list_{noun}_events",
