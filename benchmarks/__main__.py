@@ -46,7 +46,7 @@ UNAUDITED = frozenset({"flatness"})  # its million jobs have no event history
 PROMISED = (
     *("lifecycles_per_s", "lifecycles_vs_prefect", "layouts_vs_prefect", "bulk_lifecycles_per_s"),
     *("bulk_vs_procrastinate", "claims_vs_minimal", "claims_vs_pgbench", "bulk_claims_vs_pgbench"),
-    *("postgres_vs_minimal", "heartbeat_vs_empty", "statements", "trips", "wal_kb", "latency_ms"),
+    *("postgres_vs_minimal", "heartbeat_vs_empty", "heartbeat_vs_floor", "statements", "trips", "wal_kb", "latency_ms"),
     *("flat_jobs", "flat_lanes", "blocked_ahead", "flat_leases", "limits_exceeded", "idle_polls", "fairness"),
     *("killed", "sandbox", "core_cost", "deadlocks", "audit", "not_met", "left_out"),
 )

@@ -74,7 +74,7 @@ class CostMeter:
 
 
 def measure(cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
-    """Return `heartbeat_vs_empty`, `postgres_vs_minimal`, `statements`, `trips`, `wal_kb`, and all else as `costs`."""
+    """Return the ratios, `statements`, `trips` and `wal_kb`, and all else as `costs`; see `summary`."""
     tenant = tenants.settled("costs", organizations=["acme"], workers=1)
     minimal.create(cluster)
     slices, least = [], []
@@ -84,8 +84,8 @@ def measure(cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[str
             found, milliseconds = asyncio.run(_slice(meter, cluster, sizes))
             slices.append(found)
             least.append(milliseconds)
-    counts = counted()
-    return summary(slices, least, counts)
+    counts, timed = in_process(sizes)
+    return summary(slices, least, counts) | {"heartbeat_vs_floor": vs_floor(timed)}
 
 
 async def _slice(meter: CostMeter, cluster: Cluster, sizes: Sizes) -> tuple[Figures, float]:
@@ -123,15 +123,27 @@ def summary(slices: list[Figures], least: list[float], counts: dict[str, Figures
     }
 
 
-def counted() -> dict[str, Figures]:
-    """Return statements, round trips and bytes of WAL of each operation, by number of calls of a lifecycle."""
+def vs_floor(timed: Figures) -> float | None:
+    """Return the processor time of a heartbeat ÷ that of a call with a token, a thread and no operation."""
+    return ratio(timed.get("heartbeat", {}).get("python_ms"), timed.get("floor", {}).get("python_ms"))
+
+
+def in_process(sizes: Sizes) -> tuple[dict[str, Figures], Figures]:
+    """Measure this checkout in a process of its own, which calls the application without a network.
+
+    Returns:
+        Statements, round trips and bytes of WAL of each operation, by number of calls of a lifecycle; and the
+        processor times of a lifecycle of five calls.
+    """
     found: dict[str, Figures] = {}
+    timed: Figures = {}
     with checkouts.started(BASE_DIR, name="this") as checkout:
         checkout.read()
         for scenario in ("five", "three", "two"):
             try:
                 checkout.slice(scenario, "timed", WARM_UP)
                 found[scenario] = checkout.slice(scenario, "counted", COUNTED_ROUNDS)
+                timed = timed or checkout.slice(scenario, "timed", sizes.cost_rounds)
             except checkouts.MeasuredCheckoutFailed:  # two calls need `claim_next`
                 continue
-    return found
+    return found, timed

@@ -33,7 +33,7 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
     yield from _lifecycles(found)
     yield from _peers(found.get("peers") or {})
     yield from _claims(found)
-    yield from _costs(found.get("costs") or {})
+    yield from _costs(found)
     yield from _sandbox(found.get("sandbox") or {})
     yield from _scheduling(found)
     yield from _waiting(found)
@@ -116,13 +116,15 @@ def _claims(found: dict[str, Any]) -> Iterator[Row]:
     yield Row("several jobs a call ÷ our SQL from pgbench", number(found.get("bulk_claims_vs_pgbench")))
 
 
-def _costs(costs: dict[str, Any]) -> Iterator[Row]:
+def _costs(found: dict[str, Any]) -> Iterator[Row]:
+    costs = found.get("costs") or {}
     for operation, row in (costs.get("calls") or {}).items():
         names = {"lifecycle": "a five-call lifecycle", "empty": "an empty answer"}
         value = f"{number(row.get('python_ms'))} / {number(row.get('postgres_ms'))}"
         yield Row(f"{names.get(operation, operation)} over HTTP, ms of Python / PostgreSQL", value)
     if costs:
         yield Row("a minimal lifecycle of four commits, ms of PostgreSQL", number(costs.get("minimal_ms")))
+        yield Row("Python CPU of a heartbeat ÷ a call without an operation", number(found.get("heartbeat_vs_floor")))
     for calls, operations in (costs.get("counts") or {}).items():
         total = operations["lifecycle"]
         value = f"{number(total['statements'])} / {number(total['trips'])} / {number(total['wal_bytes'] / 1000)}"

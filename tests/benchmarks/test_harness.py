@@ -143,6 +143,12 @@ def test_the_cost_of_a_call_is_compared_within_each_slice():
     assert found["costs"]["calls"]["heartbeat"] == {"python_ms": 4.0, "postgres_ms": 12.0}
 
 
+def test_a_heartbeat_is_compared_with_a_call_without_an_operation():
+    timed = {"heartbeat": {"python_ms": 1.2}, "floor": {"python_ms": 0.48}, "lifecycle": {"python_ms": 6.0}}
+    assert costs.vs_floor(timed) == 2.5
+    assert costs.vs_floor({}) is None
+
+
 def test_counts_that_could_not_be_taken_are_missing():
     row = {"python_ms": 1.0, "postgres_ms": 1.0}
     found = costs.summary([{"heartbeat": row, "lifecycle": row, "empty": row}], [1.0], {})
