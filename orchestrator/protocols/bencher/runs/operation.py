@@ -7,7 +7,7 @@ from orchestrator.images.references import InvalidReference, registry_url, resol
 from orchestrator.protocols.bencher.errors import bad_request
 from orchestrator.protocols.bencher.resource_ids import parse_uuid, row_filter
 from orchestrator.protocols.bencher.runs.projects import project_of_run
-from orchestrator.protocols.bencher.runs.request import RunJob, RunRequest, RunSender
+from orchestrator.protocols.bencher.runs.request import BenchmarkJob, RunRequest, RunSender
 from orchestrator.results.adapters import Average, Results
 from orchestrator.results.folding import Fold
 from orchestrator.results.models import Branch, Report, Testbed
@@ -118,7 +118,7 @@ def _submit_job(
     project: Project,
     branch: Branch,
     *,
-    job: RunJob,
+    job: BenchmarkJob,
     policy: JobPolicy,
     default_pool: str,
     now: datetime,
@@ -184,7 +184,7 @@ def _use_testbed(testbed: Testbed, spec: HardwareSpec | None, now: datetime) -> 
 
 
 def _oci_spec(
-    run: RunRequest, job: RunJob, project: Project, spec: HardwareSpec, *, digest: str, timeout_seconds: int
+    run: RunRequest, job: BenchmarkJob, project: Project, spec: HardwareSpec, *, digest: str, timeout_seconds: int
 ) -> OciSpec:
     return OciSpec(
         hardware_spec=str(spec.uuid),

@@ -11,7 +11,7 @@ from orchestrator.protocols.bencher.runs.context import RunContext
 
 
 @dataclass(frozen=True)
-class RunJob:
+class BenchmarkJob:
     """The requested job of a run. The names are those of `OciSpec`.
 
     Attributes:
@@ -70,7 +70,7 @@ class RunRequest:
     context: RunContext
     idempotency_key: UUID | None
     spec_reset: bool
-    job: RunJob | None
+    job: BenchmarkJob | None
 
 
 @dataclass(frozen=True)

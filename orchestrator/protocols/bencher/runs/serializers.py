@@ -22,7 +22,7 @@ from orchestrator.images.references import MAX_REFERENCE_LENGTH, ImageReference,
 from orchestrator.protocols.bencher.fields import LenientSerializer
 from orchestrator.protocols.bencher.resource_ids import parse_uuid
 from orchestrator.protocols.bencher.runs.context import RunContext
-from orchestrator.protocols.bencher.runs.request import RunJob, RunRequest
+from orchestrator.protocols.bencher.runs.request import BenchmarkJob, RunRequest
 from orchestrator.protocols.bencher.wire import timestamp
 from orchestrator.results.adapters import AdapterName
 from orchestrator.results.models import MAX_BRANCH_NAME_LENGTH
@@ -204,9 +204,9 @@ class RunInput(LenientSerializer):
         )
 
 
-def _run_job(values: dict[str, Any]) -> RunJob | None:
+def _run_job(values: dict[str, Any]) -> BenchmarkJob | None:
     if "image" in values:
-        return RunJob(reference=values["image"], image=None, spec=values["spec"])
+        return BenchmarkJob(reference=values["image"], image=None, spec=values["spec"])
     if "job" not in values:
         return None
     job: dict[str, Any] = dict(values["job"])
@@ -214,7 +214,7 @@ def _run_job(values: dict[str, Any]) -> RunJob | None:
     reference: ImageReference = job.pop("image")
     iterations, timeout_seconds, spec = job.pop("iter", None), job.pop("timeout", None), job.pop("spec", None)
     others: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in job.items()}
-    return RunJob(
+    return BenchmarkJob(
         reference=reference,
         image=reference.text,
         spec=spec,

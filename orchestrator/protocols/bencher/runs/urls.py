@@ -4,4 +4,4 @@ from django.urls import path
 
 from orchestrator.protocols.bencher.runs import views
 
-urlpatterns = [path("run", views.RunView.as_view())]
+urlpatterns = [path("run", views.BenchmarkRunView.as_view())]

@@ -22,7 +22,7 @@ from runtime_jobs.specs import OCI, configured_policy
 UNKNOWN_ADDRESS = "127.0.0.1"  # of a client without one, such as on a Unix socket
 
 
-class RunView(BencherView):
+class BenchmarkRunView(BencherView):
     """Creates runs."""
 
     authentication_classes = (OptionalCallerAuthentication,)
