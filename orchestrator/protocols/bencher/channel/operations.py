@@ -163,6 +163,7 @@ def _apply(ref: LeaseRef, job: Job, frame: FinalFrame) -> FinalOutcome:
             services.stop_by_worker(lease_ulid=ref.lease_ulid, worker=ref.worker)
             return FinalOutcome(Reply.ACK)
         case FailedFrame(iterations=iterations, error=error):
+            _require_live(ref)
             store_output(job, encode_output(iterations, error))
             exit_code = _exit_code(frame)
             reason = FailureReason.COMMAND_FAILED if exit_code else FailureReason.WORKER_ERROR
@@ -179,8 +180,10 @@ def _apply(ref: LeaseRef, job: Job, frame: FinalFrame) -> FinalOutcome:
 
 def _complete(ref: LeaseRef, job: Job, frame: CompletedFrame) -> FinalOutcome:
     is_late = not job.is_held
-    if is_late and job.state != JobState.LOST:
-        return FinalOutcome(Reply.ACK)  # it has failed for good
+    if is_late and (job.state != JobState.LOST or services.give_up(job_ulid=ref.job_ulid) is not None):
+        return FinalOutcome(Reply.ACK)  # it has failed for good, maybe just now
+    if not is_late:
+        _require_live(ref)
     output = encode_output(frame.iterations, None)
     is_stored = store_output(job, output)
     exit_code = _exit_code(frame)
@@ -190,6 +193,17 @@ def _complete(ref: LeaseRef, job: Job, frame: CompletedFrame) -> FinalOutcome:
         completed = services.complete(lease_ulid=ref.lease_ulid, worker=ref.worker, exit_code=exit_code)
     unread_job = completed if completed.state == JobState.PROCESSING else None
     return FinalOutcome(Reply.ACK, unread_job, output, is_stored)
+
+
+def _require_live(ref: LeaseRef) -> None:
+    """Check the lease before the output is stored, because the output of a result that does not count replaces others.
+
+    Raises:
+        StaleLease: The lease has ended or expired. The job is decided again by its next status.
+    """
+    lease = Lease.objects.get(lease_ulid=ref.lease_ulid)
+    if not lease.is_live(database_now()):
+        raise StaleLease("lease_expired")
 
 
 def _exit_code(frame: CompletedFrame | FailedFrame) -> int | None:

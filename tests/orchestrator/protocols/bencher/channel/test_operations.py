@@ -14,11 +14,13 @@ from orchestrator.protocols.bencher.channel import operations
 from orchestrator.protocols.bencher.channel.messages import CanceledFrame, CompletedFrame, FailedFrame
 from orchestrator.protocols.bencher.channel.session import CloseReason, Reply
 from orchestrator.protocols.bencher.states import job_status
+from orchestrator.results.outputs import encode_output, read_output
+from orchestrator.results.processing import store_output
 from runtime_jobs.db_time import database_now
-from runtime_jobs.models import JobEvent
+from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import JobState
 from tests.factories import ALICE
-from tests.orchestrator.protocols.bencher.channel.scene import held_by, new_runner, new_spec, order, row
+from tests.orchestrator.protocols.bencher.channel.scene import REPOSITORY, held_by, new_runner, new_spec, order, row
 from workers.models import Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,6 +34,12 @@ def runner():
     found = new_runner(spec)
     order(spec)
     return found
+
+
+@pytest.fixture
+def store(tmp_path, settings):
+    backend = "orchestrator.results.outputs.DurableFileStorage"
+    settings.STORAGES = settings.STORAGES | {"outputs": {"BACKEND": backend, "OPTIONS": {"location": tmp_path}}}
 
 
 # --- The ways to each status ------------------------------------------------------------------------------------------
@@ -294,6 +302,50 @@ def test_a_final_message_counts_although_its_lease_has_just_expired(runner, send
     Lease.objects.update(expires_at=database_now() - timedelta(seconds=1))
     assert send(job) is ACK
     assert job_status(row(job)) == expected
+
+
+FIRST, SECOND = encode_output([{"stdout": "first"}]), encode_output(RESULTS)
+
+
+def output_of(job) -> bytes | None:
+    return read_output(REPOSITORY, job.uuid)
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_result_after_the_late_window_leaves_the_output(runner, is_ended):
+    """Also if no scheduler process has ended the job yet."""
+    job = held_by(runner)
+    lost(job)
+    store_output(row(job), FIRST)
+    Job.objects.update(late_result_at=database_now() - timedelta(seconds=1))
+    if is_ended:
+        services.give_up(job_ulid=job.handle.job_ulid)
+    outcome = operations.finish_late(runner, CompletedFrame(job.uuid, RESULTS))
+    assert (outcome.reply, outcome.unread_job, row(job).state) == (ACK, None, JobState.FAILED)
+    assert output_of(job) == FIRST
+
+
+@pytest.mark.usefixtures("store")
+def test_a_result_within_the_late_window_replaces_the_output(runner):
+    job = held_by(runner)
+    lost(job)
+    store_output(row(job), FIRST)
+    operations.finish_late(runner, CompletedFrame(job.uuid, RESULTS))
+    assert (output_of(job), row(job).state) == (SECOND, JobState.PROCESSING)
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("send", [complete, fail])
+def test_a_final_message_that_does_not_count_leaves_the_output(runner, send):
+    """The lease has expired, and the job has no late window."""
+    job = held_by(runner)
+    running(job)
+    store_output(row(job), FIRST)
+    Job.objects.update(late_result_seconds=0)
+    Lease.objects.update(expires_at=database_now() - timedelta(seconds=1))
+    assert send(job) is ACK
+    assert (output_of(job), row(job).state) == (FIRST, JobState.FAILED)
 
 
 def test_a_heartbeat_under_an_expired_lease_renews_nothing(runner):
