@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Hashable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from orchestrator.notifications.metrics import ATTEMPTS
 from orchestrator.notifications.waiters import OfferKey, WakeReason
 from orchestrator.protocols.bencher.channel.wire import serialize_claimed_job
 from orchestrator.services import Claimed
+from runtime_jobs.errors import LifecycleError
 from runtime_jobs.specs.oci import OCI
 from runtime_jobs.states import FailureReason
 from workers.models import Worker
@@ -90,10 +90,12 @@ def give_back(lease_ulid: str, worker: Worker) -> None:
 
 def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> None:
     message = f"The order of this job cannot be sent to a runner: {type(error).__name__}. Submit it again."
-    with suppress(StaleLease):  # it has expired
+    try:
         services.fail(
             lease_ulid=claimed.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message=message
         )
+    except LifecycleError as refusal:  # another caller has changed the job; else its lease expires
+        log.warning("job %s without an order was not ended: %s", claimed.job.job_ulid, refusal.code)
 
 
 class JobWait:

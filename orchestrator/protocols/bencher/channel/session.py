@@ -162,6 +162,7 @@ class Release:
 
 Effects = Sequence[Any]
 NOTHING: Effects = ()
+CLAIM_PAUSE = 1.0  # seconds after a claim that has failed; without it a fault would be repeated without end
 MAX_EXPIRY_DELAY = 2.0  # seconds between the silence timer and the lease's expiry; a longer one has another cause
 
 
@@ -329,6 +330,7 @@ class ChannelSession(RunnerSession):
     """The channel: any number of jobs, one after the other."""
 
     kind = "channel"
+    _poll_until = 0.0  # the time of `no_job`
 
     def receive(self, frame: Frame | None, now: float) -> Effects:
         if self.phase is Phase.IDLE:
@@ -342,14 +344,20 @@ class ChannelSession(RunnerSession):
         return self._stay_idle(now)
 
     def advance(self, now: float) -> Effects:
-        return self._drop() if self.phase is Phase.IDLE else super().advance(now)
+        """Act on a runner that was silent for too long, or repeat a claim that has failed."""
+        match self.phase:
+            case Phase.IDLE:
+                return self._drop()
+            case Phase.POLLING:
+                return self._after_claim(None, now)
+        return super().advance(now)
 
     def resolve(self, result: Any, now: float) -> Effects:
         if self.phase is not Phase.CLOSED:
             match self.operation:
-                case Claim(until):
+                case Claim():
                     self.operation = None
-                    return self._after_claim(result, until, now)
+                    return self._after_claim(result, now)
                 case FinishLate(frame):
                     self.operation = None
                     return self._after_late_result(frame, result, now)
@@ -357,7 +365,8 @@ class ChannelSession(RunnerSession):
 
     def fail_operation(self, now: float) -> Effects:
         if isinstance(self.operation, Claim) and self.phase is not Phase.CLOSED:
-            return self.resolve(None, now)  # a claim that fails is repeated until its time is up
+            self.operation, self.deadline = None, min(self._poll_until, now + CLAIM_PAUSE)
+            return NOTHING  # the claim is repeated until its time is up
         return super().fail_operation(now)
 
     def _receive_idle(self, frame: Frame | None, now: float) -> Effects:
@@ -365,19 +374,19 @@ class ChannelSession(RunnerSession):
             case None:
                 return self._drop()
             case ReadyFrame(poll_seconds):
-                self.phase = Phase.POLLING
-                return self._run(Claim(now + poll_seconds))
+                self.phase, self._poll_until = Phase.POLLING, now + poll_seconds
+                return self._run(Claim(self._poll_until))
             case CompletedFrame() | FailedFrame() | CanceledFrame():
                 return self._run(FinishLate(frame))
         return self._stay_idle(now)  # late beats of the job before: a reply would be taken for that to `ready`
 
-    def _after_claim(self, granted: GrantedJob | None, until: float, now: float) -> Effects:
+    def _after_claim(self, granted: GrantedJob | None, now: float) -> Effects:
         if granted is not None:
             self.phase, self.job = Phase.EXECUTING, granted.job
             self.deadline = now + self._silence_seconds
             return [SendText(granted.frame)]
-        if now < until:
-            return self._run(Claim(until))
+        if now < self._poll_until:
+            return self._run(Claim(self._poll_until))
         return [SendText(messages.NO_JOB), *self._become_idle(now)]
 
     def _after_late_result(self, frame: FinalFrame, reply: Reply, now: float) -> Effects:

@@ -14,6 +14,7 @@ from orchestrator.images.tokens import verify_pull_token
 from orchestrator.protocols.bencher.channel import claims
 from orchestrator.protocols.bencher.channel.claims import JobWait, RunnerClaim, claim_for_runner
 from orchestrator.protocols.bencher.states import job_status
+from runtime_jobs.errors import Conflict
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
 from tests.factories import OPERATOR
@@ -93,6 +94,21 @@ def test_an_order_that_cannot_be_rendered_fails_its_job_and_blocks_no_other():
     assert claim_for_runner(runner).claimed.job.job_ulid == good.job_ulid
     assert job_status(row(broken)) == "failed"
     assert "cannot be sent" in row(broken).failure_message
+
+
+@database
+def test_a_broken_order_that_cannot_be_ended_does_not_end_the_claim(monkeypatch):
+    """Another caller has changed the job: the claim continues with the next one."""
+    spec = new_spec()
+    runner = new_runner(spec)
+    broken, good = order(spec), order(spec)
+    Job.objects.filter(pk=broken.pk).update(spec={"spec": str(spec.uuid), "least_isolation": "none", "config": {}})
+
+    def refuse(**_):
+        raise Conflict("The job was ended by another message.")
+
+    monkeypatch.setattr(claims.services, "fail", refuse)
+    assert claim_for_runner(runner).claimed.job.job_ulid == good.job_ulid
 
 
 @database

@@ -1,11 +1,13 @@
 """The protocol of the sockets as tables: one row for each rule of contract 3.4, 3.7 and 0.2."""
 
+import asyncio
 import json
+import time
 from uuid import UUID
 
 import pytest
 
-from orchestrator.http.asgi.sockets import CloseSocket, DropSocket, SendText
+from orchestrator.http.asgi.sockets import CloseSocket, DropSocket, SendText, SocketDriver
 from orchestrator.protocols.bencher.channel.messages import (
     CanceledFrame,
     CompletedFrame,
@@ -160,8 +162,47 @@ def test_poll_no_job_is_never_early():
 
 def test_poll_a_failed_claim_is_repeated():
     session = polling(5)
-    assert session.fail_operation(6) == [Claim(35)]
-    assert session.fail_operation(35) == [NO_JOB]
+    for now in (6, 7, 8):
+        assert (session.fail_operation(now), session.operation, session.deadline) == ((), None, now + 1)
+        assert session.receive_text(READY, now) == session.receive_control(now) == ()
+        assert session.advance(now + 1) == [Claim(35)]
+    session.fail_operation(34.5)
+    assert session.deadline == 35
+    assert session.advance(35) == [NO_JOB]
+    assert (session.phase, session.deadline) == (Phase.IDLE, 35 + SILENCE)
+
+
+def test_poll_claims_that_fail_at_once_are_not_repeated_without_a_pause():
+    """Through the driver of sockets. A poll of one second has time for one attempt and the pause."""
+    attempts, sent = [], []
+
+    async def converse():
+        incoming = asyncio.Queue()
+
+        async def perform(operation, _ended):
+            attempts.append(operation)
+            raise RuntimeError("a fault")
+
+        async def send(message):
+            sent.append(message["text"])
+            await incoming.put({"type": "websocket.disconnect"})
+
+        await incoming.put({"type": "websocket.receive", "text": text("ready", poll_timeout=1)})
+        session = ChannelSession(silence_seconds=SILENCE, now=time.monotonic())
+        driver = SocketDriver(session, perform, {"extensions": {}}, incoming.get, send)
+        async with asyncio.timeout(60):
+            await driver.run()
+
+    asyncio.run(converse())
+    assert (len(attempts), sent) == (1, [NO_JOB.text])
+
+
+def test_poll_the_connection_may_end_during_the_pause():
+    for end in ("end_connection", "shut_down"):
+        session = polling(5)
+        session.fail_operation(6)
+        assert list(getattr(session, end)()) == ([SHUTDOWN] if end == "shut_down" else [])
+        assert (session.phase, session.deadline) == (Phase.CLOSED, None)
 
 
 @pytest.mark.parametrize("frame", [READY, RUNNING, HEARTBEAT, *FINAL, *GARBAGE])

@@ -80,7 +80,9 @@ class Oracle:
             self.timer = now + SILENCE
         return []
 
-    def silent(self):
+    def silent(self, now):
+        if self.state == "POLL":  # after the pause
+            return self.claimed(None, now)
         if self.state == "EXECUTING":
             return self.begin("expire")
         self.gone()
@@ -119,6 +121,9 @@ class Oracle:
         if isinstance(outcome, int):
             self.state, self.job, self.timer = "EXECUTING", UUID(int=outcome), now + SILENCE
             return [f"job {self.job}"]
+        if outcome == "error":
+            self.timer = min(self.until, now + 1)
+            return []
         if now < self.until:
             return self.begin("claim")
         self.idle(now)
@@ -188,7 +193,7 @@ class Conversation(RuleBasedStateMachine):
     @rule()
     def silence(self):
         self.now = self.session.deadline
-        self.compare(self.session.advance(self.now), self.oracle.silent())
+        self.compare(self.session.advance(self.now), self.oracle.silent(self.now))
 
     @precondition(lambda self: self.oracle.busy == "claim")
     @rule(is_found=st.booleans())
