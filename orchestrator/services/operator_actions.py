@@ -121,6 +121,8 @@ def rotate_worker_token(
 ) -> str:
     """Give a worker a new token and return it. The old token becomes invalid.
 
+    A runner has a key instead, which `rotate_runner_key` replaces. A token would open the native API to it.
+
     Args:
         worker_id: The worker.
         actor: The operator.
@@ -130,8 +132,11 @@ def rotate_worker_token(
 
     Raises:
         NotFound: The worker does not exist or was revoked.
+        ResourceConflict: The worker is a runner.
     """
     worker, token = _lock_worker(worker_id), new_token(WORKER_PREFIX)
+    if worker.is_runner or worker.archived_at is not None:  # the pool of runners may have been another one
+        raise ResourceConflict(f"The worker {worker.slug} is a runner and has no token. Rotate its key instead.")
     worker.digest = digest_of(token)
     worker.save(update_fields=["digest"])
     record_operator_event(

@@ -236,6 +236,11 @@ class Worker(models.Model):
         return self.slug
 
     @property
+    def is_runner(self) -> bool:
+        """Whether the worker is in the pool for clients of the Bencher protocol."""
+        return self.pool.slug == settings.RUNNER_POOL
+
+    @property
     def may_claim(self) -> bool:
         return self.state == WorkerState.ACTIVE
 

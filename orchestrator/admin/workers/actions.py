@@ -79,6 +79,8 @@ class WorkerActionsMixin(BaseAdmin):
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         worker = self.get_object(request, object_id)
         available = BUTTONS[worker.state] if worker else set()
+        if worker and worker.is_runner:
+            available = available - {"rotate"}  # its key is rotated on the page of runners
         return [button for button in super().get_actions_detail(request, object_id) if button.path in available]
 
     @action(description="Activate", url_path="activate", permissions=["operate"], icon="play_arrow")

@@ -8,7 +8,7 @@ from django.test import Client
 
 from orchestrator import services
 from orchestrator.protocols.bencher.authentication import authenticate_runner
-from runtime_jobs.errors import OperatorOnly
+from runtime_jobs.errors import OperatorOnly, ResourceConflict
 from runtime_jobs.models import ApiToken, OperatorEvent, PersonalKey
 from tests.factories import (
     OPERATOR,
@@ -151,6 +151,20 @@ def test_an_archived_runner_on_the_page_of_workers_can_only_be_revoked(olga, run
     olga.post(f"{LIST}{runner.pk}/archive/", WHY)
     assert buttons(olga, Worker.objects.get()) == {"revoke"}
     assert "Archived" in olga.get("/admin/workers/worker/").content.decode()
+
+
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_a_runner_gets_no_token_of_the_native_api(olga, runner, is_archived):
+    """An archived runner could else open native sessions, and one in use would lose its key."""
+    if is_archived:
+        olga.post(f"{LIST}{runner.pk}/archive/", WHY)
+    worker, events = Worker.objects.get(), OperatorEvent.objects.count()
+    assert "rotate" not in buttons(olga, worker)
+    with pytest.raises(ResourceConflict, match="rack-7 is a runner and has no token"):
+        services.rotate_worker_token(worker_id=runner.worker_id, actor=OPERATOR)
+    answer = olga.post(f"/admin/workers/worker/{runner.pk}/rotate/", WHY)
+    assert "rack-7 is a runner and has no token. Rotate its key" in messages_of(answer)[0]
+    assert (Worker.objects.get().digest, OperatorEvent.objects.count()) == (worker.digest, events)
 
 
 def test_the_sidebar_has_the_pages_for_those_who_may_use_them(admin, viewer):
