@@ -7,9 +7,10 @@ from typing import Any
 import orjson
 
 from orchestrator.results.adapters import Average, Results, parse_results
+from orchestrator.results.adapters.base import MAX_BENCHMARKS
 from orchestrator.results.folding import Fold, fold_results
 
-MAX_METRICS = 50_000  # of a report, over all iterations; a benchmark without metrics counts as one
+MAX_METRICS = MAX_BENCHMARKS  # of a report, over all iterations; a benchmark without metrics counts as one
 MAX_TEXTS = 10_000  # files and standard outputs of all iterations
 MAX_FILES = 256  # of an iteration: 255 that a job may name, and the file of the runner's own measurements
 # Brackets and commas of one JSON text: each separates values, and each value needs up to 100 bytes of memory.

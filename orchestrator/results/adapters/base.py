@@ -1,13 +1,14 @@
 """The types that adapters share: what they read and what they return."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import TextChoices
 
 MAX_BENCHMARK_NAME_BYTES = 1024
+MAX_BENCHMARKS = 50_000  # of one text; an adapter stops at the first one above, and the whole result is refused
 LATENCY = "latency"
 NANOSECONDS = {"ps": 1e-3, "ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
 UNIT = "ps|ns|us|µs|μs|ms|s"
@@ -111,6 +112,15 @@ def is_benchmark_name(name: Any) -> bool:
     return len(name.encode("utf-8", "surrogatepass")) <= MAX_BENCHMARK_NAME_BYTES
 
 
-def latencies(found: Mapping[str, MetricValue]) -> Results | None:
-    """Return results with one latency for each benchmark, or None without a benchmark."""
-    return {name: {LATENCY: value} for name, value in found.items()} or None
+def latencies(found: Iterable[tuple[str, MetricValue]]) -> Results | None:
+    """Return results with one latency for each benchmark, or None without a benchmark. The last one of a name counts.
+
+    Args:
+        found: Names and values. Not more than `MAX_BENCHMARKS` and one more benchmark are read from it.
+    """
+    results: Results = {}
+    for name, value in found:
+        results[name] = {LATENCY: value}
+        if len(results) > MAX_BENCHMARKS:
+            break
+    return results or None

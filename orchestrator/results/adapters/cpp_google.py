@@ -34,7 +34,7 @@ def parse(document: Any, _average: Average) -> Results | None:
         if metric is None:
             return None
         found[benchmark["name"]] = metric
-    return latencies(found)
+    return latencies(found.items())
 
 
 def _is_complexity(benchmark: dict[str, Any]) -> bool:

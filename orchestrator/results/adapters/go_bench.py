@@ -1,6 +1,7 @@
 """Output of `go test -bench`: the mean time of an operation."""
 
 import re
+from collections.abc import Iterator
 
 from orchestrator.results.adapters.base import (
     NANOSECONDS,
@@ -24,12 +25,15 @@ _LINE = re.compile(
 
 def parse(text: str, _average: Average) -> Results | None:
     """Return the latency of each benchmark. The name keeps the number of processors; the last line of a name counts."""
-    found = {}
-    for name, duration, unit in _LINE.findall(text):
+    return latencies(_lines(text))
+
+
+def _lines(text: str) -> Iterator[tuple[str, MetricValue]]:
+    for match in _LINE.finditer(text):
+        name, duration, unit = match.groups()
         value = parse_number(duration)
         if value is not None and is_benchmark_name(name):
-            found[name] = MetricValue(value * NANOSECONDS[unit])
-    return latencies(found)
+            yield name, MetricValue(value * NANOSECONDS[unit])
 
 
 GO_BENCH = Adapter(is_json=False, parse=parse, averages=(Average.MEAN,))

@@ -25,7 +25,7 @@ def parse(document: Any, average: Average) -> Results | None:
         if metric is None:
             return None
         found[benchmark["fullname"]] = metric
-    return latencies(found)
+    return latencies(found.items())
 
 
 def _metric(benchmark: Any, average: Average) -> MetricValue | None:

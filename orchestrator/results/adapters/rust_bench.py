@@ -1,6 +1,7 @@
 """Output of `cargo bench` with the harness of the compiler (libtest): the median, and the deviation around it."""
 
 import re
+from collections.abc import Iterator
 
 from orchestrator.results.adapters.base import (
     NANOSECONDS,
@@ -25,13 +26,16 @@ _LINE = re.compile(
 
 def parse(text: str, _average: Average) -> Results | None:
     """Return the latency of each benchmark. Other lines, such as those of failed and ignored tests, are skipped."""
-    found = {}
-    for name, duration, unit, deviation in _LINE.findall(text):
+    return latencies(_lines(text))
+
+
+def _lines(text: str) -> Iterator[tuple[str, MetricValue]]:
+    for match in _LINE.finditer(text):
+        name, duration, unit, deviation = match.groups()
         value, spread = parse_number(duration), parse_number(deviation)
         if value is not None and spread is not None and is_benchmark_name(name):
             value, spread = value * NANOSECONDS[unit], spread * NANOSECONDS[unit]
-            found[name] = MetricValue(value, value - spread, value + spread)
-    return latencies(found)
+            yield name, MetricValue(value, value - spread, value + spread)
 
 
 RUST_BENCH = Adapter(is_json=False, parse=parse, averages=(Average.MEDIAN,))

@@ -1,6 +1,7 @@
 """Output of Criterion.rs: the estimate of the mean time, and its confidence interval."""
 
 import re
+from collections.abc import Iterator
 
 from orchestrator.results.adapters.base import (
     NANOSECONDS,
@@ -23,7 +24,10 @@ _LINE = re.compile(rf"(?:^|[ \t])time:[ \t]+\[{_TIME} {_TIME} {_TIME}\]\r?$", re
 
 def parse(text: str, _average: Average) -> Results | None:
     """Return the latency of each benchmark. Criterion prints a long name in a line of its own, before the time."""
-    found = {}
+    return latencies(_lines(text))
+
+
+def _lines(text: str) -> Iterator[tuple[str, MetricValue]]:
     for match in _LINE.finditer(text):
         name = _name(text, match.start())
         numbers = [parse_number(number) for number in match.group(1, 3, 5)]
@@ -32,8 +36,7 @@ def parse(text: str, _average: Average) -> Results | None:
             lower, value, upper = (
                 number * unit for number, unit in zip(numbers, units, strict=True) if number is not None
             )
-            found[name] = MetricValue(value, lower, upper)
-    return latencies(found)
+            yield name, MetricValue(value, lower, upper)
 
 
 def _name(text: str, end: int) -> str:

@@ -25,7 +25,7 @@ def parse(document: Any, average: Average) -> Results | None:
         if metric is None:
             return None
         found[result["command"]] = metric
-    return latencies(found)
+    return latencies(found.items())
 
 
 def _metric(result: Any, average: Average) -> MetricValue | None:

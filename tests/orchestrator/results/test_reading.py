@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from orchestrator.results import reading
-from orchestrator.results.adapters import Average, MetricValue
+from orchestrator.results.adapters import Average, MetricValue, base, parse_results
 from orchestrator.results.folding import Fold
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_body, read_texts
 
@@ -159,6 +159,23 @@ def test_a_benchmark_without_metrics_counts_as_a_metric():
     assert len(read_texts([half, half], JSON)) == 2
     with pytest.raises(UnreadableResult, match=f"more than {reading.MAX_METRICS} metrics"):
         read_texts([half, half, '{"one more": {}}'], JSON)
+
+
+LINES = {
+    "go_bench": "BenchmarkA{} 1 1 ns/op\n",
+    "rust_bench": "test a{} ... bench: 1 ns/iter (+/- 1)\n",
+    "rust_criterion": "a{} time: [1 ns 1 ns 1 ns]\n",
+}
+
+
+@pytest.mark.parametrize("adapter", LINES)
+def test_an_adapter_of_lines_stops_above_the_limit(adapter, monkeypatch):
+    """Else a text of 64 MiB would take a gigabyte of memory before it is refused."""
+    monkeypatch.setattr(base, "MAX_BENCHMARKS", 10)
+    text = "".join(LINES[adapter].format(number) for number in range(100))
+    assert len(parse_results(adapter, text) or ()) == 11
+    repeated = LINES[adapter].format("") * 100
+    assert len(parse_results(adapter, repeated) or ()) == 1
 
 
 def test_as_many_texts_as_allowed():
