@@ -149,13 +149,14 @@ class TestbedListView(PublicView):
         given = NewTestbedInput(data=body_of(request))
         given.is_valid(raise_exception=True)
         values = given.validated_data
-        spec = _find_spec(values["spec"]) if "spec" in values else None
         slug = values.get("slug") or slugify(values["name"])
         if Testbed.objects.filter(project=owner, slug=slug).exists():
             slug = with_random_suffix(slug)
         now = timezone.now()
-        testbed = Testbed(project=owner, name=values["name"], slug=slug, spec=spec, created_at=now, modified_at=now)
-        _save(testbed)
+        with transaction.atomic():
+            spec = _lock_spec(values["spec"]) if "spec" in values else None
+            testbed = Testbed(project=owner, name=values["name"], slug=slug, spec=spec, created_at=now, modified_at=now)
+            _save(testbed)
         return Response(testbed_document(testbed, owner, spec), status=201)
 
 
@@ -177,18 +178,23 @@ class TestbedDetailView(PublicView):
     def patch(self, request: Request, project: str, testbed: str) -> Response:
         """Rename, archive or restore a testbed, or attach a hardware spec."""
         owner = changeable_project(request, project)
-        found, body = _find_testbed(owner, testbed), body_of(request)
+        _find_testbed(owner, testbed)  # before the body: a testbed that does not exist is 404
+        body = body_of(request)
         change = TestbedChangeInput(data=body)
         change.is_valid(raise_exception=True)
         values = change.validated_data
-        found.name, found.slug = values.get("name", found.name), values.get("slug", found.slug)
-        if "spec" in body:
-            found.spec = _find_spec(values["spec"]) if "spec" in values else None
         now = timezone.now()
-        if "archived" in values:
-            found.archived_at = now if values["archived"] else None
-        found.modified_at = now
-        _save(found)
+        with transaction.atomic():
+            # In the order of `clear_archived_spec`: the spec, then its testbeds.
+            spec = _lock_spec(values["spec"]) if "spec" in values else None
+            found = _find_testbed(owner, testbed, is_locked=True)
+            found.name, found.slug = values.get("name", found.name), values.get("slug", found.slug)
+            if "spec" in body:
+                found.spec = spec
+            if "archived" in values:
+                found.archived_at = now if values["archived"] else None
+            found.modified_at = now
+            _save(found)
         return Response(testbed_document(found, owner, found.spec))
 
 
@@ -242,16 +248,20 @@ def _path_uuid(text: str, name: str) -> UUID:
     return found
 
 
-def _find_testbed(project: Project, text: str) -> Testbed:
+def _find_testbed(project: Project, text: str, *, is_locked: bool = False) -> Testbed:
     named = row_filter(parse_resource_id(text, "testbed"))
-    found = Testbed.objects.select_related("spec").filter(project=project, **named).first()
+    rows = Testbed.objects.select_related("spec").filter(project=project, **named)
+    if is_locked:
+        rows = rows.select_for_update(of=("self",), no_key=True)
+    found = rows.first()
     if found is None:
         raise NotFound(f"The project has no testbed {text}.")
     return found
 
 
-def _find_spec(text: str) -> HardwareSpec:
-    active = HardwareSpec.objects.filter(archived_at__isnull=True)
+def _lock_spec(text: str) -> HardwareSpec:
+    """Return an active spec, which is neither archived nor deleted before the end of the transaction."""
+    active = HardwareSpec.objects.filter(archived_at__isnull=True).select_for_update(no_key=True)
     spec = active.filter(**row_filter(parse_resource_id(text, "spec"))).first()
     if spec is None:
         raise NotFound(f"There is no hardware spec {text}, or it is archived.")

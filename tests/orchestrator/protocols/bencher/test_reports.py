@@ -1,15 +1,18 @@
 """Reports, testbeds and metrics of a project (`/v0/projects/{project}/…`)."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db import OperationalError, connection, transaction
 from django.test import Client
 from django.utils import timezone
 
+from orchestrator import services
 from orchestrator.protocols.bencher.reports import perf as views_perf
 from orchestrator.protocols.bencher.reports import views
 from orchestrator.results import models, names
@@ -18,8 +21,16 @@ from orchestrator.results.processing import process, store_output, store_results
 from orchestrator.results.reading import ReadingSettings, read_texts
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Project
-from tests.factories import HardwareSpecFactory, OrganizationFactory, ProjectFactory, personal_key, project_key
+from tests.factories import (
+    OPERATOR,
+    HardwareSpecFactory,
+    OrganizationFactory,
+    ProjectFactory,
+    personal_key,
+    project_key,
+)
 from tests.orchestrator.results.conftest import execution
+from workers.models import HardwareSpec
 from workers.registry.tokens import PROJECT_PREFIX
 
 pytestmark = pytest.mark.django_db
@@ -399,3 +410,53 @@ def test_a_testbed_is_changed(project, member):
     assert change({"name": "other"}, "big-box", 409)["message"]
     assert change({"slug": "Not a slug"}, "big-box", 400)["message"]
     assert models.Testbed.objects.get(slug="big-box").name == "Box"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_does_not_attach_a_spec_that_was_archived_meanwhile(project, member, monkeypatch):
+    """The row is read again under its lock."""
+    spec = HardwareSpecFactory()
+    testbed = names.get_or_create_testbed(project, "box")
+    models.Testbed.objects.update(spec=spec)
+    original = views._find_testbed
+
+    def find(*arguments, **options):
+        found = original(*arguments, **options)
+        if not connection.in_atomic_block:
+            services.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
+        return found
+
+    monkeypatch.setattr(views, "_find_testbed", find)
+    assert member.call("PATCH", "/v0/projects/web/testbeds/box", {"name": "box2"}).status_code == 200
+    testbed.refresh_from_db()
+    assert (testbed.name, testbed.spec) == ("box2", None)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("method", "path"), [("POST", "testbeds"), ("PATCH", "testbeds/box")])
+def test_a_spec_is_not_archived_while_a_testbed_gets_it(project, member, monkeypatch, method, path):
+    spec = HardwareSpecFactory()
+    names.get_or_create_testbed(project, "box")
+    original, is_locked = views._save, []
+
+    def lock() -> bool:
+        try:
+            with transaction.atomic():
+                HardwareSpec.objects.select_for_update(nowait=True).get(pk=spec.pk)
+        except OperationalError:
+            return True
+        else:
+            return False
+        finally:
+            connection.close()
+
+    def save(*arguments, **options):
+        with ThreadPoolExecutor(1) as pool:
+            is_locked.append(pool.submit(lock).result(60))
+        original(*arguments, **options)
+
+    monkeypatch.setattr(views, "_save", save)
+    response = member.call(method, f"/v0/projects/web/{path}", {"name": "new", "spec": spec.slug})
+    assert response.status_code in (200, 201), response.content
+    assert is_locked == [True]
+    assert models.Testbed.objects.get(name="new").spec == spec
