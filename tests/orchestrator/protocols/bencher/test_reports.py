@@ -303,7 +303,8 @@ def test_the_history_of_another_project_is_not_there(project, private, anyone):
 
 # --- who may read and change ------------------------------------------------------------------------------------------
 
-PATHS = ("reports", "testbeds", f"reports/{uuid4()}", f"metrics/{uuid4()}", "testbeds/box")
+UNKNOWN = "00000000-0000-4000-8000-000000000099"  # the same in each process that collects the tests
+PATHS = ("reports", "testbeds", f"reports/{UNKNOWN}", f"metrics/{UNKNOWN}", "testbeds/box")
 
 
 @pytest.mark.parametrize("path", PATHS)
