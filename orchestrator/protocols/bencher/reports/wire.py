@@ -12,7 +12,7 @@ from django.db.models import Count
 
 from orchestrator.protocols.bencher.specs.wire import spec_document
 from orchestrator.protocols.bencher.wire import optional_timestamp, timestamp
-from orchestrator.results.models import Benchmark, Branch, Measure, Metric, ProjectResource, Report, Testbed
+from orchestrator.results.models import Branch, Measure, Metric, ProjectResource, Report, Testbed
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Project
 from workers.models import HardwareSpec
@@ -21,14 +21,17 @@ NO_ALERTS = {"total": 0, "active": 0}
 
 
 def serialize_report(report: Report) -> dict[str, Any]:
-    """Return a report with its results. Two queries at least: related rows that are missing are read, too."""
+    """Return a report with its results. Three queries at least: related rows that are missing are read, too."""
     metrics = metrics_of(report)
     return report_document(report, metrics, counts_of(metrics))
 
 
 def metrics_of(report: Report) -> list[Metric]:
-    """Return the metrics of a report with benchmark and measure, ordered by iteration and benchmark."""
-    rows = Metric.objects.filter(report=report).select_related("benchmark", "measure")
+    """Return the metrics of a report with benchmark and measure, ordered by iteration and benchmark.
+
+    Metrics of one benchmark share its object: 50,000 iterations of one benchmark have one of it, not 50,000.
+    """
+    rows = Metric.objects.filter(report=report).prefetch_related("benchmark", "measure")
     return list(rows.order_by("iteration", "benchmark__name", "benchmark_id", "measure__name"))
 
 
@@ -156,31 +159,29 @@ def resource_document(resource: ProjectResource, project: Project) -> dict[str, 
 
 
 def _iterations(metrics: Sequence[Metric], project: Project) -> list[list[dict[str, Any]]]:
-    """Return the results: a list for each iteration, of its benchmarks with their measures."""
+    """Return the results: a list for each iteration, of its benchmarks with their measures.
+
+    Each benchmark and each measure is one object, however many metrics have it.
+    """
+    benchmarks = {metric.benchmark_id: metric.benchmark for metric in metrics}
+    measures = {metric.measure_id: metric.measure for metric in metrics}
+    benchmark_documents = {key: resource_document(benchmark, project) for key, benchmark in benchmarks.items()}
+    measure_documents = {key: measure_document(measure, project) for key, measure in measures.items()}
     return [
         [
-            _benchmark_result(iteration, list(same), project)
-            for _, same in groupby(of_iteration, key=lambda metric: metric.benchmark_id)
+            {
+                "iteration": iteration,
+                "benchmark": benchmark_documents[key],
+                "measures": [_measured(metric, measure_documents[metric.measure_id]) for metric in same],
+            }
+            for key, same in groupby(of_iteration, key=lambda metric: metric.benchmark_id)
         ]
         for iteration, of_iteration in groupby(metrics, key=_iteration)
     ]
 
 
-def _benchmark_result(iteration: int, metrics: Sequence[Metric], project: Project) -> dict[str, Any]:
-    benchmark: Benchmark = metrics[0].benchmark
-    return {
-        "iteration": iteration,
-        "benchmark": resource_document(benchmark, project),
-        "measures": [
-            {
-                "measure": measure_document(metric.measure, project),
-                "metric": metric_value_document(metric),
-                "threshold": None,
-                "boundary": None,
-            }
-            for metric in metrics
-        ],
-    }
+def _measured(metric: Metric, measure: dict[str, Any]) -> dict[str, Any]:
+    return {"measure": measure, "metric": metric_value_document(metric), "threshold": None, "boundary": None}
 
 
 def measure_document(measure: Measure, project: Project) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from orchestrator import services
 from orchestrator.protocols.bencher.reports import perf as views_perf
-from orchestrator.protocols.bencher.reports import views
+from orchestrator.protocols.bencher.reports import views, wire
 from orchestrator.results import models, names
 from orchestrator.results.outputs import encode_output
 from orchestrator.results.processing import process, store_output, store_results
@@ -461,3 +461,16 @@ def test_a_spec_is_not_archived_while_a_testbed_gets_it(project, member, monkeyp
     assert response.status_code in (200, 201), response.content
     assert is_locked == [True]
     assert models.Testbed.objects.get(name="new").spec == spec
+
+
+def test_a_benchmark_of_many_iterations_is_serialized_once(project, django_assert_max_num_queries):
+    """Else a report of 50,000 metrics takes several hundred MiB of memory."""
+    found = report(project, *[metrics(a=number, b=2) for number in range(5)])
+    with django_assert_max_num_queries(3):
+        rows = wire.metrics_of(found)
+    iterations = wire.report_document(found, rows, ())["results"]
+    assert [result["benchmark"]["name"] for results in iterations for result in results] == ["a", "b"] * 5
+    assert len({id(result["benchmark"]) for results in iterations for result in results}) == 2
+    measured = [measure for results in iterations for result in results for measure in result["measures"]]
+    assert len({id(measure["measure"]) for measure in measured}) == 1
+    assert [measure["metric"]["value"] for measure in measured[::2]] == [0, 1, 2, 3, 4]
