@@ -26,7 +26,7 @@ _MAX_WITH_SUFFIX = MAX_SLUG_LENGTH - 9  # a hyphen and eight characters
 
 
 def is_claimed(organization: Organization) -> bool:
-    """Report whether an organization has an owner, so that nobody else may claim it or submit runs to it anonymously.
+    """Report whether an organization has an owner. Without one everyone may claim it and submit runs to it.
 
     An owner is a member, or whoever has arranged with an operator what an anonymous run never creates: another plan
     than `unclaimed`, an API token or project key (also one that has ended), or a private project.
