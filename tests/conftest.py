@@ -111,9 +111,11 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
     """Delete the rows that migrations create: a test that commits does so, too, and none may depend on the order."""
     from runtime_jobs.models import Plan  # noqa: PLC0415 - after the settings
     from runtime_jobs.plans import TIERS  # noqa: PLC0415 - likewise
+    from workers.models import Pool  # noqa: PLC0415 - likewise
 
     with django_db_blocker.unblock():
         Plan.objects.filter(name__in=TIERS, organizations=None).delete()
+        Pool.objects.filter(slug="bare-metal", workers=None).delete()
 
 
 @pytest.fixture(scope="session")

@@ -136,7 +136,7 @@ def test_the_list_has_every_type_and_the_runtime_list_one(alice, organization):
     for job_type, job in (("runtime", runtime), ("steps", steps)):
         assert [row["job_id"] for row in alice.get(f"{JOBS}?job_type={job_type}").json()["results"]] == [job.job_ulid]
     assert alice.get(f"{JOBS}?batch_id=rtb_none").json()["results"] == []
-    refused(lambda: alice.get(f"{JOBS}?job_type=oci"), 400, "invalid_query")
+    refused(lambda: alice.get(f"{JOBS}?job_type=ghost"), 400, "invalid_query")
     refused(lambda: alice.get("/v1/runtime/jobs?status=succeeded"), 400, "invalid_query")
     refused(lambda: alice.get(f"/v1/runtime/jobs/{steps.job_ulid}"), 404, "not_found")
 
