@@ -112,6 +112,31 @@ def is_benchmark_name(name: Any) -> bool:
     return len(name.encode("utf-8", "surrogatepass")) <= MAX_BENCHMARK_NAME_BYTES
 
 
+def listed_latencies(
+    document: Any, *, member: str, name: str, metric_of: Callable[[Any], MetricValue | None]
+) -> Results | None:
+    """Return the latency of each benchmark that a member of a JSON document lists; None if one cannot be read.
+
+    Args:
+        document: The document.
+        member: The member of the document that has the list.
+        name: The member of an entry that has the name of its benchmark.
+        metric_of: Returns the metric of an entry that has a name.
+    """
+    entries = document.get(member) if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        return None
+    found = {}
+    for entry in entries:
+        if not isinstance(entry, dict) or not is_benchmark_name(entry.get(name)):
+            return None
+        metric = metric_of(entry)
+        if metric is None:
+            return None
+        found[entry[name]] = metric
+    return latencies(found.items())
+
+
 def latencies(found: Iterable[tuple[str, MetricValue]]) -> Results | None:
     """Return results with one latency for each benchmark, or None without a benchmark. The last one of a name counts.
 

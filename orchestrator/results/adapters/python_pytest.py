@@ -1,5 +1,6 @@
 """JSON of pytest-benchmark (`--benchmark-json`): times in seconds."""
 
+from functools import partial
 from typing import Any
 
 from orchestrator.results.adapters.base import (
@@ -8,29 +9,19 @@ from orchestrator.results.adapters.base import (
     Average,
     MetricValue,
     Results,
-    is_benchmark_name,
-    latencies,
+    listed_latencies,
     metric_value,
 )
 
 
 def parse(document: Any, average: Average) -> Results | None:
     """Return the latency of each benchmark: mean and standard deviation, or median and interquartile range."""
-    benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
-    if not isinstance(benchmarks, list):
-        return None
-    found = {}
-    for benchmark in benchmarks:
-        metric = _metric(benchmark, average)
-        if metric is None:
-            return None
-        found[benchmark["fullname"]] = metric
-    return latencies(found.items())
+    return listed_latencies(document, member="benchmarks", name="fullname", metric_of=partial(_metric, average=average))
 
 
 def _metric(benchmark: Any, average: Average) -> MetricValue | None:
-    stats = benchmark.get("stats") if isinstance(benchmark, dict) else None
-    if not isinstance(stats, dict) or not is_benchmark_name(benchmark.get("fullname")):
+    stats = benchmark.get("stats")
+    if not isinstance(stats, dict):
         return None
     names = ("mean", "stddev") if average == Average.MEAN else ("median", "iqr")
     middle, spread = (metric_value(stats.get(name), factor=NANOSECONDS["s"]) for name in names)

@@ -1,5 +1,6 @@
 """JSON of hyperfine (`--export-json`): times in seconds."""
 
+from functools import partial
 from typing import Any
 
 from orchestrator.results.adapters.base import (
@@ -8,29 +9,17 @@ from orchestrator.results.adapters.base import (
     Average,
     MetricValue,
     Results,
-    is_benchmark_name,
-    latencies,
+    listed_latencies,
     metric_value,
 )
 
 
 def parse(document: Any, average: Average) -> Results | None:
     """Return the latency of each command: the mean and the standard deviation, or the median, minimum and maximum."""
-    results = document.get("results") if isinstance(document, dict) else None
-    if not isinstance(results, list):
-        return None
-    found = {}
-    for result in results:
-        metric = _metric(result, average)
-        if metric is None:
-            return None
-        found[result["command"]] = metric
-    return latencies(found.items())
+    return listed_latencies(document, member="results", name="command", metric_of=partial(_metric, average=average))
 
 
 def _metric(result: Any, average: Average) -> MetricValue | None:
-    if not isinstance(result, dict) or not is_benchmark_name(result.get("command")):
-        return None
     seconds = NANOSECONDS["s"]
     if average == Average.MEDIAN:
         lower, upper = result.get("min"), result.get("max")
