@@ -92,7 +92,9 @@ def one_each(orgs: list[str], pool: str) -> None:
         Organization(slug=org, name=org, plan=plan, hosted_runtime_analysis=True) for org in orgs
     )
     projects = Project.objects.bulk_create(
-        Project(organization=organization, slug="web", enabled=True, pool=pool) for organization in made
+        # `save` would choose the public name, but is not called.
+        Project(organization=organization, slug="web", public_slug=organization.slug, enabled=True, pool=pool)
+        for organization in made
     )
     for owner in projects:
         submitted_steps(owner)
