@@ -81,6 +81,7 @@ class FailMessage:
     unsent_run: dict[str, Any] | None = None
     artifacts: tuple[ArtifactRef, ...] = ()
     runner: str | None = None
+    is_final: bool = False
 
     @property
     def digest(self) -> str:
@@ -146,11 +147,12 @@ def fail(
     unsent_run: dict[str, Any] | None = None,
     artifacts: Sequence[ArtifactRef] = (),
     runner: str | None = None,
+    is_final: bool = False,
     now: datetime | None = None,
 ) -> Job:
     """End the job as failed, or as canceled if a cancel was requested. Some reasons cause an automatic retry.
 
-    A job whose type has late results is lost instead of failed: a `complete` may still follow.
+    A job whose type has late results is lost instead of failed, unless the message is final: a `complete` may follow.
 
     Args:
         uow: The unit of work, which `operation` passes.
@@ -163,6 +165,7 @@ def fail(
         unsent_run: The run of a good execution whose upload failed. It is stored so that an operator can upload it.
         artifacts: References to artifacts.
         runner: The name of the process that executed the job, or None.
+        is_final: No result can follow, because no worker has received the job.
         now: The time of the message; by default the time of the database after the lock.
 
     Returns:
@@ -173,7 +176,7 @@ def fail(
         Conflict: Another final message ended the lease.
     """
     require_transaction_to_fail(uow, [reason])
-    content = FailMessage(reason, message, exit_code, result, unsent_run, tuple(artifacts), runner)
+    content = FailMessage(reason, message, exit_code, result, unsent_run, tuple(artifacts), runner, is_final)
     locked, is_repeated = lock_for_final(uow, lease_ulid, worker, content.digest, now)
     return locked.job if is_repeated else apply_failure(uow, locked, worker, content)
 
@@ -370,7 +373,8 @@ def apply_failure(uow: UnitOfWork, locked: LockedLease, worker: Worker, message:
     if message.unsent_run is not None:
         uow.extra_rows.append(UnsentRun(job=job, payload=message.unsent_run, created_at=now))
     transitions.end_lease(uow, locked.lease, LeaseState.COMPLETED, reason="failed", now=now, digest=message.digest)
-    transitions.end_without_result(
+    end = transitions.fail_or_cancel if message.is_final else transitions.end_without_result
+    end(
         uow,
         job,
         message.reason,

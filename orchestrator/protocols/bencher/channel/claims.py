@@ -55,7 +55,7 @@ class RunnerClaim:
 def claim_for_runner(worker: Worker) -> RunnerClaim:
     """Claim the next job for a runner. The runner must acknowledge the lease.
 
-    An order that cannot be rendered fails its job, and the claim is repeated: it blocks no other job.
+    An order that cannot be rendered fails its job for good, and the claim is repeated: it blocks no other job.
 
     Args:
         worker: The runner.
@@ -92,7 +92,11 @@ def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> None:
     message = f"The order of this job cannot be sent to a runner: {type(error).__name__}. Submit it again."
     try:
         services.fail(
-            lease_ulid=claimed.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message=message
+            lease_ulid=claimed.lease.lease_ulid,
+            worker=worker,
+            reason=FailureReason.WORKER_ERROR,
+            message=message,
+            is_final=True,
         )
     except LifecycleError as refusal:  # another caller has changed the job; else its lease expires
         log.warning("job %s without an order was not ended: %s", claimed.job.job_ulid, refusal.code)

@@ -17,6 +17,7 @@ from orchestrator.protocols.bencher.states import job_status
 from runtime_jobs.errors import Conflict
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
+from runtime_jobs.states import FailureReason, JobState
 from tests.factories import OPERATOR
 from tests.orchestrator.notifications.test_long_poll_middleware import QuietHub, settled
 from tests.orchestrator.protocols.bencher.channel.scene import REPOSITORY, new_runner, new_spec, order, row
@@ -92,8 +93,10 @@ def test_an_order_that_cannot_be_rendered_fails_its_job_and_blocks_no_other():
     broken, good = order(spec), order(spec)
     Job.objects.filter(pk=broken.pk).update(spec={"spec": str(spec.uuid), "least_isolation": "none", "config": {}})
     assert claim_for_runner(runner).claimed.job.job_ulid == good.job_ulid
-    assert job_status(row(broken)) == "failed"
-    assert "cannot be sent" in row(broken).failure_message
+    ended = row(broken)
+    assert (ended.state, ended.late_result_at) == (JobState.FAILED, None), "no late result can follow"
+    assert ended.failure_reason == FailureReason.WORKER_ERROR
+    assert "cannot be sent" in ended.failure_message
 
 
 @database
