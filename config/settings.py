@@ -112,10 +112,13 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     "outputs": {
         "BACKEND": "orchestrator.results.outputs.DurableFileStorage",
-        "OPTIONS": {"location": STATE_DIR / "outputs"},
+        "OPTIONS": {"location": env.str("OUTPUT_DIR", default=str(STATE_DIR / "outputs"))},
     },
 }
 OUTPUT_LIMIT_BYTES = env.int("OUTPUT_LIMIT_BYTES", default=64 << 20)  # of the stored output of one job
+# Branches, testbeds, benchmarks and measures of one project, of each kind; 0: unlimited. Nothing deletes benchmarks,
+# and every result may name new ones.
+RESOURCES_PER_PROJECT = env.int("RESOURCES_PER_PROJECT", default=100_000)
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
 DATABASES = {"default": database(env, STATE_DIR, {"orchestrator.aging_seconds": AGING_SECONDS})}
@@ -288,6 +291,15 @@ ANONYMOUS_RUNS = env.bool("ANONYMOUS_RUNS", default=is_loopback_url(PUBLIC_URL))
 ANONYMOUS_RUNS_PER_MINUTE = env.int("ANONYMOUS_RUNS_PER_MINUTE", default=64)
 ANONYMOUS_RUNS_PER_HOUR = env.int("ANONYMOUS_RUNS_PER_HOUR", default=128)
 ANONYMOUS_RUNS_PER_DAY = env.int("ANONYMOUS_RUNS_PER_DAY", default=256)
+# Runs of one person and of one project, and all requests of one person or of a project's keys to the API of Bencher,
+# counted over all processes; 0: unlimited. Bencher limits them on its own cloud only, to 64, 1024, 4096 and to 2048,
+# 8192, 16384.
+AUTHENTICATED_RUNS_PER_MINUTE = env.int("AUTHENTICATED_RUNS_PER_MINUTE", default=0)
+AUTHENTICATED_RUNS_PER_HOUR = env.int("AUTHENTICATED_RUNS_PER_HOUR", default=0)
+AUTHENTICATED_RUNS_PER_DAY = env.int("AUTHENTICATED_RUNS_PER_DAY", default=0)
+CALLER_REQUESTS_PER_MINUTE = env.int("CALLER_REQUESTS_PER_MINUTE", default=0)
+CALLER_REQUESTS_PER_HOUR = env.int("CALLER_REQUESTS_PER_HOUR", default=0)
+CALLER_REQUESTS_PER_DAY = env.int("CALLER_REQUESTS_PER_DAY", default=0)
 
 # --- Scheduler --------------------------------------------------------------------------------------------------------
 CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)

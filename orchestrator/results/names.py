@@ -1,10 +1,11 @@
 """Finds or creates the named resources of a project: branches, testbeds, benchmarks, measures."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
+from django.conf import settings
 from django.dispatch import receiver
 from django.utils import timezone
 
@@ -34,6 +35,10 @@ class UnknownResource(Exception):
     """The results name a resource by a UUID that no resource of the project has."""
 
 
+class ResourceLimitReached(Exception):
+    """The project has as many branches, testbeds, benchmarks or measures as `RESOURCES_PER_PROJECT` allows."""
+
+
 @dataclass(frozen=True)
 class WantedResource:
     """A resource to find or to create.
@@ -60,6 +65,19 @@ def get_or_create_testbed(project: Project, key: str) -> Testbed:
     """Find the testbed of a project by UUID, slug or name, or create one with this name."""
     found = find_or_create(Testbed, project, [_wanted(key)])[key]
     return Testbed.objects.select_related("spec").get(pk=found)
+
+
+def find_testbed(project: Project, key: str) -> Testbed | None:
+    """Find the testbed of a project by UUID, slug or name.
+
+    Raises:
+        UnknownResource: The key is a UUID, and the project has no such testbed.
+    """
+    found = _find(Testbed, project, [_wanted(key)])
+    if key in found:
+        return Testbed.objects.select_related("spec").get(pk=found[key])
+    _refuse_unknown(Testbed, [key])
+    return None
 
 
 def benchmark_keys(project: Project, keys: Collection[str]) -> dict[str, int]:
@@ -91,14 +109,16 @@ def find_or_create(model: type[T], project: Project, wanted: Sequence[WantedReso
 
     Raises:
         UnknownResource: A key is a UUID, and the project has no such resource.
+        ResourceLimitReached: The project may not have so many.
     """
     found = _find(model, project, wanted)
     for is_suffixed in (False, True):
         missing = [item for item in wanted if item.key not in found]
         if not missing:
             break
-        if unknown := next((item.key for item in missing if _as_uuid(item.key)), None):
-            raise UnknownResource(f"The project has no {model._meta.verbose_name} with the UUID {unknown}.")  # noqa: SLF001 Django's name
+        _refuse_unknown(model, [item.key for item in missing])
+        if not is_suffixed:
+            require_room(model, project, len(missing))
         rows = [
             model(
                 project=project,
@@ -111,6 +131,30 @@ def find_or_create(model: type[T], project: Project, wanted: Sequence[WantedReso
         model._default_manager.bulk_create(rows, ignore_conflicts=True)  # noqa: SLF001 Django's name
         found |= _find(model, project, missing)
     return found
+
+
+def require_room(model: type[T], project: Project, number: int) -> None:
+    """Check that a project may have so many more resources of a kind. Nothing deletes benchmarks.
+
+    Requests at the same time may exceed the limit together, each by what it adds.
+
+    Raises:
+        ResourceLimitReached: It may not.
+    """
+    limit = settings.RESOURCES_PER_PROJECT
+    stored = model._default_manager.filter(project=project).count() if limit else 0  # noqa: SLF001 Django's name
+    if limit and stored + number > limit:
+        kind = model._meta.verbose_name_plural  # noqa: SLF001 Django's name
+        raise ResourceLimitReached(
+            f"The project has {stored} {kind}, and this request would add {number}. RESOURCES_PER_PROJECT is {limit}. "
+            "Use existing names, or ask an operator to raise the limit."
+        )
+
+
+def _refuse_unknown(model: type[T], keys: Iterable[str]) -> None:
+    """Raise `UnknownResource` for the first key that is a UUID: a new resource gets a UUID of its own."""
+    if unknown := next((key for key in keys if _as_uuid(key)), None):
+        raise UnknownResource(f"The project has no {model._meta.verbose_name} with the UUID {unknown}.")  # noqa: SLF001 Django's name
 
 
 def _find(model: type[T], project: Project, wanted: Sequence[WantedResource]) -> dict[str, int]:

@@ -4,7 +4,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from leases.models import LaneProfile
+from django.db import connection
+from django.db.models.fields.json import KT
+
 from orchestrator.services.operator_actions import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
@@ -12,6 +14,7 @@ from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from runtime_jobs.resource_names import slugify, with_random_suffix
+from runtime_jobs.specs.oci import OCI
 from workers.models import HardwareSpec
 from workers.registry.models import spec_archived
 
@@ -162,6 +165,26 @@ def delete_spec(
     spec.delete()
 
 
+def lock_active(spec: HardwareSpec) -> bool:
+    """Keep a spec from being archived or deleted until the end of the transaction, for a row that refers to it.
+
+    The lock is shared: any number of transactions may hold it. Take it before the rows of testbeds, because archiving
+    locks the spec and then its testbeds.
+
+    Args:
+        spec: A spec that was read without a lock.
+
+    Returns:
+        Whether the spec is active. One that was archived or deleted meanwhile is not.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT FROM workers_hardwarespec WHERE id = %s AND archived_at IS NULL FOR SHARE",
+            [spec.pk],
+        )
+        return cursor.rowcount == 1
+
+
 def _lock_spec(spec_uuid: UUID, *, delete: bool = False) -> HardwareSpec:
     """Lock a spec. Only a lock for deletion waits for transactions that insert a reference to the spec."""
     spec = HardwareSpec.objects.select_for_update(no_key=not delete).filter(uuid=spec_uuid).first()
@@ -182,9 +205,8 @@ def _clear_fallback(
 
 
 def _has_jobs(spec: HardwareSpec) -> bool:
-    """Return whether a job asks for the spec. Only if a lane was ever made for it, all jobs are searched."""
-    is_named = {"requirements__contains": [spec.label]}
-    return LaneProfile.objects.filter(**is_named).exists() and Job.objects.filter(**is_named).exists()
+    """Return whether a job asks for the spec, by the index `jobs_of_hardware_spec`."""
+    return Job.objects.alias(named=KT("spec__spec")).filter(job_type=OCI, named=str(spec.uuid)).exists()
 
 
 def _record_change(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
+from django.db.models.fields.json import KT
 
 from runtime_jobs.db_functions import PlannerOpaqueValue
 from runtime_jobs.identifiers import ID_LENGTH, new_job_id
@@ -276,6 +277,8 @@ class Job(models.Model):
             models.Index(fields=["finished_at"], name="jobs_failed_lately", condition=Q(state="failed")),
             # The jobs of a batch, and its roll-up.
             models.Index(fields=["batch", "id"], name="jobs_of_batch", condition=Q(batch__isnull=False)),
+            # The deletion of a hardware spec.
+            models.Index(KT("spec__spec"), name="jobs_of_hardware_spec", condition=Q(job_type="oci")),
             # All attempts of one job.
             models.Index(fields=["root_job_ulid"], name="jobs_of_root"),
         ]

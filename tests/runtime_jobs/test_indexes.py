@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, models
 from django.db.models import Q
+from django.db.models.fields.json import KT
 from django.utils import timezone
 
 from config.paths import BASE_DIR
@@ -82,6 +83,7 @@ QUERIES: dict[str, models.QuerySet | str] = {
         "SELECT org_slug, job_type FROM runtime_jobs WHERE state = 'failed' AND finished_at > now() - interval '1 min'"
     ),
     "jobs_of_batch": JOBS.filter(batch=4711).order_by("id"),
+    "jobs_of_hardware_spec": JOBS.alias(named=KT("spec__spec")).filter(job_type="oci", named="0190a5d4"),
     "jobs_of_root": JOBS.filter(root_job_ulid=ONE),
     # runtime_worker_leases
     "runtime_worker_leases_pkey": Lease.objects.filter(pk=1),

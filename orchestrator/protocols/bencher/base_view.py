@@ -14,10 +14,11 @@ from rest_framework.views import APIView
 from orchestrator.http.api.json_parser import StrictJSONParser
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.bencher import errors
-from orchestrator.protocols.bencher.authentication import PersonAuthentication
+from orchestrator.protocols.bencher.authentication import BencherCaller, PersonAuthentication
 from orchestrator.protocols.bencher.errors import bad_request, cors_headers
 from orchestrator.protocols.bencher.openapi import BencherSchema
 from orchestrator.protocols.bencher.permissions import IsServerAdmin, caller_of
+from orchestrator.protocols.bencher.rate_limits import register_request
 
 JSON = "application/json"
 NO_CONTENT = 204
@@ -78,9 +79,12 @@ class BencherView(APIView):
         return errors.exception_handler
 
     def perform_authentication(self, request: Request) -> None:
-        """Authenticate, except for OPTIONS: browsers send it without credentials."""
+        """Authenticate, except for OPTIONS: browsers send it without credentials. The request counts for its caller."""
         if request.method != "OPTIONS":
             super().perform_authentication(request)
+            caller: Any = request.user
+            if isinstance(caller, BencherCaller):
+                register_request(caller)
 
     def check_permissions(self, request: Request) -> None:
         if request.method != "OPTIONS":

@@ -1,12 +1,13 @@
 """Views of the results of a project. Everyone may read those of a public project."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
+from django.http.response import HttpResponseBase
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -27,15 +28,17 @@ from orchestrator.protocols.bencher.projects import changeable_project, readable
 from orchestrator.protocols.bencher.reports import openapi
 from orchestrator.protocols.bencher.reports.perf import PerfQuery, parse_parallel_uuids, parse_uuids, perf_document
 from orchestrator.protocols.bencher.reports.serializers import NewTestbedInput, TestbedChangeInput
+from orchestrator.protocols.bencher.reports.streaming import expanded_response, report_response
 from orchestrator.protocols.bencher.reports.wire import (
     metric_document,
     report_document,
-    serialize_report,
     stored_counts,
     testbed_document,
 )
 from orchestrator.protocols.bencher.resource_ids import parse_resource_id, parse_uuid, row_filter
 from orchestrator.results.models import Branch, Metric, ProjectResource, Report, Testbed
+from orchestrator.results.names import ResourceLimitReached, require_room
+from orchestrator.services.hardware_specs import lock_active
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.models import Project
 from runtime_jobs.resource_names import slugify, with_random_suffix
@@ -62,12 +65,13 @@ class ReportListView(PublicView):
     """`/v0/projects/{project}/reports`."""
 
     @openapi.LIST_REPORTS_DOCS
-    def get(self, request: Request, project: str) -> Response:
+    def get(self, request: Request, project: str) -> HttpResponseBase:
         """List the reports of a project, newest first, with the numbers of their results."""
         rows = _filtered_reports(request, readable_project(request, project))
         page = paginate(request, rows, _BY_TIME)
         if query_boolean(request, "expand"):
-            return list_response(_expanded(page.rows), page.total)
+            _limit_expansion(page.rows)
+            return expanded_response(request, page.rows, page.total)
         counts = stored_counts(page.rows)
         documents = [report_document(report, None, counts.get(report.pk, ())) for report in page.rows]
         return list_response(documents, page.total)
@@ -77,13 +81,13 @@ class ReportDetailView(PublicView):
     """`/v0/projects/{project}/reports/{report}`."""
 
     @openapi.GET_REPORT_DOCS
-    def get(self, request: Request, project: str, report: str) -> Response:
+    def get(self, request: Request, project: str, report: str) -> HttpResponseBase:
         """Return a report with its results."""
         rows = Report.objects.select_related(*_REPORT_ROWS).filter(project=readable_project(request, project))
         found = rows.filter(uuid=_path_uuid(report, "report")).first()
         if found is None:
             raise NotFound(f"The project has no report {report}.")
-        return Response(serialize_report(found))
+        return report_response(request, found)
 
 
 class MetricDetailView(PublicView):
@@ -152,6 +156,10 @@ class TestbedListView(PublicView):
         slug = values.get("slug") or slugify(values["name"])
         if Testbed.objects.filter(project=owner, slug=slug).exists():
             slug = with_random_suffix(slug)
+        try:
+            require_room(Testbed, owner, 1)
+        except ResourceLimitReached as error:
+            raise bad_request(str(error)) from None
         now = timezone.now()
         with transaction.atomic():
             spec = _lock_spec(values["spec"]) if "spec" in values else None
@@ -215,13 +223,12 @@ def _filtered_reports(request: Request, project: Project) -> QuerySet[Report]:
     return rows.filter(is_archived if query_boolean(request, "archived") else ~is_archived)
 
 
-def _expanded(reports: list[Report]) -> list[dict[str, Any]]:
+def _limit_expansion(reports: list[Report]) -> None:
     results = (getattr(report, "result", None) for report in reports)
     if sum(result.metric_count for result in results if result is not None) > MAX_EXPANDED_METRICS:
         raise bad_request(
             f"expand: These reports have more than {MAX_EXPANDED_METRICS} metrics. Request fewer with `per_page`."
         )
-    return [serialize_report(report) for report in reports]
 
 
 def _named(model: type[T], project: Project, text: str) -> QuerySet[T]:
@@ -261,9 +268,9 @@ def _find_testbed(project: Project, text: str, *, is_locked: bool = False) -> Te
 
 def _lock_spec(text: str) -> HardwareSpec:
     """Return an active spec, which is neither archived nor deleted before the end of the transaction."""
-    active = HardwareSpec.objects.filter(archived_at__isnull=True).select_for_update(no_key=True)
+    active = HardwareSpec.objects.filter(archived_at__isnull=True)
     spec = active.filter(**row_filter(parse_resource_id(text, "spec"))).first()
-    if spec is None:
+    if spec is None or not lock_active(spec):
         raise NotFound(f"There is no hardware spec {text}, or it is archived.")
     return spec
 

@@ -180,6 +180,11 @@ def _iterations(metrics: Sequence[Metric], project: Project) -> list[list[dict[s
     ]
 
 
+def measured_document(metric: Metric, project: Project) -> dict[str, Any]:
+    """Return a metric with its measure, as the results of a report have it."""
+    return _measured(metric, measure_document(metric.measure, project))
+
+
 def _measured(metric: Metric, measure: dict[str, Any]) -> dict[str, Any]:
     return {"measure": measure, "metric": metric_value_document(metric), "threshold": None, "boundary": None}
 

@@ -11,12 +11,19 @@ from orchestrator.protocols.bencher.runs.request import BenchmarkJob, RunRequest
 from orchestrator.results.adapters import Average, Results
 from orchestrator.results.folding import Fold
 from orchestrator.results.models import Branch, Report, Testbed
-from orchestrator.results.names import UnknownResource, get_or_create_branch, get_or_create_testbed
+from orchestrator.results.names import (
+    ResourceLimitReached,
+    UnknownResource,
+    find_testbed,
+    get_or_create_branch,
+    get_or_create_testbed,
+)
 from orchestrator.results.processing import store_results
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_texts
 from orchestrator.services import Submission
 from orchestrator.services.admission import load_context
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
+from orchestrator.services.hardware_specs import lock_active
 from orchestrator.services.submission import admit_job, enqueue_job, new_job
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
@@ -89,6 +96,8 @@ def create_run(
         )
     except UnknownResource as error:
         raise NotFound(str(error)) from None
+    except ResourceLimitReached as error:
+        raise bad_request(str(error)) from None
 
 
 def _store_report(
@@ -123,9 +132,10 @@ def _submit_job(
     default_pool: str,
     now: datetime,
 ) -> Report:
-    named = None if run.testbed is None else get_or_create_testbed(project, run.testbed)
-    spec = _hardware_spec(job.spec, None if run.spec_reset else named)
-    testbed = named or get_or_create_testbed(project, spec.name)
+    # The spec is locked before any testbed is created or changed, in the order of whoever archives the spec.
+    named = None if run.testbed is None else find_testbed(project, run.testbed)
+    spec = _lock_spec(job.spec, None if run.spec_reset else named)
+    testbed = named or get_or_create_testbed(project, run.testbed or spec.name)
     _use_testbed(testbed, spec, now)
     try:
         digest = resolve_digest(project, job.reference)
@@ -154,8 +164,10 @@ def _submit_job(
     return report
 
 
-def _hardware_spec(requested: str | None, testbed: Testbed | None) -> HardwareSpec:
+def _lock_spec(requested: str | None, testbed: Testbed | None) -> HardwareSpec:
     """Return the hardware spec of a job: the requested one, that of the named testbed, or the fallback.
+
+    It is neither archived nor deleted before the end of the transaction.
 
     Raises:
         NotFound: The requested spec does not exist or is archived.
@@ -164,23 +176,30 @@ def _hardware_spec(requested: str | None, testbed: Testbed | None) -> HardwareSp
     active = HardwareSpec.objects.filter(archived_at__isnull=True)
     if requested is not None:
         spec = active.filter(**row_filter(parse_uuid(requested) or requested)).first()
-        if spec is None:
+        if spec is None or not lock_active(spec):
             raise NotFound(f"There is no hardware spec {requested}, or it is archived.")
         return spec
-    spec_id = None if testbed is None else testbed.spec_id
-    attached = None if spec_id is None else active.filter(pk=spec_id).first()
-    spec = attached or active.filter(fallback_at__isnull=False).first()
-    if spec is None:
-        raise bad_request(NO_SPEC)
-    return spec
+    attached = None if testbed is None else testbed.spec
+    if attached is not None and lock_active(attached):
+        return attached
+    while (fallback := active.filter(fallback_at__isnull=False).first()) is not None:
+        if lock_active(fallback):
+            return fallback  # else it was archived meanwhile, and another spec may be the fallback
+    raise bad_request(NO_SPEC)
 
 
 def _use_testbed(testbed: Testbed, spec: HardwareSpec | None, now: datetime) -> None:
-    """Attach a hardware spec to a testbed, which is not archived any more."""
-    spec_id = None if spec is None else spec.pk
-    if (testbed.spec_id, testbed.archived_at) != (spec_id, None):
-        testbed.spec, testbed.archived_at, testbed.modified_at = spec, None, now
-        testbed.save(update_fields=["spec", "archived_at", "modified_at"])
+    """Attach a hardware spec to a testbed, which is not archived any more. An unchanged spec is not stored again."""
+    changed = []
+    if testbed.spec != spec:
+        testbed.spec = spec
+        changed.append("spec")
+    if testbed.archived_at is not None:
+        testbed.archived_at = None
+        changed.append("archived_at")
+    if changed:
+        testbed.modified_at = now
+        testbed.save(update_fields=[*changed, "modified_at"])
 
 
 def _oci_spec(

@@ -52,6 +52,15 @@ def project_of_run(uow: UnitOfWork, run: RunRequest, sender: RunSender) -> Proje
     return create_own_project(resource_id, user=sender.caller.user)
 
 
+def find_project(run: RunRequest, sender: RunSender) -> Project | None:
+    """Return the project of a run if it exists, whether or not the caller may submit to it.
+
+    Raises:
+        ApiError: 400, nothing names a project.
+    """
+    return sender.caller.project or _find(_resource_id(run))
+
+
 def _resource_id(run: RunRequest) -> UUID | str:
     """Return the UUID or slug by which the run names its project."""
     if run.project is not None:
