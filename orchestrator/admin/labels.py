@@ -77,7 +77,7 @@ FAILURES: dict[str, ReasonLabel] = {
     ),
     FailureReason.RESULT_MISSING: ReasonLabel(
         "The stored output of the job is missing.",
-        "Check the storage of outputs. The output cannot be read again: retry the job.",
+        "Check the storage of outputs. The output cannot be read again: submit the job again.",
     ),
     FailureReason.RESULT_UNREADABLE: ReasonLabel(
         "The output of the job could not be read.",

@@ -1,34 +1,88 @@
-"""Reads stored results again in a thread of its own, so that no lease expires late meanwhile."""
+"""Works on stored outputs in threads of their own, so that no lease expires late meanwhile."""
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from django.db import connection
 
 from orchestrator.maintenance import leases
 from orchestrator.maintenance.rows import RowRunner
+from orchestrator.results.outputs import delete_orphans
 
 log = logging.getLogger(__name__)
+
+FIRST_COLLECTION_SECONDS = 600.0  # after the start of the process
+COLLECTION_SECONDS = 86_400.0  # between two collections: each one lists all outputs
 
 
 class _Stopped(Exception):
     """The process ends: no further result is read."""
 
 
-class ResultReader:
-    """Reads due results one after another, beside the rounds of the scheduler.
+class BackgroundWork:
+    """Runs one function at a time in a thread beside the rounds of the scheduler.
+
+    A process that no longer leads may still end what it has begun.
+    """
+
+    name: str
+
+    def __init__(self) -> None:
+        """Begin without a thread."""
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the last function has not returned yet."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until the function has ended, at most so long. Return whether it has."""
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+        return not self.is_running
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Begin nothing more, and wait for the function. It checks `is_stopping` between two steps."""
+        self._stopping.set()
+        return self.wait(timeout_seconds)
+
+    def is_stopping(self) -> bool:
+        """Return whether the process ends."""
+        return self._stopping.is_set()
+
+    def _start(self, function: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=self._run, args=[function], name=self.name, daemon=True)
+        self._thread.start()
+
+    def _run(self, function: Callable[[], None]) -> None:
+        try:
+            with suppress(_Stopped):
+                function()
+        except Exception:
+            log.exception("%s failed; a later round tries it again", self.name)
+        finally:
+            connection.close()
+
+
+class ResultReader(BackgroundWork):
+    """Reads due results one after another.
 
     A result of 50,000 benchmarks takes 12 s of processor time. In the thread of the rounds it would delay the expiry of
-    all leases, and a stand-by would take over meanwhile. A process that no longer leads may still end its reading:
-    `settle` stores the first outcome only.
+    all leases, and a stand-by would take over meanwhile. Two processes may read one result: `settle` stores the first
+    outcome only.
     """
+
+    name = "result-reader"
 
     def __init__(self) -> None:
         """Begin without a thread. The first due result starts one."""
+        super().__init__()
         self._rows = RowRunner("read_results_again", before_each=self._check)
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
 
     def advance(self, rows: RowRunner) -> bool:
         """Start to read what is due, unless the last reading continues. Return whether it has begun.
@@ -36,38 +90,48 @@ class ResultReader:
         Args:
             rows: The runner of the task. It gets the number of the rows that failed since the last call.
         """
-        if self._thread is not None and self._thread.is_alive():
+        if self.is_running:
             return False
         # From here to the start of the thread no other thread uses `_rows`.
         rows.failed_rows += self._rows.failed_rows
         self._rows.failed_rows = 0
-        if self._stopping.is_set() or not leases.unread_results(self._rows):
+        if self.is_stopping() or not leases.unread_results(self._rows):
             return False
         self._rows.begin()
-        self._thread = threading.Thread(target=self._read, name="result-reader", daemon=True)
-        self._thread.start()
+        self._start(self._read)
         return True
 
-    def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the reading has ended, at most so long. Return whether it has."""
-        if self._thread is not None:
-            self._thread.join(timeout_seconds)
-        return self._thread is None or not self._thread.is_alive()
-
-    def stop(self, timeout_seconds: float) -> bool:
-        """Read no further result, and wait for the current one. Its job stays `processing` if that takes longer."""
-        self._stopping.set()
-        return self.wait(timeout_seconds)
-
     def _check(self) -> None:
-        if self._stopping.is_set():
+        if self.is_stopping():
             raise _Stopped
 
     def _read(self) -> None:
-        try:
-            with suppress(_Stopped):
-                leases.read_results_again(self._rows)
-        except Exception:
-            log.exception("results could not be read; the next round tries it again")
-        finally:
-            connection.close()
+        leases.read_results_again(self._rows)
+
+
+class OutputCollector(BackgroundWork):
+    """Deletes stored outputs that no job names, once a day."""
+
+    name = "output-collector"
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Begin without a thread.
+
+        Args:
+            monotonic: The clock, in seconds.
+        """
+        super().__init__()
+        self._monotonic = monotonic
+        self._due = monotonic() + FIRST_COLLECTION_SECONDS
+
+    def advance(self) -> bool:
+        """Start a collection if it is due. Return whether it has begun."""
+        if self._monotonic() < self._due or self.is_running or self.is_stopping():
+            return False
+        self._due = self._monotonic() + COLLECTION_SECONDS
+        self._start(self._collect)
+        return True
+
+    def _collect(self) -> None:
+        deleted = delete_orphans(self.is_stopping)
+        log.info("%d stored outputs that no job names were deleted", deleted)

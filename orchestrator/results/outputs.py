@@ -1,15 +1,16 @@
 """Stores the output of jobs as bytes, at the path of document 002, in `STORAGES["outputs"]`.
 
-The output is never a column: a path in it may contain NUL, which PostgreSQL cannot store.
+The output is never a column: a path in it may contain NUL, which PostgreSQL cannot store. It is written before the
+operation that ends the lease, and the result of the job names it. So an output becomes that of its job in the
+transaction that accepts the result. An output of a result that did not count is never read, and is deleted later.
 """
 
 import contextlib
 import logging
 import os
-import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID
 
@@ -20,14 +21,16 @@ from django.core.files.storage import FileSystemStorage, Storage, storages
 from django.utils import timezone
 from prometheus_client import Counter
 
-from runtime_jobs.identifiers import public_id_of
+from runtime_jobs.identifiers import public_id_of, uuid_of
 from runtime_jobs.models import Job
 
 log = logging.getLogger(__name__)
 
 OUTPUTS = "outputs"
 ORPHANS_PER_QUERY = 1000
-TEMPORARY_FILE_AGE = timedelta(days=1)  # no write takes so long
+UUID_LENGTH = 36
+UNNAMED_AGE = timedelta(days=1)  # between a write and the transaction that names it is much less
+_NAME = "output"  # the member of a job's result that names the output
 OUTPUT_FAILURES = Counter(
     "orchestrator_output_store_failures",
     "Outputs of jobs that this process could not store or read, by operation.",
@@ -41,45 +44,45 @@ class OutputTooLarge(OSError):
 
 
 class DurableFileStorage(FileSystemStorage):
-    """Writes a file whole or not at all, and so that it survives a crash of the machine.
+    """Writes new files, so that they survive a crash of the machine. It replaces no file.
 
-    The bytes are written to a temporary file beside the target, which then replaces the target. A file that exists is
-    replaced: a result that was sent twice is the same.
+    A name that is taken gets a random suffix. A write that ends in the middle leaves a file that no job names.
     """
 
-    def get_available_name(self, name: str, max_length: int | None = None) -> str:  # noqa: ARG002 Django's signature
-        return name
-
     def _save(self, name: str, content: File) -> str:
-        target = Path(self.path(name))
-        _make_folder(target.parent)
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-        try:
-            opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(opened, "wb") as file:
-                for chunk in content.chunks():
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
-            raise
-        _sync_folder(target.parent)
-        return name
+        make_folder(Path(self.path(name)).parent)
+        while True:
+            target = Path(self.path(name))
+            try:
+                opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:
+                name = self.get_available_name(name)
+                continue
+            try:
+                with os.fdopen(opened, "wb") as file:
+                    for chunk in content.chunks():
+                        file.write(chunk)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    target.unlink()
+                raise
+            sync_folder(target.parent)
+            return name
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Create a folder and those above it. The entry of each new folder is on the disk when this returns."""
     if folder.is_dir():
         return
-    _make_folder(folder.parent)
+    make_folder(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Write the entries of a folder to the disk."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)
@@ -87,9 +90,14 @@ def _sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def output_path(project: UUID | str, job: UUID | str) -> str:
-    """Return the path of a job's output. `project` is that of the job's configuration."""
-    return f"{project}/output/v0/jobs/{job}"
+def output_path(project: UUID | str, name: UUID | str) -> str:
+    """Return the path of an output.
+
+    Args:
+        project: The project of the job's configuration.
+        name: The UUID of the job, or what `write_output` returned.
+    """
+    return f"{project}/output/v0/jobs/{name}"
 
 
 def encode_output(results: Sequence[Any], error: str | None = None) -> bytes:
@@ -97,33 +105,52 @@ def encode_output(results: Sequence[Any], error: str | None = None) -> bytes:
     return orjson.dumps({"results": list(results)} | ({"error": error} if error is not None else {}))
 
 
-def write_output(project: UUID, job: UUID, body: bytes) -> bool:
-    """Store the output of a job, and return whether that succeeded.
+def result_naming(name: str) -> dict[str, str]:
+    """Return the result of a job that names its stored output."""
+    return {_NAME: name}
 
-    A failure is logged and counted. It costs the job only its output.
+
+def output_name(job: Job) -> str | None:
+    """Return the name of the output of a job, or None: no output belongs to its result.
+
+    A worker of ours may report any result. A name of another job's output does not count.
+    """
+    name = (job.result or {}).get(_NAME)
+    is_own = isinstance(name, str) and "/" not in name and name.startswith(str(uuid_of(job.job_ulid)))
+    return name if is_own else None
+
+
+def write_output(project: UUID, job: UUID, body: bytes) -> str | None:
+    """Store the output of a job, and return its name, or None if that failed.
+
+    The first output of a job is at the path of document 002. A later one has a name of its own, because it may be the
+    output of a result that does not count. A failure is logged and counted. It costs the job only its output.
     """
     if len(body) > settings.OUTPUT_LIMIT_BYTES:
         OUTPUT_FAILURES.labels("write").inc()
         limit = settings.OUTPUT_LIMIT_BYTES
         log.error("the output of job %s has %d bytes; OUTPUT_LIMIT_BYTES is %d", job, len(body), limit)
-        return False
+        return None
     try:
-        _storage().save(output_path(project, job), ContentFile(body))
+        return PurePosixPath(_storage().save(output_path(project, job), ContentFile(body))).name
     except Exception:  # a store of another kind raises errors of its own
         OUTPUT_FAILURES.labels("write").inc()
         log.exception("the output of job %s could not be stored", job)
-        return False
-    return True
+        return None
 
 
-def read_output(project: UUID, job: UUID) -> bytes | None:
-    """Return the stored output of a job, or None if there is none.
+def read_output(project: UUID, name: str) -> bytes | None:
+    """Return a stored output, or None if there is none.
+
+    Args:
+        project: The project of the job's configuration.
+        name: What `output_name` returned.
 
     Raises:
         OSError: The store cannot be read, or has more than `OUTPUT_LIMIT_BYTES`.
     """
     try:
-        with _storage().open(output_path(project, job)) as file:
+        with _storage().open(output_path(project, name)) as file:
             body = file.read(settings.OUTPUT_LIMIT_BYTES + 1)
     except FileNotFoundError:
         return None
@@ -135,30 +162,47 @@ def read_output(project: UUID, job: UUID) -> bytes | None:
     return bytes(body)
 
 
-def delete_orphans() -> int:
-    """Delete the stored outputs of jobs that do not exist, which retention has deleted. Return how many.
+def delete_orphans(is_stopping: Callable[[], bool] = lambda: False) -> int:
+    """Delete the outputs that no job names, and return how many.
 
-    An output is stored while its job exists, so a new one is never deleted. Temporary files of processes that were
-    killed are deleted, too, when they are old.
+    Their jobs were deleted by retention, or the result that came with them did not count. An output is stored before
+    its job names it, so that of a job that exists is deleted only after `UNNAMED_AGE`.
+
+    Args:
+        is_stopping: Called between two queries; True ends the collection.
     """
     storage, deleted = _storage(), 0
     for project in _listed(storage, ""):
         folder = output_path(project, "")
-        found = _listed(storage, folder, files=True)
-        for name in found:
-            if (
-                name.startswith(".")
-                and timezone.now() - storage.get_modified_time(f"{folder}{name}") > TEMPORARY_FILE_AGE
-            ):
-                storage.delete(f"{folder}{name}")
-        names = [name for name in found if _is_uuid(name)]
+        names = [(name, job) for name in _listed(storage, folder, files=True) if (job := _job_of(name))]
         for begin in range(0, len(names), ORPHANS_PER_QUERY):
-            jobs = {public_id_of("rtj", UUID(name)): name for name in names[begin : begin + ORPHANS_PER_QUERY]}
-            known = set(Job.objects.filter(job_ulid__in=list(jobs)).values_list("job_ulid", flat=True))
-            for job_ulid in jobs.keys() - known:
-                storage.delete(f"{folder}{jobs[job_ulid]}")
-                deleted += 1
+            if is_stopping():
+                return deleted
+            some = names[begin : begin + ORPHANS_PER_QUERY]
+            jobs = {
+                job.job_ulid: job
+                for job in Job.objects.filter(job_ulid__in={job for _, job in some}).only("job_ulid", "result")
+            }
+            for name, job_ulid in some:
+                job = jobs.get(job_ulid)
+                if job is None or (output_name(job) != name and _is_old(storage, f"{folder}{name}")):
+                    storage.delete(f"{folder}{name}")
+                    deleted += 1
     return deleted
+
+
+def _job_of(name: str) -> str | None:
+    """Return the id of the job in the name of an output, or None: the file is no output."""
+    text = name[:UUID_LENGTH]
+    try:
+        uuid = UUID(text)
+    except ValueError:
+        return None
+    return public_id_of("rtj", uuid) if str(uuid) == text else None
+
+
+def _is_old(storage: Storage, path: str) -> bool:
+    return timezone.now() - storage.get_modified_time(path) > UNNAMED_AGE
 
 
 def _listed(storage: Storage, folder: str, *, files: bool = False) -> list[str]:
@@ -167,13 +211,6 @@ def _listed(storage: Storage, folder: str, *, files: bool = False) -> list[str]:
     except FileNotFoundError:
         return []
     return names if files else folders
-
-
-def _is_uuid(name: str) -> bool:
-    try:
-        return str(UUID(name)) == name
-    except ValueError:
-        return False
 
 
 def _storage() -> Storage:

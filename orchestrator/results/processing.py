@@ -15,7 +15,7 @@ from orchestrator.results import names
 from orchestrator.results.adapters import AdapterName, Average, Results
 from orchestrator.results.folding import Fold
 from orchestrator.results.models import Metric, Report, ReportResult
-from orchestrator.results.outputs import read_output, write_output
+from orchestrator.results.outputs import output_name, read_output, result_naming, write_output
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_body
 from orchestrator.services.unit_of_work import is_retryable
 from runtime_jobs.db_errors import is_connection_lost
@@ -49,14 +49,18 @@ class ProcessedResult:
     rows: Sequence[Model] = ()
 
 
-def store_output(job: Job, body: bytes) -> bool:
-    """Store the output of a job, before the operation that reports its end. Return whether that succeeded.
+def store_output(job: Job, body: bytes) -> dict[str, str] | None:
+    """Store the output of a job, before the operation that reports its end.
 
     Args:
         job: A job of type `oci`.
         body: The iterations as `outputs.encode_output` returns them.
+
+    Returns:
+        The result to report, which names the output, or None if the store has failed.
     """
-    return write_output(*_address(job), body)
+    name = write_output(_project_of(job), uuid_of(job.job_ulid), body)
+    return None if name is None else result_naming(name)
 
 
 def process(job: Job, body: bytes | None = None) -> None:
@@ -69,10 +73,12 @@ def process(job: Job, body: bytes | None = None) -> None:
         body: The output, if the caller still has it. So a store that fails costs the job only its output.
 
     Raises:
-        OSError: The store cannot be read now. The job stays `processing` and is read again.
+        OSError: The store cannot be read now, or has lost the output. The job stays `processing` and is read again.
     """
-    if body is None:
-        body = read_output(*_address(job))
+    if body is None and (name := output_name(job)) is not None:
+        body = read_output(_project_of(job), name)
+        if body is None:  # it was stored: the folder is that of another machine, or not mounted
+            raise FileNotFoundError(f"The store has no output {name}.")
     with _readers:
         outcome = _read(job, body)
     services.settle(
@@ -121,7 +127,7 @@ def store_results(report: Report, iterations: Sequence[Results]) -> None:
         iterations: What `reading.read_texts` returned.
 
     Raises:
-        UnreadableResult: The results name a resource that does not exist.
+        UnreadableResult: The results name a resource that does not exist, or too many new ones.
     """
     metrics = build_metrics(report, iterations)
     outcome = ReportResult(
@@ -138,7 +144,7 @@ def build_metrics(report: Report, iterations: Sequence[Results]) -> list[Metric]
     A deadlock ends the transaction. If it is only that of the names, they are stored by a second one.
 
     Raises:
-        UnreadableResult: The results name a benchmark or a measure by an unknown UUID.
+        UnreadableResult: The results name a benchmark or a measure by an unknown UUID, or too many new ones.
     """
     try:
         benchmarks, measures = _store_names(report.project, iterations)
@@ -173,7 +179,7 @@ def _store_names(project: Project, iterations: Sequence[Results]) -> tuple[dict[
         measures = names.measure_keys(
             project, {name for results in iterations for metrics in results.values() for name in metrics}
         )
-    except names.UnknownResource as error:
+    except (names.UnknownResource, names.ResourceLimitReached) as error:
         raise UnreadableResult(str(error)) from None
     return benchmarks, measures
 
@@ -185,6 +191,8 @@ def _read(job: Job, body: bytes | None) -> ProcessedResult:
     try:
         iterations = read_body(body, _settings(job, report))
         if report is None:
+            # No code deletes reports: this one, or its project, was deleted in the database.
+            log.warning("job %s has no report any more: its metrics are not stored", job.job_ulid)
             return ProcessedResult()
         metrics = build_metrics(report, iterations)
         return ProcessedResult(rows=[*metrics, _report_result(job, report, len(metrics))])
@@ -226,6 +234,6 @@ def _settings(job: Job, report: Report | None) -> ReadingSettings:
     )
 
 
-def _address(job: Job) -> tuple[UUID, UUID]:
-    """Return the project of the job's configuration and the job, which name the stored output."""
-    return UUID(config_of(job)["project"]), uuid_of(job.job_ulid)
+def _project_of(job: Job) -> UUID:
+    """Return the project of the job's configuration, under which its output is stored."""
+    return UUID(config_of(job)["project"])

@@ -1,4 +1,4 @@
-"""`manage.py collectoutputs`: deletes stored outputs of jobs that retention has deleted."""
+"""`manage.py collectoutputs`: deletes stored outputs that no job names."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from orchestrator.results.outputs import delete_orphans
 class Command(BaseCommand):
     """Deletes orphaned outputs."""
 
-    help = "Deletes the stored outputs of jobs that retention has deleted. Run it daily beside a server with runners."
+    help = "Deletes the stored outputs that no job names, as the scheduler process does once a day."
 
     def handle(self, *_: Any, **__: Any) -> None:
         self.stdout.write(f"{delete_orphans():,} outputs deleted.")

@@ -50,6 +50,17 @@ def test_the_units_run_nothing_as_root_but_the_worker():
     assert without == ["runtime-orchestrator-worker.service"]
 
 
+def test_web_scheduler_and_commands_share_the_folder_of_outputs():
+    """Else the scheduler finds no output of a job whose web process has died, and fails the job."""
+    example = (ROOT / "deploy" / "systemd" / "server.env.example").read_text()
+    (folder,) = re.findall(r"^STATE_DIR=(.+)$", example, re.MULTILINE)
+    for unit in UNITS:
+        text = unit.read_text()
+        if "worker" not in unit.name:
+            assert f"\nEnvironment=STATE_DIR={folder}\n" in text, unit.name
+            assert f"\nStateDirectory={Path(folder).name}\n" in text, unit.name
+
+
 # --- what the units allow is what the programs need -------------------------------------------------------------------
 
 SERVED = [unit for unit in UNITS if "worker" not in unit.name]

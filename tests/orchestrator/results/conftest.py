@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from orchestrator import services
 from orchestrator.results import models, names
+from orchestrator.results.processing import store_output
 from runtime_jobs.models import Job, Project
 from runtime_jobs.specs import OCI, OciSpec, configured_policy, spec_label
 from tests.factories import ALICE, PoolFactory, ProjectFactory, WorkerFactory, offer, submission
@@ -36,11 +37,21 @@ class Execution:
     report: models.Report
     lease: Any
     started: datetime
+    result: dict[str, str] | None = None  # names the output
+
+    def store(self, body: bytes) -> dict[str, str] | None:
+        """Store an output of the job, whether its result has arrived or not."""
+        self.result = store_output(self.job, body)
+        Job.objects.filter(pk=self.job.pk).update(result=self.result)
+        self.job.result = self.result
+        return self.result
 
     def complete(self, seconds: float = 60) -> Job:
         """The job after its result has arrived, so many seconds after the start."""
         now = self.started + timedelta(seconds=seconds)
-        services.complete(lease_ulid=self.lease.lease_ulid, worker=self.lease.worker, exit_code=0, now=now)
+        services.complete(
+            lease_ulid=self.lease.lease_ulid, worker=self.lease.worker, exit_code=0, result=self.result, now=now
+        )
         return self.fresh()
 
     def fresh(self) -> Job:

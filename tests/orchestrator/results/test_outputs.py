@@ -13,6 +13,7 @@ from django.db import connection
 from orchestrator.results import outputs
 from orchestrator.results.outputs import DurableFileStorage, encode_output, output_path, read_output, write_output
 from runtime_jobs.identifiers import uuid_of
+from runtime_jobs.models import Job
 from tests.factories import submitted_steps
 
 PROJECT, JOB = UUID(int=1), UUID(int=2)
@@ -47,11 +48,45 @@ def test_output_of_25_mebibytes_comes_back():
     assert read_output(PROJECT, JOB) == body
 
 
-def test_a_second_output_of_a_job_replaces_the_first_one(store):
-    write_output(PROJECT, JOB, b'{"results":[]}')
-    write_output(PROJECT, JOB, b'{"results":[1]}')
-    assert read_output(PROJECT, JOB) == b'{"results":[1]}'
-    assert [path.name for path in (store / output_path(PROJECT, JOB)).parent.iterdir()] == [str(JOB)]
+def test_a_second_output_of_a_job_has_a_name_of_its_own(store):
+    """It may be that of a result that does not count."""
+    first = write_output(PROJECT, JOB, b'{"results":[]}')
+    second = write_output(PROJECT, JOB, b'{"results":[1]}')
+    assert first == str(JOB)
+    assert read_output(PROJECT, first) == b'{"results":[]}'
+    assert read_output(PROJECT, second) == b'{"results":[1]}'
+    assert {path.name for path in (store / output_path(PROJECT, JOB)).parent.iterdir()} == {first, second}
+
+
+def test_two_outputs_that_are_stored_at_the_same_time_have_two_names(store, monkeypatch):
+    """The second one begins after the first has found the name free, and before the first creates its file."""
+    original, names = DurableFileStorage._save, []
+
+    def save(self, name, content):
+        if not names:
+            names.append(None)
+            names[0] = write_output(PROJECT, JOB, b"other")
+        return original(self, name, content)
+
+    monkeypatch.setattr(DurableFileStorage, "_save", save)
+    name = write_output(PROJECT, JOB, b"own")
+    assert (read_output(PROJECT, name), read_output(PROJECT, names[0])) == (b"own", b"other")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "result", [None, {}, {"output": 1}, {"output": "other"}, {"output": "../{job}"}, {"output": "{job}/../x"}]
+)
+def test_a_job_has_no_output_of_another_name(result):
+    """A worker of ours may report any result."""
+    job = submitted_steps()
+    own = str(uuid_of(job.job_ulid))
+    job.result = {
+        key: value.format(job=own) if isinstance(value, str) else value for key, value in (result or {}).items()
+    }
+    assert outputs.output_name(job) is None
+    job.result = outputs.result_naming(own)
+    assert outputs.output_name(job) == own
 
 
 def test_a_job_without_output_has_none():
@@ -59,11 +94,10 @@ def test_a_job_without_output_has_none():
 
 
 def test_a_write_that_ends_in_the_middle_leaves_the_former_output(store, monkeypatch):
-    """The new bytes are in a temporary file until all of them are on the disk."""
     write_output(PROJECT, JOB, b"former")
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     before = failures("write")
-    assert write_output(PROJECT, JOB, b"newer") is False
+    assert write_output(PROJECT, JOB, b"newer") is None
     assert failures("write") == before + 1
     assert read_output(PROJECT, JOB) == b"former"
     assert [path.name for path in (store / output_path(PROJECT, JOB)).parent.iterdir()] == [str(JOB)]
@@ -80,16 +114,14 @@ def test_the_file_and_each_new_folder_are_on_the_disk_before_the_store_answers(s
     monkeypatch.setattr(os, "fsync", fsync)
     write_output(PROJECT, JOB, b"{}")
     folder = (store / output_path(PROJECT, JOB)).parent
-    temporary, *folders = synced[-2:]
-    assert temporary.startswith(f"{folder}/.{JOB}.")
-    assert folders == [str(folder)]
+    assert synced[-2:] == [f"{folder}/{JOB}", str(folder)]
     above = {str(path) for path in (folder.parent, folder.parent.parent, store / str(PROJECT), store)}
     assert above <= set(synced)
 
 
 def test_output_above_the_limit_is_not_stored(settings, store):
     settings.OUTPUT_LIMIT_BYTES = 10
-    assert write_output(PROJECT, JOB, b"x" * 11) is False
+    assert write_output(PROJECT, JOB, b"x" * 11) is None
     assert not (store / str(PROJECT)).exists()
 
 
@@ -120,22 +152,24 @@ def test_the_installation_stores_output_in_its_own_folder():
 
 
 @pytest.mark.django_db
-def test_outputs_of_jobs_that_retention_has_deleted_are_collected(store):
+def test_outputs_that_no_job_names_are_collected(store):
+    """Those of deleted jobs at once, those of results that did not count after a day."""
     kept, gone = submitted_steps(), submitted_steps()
     for job in (kept, gone):
-        write_output(PROJECT, uuid_of(job.job_ulid), b"{}")
+        name = write_output(PROJECT, uuid_of(job.job_ulid), b"{}")
+        Job.objects.filter(pk=job.pk).update(result=outputs.result_naming(name))
     (store / "a stranger's file").write_bytes(b"")
-    old, young = (store / str(PROJECT) / "output" / "v0" / "jobs" / f".{name}" for name in ("old", "young"))
-    for temporary in (old, young):
-        temporary.write_bytes(b"")
-    os.utime(old, (0, 0))
+    folder = store / str(PROJECT) / "output" / "v0" / "jobs"
+    old, young = (folder / write_output(PROJECT, uuid_of(kept.job_ulid), b"no") for _ in range(2))
+    for path in (old, folder / str(uuid_of(kept.job_ulid))):
+        os.utime(path, (0, 0))
     stranger = store / str(PROJECT) / "output" / "v0" / "jobs" / "README"
     stranger.write_bytes(b"")
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM runtime_jobs WHERE id = %s", [gone.pk])
     out = io.StringIO()
     call_command("collectoutputs", stdout=out)
-    assert out.getvalue() == "1 outputs deleted.\n"
+    assert out.getvalue() == "2 outputs deleted.\n"
     assert read_output(PROJECT, uuid_of(kept.job_ulid)) == b"{}"
     assert read_output(PROJECT, uuid_of(gone.job_ulid)) is None
     assert (stranger.exists(), old.exists(), young.exists()) == (True, False, True)

@@ -12,7 +12,7 @@ from psycopg.errors import DeadlockDetected
 from orchestrator import services
 from orchestrator.results import models, outputs, processing
 from orchestrator.results.outputs import encode_output, read_output
-from orchestrator.results.processing import MAX_DURATION, process, read_again, store_output
+from orchestrator.results.processing import MAX_DURATION, process, read_again
 from runtime_jobs.errors import NotRetryable
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, JobEvent
@@ -40,7 +40,7 @@ def failed(job: Job) -> tuple[str, str | None]:
 
 def test_a_readable_result_is_a_success_with_its_metrics():
     run = execution()
-    store_output(run.job, output(metric("a", 1), metric("b", 2)))
+    run.store(output(metric("a", 1), metric("b", 2)))
     process(run.complete())
     assert run.fresh().state == JobState.SUCCEEDED
     assert run.metrics() == [(0, "a", "Latency", 1.0), (1, "b", "Latency", 2.0)]
@@ -49,7 +49,7 @@ def test_a_readable_result_is_a_success_with_its_metrics():
 
 def test_no_results_are_a_success_without_metrics():
     run = execution()
-    store_output(run.job, output())
+    run.store(output())
     process(run.complete())
     assert run.fresh().state == JobState.SUCCEEDED
     assert run.metrics() == []
@@ -57,7 +57,7 @@ def test_no_results_are_a_success_without_metrics():
 
 def test_anything_unreadable_fails_the_job():
     run = execution()
-    store_output(run.job, output(metric("a"), "no JSON"))
+    run.store(output(metric("a"), "no JSON"))
     process(run.complete())
     assert failed(run.fresh()) == (JobState.FAILED, FailureReason.RESULT_UNREADABLE)
     assert "adapter json" in (run.job.failure_message or "")
@@ -75,7 +75,7 @@ def test_a_store_that_fails_costs_the_job_only_its_output(monkeypatch):
     run = execution()
     monkeypatch.setattr(outputs.DurableFileStorage, "_save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     body = output(metric("a"))
-    assert store_output(run.job, body) is False
+    assert run.store(body) is None
     process(run.complete(), body)
     assert run.fresh().state == JobState.SUCCEEDED
     assert run.metrics() == [(0, "a", "Latency", 1.0)]
@@ -84,22 +84,23 @@ def test_a_store_that_fails_costs_the_job_only_its_output(monkeypatch):
 
 def test_the_output_is_stored_under_the_project_of_the_configuration(store):
     run = execution()
-    store_output(run.job, b"{}")
+    run.store(b"{}")
     path = store / str(CONFIG_PROJECT) / "output" / "v0" / "jobs" / str(uuid_of(run.job.job_ulid))
     assert path.read_bytes() == b"{}"
 
 
-def test_a_job_without_report_is_read_and_has_nothing_to_store():
+def test_a_job_whose_report_was_deleted_succeeds_without_metrics_and_the_log_says_so(caplog):
     run = execution()
     models.Report.objects.all().delete()
-    store_output(run.job, output(metric("a")))
+    run.store(output(metric("a")))
     process(run.complete())
     assert run.fresh().state == JobState.SUCCEEDED
+    assert "has no report any more" in caplog.text
 
 
 def test_a_bug_of_an_adapter_does_not_leave_the_job_behind(monkeypatch):
     run = execution()
-    store_output(run.job, output(metric("a")))
+    run.store(output(metric("a")))
     monkeypatch.setattr(processing, "read_body", lambda *_: 1 / 0)
     process(run.complete())
     assert failed(run.fresh()) == (JobState.FAILED, FailureReason.RESULT_UNREADABLE)
@@ -110,14 +111,14 @@ def test_a_bug_of_an_adapter_does_not_leave_the_job_behind(monkeypatch):
 
 def test_the_adapter_is_that_of_the_report():
     run = execution(adapter="go_bench")
-    store_output(run.job, output("BenchmarkFib-8 \t 10\t 325 ns/op\n"))
+    run.store(output("BenchmarkFib-8 \t 10\t 325 ns/op\n"))
     process(run.complete())
     assert run.metrics() == [(0, "BenchmarkFib-8", "Latency", 325.0)]
 
 
 def test_the_fold_is_that_of_the_configuration():
     run = execution(fold="max")
-    store_output(run.job, output(metric("a", 1), metric("a", 3), metric("a", 2)))
+    run.store(output(metric("a", 1), metric("a", 3), metric("a", 2)))
     process(run.complete())
     assert run.metrics() == [(0, "a", "Latency", 3.0)]
 
@@ -126,7 +127,7 @@ def test_the_average_is_that_of_the_configuration():
     stats = {"mean": 2e-9, "stddev": 1e-9, "median": 5e-9, "iqr": 1e-9}
     text = json.dumps({"benchmarks": [{"fullname": "a", "stats": stats}]})
     run = execution(adapter="python_pytest", average="median")
-    store_output(run.job, output(text))
+    run.store(output(text))
     process(run.complete())
     assert run.metrics() == [(0, "a", "Latency", pytest.approx(5.0))]
 
@@ -136,7 +137,7 @@ def test_the_average_is_that_of_the_configuration():
 
 def test_the_report_has_the_times_of_the_execution():
     run = execution()
-    store_output(run.job, output())
+    run.store(output())
     process(run.complete(seconds=60))
     found = run.outcome()
     assert (found.start_time, found.end_time) == (run.started, run.started + timedelta(seconds=60))
@@ -145,7 +146,7 @@ def test_the_report_has_the_times_of_the_execution():
 
 def test_a_backdate_replaces_the_start_and_keeps_the_duration():
     run = execution(backdate="2020-01-02T03:04:05Z")
-    store_output(run.job, output())
+    run.store(output())
     process(run.complete(seconds=60))
     found = run.outcome()
     assert found.start_time.isoformat() == "2020-01-02T03:04:05+00:00"
@@ -157,7 +158,7 @@ def test_a_backdate_replaces_the_start_and_keeps_the_duration():
 def test_a_backdate_without_a_date_after_it_does_not_leave_the_job_behind(backdate):
     """A job of an earlier release may have it: the end of its report is no date."""
     run = execution(backdate=backdate)
-    store_output(run.job, output(metric("a")))
+    run.store(output(metric("a")))
     process(run.complete(seconds=60))
     assert failed(run.fresh()) == (JobState.FAILED, FailureReason.RESULT_UNREADABLE)
     assert (run.metrics(), run.outcome().error) == ([], "The adapter failed.")
@@ -166,7 +167,7 @@ def test_a_backdate_without_a_date_after_it_does_not_leave_the_job_behind(backda
 def test_a_result_that_is_read_again_has_the_same_times():
     """The end is when the result arrived, not when it was read."""
     run = execution()
-    store_output(run.job, output())
+    run.store(output())
     job = run.complete(seconds=60)
     read_again(job, now=run.started + timedelta(seconds=3000))
     assert run.outcome().end_time == run.started + timedelta(seconds=60)
@@ -201,7 +202,7 @@ def test_a_job_with_a_report_has_no_further_attempt(state):
 
 def test_a_result_that_is_read_twice_is_stored_once():
     run = execution()
-    store_output(run.job, output(metric("a")))
+    run.store(output(metric("a")))
     job = run.complete()
     process(job)
     process(job)
@@ -211,7 +212,7 @@ def test_a_result_that_is_read_twice_is_stored_once():
 
 def test_two_processes_that_read_at_the_same_time_store_once():
     run = execution()
-    store_output(run.job, output(metric("a")))
+    run.store(output(metric("a")))
     job, both_have_read = run.complete(), threading.Barrier(2, timeout=60)
     original = services.settle
 
@@ -238,7 +239,7 @@ def test_two_processes_that_read_at_the_same_time_store_once():
 def test_a_process_that_dies_while_it_settles_has_stored_nothing(monkeypatch, stored_by):
     """Metrics and the end of the job are one transaction: the result is read once more, and its metrics are there once."""
     run = execution()
-    store_output(run.job, output(metric("a")))
+    run.store(output(metric("a")))
     job = run.complete()
     if stored_by == "bulk_create":
         original = type(models.Metric.objects).bulk_create
@@ -266,7 +267,7 @@ def test_a_process_that_dies_while_it_settles_has_stored_nothing(monkeypatch, st
 
 def test_a_process_that_dies_between_store_and_settle_is_replaced():
     run = execution()
-    store_output(run.job, output(metric("a")))
+    run.store(output(metric("a")))
     job = run.complete()
     assert (run.fresh().state, run.metrics()) == (JobState.PROCESSING, [])
     read_again(job)
@@ -275,7 +276,7 @@ def test_a_process_that_dies_between_store_and_settle_is_replaced():
 
 def test_a_job_that_has_ended_is_not_read_again(monkeypatch):
     run = execution()
-    store_output(run.job, output())
+    run.store(output())
     process(run.complete())
     monkeypatch.setattr(processing, "read_output", lambda *_: pytest.fail("was read"))
     read_again(run.fresh())
@@ -292,6 +293,7 @@ def broken_store(monkeypatch):
 @pytest.mark.usefixtures("broken_store")
 def test_a_store_that_is_away_leaves_the_job_for_a_later_attempt():
     run = execution()
+    run.store(output())
     job = run.complete()
     with pytest.raises(OSError):
         read_again(job, now=job.phase_at + timedelta(minutes=59))
@@ -301,10 +303,25 @@ def test_a_store_that_is_away_leaves_the_job_for_a_later_attempt():
 @pytest.mark.usefixtures("broken_store")
 def test_a_store_that_stays_away_has_lost_the_output():
     run = execution()
+    run.store(output())
     job = run.complete()
     read_again(job, now=job.phase_at + timedelta(hours=1))
     assert failed(run.fresh()) == (JobState.FAILED, FailureReason.RESULT_MISSING)
     assert "PermissionError" in (run.job.failure_message or "")
+
+
+def test_an_output_that_was_stored_and_is_not_there_is_waited_for(store):
+    """The folder is not mounted. A job that has succeeded must not fail for that."""
+    run = execution()
+    run.store(output(metric("a")))
+    job = run.complete()
+    store.rename(store.with_name("elsewhere"))
+    with pytest.raises(FileNotFoundError):
+        read_again(job, now=job.phase_at + timedelta(minutes=59))
+    assert run.fresh().state == JobState.PROCESSING
+    store.with_name("elsewhere").rename(store)
+    read_again(job, now=job.phase_at + timedelta(minutes=59))
+    assert run.fresh().state == JobState.SUCCEEDED
 
 
 # --- a result that can never be stored --------------------------------------------------------------------------------
@@ -313,7 +330,7 @@ def test_a_store_that_stays_away_has_lost_the_output():
 @pytest.mark.parametrize("error", [RuntimeError, DataError, MemoryError])
 def test_any_error_that_stays_ends_the_job(monkeypatch, error):
     run = execution()
-    store_output(run.job, output(metric("a")))
+    run.store(output(metric("a")))
     job = run.complete()
     monkeypatch.setattr(processing, "build_metrics", lambda *_: (_ for _ in ()).throw(error("hunter2")))
     with pytest.raises(error):
@@ -329,7 +346,7 @@ def test_a_lost_connection_ends_no_job(monkeypatch):
     run = execution()
     job = run.complete()
     monkeypatch.setattr(processing, "read_body", lambda *_: (_ for _ in ()).throw(OperationalError("gone")))
-    store_output(run.job, output())
+    run.store(output())
     with pytest.raises(OperationalError):
         read_again(job, now=job.phase_at + timedelta(hours=9))
     assert run.fresh().state == JobState.PROCESSING
@@ -356,7 +373,7 @@ def deadlocks(monkeypatch):
 
 def test_after_a_deadlock_the_names_are_stored_again(deadlocks):
     run = execution()
-    store_output(run.job, output(metric("a")))
+    run.store(output(metric("a")))
     process(run.complete())
     assert (run.fresh().state, run.metrics(), deadlocks) == (JobState.SUCCEEDED, [(0, "a", "Latency", 1.0)], [1, 1])
 
@@ -375,19 +392,19 @@ def test_benchmarks_and_measures_are_those_of_the_project():
     project = ProjectFactory()
     for value in (1, 2):
         run = execution(project)
-        store_output(run.job, output(metric("a", value)))
+        run.store(output(metric("a", value)))
         process(run.complete())
     assert models.Benchmark.objects.count() == models.Measure.objects.count() == 1
     assert models.Metric.objects.count() == 2
     other = execution(ProjectFactory(slug="other"))
-    store_output(other.job, output(metric("a")))
+    other.store(output(metric("a")))
     process(other.complete())
     assert models.Benchmark.objects.count() == 2
 
 
 def test_a_benchmark_without_metrics_is_not_stored():
     run = execution()
-    store_output(run.job, output(json.dumps({"empty": {}} | json.loads(metric("a")))))
+    run.store(output(json.dumps({"empty": {}} | json.loads(metric("a")))))
     process(run.complete())
     assert (run.fresh().state, run.metrics()) == (JobState.SUCCEEDED, [(0, "a", "Latency", 1.0)])
     assert list(models.Benchmark.objects.values_list("name", flat=True)) == ["a"]
@@ -401,14 +418,14 @@ def test_two_names_of_one_benchmark_are_one_metric():
         json.dumps({"Fib 10": {"latency": {"value": 2}}, "fib-10": {"Latency": {"value": 2}}}),
     ):
         run = execution(project)
-        store_output(run.job, output(text))
+        run.store(output(text))
         process(run.complete())
     assert run.metrics() == [(0, "Fib 10", "Latency", 2.0)]
 
 
 def test_an_unknown_uuid_is_unreadable():
     run = execution()
-    store_output(run.job, output(metric("00000000-0000-0000-0000-000000000099")))
+    run.store(output(metric("00000000-0000-0000-0000-000000000099")))
     process(run.complete())
     assert failed(run.fresh()) == (JobState.FAILED, FailureReason.RESULT_UNREADABLE)
     assert "00000000-0000-0000-0000-000000000099" in (run.job.failure_message or "")

@@ -7,7 +7,8 @@ has changed meanwhile is decided again by its new status.
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 from django.db import transaction
 
@@ -136,10 +137,11 @@ def _reply_to_beat(job: Job) -> Reply:
 
 
 def finish(job: LeasedJob, frame: FinalFrame) -> FinalOutcome:
-    """End a job as its runner reports. The output is stored before."""
+    """End a job as its runner reports. The output is stored before, and counts only if the message does."""
     ref = _ref_of(job)
+    found = _read(ref.job_ulid)
+    output = _Output(found, frame)
     for _ in range(MAX_DECISIONS):
-        found = _read(ref.job_ulid)
         status = job_status(found)
         if status in _UNFIT[type(frame)]:
             return FinalOutcome(Reply.REFUSED)
@@ -147,24 +149,45 @@ def finish(job: LeasedJob, frame: FinalFrame) -> FinalOutcome:
             if status is _CANCELED and found.is_held:
                 services.acknowledge_cancel(lease_ulid=ref.lease_ulid, worker=ref.worker)
             elif status in _EFFECTIVE[type(frame)]:
-                return _apply(ref, found, frame)
+                return _apply(ref, found, frame, output)
         except _CHANGED as error:
             log.info("job %s has changed during a final message: %s", ref.job_ulid, error.code)
             # Else the result of a lease that has expired would not count before the scheduler process has ended it.
             services.expire(job_ulid=ref.job_ulid)
+            found = _read(ref.job_ulid)
             continue
         return FinalOutcome(Reply.ACK)
     return FinalOutcome(Reply.REFUSED)
 
 
-def _apply(ref: LeaseRef, job: Job, frame: FinalFrame) -> FinalOutcome:
+class _Output:
+    """The output of a final message. It is stored once, however often the message is decided."""
+
+    def __init__(self, job: Job, frame: FinalFrame) -> None:
+        self._job, self._frame = job, frame
+
+    @cached_property
+    def body(self) -> bytes:
+        """The stored form."""
+        match self._frame:
+            case FailedFrame(iterations=iterations, error=error):
+                return encode_output(iterations, error)
+            case CompletedFrame(iterations=iterations):
+                return encode_output(iterations)
+        return encode_output(())
+
+    @cached_property
+    def result(self) -> dict[str, str] | None:
+        """The result of the job, which names the output, or None if the store has failed."""
+        return store_output(self._job, self.body)
+
+
+def _apply(ref: LeaseRef, job: Job, frame: FinalFrame, output: _Output) -> FinalOutcome:
     match frame:
         case CanceledFrame():
             services.stop_by_worker(lease_ulid=ref.lease_ulid, worker=ref.worker)
             return FinalOutcome(Reply.ACK)
-        case FailedFrame(iterations=iterations, error=error):
-            _require_live(ref)
-            store_output(job, encode_output(iterations, error))
+        case FailedFrame(error=error):
             exit_code = _exit_code(frame)
             reason = FailureReason.COMMAND_FAILED if exit_code else FailureReason.WORKER_ERROR
             services.fail(
@@ -173,37 +196,23 @@ def _apply(ref: LeaseRef, job: Job, frame: FinalFrame) -> FinalOutcome:
                 reason=reason,
                 message=escape_controls(error[:MAX_MESSAGE_LENGTH]),
                 exit_code=exit_code,
+                result=output.result,
             )
             return FinalOutcome(Reply.ACK)
-    return _complete(ref, job, frame)
+    return _complete(ref, job, frame, output)
 
 
-def _complete(ref: LeaseRef, job: Job, frame: CompletedFrame) -> FinalOutcome:
+def _complete(ref: LeaseRef, job: Job, frame: CompletedFrame, output: _Output) -> FinalOutcome:
     is_late = not job.is_held
-    if is_late and (job.state != JobState.LOST or services.give_up(job_ulid=ref.job_ulid) is not None):
-        return FinalOutcome(Reply.ACK)  # it has failed for good, maybe just now
-    if not is_late:
-        _require_live(ref)
-    output = encode_output(frame.iterations, None)
-    is_stored = store_output(job, output)
-    exit_code = _exit_code(frame)
+    if is_late and job.state != JobState.LOST:
+        return FinalOutcome(Reply.ACK)  # it has failed for good
+    outcome: dict[str, Any] = {"worker": ref.worker, "exit_code": _exit_code(frame), "result": output.result}
     if is_late:
-        completed = services.complete_late(job_ulid=ref.job_ulid, worker=ref.worker, exit_code=exit_code)
+        completed = services.complete_late(job_ulid=ref.job_ulid, **outcome)
     else:
-        completed = services.complete(lease_ulid=ref.lease_ulid, worker=ref.worker, exit_code=exit_code)
+        completed = services.complete(lease_ulid=ref.lease_ulid, **outcome)
     unread_job = completed if completed.state == JobState.PROCESSING else None
-    return FinalOutcome(Reply.ACK, unread_job, output, is_stored)
-
-
-def _require_live(ref: LeaseRef) -> None:
-    """Check the lease before the output is stored, because the output of a result that does not count replaces others.
-
-    Raises:
-        StaleLease: The lease has ended or expired. The job is decided again by its next status.
-    """
-    lease = Lease.objects.get(lease_ulid=ref.lease_ulid)
-    if not lease.is_live(database_now()):
-        raise StaleLease("lease_expired")
+    return FinalOutcome(Reply.ACK, unread_job, output.body, output.result is not None)
 
 
 def _exit_code(frame: CompletedFrame | FailedFrame) -> int | None:

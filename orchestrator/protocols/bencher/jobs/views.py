@@ -22,9 +22,9 @@ from orchestrator.protocols.bencher.permissions import caller_of
 from orchestrator.protocols.bencher.projects import readable_project
 from orchestrator.protocols.bencher.resource_ids import parse_uuid
 from orchestrator.protocols.bencher.states import JOB_STATUSES, BencherStatus, job_status
-from orchestrator.results.outputs import read_output
+from orchestrator.results.outputs import output_name, read_output
 from runtime_jobs.errors import NotFound
-from runtime_jobs.identifiers import public_id_of, uuid_of
+from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job, Project
 from runtime_jobs.specs import OCI, spec_uuid_of
 from runtime_jobs.states import LEASED_STATES, FailureReason
@@ -120,7 +120,8 @@ def _serialize(jobs: list[Job]) -> list[dict[str, Any]]:
 def _output(project: Project, job: Job) -> dict[str, Any]:
     """Return the output as the store has it. A store that fails, or holds no JSON, costs only this member."""
     try:
-        body = read_output(project.uuid, uuid_of(job.job_ulid))
+        name = output_name(job)
+        body = None if name is None else read_output(project.uuid, name)
         if body is not None:
             orjson.loads(body)
     except Exception:  # each kind of store has errors of its own

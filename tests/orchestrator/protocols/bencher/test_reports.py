@@ -1,5 +1,6 @@
 """Reports, testbeds and metrics of a project (`/v0/projects/{project}/…`)."""
 
+import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -13,12 +14,13 @@ from django.test import Client
 from django.utils import timezone
 
 from orchestrator import services
+from orchestrator.notifications.log_hub import SourceUnavailable
 from orchestrator.protocols.bencher.reports import perf as views_perf
-from orchestrator.protocols.bencher.reports import views, wire
+from orchestrator.protocols.bencher.reports import streaming, views, wire
 from orchestrator.results import models, names
 from orchestrator.results.outputs import encode_output
-from orchestrator.results.processing import process, store_output, store_results
-from orchestrator.results.reading import ReadingSettings, read_texts
+from orchestrator.results.processing import process, store_results
+from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_texts
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Project
 from tests.factories import (
@@ -132,7 +134,7 @@ def test_a_report_of_a_job_has_its_results_and_times_when_they_have_been_read(an
     path = f"/v0/projects/{project.uuid}/reports/{run.report.uuid}"
     before = anyone.get(path).json()
     assert (before["job"], before["results"], before["counts"]["results"]) == (str(uuid_of(run.job.job_ulid)), [], [])
-    store_output(run.job, encode_output([{"stdout": metrics(a=1)}]))
+    run.store(encode_output([{"stdout": metrics(a=1)}]))
     process(run.complete(seconds=60))
     after = anyone.get(path).json()
     assert [row["benchmark"]["name"] for row in after["results"][0]] == ["a"]
@@ -474,3 +476,91 @@ def test_a_benchmark_of_many_iterations_is_serialized_once(project, django_asser
     measured = [measure for results in iterations for result in results for measure in result["measures"]]
     assert len({id(measure["measure"]) for measure in measured}) == 1
     assert [measure["metric"]["value"] for measure in measured[::2]] == [0, 1, 2, 3, 4]
+
+
+# --- large reports ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(project) -> models.Report:
+    """A report of several pages: iterations, benchmarks and measures end within pages and at their ends."""
+    names_of = [f"b{number}" for number in range(7)]
+    values = {name: {"latency": {"value": 1.5}, "throughput": {"value": 2, "upper_value": 3}} for name in names_of}
+    return report(project, *[json.dumps(values)] * 3, metrics(z=1))
+
+
+@pytest.mark.parametrize("page", [1, 2, 5, 14, 42, 1000])
+def test_a_large_report_is_sent_page_by_page_with_the_same_content(project, anyone, large, monkeypatch, page):
+    path = f"/v0/projects/web/reports/{large.uuid}"
+    whole = anyone.get(path)
+    monkeypatch.setattr(streaming, "PAGE_METRICS", page)
+    paged = anyone.get(path)
+    assert paged.streaming == (page < 43)
+    body = b"".join(paged.streaming_content) if paged.streaming else paged.content
+    assert json.loads(body) == whole.json()
+    for name in ("Content-Type", "X-Total-Count", "Access-Control-Allow-Origin"):
+        assert paged[name] == whole[name]
+
+
+def test_an_expanded_list_of_large_reports_is_sent_page_by_page(project, anyone, large, monkeypatch):
+    report(project, metrics(a=1))
+    report(project)
+    path = "/v0/projects/web/reports?expand=true"
+    whole = anyone.get(path)
+    monkeypatch.setattr(streaming, "PAGE_METRICS", 10)
+    paged = anyone.get(path)
+    assert json.loads(b"".join(paged.streaming_content)) == whole.json()
+    assert paged["X-Total-Count"] == whole["X-Total-Count"] == "3"
+
+
+def test_a_large_report_needs_the_memory_of_a_page(project, large, monkeypatch, django_assert_num_queries):
+    """One query for the numbers, one for the keys, and one for each page when the client reads it."""
+    monkeypatch.setattr(streaming, "PAGE_METRICS", 10)
+    found = models.Report.objects.select_related("project__organization", "branch", "testbed", "spec", "result").get()
+    with django_assert_num_queries(2 + 5):
+        parts = list(streaming._report_parts(found))
+    assert len(parts) == 1 + 5 + 1
+    assert all(parts), "an empty part would end the response"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_large_report_is_read_in_threads_and_a_lost_database_does_not_look_like_its_end(project, large, monkeypatch):
+    monkeypatch.setattr(streaming, "PAGE_METRICS", 10)
+    found = models.Report.objects.select_related("project__organization", "branch", "testbed", "spec", "result").get()
+
+    async def collect(parts) -> bytes:
+        return b"".join([part async for part in streaming._from_thread(parts)])
+
+    expected = b"".join(streaming._report_parts(found))
+    assert asyncio.run(collect(streaming._report_parts(found))) == expected
+
+    def broken():
+        yield b"{"
+        raise OperationalError("gone")
+
+    with pytest.raises(SourceUnavailable):
+        asyncio.run(collect(broken()))
+
+
+# --- the number of names of a project ---------------------------------------------------------------------------------
+
+
+def test_a_project_has_a_limit_of_benchmarks(project, settings):
+    settings.RESOURCES_PER_PROJECT = 3
+    report(project, metrics(a=1, b=2))
+    report(project, metrics(a=1, c=2), "{}")
+    with pytest.raises(UnreadableResult, match="3 benchmarks, and this request would add 1"):
+        report(project, metrics(a=1, d=2))
+    report(project, metrics(a=1, b=2, c=3))
+    settings.RESOURCES_PER_PROJECT = 0
+    report(project, metrics(d=2))
+
+
+def test_testbeds_and_branches_have_the_limit_too(project, member, settings):
+    settings.RESOURCES_PER_PROJECT = 1
+    report(project, metrics(a=1))
+    answer = member.call("POST", "/v0/projects/web/testbeds", {"name": "second"})
+    assert answer.status_code == 400
+    assert "RESOURCES_PER_PROJECT is 1" in answer.json()["message"]
+    with pytest.raises(names.ResourceLimitReached):
+        names.get_or_create_branch(project, "second")

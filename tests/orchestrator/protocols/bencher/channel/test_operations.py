@@ -14,7 +14,7 @@ from orchestrator.protocols.bencher.channel import operations
 from orchestrator.protocols.bencher.channel.messages import CanceledFrame, CompletedFrame, FailedFrame
 from orchestrator.protocols.bencher.channel.session import CloseReason, Reply
 from orchestrator.protocols.bencher.states import job_status
-from orchestrator.results.outputs import encode_output, read_output
+from orchestrator.results.outputs import encode_output, output_name, read_output
 from orchestrator.results.processing import store_output
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent
@@ -308,7 +308,13 @@ FIRST, SECOND = encode_output([{"stdout": "first"}]), encode_output(RESULTS)
 
 
 def output_of(job) -> bytes | None:
-    return read_output(REPOSITORY, job.uuid)
+    name = output_name(row(job))
+    return None if name is None else read_output(REPOSITORY, name)
+
+
+def store_first(job) -> None:
+    """The job has an output, as after a `failed` message."""
+    Job.objects.filter(job_ulid=job.handle.job_ulid).update(result=store_output(row(job), FIRST))
 
 
 @pytest.mark.usefixtures("store")
@@ -317,7 +323,7 @@ def test_a_result_after_the_late_window_leaves_the_output(runner, is_ended):
     """Also if no scheduler process has ended the job yet."""
     job = held_by(runner)
     lost(job)
-    store_output(row(job), FIRST)
+    store_first(job)
     Job.objects.update(late_result_at=database_now() - timedelta(seconds=1))
     if is_ended:
         services.give_up(job_ulid=job.handle.job_ulid)
@@ -330,7 +336,7 @@ def test_a_result_after_the_late_window_leaves_the_output(runner, is_ended):
 def test_a_result_within_the_late_window_replaces_the_output(runner):
     job = held_by(runner)
     lost(job)
-    store_output(row(job), FIRST)
+    store_first(job)
     operations.finish_late(runner, CompletedFrame(job.uuid, RESULTS))
     assert (output_of(job), row(job).state) == (SECOND, JobState.PROCESSING)
 
@@ -341,11 +347,36 @@ def test_a_final_message_that_does_not_count_leaves_the_output(runner, send):
     """The lease has expired, and the job has no late window."""
     job = held_by(runner)
     running(job)
-    store_output(row(job), FIRST)
+    store_first(job)
     Job.objects.update(late_result_seconds=0)
     Lease.objects.update(expires_at=database_now() - timedelta(seconds=1))
     assert send(job) is ACK
     assert (output_of(job), row(job).state) == (FIRST, JobState.FAILED)
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("has_late_window", [True, False])
+@pytest.mark.parametrize("send", [complete, fail])
+def test_a_window_that_ends_while_the_store_writes_leaves_the_output(runner, monkeypatch, send, has_late_window):
+    """The output is written before the transaction that decides whether its result counts."""
+    job = held_by(runner)
+    (lost if has_late_window else running)(job)
+    store_first(job)
+    expected = row(job).state if has_late_window and send is fail else JobState.FAILED
+    original, past = store_output, database_now() - timedelta(seconds=1)
+
+    def store(*arguments):
+        found = original(*arguments)
+        if has_late_window:
+            Job.objects.update(late_result_at=past)
+        else:
+            Job.objects.update(late_result_seconds=0)
+            Lease.objects.update(expires_at=past)
+        return found
+
+    monkeypatch.setattr(operations, "store_output", store)
+    assert send(job) is ACK
+    assert (output_of(job), row(job).state) == (FIRST, expected)
 
 
 def test_a_heartbeat_under_an_expired_lease_renews_nothing(runner):

@@ -13,7 +13,7 @@ from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.protocols.bencher.jobs.views import with_status
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
-from orchestrator.results.outputs import encode_output, write_output
+from orchestrator.results.outputs import encode_output, result_naming, write_output
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
@@ -141,7 +141,9 @@ class TestOutput:
         return job
 
     def stored(self, project, job, body=None) -> None:
-        assert write_output(project.uuid, uuid_of(job.job_ulid), body or encode_output(RESULTS, "exit code 1"))
+        name = write_output(project.uuid, uuid_of(job.job_ulid), body or encode_output(RESULTS, "exit code 1"))
+        assert name is not None
+        Job.objects.filter(pk=job.pk).update(result=result_naming(name))
 
     def test_it_is_in_the_single_get_of_a_job_that_has_run(self, mia, project, ended):
         self.stored(project, ended)
@@ -169,6 +171,11 @@ class TestOutput:
             execute(lease, runner)
         body = read(mia, project, job)
         assert (body["status"], "output" in body) == (state, False)
+
+    def test_an_output_that_the_result_does_not_name_is_omitted(self, mia, project, ended):
+        """Its result did not count."""
+        write_output(project.uuid, uuid_of(ended.job_ulid), encode_output(RESULTS))
+        assert "output" not in read(mia, project, ended)
 
     def test_a_missing_output_is_omitted_and_the_status_is_200(self, mia, project, ended):
         assert "output" not in read(mia, project, ended)
