@@ -10,6 +10,8 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, transaction
 
+from runtime_jobs.plans import TIERS
+from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.states import FINAL_STATES
 
 MAX_ROWS = 5000  # events that one transaction counts: 50 ms on a busy machine
@@ -39,6 +41,8 @@ class EventCounter:
             "bounds": list(BOUNDS),
             "final": [str(state) for state in FINAL_STATES],
             "tenants": settings.METRICS_TENANTS,
+            "tiers": list(TIERS),
+            "priorities": [PRIORITIES[tier] for tier in TIERS],
             "known": self.known,
         }
         with transaction.atomic(), connection.cursor() as cursor:

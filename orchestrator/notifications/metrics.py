@@ -22,7 +22,12 @@ STREAMS_REFUSED = Counter(
     "orchestrator_streams_refused", "Log streams refused, by the limit that was reached.", ["limit"], registry=None
 )
 READS = Counter("orchestrator_stream_reads", "Database reads for all log streams together.", registry=None)
-SOCKETS = Gauge("orchestrator_sockets", "Open WebSocket sessions of this process, by kind.", ["kind"], registry=None)
+SOCKETS = Gauge(
+    "orchestrator_sockets",
+    "Open WebSocket sessions of this process, by kind (channel, job) and state (idle, polling, executing, closed).",
+    ["kind", "state"],
+    registry=None,
+)
 ENDED_SOCKETS = Counter(
     "orchestrator_sockets_ended",
     "WebSocket sessions that ended, by kind and cause: closed or dropped by the server, disconnected, stalled, failed.",

@@ -57,11 +57,15 @@ class SocketSession(Protocol):
 
     Attributes:
         kind: Label of the metrics.
+        phase: Label of the metrics, from a finite set.
         deadline: The time at which the session wants `advance` to be called; None without a timer.
     """
 
     kind: str
     deadline: float | None
+
+    @property
+    def phase(self) -> str: ...
 
     @property
     def accepts_frames(self) -> bool:
@@ -128,15 +132,17 @@ class SocketDriver:
         self._ended: asyncio.Future[None] = loop.create_future()
         self._operation: asyncio.Future[Any] | None = None
         self._cause = ""  # why the connection has ended; empty while it is open
+        self._phase = ""  # as it is counted
 
     async def run(self) -> None:
         """Drive until the connection has ended. Operations that have begun are awaited."""
         open_sockets.add(self)
-        SOCKETS.labels(self.session.kind).inc()
+        self._count_phase()
         receiving: asyncio.Future[Message] = asyncio.ensure_future(self._receive())
         try:
             while not self._cause:
                 receiving = await self._step(receiving)
+                self._count_phase()
             self._ended.set_result(None)
             while self._operation is not None:
                 await asyncio.wait({self._operation})
@@ -146,13 +152,22 @@ class SocketDriver:
                 self._ended.set_result(None)
             receiving.cancel()
             open_sockets.discard(self)
-            SOCKETS.labels(self.session.kind).dec()
+            SOCKETS.labels(self.session.kind, self._phase).dec()
             ENDED_SOCKETS.labels(self.session.kind, self._cause or "failed").inc()
 
     def stop(self) -> None:
         """Request the end of the session, because the process was asked to stop."""
         if not self._shutdown.done():
             self._shutdown.set_result(None)
+
+    def _count_phase(self) -> None:
+        """Count the session in its present phase only."""
+        phase = str(self.session.phase)
+        if phase != self._phase:
+            if self._phase:
+                SOCKETS.labels(self.session.kind, self._phase).dec()
+            SOCKETS.labels(self.session.kind, phase).inc()
+            self._phase = phase
 
     async def _step(self, receiving: "asyncio.Future[Message]") -> "asyncio.Future[Message]":
         """Wait for one event, and act on it. Returns the future of the next incoming message."""

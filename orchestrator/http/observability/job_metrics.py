@@ -22,6 +22,9 @@ MAX_PER_LANE, MAX_JOBS, MAX_COUNTERS = 10_000, 100_000, 5000
 
 COUNTERS = {
     "job_failures": ("Jobs that failed.", ("job_type", "reason")),
+    "job_claims": ("Jobs that a worker has claimed.", ("job_type",)),
+    "job_updates": ("Changes of the state of jobs, by the new state.", ("job_type", "state")),
+    "job_late_results": ("Results of lost jobs that counted.", ("job_type",)),
     "job_retry": ("New attempts of jobs.", ("job_type",)),
     "job_cancellations": ("Jobs that were canceled.", ("job_type", "reason")),
     "billed_minutes": ("Billed minutes of jobs that have ended.", ("job_type", "tenant")),
@@ -47,7 +50,7 @@ class StoredCount(NamedTuple):
     def labels(self, names: tuple[str, ...]) -> list[str]:
         """Return the values of the labels in this order."""
         values = {"job_type": self.job_type, "tenant": self.org_slug}
-        values |= dict.fromkeys(("reason", "kind", "task", "table"), self.detail)
+        values |= dict.fromkeys(("reason", "kind", "task", "table", "state"), self.detail)
         return [values[name] for name in names]
 
 
@@ -66,7 +69,10 @@ def collect_job_metrics() -> Iterator[Metric]:
         for row in (row for row in rows if row.name == name):
             family.add_metric(row.labels(labels), row.value)
         yield family
-    yield _latency(rows)
+    help_text = "Seconds that finished jobs were queued (queued), on a worker (running), and both (total)."
+    yield _histogram("job_latency_seconds", help_text, "phase", rows, "job_latency")
+    help_text = "Seconds from the submit of jobs to their execution, by the tier of their priority."
+    yield _histogram("job_queue_duration_seconds", help_text, "tier", rows, "job_queue")
 
 
 def _read() -> tuple[list[dict[str, Any]], dict[str, int], list[list[Any]]]:
@@ -105,14 +111,21 @@ def _breakers(found: dict[str, int]) -> Metric:
     return family
 
 
-def _latency(rows: list[StoredCount]) -> Metric:
-    """Return the histogram. The database stores each observation in one bucket; Prometheus expects cumulative ones."""
-    help_text = "Seconds that finished jobs were queued (queued), on a worker (running), and both (total)."
-    family = HistogramMetricFamily("job_latency_seconds", help_text, labels=("job_type", "phase"))
-    sums = {(row.job_type, row.detail): row.value for row in rows if row.name == "job_latency_sum"}
+def _histogram(name: str, help_text: str, label: str, rows: list[StoredCount], stored: str) -> Metric:
+    """Return a histogram. The database stores each observation in one bucket; Prometheus expects cumulative ones.
+
+    Args:
+        name: The name of the metric.
+        help_text: Its description.
+        label: The label of the detail, besides `job_type`.
+        rows: All stored counts.
+        stored: The begin of the names of its counts.
+    """
+    family = HistogramMetricFamily(name, help_text, labels=("job_type", label))
+    sums = {(row.job_type, row.detail): row.value for row in rows if row.name == f"{stored}_sum"}
     buckets: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
     for row in rows:
-        if row.name == "job_latency_bucket":
+        if row.name == f"{stored}_bucket":
             buckets[row.job_type, row.detail][float(row.bound)] = row.value
     for labels, found in buckets.items():
         family.add_metric(labels, _cumulative(found), sum_value=sums.get(labels, 0.0))

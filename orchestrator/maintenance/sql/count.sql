@@ -5,7 +5,8 @@ WITH place AS (
 ), seen AS MATERIALIZED (
     SELECT e.*
       FROM place CROSS JOIN LATERAL (
-        SELECT xid, id, job_ulid, event_type, job_type, payload_json ->> 'reason' AS reason, to_state
+        SELECT xid, id, job_ulid, event_type, job_type, payload_json ->> 'reason' AS reason, from_state,
+               to_state
           FROM runtime_job_events
          WHERE (xid, id) > (place.xid, place.event_id) AND xid < pg_snapshot_xmin(pg_current_snapshot())
          ORDER BY xid, id
@@ -17,6 +18,12 @@ WITH place AS (
                                 ('running', j.finished_at - j.started_at),
                                 ('total', j.finished_at - j.created_at)) AS phase(name, seconds)
      WHERE seen.to_state = ANY (%(final)s) AND phase.seconds IS NOT NULL
+), waits AS (
+    SELECT j.job_type, extract(epoch FROM j.executing_at - j.created_at)::float8 AS seconds,
+           coalesce((SELECT name FROM unnest(%(tiers)s::text[], %(priorities)s::integer[]) tier(name, priority)
+                      WHERE tier.priority <= j.priority ORDER BY tier.priority DESC LIMIT 1), 'unclaimed') AS tier
+      FROM seen JOIN runtime_jobs j USING (job_ulid)
+     WHERE seen.to_state = 'executing' AND j.executing_at IS NOT NULL
 ), beats AS (
     SELECT j.job_type
       FROM place JOIN runtime_worker_leases l ON l.last_heartbeat_at > place.beats_until AND l.last_heartbeat_at <= place.now
@@ -34,6 +41,18 @@ WITH place AS (
       FROM phases
      UNION ALL
     SELECT 'job_latency_sum', job_type, name, '', 0, seconds FROM phases
+     UNION ALL
+    SELECT 'job_queue_bucket', job_type, tier, '',
+           coalesce((SELECT min(bound) FROM unnest(%(bounds)s::float8[]) bound WHERE seconds <= bound), 'Infinity'), 1
+      FROM waits
+     UNION ALL
+    SELECT 'job_queue_sum', job_type, tier, '', 0, seconds FROM waits
+     UNION ALL
+    SELECT 'job_claims', job_type, '', '', 0, 1 FROM seen WHERE to_state = 'leased'
+     UNION ALL
+    SELECT 'job_updates', job_type, to_state, '', 0, 1 FROM seen WHERE to_state IS NOT NULL
+     UNION ALL
+    SELECT 'job_late_results', job_type, '', '', 0, 1 FROM seen WHERE from_state = 'lost' AND to_state = 'processing'
      UNION ALL
     SELECT 'billed_minutes', j.job_type, '', CASE WHEN j.org_slug = ANY (%(tenants)s) THEN j.org_slug ELSE '' END, 0,
            j.last_billed_minute

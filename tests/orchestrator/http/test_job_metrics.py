@@ -1,6 +1,8 @@
 """Document 004's metrics: counted once each from the event history, the same in every process, with few labels."""
 
 import re
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.db import connection
@@ -12,15 +14,20 @@ from orchestrator.maintenance import metrics_aggregation
 from orchestrator.maintenance.metrics_aggregation import EventCounter
 from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, MetricsPosition
+from runtime_jobs.db_time import database_now
+from runtime_jobs.models import Job
 from tests.factories import (
     ALICE,
+    LATE_POLICY,
     OPERATOR,
     OrganizationFactory,
     ProjectFactory,
     WorkerFactory,
     claimed,
+    demanding,
     offer,
     submitted,
+    submitted_steps,
 )
 from tests.orchestrator.http.test_metrics import scrape, value
 
@@ -205,3 +212,50 @@ def test_a_clock_counts_in_each_round_and_outlives_what_it_cannot_count(organiza
     assert clock.round()
     connection.close()
     connection.close_pool()  # its connections hold the leader's lock as long as they live
+
+
+def executed(priority: int, waited: float) -> Job:
+    """A job of a runner that began to execute so many seconds after its submit."""
+    job = submitted()
+    demanding(job, priority=priority)
+    claim = claimed()
+    services.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing")
+    job.refresh_from_db()
+    Job.objects.filter(pk=job.pk).update(created_at=job.executing_at - timedelta(seconds=waited))
+    return job
+
+
+def test_the_queue_time_is_counted_by_the_tier_of_the_priority(tally, organization):
+    for priority, waited in ((400, 0.2), (300, 3), (200, 7), (150, 20), (100, 50), (50, 2000), (0, 90_000)):
+        executed(priority, waited)
+    tally.advance()
+    text = scrape()
+    name = 'job_queue_duration_seconds_%s{job_type="runtime",tier="%s"}'
+    counts = {tier: value(text, name % ("count", tier)) for tier in ("enterprise", "team", "free", "unclaimed")}
+    assert counts == {"enterprise": 2, "team": 1, "free": 2, "unclaimed": 2}
+    assert value(text, name % ("sum", "free")) == pytest.approx(70)
+    bucket = 'job_queue_duration_seconds_bucket{job_type="runtime",le="%s",tier="unclaimed"}'
+    assert [value(text, bucket % bound) for bound in ("900.0", "3600.0", "+Inf")] == [0, 1, 2]
+
+
+def test_claims_updates_and_late_results_are_counted(tally, organization):
+    job = submitted_steps(policy=LATE_POLICY)
+    claim = claimed(job_types=("steps",))
+    services.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing")
+    services.expire(job_ulid=job.job_ulid, now=database_now() + timedelta(days=1))
+    services.complete_late(job_ulid=job.job_ulid, worker=claim.lease.worker)
+    services.settle(job_ulid=job.job_ulid)
+    tally.advance()
+    text = scrape()
+    assert value(text, 'job_claims_total{job_type="steps"}') == 1
+    assert value(text, 'job_late_results_total{job_type="steps"}') == 1
+    for state in ("queued", "leased", "executing", "lost", "processing", "succeeded"):
+        assert value(text, f'job_updates_total{{job_type="steps",state="{state}"}}') == 1, state
+
+
+def test_every_metric_is_in_the_documentation():
+    documented = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    found = {line.split()[2] for line in scrape().splitlines() if line.startswith("# TYPE ")}
+    own = {name for name in found if not name.startswith(("process_", "python_")) and not name.endswith("_created")}
+    assert {name for name in own if name not in documented} == set()
+    assert len(own) > 30

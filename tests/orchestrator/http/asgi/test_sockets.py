@@ -17,7 +17,7 @@ class Operation:
 class Script:
     """A session: `on` maps the names of inputs to functions of the input's value that return effects."""
 
-    kind = "script"
+    kind, phase = "script", "open"
 
     def __init__(self, **on):
         self.on, self.inputs, self.deadline, self.is_busy = on, [], None, False
