@@ -10,8 +10,8 @@ from django.db import connection
 # `last_seen_at` of a worker may change with any call it makes, also with one that is refused.
 _NOT_COMPARED = "last_seen_at"
 # How many jobs an organization may still submit, and how many requests a client has sent, is counted also by a request
-# that is refused.
-_COUNTED = {"submit_quotas", "request_windows"}
+# that is refused. A process reports its open channels by itself.
+_COUNTED = {"submit_quotas", "request_windows", "runner_channels"}
 
 
 @functools.cache

@@ -161,6 +161,7 @@ def pruners() -> tuple[Pruner, ...]:
         ExpiredPruner("sessions", "django_session", "session_key", "expire_date"),
         ExpiredPruner("login_attempts", "login_attempts", "key", "window_ends_at"),
         ExpiredPruner("request_windows", "request_windows", "key", "expires_at"),
+        ExpiredPruner("runner_channels", "runner_channels", "process", "expires_at"),
         TablePruner("admin_log", "django_admin_log", "id", "action_time", by_key=True),
         OperatorEventPruner(),
         LogPruner(),
@@ -285,6 +286,7 @@ PERIODS = (
     Period("django_session", "sessions"),
     Period("login_attempts", "login_attempts"),
     Period("request_windows", "request_windows"),
+    Period("runner_channels", "runner_channels"),
     Period("django_admin_log", "admin_log"),
     Period("operator_events", "operator_events"),
 )

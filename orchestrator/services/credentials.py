@@ -38,7 +38,7 @@ def register_worker(
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> tuple[Worker, str]:
-    """Register a worker for a pool.
+    """Register a worker for a pool. The pool of runners is refused: its workers have keys, from `create_runner`.
 
     Args:
         slug: The name of the worker.
@@ -53,7 +53,11 @@ def register_worker(
 
     Returns:
         The worker and its token.
+
+    Raises:
+        Invalid: The pool is that of runners.
     """
+    require_other_pool(pool)
     token = new_token(WORKER_PREFIX)
     fields = {
         "slug": slug,
@@ -72,6 +76,16 @@ def register_worker(
         now=now,
     )
     return worker, token
+
+
+def require_other_pool(pool: Pool) -> None:
+    """Check that a pool is not that of runners. A token of the native API would give its holder their jobs.
+
+    Raises:
+        Invalid: It is.
+    """
+    if pool.slug == settings.RUNNER_POOL:
+        raise Invalid({"pool": [f"{pool.slug} is the pool of runners (RUNNER_POOL). Create a runner instead."]})
 
 
 @operation

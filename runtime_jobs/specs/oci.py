@@ -99,6 +99,7 @@ class OciSpec:
         }
 
 
+_LABEL = "spec:"  # of a hardware spec among the requirements of jobs
 _NOT_IN_CONFIG = frozenset({"hardware_spec", "least_isolation"})
 # Members of the job config with another name than the attribute.
 _MEMBERS = {"image_digest": "digest", "timeout_seconds": "timeout", "iterations": "iter"}
@@ -113,7 +114,20 @@ def _as_json(value: Any) -> Any:
 
 def spec_label(hardware_spec: UUID | str) -> str:
     """Return the label by which jobs require a hardware spec and runners offer it."""
-    return f"spec:{hardware_spec}"
+    return f"{_LABEL}{hardware_spec}"
+
+
+def is_spec_label(label: str) -> bool:
+    """Return whether a requirement is a hardware spec."""
+    return label.startswith(_LABEL)
+
+
+def spec_of_label(label: str) -> UUID | None:
+    """Return the UUID of the hardware spec that a requirement names, or None: it is another requirement."""
+    try:
+        return UUID(label.removeprefix(_LABEL)) if is_spec_label(label) else None
+    except ValueError:
+        return None
 
 
 def config_of(job: Job) -> dict[str, Any]:

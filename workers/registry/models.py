@@ -210,6 +210,9 @@ class Worker(models.Model):
         max_length=26, blank=True, editable=False, help_text="ULID of the worker's newest process."
     )
     last_seen_at = models.DateTimeField(null=True, editable=False)
+    agent_version = models.CharField(
+        max_length=64, blank=True, default="", db_default="", editable=False, help_text="As the runner reported it."
+    )
     # The offer of its last claim; null before the first one. Pending reasons name what no worker offers.
     offered = ArrayField(models.CharField(max_length=63), null=True, editable=False)
     offered_types = ArrayField(models.CharField(max_length=50), null=True, editable=False)
@@ -285,3 +288,22 @@ class WorkerSpec(models.Model):
 
     def __str__(self) -> str:
         return f"{self.worker} provides {self.spec}"
+
+
+class RunnerChannels(models.Model):
+    """The open channels of runners in one process of the server, as it reports them every few seconds.
+
+    Attributes:
+        process: The name of the process, which is unique.
+        channels: For each runner with a channel, by its key: the number of its channels by state.
+    """
+
+    process = models.CharField(max_length=100, primary_key=True)
+    channels = models.JSONField(default=dict)
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "runner_channels"
+
+    def __str__(self) -> str:
+        return self.process

@@ -12,8 +12,9 @@ from orchestrator.admin.dashboard.restrictions import Restrictions
 from orchestrator.models import ClockBeat
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureClass
-from workers.models import Worker
+from workers.models import Runner, Worker
 
+MAX_NAMED_RUNNERS = 5
 LONG_WAIT = timedelta(minutes=10)
 TENANT_FAILURES = {FailureClass.JOB, FailureClass.POLICY}  # the tenant's command, the plan's limits: no platform error
 
@@ -40,6 +41,7 @@ class DashboardState:
     overdue_leases: int
     never_acknowledged: int
     overdue_cancels: int
+    silent_runners: dict[str, datetime]
     restrictions: Restrictions
 
     @property
@@ -64,6 +66,7 @@ def read_state(now: datetime) -> DashboardState:
         overdue_leases=queries.overdue_leases(now),
         never_acknowledged=queries.never_acknowledged(now),
         overdue_cancels=queries.overdue_cancels(now),
+        silent_runners=queries.silent_runners(now),
         restrictions=restrictions.current_restrictions(now),
     )
 
@@ -92,6 +95,8 @@ def _warnings(state: DashboardState, online: dict[str, int]) -> Iterator[Alert]:
     if offline := sum(workers.offline for workers in state.workers):
         text = f"{bounded(offline, 'worker')} offline: no heartbeat for more than a minute."
         yield Alert("warning", text, formatting.changelist_url(Worker, health="offline"))
+    if state.silent_runners:
+        yield Alert("warning", _silent_runners_text(state), formatting.changelist_url(Runner))
     for text, link in restrictions.restriction_alerts(state.restrictions, state.now):
         yield Alert("warning", text, link)
     for queue in state.queues:
@@ -106,6 +111,16 @@ def _warnings(state: DashboardState, online: dict[str, int]) -> Iterator[Alert]:
             reason = formatting.humanize(failure.reason)
             text = f"{bounded(failure.count, 'platform error')} in the last 24 hours: {reason}."
             yield Alert("warning", text, failed_jobs_url(failure.reason))
+
+
+def _silent_runners_text(state: DashboardState) -> str:
+    """Name the runners that are silent for longest, and what becomes of their jobs."""
+    longest = sorted(state.silent_runners.items(), key=lambda item: item[1])
+    names = [f"{slug} for {formatting.elapsed(last, state.now)}" for slug, last in longest[:MAX_NAMED_RUNNERS]]
+    more = len(longest) - len(names)
+    named = ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
+    subject = "Runner" if len(longest) == 1 else "Runners"
+    return f"{subject} silent with a job: {named}. The job is lost when its lease expires."
 
 
 def is_platform_error(failure: FailureCounts) -> bool:

@@ -20,6 +20,7 @@ from workers.models import Worker
 from workers.registry.models import WorkerState
 
 OVERDUE_GRACE = timedelta(seconds=10)  # the scheduler process handles what is due within a second or two
+RUNNER_SILENCE = timedelta(seconds=15)
 MAX_COUNT = 10_000
 DAY = timedelta(hours=24)
 
@@ -138,6 +139,17 @@ def failure_counts(now: datetime) -> list[FailureCounts]:
     rows = Job.objects.filter(id__in=newest, state=JobState.FAILED, finished_at__gte=now - DAY)
     counted = rows.values_list("failure_reason").annotate(count=Count("id")).order_by("-count", "failure_reason")
     return [FailureCounts(reason, str(FAILURE_CLASSES.get(reason, "")), count) for reason, count in counted]
+
+
+def silent_runners(now: datetime) -> dict[str, datetime]:
+    """Return the runners that execute a job and are silent, with their last message about one, the oldest first.
+
+    A runner sends a heartbeat each second.
+    """
+    leases = Lease.objects.open().filter(worker__pool__slug=settings.RUNNER_POOL)
+    heard = leases.annotate(last=Coalesce("last_heartbeat_at", "leased_at")).filter(last__lte=now - RUNNER_SILENCE)
+    rows = heard.order_by("last").values_list("worker__slug", "last")[: MAX_COUNT + 1]
+    return dict(reversed(list(rows)))
 
 
 def overdue_leases(now: datetime) -> int:

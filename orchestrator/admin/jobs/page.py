@@ -1,5 +1,6 @@
 """Everything that a job's page displays: summary, specification, attempts, leases, timeline, log."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,9 +17,12 @@ from orchestrator.admin.jobs.log import LogPage, tail
 from orchestrator.admin.jobs.summary import JobSummary, summarize
 from orchestrator.admin.jobs.timeline import TimelineEntry, timeline_of
 from orchestrator.admin.labels import JobBadge, job_badge
+from orchestrator.models import Report
+from orchestrator.results.outputs import output_name, output_path
 from runtime_jobs.identifiers import fingerprint
-from runtime_jobs.models import Batch, Job
-from workers.models import Worker
+from runtime_jobs.models import Batch, Job, UsageRecord
+from runtime_jobs.specs.oci import OCI, config_of, is_spec_label, spec_uuid_of
+from workers.models import HardwareSpec, Worker
 
 MAX_ATTEMPTS = 50
 MAX_LEASES = 50
@@ -120,6 +124,7 @@ def _specification(job: Job) -> list[tuple[str, Any]]:
         ("Steps", _steps(job.spec.get("steps", ()))),
         ("Environment", ", ".join(sorted(job.spec.get("environment", ())))),  # names only: values may be secrets
         ("Image", job.spec.get("image")),
+        *_benchmark_fields(job),
         ("Working directory", job.working_directory),
         ("Timeout", formatting.format_duration(job.timeout_seconds) if job.timeout_seconds else None),
         ("Allow network", yes_no[job.allow_network]),
@@ -129,12 +134,48 @@ def _specification(job: Job) -> list[tuple[str, Any]]:
         ("Pool", job.pool),
         ("Priority", str(job.priority)),
         ("Minimum isolation", job.least_isolation),
-        ("Required capabilities", ", ".join(job.requirements)),
+        ("Required capabilities", ", ".join(name for name in job.requirements if not is_spec_label(name))),
         ("Concurrency group", job.concurrency_key),
         ("Batch", _batch_link(job)),
         ("Correlation id", formatting.code(job.correlation_id)),
     ]
     return [(label, value) for label, value in fields if value]
+
+
+def _benchmark_fields(job: Job) -> list[tuple[str, Any]]:
+    """Return the fields of a job of type `oci`: what its runner gets, and what becomes of its result."""
+    if job.job_type != OCI:
+        return []
+    config = config_of(job)
+    command = " ".join(map(shlex.quote, [*config.get("entrypoint", ()), *config.get("cmd", ())]))
+    report = Report.objects.filter(job_id=job.job_ulid).first()
+    output = output_name(job)
+    return [
+        ("Image", config.get("image")),
+        ("Image digest", formatting.code(config["digest"]) if "digest" in config else None),
+        ("Command", formatting.code(command) if command else None),
+        ("Environment", ", ".join(sorted(config.get("env", ())))),  # names only, as above
+        ("Hardware spec", _spec_link(job)),
+        ("Iterations", str(config.get("iter", 1))),
+        ("Files", ", ".join(config.get("file_paths", ()))),
+        ("Report", formatting.link(formatting.change_url(Report, report.pk), "Show report") if report else "none"),
+        ("Stored output", formatting.code(output_path(config["project"], output)) if output else None),
+        ("Billed minutes", _billed_minutes(job)),
+    ]
+
+
+def _spec_link(job: Job) -> SafeString:
+    spec = HardwareSpec.objects.filter(uuid=spec_uuid_of(job)).first()
+    if spec is None:
+        return formatting.code(spec_uuid_of(job))
+    return formatting.link(formatting.change_url(HardwareSpec, spec.pk), spec.slug)
+
+
+def _billed_minutes(job: Job) -> SafeString | str:
+    minutes = job.last_billed_minute or 0
+    if not minutes:
+        return "none yet" if job.finished_at is None else "none"
+    return formatting.link(formatting.changelist_url(UsageRecord, job_ulid=job.job_ulid), f"{minutes:,}")
 
 
 def _steps(steps: Sequence[str]) -> SafeString:

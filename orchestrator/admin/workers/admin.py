@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -20,9 +21,11 @@ from orchestrator.admin.token_pages import CreateWithToken
 from orchestrator.admin.workers.actions import WorkerActionsMixin
 from orchestrator.http.client_ip import client_address
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
+from orchestrator.services.credentials import require_other_pool
 from runtime_jobs.db_time import database_now
+from runtime_jobs.errors import Invalid
 from runtime_jobs.models import Job
-from workers.models import Worker
+from workers.models import Pool, Worker
 from workers.registry.models import WorkerState
 
 # Label and colour by health. A worker that is not active has its state as health.
@@ -36,6 +39,22 @@ HEALTH: dict[str, tuple[str, str]] = {
     WorkerState.REVOKED: ("Revoked", "default"),
 }
 MAX_LISTED_JOBS = 50
+
+
+class WorkerForm(forms.ModelForm):
+    """Edits a worker. No worker moves into the pool of runners or out of it: a runner has a key and no token."""
+
+    def clean_pool(self) -> Pool:
+        pool: Pool = self.cleaned_data["pool"]
+        worker = self.instance
+        if worker.pk is not None and worker.is_runner and pool.pk != worker.pool_id:
+            raise forms.ValidationError("A runner stays in the pool of runners. Archive it, and register a worker.")
+        if worker.pk is None or pool.pk != worker.pool_id:
+            try:
+                require_other_pool(pool)
+            except Invalid as refusal:
+                raise forms.ValidationError(refusal.errors["pool"]) from None
+        return pool
 
 
 class HealthFilter(DropdownFilter):
@@ -78,6 +97,7 @@ class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
     """Registers workers and edits what each may offer."""
 
     audit_name = "worker"
+    form = WorkerForm
     immutable_fields = ("slug",)
     add_description = "Registers a worker that may claim jobs of its pool. The next page displays its token once."
     list_display = ["slug", "health_badge", "pool", "last_heartbeat", "slots", "label_list", "note_text"]

@@ -7,10 +7,12 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
+from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from orchestrator import services
@@ -23,6 +25,7 @@ from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
 from orchestrator.http.client_ip import client_address
+from orchestrator.services.runner_channels import open_channels
 from orchestrator.services.runners import MAX_SLUG_LENGTH, default_slug
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import OperatorEvent
@@ -31,6 +34,7 @@ from workers.models import HardwareSpec, Runner, Worker
 from workers.registry.models import WorkerState
 
 MAX_LISTED_SPECS = 5
+CHANNEL_STATES = ("executing", "polling", "idle")
 BUTTONS = {
     WorkerState.ARCHIVED: {"rename", "add-spec", "remove-spec", "restore"},
     WorkerState.REVOKED: {"remove-spec"},
@@ -103,6 +107,18 @@ class ArchivedFilter(ChoiceFilter):
     options = list(WorkerState.choices)
 
 
+class ChannelChangeList(ChangeList):
+    """Adds to each runner of a page its open channels."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        page: list[Any] = list(self.result_list)  # type: ignore[has-type] # Django's, without a type
+        channels = open_channels(page)
+        for runner in page:
+            runner.channels = channels[runner.pk]
+        self.result_list = page
+
+
 @admin.register(Runner)
 class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
     """Displays runners; every change is a button with a reason."""
@@ -113,14 +129,19 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         "Creates a runner for `runner up --key`. The next page displays its key once. "
         "A runner gets jobs of the hardware specs that are associated with it."
     )
-    list_display = ["slug", "name_text", "health_badge", "spec_list", "last_heartbeat", "running"]
+    list_display = [
+        *("slug", "name_text", "health_badge", "version", "spec_list", "channel_list", "running", "last_heartbeat"),
+    ]
     list_filter = [ArchivedFilter]
     search_fields = ["slug__startswith", "name__startswith"]
     search_help_text = "Slug or name (prefix)"
     ordering = ["slug"]
     actions_detail = ["rename", "add_spec", "remove_spec", "rotate_key", "archive", "restore"]
-    details = ["name_text", "slug", "uuid_text", "spec_list", "created", "modified", "archived"]
+    details = [
+        *("name_text", "slug", "uuid_text", "version", "spec_links", "channel_list", "created", "modified", "archived"),
+    ]
     name_text = formatting.value_column("display_name", "Name")
+    version = formatting.value_column("agent_version", "Version")
     last_heartbeat = formatting.age_column("last_seen_at", "Last heartbeat")
     created = formatting.timestamp_column("created_at", "Created")
     modified = formatting.timestamp_column("modified_at", "Modified")
@@ -133,6 +154,9 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
 
     def get_form(self, request: HttpRequest, obj: Runner | None = None, *args: Any, **kwargs: Any) -> Any:
         return super().get_form(request, obj, *args, **kwargs | ({"form": forms.ModelForm} if obj else {}))
+
+    def get_changelist(self, _request: HttpRequest, **_: Any) -> type[ChannelChangeList]:
+        return ChannelChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Runner]:
         runners: Any = super().get_queryset(request).prefetch_related("specs")
@@ -280,6 +304,20 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         slugs = sorted(spec.slug for spec in runner.specs.all())
         more = len(slugs) - MAX_LISTED_SPECS
         return ", ".join(slugs[:MAX_LISTED_SPECS]) + (f" and {more} more" if more > 0 else "") or formatting.NO_VALUE
+
+    @display(description="Hardware specs")
+    def spec_links(self, runner: Runner) -> SafeString | str:
+        links = (
+            (formatting.link(formatting.change_url(HardwareSpec, spec.pk), spec.slug),)
+            for spec in sorted(runner.specs.all(), key=lambda spec: spec.slug)
+        )
+        return format_html_join(", ", "{}", links) or formatting.NO_VALUE
+
+    @display(description="Channels")
+    def channel_list(self, runner: Any) -> str:
+        """Format the open channels by state, as the processes have last reported them."""
+        found = runner.channels if hasattr(runner, "channels") else open_channels([runner])[runner.pk]
+        return ", ".join(f"{found[state]} {state}" for state in CHANNEL_STATES if found[state]) or formatting.NO_VALUE
 
     @display(description="UUID")
     def uuid_text(self, runner: Runner) -> SafeString:

@@ -1,6 +1,6 @@
 """Compares waiting jobs with the workers of their pools: which could run them, and what the others lack."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -8,6 +8,8 @@ from leases.scheduling.claims import ISOLATION_LEVELS
 from orchestrator.selectors.pending_reasons.queries import fetch
 from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason, are, join_words
 from runtime_jobs.models import Job
+from runtime_jobs.specs.oci import spec_of_label
+from workers.models import HardwareSpec
 
 SILENT_AFTER = timedelta(seconds=60)  # a worker that claims or executes sends a request every few seconds
 
@@ -27,6 +29,7 @@ class WorkerMatch(NamedTuple):
         lacks: The requirements that the best worker does not offer.
         too_open: Whether the isolation of the best worker is too weak.
         other_type: Whether the best worker does not run the job type.
+        specs: The slugs of the hardware specs among `lacks`, by requirement.
     """
 
     jobs: list[int]
@@ -40,6 +43,7 @@ class WorkerMatch(NamedTuple):
     lacks: list[str]
     too_open: bool
     other_type: bool
+    specs: dict[str, str] = {}
 
     @property
     def missing(self) -> list[dict[str, str]]:
@@ -63,7 +67,15 @@ def matches_of(jobs: Sequence[Job]) -> dict[int, WorkerMatch]:
         return {}
     keys = [job.pk for job in jobs]
     rows = fetch("workers", WorkerMatch, jobs=keys, silent=SILENT_AFTER, levels=list(ISOLATION_LEVELS))
-    return {key: match for match in rows for key in match.jobs}
+    specs = _spec_slugs({name for match in rows for name in match.lacks})
+    return {key: match._replace(specs=specs) for match in rows for key in match.jobs}
+
+
+def _spec_slugs(requirements: Iterable[str]) -> dict[str, str]:
+    """Return the slugs of hardware specs by the requirements that name them. Without such a requirement: no query."""
+    uuids = {uuid: name for name in requirements if (uuid := spec_of_label(name))}
+    found = HardwareSpec.objects.filter(uuid__in=uuids).values_list("uuid", "slug") if uuids else ()
+    return {uuids[uuid]: slug for uuid, slug in found}
 
 
 def no_match_reason(match: WorkerMatch) -> WaitReason | None:
@@ -79,8 +91,15 @@ def _no_match_message(match: WorkerMatch) -> str:
         return f"No worker is online in the pool {match.pool}."
     if not match.missing:
         return f"Each matching worker of the pool {match.pool} has released the job as unable to run it."
-    names = [_NAMES.get(entry["kind"], "{}").format(entry["name"]) for entry in match.missing]
+    names = [_describe(entry, match.specs) for entry in match.missing]
     return f"No worker of the pool {match.pool} offers {join_words(names)}; {are(match.alive, 'worker')} online."
+
+
+def _describe(missing: dict[str, str], specs: Mapping[str, str]) -> str:
+    kind, name = missing["kind"], missing["name"]
+    if kind == "requirement" and spec_of_label(name):
+        return f"the hardware spec {specs.get(name, name)}"
+    return _NAMES.get(kind, "{}").format(name)
 
 
 _NAMES = {"isolation": "isolation {}", "job_type": "jobs of type {}"}

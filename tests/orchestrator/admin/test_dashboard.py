@@ -16,12 +16,12 @@ from orchestrator.admin.dashboard.tiles import tiles
 from orchestrator.models import ClockBeat
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
-from tests.factories import OPERATOR, WorkerFactory, claimed, submitted
+from tests.factories import OPERATOR, RunnerFactory, WorkerFactory, claimed, submitted, submitted_steps
 from tests.orchestrator.admin.conftest import client_of, person
 from tests.orchestrator.admin.pages import DASHBOARD
 from workers.models import Worker
 
-QUERIES = 17
+QUERIES = 18
 
 
 @pytest.fixture
@@ -210,3 +210,37 @@ def test_a_user_who_may_see_other_pages_gets_their_list_and_the_name_of_the_perm
     page = client_of(person("sara", "workers.view_worker")).get(DASHBOARD).content.decode()
     assert "The dashboard needs a permission" in page
     assert "/admin/workers/worker/" in page
+
+
+def test_runners_that_are_silent_with_a_job_are_named(well, now):
+    jobs = 0
+    for number, silence in enumerate((14, 16, 90)):
+        runner = seen_at(RunnerFactory(slug=f"rack-{number}"), now)
+        submitted_steps(pool=runner.pool.slug)
+        lease = claimed(runner, job_types=("steps",)).lease
+        Lease.objects.filter(pk=lease.pk).update(last_heartbeat_at=now - timedelta(seconds=silence))
+        jobs += 1
+    assert Lease.objects.open().count() == jobs
+    text = "Runners silent with a job: rack-2 for 1 min 30 s, rack-1 for 16 s. The job is lost when its lease expires."
+    assert alerts(now) == [("warning", text)]
+    Lease.objects.filter(worker__slug="rack-2").update(last_heartbeat_at=now)
+    text = "Runner silent with a job: rack-1 for 16 s. The job is lost when its lease expires."
+    assert alerts(now) == [("warning", text)]
+
+
+def test_a_silent_worker_of_ours_is_no_silent_runner(well, now):
+    submitted()
+    lease = claimed(well).lease
+    Lease.objects.filter(pk=lease.pk).update(last_heartbeat_at=now - timedelta(seconds=40))
+    assert alerts(now) == []
+
+
+def test_the_runner_that_is_silent_for_longest_is_first_and_the_rest_is_counted(well, now):
+    for number in range(7):
+        runner = seen_at(RunnerFactory(slug=f"rack-{number}"), now)
+        submitted_steps(pool=runner.pool.slug)
+        lease = claimed(runner, job_types=("steps",)).lease
+        Lease.objects.filter(pk=lease.pk).update(last_heartbeat_at=now - timedelta(seconds=20 + number))
+    ((_, text),) = alerts(now)
+    assert text.startswith("Runners silent with a job: rack-6 for 26 s, rack-5")
+    assert "rack-2 for 22 s and 2 more." in text

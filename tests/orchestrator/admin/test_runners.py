@@ -5,11 +5,15 @@ import re
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import timezone
 
 from orchestrator import services
+from orchestrator.models import Report
 from orchestrator.protocols.bencher.authentication import authenticate_runner
+from orchestrator.services.runner_channels import open_channels, report_channels
 from runtime_jobs.errors import OperatorOnly, ResourceConflict
-from runtime_jobs.models import ApiToken, OperatorEvent, PersonalKey
+from runtime_jobs.identifiers import uuid_of
+from runtime_jobs.models import ApiToken, Job, OperatorEvent, PersonalKey
 from tests.factories import (
     OPERATOR,
     HardwareSpecFactory,
@@ -22,7 +26,9 @@ from tests.factories import (
 from tests.orchestrator.admin.conftest import client_of, person
 from tests.orchestrator.admin.pages import address
 from tests.orchestrator.admin.test_job_actions import messages_of
-from workers.models import HardwareSpec, Runner, Worker
+from tests.orchestrator.results.conftest import HARDWARE_SPEC, execution
+from tests.orchestrator.results.conftest import store as store  # noqa: PLC0414 - a fixture
+from workers.models import HardwareSpec, Runner, RunnerChannels, Worker
 from workers.registry.tokens import digest_of
 
 pytestmark = pytest.mark.django_db
@@ -304,3 +310,60 @@ def test_no_key_can_be_guessed_through_a_lists_address(olga, runner):
     project_key(ProjectFactory())
     for page in (LIST, KEYS, TOKENS):
         assert olga.get(f"{page}?digest__startswith=a").status_code == 400
+
+
+# --- version and channels of a runner ---------------------------------------------------------------------------------
+
+
+def test_the_pages_display_version_specs_and_the_channels_of_all_processes(admin, django_assert_max_num_queries):
+    runner = RunnerFactory(slug="rack-7", specs=[HardwareSpecFactory(slug="two-cores")])
+    idle = RunnerFactory(slug="rack-8")
+    report_channels("web-1", {runner.pk: {"executing": 2, "idle": 1}, idle.pk: {"polling": 1}}, {runner.pk: "0.6.12"})
+    report_channels("web-2", {runner.pk: {"idle": 1}}, {})
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", admin.get(LIST).content.decode()))
+    assert "2 executing, 2 idle" in text
+    assert "1 polling" in text
+    page = admin.get(page_of(runner)).content.decode()
+    assert "0.6.12" in page
+    assert "2 executing, 2 idle" in page
+    assert address(HardwareSpec, "change", runner.specs.get().pk) in page
+    for number in range(5):
+        RunnerFactory(slug=f"more-{number}")
+    with django_assert_max_num_queries(9):
+        admin.get(LIST)
+
+
+def test_a_process_that_has_ended_or_was_killed_has_no_channels(admin, runner):
+    report_channels("web-1", {runner.pk: {"idle": 1}}, {})
+    assert open_channels([runner]) == {runner.pk: {"idle": 1}}
+    report_channels("web-1", {}, {})
+    assert open_channels([runner]) == {runner.pk: {}}
+    report_channels("web-2", {runner.pk: {"idle": 1}}, {})
+    RunnerChannels.objects.update(expires_at=timezone.now())
+    assert open_channels([runner]) == {runner.pk: {}}
+
+
+def test_a_job_page_has_image_spec_iterations_report_minutes_and_output(olga):
+    run = execution(image="adapter:v1", iterations=3, cmd=("bench", "--all"), env={"TOKEN": "sesame"})
+    spec = HardwareSpecFactory(uuid=HARDWARE_SPEC, slug="two-cores")
+    run.store(b"{}")
+    run.complete(seconds=61)
+    text = olga.get(address(Job, "change", run.job.job_ulid)).content.decode()
+    facts = dict(re.findall(r"<dt>([^<]*)</dt><dd>(.*?)</dd>", text))
+    plain = {label: re.sub(r"<[^>]+>", "", value) for label, value in facts.items()}
+    assert plain["Image"] == "adapter:v1"
+    assert plain["Image digest"].startswith("sha256:")
+    assert (plain["Command"], plain["Iterations"], plain["Environment"]) == ("bench --all", "3", "TOKEN")
+    assert plain["Hardware spec"] == "two-cores"
+    assert address(HardwareSpec, "change", spec.pk) in facts["Hardware spec"]
+    assert address(Report, "change", run.report.pk) in facts["Report"]
+    assert plain["Billed minutes"] == "2"
+    assert plain["Stored output"].endswith(f"/output/v0/jobs/{uuid_of(run.job.job_ulid)}")
+    assert "Required capabilities" not in plain, "the spec is the only requirement"
+    assert "sesame" not in text
+
+
+def test_a_job_page_of_a_job_without_config_is_displayed(olga):
+    run = execution()
+    Job.objects.filter(pk=run.job.pk).update(spec={"spec": HARDWARE_SPEC, "least_isolation": "none", "config": {}})
+    assert olga.get(address(Job, "change", run.job.job_ulid)).status_code == 200

@@ -22,6 +22,7 @@ from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory
 from tests.orchestrator.admin.chromium import Chromium
 from tests.orchestrator.admin.conftest import NAME, client_of, person
 from tests.orchestrator.admin.fixtures import Scene, busy
+from tests.orchestrator.admin.runner_scene import runner_afternoon
 from tests.orchestrator.ingest.conftest import payload_for
 from workers.models import HardwareSpec, Pool, Worker
 from workers.registry.tokens import digest_of as token_digest
@@ -291,4 +292,31 @@ def test_jobs_are_chosen_in_the_list_and_canceled_together(browser, live_server,
     press(browser, 'form.card button[type="submit"]')
     states = {Job.objects.get(pk=scene.jobs[f"stranded-{number}"].pk).state for number in range(3)}
     assert states == {"canceled"}
+    assert browser.errors == []
+
+
+def test_the_pages_of_runners_and_their_jobs(browser, live_server, pictures, tmp_path, settings):
+    location = {"BACKEND": "orchestrator.results.outputs.DurableFileStorage", "OPTIONS": {"location": tmp_path / "out"}}
+    settings.STORAGES = settings.STORAGES | {"outputs": location}
+    found = runner_afternoon()
+    for name, path, height, words in (
+        ("runners", "/admin/workers/runner/", 560, ("rack-7", "0.6.12", "1 executing, 1 polling", "intel-v1-vm")),
+        ("runner", f"/admin/workers/runner/{found.runners['rack-7'].pk}/change/", 900, ("Online", "0.6.12", "Running 1 job")),
+        ("specs", "/admin/workers/hardwarespec/", 560, ("intel-v1", "8 CPUs, 32 GiB memory", "firecracker", "rack-8")),
+        ("spec", f"/admin/workers/hardwarespec/{found.specs['intel-v1-vm'].pk}/change/", 800, ("firecracker",)),
+        ("job-lost", page_of(found.jobs["lost"]), 1250, ("A late result of the worker still counts", "intel-v1")),
+        ("job-processed", page_of(found.jobs["processed"]), 1250, ("Succeeded", "Billed minutes", "cargo bench", "Show report")),
+        ("job-waiting", page_of(found.jobs["waiting"]), 1000, ("the hardware spec graviton",)),
+        ("usage", "/admin/runtime_jobs/usagerecord/", 560, ("bencher", "adapter", "Download CSV")),
+        ("reports", "/admin/orchestrator/report/", 560, ("read", "adapter", "Intel v1")),
+        ("report", f"/admin/orchestrator/report/{found.reports['processed'].pk}/change/", 900, ("read", "main", "json")),
+        ("dashboard-runners", "/admin/", 900, ("Runner silent with a job: rack-8",)),
+    ):  # fmt: skip
+        browser.show(height=height)
+        browser.open(live_server.url + path)
+        shown = " ".join(browser.evaluate("document.body.textContent").split())
+        assert [word for word in words if word not in shown] == [], name
+        overflow = browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow == 0, f"{name}: the page is {overflow} pixels too wide"
+        browser.picture(pictures / f"admin-{name}.png")
     assert browser.errors == []

@@ -8,8 +8,9 @@ from django.utils import timezone
 
 from orchestrator import services
 from orchestrator.admin.workers import admin
+from runtime_jobs.errors import Invalid
 from runtime_jobs.models import Job, OperatorEvent
-from tests.factories import OPERATOR, PoolFactory, WorkerFactory, claimed, submitted
+from tests.factories import OPERATOR, PoolFactory, RunnerFactory, RunnerPoolFactory, WorkerFactory, claimed, submitted
 from tests.orchestrator.admin.pages import address
 from tests.orchestrator.admin.test_job_actions import messages_of
 from workers.models import Worker
@@ -197,3 +198,29 @@ def test_an_edit_writes_only_what_was_edited(olga, worker, monkeypatch):
     assert olga.post(f"{LIST}{worker.pk}/change/", form).status_code == 302
     now = Worker.objects.get()
     assert (now.capacity, now.state, now.digest, now.last_seen_at.year) == (8, "draining", "f" * 64, 2030)
+
+
+def test_no_worker_is_registered_in_the_pool_of_runners(olga, db):
+    """It would get a token of the native API, and with it the jobs of runners."""
+    pool = RunnerPoolFactory()
+    answer = olga.post(f"{LIST}add/", NEW | {"pool": pool.pk})
+    assert answer.status_code == 400
+    assert "pool of runners" in answer.content.decode()
+    assert not Worker.objects.exists()
+    with pytest.raises(Invalid):
+        services.register_worker(slug="x", pool=pool, capacity=1, labels=[], capabilities=[], actor=OPERATOR)
+
+
+@pytest.mark.parametrize("is_runner", [True, False])
+def test_no_worker_moves_into_the_pool_of_runners_or_out_of_it(olga, worker, is_runner):
+    runner = RunnerFactory()
+    moved, pool = (runner, worker.pool) if is_runner else (worker, runner.pool)
+    form = {"pool": pool.pk, "capacity": "3", "labels": "", "capabilities": "", "certificate_subject": ""}
+    answer = olga.post(f"{LIST}{moved.pk}/change/", form)
+    assert answer.status_code == 200, "the form again"
+    assert "runner" in str(answer.context["adminform"].form.errors["pool"])
+    moved.refresh_from_db()
+    assert moved.pool != pool
+    kept = olga.post(f"{LIST}{moved.pk}/change/", form | {"pool": moved.pool.pk})
+    assert kept.status_code == 302, "all else can be changed"
+    assert Worker.objects.get(pk=moved.pk).capacity == 3

@@ -35,6 +35,7 @@ from orchestrator.protocols.bencher.channel import messages, operations
 from orchestrator.protocols.bencher.channel.claims import JobWait, RunnerClaim, give_back
 from orchestrator.protocols.bencher.channel.heartbeats import HeartbeatBatcher
 from orchestrator.protocols.bencher.channel.operations import FinalOutcome, LeaseRef, leased_job
+from orchestrator.protocols.bencher.channel.presence import ChannelPresence
 from orchestrator.protocols.bencher.channel.session import (
     ChannelSession,
     Claim,
@@ -84,6 +85,7 @@ class RunnerSockets:
         self.threads, self.identities = threads, identities
         self.result_threads = ThreadPool("result", threads=RESULT_THREADS, queue=MAX_UNREAD_RESULTS)
         self.heartbeats = HeartbeatBatcher(self._renew_leases)
+        self.presence = ChannelPresence(threads)
         self._background: set[asyncio.Task[None]] = set()
         self._seen_at: dict[int, float] = {}  # by the key of the runner: when it was last recorded as online
 
@@ -93,7 +95,8 @@ class RunnerSockets:
         if worker is None:
             return
         session = ChannelSession(silence_seconds=settings.RUNNER_HEARTBEAT_TIMEOUT_SECONDS, now=time.monotonic())
-        await self._serve(session, worker, scope, receive, send)
+        with self.presence.opened(session, worker):
+            await self._serve(session, worker, scope, receive, send)
 
     async def job(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve `/v0/runners/{runner}/jobs/{job}` (contract 0.2)."""

@@ -330,6 +330,7 @@ class ChannelSession(RunnerSession):
     """The channel: any number of jobs, one after the other."""
 
     kind = "channel"
+    version = ""  # of the runner, as it last reported
     _poll_until = 0.0  # the time of `no_job`
 
     def receive(self, frame: Frame | None, now: float) -> Effects:
@@ -373,8 +374,9 @@ class ChannelSession(RunnerSession):
         match frame:
             case None:
                 return self._drop()
-            case ReadyFrame(poll_seconds):
+            case ReadyFrame(poll_seconds, version):
                 self.phase, self._poll_until = Phase.POLLING, now + poll_seconds
+                self.version = version or self.version
                 return self._run(Claim(self._poll_until))
             case CompletedFrame() | FailedFrame() | CanceledFrame():
                 return self._run(FinishLate(frame))

@@ -21,6 +21,7 @@ from runtime_jobs.states import FailureReason
 from tests.factories import (
     ALICE,
     OPERATOR,
+    HardwareSpecFactory,
     PlanFactory,
     PoolFactory,
     WorkerFactory,
@@ -467,3 +468,18 @@ def test_a_page_costs_as_many_queries_as_one_row(alice, project):
 
 def test_every_kind_of_limit_has_a_code():
     assert set(CODES) == set(LimitKind)
+
+
+def test_a_missing_hardware_spec_is_named_by_its_slug(why, project):
+    spec = HardwareSpecFactory(slug="two-cores")
+    unknown = "spec:00000000-0000-0000-0000-000000000099"
+    alive()
+    job = submitted(project)
+    demanding(job, requirements=[spec.label])
+    reason = why(job)
+    assert reason["message"] == (
+        "No worker of the pool shared-linux offers the hardware spec two-cores; 1 worker is online."
+    )
+    assert {"kind": "requirement", "name": spec.label} in reason["missing"], "programs get the stable name"
+    demanding(job, requirements=[unknown])
+    assert f"offers the hardware spec {unknown};" in why(job)["message"]

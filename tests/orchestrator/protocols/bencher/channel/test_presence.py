@@ -1,0 +1,85 @@
+"""The open channels of a process, as it reports them to the database."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from orchestrator.http.asgi.thread_pools import ThreadPool
+from orchestrator.protocols.bencher.channel import presence
+from orchestrator.protocols.bencher.channel.messages import ReadyFrame
+from orchestrator.protocols.bencher.channel.presence import ChannelPresence
+from orchestrator.protocols.bencher.channel.session import ChannelSession
+from orchestrator.services.runner_channels import open_channels
+from tests.orchestrator.protocols.bencher.channel.scene import new_runner
+from workers.models import RunnerChannels, Worker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def session() -> ChannelSession:
+    return ChannelSession(silence_seconds=90, now=0.0)
+
+
+class Reports:
+    """What a presence reports, one after the other; `next` waits for it."""
+
+    def __init__(self, monkeypatch, *, failures: int = 0) -> None:
+        self._queue: asyncio.Queue[dict[int, dict[str, int]]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._original, self._failures = presence._report_channels, failures
+        monkeypatch.setattr(presence, "_report_channels", self._report)
+
+    def _report(self, process: str, channels: Any, versions: Any) -> None:
+        if self._failures:
+            self._failures -= 1
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, None)
+            raise RuntimeError("no database")
+        self._original(process, channels, versions)
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, {key: dict(states) for key, states in channels.items()})
+
+    async def next(self) -> Any:
+        async with asyncio.timeout(60):
+            return await self._queue.get()
+
+
+def story(scene) -> None:
+    asyncio.run(scene())
+
+
+def test_open_channels_are_reported_until_there_are_none(monkeypatch):
+    runner = new_runner()
+
+    async def scene():
+        reports = Reports(monkeypatch)
+        found = ChannelPresence(ThreadPool("test", threads=1, queue=10), period_seconds=0.01)
+        first, second = session(), session()
+        with found.opened(first, runner), found.opened(second, runner):
+            assert await reports.next() == {runner.pk: {"idle": 2}}
+            first.receive(ReadyFrame(30, "0.6.12"), 1.0)
+            while (await reports.next()) != {runner.pk: {"idle": 1, "polling": 1}}:
+                pass
+            assert open_channels([runner])[runner.pk] == {"idle": 1, "polling": 1}
+        while await reports.next():
+            pass
+        await asyncio.wait_for(found._task, 60)
+        with found.opened(second, runner):
+            assert await reports.next() == {runner.pk: {"idle": 1}}, "a new task, after the first has ended"
+
+    story(scene)
+    assert Worker.objects.get().agent_version == "0.6.12"
+
+
+def test_a_report_that_fails_is_repeated(monkeypatch):
+    runner = new_runner()
+
+    async def scene():
+        reports = Reports(monkeypatch, failures=2)
+        found = ChannelPresence(ThreadPool("test", threads=1, queue=10), period_seconds=0.01)
+        with found.opened(session(), runner):
+            assert [await reports.next() for _ in range(3)] == [None, None, {runner.pk: {"idle": 1}}]
+        while await reports.next():
+            pass
+
+    story(scene)
+    assert not RunnerChannels.objects.exists()
