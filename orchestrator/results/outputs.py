@@ -174,18 +174,18 @@ def delete_orphans(is_stopping: Callable[[], bool] = lambda: False) -> int:
     storage, deleted = _storage(), 0
     for project in _listed(storage, ""):
         folder = output_path(project, "")
-        names = [(name, job) for name in _listed(storage, folder, files=True) if (job := _job_of(name))]
+        names = [(name, found) for name in _listed(storage, folder, files=True) if (found := _job_of(name))]
         for begin in range(0, len(names), ORPHANS_PER_QUERY):
             if is_stopping():
                 return deleted
             some = names[begin : begin + ORPHANS_PER_QUERY]
             jobs = {
                 job.job_ulid: job
-                for job in Job.objects.filter(job_ulid__in={job for _, job in some}).only("job_ulid", "result")
+                for job in Job.objects.filter(job_ulid__in={found for _, found in some}).only("job_ulid", "result")
             }
             for name, job_ulid in some:
-                job = jobs.get(job_ulid)
-                if job is None or (output_name(job) != name and _is_old(storage, f"{folder}{name}")):
+                owner = jobs.get(job_ulid)
+                if owner is None or (output_name(owner) != name and _is_old(storage, f"{folder}{name}")):
                     storage.delete(f"{folder}{name}")
                     deleted += 1
     return deleted

@@ -16,7 +16,15 @@ from orchestrator.admin.dashboard.tiles import tiles
 from orchestrator.models import ClockBeat
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
-from tests.factories import OPERATOR, RunnerFactory, WorkerFactory, claimed, submitted, submitted_steps
+from tests.factories import (
+    OPERATOR,
+    ProjectFactory,
+    RunnerPoolFactory,
+    WorkerFactory,
+    claimed,
+    submitted,
+    submitted_steps,
+)
 from tests.orchestrator.admin.conftest import client_of, person
 from tests.orchestrator.admin.pages import DASHBOARD
 from workers.models import Worker
@@ -215,8 +223,8 @@ def test_a_user_who_may_see_other_pages_gets_their_list_and_the_name_of_the_perm
 def test_runners_that_are_silent_with_a_job_are_named(well, now):
     jobs = 0
     for number, silence in enumerate((14, 16, 90)):
-        runner = seen_at(RunnerFactory(slug=f"rack-{number}"), now)
-        submitted_steps(pool=runner.pool.slug)
+        runner = seen_at(WorkerFactory(slug=f"rack-{number}", pool=RunnerPoolFactory()), now)
+        submitted_steps(ProjectFactory(pool=runner.pool.slug))
         lease = claimed(runner, job_types=("steps",)).lease
         Lease.objects.filter(pk=lease.pk).update(last_heartbeat_at=now - timedelta(seconds=silence))
         jobs += 1
@@ -237,8 +245,8 @@ def test_a_silent_worker_of_ours_is_no_silent_runner(well, now):
 
 def test_the_runner_that_is_silent_for_longest_is_first_and_the_rest_is_counted(well, now):
     for number in range(7):
-        runner = seen_at(RunnerFactory(slug=f"rack-{number}"), now)
-        submitted_steps(pool=runner.pool.slug)
+        runner = seen_at(WorkerFactory(slug=f"rack-{number}", pool=RunnerPoolFactory()), now)
+        submitted_steps(ProjectFactory(pool=runner.pool.slug))
         lease = claimed(runner, job_types=("steps",)).lease
         Lease.objects.filter(pk=lease.pk).update(last_heartbeat_at=now - timedelta(seconds=20 + number))
     ((_, text),) = alerts(now)

@@ -201,7 +201,7 @@ def test_an_edit_writes_only_what_was_edited(olga, worker, monkeypatch):
 
 
 def test_no_worker_is_registered_in_the_pool_of_runners(olga, db):
-    """It would get a token of the native API, and with it the jobs of runners."""
+    """Such a worker would get a token of the native API, and with it the jobs of runners."""
     pool = RunnerPoolFactory()
     answer = olga.post(f"{LIST}add/", NEW | {"pool": pool.pk})
     assert answer.status_code == 400

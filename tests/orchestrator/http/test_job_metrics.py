@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from leases.models import Breaker, BreakerState
 from orchestrator import services
@@ -216,8 +216,9 @@ def test_a_clock_counts_in_each_round_and_outlives_what_it_cannot_count(organiza
 
 def executed(priority: int, waited: float) -> Job:
     """A job of a runner that began to execute so many seconds after its submit."""
-    job = submitted()
-    demanding(job, priority=priority)
+    job = submitted(priority=150)
+    with transaction.atomic():
+        demanding(job, priority=priority)
     claim = claimed()
     services.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing")
     job.refresh_from_db()

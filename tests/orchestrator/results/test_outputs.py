@@ -49,7 +49,7 @@ def test_output_of_25_mebibytes_comes_back():
 
 
 def test_a_second_output_of_a_job_has_a_name_of_its_own(store):
-    """It may be that of a result that does not count."""
+    """The later one may be that of a result that does not count."""
     first = write_output(PROJECT, JOB, b'{"results":[]}')
     second = write_output(PROJECT, JOB, b'{"results":[1]}')
     assert first == str(JOB)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator.http.asgi.thread_pools import ThreadPool
+from orchestrator.http.db_scope import release_connection_after
 from orchestrator.protocols.bencher.channel import presence
 from orchestrator.protocols.bencher.channel.messages import ReadyFrame
 from orchestrator.protocols.bencher.channel.presence import ChannelPresence
@@ -22,7 +23,7 @@ def session() -> ChannelSession:
 
 
 class Reports:
-    """What a presence reports, one after the other; `next` waits for it."""
+    """Records what a presence reports; `next` waits for it."""
 
     def __init__(self, monkeypatch, *, failures: int = 0) -> None:
         self._queue: asyncio.Queue[dict[int, dict[str, int]]] = asyncio.Queue()
@@ -59,7 +60,8 @@ def test_open_channels_are_reported_until_there_are_none(monkeypatch):
             first.receive(ReadyFrame(30, "0.6.12"), 1.0)
             while (await reports.next()) != {runner.pk: {"idle": 1, "polling": 1}}:
                 pass
-            assert open_channels([runner])[runner.pk] == {"idle": 1, "polling": 1}
+            found_open = await asyncio.to_thread(release_connection_after(open_channels), [runner])
+            assert found_open[runner.pk] == {"idle": 1, "polling": 1}
         while await reports.next():
             pass
         await asyncio.wait_for(found._task, 60)
