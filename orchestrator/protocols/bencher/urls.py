@@ -9,5 +9,6 @@ urlpatterns = [
     path("", include("orchestrator.protocols.bencher.reports.urls")),
     path("", include("orchestrator.protocols.bencher.runners.urls")),
     path("", include("orchestrator.protocols.bencher.runs.urls")),
+    path("", include("orchestrator.protocols.bencher.server.urls")),
     path("", include("orchestrator.protocols.bencher.specs.urls")),
 ]
