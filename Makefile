@@ -1,7 +1,7 @@
 # Every target prepares what it needs, and is quick the second time. `make` alone lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test proof chaos bench check lock clean system
+.PHONY: help setup demo up test proof chaos runner bench check lock clean system
 
 # Recipes read this variable from the environment, as "$$STATE_DIR": its value may contain spaces and quotes.
 STATE_DIR ?= .state
@@ -29,6 +29,9 @@ proof: setup ## test the leases at length: 200 random histories of 40 steps, the
 
 chaos: setup ## kill server, scheduler, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
+
+runner: setup ## play the life of a Bencher runner with its real program, nine minutes (BENCHER_RUNNER=path of `runner`)
+	@$(RUN) -m tests.bencher_runner
 
 bench: setup ## run all benchmarks, about 30 minutes (QUICK=1: five minutes; ONLY="claims limits": a part; BASELINE=: compare)
 	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" BASELINE="$(BASELINE)" $(RUN) -m benchmarks
