@@ -37,6 +37,7 @@ SCENARIOS = {
     "killed": "crash",
     "flatness": "flatness",
     "sandbox": "sandbox",
+    "images": "images",
     "fairness": "fairness",
     "core_cost": "core_cost",
     "profile": "profiling",
@@ -48,7 +49,17 @@ PROMISED = (
     *("bulk_vs_procrastinate", "claims_vs_minimal", "claims_vs_pgbench", "bulk_claims_vs_pgbench"),
     *("postgres_vs_minimal", "heartbeat_vs_empty", "heartbeat_vs_floor", "statements", "trips", "wal_kb", "latency_ms"),
     *("flat_jobs", "flat_lanes", "blocked_ahead", "flat_leases", "limits_exceeded", "idle_polls", "fairness"),
-    *("killed", "sandbox", "core_cost", "deadlocks", "audit", "not_met", "left_out"),
+    *(
+        "pull_vs_registry",
+        "image_memory",
+        "killed",
+        "sandbox",
+        "core_cost",
+        "deadlocks",
+        "audit",
+        "not_met",
+        "left_out",
+    ),
 )
 
 

@@ -64,6 +64,8 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
     ):
         size = points[name][-1]["size"] if points.get(name) else 0
         yield at_most(found, name, words.format(size=size), 1.2)
+    yield at_least(found, "pull_vs_registry", "MB/s of a pulled blob of 256 MiB ÷ docker-registry", 0.5)
+    yield at_most(found, "image_memory", "memory of the server while 1 GiB of images goes in and out ÷ before", 1.3)
     limits, killed = (found.get(name) or {} for name in ("limits", "killed"))
     yield at_most(found, "limits_exceeded", f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims", 0)
     yield at_most(killed, "lost", "lost jobs after kill -9 of the server under load", 0)

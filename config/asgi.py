@@ -20,9 +20,12 @@ from orchestrator.http.asgi.body_limit import Application  # noqa: E402 - likewi
 from orchestrator.http.asgi.long_poll import LongPollMiddleware  # noqa: E402 - likewise
 from orchestrator.http.asgi.router import Router  # noqa: E402 - likewise
 from orchestrator.http.asgi.sync_handler import SyncASGIHandler  # noqa: E402 - needs the settings
+from orchestrator.http.asgi.upload_body import Uploads  # noqa: E402 - likewise
 from orchestrator.http.fast_path import FastPath  # noqa: E402 - likewise
+from orchestrator.images.storage import UploadPart  # noqa: E402 - likewise
 from orchestrator.protocols.bencher.channel.endpoints import RunnerSockets  # noqa: E402 - likewise
 from orchestrator.protocols.native.fast_routes import ROUTES  # noqa: E402 - likewise
+from orchestrator.protocols.oci_registry.access import share_of_upload  # noqa: E402 - likewise
 
 django_requests = SyncASGIHandler(FastPath(ROUTES))
 runner_sockets = RunnerSockets(django_requests.threads, django_requests.identities)
@@ -31,7 +34,12 @@ WEBSOCKETS: dict[str, Application] = {
     "/v0/runners/{runner}/channel": runner_sockets.channel,
     "/v0/runners/{runner}/jobs/{job}": runner_sockets.job,
 }
-application = Router(requests=django_requests, long_polls=LongPollMiddleware(django_requests), websockets=WEBSOCKETS)
+application = Router(
+    requests=django_requests,
+    long_polls=LongPollMiddleware(django_requests),
+    websockets=WEBSOCKETS,
+    uploads=Uploads(share_of_upload, UploadPart),
+)
 freeze_startup_objects()
 # The event loop needs the interpreter's lock after each network event. With Python's 5 ms and eight busy threads it
 # waited 10 to 14 ms for that in the median, with 1 ms 6 to 10 ms; the threads did 3 to 7 % less work meanwhile.

@@ -114,11 +114,24 @@ STORAGES = {
         "BACKEND": "orchestrator.results.outputs.DurableFileStorage",
         "OPTIONS": {"location": env.str("OUTPUT_DIR", default=str(STATE_DIR / "outputs"))},
     },
+    "images": {
+        "BACKEND": "orchestrator.images.storage.ImageFileStorage",
+        "OPTIONS": {"location": env.str("IMAGE_DIR", default=str(STATE_DIR / "images"))},
+    },
 }
 OUTPUT_LIMIT_BYTES = env.int("OUTPUT_LIMIT_BYTES", default=64 << 20)  # of the stored output of one job
 # Branches, testbeds, benchmarks and measures of one project, of each kind; 0: unlimited. Nothing deletes benchmarks,
 # and every result may name new ones.
 RESOURCES_PER_PROJECT = env.int("RESOURCES_PER_PROJECT", default=100_000)
+
+# --- Registry of images (orchestrator.images) -------------------------------------------------------------------------
+IMAGE_QUOTA_BYTES = env.int("IMAGE_QUOTA_BYTES", default=20 << 30)  # of all images of an organization; 0: unlimited
+IMAGE_MAX_UPLOADS = env.int("IMAGE_MAX_UPLOADS", default=200)  # of an organization that are not complete
+IMAGE_UPLOAD_LIMIT_BYTES = env.int(
+    "IMAGE_UPLOAD_LIMIT_BYTES", default=1 << 30
+)  # of one request; a blob may have several
+IMAGE_UPLOAD_SECONDS = env.float("IMAGE_UPLOAD_SECONDS", default=3600.0)  # until its body has arrived, under ASGI
+IMAGE_SPOOL_BYTES = env.int("IMAGE_SPOOL_BYTES", default=8 << 30)  # that one process is receiving at a time
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
 DATABASES = {"default": database(env, STATE_DIR, {"orchestrator.aging_seconds": AGING_SECONDS})}
@@ -146,6 +159,7 @@ REST_FRAMEWORK = {
 ERROR_DIALECTS = {
     "/api/v1/": "orchestrator.protocols.delta.errors.error_response",
     "/v0/": "orchestrator.protocols.bencher.errors.error_response",
+    "/v2/": "orchestrator.protocols.oci_registry.errors.error_response",
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Runtime Orchestrator",
@@ -174,6 +188,8 @@ BODY_LIMITS = {
     "/api/v1/internal/lease": 64 << 10,
     "/v0/runners/": 64 << 10,
     "/v0/run": 4 << 20,  # the output of benchmarks
+    "/v0/auth/": 16 << 10,
+    "/v2/": 10_000_000,  # a manifest; uploads of blobs: IMAGE_UPLOAD_LIMIT_BYTES
     "/healthz": 4 << 10,  # a POST is answered 405, with any small body
     "/readyz": 4 << 10,
     "/metrics": 4 << 10,

@@ -21,6 +21,7 @@ urlpatterns = [
     path("v1/", include("orchestrator.protocols.native.urls")),
     path("api/v1/", include("orchestrator.protocols.delta.urls")),
     path("v0/", include("orchestrator.protocols.bencher.urls")),
+    path("v2/", include("orchestrator.protocols.oci_registry.urls")),
     path("v1/schema", OpenAPISchemaView.as_view(), name="schema"),
     path("v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),

@@ -11,6 +11,7 @@
 | 10 | hash of the source address | the jobs from that address that run |
 | 11 | hash of the concurrency key | the jobs with that key |
 | 12 | hash of the organization | the waiting jobs that its submit quota counts |
+| 13 | organization | the bytes and uploads in the registry; under it only locks of image rows are awaited |
 
 An absence (6, 7, 8) is recorded under its lock, tried and alone. A transaction that ends the absence holds the lock
 shared until commit. Order of locks at the end of a transaction, in `finalize_claim_v2` and `release_and_enqueue_v2`:
@@ -29,6 +30,7 @@ LIMITS_OF_QUEUE = 5
 LIMIT_FULL = 8
 JOBS_OF_ADDRESS = 10
 JOBS_OF_KEY = 11
+IMAGES_OF_ORGANIZATION = 13
 
 _KEY_BITS = 2**31 - 1  # a key has 32 bits, an id 64: two ids that share a key only wait for each other
 

@@ -133,6 +133,19 @@ def stored_outputs(**_: Any) -> list[CheckMessage]:
     return [Error(text, hint="A result could be received and not stored.", id="orchestrator.E013")]
 
 
+@register()
+def image_uploads(**_: Any) -> list[CheckMessage]:
+    """Report limits of uploads that no upload could satisfy."""
+    upload, spool = settings.IMAGE_UPLOAD_LIMIT_BYTES, settings.IMAGE_SPOOL_BYTES
+    if upload < 1 or settings.IMAGE_MAX_UPLOADS < 1:
+        text = "IMAGE_UPLOAD_LIMIT_BYTES and IMAGE_MAX_UPLOADS must be at least 1."
+        return [Error(text, id="orchestrator.E014")]
+    if upload > spool // 2:
+        text = f"IMAGE_UPLOAD_LIMIT_BYTES is {upload}; it must be at most half of IMAGE_SPOOL_BYTES ({spool})."
+        return [Error(text, hint="One project may have half of what a process receives.", id="orchestrator.E014")]
+    return []
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text)

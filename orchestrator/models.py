@@ -7,6 +7,14 @@ from django.db import models
 
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.http.request_limits import RequestWindow
+from orchestrator.images.models import (
+    BlobUpload,
+    ImageBlob,
+    ImageManifest,
+    ImageTag,
+    ManifestBlob,
+    RepositoryBlob,
+)
 from orchestrator.ingest.models import Run
 from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
@@ -15,16 +23,22 @@ from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 
 __all__ = [
     "Benchmark",
+    "BlobUpload",
     "Branch",
     "ClockBeat",
     "Count",
+    "ImageBlob",
+    "ImageManifest",
+    "ImageTag",
     "Incident",
     "LoginAttempts",
+    "ManifestBlob",
     "Measure",
     "Metric",
     "MetricsPosition",
     "Report",
     "ReportResult",
+    "RepositoryBlob",
     "RequestWindow",
     "Run",
     "Testbed",

@@ -85,9 +85,14 @@ server.serve_forever()
 def serving(
     folder: Path, *, kind: str = "asgi", app: str = "config.asgi:application", **environment: str
 ) -> Iterator[Server]:
-    """A server with these variables, ended with the block. `app`: an ASGI application in the place of ours. `folder` gets its state and its log."""
+    """A server with these variables, ended with the block. `app`: an ASGI application in the place of ours. `folder` gets its state and its log.
+
+    `{address}` in a variable is the server's host and port.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "server.log").open("ab") as log:
         descriptor = listener.fileno()
+        address = "{}:{}".format(*listener.getsockname())
+        environment = {name: value.replace("{address}", address) for name, value in environment.items()}
         process = subprocess.Popen(
             [sys.executable, "-c", ASGI if kind == "asgi" else WSGI, str(descriptor), app],
             cwd=BASE_DIR,

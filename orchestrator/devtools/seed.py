@@ -18,6 +18,7 @@ from django.contrib.auth import get_user_model
 from orchestrator import services
 from orchestrator.devtools.bencher_seed import seed_bencher
 from orchestrator.devtools.demo.repository import NAME, OWNER, DemoRepository
+from orchestrator.devtools.demo_image import seed_image
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Organization, Plan, Project
 from runtime_jobs.models.tenants import Membership, Scope
@@ -34,7 +35,7 @@ SEED = Actor("operator", "manage.py seed")
 class SeedData:
     """Holds names and secrets of the seeded tenant. `admin_password` is None once it has been changed by hand.
 
-    The last five are of the Bencher API: see `BencherSeed`.
+    The last six are of the Bencher API: see `BencherSeed` and `seed_image`.
     """
 
     org_slug: str
@@ -51,6 +52,7 @@ class SeedData:
     runner: str = ""
     runner_key: str = ""
     spec: str = ""
+    image: str = ""
 
 
 def seed_database(*, file: Path, pool: str, repository: DemoRepository, repo_url: str) -> SeedData:
@@ -98,6 +100,7 @@ def _seed(kept: dict[str, str], pool: str, commit: str, repo_url: str) -> SeedDa
         admin_username=ADMIN,
         admin_password=admin_password,
         **asdict(bencher),
+        image=seed_image(project),
     )
 
 

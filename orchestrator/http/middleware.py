@@ -8,7 +8,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from orchestrator.http.asgi.body_limit import body_limit, too_large
+from orchestrator.http.asgi.body_limit import body_limit, too_large, upload_repository
 from orchestrator.http.asgi.long_poll import is_empty, poll_attempt
 from orchestrator.http.asgi.sync_handler import client_disconnected
 from orchestrator.http.errors.problems import ApiError, as_response
@@ -18,7 +18,7 @@ from orchestrator.http.observability.request_context import attach_context, cont
 _TOKEN = re.compile(r"rto_(api|worker)_|bencher_(runner|user|run)_[0-9A-Za-z]{8}")
 
 Next = Callable[[HttpRequest], HttpResponseBase]
-API_PREFIXES = ("/v0/", "/v1/", "/api/")  # their callers are programs with tokens
+API_PREFIXES = ("/v0/", "/v1/", "/v2/", "/api/")  # their callers are programs with tokens
 
 
 def _early_refusal(request: HttpRequest) -> HttpResponse | None:
@@ -35,12 +35,18 @@ def _invalid_length(request: HttpRequest) -> ApiError | None:
     Django treats a chunked body as empty. Under ASGI `asgi.body_limit` has read it and set its length.
     """
     length = request.META.get("CONTENT_LENGTH") or ""
-    if not length and "HTTP_TRANSFER_ENCODING" in request.META:
+    if not length and "HTTP_TRANSFER_ENCODING" in request.META and not _may_be_chunked(request):
         return ApiError(411, "length_required", "Send the body with a Content-Length.")
     limit = body_limit(str(request.method), request.path)
     if length.isascii() and length.isdecimal() and int(length.lstrip("0")[:19] or 0) > limit:
         return too_large(limit)
     return None
+
+
+def _may_be_chunked(request: HttpRequest) -> bool:
+    """Return whether a view of uploads can read this chunked body: the WSGI server must report its end."""
+    is_upload = upload_repository(str(request.method), request.path) is not None
+    return is_upload and bool(request.META.get("wsgi.input_terminated"))
 
 
 def _token_in_query(request: HttpRequest) -> ApiError | None:

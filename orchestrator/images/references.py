@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
+from orchestrator.images.manifests import find_tag
 from runtime_jobs.models import Project
 from runtime_jobs.specs.oci import IMAGE_DIGEST
 
@@ -132,10 +133,11 @@ def resolve_digest(project: Project, reference: ImageReference) -> str:
 def resolve_tag(project: Project, tag: str) -> str:
     """Return the digest of a tag in the repository of a project.
 
-    This server has no registry yet, so no tag exists.
-
     Raises:
         InvalidReference: The tag does not exist.
     """
-    message = f"The tag {tag} of the project {project.public_slug} cannot be resolved: this server has no registry yet."
-    raise InvalidReference(f"{message} Name the image by its digest (@sha256:…).")
+    digest = find_tag(project, tag)
+    if digest is None:
+        message = f"The repository of the project {project.public_slug} has no tag {tag}."
+        raise InvalidReference(f"{message} Push the image, or name it by its digest (@sha256:…).")
+    return digest

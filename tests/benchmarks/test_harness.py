@@ -34,6 +34,8 @@ AIMED = {
     "latency_ms": {"p50": 6.0, "p99": 11.9},
     "flat_jobs": 1.3,
     "flat_leases": 1.2,
+    "pull_vs_registry": 0.5,
+    "image_memory": 1.31,
     "limits_exceeded": 0,
     "deadlocks": 1,
     "audit": ["I1: …"],
@@ -46,6 +48,7 @@ def test_an_aim_is_met_or_not_by_what_was_measured():
         *(True, False, True, False, True, False, True),  # claims, batch calls, CPU, statements, trips, WAL
         *(False, True),  # latency: an aim below 6 is not met by 6
         *(True, False, None, None),  # leases, jobs; lanes and blocked jobs are missing
+        *(True, False),  # images: pulls, memory
         *(True, None, False, False),  # limits, lost jobs, deadlocks, audit
     ]
 

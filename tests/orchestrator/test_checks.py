@@ -73,3 +73,12 @@ def test_the_command_that_serves_refuses_them(settings):
 def test_a_result_that_can_be_received_can_be_stored(settings, stored, errors):
     settings.RUNNER_MESSAGE_LIMIT_BYTES, settings.OUTPUT_LIMIT_BYTES = 4 << 20, stored
     assert [error.id for error in checks.stored_outputs()] == errors
+
+
+@pytest.mark.parametrize(
+    ("upload", "spool", "uploads", "errors"),
+    [(100, 200, 1, 0), (101, 200, 1, 1), (0, 200, 1, 1), (100, 200, 0, 1)],
+)
+def test_an_upload_of_an_image_can_be_received(settings, upload, spool, uploads, errors):
+    settings.IMAGE_UPLOAD_LIMIT_BYTES, settings.IMAGE_SPOOL_BYTES, settings.IMAGE_MAX_UPLOADS = upload, spool, uploads
+    assert [error.id for error in checks.image_uploads()] == ["orchestrator.E014"] * errors

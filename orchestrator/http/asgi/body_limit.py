@@ -4,6 +4,7 @@ The router reads the whole body before a request takes a thread, so that a slow 
 """
 
 import asyncio
+import re
 import tempfile
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import IO, Any
@@ -20,6 +21,8 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 BODY_FILE = "orchestrator.body_file"  # key of the scope: the body as a file
 METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD"})
+METHODS_OF_UPLOADS = frozenset({"POST", "PATCH", "PUT"})
+_UPLOAD_PATH = re.compile(r"/v2/(?P<repository>[^/]+)/blobs/uploads(?:/[^/]*)?")  # whole: no other path has its limit
 MAX_IGNORED_BYTES = 4 << 10  # of GET and HEAD, where a body has no meaning: some clients always send an empty object
 IN_MEMORY_BYTES = 64 << 10
 ANONYMOUS_BYTES = 64 << 10  # largest body of a request without credentials
@@ -34,11 +37,19 @@ def body_limit(method: str, path: str) -> int:
     """Return the largest body in bytes that a request of this method to this path may have."""
     if method in METHODS_WITHOUT_BODY:
         return MAX_IGNORED_BYTES
+    if upload_repository(method, path) is not None:
+        return settings.IMAGE_UPLOAD_LIMIT_BYTES
     limits: dict[str, int] = settings.BODY_LIMITS
     if path in limits:
         return limits[path]
     found = (limit for prefix, limit in limits.items() if prefix.endswith("/") and path.startswith(prefix))
     return next(found, settings.BODY_LIMIT_BYTES)
+
+
+def upload_repository(method: str, path: str) -> str | None:
+    """Return the repository of an upload of a blob, or None for every other request."""
+    found = _UPLOAD_PATH.fullmatch(path) if method in METHODS_OF_UPLOADS else None
+    return found["repository"] if found else None
 
 
 def too_large(limit: int) -> ApiError:
@@ -104,7 +115,9 @@ async def read_body(scope: Message, receive: Receive) -> Body:
         ApiError: 401, 408, 413 or 503. Up to 16 times the limit has been read and discarded then.
         ClientDisconnected: The client disconnected.
     """
-    limit = body_limit(scope["method"], scope["path"])
+    # An upload is received elsewhere if its token permits it. Otherwise its view only refuses it.
+    is_upload = upload_repository(scope["method"], scope["path"]) is not None
+    limit = ANONYMOUS_BYTES if is_upload else body_limit(scope["method"], scope["path"])
     refusal = None
     allowed = limit
     if limit > ANONYMOUS_BYTES and not has_credentials(scope):

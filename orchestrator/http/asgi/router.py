@@ -1,5 +1,6 @@
 """Routes ASGI scopes before Django: health checks, WebSockets, long polls, and requests that run in a thread."""
 
+import io
 import re
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from orchestrator.http.asgi.body_limit import (
 )
 from orchestrator.http.asgi.long_poll import poll_terms
 from orchestrator.http.asgi.responses import PATH_PARAMS, ROUTE, refuse_websocket, send_json, send_refusal
+from orchestrator.http.asgi.upload_body import UPLOAD, Uploads
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability import metrics
 from orchestrator.http.observability.health import Readiness, liveness_document, readiness_document
@@ -33,11 +35,18 @@ class Router:
         long_polls: Application for requests that may wait. It receives the body as one message.
         websockets: Applications for WebSocket connections by path. Every other path is answered 404. A segment such as
             `{runner}` matches any text without a slash, which is in the scope's `path_params` under that name.
+        uploads: Receives large bodies into files; the file is in the scope's `UPLOAD`.
     """
 
     def __init__(
-        self, *, requests: Application, long_polls: Application, websockets: Mapping[str, Application] | None = None
+        self,
+        *,
+        requests: Application,
+        long_polls: Application,
+        websockets: Mapping[str, Application] | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
+        self.uploads = uploads
         self.requests = requests
         self.long_polls = long_polls
         self.websockets = [(_pattern(path), path, application) for path, application in (websockets or {}).items()]
@@ -73,6 +82,9 @@ class Router:
         metrics.count(scope["method"], scope["path"], status, time.monotonic() - began)
 
     async def _answer_request(self, scope: Message, receive: Receive, send: Send) -> None:
+        if self.uploads is not None and (share := self.uploads.share_of(scope)) is not None:
+            await self._answer_upload(self.uploads, share, scope, receive, send)
+            return
         try:
             body = await read_body(scope, receive)
         except ClientDisconnected:
@@ -89,6 +101,20 @@ class Router:
                 await self.requests(scope | {BODY_FILE: body.file}, receive, send)
         finally:
             body.close()
+
+    async def _answer_upload(self, uploads: Uploads, share: str, scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            file = await uploads.receive(scope, receive, share)
+        except ClientDisconnected:
+            return
+        except ApiError as refusal:
+            await send_refusal(refusal, scope, send, close=True)
+            return
+        try:
+            scope = with_content_length(scope, file.size)
+            await self.requests(scope | {BODY_FILE: io.BytesIO(), UPLOAD: file}, receive, send)
+        finally:
+            await uploads.discard(file)
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -6,6 +6,7 @@ urlpatterns = [
     path("", include("orchestrator.protocols.bencher.channel.urls")),
     path("", include("orchestrator.protocols.bencher.jobs.urls")),
     path("", include("orchestrator.protocols.bencher.organizations.urls")),
+    path("", include("orchestrator.protocols.bencher.registry_tokens.urls")),
     path("", include("orchestrator.protocols.bencher.reports.urls")),
     path("", include("orchestrator.protocols.bencher.runners.urls")),
     path("", include("orchestrator.protocols.bencher.runs.urls")),

@@ -1,7 +1,9 @@
 """A seed keeps what works, mends what does not, and never takes back what an operator has changed."""
 
 import json
+import platform
 import stat
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,8 +14,12 @@ from django.db import connections
 from orchestrator import services
 from orchestrator.devtools import seed
 from orchestrator.devtools.demo.repository import DemoRepository
+from orchestrator.devtools.demo_image import RESULT, static_program
+from orchestrator.images.models import ImageManifest
+from orchestrator.images.references import parse_reference, resolve_digest
 from orchestrator.protocols.bencher.authentication import authenticate_person, authenticate_runner
 from runtime_jobs.models import ApiToken, Organization, PersonalKey
+from tests.orchestrator.images.world import storages_in
 from workers.models import HardwareSpec, Worker
 from workers.registry.matching import spec_labels
 from workers.registry.tokens import digest_of
@@ -23,7 +29,8 @@ URL = "https://github.com/runtime-orchestrator/demo.git"
 
 
 @pytest.fixture
-def file(tmp_path) -> Path:
+def file(tmp_path, settings) -> Path:
+    settings.STORAGES = storages_in(settings, tmp_path / "images")
     return tmp_path / "seed.json"
 
 
@@ -37,6 +44,7 @@ def test_a_second_seed_is_the_first(file):
     assert plant(file) == plant(file)
     assert ApiToken.objects.count() == Organization.objects.count() == HardwareSpec.objects.count() == 1
     assert Worker.objects.count() == PersonalKey.objects.count() == 2
+    assert ImageManifest.objects.count() == 1
 
 
 def test_what_is_printed_counts(file):
@@ -152,3 +160,20 @@ def test_two_seeds_at_once_agree(file):
     with ThreadPoolExecutor(3) as pool:
         planted = list(pool.map(one, range(3)))
     assert planted[0] == planted[1] == planted[2]
+
+
+def test_the_image_is_in_the_registry(file):
+    reference = parse_reference(plant(file).image)
+    project = Organization.objects.get().projects.get()
+    assert (reference.repository, reference.tag) == (project.public_slug, "latest")
+    assert resolve_digest(project, reference) == ImageManifest.objects.get().digest
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is for x86-64")
+def test_the_program_of_the_image_prints_a_result(tmp_path):
+    program = tmp_path / "bench"
+    program.write_bytes(static_program())
+    program.chmod(0o755)
+    found = subprocess.run([program], capture_output=True, timeout=60, check=True)
+    assert (found.stdout, found.stderr) == (RESULT, b"")
+    assert json.loads(found.stdout) == {"demo": {"latency": {"value": 12.5}}}

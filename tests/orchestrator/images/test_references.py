@@ -5,6 +5,8 @@ from uuid import UUID
 
 import pytest
 
+from orchestrator.images.manifest_documents import OCI_MANIFEST
+from orchestrator.images.manifests import push_manifest
 from orchestrator.images.references import (
     ImageReference,
     InvalidReference,
@@ -13,6 +15,8 @@ from orchestrator.images.references import (
     registry_url,
     resolve_digest,
 )
+from tests.orchestrator.images.world import manifest, stored
+from tests.orchestrator.protocols.bencher.runs.world import new_project
 
 SHA256 = "sha256:" + "0123456789abcdef" * 4
 SHA512 = "sha512:" + "0123456789abcdef" * 8
@@ -103,10 +107,18 @@ def test_a_tag_of_another_repository_is_refused():
         resolve_digest(PROJECT, parse_reference("other:v1"))
 
 
-@pytest.mark.parametrize("repository", ["adapter", str(UUID(int=99))])
-def test_a_tag_is_resolved_in_the_repository_of_the_project(repository):
-    with pytest.raises(InvalidReference, match="no registry yet"):
-        resolve_digest(PROJECT, parse_reference(f"localhost:61016/{repository}:v1"))
+@pytest.mark.parametrize("alias", ["slug", "uuid"])
+def test_a_tag_is_resolved_in_the_repository_of_the_project(db, store, alias):
+    project, other = new_project("adapter"), new_project("other")
+    digests = {}
+    for owner in (project, other):
+        config = owner.slug.encode()
+        stored(owner, config)
+        digests[owner] = str(push_manifest(owner, manifest(config), OCI_MANIFEST, digest=None, tags=["v1"]).digest)
+    repository = "adapter" if alias == "slug" else str(project.uuid)
+    assert resolve_digest(project, parse_reference(f"localhost:61016/{repository}:v1")) == digests[project]
+    with pytest.raises(InvalidReference, match="has no tag v2"):
+        resolve_digest(project, parse_reference(f"localhost:61016/{repository}:v2"))
 
 
 def test_runners_get_an_address_that_docker_takes_for_a_registry():

@@ -112,6 +112,27 @@ def test_limits_by_path_are_found():
     assert body_limit("POST", "/v1/runtime/jobs") == settings.BODY_LIMIT_BYTES
     assert body_limit("POST", "/v1/runtime/leases/rtl_x/heartbeat") == settings.BODY_LIMIT_BYTES
     assert body_limit("GET", "/v1/runtime/jobs") == 4096
+    assert body_limit("PUT", "/v2/adapter/manifests/v1") == 10_000_000
+
+
+@pytest.mark.parametrize("path", ["adapter/blobs/uploads", "adapter/blobs/uploads/", "adapter/blobs/uploads/x"])
+def test_uploads_have_their_own_limit(path):
+    assert body_limit("PATCH", f"/v2/{path}") == settings.IMAGE_UPLOAD_LIMIT_BYTES
+    assert body_limit("GET", f"/v2/{path}") == 4096
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a/blobs/uploads/b/manifests/c",
+        "a/b/blobs/uploads/",
+        "/blobs/uploads/",
+        "a/blobs/uploadsx",
+    ],
+)
+def test_a_path_that_only_resembles_an_upload_has_not(path):
+    """A view that parses its body would keep it in memory."""
+    assert body_limit("PUT", f"/v2/{path}") == 10_000_000
     assert hashes_a_password("POST", "/admin/auth/user/1/password/")
     assert not hashes_a_password("GET", "/login/")
 

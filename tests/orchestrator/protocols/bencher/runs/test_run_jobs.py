@@ -13,6 +13,7 @@ from runtime_jobs.plans import plan_of_tier
 from runtime_jobs.specs import config_of
 from tests.api_client import Caller
 from tests.factories import project_key
+from tests.orchestrator.images.world import Docker, storages_in, token
 from tests.orchestrator.protocols.bencher.runs.world import (
     BMF,
     DIGEST,
@@ -252,17 +253,26 @@ class TestRegistry:
     def test_a_tag_that_does_not_exist_is_400(self, mia, spec):
         refused(lambda: post_run(mia, job_body("adapter:v1", spec="two-cores")), 400, "image", "v1")
 
-    def test_a_tag_becomes_its_digest_at_submit(self, mia, spec, project, monkeypatch):
-        found = []
+    @pytest.mark.parametrize("tag", ["", ":latest", ":v1"])
+    def test_a_tag_becomes_its_digest_at_submit(self, mia, spec, project, settings, tmp_path, tag):
+        settings.STORAGES = storages_in(settings, tmp_path)
+        docker = Docker(token(project))
+        name = tag.removeprefix(":") or "latest"
+        digest = docker.push_image("adapter", name)
+        image = f"localhost:61016/adapter{tag}"
+        job = job_of(mia, job_body(image, spec="two-cores"))
+        assert (config_of(job)["digest"], config_of(job)["image"]) == (digest, image)
+        docker.push_image("adapter", name)
+        job.refresh_from_db()
+        assert config_of(job)["digest"] == digest, "a tag that moves later changes no job"
 
-        def resolve(of, tag):
-            found.append((of.pk, tag))
-            return DIGEST
-
-        monkeypatch.setattr("orchestrator.images.references.resolve_tag", resolve)
-        config = config_of(job_of(mia, job_body("localhost:61016/adapter", spec="two-cores")))
-        assert (config["digest"], config["image"]) == (DIGEST, "localhost:61016/adapter")
-        assert set(found) == {(project.pk, "latest")}
+    def test_a_tag_of_another_project_is_400(self, mia, spec, project, settings, tmp_path):
+        settings.STORAGES = storages_in(settings, tmp_path)
+        other = new_project("foreign")
+        Docker(token(other)).push_image("foreign", "v1")
+        body = job_body("localhost:61016/foreign:v1", spec="two-cores") | {"project": "adapter"}
+        refused(lambda: post_run(mia, body), 400, "repository")
+        refused(lambda: post_run(mia, job_body("localhost:61016/adapter:v1", spec="two-cores")), 400, "v1")
 
 
 class TestSpec:

@@ -1,0 +1,131 @@
+"""Bodies of uploads under ASGI: written to their final file while they arrive, without a thread for each client.
+
+`body_limit` keeps other bodies in one temporary file, within limits for the whole process that a gigabyte exceeds.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+from django.conf import settings
+
+from orchestrator.http.asgi.body_limit import (
+    ClientDisconnected,
+    Message,
+    Receive,
+    too_large,
+)
+from orchestrator.http.asgi.responses import overloaded
+from orchestrator.http.errors.problems import ApiError
+
+log = logging.getLogger(__name__)
+
+UPLOAD: Final = "orchestrator.upload"  # key of the scope: the file of the body
+BLOCK_BYTES: Final = 256 << 10  # written at a time, in a thread; each connection keeps so much in memory
+
+
+class UploadFile(Protocol):
+    """The file of a body."""
+
+    size: int
+
+    def write(self, block: bytes) -> None:
+        """Append bytes; in a thread."""
+
+    def discard(self) -> None:
+        """Close the file, and delete it unless the view has kept it."""
+
+
+class Uploads:
+    """Receives the bodies of uploads in one process. Used from one event loop."""
+
+    def __init__(
+        self,
+        share_of: Callable[[Message], str | None],
+        create: Callable[[], UploadFile],
+    ) -> None:
+        """Create the receiver.
+
+        Args:
+            share_of: Returns what a permitted upload is counted for, and None for every other request.
+            create: Returns a new file.
+        """
+        self.share_of, self._create = share_of, create
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="upload-writer")
+        self._received: Counter[str] = Counter()  # bytes of bodies that are incomplete, by share
+
+    async def receive(self, scope: Message, receive: Receive, share: str) -> UploadFile:
+        """Receive a body.
+
+        Args:
+            scope: The ASGI scope of the request.
+            receive: Its ASGI channel.
+            share: What the upload is counted for.
+
+        Raises:
+            ApiError: 408, 413 or 503. Part of the body was not read then, so the connection must be closed.
+            ClientDisconnected: The client disconnected.
+        """
+        limit = settings.IMAGE_UPLOAD_LIMIT_BYTES
+        declared = int(dict(scope["headers"]).get(b"content-length", b"0"))
+        if declared > limit:
+            raise too_large(limit)
+        file = self._create()
+        try:
+            await self._fill(file, receive, share, limit)
+        except TimeoutError:
+            await self.discard(file)
+            seconds = settings.IMAGE_UPLOAD_SECONDS
+            detail = f"An upload must arrive within {seconds:g} seconds, without a pause of {settings.BODY_SECONDS:g}."
+            raise ApiError(408, "request_timeout", detail) from None
+        except OSError:
+            log.exception("an upload could not be written")
+            await self.discard(file)
+            raise overloaded("The store of images cannot be written.") from None
+        except BaseException:
+            await self.discard(file)
+            raise
+        return file
+
+    async def discard(self, file: UploadFile) -> None:
+        """Close a file, and delete it unless it was kept."""
+        await self._in_thread(file.discard)
+
+    async def _fill(self, file: UploadFile, receive: Receive, share: str, limit: int) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + settings.IMAGE_UPLOAD_SECONDS
+        size, pending, pending_bytes, has_more = 0, [], 0, True
+        try:
+            while has_more:
+                # Only the client is timed: a write cannot be interrupted in its thread.
+                async with asyncio.timeout(min(settings.BODY_SECONDS, deadline - loop.time())):
+                    message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnected
+                block, has_more = message.get("body", b""), message.get("more_body", False)
+                size += len(block)
+                self._count(share, len(block))
+                if size > limit:
+                    raise too_large(limit)
+                pending.append(block)
+                pending_bytes += len(block)
+                if pending_bytes >= BLOCK_BYTES or (pending_bytes and not has_more):
+                    await self._in_thread(file.write, b"".join(pending))
+                    pending, pending_bytes = [], 0
+        finally:
+            self._received[share] -= size
+            if not self._received[share]:
+                del self._received[share]
+
+    def _count(self, share: str, size: int) -> None:
+        """Count received bytes. One share may have half of the limit of the process."""
+        self._received[share] += size
+        limit = settings.IMAGE_SPOOL_BYTES
+        if self._received[share] > limit // 2 or self._received.total() > limit:
+            raise overloaded("Too many uploads are being received.")
+
+    async def _in_thread(self, function: Callable[..., None], *values: object) -> None:
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, function, *values))

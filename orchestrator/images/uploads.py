@@ -1,0 +1,193 @@
+"""Uploads of blobs: begin, append, complete, cancel.
+
+A part is a file that was received before. Each operation is a short transaction that adds its name to the row of the
+upload, under the lock of the row. So two writers of one upload cannot mix their bytes: one of them fails.
+"""
+
+from typing import Final
+from uuid import UUID
+
+from django.db import transaction
+
+from orchestrator.http.asgi.compute_slots import compute_slots
+from orchestrator.http.db_scope import release_connections
+from orchestrator.images.blobs import insert_blob, link_blob
+from orchestrator.images.digests import Digest, DigestMismatch
+from orchestrator.images.errors import (
+    INVALID_DIGEST,
+    INVALID_UPLOAD,
+    UNKNOWN_UPLOAD,
+    RegistryError,
+)
+from orchestrator.images.models import BlobUpload
+from orchestrator.images.quotas import require_quota, require_upload_slot
+from orchestrator.images.storage import UploadPart, image_storage, publish_parts
+from runtime_jobs.db_functions import ClockTimestamp
+from runtime_jobs.models import Project
+
+MAX_PARTS: Final = 4096
+
+
+def begin_upload(project: Project) -> BlobUpload:
+    """Begin an upload to the repository of a project.
+
+    Raises:
+        RegistryError: 429, too many uploads are open; 403 DENIED, the quota of the organization is full.
+    """
+    with transaction.atomic():
+        require_upload_slot(project)
+        require_quota(project, 1)
+        return BlobUpload.objects.create(project=project)
+
+
+def find_upload(project: Project, uuid: UUID) -> BlobUpload:
+    """Return an upload to the repository that accepts parts.
+
+    Raises:
+        RegistryError: 404 BLOB_UPLOAD_UNKNOWN.
+    """
+    found = BlobUpload.objects.filter(project=project, uuid=uuid, is_completing=False).first()
+    if found is None:
+        raise unknown_upload()
+    return found
+
+
+def append_part(project: Project, uuid: UUID, part: UploadPart, *, start: int | None = None) -> BlobUpload:
+    """Append a part to an upload.
+
+    Args:
+        project: The project of the repository.
+        uuid: The upload.
+        part: The part, completely received.
+        start: The position of its first byte in the blob; None appends it wherever the upload ends.
+
+    Raises:
+        RegistryError: 404, there is no such upload; 416, it has another size than `start`; 403, the quota is full;
+            400, it has too many parts.
+    """
+    with transaction.atomic():
+        upload = _locked(project, uuid)
+        _append(project, upload, part, start)
+        upload.save(update_fields=["parts", "size", "updated_at"])
+        part.keep()  # before the commit: if its outcome is unknown, the row may name the part
+    part.discard()
+    return upload
+
+
+def complete_upload(
+    project: Project, uuid: UUID, part: UploadPart, digest: Digest, *, start: int | None = None
+) -> None:
+    """Append the last part, verify the digest, and make the content a blob of the repository.
+
+    Args:
+        project: The project of the repository.
+        uuid: The upload.
+        part: The last part; it may be empty.
+        digest: The digest of the whole content.
+        start: The position of the first byte of `part`, or None.
+
+    Raises:
+        RegistryError: As `append_part`; 400 DIGEST_INVALID, the content has another digest. The upload has ended then.
+    """
+    with transaction.atomic():
+        upload = _locked(project, uuid)
+        _append(project, upload, part, start)
+        upload.is_completing = True
+        upload.save(update_fields=["parts", "size", "is_completing", "updated_at"])
+        part.keep()
+    part.discard()  # unlocks the file
+    _publish(project, upload, digest)
+
+
+def store_blob(project: Project, part: UploadPart, digest: Digest) -> None:
+    """Store a blob that was received with one request.
+
+    Raises:
+        RegistryError: As `complete_upload`.
+    """
+    upload = begin_upload(project)
+    complete_upload(project, upload.uuid, part, digest)
+
+
+def cancel_upload(project: Project, uuid: UUID) -> None:
+    """End an upload, and delete its parts.
+
+    Raises:
+        RegistryError: 404 BLOB_UPLOAD_UNKNOWN.
+    """
+    with transaction.atomic():
+        upload = _locked(project, uuid)
+        BlobUpload.objects.filter(pk=upload.pk).delete()
+    _remove(upload)
+
+
+def _locked(project: Project, uuid: UUID) -> BlobUpload:
+    rows = BlobUpload.objects.select_for_update().filter(project=project, uuid=uuid)
+    found = rows.first()
+    if found is None or found.is_completing:
+        raise unknown_upload()
+    return found
+
+
+def _append(project: Project, upload: BlobUpload, part: UploadPart, start: int | None) -> None:
+    if start is not None and start != upload.size:
+        raise RegistryError(
+            416,
+            INVALID_UPLOAD,
+            f"The part begins at byte {start}, and the upload has {upload.size} bytes. Send what follows them.",
+            headers=position_headers(upload),
+        )
+    upload.updated_at = ClockTimestamp()
+    if part.name is None:
+        return
+    if len(upload.parts) >= MAX_PARTS:
+        text = f"An upload has at most {MAX_PARTS} parts. Send larger ones."
+        raise RegistryError(400, INVALID_UPLOAD, text)
+    require_quota(project, part.size)
+    upload.parts.append(part.name)
+    upload.size += part.size
+
+
+def position_headers(upload: BlobUpload) -> dict[str, str]:
+    """Return the headers with which a client continues an upload."""
+    return {"Range": f"0-{max(upload.size - 1, 0)}", "Docker-Upload-UUID": str(upload.uuid)}
+
+
+def _publish(project: Project, upload: BlobUpload, digest: Digest) -> None:
+    """Verify the content without a transaction: a gigabyte takes seconds."""
+    release_connections()
+    try:
+        with compute_slots.released():
+            blob = publish_parts(upload.parts, digest)
+    except DigestMismatch as error:
+        _end(upload)
+        raise RegistryError(400, INVALID_DIGEST, f"{error} Upload it again.", detail={"digest": str(digest)}) from None
+    except FileNotFoundError:
+        _end(upload)
+        raise RegistryError(400, INVALID_UPLOAD, "A part of the upload is missing. Upload the blob again.") from None
+    except BaseException:
+        _end(upload)
+        raise
+    # If the outcome of this transaction is unknown, the row may exist. So the file stays, and collection decides.
+    try:
+        with transaction.atomic():
+            link_blob(project, insert_blob(digest, blob))
+            BlobUpload.objects.filter(pk=upload.pk).delete()
+    finally:
+        blob.close()
+
+
+def _end(upload: BlobUpload) -> None:
+    BlobUpload.objects.filter(pk=upload.pk).delete()
+    _remove(upload)
+
+
+def _remove(upload: BlobUpload) -> None:
+    for name in upload.parts:
+        image_storage().remove(name)
+
+
+def unknown_upload() -> RegistryError:
+    """Return the refusal of an upload that does not exist, has ended, or is another repository's."""
+    text = "The repository has no such upload, or it has ended. Begin a new one."
+    return RegistryError(404, UNKNOWN_UPLOAD, text)

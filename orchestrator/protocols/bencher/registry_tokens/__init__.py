@@ -1,0 +1,1 @@
+"""Tokens of the image registry, for docker clients."""

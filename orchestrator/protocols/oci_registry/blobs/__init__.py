@@ -1,0 +1,1 @@
+"""Blobs of a repository."""

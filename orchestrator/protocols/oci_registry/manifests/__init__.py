@@ -1,0 +1,1 @@
+"""Manifests, tags and referrers of a repository."""

@@ -1,0 +1,51 @@
+"""Finds the file of an upload's body: under ASGI the event loop has received it, under WSGI this thread does."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from django.conf import settings
+from django.http import HttpRequest
+
+from orchestrator.http.asgi.body_limit import too_large
+from orchestrator.http.asgi.upload_body import UPLOAD
+from orchestrator.http.db_scope import release_connections
+from orchestrator.http.errors.problems import ApiError
+from orchestrator.images.storage import UploadPart
+
+BLOCK_BYTES: Final = 1 << 20
+
+
+@contextmanager
+def uploaded_part(request: HttpRequest) -> Iterator[UploadPart]:
+    """Return the body of a request as a part of an upload. The part is deleted after the block unless it was kept.
+
+    Raises:
+        ApiError: 400 or 413, under WSGI only.
+    """
+    scope = getattr(request, "scope", None)
+    if scope is not None:
+        yield scope.get(UPLOAD) or UploadPart()  # without a permission there is no file, and the view has refused
+        return
+    part = UploadPart()
+    try:
+        _read(request, part)
+        yield part
+    finally:
+        part.discard()
+
+
+def _read(request: HttpRequest, part: UploadPart) -> None:
+    """Read the body of a WSGI request. The database connection returns to the pool meanwhile."""
+    release_connections()
+    length = request.META.get("CONTENT_LENGTH")
+    stream: Any = request if length else request.META["wsgi.input"]  # a chunked body ends by itself
+    if not length and "HTTP_TRANSFER_ENCODING" not in request.META:
+        return
+    limit = settings.IMAGE_UPLOAD_LIMIT_BYTES
+    while block := stream.read(BLOCK_BYTES):
+        if part.size + len(block) > limit:
+            raise too_large(limit)
+        part.write(block)
+    if length and part.size != int(length):
+        raise ApiError(400, "invalid", f"The body ended after {part.size} of {length} bytes.")

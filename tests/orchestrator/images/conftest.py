@@ -1,0 +1,12 @@
+"""A store of images in a folder of the test."""
+
+import pytest
+
+from tests.orchestrator.images.world import discard_parts, storages_in
+
+
+@pytest.fixture
+def store(settings, tmp_path):
+    settings.STORAGES = storages_in(settings, tmp_path / "images")
+    yield tmp_path / "images"
+    discard_parts()
