@@ -24,6 +24,7 @@ from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.priorities import PRIORITIES
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import CancelReason, JobState
 
 MAX_JOBS = 100  # per request: two pages of the list
@@ -135,6 +136,11 @@ def available_actions(job: Job | None) -> set[str]:
     """Return the names of the actions that can apply to the job in its current state."""
     if job is None:
         return set()
+    possible = _actions_by_state(job)
+    return possible if JOB_TYPES[job.job_type].is_retryable else possible - {RETRY.name}
+
+
+def _actions_by_state(job: Job) -> set[str]:
     if job.is_final:
         was_retried = Job.objects.filter(retry_of_job_ulid=job.job_ulid).exists()
         if was_retried or job.state == JobState.SUCCEEDED:

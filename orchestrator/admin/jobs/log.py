@@ -3,12 +3,16 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import orjson
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Length
 
 from orchestrator.admin.formatting import redact_lease_ids
+from orchestrator.results.outputs import output_name, read_output
 from runtime_jobs.models import Job, LogChunk
+from runtime_jobs.specs.oci import OCI, config_of
 
 TAIL_BYTES = 64 << 10
 MAX_TAIL_CHUNKS = 200
@@ -37,7 +41,11 @@ class LogPage:
 
 
 def tail(job: Job) -> LogPage:
-    """Read the last chunks of a log, about TAIL_BYTES of them."""
+    """Read the last chunks of a log, about TAIL_BYTES of them; of a job of type `oci` the end of its stored output."""
+    if job.job_type == OCI:
+        raw = _stored_output(job)
+        text = plain_text(raw[-TAIL_BYTES:])
+        return LogPage(text, "", truncated=len(raw) > TAIL_BYTES, ended=job.is_final)
     sizes = list(_chunks(job).order_by("-step", "-seq").values_list("step", "seq", Length("chunk"))[:MAX_TAIL_CHUNKS])
     size, kept = 0, 0
     while kept < len(sizes) and (kept == 0 or size + sizes[kept][2] <= TAIL_BYTES):
@@ -64,6 +72,23 @@ def plain_text(raw: bytes) -> str:
     text = _ESCAPES.sub("", raw.decode(errors="replace"))
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return redact_lease_ids(_CONTROL.sub("", "\n".join(lines)))
+
+
+def _stored_output(job: Job) -> bytes:
+    """Return what the iterations of a job printed, with a line before each one. Files are left out."""
+    name = output_name(job) if job.is_final else None
+    try:
+        body = None if name is None else read_output(config_of(job)["project"], name)
+        iterations = orjson.loads(body or b"{}").get("results", [])
+        return b"".join(_printed(number, iteration) for number, iteration in enumerate(iterations, start=1))
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):  # of another form, or not there
+        return b""
+
+
+def _printed(number: int, iteration: dict[str, Any]) -> bytes:
+    texts = [f"--- iteration {number}, exit code {iteration.get('exit_code', 0)}"]
+    texts += [text for name in ("stdout", "stderr") if (text := iteration.get(name))]
+    return "".join(f"{text.rstrip()}\n" for text in texts).encode(errors="replace")
 
 
 def _chunks(job: Job) -> QuerySet[LogChunk]:

@@ -5,6 +5,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
@@ -40,8 +41,8 @@ class BranchFilter(ExactFilter):
 class ReportAdmin(LargeTableAdmin):
     """Displays reports and the outcome of reading their results."""
 
-    list_display = ["report_id", "outcome", "metric_count", "project_name", "branch", "testbed", "job_link", "age"]
-    list_display_links = ["report_id"]
+    list_display = ["report", "outcome", "metric_count", "project_and_branch", "testbed", "job_link"]
+    list_display_links = ["report"]
     list_filter = [ReportOrganizationFilter, ReportProjectFilter, BranchFilter, CreatedFilter]
     list_select_related = ["project__organization", "branch", "testbed", "result"]
     search_fields = ["uuid"]
@@ -49,9 +50,22 @@ class ReportAdmin(LargeTableAdmin):
     ordering = ["-id"]
     fields = [
         *("report_id", "outcome", "error", "metric_count", "project_name", "branch", "testbed", "spec", "git_hash"),
-        *("adapter", "average", "fold", "job_link", "started", "ended", "duration", "created_by", "created"),
+        *(
+            "adapter_name",
+            "average_name",
+            "fold_name",
+            "job_link",
+            "started",
+            "ended",
+            "duration",
+            "created_by",
+            "created",
+        ),
     ]
-    age = formatting.age_column("created_at", "Created")
+    # The names of the API, not those of the choices.
+    adapter_name = formatting.value_column("adapter", "Adapter")
+    average_name = formatting.value_column("average", "Average")
+    fold_name = formatting.value_column("fold", "Fold")
     created = formatting.timestamp_column("created_at", "Created")
 
     def get_search_results(
@@ -63,6 +77,16 @@ class ReportAdmin(LargeTableAdmin):
         if text.startswith("rtj_"):
             return queryset.filter(job_id=text), False
         return (queryset.filter(uuid=text) if _is_uuid(text) else queryset.none()), False
+
+    @display(description="Report")
+    def report(self, report: Report) -> SafeString:
+        """Format the UUID; below it the age."""
+        age = formatting.with_timestamp(formatting.time_ago(report.created_at, timezone.now()), report.created_at)
+        return formatting.two_lines(formatting.code(report.uuid), age)
+
+    @display(description="Project")
+    def project_and_branch(self, report: Report) -> SafeString:
+        return formatting.two_lines(report.project, report.branch)
 
     @display(description="Report")
     def report_id(self, report: Report) -> SafeString:

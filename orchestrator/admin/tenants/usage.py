@@ -41,15 +41,27 @@ class BilledJobFilter(ExactFilter):
 class UsageRecordAdmin(LargeTableAdmin):
     """Displays usage records. The minutes of a job are the sum of its records."""
 
-    list_display = ["recorded", "organization", "project", "job_link", "job_type", "minute", "minutes"]
+    list_display = ["recorded", "organization", "project", "job_link", "job_type", "new_minutes", "total"]
     list_display_links = ["recorded"]
     list_filter = [OrganizationFilter, ProjectFilter, JobTypeFilter, BilledJobFilter, RecordedFilter]
     ordering = ["-id"]
-    fields = ["recorded", "organization", "project", "job_link", "job_type", "minute", "minutes", "started", "billed"]
+    fields = [
+        "recorded",
+        "organization",
+        "project",
+        "job_link",
+        "job_type",
+        "new_minutes",
+        "total",
+        "started",
+        "billed",
+    ]
     list_before_template = "admin/usage_download.html"
     recorded = formatting.timestamp_column("recorded_at", "Recorded")
     organization = formatting.value_column("org_slug", "Organization")
     project = formatting.value_column("project_slug", "Project")
+    new_minutes = formatting.value_column("minutes", "Billed minutes")
+    total = formatting.value_column("minute", "Total of the job")
     started = formatting.timestamp_column("started_at", "Execution started")
     billed = formatting.timestamp_column("billed_until", "Billed until")
 

@@ -123,6 +123,6 @@ def _executed(scene: RunnerScene, name: str, project: Any, runner: Worker, spec:
     claim = services.claim(worker=runner, offer=offered, now=at)
     assert claim is not None
     services.report(lease_ulid=claim.lease.lease_ulid, worker=runner, phase="executing", now=at)
-    if name in {"processed", "executing"}:
-        services.renew(lease_ulid=claim.lease.lease_ulid, worker=runner, now=at + timedelta(seconds=61))
+    for seconds in {"processed": range(60, 430, 60), "executing": range(61, 65)}.get(name, ()):
+        services.renew(lease_ulid=claim.lease.lease_ulid, worker=runner, now=at + timedelta(seconds=seconds))
     return claim.lease

@@ -1,6 +1,7 @@
 """Runners, hardware specs and keys of the Bencher API in the admin: each change is a button, each key is displayed once."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
@@ -8,8 +9,10 @@ from django.test import Client
 from django.utils import timezone
 
 from orchestrator import services
+from orchestrator.admin.jobs.actions import available_actions
 from orchestrator.models import Report
 from orchestrator.protocols.bencher.authentication import authenticate_runner
+from orchestrator.results.outputs import encode_output
 from orchestrator.services.runner_channels import open_channels, report_channels
 from runtime_jobs.errors import OperatorOnly, ResourceConflict
 from runtime_jobs.identifiers import uuid_of
@@ -361,6 +364,40 @@ def test_a_job_page_has_image_spec_iterations_report_minutes_and_output(olga):
     assert plain["Stored output"].endswith(f"/output/v0/jobs/{uuid_of(run.job.job_ulid)}")
     assert "Required capabilities" not in plain, "the spec is the only requirement"
     assert "sesame" not in text
+
+
+def test_a_job_page_displays_the_output_of_an_ended_job_and_no_log(olga):
+    run = execution()
+    iterations = [
+        {"exit_code": 0, "stdout": "first\x1b[1m", "stderr": "warned"},
+        {"exit_code": 7, "output": {"a": "b"}},
+    ]
+    run.store(encode_output(iterations))
+    services.settle(job_ulid=run.complete().job_ulid)
+    page = olga.get(address(Job, "change", run.job.job_ulid))
+    shown = page.context["page"].log
+    assert shown.text == "--- iteration 1, exit code 0\nfirst\nwarned\n--- iteration 2, exit code 7\n"
+    assert "Raw log" not in page.content.decode()
+    Job.objects.filter(pk=run.job.pk).update(result={"output": str(uuid_of(run.job.job_ulid)) + "_missing"})
+    assert olga.get(address(Job, "change", run.job.job_ulid)).context["page"].log.text == ""
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"results":7}', b'{"results":[7]}', b'{"results":[{"stdout":7}]}'])
+def test_a_job_page_is_displayed_whatever_its_output_is(olga, body):
+    run = execution()
+    run.store(body)
+    services.settle(job_ulid=run.complete().job_ulid)
+    assert olga.get(address(Job, "change", run.job.job_ulid)).context["page"].log.text == ""
+
+
+@pytest.mark.parametrize("state", ["lost", "failed"])
+def test_a_job_with_a_report_offers_no_retry(olga, state):
+    run = execution()
+    services.expire(job_ulid=run.job.job_ulid)
+    if state == "failed":
+        services.give_up(job_ulid=run.job.job_ulid, now=timezone.now() + timedelta(days=1))
+    assert run.fresh().state == state
+    assert available_actions(run.job) == ({"cancel"} if state == "lost" else set())
 
 
 def test_a_job_page_of_a_job_without_config_is_displayed(olga):
