@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 
 from orchestrator.http.fast_path import FastPath, PlainRequest
+from orchestrator.http.request_path import corrected_path
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -38,6 +39,7 @@ class FastPathWSGI:
         self.inner = inner
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        environ["PATH_INFO"] = corrected_path(environ.get("PATH_INFO", ""))
         request = self._match(environ)
         body = _read_body(environ) if request else None
         # A claim that may wait keeps its thread in Django's path.

@@ -22,6 +22,7 @@ from orchestrator.http.asgi.upload_body import UPLOAD, Uploads
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability import metrics
 from orchestrator.http.observability.health import Readiness, liveness_document, readiness_document
+from orchestrator.http.request_path import corrected_path
 
 LIVENESS, READINESS = "/healthz", "/readyz"
 
@@ -53,6 +54,8 @@ class Router:
         self.readiness = Readiness()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (path := corrected_path(scope["path"])) != scope["path"]:
+            scope = {**scope, "path": path, "raw_path": scope["raw_path"][1:]}
         match scope["type"]:
             case "http" if _is_health_check(scope):
                 await self._answer_health_check(scope, send)
