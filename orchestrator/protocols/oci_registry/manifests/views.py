@@ -35,7 +35,7 @@ class ManifestView(RegistryView):
 
     def get(self, request: Request, repository: str, reference: str) -> HttpResponse:
         """Read the manifest that a tag or digest names, as it was pushed."""
-        found = find_manifest(authorize(request, repository, PULL).project, _reference(reference))
+        found = find_manifest(authorize(request, repository, PULL).project, _existing(reference))
         try:
             return HttpResponse(found.read(), headers=_headers(found))
         except FileNotFoundError:  # deleted and collected since the row was read
@@ -43,7 +43,7 @@ class ManifestView(RegistryView):
 
     def head(self, request: Request, repository: str, reference: str) -> HttpResponse:
         """Answer whether the repository has a manifest."""
-        found = find_manifest(authorize(request, repository, PULL).project, _reference(reference))
+        found = find_manifest(authorize(request, repository, PULL).project, _existing(reference))
         return HttpResponse(headers=_headers(found) | {"Content-Length": str(found.size)})
 
     def put(self, request: Request, repository: str, reference: str) -> HttpResponse:
@@ -70,7 +70,7 @@ class ManifestView(RegistryView):
 
     def delete(self, request: Request, repository: str, reference: str) -> HttpResponse:
         """Delete a tag, or a manifest with all its tags."""
-        delete_manifest(authorize(request, repository, PUSH).project, _reference(reference))
+        delete_manifest(authorize(request, repository, PUSH).project, _existing(reference))
         return empty_response(202)
 
 
@@ -122,6 +122,14 @@ def _reference(text: str) -> Digest | str:
         RegistryError: 400 DIGEST_INVALID or MANIFEST_INVALID.
     """
     return parse_digest(text) if ":" in text else require_tag(text)
+
+
+def _existing(text: str) -> Digest | str:
+    """Return the digest or tag of a manifest that must exist. A malformed one names none: 404, as clients expect."""
+    try:
+        return _reference(text)
+    except RegistryError:
+        raise unknown_manifest(text) from None
 
 
 def _headers(manifest: StoredManifest) -> dict[str, str]:

@@ -4,6 +4,7 @@ import pytest
 
 from orchestrator.images.digests import Digest
 from orchestrator.images.models import BlobUpload
+from orchestrator.protocols.oci_registry.blobs.content import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, BlockSizes
 from tests.orchestrator.images.world import Docker, content, error_of, stored, stored_files, token
 
 pytestmark = pytest.mark.django_db
@@ -232,3 +233,20 @@ class TestMount:
 
     def test_a_malformed_digest_is_400(self, docker):
         error_of(docker.call("POST", "adapter/blobs/uploads/?mount=x"), 400, "DIGEST_INVALID")
+
+
+class TestBlockSizes:
+    def test_a_fast_client_gets_larger_blocks_and_a_slow_one_smaller_ones(self):
+        sizes = BlockSizes()
+        sizes.downloads = 1
+        assert sizes.next(MIN_BLOCK_BYTES, 0.1) == 2 * MIN_BLOCK_BYTES
+        assert sizes.next(MAX_BLOCK_BYTES, 0.1) == MAX_BLOCK_BYTES
+        assert sizes.next(MAX_BLOCK_BYTES, 1.1) == MAX_BLOCK_BYTES // 2
+        assert sizes.next(MIN_BLOCK_BYTES, 1.1) == MIN_BLOCK_BYTES
+
+    def test_many_downloads_share_the_memory(self):
+        sizes = BlockSizes()
+        sizes.downloads = 128
+        assert sizes.next(MAX_BLOCK_BYTES, 0.1) == MAX_BLOCK_BYTES // 2
+        sizes.downloads = 5000
+        assert sizes.next(MAX_BLOCK_BYTES, 0.1) == MIN_BLOCK_BYTES

@@ -89,10 +89,13 @@ class TestPush:
     @pytest.mark.parametrize("reference", ["sha256:baddigeststring", "sha256:" + "0" * 65, "a:b"])
     def test_a_malformed_digest_is_400(self, docker, config, reference):
         error_of(put(docker, reference, manifest(config)), 400, "DIGEST_INVALID")
+        for method in ("GET", "DELETE"):
+            error_of(docker.call(method, f"adapter/manifests/{reference}"), 404, "MANIFEST_UNKNOWN")
 
     @pytest.mark.parametrize("tag", [".x", "-x", "x" * 129, "a b", "ä", "a%00b", "a%0ab", "a@b"])
     def test_a_malformed_tag_is_400(self, docker, config, tag):
         error_of(put(docker, tag, manifest(config)), 400, "MANIFEST_INVALID")
+        error_of(docker.call("GET", f"adapter/manifests/{tag}"), 404, "MANIFEST_UNKNOWN")
 
     def test_a_malformed_tag_beside_a_digest_is_400_and_nothing_is_stored(self, docker, config):
         body = manifest(config)
