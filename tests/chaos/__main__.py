@@ -27,6 +27,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--runners", type=int, default=8)
     return parser.parse_args()
 
 
@@ -58,7 +59,8 @@ def installed() -> Iterator[tuple[Path, object]]:
 def main() -> int:
     asked = arguments()
     seed = secrets.randbelow(10**6) if asked.seed is None else asked.seed
-    console.print(f"chaos for {asked.seconds:g} s with {asked.workers} workers; SEED={seed} repeats the schedule")
+    both = f"{asked.workers} workers and {asked.runners} channel runners"
+    console.print(f"chaos for {asked.seconds:g} s with {both}; SEED={seed} repeats the schedule")
     with installed() as (state, postgres):
         console.print(f"in {state}")
         from django.db import connections  # noqa: PLC0415 - after the environment
@@ -67,7 +69,7 @@ def main() -> int:
         from tests.chaos.report import judge  # noqa: PLC0415 - likewise
         from tests.chaos.runner import Fire, audit  # noqa: PLC0415 - likewise
 
-        tenants = scenario.build(state, asked.workers)
+        tenants = scenario.build(state, asked.workers, asked.runners)
         connections.close_all()  # the database is about to be killed, again and again
         fire = Fire(state, postgres, tenants, seed, asked.seconds, console.print)
         fire.run(DRAIN_SECONDS)
@@ -90,6 +92,8 @@ def summary(fire, verdict) -> None:
         "acknowledged": f"{len(fire.ledger.submitted)} submits, {len(fire.ledger.canceled)} cancels",
         "clients heard": f"503: {fire.ledger.unavailable}, nothing: {fire.ledger.unanswered}",
         "network": _counted(fire.proxy.happened),
+        "runners": f"{verdict.acknowledged_results} results, {verdict.minutes} minutes; "
+        + _counted(fire.runners.ledger.counts),
         "blows": f"{fire.struck}: {_counted(blows)}",
         "runs whose job ended before": str(verdict.orphans),
     }
@@ -103,7 +107,7 @@ def summary(fire, verdict) -> None:
         ]
         table.add_row(f"recovery, {kind}", " ".join(took))
     console.print(table)
-    for fault in [*verdict.faults, *verdict.wrong[:10]]:
+    for fault in [*verdict.faults, *verdict.wrong[:10], *verdict.lost_results[:10]]:
         console.print(f"WRONG: {fault}", markup=False)
 
 

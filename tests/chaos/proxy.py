@@ -1,6 +1,8 @@
 """A network that loses and repeats: between the callers and the server, one request a connection.
 
-It knows as much of HTTP as it needs to find the end of a request."""
+It knows as much of HTTP as it needs to find the end of a request. A WebSocket passes as bytes. Its connection is cut
+after some time, or carries nothing for a while and is cut then.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,12 @@ from typing import Any, Self
 HEAD_BYTES, BODY_BYTES = 1 << 16, 4 << 20
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 CONNECTION = re.compile(rb"\r\nconnection: [^\r]*", re.IGNORECASE)
+UPGRADE = re.compile(rb"\r\nupgrade: *websocket", re.IGNORECASE)
 # What may happen to a request, and how often; otherwise it passes.
 FATES = {"request lost": 0.01, "answer lost": 0.03, "sent twice": 0.03, "delayed": 0.03}
 LONGEST_DELAY = 1.5
+CUT_SECONDS = 15.0  # mean duration of the connection of a WebSocket
+STALLED, STALLED_SECONDS = 0.3, (2.0, 15.0)  # share of those that carry nothing before their end, and for how long
 TWICE_SECONDS = 10.0  # for which the second of two waits for a response that no client reads
 
 
@@ -62,11 +67,47 @@ class Proxy:
 
     async def _meet(self, caller: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            request = await _request(caller)
-            fate = self._fate()
-            self.happened[fate] += 1
-            await self._pass_on(fate, request, caller, answer)
+            head = await caller.readuntil(b"\r\n\r\n")
+            if UPGRADE.search(head):
+                await self._tunnel(head, caller, answer)
+            else:
+                request = await _request(head, caller)
+                fate = self._fate()
+                self.happened[fate] += 1
+                await self._pass_on(fate, request, caller, answer)
         answer.close()
+
+    async def _tunnel(self, head: bytes, caller: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
+        """Connect both ends until one of them closes, or until the network cuts them."""
+        server, sent = await asyncio.open_connection(*self._server)
+        sent.write(head)
+        pumps = {asyncio.create_task(_pump(caller, sent)), asyncio.create_task(_pump(server, answer))}
+        try:
+            await asyncio.wait(
+                pumps,
+                timeout=None if self.faithful else self._chance.expovariate(1 / CUT_SECONDS),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            is_open = not any(pump.done() for pump in pumps)
+            if is_open and self.faithful:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            elif is_open:
+                await self._cut(pumps)
+                answer.transport.abort()
+                sent.transport.abort()
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            sent.close()
+
+    async def _cut(self, pumps: set[asyncio.Task[None]]) -> None:
+        """Carry nothing any more, for a while if the connection stalls first."""
+        for pump in pumps:
+            pump.cancel()
+        is_stalled = self._chance.random() < STALLED
+        self.happened["channel stalled" if is_stalled else "channel cut"] += 1
+        if is_stalled:
+            await asyncio.sleep(self._chance.uniform(*STALLED_SECONDS))
 
     def _fate(self) -> str:
         drawn = self._chance.random()
@@ -119,9 +160,16 @@ async def _unless(gone: asyncio.Future[Any], coming: Coroutine[Any, Any, bytes])
     return b""
 
 
-async def _request(caller: asyncio.StreamReader) -> bytes:
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Forward bytes until either end closes."""
+    with contextlib.suppress(OSError):
+        while piece := await source.read(1 << 16):
+            target.write(piece)
+            await target.drain()
+
+
+async def _request(head: bytes, caller: asyncio.StreamReader) -> bytes:
     """One request, which asks the server to end the connection after its answer."""
-    head = await caller.readuntil(b"\r\n\r\n")
     length = LENGTH.search(head)
     body = await caller.readexactly(min(int(length[1]), BODY_BYTES)) if length else b""
     return CONNECTION.sub(b"", head)[:-2] + b"Connection: close\r\n\r\n" + body

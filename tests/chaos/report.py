@@ -6,15 +6,20 @@ import json
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
 
+from orchestrator.results.models import Metric
+from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job
-from runtime_jobs.states import FINAL_STATES
+from runtime_jobs.states import FINAL_STATES, FailureReason, JobState
+from tests.chaos.channel_runners import FinalMessage, RunnerLedger
 from tests.chaos.client import Ledger
 from tests.chaos.runner import Fire
 
-# A job with two runs, two final events, or a run that another job has too; or a root of which two attempts succeeded.
+# A job with two runs, two final events, or a run that another job has too; a root of which two attempts succeeded; or a
+# report with two metrics, because each result of a runner has one.
 DOUBLE = """
     SELECT job_id FROM ingest_runs GROUP BY job_id HAVING count(*) > 1
     UNION
@@ -23,6 +28,17 @@ DOUBLE = """
     SELECT ingest_run_id FROM runtime_jobs WHERE ingest_run_id IS NOT NULL GROUP BY 1 HAVING count(*) > 1
     UNION
     SELECT root_job_ulid FROM runtime_jobs WHERE state = 'succeeded' GROUP BY root_job_ulid HAVING count(*) > 1
+    UNION
+    SELECT r.job_ulid FROM result_reports r JOIN result_metrics m ON m.report_id = r.id GROUP BY 1 HAVING count(*) > 1
+"""
+# A minute of a job that two records bill, or a job whose records and watermark disagree.
+DOUBLE_MINUTES = """
+    SELECT u.job_ulid FROM usage_records u, generate_series(u.minute - u.minutes + 1, u.minute) billed
+     GROUP BY u.job_ulid, billed HAVING count(*) > 1
+    UNION
+    SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN usage_records u USING (job_ulid)
+     GROUP BY j.job_ulid, j.last_billed_minute
+    HAVING coalesce(j.last_billed_minute, 0) <> coalesce(sum(u.minutes), 0)
 """
 # Runs whose job ended otherwise before their worker reported: results of no job.
 ORPHANS = """
@@ -36,7 +52,12 @@ class Verdict:
     jobs: int
     final: int
     double_results: int
+    double_minutes: int
+    double_executions: int
     lost_writes: int
+    lost_results: list[str]
+    acknowledged_results: int
+    minutes: int
     audit: list[str]
     recovery: list[float]
     never_recovered: int
@@ -51,7 +72,10 @@ class Verdict:
         told = {
             "jobs have not ended": self.jobs - self.final,
             "jobs have two results": self.double_results,
+            "jobs have minutes that are billed twice or not recorded": self.double_minutes,
+            "jobs were sent to two runners": self.double_executions,
             "acknowledged writes are lost": self.lost_writes,
+            "acknowledged results are lost": len(self.lost_results),
             "jobs that nobody was told of": self.unasked,
             "answers that no fault excuses": len(self.wrong),
             "blows were not recovered from": self.never_recovered,
@@ -60,7 +84,8 @@ class Verdict:
 
     def line(self) -> str:
         """The last line of the output."""
-        said = {name: getattr(self, name) for name in ("seed", "jobs", "final", "double_results", "lost_writes")}
+        names = ("seed", "jobs", "final", "double_results", "double_minutes", "lost_writes", "acknowledged_results")
+        said = {name: getattr(self, name) for name in names} | {"lost_results": len(self.lost_results)}
         recovery: dict[str, Any] = {"p50": None, "max": None}
         if self.recovery:
             recovery = {"p50": round(median(self.recovery), 2), "max": round(max(self.recovery), 2)}
@@ -70,18 +95,24 @@ class Verdict:
 def judge(fire: Fire, audit: list[str]) -> Verdict:
     states = dict(Job.objects.values_list("job_ulid", "state"))
     recovered = [recovery.seconds for recovery in fire.recoveries]
+    runners = fire.runners.ledger
     return Verdict(
         seed=fire.seed,
         jobs=len(states),
         final=sum(state in FINAL_STATES for state in states.values()),
         double_results=len(_rows(DOUBLE, [sorted(FINAL_STATES)])),
+        double_minutes=len(_rows(DOUBLE_MINUTES)),
+        double_executions=sum(number > 1 for number in runners.received.values()),
         lost_writes=lost(fire.ledger, states),
+        lost_results=lost_results(runners),
+        acknowledged_results=len(runners.acknowledged),
+        minutes=_rows("SELECT coalesce(sum(minutes), 0) FROM usage_records")[0][0],
         audit=audit,
         recovery=[seconds for seconds in recovered if seconds is not None],
         never_recovered=recovered.count(None),
         unasked=unasked(fire.ledger),
         orphans=_rows(ORPHANS)[0][0],
-        wrong=fire.ledger.wrong,
+        wrong=[*fire.ledger.wrong, *runners.wrong],
         states={state: list(states.values()).count(state) for state in sorted(set(states.values()))},
     )
 
@@ -91,6 +122,33 @@ def lost(ledger: Ledger, states: dict[str, str]) -> int:
     asked = set(Job.objects.filter(cancel_requested_at__isnull=False).values_list("job_ulid", flat=True))
     gone = [job for job in ledger.submitted.values() if job not in states]
     return len(gone) + len(ledger.canceled - asked)
+
+
+def lost_results(ledger: RunnerLedger) -> list[str]:
+    """Describe the results that were acknowledged to a runner and that the job or the report does not have."""
+    jobs = {job.job_ulid: job for job in Job.objects.filter(job_type="oci")}
+    values = dict(Metric.objects.filter(report__job__isnull=False).values_list("report__job_id", "value"))
+    found = []
+    for result in ledger.acknowledged:
+        job_ulid = public_id_of("rtj", UUID(result.job))
+        job = jobs.get(job_ulid)
+        if job is None or not _counts(result, job, values.get(job_ulid)):
+            found.append(f"{result} {job and job.state} {job and job.failure_reason} {values.get(job_ulid)}")
+    return found
+
+
+def _counts(result: FinalMessage, job: Job, value: float | None) -> bool:
+    """Return whether the job ended as its runner reported, or had ended otherwise before (contract 3.6)."""
+    was_canceled = job.state == JobState.CANCELED and job.cancel_requested_at is not None
+    if was_canceled:
+        return True
+    if result.event != "completed":
+        return job.state == JobState.FAILED
+    if job.state == JobState.SUCCEEDED:
+        return value == result.value
+    assert result.acknowledged_at is not None
+    is_unread = job.failure_reason in {FailureReason.RESULT_MISSING, FailureReason.RESULT_UNREADABLE}
+    return job.state == JobState.FAILED and not is_unread and job.finished_at <= result.acknowledged_at
 
 
 def unasked(ledger: Ledger) -> int:

@@ -21,7 +21,8 @@ import requests
 from ulid import ULID
 
 from config import paths
-from tests.chaos.client import Client, Ledger, path_of
+from tests.chaos.channel_runners import RunnerFleet
+from tests.chaos.client import Client, Credentials, Ledger, job_of, path_of
 from tests.chaos.processes import Part, Postgres, manage, serve
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import Fault, schedule
@@ -31,6 +32,8 @@ OPEN_JOBS = 60  # that may wait or run at a time: at the end they must all end
 RECOVERS_WITHIN = 60.0
 STARTS_WITHIN = 60.0
 LEASE = {"LEASE_TTL_SECONDS": "10", "HEARTBEAT_INTERVAL_SECONDS": "2", "ACKNOWLEDGE_WITHIN_SECONDS": "5"}
+LEASE |= {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "10", "RUNNER_LATE_RESULT_SECONDS": "20"}
+LONG_RUN_SECONDS = 100  # a run of this length has executions of more than a minute
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,12 @@ class Recovery:
 
 @dataclass
 class Site:
-    """The tenants of the run: a client's token, what it may submit, and each worker's file and options."""
+    """The tenants of the run: a client's credentials and bodies, each worker's file and options, each runner's key."""
 
-    token: str
+    credentials: Credentials
     bodies: list[dict[str, Any]]
     workers: list[tuple[str, Path, list[str]]]
+    runners: list[tuple[str, str]]
 
 
 @dataclass
@@ -67,7 +71,7 @@ class Fire:
         """Burn for `seconds`, then give everything `drain_seconds` to end."""
         port = _free_port()
         self.server_url = f"http://127.0.0.1:{port}"
-        with Proxy(("127.0.0.1", port), self.seed) as self.proxy, self._installed(port):
+        with Proxy(("127.0.0.1", port), self.seed) as self.proxy, self._installed(port), self._fleet() as self.runners:
             clients = self._clients()
             self._burn(clients)
             self.all_final = self._drain(drain_seconds)
@@ -126,6 +130,9 @@ class Fire:
             return requests.get(f"{self.server_url}/readyz", timeout=2).status_code == 200
         return False
 
+    def _fleet(self) -> RunnerFleet:
+        return RunnerFleet(self.proxy.url, self.site.runners, self.seed, long=self.seconds >= LONG_RUN_SECONDS)
+
     # --- load ---------------------------------------------------------------------------------------------------------
 
     def _clients(self) -> list[threading.Thread]:
@@ -141,7 +148,7 @@ class Fire:
         return Client(
             name=f"client-{number}",
             url=self.proxy.url,
-            token=self.site.token,
+            credentials=self.site.credentials,
             bodies=self.site.bodies,
             ledger=self.ledger,
             room=self.room,
@@ -190,6 +197,8 @@ class Fire:
 
     def _strike(self, fault: Fault) -> bool:
         """Whether it hit anything, so that it has to be mended."""
+        if fault.kind == "runner":
+            return self._kill_runner(fault)
         hit = {
             "postgres-kill": lambda: self.postgres.strike(signal.SIGKILL),
             "postgres-immediate": lambda: self.postgres.strike(signal.SIGQUIT),
@@ -200,6 +209,14 @@ class Fire:
         if hit and fault.kind != "pause":
             self._watch(fault)
         return bool(hit)
+
+    def _kill_runner(self, fault: Fault) -> bool:
+        """Nothing has to be mended: a new process of the runner connects at once."""
+        if len(self.runners):
+            self.runners.kill(fault.target % len(self.runners))
+            self.struck += 1
+            self._watch(fault)
+        return False
 
     def _mend(self, fault: Fault) -> None:
         if fault.kind == "pause":
@@ -214,7 +231,14 @@ class Fire:
         self._watching.append(watching)
 
     def _recovery(self, fault: Fault, struck_at: datetime, began: float) -> None:
-        works = {"clock": self._clock_beats, "worker": self._worker_claims, "pause": self._worker_is_heard}
+        works = {
+            "clock": self._clock_beats,
+            "worker": self._worker_claims,
+            "pause": self._worker_is_heard,
+            "runner": lambda fault, _struck_at: self.runners.has_received_since(
+                fault.target % len(self.runners), began
+            ),
+        }
         look = works.get(fault.kind, self._writes)
         seconds = None
         with contextlib.suppress(TimeoutError):
@@ -226,15 +250,15 @@ class Fire:
     def _writes(self, fault: Fault, _struck_at: datetime) -> bool:
         """The server takes a job, which is a promise like any other."""
         key, body = f"probe-{fault.at}", self.site.bodies[0]
-        headers = {"Authorization": f"Bearer {self.site.token}", "Idempotency-Key": key}
+        path = path_of(body)
         try:
-            answer = requests.post(self.server_url + path_of(body), json=body, headers=headers, timeout=5)
+            answer = requests.post(self.server_url + path, **self.site.credentials.request(path, body, key), timeout=5)
         except requests.RequestException:
             return False
         if answer.status_code not in {201, 503}:
             self.ledger.wrong.append(f"{key}: {answer.status_code} {answer.text[:300]}")
         if answer.status_code == 201:
-            self.ledger.submitted[key] = answer.json()["job_id"]
+            self.ledger.submitted[key] = job_of(answer)
         return answer.status_code == 201
 
     def _clock_beats(self, _fault: Fault, struck_at: datetime) -> bool:

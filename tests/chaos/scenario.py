@@ -1,4 +1,4 @@
-"""The tenants of a run: one organization, a pool for jobs that need no sandbox and one for jobs that do."""
+"""The tenants of a run: one organization, a pool for jobs that need no sandbox, one for jobs that do, and runners."""
 
 from __future__ import annotations
 
@@ -7,17 +7,28 @@ from typing import Any
 
 from config import paths
 from orchestrator import services
+from tests.chaos.client import Credentials
 from tests.chaos.runner import Site
-from tests.factories import OPERATOR, OrganizationFactory, PoolFactory, ProjectFactory, api_token
+from tests.factories import (
+    OPERATOR,
+    HardwareSpecFactory,
+    OrganizationFactory,
+    PoolFactory,
+    ProjectFactory,
+    RunnerFactory,
+    api_token,
+    project_key,
+)
 from tests.workers.agent.repositories import Repository
 
 STEPS = ["null print=hello", "null print=again exit=0"]
 QUICK = ["null", "print=hello", "sleep=0.1", "exit=3"]
 SANDBOXED = ["sh", "-c", "echo hello; sleep 0.1; exit 3"]
-SHARES = (24, 5, 1)  # of jobs of steps, of runs without a sandbox and of runs in one
+SHARES = (24, 5, 1, 6)  # of jobs of steps, of runs without a sandbox, of runs in one, and of jobs for runners
+IMAGE = "bench@sha256:" + "0123456789abcdef" * 4
 
 
-def build(state: Path, workers: int) -> Site:
+def build(state: Path, workers: int, runners: int) -> Site:
     """The last worker has the sandbox; all have two slots, the others four."""
     home = paths.prepare_home(state)
     mirrors = home / "mirrors"
@@ -29,10 +40,14 @@ def build(state: Path, workers: int) -> Site:
         ProjectFactory(
             organization=organization, slug=slug, repositories=["acme/web"], pool=pool.slug, least_isolation=isolation
         )
-    kinds = (steps(), body("quick", commit, QUICK), body("sandboxed", commit, SANDBOXED))
+    bench = ProjectFactory(organization=organization, slug="bench")
+    spec = HardwareSpecFactory(slug="two-cores")
+    racks = [RunnerFactory(slug=f"rack-{number}", specs=[spec]) for number in range(1, runners + 1)]
+    kinds = (steps(), body("quick", commit, QUICK), body("sandboxed", commit, SANDBOXED), run(spec.slug))
     bodies = [kind for kind, share in zip(kinds, SHARES, strict=True) for _ in range(share)]
     crew = [enrolled(state, number, sandboxed=number == workers) for number in range(1, workers + 1)]
-    return Site(api_token(organization), bodies, crew)
+    credentials = Credentials(api_token(organization), project_key(bench))
+    return Site(credentials, bodies, crew, [(rack.slug, rack.token) for rack in racks])
 
 
 def enrolled(state: Path, number: int, *, sandboxed: bool) -> tuple[str, Path, list[str]]:
@@ -70,4 +85,18 @@ def body(project: str, commit: str, command: list[str]) -> dict[str, Any]:
         "source": source | {"ref": "refs/heads/main", "git_commit": commit},
         "execution": {"working_directory": ".", "command": command, "timeout_seconds": 60, "allow_network": False},
         "trigger": {"kind": "manual"},
+    }
+
+
+def run(spec: str) -> dict[str, Any]:
+    """A benchmark run for a runner; no process pulls its image."""
+    return {
+        "project": "bench",
+        "branch": "main",
+        "testbed": "chaos",
+        "start_time": "2026-01-01T00:00:00Z",
+        "end_time": "2026-01-01T00:01:00Z",
+        "results": [],
+        "settings": {"adapter": "json"},
+        "job": {"image": IMAGE, "spec": spec, "timeout": 120},
     }

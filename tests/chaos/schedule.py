@@ -12,7 +12,7 @@ DOWN_SECONDS = (0.0, 2.0)
 PAUSE_SECONDS = (4.0, 14.0)  # on both sides of a lease's life
 
 KINDS = (
-    *("server", "clock", "worker", "worker", "pause"),
+    *("server", "clock", "worker", "worker", "pause", "runner", "runner"),
     *("postgres-kill", "postgres-immediate", "postgres-backend"),
 )
 

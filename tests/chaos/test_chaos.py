@@ -32,9 +32,14 @@ def test_a_short_fire_loses_nothing_and_leaves_nothing():
         burning.wait()
     assert burning.returncode == 0, said
     told = json.loads(said.splitlines()[-1])
-    assert list(told) == ["seed", "jobs", "final", "double_results", "lost_writes", "audit", "recovery_seconds"]
-    assert (told["seed"], told["double_results"], told["lost_writes"], told["audit"]) == (5, 0, 0, [])
+    assert list(told) == [
+        *("seed", "jobs", "final", "double_results", "double_minutes", "lost_writes"),
+        *("acknowledged_results", "lost_results", "audit", "recovery_seconds"),
+    ]
+    assert (told["seed"], told["double_results"], told["double_minutes"]) == (5, 0, 0)
+    assert (told["lost_writes"], told["lost_results"], told["audit"]) == (0, 0, [])
     assert told["jobs"] == told["final"] > 0
+    assert told["acknowledged_results"] > 0
     (state,) = [line.removeprefix("in ") for line in said.splitlines() if line.startswith("in ")]
     assert not processes_with(state)
     assert not Path(state).exists()
