@@ -33,6 +33,7 @@ SCENARIOS = {
     "claims": "claims",
     "costs": "costs",
     "waiting": "idle_load",
+    "channels": "channels",
     "limits": "limits",
     "killed": "crash",
     "flatness": "flatness",
@@ -49,17 +50,9 @@ PROMISED = (
     *("bulk_vs_procrastinate", "claims_vs_minimal", "claims_vs_pgbench", "bulk_claims_vs_pgbench"),
     *("postgres_vs_minimal", "heartbeat_vs_empty", "heartbeat_vs_floor", "statements", "trips", "wal_kb", "latency_ms"),
     *("flat_jobs", "flat_lanes", "blocked_ahead", "flat_leases", "limits_exceeded", "idle_polls", "fairness"),
-    *(
-        "pull_vs_registry",
-        "image_memory",
-        "killed",
-        "sandbox",
-        "core_cost",
-        "deadlocks",
-        "audit",
-        "not_met",
-        "left_out",
-    ),
+    *("beats_vs_http", "channel_claim_vs_poll", "channel_lifecycles_vs_http", "channel_memory_vs_poll"),
+    *("claim_100_specs", "pull_vs_registry", "image_memory", "killed", "sandbox", "core_cost", "deadlocks"),
+    *("audit", "not_met", "left_out"),
 )
 
 

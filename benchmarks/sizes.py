@@ -22,7 +22,8 @@ class Sizes:
     limit_seconds: float  # then it ends, with fewer claims
     crowd: int  # jobs of the tenant that has many
     scale: float  # of the million jobs, ten thousand lanes, hundred thousand blocked ones
-    polls: int
+    polls: int  # that wait, and channels that wait
+    executing: int  # jobs on channels, and as many on leases of the native API
     latencies: int  # jobs that are sent one after the other to those that wait
     samples: int  # claims of which a median is made
     cost_slices: int  # of lifecycles by one client, in turns with minimal ones
@@ -53,6 +54,7 @@ FULL = Sizes(
     crowd=100_000,
     scale=1,
     polls=2_000,
+    executing=1_000,
     latencies=400,
     samples=300,
     cost_slices=5,
@@ -75,6 +77,7 @@ QUICK = replace(
     crowd=10_000,
     scale=0.05,
     polls=300,
+    executing=200,
     latencies=150,
     samples=100,
     cost_slices=2,
@@ -96,6 +99,7 @@ TINY = replace(
     crowd=500,
     scale=0.002,
     polls=100,
+    executing=40,
     latencies=40,
     samples=50,
     cost_slices=1,

@@ -37,6 +37,7 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
     yield from _sandbox(found.get("sandbox") or {})
     yield from _scheduling(found)
     yield from _waiting(found)
+    yield from _channels(found.get("channels") or {})
 
 
 def aims(found: dict[str, Any]) -> Iterator[Row]:
@@ -55,6 +56,7 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
     latency = found.get("latency_ms") or {}
     yield below(latency, "p50", "submit → lease of a waiting worker, idle system, p50, ms", 6)
     yield below(latency, "p99", "submit → lease of a waiting worker, idle system, p99, ms", 12)
+    yield from _channel_aims(found)
     points = found.get("flatness") or {}
     for name, words in (
         ("flat_leases", "a claim, {size:,} leases of other workers ÷ none"),
@@ -72,6 +74,20 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
     yield at_most(found, "deadlocks", "deadlocks in the whole run", 0)
     audit = found.get("audit")
     yield Row("audit", MISSING if audit is None else json.dumps(audit), "[]", None if audit is None else audit == [])
+
+
+def _channel_aims(found: dict[str, Any]) -> Iterator[Row]:
+    parts = found.get("channels") or {}
+    executing = (parts.get("beats") or {}).get("executing", 0)
+    waiting = ((parts.get("memory") or {}).get("channel") or {}).get("waiting", 0)
+    beat = f"server CPU of a heartbeat over HTTP ÷ over a channel, {executing:,} executing"
+    yield at_least(found, "beats_vs_http", beat, 5)
+    claim = "submit → job of a waiting channel ÷ of a native long poll, p50"
+    yield at_most(found, "channel_claim_vs_poll", claim, 1.25)
+    words = "executions/s over channels, results read and stored ÷ of native jobs over HTTP"
+    yield at_least(found, "channel_lifecycles_vs_http", words, 1.2)
+    yield at_most(found, "channel_memory_vs_poll", f"memory of a waiting channel ÷ of a long poll, {waiting:,}", 3)
+    yield at_most(found, "claim_100_specs", "a claim of a runner with 100 hardware specs ÷ with one", 1.5)
 
 
 def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:
@@ -179,6 +195,20 @@ def _waiting(found: dict[str, Any]) -> Iterator[Row]:
     yield Row(f"{polls}, MB (alone {number(idle.get('rss_mb_alone'))})", number(idle.get("rss_mb")))
     yield Row(f"{polls}, database connections", number(idle.get("connections")))
     yield Row(f"{polls}, % of a core", number(idle.get("cpu_percent")))
+
+
+def _channels(parts: dict[str, Any]) -> Iterator[Row]:
+    for part, unit in (("beats", "a heartbeat"), ("lifecycles", "an execution")):
+        for kind in ("channel", "http"):
+            row = (parts.get(part) or {}).get(kind) or {}
+            value = f"{number(row.get('server_ms'))} / {number(row.get('postgres_ms'))} at {number(row.get('per_s'))}/s"
+            way = "a channel" if kind == "channel" else "HTTP"
+            yield Row(f"{unit} over {way}, ms of a core: server / PostgreSQL", value if row else MISSING)
+    for kind, way in (("channel", "channel"), ("poll", "native long poll")):
+        held, waiting = ((parts.get(part) or {}).get(kind) or {} for part in ("claims", "memory"))
+        value = f"{number(held.get('p50'))} / {number(held.get('p99'))}"
+        yield Row(f"submit → job of a waiting {way}, p50 / p99, ms", value if held else MISSING)
+        yield Row(f"a waiting {way}, KiB of the server", number(waiting.get("kib_each")))
 
 
 def at_least(found: dict[str, Any], name: str, words: str, aim: float) -> Row:

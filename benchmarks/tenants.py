@@ -76,13 +76,18 @@ def fill(org: str, pool: str, jobs: int, *, events: bool = True) -> None:
     if jobs < 1:
         return
     owner = project(org, pool)
+    number_jobs()
+    first = submitted_steps(owner)
+    if jobs > 1:
+        copy(first, jobs - 1, events=events)
+
+
+def number_jobs() -> None:
+    """Let the next jobs be numbered from FIRST_JOB, so that `copy` can derive their public ids."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT setval('runtime_jobs_id_seq', greatest(last_value, %s)) FROM runtime_jobs_id_seq", [FIRST_JOB]
         )
-    first = submitted_steps(owner)
-    if jobs > 1:
-        _copy(first, jobs - 1, events=events)
 
 
 def one_each(orgs: list[str], pool: str) -> None:
@@ -111,7 +116,8 @@ def body(org: str) -> dict[str, Any]:
     }
 
 
-def _copy(first: Job, times: int, *, events: bool) -> None:
+def copy(first: Job, times: int, *, events: bool) -> None:
+    """Let so many copies of a waiting job wait, with copies of its event or without events."""
     # An id is as long as a ULID, and of digits that none made since 1970 begins with.
     of_job = {"id": "new.id", "job_ulid": "new.ulid", "root_job_ulid": "new.ulid"}
     of_event = {

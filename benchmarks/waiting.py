@@ -51,7 +51,7 @@ def measure(
 
     `database_url` is Django's own database, with the tables in it; what is created there stays.
     """
-    _allow_sockets(2 * waiters + 500)
+    allow_sockets(2 * waiters + 500)
     tokens = _create_rows(max(waiters, jobs))
     address = dev_server.free_address("127.0.0.1", 0)
     server = _started(dev_server.server(address).command, database_url)
@@ -67,7 +67,8 @@ def measure(
             process.wait(30)
 
 
-def _allow_sockets(number: int) -> None:
+def allow_sockets(number: int) -> None:
+    """Let this process, and those that it starts, open so many files if the system allows that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < number:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, hard), hard))
