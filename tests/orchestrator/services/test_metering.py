@@ -15,10 +15,11 @@ from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import HeartbeatUpdate, WorkerHeartbeat
 from orchestrator.services.metering import MAX_MINUTES, billed_minutes
-from runtime_jobs.models import Job, UsageRecord
+from runtime_jobs.models import Job, Organization, UsageRecord
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import FailureReason, JobState
-from tests.factories import ALICE, OPERATOR, TIMINGS, claimed, submitted_steps
+from tests.api_client import Caller
+from tests.factories import ALICE, OPERATOR, TIMINGS, PlanFactory, api_token, claimed, submitted_steps
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,8 +38,8 @@ def executing(start):
     return begin(start)
 
 
-def begin(start, **changes):
-    submitted_steps(policy=dataclasses.replace(METERED, **changes), now=start, timeout_seconds=900)
+def begin(start, *, timeout_seconds=900, **changes):
+    submitted_steps(policy=dataclasses.replace(METERED, **changes), now=start, timeout_seconds=timeout_seconds)
     claim = claimed(job_types=("steps",), now=start)
     services.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing", now=start)
     return claim
@@ -173,6 +174,26 @@ def test_the_end_bills_what_no_heartbeat_has(executing, start, seconds, minutes)
         lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=end + timedelta(hours=1)
     )
     assert (ledger(), watermark()) == ([(minutes, minutes)], minutes)
+    agree()
+
+
+@pytest.mark.parametrize(("seconds", "minutes"), [(0, 1), (60, 1), (61, 2), (7_200, 120)])
+def test_ledger_watermark_and_api_agree(start, seconds, minutes):
+    """Heartbeats every minute, each of them twice, and then the end, twice."""
+    PlanFactory(max_timeout_seconds=10_000)
+    claim, end = begin(start, timeout_seconds=10_000), start + timedelta(seconds=seconds)
+    lease = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
+    for second in sorted([*range(1, seconds, 60)] * 2):
+        beat(claim, start + timedelta(seconds=second))
+    before = list(UsageRecord.objects.order_by("id").values())
+    for _ in range(2):
+        services.complete(**lease, now=end)
+    found = list(UsageRecord.objects.order_by("id").values())
+    assert found[: len(before)] == before, "no record is changed"
+    assert sum(record["minutes"] for record in found) == minutes == watermark()
+    token = api_token(Organization.objects.get(slug=claim.job.org_slug))
+    usage = Caller(token).get("/v1/usage?limit=200").json()["results"]
+    assert [(record["minute"], record["minutes"]) for record in reversed(usage)] == ledger()
     agree()
 
 
