@@ -23,12 +23,15 @@ up: setup ## serve until Ctrl-C (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_DIR=.s
 test: setup ## run the whole test suite (ARGS="-k name" for a part of it)
 	@$(RUN) -m pytest --numprocesses auto $(ARGS)
 
-proof: setup ## test the leases at length: 200 random histories of 40 steps, the mutants, 500 races of each pair of operations
-	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 $(RUN) -m pytest -o timeout=3600 tests/lease_model tests/orchestrator/services/test_races.py \
-		tests/orchestrator/services/test_races_of_pairs.py $(ARGS)
+proof: setup ## test the leases at length: 200 random histories of 40 steps, the mutants, 500 races of each pair of operations, 10,000 jobs for 64 runners
+	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 PROOF_JOBS=10000 PROOF_RUNNERS=64 $(RUN) -m pytest -o timeout=3600 tests/lease_model \
+		tests/orchestrator/services/test_races.py tests/orchestrator/services/test_races_of_pairs.py \
+		tests/orchestrator/protocols/bencher/channel/test_races.py tests/orchestrator/protocols/bencher/test_mutants.py \
+		tests/orchestrator/protocols/bencher/runs/test_many_runners.py $(ARGS)
 
-chaos: setup ## kill server, scheduler, workers and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4)
-	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) $(if $(SEED),--seed $(SEED))
+chaos: setup ## kill server, scheduler, workers, runners and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4 RUNNERS=8)
+	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) --runners $(or $(RUNNERS),8) \
+		$(if $(SEED),--seed $(SEED))
 
 runner: setup ## play the life of a Bencher runner with its real program, nine minutes (BENCHER_RUNNER=path of `runner`)
 	@$(RUN) -m tests.bencher_runner
