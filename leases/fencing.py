@@ -124,6 +124,7 @@ _UNLOCKED = PreparedQuery(
     f"{_UNLOCKED_SOURCE} WHERE lease.lease_ulid = ANY (%s) AND lease.worker_id = ANY (%s) ORDER BY t.id",
     without=_UNREAD_FIELDS,
 )
+_JOB = PreparedQuery(Job, "WHERE t.job_ulid = %s")
 _NEWEST = PreparedQuery(LeaseRow, f"{_OF_JOB} ORDER BY t.fence DESC LIMIT 1")
 
 
@@ -238,10 +239,11 @@ def newest_holding(*, job_ulid: str, worker: Worker, fence: int | None = None) -
         None if the worker never had such a lease. Nothing shows that the lease is valid.
     """
     row = _NEWEST.first(job_ulid, worker.worker_id, fence, fence)
-    if row is None:
+    job = _JOB.first(job_ulid)
+    if row is None or job is None:
         return None
-    row.lease.job = Job.objects.get(job_ulid=job_ulid)
-    return LockedLease(row.lease.job, row.lease, row.now, row.newest_session)
+    row.lease.job = job
+    return LockedLease(job, row.lease, row.now, row.newest_session)
 
 
 def lock_current_lease(*, job_ulid: str, now: datetime | None = None) -> LockedLease | None:

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from orchestrator.results.models import Benchmark, Branch, Measure, ProjectResource, Testbed
 from runtime_jobs.models import Project
+from runtime_jobs.prepared_queries import fetch_all
 from runtime_jobs.resource_names import is_slug, slugify, with_random_suffix
 from workers.models import HardwareSpec
 from workers.registry.models import spec_archived
@@ -172,10 +173,10 @@ def _find(model: type[T], project: Project, wanted: Sequence[WantedResource]) ->
 def _keys_by(model: type[T], project: Project, column: str, values: Collection[Any]) -> dict[Any, int]:
     keys: dict[Any, int] = {}
     ordered = list(values)
+    table = model._meta.db_table  # noqa: SLF001 Django's name
+    sql = f"SELECT {column}, id FROM {table} WHERE project_id = %s AND {column} = ANY (%s)"  # noqa: S608 our own names
     for begin in range(0, len(ordered), NAMES_PER_QUERY):
-        some = ordered[begin : begin + NAMES_PER_QUERY]
-        found = model._default_manager.filter(**{"project": project, f"{column}__in": some})  # noqa: SLF001 Django's name
-        keys |= dict(found.values_list(column, "pk"))
+        keys |= dict(fetch_all(sql, [project.pk, ordered[begin : begin + NAMES_PER_QUERY]]))
     return keys
 
 

@@ -22,11 +22,24 @@ from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, Project
+from runtime_jobs.prepared_queries import PreparedQuery
 from runtime_jobs.specs import config_of
 from runtime_jobs.states import FailureReason, JobState
 
 log = logging.getLogger(__name__)
 
+
+@dataclass(frozen=True)
+class ReportRow:
+    """A report with its project."""
+
+    report: Report
+    project: Project
+
+
+_REPORT_OF_JOB = PreparedQuery(
+    ReportRow, "JOIN runtime_jobs_project project ON project.id = t.project_id WHERE t.job_ulid = %s"
+)
 MAX_READERS = 2  # results that a process reads at a time: each may need several times the size of its output
 MAX_DURATION = 2**31 - 1
 # A result that cannot be read for so long never can: its job fails.
@@ -185,7 +198,8 @@ def _store_names(project: Project, iterations: Sequence[Results]) -> tuple[dict[
 
 
 def _read(job: Job, body: bytes | None) -> ProcessedResult:
-    report = Report.objects.select_related("project").filter(job_id=job.job_ulid).first()
+    row = _REPORT_OF_JOB.first(job.job_ulid)
+    report = None if row is None else row.report
     if body is None:
         return _failure(report, FailureReason.RESULT_MISSING, "The store has no output of the job.")
     try:

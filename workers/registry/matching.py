@@ -4,8 +4,16 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
+from runtime_jobs.prepared_queries import fetch_all
 from runtime_jobs.specs.oci import spec_label
-from workers.registry.models import HardwareSpec, SpecSandbox, Worker
+from workers.registry.models import SpecSandbox, Worker
+
+# Each attempt to claim reads them.
+_SPECS_OF_WORKER = """
+    SELECT spec.uuid, spec.sandbox
+      FROM workers_hardwarespec spec JOIN workers_workerspec provided ON provided.spec_id = spec.id
+     WHERE provided.worker_id = %s ORDER BY spec.uuid
+"""
 
 
 def offer_of(
@@ -35,7 +43,7 @@ def runner_offer(worker: Worker) -> tuple[list[str], str]:
 
     A runner reports no capabilities: the operator who associates a spec vouches for the machine. Archived specs count.
     """
-    specs = HardwareSpec.objects.filter(worker_specs__worker=worker).order_by("uuid").values_list("uuid", "sandbox")
+    specs = fetch_all(_SPECS_OF_WORKER, [worker.pk])
     has_microvm = any(sandbox == SpecSandbox.FIRECRACKER for _, sandbox in specs)
     return [spec_label(uuid) for uuid, _ in specs], "microvm" if has_microvm else "none"
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Q
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied, Throttled
 from rest_framework.request import Request
@@ -20,9 +19,8 @@ from orchestrator.http.auth.principal_cache import Principal, principals
 from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal, client_of_person, client_of_token
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.http.client_ip import rate_limit_key
-from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.models import ApiToken, Organization
-from runtime_jobs.prepared_queries import PreparedQuery, Sql
+from runtime_jobs.prepared_queries import PreparedQuery, Sql, fetch_all
 from workers.models import Pool, Worker
 from workers.registry.models import WorkerState
 from workers.registry.tokens import API_PREFIX, digest_of, has_token_shape
@@ -55,6 +53,10 @@ _TOKEN = PreparedQuery(
     "JOIN runtime_jobs_organization organization ON organization.id = t.organization_id WHERE t.digest = %s"
     " AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())",
 )
+_TOUCH = """
+    UPDATE workers_worker SET last_seen_at = clock_timestamp()
+     WHERE id = %s AND (last_seen_at IS NULL OR last_seen_at < clock_timestamp() - %s) RETURNING id
+"""
 refusals = FailedAuthThrottle()
 
 
@@ -134,8 +136,7 @@ def _read_worker(digest: str) -> tuple[WorkerPrincipal, float] | None:
 
 def touch_last_seen(worker: Worker) -> None:
     """Update `last_seen_at` of a worker, at most every five seconds."""
-    long_ago = Q(last_seen_at__isnull=True) | Q(last_seen_at__lt=ClockTimestamp() - SEEN_EVERY)
-    Worker.objects.filter(long_ago, pk=worker.pk).update(last_seen_at=ClockTimestamp())
+    fetch_all(_TOUCH, [worker.pk, SEEN_EVERY])
 
 
 class BrowserSession(SessionAuthentication):

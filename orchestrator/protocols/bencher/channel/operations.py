@@ -29,11 +29,13 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import AlreadyFinal, CancelNotRequested, Conflict, InvalidTransition
 from runtime_jobs.identifiers import public_id_of, uuid_of
 from runtime_jobs.models import Job
+from runtime_jobs.prepared_queries import PreparedQuery
 from runtime_jobs.states import FailureReason, JobState
 from workers.models import Worker
 
 log = logging.getLogger(__name__)
 
+_JOB = PreparedQuery(Job, "WHERE t.job_ulid = %s")
 MAX_DECISIONS = 5  # of one message, each after a change of its job by another caller
 _CHANGED: Final = (StaleLease, InvalidTransition, Conflict, AlreadyFinal, CancelNotRequested)
 
@@ -211,6 +213,7 @@ def _complete(ref: LeaseRef, job: Job, frame: CompletedFrame, output: _Output) -
         completed = services.complete_late(job_ulid=ref.job_ulid, **outcome)
     else:
         completed = services.complete(lease_ulid=ref.lease_ulid, **outcome)
+    completed.spec = job.spec  # never changes, and is not read again
     unread_job = completed if completed.state == JobState.PROCESSING else None
     return FinalOutcome(Reply.ACK, unread_job, output.body, output.result is not None)
 
@@ -248,4 +251,7 @@ def _ref_of(job: LeasedJob) -> LeaseRef:
 
 
 def _read(job_ulid: str) -> Job:
-    return Job.objects.get(job_ulid=job_ulid)
+    job = _JOB.first(job_ulid)
+    if job is None:
+        raise Job.DoesNotExist  # retention has deleted it
+    return job

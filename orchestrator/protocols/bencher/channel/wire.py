@@ -8,9 +8,12 @@ from orchestrator.protocols.bencher.specs.wire import spec_document
 from orchestrator.protocols.bencher.wire import timestamp
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
+from runtime_jobs.prepared_queries import PreparedQuery
 from runtime_jobs.specs.oci import config_of, spec_uuid_of
 from workers.models import Worker
 from workers.registry.models import HardwareSpec
+
+_SPEC = PreparedQuery(HardwareSpec, "WHERE t.uuid = %s")
 
 
 def serialize_claimed_job(job: Job, worker: Worker) -> dict[str, Any]:
@@ -26,9 +29,12 @@ def serialize_claimed_job(job: Job, worker: Worker) -> dict[str, Any]:
         HardwareSpec.DoesNotExist: The hardware spec was deleted.
     """
     config = config_of(job)
+    spec = _SPEC.first(spec_uuid_of(job))
+    if spec is None:
+        raise HardwareSpec.DoesNotExist("The hardware spec of the order was deleted.")
     return {
         "uuid": str(uuid_of(job.job_ulid)),
-        "spec": spec_document(HardwareSpec.objects.get(uuid=spec_uuid_of(job))),
+        "spec": spec_document(spec),
         "config": config,
         "oci_token": new_pull_token(worker.uuid, UUID(config["project"])),
         "timeout": config["timeout"],

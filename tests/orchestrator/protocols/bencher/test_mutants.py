@@ -125,7 +125,7 @@ MUTANTS: tuple[tuple[Mutant, Callable[[], None]], ...] = (
      late_result_of_an_earlier_lease),
     (Mutant("a result after the late window", operations._complete,
             "or services.give_up(job_ulid=ref.job_ulid) is not None", ""), result_after_the_late_window),
-    (Mutant("a result under any lease", operations._require_live, "if not lease.is_live(database_now()):", "if False:"),
+    (Mutant("a result under any lease", operations._require_live, "not newest.lease.is_live(newest.now)", "False"),
      result_that_does_not_count),
     (Mutant("an expired lease stays", operations.finish, "services.expire(job_ulid=ref.job_ulid)", "pass"),
      result_under_an_expired_lease),
