@@ -1,6 +1,7 @@
 """Heartbeats of many sockets: at once when they are few, together when they are many."""
 
 import asyncio
+import itertools
 import time
 from dataclasses import dataclass
 from uuid import UUID
@@ -93,6 +94,28 @@ def test_after_many_the_next_statement_begins_at_the_interval(monkeypatch):
         database.commit()
         await asyncio.gather(*replies)
         assert database.began[1] - database.began[0] >= 0.3
+
+    run(story)
+
+
+def test_after_many_small_statements_the_next_one_begins_at_the_interval(monkeypatch):
+    monkeypatch.setattr(heartbeats, "INTERVAL_SECONDS", 0.3)
+
+    async def story():
+        database = Database()
+        batcher = HeartbeatBatcher(database.renew)
+        for number in range(9):
+            reply = asyncio.ensure_future(batcher.renew(job(number)))
+            database.commit()
+            assert await reply is Reply.ACK
+            await settled()
+        reply = asyncio.ensure_future(batcher.renew(job(9)))
+        database.commit()
+        await reply
+        began = database.began
+        assert len(began) == 10
+        assert any(later - earlier >= 0.25 for earlier, later in itertools.pairwise(began)), "the statements are few"
+        assert began[-1] - began[0] >= 0.25
 
     run(story)
 
