@@ -16,7 +16,7 @@ from django.utils import timezone
 from orchestrator.images import tokens
 from orchestrator.protocols.bencher import authentication
 from orchestrator.protocols.bencher.channel import claims, operations
-from orchestrator.services import heartbeat, metering
+from orchestrator.services import heartbeat, metering, settlement
 from tests.api_client import Caller
 from tests.factories import RunnerFactory, personal_key
 from tests.lease_model.mutants import Mutant
@@ -46,10 +46,8 @@ def result_after_the_late_window() -> None:
     test_operations.test_a_result_after_the_late_window_leaves_the_output(runner_with_a_job(), is_ended=False)
 
 
-def result_that_does_not_count() -> None:
-    test_operations.test_a_final_message_that_does_not_count_leaves_the_output(
-        runner_with_a_job(), test_operations.complete
-    )
+def result_within_the_late_window() -> None:
+    test_operations.test_a_result_within_the_late_window_replaces_the_output(runner_with_a_job())
 
 
 def result_under_an_expired_lease() -> None:
@@ -123,10 +121,10 @@ def order_that_cannot_be_rendered() -> None:
 MUTANTS: tuple[tuple[Mutant, Callable[[], None]], ...] = (
     (Mutant("an earlier lease's late result", operations.finish_late, "or newest.lease.fence != newest.job.fence", ""),
      late_result_of_an_earlier_lease),
-    (Mutant("a result after the late window", operations._complete,
-            "or services.give_up(job_ulid=ref.job_ulid) is not None", ""), result_after_the_late_window),
-    (Mutant("a result under any lease", operations._require_live, "not newest.lease.is_live(newest.now)", "False"),
-     result_that_does_not_count),
+    (Mutant("a result after the late window", settlement.complete_late,
+            "if _is_given_up(uow, locked.job, locked.now):", "if False:"), result_after_the_late_window),
+    (Mutant("an output without its result", operations._complete, ', "result": output.result', ""),
+     result_within_the_late_window),
     (Mutant("an expired lease stays", operations.finish, "services.expire(job_ulid=ref.job_ulid)", "pass"),
      result_under_an_expired_lease),
     (Mutant("completed before running", operations.finish, "if status in _UNFIT[type(frame)]:", "if False:"),
@@ -141,7 +139,7 @@ MUTANTS: tuple[tuple[Mutant, Callable[[], None]], ...] = (
     (Mutant("the watermark stays", metering.bill, "job.last_billed_minute = minute", "pass"), heartbeats_of_one_minute),
     (Mutant("the start is billed", heartbeat.renew_lease, "and job.executing_at < locked.now", ""),
      start_of_an_execution),
-    (Mutant("any audience", tokens._decode, "audience=AUDIENCE,", "",
+    (Mutant("any audience", tokens._decode, "audience=audience,", "",
             (('"verify_iat": False', '"verify_iat": False, "verify_aud": False'),)), token_of_another_audience),
     (Mutant("any issuer", tokens._decode, "issuer=settings.PUBLIC_URL,", "",
             (('"verify_iat": False', '"verify_iat": False, "verify_iss": False'),)), token_of_another_issuer),
@@ -149,7 +147,7 @@ MUTANTS: tuple[tuple[Mutant, Callable[[], None]], ...] = (
      token_of_another_repository),
     (Mutant("any action", tokens.verify_pull_token, "if action not in grant.actions:", "if False:"),
      token_without_the_action),
-    (Mutant("for ever", tokens.read_pull_token, "timestamp < expires_at", "timestamp"), token_of_ten_minutes_ago),
+    (Mutant("for ever", tokens._check_times, "timestamp < expires_at", "timestamp"), token_of_ten_minutes_ago),
     (Mutant("any signature", tokens._decode, '"require": _REQUIRED', '"require": _REQUIRED, "verify_signature": False'),
      token_of_another_key),
     (Mutant("any path", authentication.authenticate_runner, ", **runner_filter(resource_id)", ""), key_of_another_runner),
