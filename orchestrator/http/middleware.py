@@ -8,7 +8,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from orchestrator.http.asgi.body_limit import body_limit, too_large, upload_repository
+from orchestrator.http.asgi.body_limit import body_limit, too_large
 from orchestrator.http.asgi.long_poll import is_empty, poll_attempt
 from orchestrator.http.asgi.sync_handler import client_disconnected
 from orchestrator.http.errors.problems import ApiError, as_response
@@ -16,6 +16,7 @@ from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, ac
 from orchestrator.http.observability.request_context import attach_context, context_of
 
 _TOKEN = re.compile(r"rto_(api|worker)_|bencher_(runner|user|run)_[0-9A-Za-z]{8}")
+REGISTRY_PREFIX = "/v2/"  # docker clients send bodies chunked
 
 Next = Callable[[HttpRequest], HttpResponseBase]
 API_PREFIXES = ("/v0/", "/v1/", "/v2/", "/api/")  # their callers are programs with tokens
@@ -44,9 +45,8 @@ def _invalid_length(request: HttpRequest) -> ApiError | None:
 
 
 def _may_be_chunked(request: HttpRequest) -> bool:
-    """Return whether a view of uploads can read this chunked body: the WSGI server must report its end."""
-    is_upload = upload_repository(str(request.method), request.path) is not None
-    return is_upload and bool(request.META.get("wsgi.input_terminated"))
+    """Return whether the view reads a chunked body under WSGI: that of the registry, if the server reports its end."""
+    return request.path.startswith(REGISTRY_PREFIX) and bool(request.META.get("wsgi.input_terminated"))
 
 
 def _token_in_query(request: HttpRequest) -> ApiError | None:

@@ -26,6 +26,7 @@ from orchestrator.images.manifests import (
 from orchestrator.images.tokens import PULL, PUSH
 from orchestrator.protocols.oci_registry.access import authorize
 from orchestrator.protocols.oci_registry.base_view import RegistryView, empty_response, location, parse_digest
+from orchestrator.protocols.oci_registry.body import manifest_body
 
 MAX_TAGS: Final = 1000  # of one response; a Link leads to the next
 
@@ -53,7 +54,7 @@ class ManifestView(RegistryView):
         content_type, _ = parse_header_parameters(request.META.get("CONTENT_TYPE", ""))
         pushed = push_manifest(
             found.project,
-            request._request.body,  # noqa: SLF001 - the bytes are kept as they are
+            manifest_body(request._request),  # noqa: SLF001 - the bytes are kept as they are
             content_type,
             digest=named if isinstance(named, Digest) else None,
             tags=request.query_params.getlist("tag") if isinstance(named, Digest) else [named],

@@ -25,7 +25,7 @@ from orchestrator.images.uploads import (
 )
 from orchestrator.protocols.oci_registry.access import authorize, sources_of
 from orchestrator.protocols.oci_registry.base_view import RegistryView, empty_response, location, parse_digest
-from orchestrator.protocols.oci_registry.uploads.body import uploaded_part
+from orchestrator.protocols.oci_registry.body import uploaded_part
 
 _RANGE: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -1,11 +1,14 @@
 """Blobs and uploads of the OCI distribution API."""
 
+import io
+
 import pytest
 
 from orchestrator.images.digests import Digest
+from orchestrator.images.manifest_documents import OCI_MANIFEST
 from orchestrator.images.models import BlobUpload
 from orchestrator.protocols.oci_registry.blobs.content import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, BlockSizes
-from tests.orchestrator.images.world import Docker, content, error_of, stored, stored_files, token
+from tests.orchestrator.images.world import Docker, content, error_of, manifest, stored, stored_files, token
 
 pytestmark = pytest.mark.django_db
 EMPTY = Digest.of(b"")
@@ -129,6 +132,45 @@ class TestUploads:
     def test_the_quota_is_denied(self, docker, settings):
         settings.IMAGE_QUOTA_BYTES = 100
         error_of(docker.call("PATCH", docker.begin("adapter"), content(101)), 403, "DENIED")
+
+
+class Chunked:
+    """The body of a chunked request, as a WSGI server that reports its end passes it."""
+
+    def __init__(self, data):
+        self.file = io.BytesIO(data)
+
+    def extra(self):
+        return {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": self.file, "wsgi.input_terminated": True}
+
+
+class TestChunkedUnderWSGI:
+    def send(self, docker, method, path, data, **extra):
+        authorization = docker.headers["Authorization"]
+        return docker.http.generic(
+            method, f"/v2/{path}", HTTP_AUTHORIZATION=authorization, **Chunked(data).extra() | extra
+        )
+
+    def test_a_part_and_a_manifest(self, docker):
+        data = content(3 << 20)
+        path = docker.begin("adapter")
+        assert self.send(docker, "PATCH", path, data)["Range"] == f"0-{len(data) - 1}"
+        assert self.send(docker, "PUT", f"{path}?digest={Digest.of(data)}", b"").status_code == 201
+        body = manifest(data)
+        assert self.send(docker, "PUT", "adapter/manifests/v1", body, CONTENT_TYPE=OCI_MANIFEST).status_code == 201
+        assert docker.call("GET", "adapter/manifests/v1").body == body
+
+    def test_limits_hold(self, docker, settings):
+        settings.IMAGE_UPLOAD_LIMIT_BYTES = 100
+        path = docker.begin("adapter")
+        error_of(self.send(docker, "PATCH", path, content(101)), 413, "SIZE_INVALID")
+        assert stored_files() == []
+        large = self.send(docker, "PUT", "adapter/manifests/v1", b" " * 10_000_001, CONTENT_TYPE=OCI_MANIFEST)
+        error_of(large, 413, "MANIFEST_INVALID")
+
+    def test_a_server_that_does_not_report_the_end_is_411(self, docker):
+        refusal = self.send(docker, "PATCH", docker.begin("adapter"), b"x", **{"wsgi.input_terminated": False})
+        error_of(refusal, 411, "SIZE_INVALID")
 
 
 class TestReading:
