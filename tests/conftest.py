@@ -4,6 +4,7 @@ Several runs may take place at the same time. The cluster is started by the firs
 by its keeper when this process ends, whatever ends it.
 """
 
+import gc
 import os
 import shutil
 import tempfile
@@ -18,6 +19,9 @@ import pytest
 hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("suite")
 
+# Nothing that is imported or collected is garbage, and there is much of it: see `pytest_collection_finish`.
+gc.disable()
+
 # The product's own limits are seconds of wall-clock time: on a loaded machine a transaction of many statements takes
 # longer, and whoever waits for it is answered `busy`. A test of such a limit sets one for its own session.
 TIMEOUTS = {"lock_timeout": "60s", "statement_timeout": "90s", "idle_in_transaction_session_timeout": "90s"}
@@ -31,29 +35,52 @@ os.environ["STATE_DIR"] = str(STATE_DIR)
 STATE_DIR.joinpath("throwaway").touch()
 
 import django  # noqa: E402 - after the environment it reads
+import psycopg  # noqa: E402 - likewise
 
 from config.postgres import embedded  # noqa: E402 - likewise
-from tests import flushing, xdist_grouping  # noqa: E402 - likewise
+from tests import flushing, prepared_cluster  # noqa: E402 - likewise
+
+pytest_plugins = ["tests.xdist_grouping"]
 
 # Here and not later: the conftest of a folder that was named on the command line imports models.
 django.setup()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Load the settings, so that pytest-django sees a Django project."""
     from django.conf import settings  # noqa: PLC0415 - after the environment
 
-    # Tests that commit are cleaned up by TRUNCATE, which the trigger of the event history refuses to all other code.
-    parameters = {"orchestrator.maintenance": "truncate"} | TIMEOUTS
-    options = "".join(f" -c {name}={value}" for name, value in parameters.items())
+    if not hasattr(config, "workerinput"):
+        prepared_cluster.open_folder()
+    options = "".join(f" -c {name}={value}" for name, value in TIMEOUTS.items())
     settings.DATABASES["default"]["OPTIONS"]["options"] += options
     flushing.install()
+    _share_static_files()
 
 
-def pytest_unconfigure() -> None:
+def _share_static_files() -> None:
+    """List the static files once: each test client has middleware of its own, which would list them all again."""
+    from whitenoise.middleware import WhiteNoiseMiddleware  # noqa: PLC0415 - after the settings
+
+    list_files = WhiteNoiseMiddleware.add_files_from_finders
+    shared: dict[Any, dict[str, Any]] = {}
+
+    def add_files_from_finders(self: WhiteNoiseMiddleware) -> None:
+        key = (self.static_prefix, self.max_age, self.allow_all_origins, self.charset)
+        if key not in shared:
+            list_files(self)
+            shared[key] = dict(self.files)
+        self.files = dict(shared[key])
+
+    WhiteNoiseMiddleware.add_files_from_finders = add_files_from_finders
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave nothing, also when no test needed a database or the run was interrupted."""
     embedded.release(STATE_DIR)
     shutil.rmtree(STATE_DIR, ignore_errors=True)
+    if not hasattr(config, "workerinput"):
+        prepared_cluster.remove_folder()
 
 
 # Left to `make test`: real processes, servers, browsers and sandboxes, races, and every API with every bad input.
@@ -77,33 +104,45 @@ def pytest_xdist_setupnodes() -> None:
     del os.environ["DJANGO_SETTINGS_MODULE"]
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    return xdist_grouping.processes()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> xdist_grouping.Distribution:
-    return xdist_grouping.Distribution(config, log)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark slow tests, skip tests that need root for an ordinary user, and name what several processes begin with."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow tests, and skip tests that need root for an ordinary user."""
     for item in items:
         file = str(item.path.relative_to(Path(__file__).parent))
         if file.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
         if os.geteuid() != 0 and item.get_closest_marker("root"):
             item.add_marker(pytest.mark.skip(reason="needs root: cgroups, accounts of their own"))
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: xdist_grouping.place_of(item.nodeid))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Exclude all objects so far from garbage collection: with them each full collection takes most of a second."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings() -> None:
     """Start the cluster: pytest-django asks for this before it creates the test database."""
+    from django.db import connection  # noqa: PLC0415 - after the settings
+
     if not GIVEN:
+        prepared_cluster.copy_to(STATE_DIR)
         embedded.ensure(STATE_DIR)
+        connection.creation.create_test_db = _create_test_db  # type: ignore[method-assign]
+
+
+def _create_test_db(**_: Any) -> str:
+    """Copy the database that has all migrations, instead of `migrate` on an empty one."""
+    from django.db import connection  # noqa: PLC0415 - after the settings
+
+    name = f"test_{embedded.NAME}"
+    with psycopg.connect(embedded.url(STATE_DIR, "postgres"), autocommit=True) as session:
+        session.execute(f"CREATE DATABASE {name} TEMPLATE {embedded.NAME}")
+    connection.close()
+    connection.settings_dict["NAME"] = name
+    return name
 
 
 @pytest.fixture(scope="session")
@@ -111,9 +150,11 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
     """Delete the rows that migrations create: a test that commits does so, too, and none may depend on the order."""
     from runtime_jobs.models import Plan  # noqa: PLC0415 - after the settings
     from runtime_jobs.plans import TIERS  # noqa: PLC0415 - likewise
+    from tests import suite_functions  # noqa: PLC0415 - likewise
     from workers.models import Pool  # noqa: PLC0415 - likewise
 
     with django_db_blocker.unblock():
+        suite_functions.install()
         Plan.objects.filter(name__in=TIERS, organizations=None).delete()
         Pool.objects.filter(slug="bare-metal", workers=None).delete()
 

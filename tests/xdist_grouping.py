@@ -1,7 +1,9 @@
-"""Which test process runs which tests: those of one file stay together, and so do those that share the machine."""
+"""A plugin that distributes tests to processes: those of one file stay together, and so do those that share the machine."""
 
 import os
+from typing import Any
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # Tests that share what a machine has once: slots, accounts, control groups, a server's processes. They take longest, so
@@ -13,9 +15,22 @@ TOGETHER = {
 GROUPS = list(TOGETHER)
 
 
-def processes() -> int:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: many tests wait for processes of their own."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the groups begin. All test processes sort alike."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Distribution":
+    """Distribute tests by their groups."""
+    return Distribution(config, log)
 
 
 def group_of(nodeid: str) -> str:

@@ -19,6 +19,7 @@ import psycopg
 
 from config import paths
 from config.postgres import embedded
+from tests import prepared_cluster
 
 
 @dataclass
@@ -84,6 +85,8 @@ class Postgres:
 
     def __init__(self, state: Path) -> None:
         self.state = state
+        if prepared_cluster.FOLDER in os.environ:  # below the test suite
+            prepared_cluster.copy_to(state)
         embedded.ensure(state)
         self.url = embedded.url(state)
 

@@ -38,7 +38,7 @@ print(json.dumps([made.token, made.bodies, [[name, str(file), options] for name,
 
 
 class Cluster(Postgres):
-    """With tables, tenants and two workers in it."""
+    """With tenants and two workers in it."""
 
     def __init__(self) -> None:
         super().__init__(Path(tempfile.mkdtemp(prefix="rto-faults-")))
@@ -47,7 +47,6 @@ class Cluster(Postgres):
             "STATE_DIR": str(self.state),
             "DJANGO_SETTINGS_MODULE": "config.settings",
         }
-        self.tell(*manage("migrate", "--verbosity", "0"))
         built = self.tell(sys.executable, "-c", BUILD, str(self.state))
         self.token, self.bodies, self.workers = json.loads(built)
         self.headers = {"Authorization": f"Bearer {self.token}"}
@@ -101,7 +100,7 @@ def worker(cluster, tmp_path):
 
 @pytest.fixture
 def clock(cluster, tmp_path):
-    """As every installation has one: a lease whose worker has given it up comes back through it alone."""
+    """The scheduler process, which alone ends a lease that its worker has left."""
     given = cluster.environment | {"DATABASE_URL": cluster.url}
     part = Part("clock", manage("runclock", "--period", "0.5"), given, tmp_path / "clock")
     part.start()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from config import paths
+from tests import prepared_cluster
 from tests.live_server import eventually
 
 MANAGE = paths.BASE_DIR / "manage.py"
@@ -109,6 +110,14 @@ class Told:
 
 @pytest.fixture
 def installation() -> Iterator[Installation]:
+    """Without a PostgreSQL: what a first start finds."""
     made = Installation()
     yield made
     made.end()
+
+
+@pytest.fixture
+def migrated(installation: Installation) -> Installation:
+    """With a database that has all migrations: what a second start finds."""
+    prepared_cluster.copy_to(installation.state)
+    return installation

@@ -22,20 +22,20 @@ def count_jobs(installation: Installation) -> str:
     return found.lines[-1]
 
 
-def test_a_dump_of_a_database_with_jobs_can_be_restored(installation, other):
-    for kept in (installation, other):
+def test_a_dump_of_a_database_with_jobs_can_be_restored(migrated, other):
+    for kept in (migrated, other):
         (kept.state / "throwaway").unlink()  # the database outlives each command
-    demo = installation.manage("demo")
+    demo = migrated.manage("demo")
     assert demo.wait() == 0, demo.everything()
-    file = installation.state / "a dump"
-    backup = installation.manage("backup", str(file))
+    file = migrated.state / "a dump"
+    backup = migrated.manage("backup", str(file))
     assert backup.wait() == 0, backup.everything()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "secret_key" in backup.everything()
 
     restored = other.manage("restore", str(file))
     assert restored.wait() == 0, restored.everything()
-    assert count_jobs(other) == count_jobs(installation)
+    assert count_jobs(other) == count_jobs(migrated)
     audit = other.manage("audit", "--chains")
     assert audit.wait() == 0, audit.everything()
 

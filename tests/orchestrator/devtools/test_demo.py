@@ -29,16 +29,16 @@ def test_the_demo_uploads_its_run_and_finds_what_was_planted(installation):
     assert not [line for line in told.lines if line != line.rstrip()]
 
 
-def test_what_the_demo_prints_last_works_with_make_up(installation):
+def test_what_the_demo_prints_last_works_with_make_up(migrated):
     """The address, user name and password that it prints, in the server of the command that it prints."""
-    (installation.state / "throwaway").unlink()  # `up` finds the database of the demo
-    told = installation.manage("demo")
+    (migrated.state / "throwaway").unlink()  # `up` finds the database of the demo
+    told = migrated.manage("demo")
     assert told.wait() == 0, told.everything()
     shown = dict(line.strip().split(maxsplit=1) for line in told.lines if re.match(r"  (user|password|this) ", line))
-    assert f"  make up STATE_DIR={installation.state}" in told.lines
+    assert f"  make up STATE_DIR={migrated.state}" in told.lines
     page = urlsplit(shown["this"].removeprefix("run").strip()).path
 
-    served = installation.manage("up", "--port", "0", "--workers", "0")
+    served = migrated.manage("up", "--port", "0", "--workers", "0")
     eventually(lambda: served.said("/admin/"))
     address = re.search(r"http://127\.0\.0\.1:\d+", served.everything()).group()
     with requests.Session() as browser:
@@ -52,19 +52,19 @@ def test_what_the_demo_prints_last_works_with_make_up(installation):
         opened = browser.post(form.url, data=login, headers={"Referer": form.url}, timeout=30)
     assert (opened.status_code, urlsplit(opened.url).path) == (200, page)
     assert "credential_read" in opened.text
-    api_token = json.loads((installation.state / "seed.json").read_text())["api_token"]
+    api_token = json.loads((migrated.state / "seed.json").read_text())["api_token"]
     listed = requests.get(f"{address}/v1/jobs", headers={"Authorization": f"Bearer {api_token}"}, timeout=30)
     assert (listed.status_code, len(listed.json()["results"])) == (200, 1)
 
 
-def test_an_interrupted_demo_leaves_nothing_that_the_next_one_trips_over(installation):
-    (installation.state / "throwaway").unlink()  # the second one finds the database of the first
-    told = installation.manage("demo")
+def test_an_interrupted_demo_leaves_nothing_that_the_next_one_trips_over(migrated):
+    (migrated.state / "throwaway").unlink()  # the second one finds the database of the first
+    told = migrated.manage("demo")
     eventually(lambda: told.said("executing"))
     told.signal(signal.SIGINT)
     assert told.wait() == 130, told.everything()
-    eventually(lambda: not installation.processes())
-    again = installation.manage("demo")
+    eventually(lambda: not migrated.processes())
+    again = migrated.manage("demo")
     assert again.wait() == 0, again.everything()
 
 
@@ -83,11 +83,11 @@ def test_a_command_that_no_shell_could_read_is_told_in_one_line(installation):
     assert len(told.errors) == 1
 
 
-def test_a_refused_job_is_told_in_one_line(installation):
-    told = installation.manage("demo", "--repo", "https://github.com/owner/name", "--commit", "main", "--cmd", "true")
+def test_a_refused_job_is_told_in_one_line(migrated):
+    told = migrated.manage("demo", "--repo", "https://github.com/owner/name", "--commit", "main", "--cmd", "true")
     assert told.wait() == 1
     assert "git_commit" in told.errors[-1]
-    assert not installation.processes()
+    assert not migrated.processes()
 
 
 def test_help_starts_nothing(installation):

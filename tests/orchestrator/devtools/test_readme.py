@@ -14,19 +14,19 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.timeout(300)
-def test_the_first_requests_end_at_the_findings_and_the_address_of_the_run(installation):
-    served = installation.manage("up", "--port", "0", "--workers", "1")
+def test_the_first_requests_end_at_the_findings_and_the_address_of_the_run(migrated):
+    served = migrated.manage("up", "--port", "0", "--workers", "1")
     eventually(lambda: served.said("/admin/"))
     address = re.search(r"http://127\.0\.0\.1:\d+", served.everything()).group()
     snippet = re.search(
         r"^\.venv/bin/python - <<'EOF'\n(.*?\n)EOF$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )
     program = snippet.group(1).replace("http://127.0.0.1:8000", address)
-    (installation.state / ".state").symlink_to(installation.state)
+    (migrated.state / ".state").symlink_to(migrated.state)
     found = subprocess.run(
         [sys.executable, "-"],
         input=program,
-        cwd=installation.state,
+        cwd=migrated.state,
         capture_output=True,
         text=True,
         check=False,

@@ -40,8 +40,9 @@ def seed(installation: Installation) -> dict[str, str]:
     return json.loads(told.lines[-1])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_interrupted_and_leaves_nothing(installation, number):
+@pytest.mark.parametrize(("number", "before"), [(signal.SIGINT, "installation"), (signal.SIGTERM, "migrated")])
+def test_it_serves_until_it_is_interrupted_and_leaves_nothing(request, number, before):
+    installation = request.getfixturevalue(before)
     told, address = up(installation, "--workers", "0")
     assert requests.get(f"{address}/healthz", timeout=30).status_code == 200
     eventually(lambda: requests.get(f"{address}/readyz", timeout=30).status_code == 200)
@@ -53,11 +54,11 @@ def test_it_serves_until_it_is_interrupted_and_leaves_nothing(installation, numb
     assert not installation.processes()
 
 
-def test_what_the_seed_prints_works_over_http(installation):
+def test_what_the_seed_prints_works_over_http(migrated):
     """Document 000's round, with the seed's tokens, while `up` runs without workers."""
-    _, address = up(installation, "--workers", "0")
-    planted = seed(installation)
-    assert planted == seed(installation)
+    _, address = up(migrated, "--workers", "0")
+    planted = seed(migrated)
+    assert planted == seed(migrated)
     owner, name = planted["repo_url"].removesuffix(".git").split("/")[-2:]
     body = {
         "org_slug": planted["org_slug"],
@@ -82,9 +83,9 @@ def test_what_the_seed_prints_works_over_http(installation):
     assert lease.json()["job"]["job_id"] == job.json()["job_id"]
 
 
-def test_a_server_that_dies_is_started_again(installation):
-    told, address = up(installation, "--workers", "0")
-    os.kill(child(installation, "\0serve\0"), signal.SIGKILL)
+def test_a_server_that_dies_is_started_again(migrated):
+    told, address = up(migrated, "--workers", "0")
+    os.kill(child(migrated, "\0serve\0"), signal.SIGKILL)
     eventually(lambda: told.said("web was killed by SIGKILL; starting it again (1 of 5)"))
     eventually(lambda: _answers(address))
 
@@ -96,24 +97,24 @@ def _answers(address: str) -> bool:
         return False
 
 
-def test_nothing_outlives_it_when_it_is_killed(installation):
-    told, _ = up(installation)
+def test_nothing_outlives_it_when_it_is_killed(migrated):
+    told, _ = up(migrated)
     told.signal(signal.SIGKILL)
     told.wait()
-    eventually(lambda: not installation.processes(), 20)
+    eventually(lambda: not migrated.processes(), 20)
 
 
-def test_a_worker_of_its_own_claims_and_ends_with_it(installation):
-    told, _ = up(installation, "--workers", "2")
-    eventually(lambda: len(_those_with(installation, "runworker")) == 2)
+def test_a_worker_of_its_own_claims_and_ends_with_it(migrated):
+    told, _ = up(migrated, "--workers", "2")
+    eventually(lambda: len(_those_with(migrated, "runworker")) == 2)
     told.signal()
     assert told.wait() == 0, told.everything()
-    assert not installation.processes()
+    assert not migrated.processes()
 
 
-def test_a_second_one_on_the_same_state_is_refused_in_one_line(installation):
-    up(installation, "--workers", "0")
-    second = installation.manage("up", "--port", "0")
+def test_a_second_one_on_the_same_state_is_refused_in_one_line(migrated):
+    up(migrated, "--workers", "0")
+    second = migrated.manage("up", "--port", "0")
     assert second.wait() == 1
     assert len(second.errors) == 1, second.everything()
     assert "running already" in second.errors[0]
@@ -189,8 +190,8 @@ def local_address() -> str:
         return probe.getsockname()[0]
 
 
-def test_on_all_addresses_it_says_how_it_is_reached_and_warns_and_can_be_reached(installation):
-    told = installation.manage("up", "--port", "0", "--workers", "0", HOST="0.0.0.0")
+def test_on_all_addresses_it_says_how_it_is_reached_and_warns_and_can_be_reached(migrated):
+    told = migrated.manage("up", "--port", "0", "--workers", "0", HOST="0.0.0.0")
     eventually(lambda: told.said("ALLOWED_HOSTS=name,name"))
     address = local_address()
     port = re.search(r"http://127\.0\.0\.1:(\d+)/admin/", told.everything())[1]
@@ -204,14 +205,14 @@ def test_on_all_addresses_it_says_how_it_is_reached_and_warns_and_can_be_reached
     assert "ALLOWED_HOSTS" in refusal.json()["detail"]
 
 
-def test_on_one_s_own_address_there_is_no_warning(installation):
-    told, _ = up(installation, "--workers", "0")
+def test_on_one_s_own_address_there_is_no_warning(migrated):
+    told, _ = up(migrated, "--workers", "0")
     eventually(lambda: told.said("Ctrl-C"))
     assert "PLAIN HTTP" not in told.everything()
 
 
-def test_the_operator_s_names_are_not_added_to(installation):
-    told = installation.manage(
+def test_the_operator_s_names_are_not_added_to(migrated):
+    told = migrated.manage(
         "up", "--port", "0", "--workers", "0", HOST="0.0.0.0", ALLOWED_HOSTS="mine.example,127.0.0.1"
     )
     eventually(lambda: told.said("PLAIN HTTP"))

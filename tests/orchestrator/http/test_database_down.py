@@ -1,4 +1,4 @@
-"""A database that goes away and comes back: the server says so quickly, in our words, lives on, and finds it again."""
+"""An outage of the database: the server answers quickly with problem documents, and reconnects by itself."""
 
 import json
 import os
@@ -16,6 +16,7 @@ import requests
 
 from config import paths as config_paths
 from config.postgres import embedded
+from tests import prepared_cluster
 from tests.live_server import eventually, serving
 
 pytestmark = pytest.mark.slow
@@ -29,11 +30,9 @@ class Cluster:
 
     def __init__(self) -> None:
         self.state = Path(tempfile.mkdtemp(prefix="rto-down-"))
+        prepared_cluster.copy_to(self.state)
         self.start()
         self.url = embedded.url(self.state)
-        environment = os.environ | {"DATABASE_URL": self.url, "STATE_DIR": str(self.state)}
-        command = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
-        subprocess.run(command, check=True, cwd=config_paths.BASE_DIR, env=environment)
 
     def start(self) -> None:
         embedded.ensure(self.state)

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.audit.runner import run_audit
 from tests.factories import claimed, submitted
+from tests.suite_functions import audit_findings
 
 
 @pytest.fixture(autouse=True)
@@ -13,7 +13,7 @@ def audited(request):
     """Check the invariants after each test of the operations."""
     yield
     if {"db", "transactional_db"} & set(request.fixturenames):
-        assert [str(finding) for finding in run_audit(chains=True)] == []
+        assert audit_findings(chains=True) == []
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from orchestrator import services
-from orchestrator.audit.runner import run_audit
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FINAL_STATES
 from tests.factories import OPERATOR, ProjectFactory
@@ -23,6 +22,7 @@ from tests.orchestrator.services.operation_pairs import (
     scene_for,
     winner,
 )
+from tests.suite_functions import audit_findings
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1200)]
 
@@ -53,7 +53,7 @@ def test_of_two_verbs_that_meet_there_is_one_story(first, monkeypatch, capsys):
                     assert who == "both", "the same word twice is answered twice the same"
                 assert_one_end(scene.job)
                 put_away(scene)
-            assert [str(finding) for finding in run_audit()] == [], pair
+            assert audit_findings() == [], pair
             with capsys.disabled():
                 tell(pair, count)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from orchestrator.audit.runner import run_audit
 from runtime_jobs.identifiers import new_lease_id
 from tests.api_client import Caller
 from tests.factories import OrganizationFactory, PoolFactory, ProjectFactory, WorkerFactory, submitted_steps
 from tests.orchestrator.protocols.delta.messages import Held
+from tests.suite_functions import audit_findings
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +14,7 @@ def audited(request):
     """Whatever runners say, the invariants hold after it."""
     yield
     if {"db", "transactional_db"} & set(request.fixturenames):
-        assert [str(finding) for finding in run_audit(chains=True)] == []
+        assert audit_findings(chains=True) == []
 
 
 @pytest.fixture

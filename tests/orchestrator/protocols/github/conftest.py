@@ -12,10 +12,10 @@ import pytest
 from django.test import Client
 
 from orchestrator import services
-from orchestrator.audit.runner import run_audit
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.protocols.github import authentication
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory
+from tests.suite_functions import audit_findings
 
 PATH = "/api/v1/webhooks/github"
 DELIVERIES = Path(__file__).parent / "deliveries"
@@ -64,7 +64,7 @@ def no_flood(monkeypatch):
 def audited(request):
     yield
     if {"db", "transactional_db"} & set(request.fixturenames):
-        assert [str(finding) for finding in run_audit(chains=True)] == []
+        assert audit_findings(chains=True) == []
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from orchestrator.audit.runner import run_audit
 from tests.api_client import Caller
 from tests.orchestrator.protocols.bencher.runs.world import new_person, new_project, new_spec
+from tests.suite_functions import audit_findings
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def server(settings):
 def audited(db):
     """Whatever clients send, the invariants hold after it."""
     yield
-    assert [str(finding) for finding in run_audit(chains=True)] == []
+    assert audit_findings(chains=True) == []
 
 
 @pytest.fixture
