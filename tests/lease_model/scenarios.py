@@ -146,6 +146,13 @@ def renews_while_it_is_revoked(m: LeaseMachine) -> Iterator[object]:
     yield m.renew_a_lease_that_changes(handle, CancelReason.REQUESTED, is_revoked=True)
 
 
+def renews_at_once_while_it_is_revoked(m: LeaseMachine) -> Iterator[object]:
+    """The lease would get no longer, so there is nothing to write."""
+    m.submit()
+    handle = m.claim(who=0, acknowledge=False)
+    yield m.renew_a_lease_that_changes(handle, CancelReason.REQUESTED, is_revoked=True)
+
+
 def renews_while_it_is_canceled(m: LeaseMachine) -> Iterator[object]:
     m.submit()
     handle = m.claim(who=0, acknowledge=False)
@@ -338,6 +345,7 @@ STORIES: tuple[Story, ...] = (
     stops_by_itself,
     two_workers_beat_together,
     renews_while_it_is_revoked,
+    renews_at_once_while_it_is_revoked,
     renews_while_it_is_canceled,
     beats_and_ends,
     reports_at_once,

@@ -17,13 +17,13 @@ from leases.errors import StaleLease
 from leases.models import Lease
 from leases.states import OPEN, LeaseState
 from orchestrator import services
-from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.leases import sweep
 from orchestrator.services import Claimed
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job, JobEvent, LogChunk
 from runtime_jobs.states import FINAL_STATES, REPORTABLE_FAILURES, RUNNING_STATES, CancelReason, JobState
 from tests.factories import ALICE, OPERATOR, ProjectFactory, WorkerFactory, offer, submitted
+from tests.suite_functions import audit_findings
 
 # On both sides of every deadline: 30 s to acknowledge and to cancel, 120 s of life, 600 s to prepare.
 STEPS = (0.5, 1, 20, 29, 30, 31, 119, 120, 121, 600, 1000)
@@ -280,7 +280,7 @@ class LeaseMachine(RuleBasedStateMachine):
         """Audit only after a change."""
         now = images()
         if now != self.seen:
-            assert [str(finding) for finding in run_audit()] == []
+            assert audit_findings() == []
             self.limits_hold()
         self.seen = now
 
