@@ -3,7 +3,10 @@
 from django.contrib import admin
 from django.urls import reverse
 
+from runtime_jobs.models import JobEvent, OperatorEvent
+
 DASHBOARD = "/admin/"
+KINDS = {JobEvent: "event_type", OperatorEvent: "action"}
 
 
 def address(model: type, page: str, *args: object) -> str:
@@ -15,12 +18,18 @@ def nouns() -> list[type]:
 
 
 def all_pages() -> list[str]:
-    """The first page, every list, every row's page and history, every form, every question of every button."""
+    """The first page, every list, every row's page and history, every form, every question of every button.
+
+    Of events there is one of each kind: a test may have hundreds, which are displayed by the same lines.
+    """
     found = [DASHBOARD, "/admin/password_change/"]
     for model in nouns():
         page = admin.site._registry[model]
         found += [address(model, "changelist"), address(model, "add")]
-        for row in model.objects.order_by("pk"):
+        rows = model.objects.order_by("pk")
+        if kind := KINDS.get(model):
+            rows = model.objects.order_by(kind, "pk").distinct(kind)
+        for row in rows:
             found += [address(model, "change", row.pk), address(model, "history", row.pk)]
             found += [address(model, name, row.pk) for name in page._extract_action_names(page.actions_detail)]
     return found

@@ -369,7 +369,7 @@ def test_no_connection_is_held_while_hashing(monkeypatch, method):
     assert connection.connection is not None
     getattr(BoundedArgon2(), method)("password", "some salt")
     assert held == [None]
-    assert LoginAttempts.objects.count() == 0  # and it comes back
+    assert LoginAttempts.objects.count() == 0  # a later one creates it again
 
 
 def test_hashes_that_were_stored_before_still_count():

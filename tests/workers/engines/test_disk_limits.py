@@ -288,13 +288,6 @@ def test_the_self_test_leaves_no_volume(bench, monkeypatch, base):
 # --- measuring without a volume -------------------------------------------------------------------------------------------
 
 
-def test_the_pause_between_two_walks_is_at_most_a_second(tmp_path, limits, monkeypatch):
-    monkeypatch.setattr(disk, "tree_use", lambda *_: time.sleep(0.5) or disk.DiskUse())
-    gauge = TreeGauge(limits, [tmp_path], list)
-    gauge.measure(None, lambda: False)
-    assert gauge._due - time.monotonic() <= 1
-
-
 def test_growth_of_the_file_system_asks_for_a_walk_at_once(tmp_path, limits):
     gauge = TreeGauge(limits, [tmp_path], list)
     gauge.measure(None, lambda: False)

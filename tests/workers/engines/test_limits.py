@@ -4,11 +4,12 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from workers.engines.contract import EngineUnavailable, StopSignal
-from workers.engines.limits import disk
+from workers.engines.limits import disk, resource_monitor
 from workers.engines.limits.cgroups import Hierarchy
 from workers.engines.limits.resource_monitor import TreeGauge
 
@@ -176,11 +177,27 @@ def test_the_meter_looks_once_however_short_the_run(bench):
     assert bench.sh("echo data > file").result.resources.disk_bytes >= 4096
 
 
-def test_a_quick_walk_takes_at_most_a_tenth_of_the_time(tmp_path, limits, monkeypatch):
-    monkeypatch.setattr(disk, "tree_use", lambda *_: time.sleep(0.05) or disk.DiskUse())
-    gauge = TreeGauge(limits, [tmp_path], list)
+def pause_after_a_walk_of(seconds, gauge, monkeypatch):
+    """Seconds until the next walk, by a clock of the test's own."""
+    clock = [1000.0]
+
+    def walk(*_):
+        clock[0] += seconds
+        return disk.DiskUse()
+
+    monkeypatch.setattr(disk, "tree_use", walk)
+    monkeypatch.setattr(resource_monitor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     gauge.measure(None, lambda: False)
-    assert gauge._due - time.monotonic() > 0.4
+    return gauge._due - clock[0]
+
+
+def test_a_quick_walk_takes_at_most_a_tenth_of_the_time(tmp_path, limits, monkeypatch):
+    pause = pause_after_a_walk_of(0.05, TreeGauge(limits, [tmp_path], list), monkeypatch)
+    assert 0.1 * (0.05 + pause) + 1e-9 >= 0.05
+
+
+def test_the_pause_between_two_walks_is_at_most_a_second(tmp_path, limits, monkeypatch):
+    assert pause_after_a_walk_of(0.5, TreeGauge(limits, [tmp_path], list), monkeypatch) <= 1
 
 
 def test_soft_limits_are_named(bench, monkeypatch):

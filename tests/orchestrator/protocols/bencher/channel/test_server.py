@@ -482,17 +482,28 @@ def memory_kilobytes(server):
 # --- Time, and the ends of connections, processes and leases ----------------------------------------------------------
 
 
+SHORT_TIMEOUT = {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "3"}
+
+
 @pytest.fixture
 def short_timeout(settings):
-    """The timeout of jobs that this process submits. The server has it by its environment."""
+    """The timeout of jobs that this process submits. A server has it by its environment."""
     settings.RUNNER_HEARTBEAT_TIMEOUT_SECONDS = 3
-    return {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "3"}
+    return SHORT_TIMEOUT
+
+
+@pytest.fixture(scope="module")
+def impatient_server(database_url, tmp_path_factory):
+    """A server with the short timeout."""
+    with serving(tmp_path_factory.mktemp("impatient"), **environment(database_url, **SHORT_TIMEOUT)) as found:
+        yield found
 
 
 @pytest.mark.parametrize("noise", [None, "x", '{"event":"ready"}', b"binary"])
-def test_silence_is_written_before_the_close_frame(tmp_path, database_url, short_timeout, spec, runner, noise):
+@pytest.mark.usefixtures("short_timeout")
+def test_silence_is_written_before_the_close_frame(impatient_server, spec, runner, noise):
     job = order(spec)
-    with serving(tmp_path, **environment(database_url, **short_timeout)) as server, channel(server, runner) as line:
+    with channel(impatient_server, runner) as line:
         executing(line, job)
         began, seen = time.monotonic(), None
         while seen is None:
@@ -510,28 +521,28 @@ def test_silence_is_written_before_the_close_frame(tmp_path, database_url, short
         assert time.monotonic() - began >= 2.5
 
 
-def test_silence_on_the_socket_of_a_job_closes_with_1008(tmp_path, database_url, short_timeout, spec, runner):
+@pytest.mark.usefixtures("short_timeout")
+def test_silence_on_the_socket_of_a_job_closes_with_1008(impatient_server, spec, runner):
     job = order(spec)
-    with serving(tmp_path, **environment(database_url, **short_timeout)) as server:
-        uuid = poll(server, runner).json()["uuid"]
-        with job_socket(server, runner, uuid) as line:
-            line.ask("running")
-            found = line.end()
-            assert (found.code, found.reason) == (1008, '"heartbeat_timeout"')
+    uuid = poll(impatient_server, runner).json()["uuid"]
+    with job_socket(impatient_server, runner, uuid) as line:
+        line.ask("running")
+        found = line.end()
+        assert (found.code, found.reason) == (1008, '"heartbeat_timeout"')
     assert status(job) == "failed"
 
 
-def test_silence_while_idle_drops_the_connection(tmp_path, database_url, short_timeout, runner):
-    with serving(tmp_path, **environment(database_url, **short_timeout)) as server, channel(server, runner) as line:
+@pytest.mark.usefixtures("short_timeout")
+def test_silence_while_idle_drops_the_connection(impatient_server, runner):
+    with channel(impatient_server, runner) as line:
         assert line.end() is None
 
 
-def test_beats_above_the_time_limit_are_answered_with_cancel(
-    tmp_path, database_url, settings, short_timeout, spec, runner
-):
+@pytest.mark.usefixtures("short_timeout")
+def test_beats_above_the_time_limit_are_answered_with_cancel(impatient_server, settings, spec, runner):
     settings.RUNNER_TIMEOUT_GRACE_SECONDS = 1
     job = order(spec, timeout=1)
-    with serving(tmp_path, **environment(database_url, **short_timeout)) as server, channel(server, runner) as line:
+    with channel(impatient_server, runner) as line:
         executing(line, job)
         began, replies = time.monotonic(), []
         while "cancel" not in replies:

@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 from django.core.checks import run_checks
+from django.db import connection
 from django.test import Client
 
 from orchestrator.http.auth.throttling import FailedAuthThrottle
@@ -242,9 +243,15 @@ def test_a_flood_of_wrong_tokens_is_told_to_wait(granted, settings):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_job_that_somebody_else_locks_is_busy(held, database_url):
-    with psycopg.connect(database_url) as elsewhere:
-        elsewhere.execute("SELECT FROM runtime_jobs FOR UPDATE")
-        response = held.say("runner_heartbeat")
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '300ms'")
+    try:
+        with psycopg.connect(database_url) as elsewhere:
+            elsewhere.execute("SELECT FROM runtime_jobs FOR UPDATE")
+            response = held.say("runner_heartbeat")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET lock_timeout")
     assert error_of(response, 503, "INTERNAL_ERROR")["details"]["code"] == "busy"
     assert response["Retry-After"] == "1"
 
