@@ -1,7 +1,8 @@
 # Every target prepares what it needs, and is quick the second time. `make` alone lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test proof chaos runner bench check lock clean system
+STATIC_CHECKS := check-types check-lint check-migrations check-openapi check-settings
+.PHONY: help setup demo up test proof chaos runner bench check $(STATIC_CHECKS) lock clean system
 
 # Recipes read this variable from the environment, as "$$STATE_DIR": its value may contain spaces and quotes.
 STATE_DIR ?= .state
@@ -40,14 +41,26 @@ bench: setup ## run all benchmarks, about 30 minutes (QUICK=1: five minutes; ONL
 	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" BASELINE="$(BASELINE)" $(RUN) -m benchmarks
 
 check: setup ## check lint, format, types, migrations, OpenAPI and deployment settings, and run the fast tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(STATIC_CHECKS)
+	@$(RUN) -m pytest --numprocesses auto --quiet -m "not slow"
+
+# mypy takes longest, and one processor.
+check-types: setup
+	@.venv/bin/mypy --no-error-summary
+
+check-lint: setup
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet . || { echo "not formatted: run .venv/bin/ruff format"; exit 1; }
-	@.venv/bin/mypy --no-error-summary
+
+check-migrations: setup
 	@$(MANAGE) makemigrations --check --dry-run
+
+check-openapi: setup
 	@$(MANAGE) spectacular --validate --fail-on-warn | diff --brief - docs/openapi.yaml >/dev/null \
 		|| { echo "docs/openapi.yaml is out of date: run $(MANAGE) spectacular --file docs/openapi.yaml"; exit 1; }
+
+check-settings: setup
 	@PUBLIC_URL=https://orchestrator.example $(MANAGE) check --deploy --fail-level WARNING
-	@$(RUN) -m pytest --numprocesses auto --quiet -m "not slow"
 
 lock: .venv/.installed ## resolve the dependencies of pyproject.toml again, into requirements.txt
 	@$(RUN) -m pip install --quiet uv
