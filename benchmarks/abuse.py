@@ -116,7 +116,7 @@ async def _slow_body(target: AbuseTarget, seen: Answers) -> None:
 
 
 async def _again(act: Callable[[], Awaitable[None]], until: float, seen: Answers) -> None:
-    """Repeat an abuse; a client that was refused or cut off comes back after the server's `Retry-After`."""
+    """Repeat an abuse; a client that was refused or disconnected tries again after the server's `Retry-After`."""
     while time.monotonic() < until:
         try:
             async with asyncio.timeout(max(0.0, until - time.monotonic())):

@@ -1,6 +1,6 @@
-"""Clients in a process of their own: `python -m benchmarks.load`.
+"""Runs clients in a separate process, `python -m benchmarks.load`, which `begun` starts.
 
-The input is a plan as JSON, the output one line with its tally. Start one with `begun`.
+Standard input has the plan as JSON. The output is one line with the tally.
 """
 
 from __future__ import annotations
@@ -20,19 +20,30 @@ from benchmarks.clients import LoadClient, run
 from benchmarks.histogram import Tally
 from config.paths import BASE_DIR
 
-GRACE = 90.0  # seconds that a load may take beyond its time: what was begun is finished
+GRACE = 90.0  # seconds above the time of a load, in which its last requests end
 
 
 class LoadFailed(Exception):
-    """Raised when the clients ended without a tally; `str()` has the last line of their output."""
+    """Reports that the clients ended without a tally. The message is the last line of their output."""
 
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The work of a load: `flow` of `benchmarks.clients`, by so many `clients`.
+    """The work of a load.
 
-    They share out `workers` (id, token). `token` and `bodies` belong to the tenant that submits. `jobs`: how many a
-    drain ends at most; `until`: of which tenants how many are enough; `held`: seconds that a worker keeps each.
+    Attributes:
+        flow: The flow of `benchmarks.clients`.
+        host: The address of the server.
+        port: Its port.
+        clients: The number of clients.
+        seconds: The time that is measured.
+        warmup: Seconds before it.
+        workers: Ids and tokens of the workers. Each client has an equal part of them.
+        token: The API token of the tenant that submits.
+        bodies: The bodies of its submits.
+        jobs: The maximum number of jobs that a drain ends.
+        held: Seconds that a worker keeps each of these.
+        until: The number of jobs of each tenant after which a drain ends.
     """
 
     flow: str
@@ -50,7 +61,7 @@ class LoadPlan:
 
 
 class Load:
-    """A load that is under way. `tally` waits for its end."""
+    """A load that runs. `tally` waits for its end."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self.patience = plan.warmup + plan.seconds + GRACE
@@ -63,27 +74,33 @@ class Load:
             text=True,
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(asdict(plan)))  # not as an argument: it has tokens
+        self.process.stdin.write(json.dumps(asdict(plan)))  # not as an argument: the plan contains tokens
         self.process.stdin.close()
         self.process.stdin = None
 
     def tally(self) -> dict[str, Any]:
-        """As `Tally.summary`. Raises LoadFailed."""
+        """Return `Tally.summary` of the clients.
+
+        Raises:
+            LoadFailed: The clients did not end in time, or failed.
+        """
         try:
             out, err = self.process.communicate(timeout=self.patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise LoadFailed("it did not end") from None
+            raise LoadFailed(f"The clients did not end within {self.patience:g} s.") from None
         if self.process.returncode:
             raise LoadFailed(err.strip().splitlines()[-1] if err.strip() else f"exit code {self.process.returncode}")
         return json.loads(out.splitlines()[-1])
 
 
 def begun(plan: LoadPlan) -> Load:
+    """Start a load."""
     return Load(plan)
 
 
 def loaded(plan: LoadPlan) -> dict[str, Any]:
+    """Run a load to its end, and return its tally."""
     return Load(plan).tally()
 
 

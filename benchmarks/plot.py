@@ -1,4 +1,4 @@
-"""A chart as SVG, of two lines over a logarithmic axis. It brings its colours for light and for dark along."""
+"""Draws a chart as SVG: two lines over a logarithmic axis, with colours for light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ STYLE = """
 
 
 class Measured(Protocol):
+    """A point of the chart: two times in milliseconds, measured in turns, for one size."""
+
     @property
     def size(self) -> int: ...
     @property
@@ -35,27 +37,33 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Chart:
-    """Milliseconds over `size`. `what`: what is counted on the axis below."""
+    """Milliseconds over `size`.
+
+    Attributes:
+        title: The heading.
+        x_label: The name of the horizontal axis.
+        points: The points, by ascending size.
+    """
 
     title: str
-    what: str
+    x_label: str
     points: Sequence[Measured]
 
     def drawn(self) -> str:
-        """The whole file."""
+        """Return the text of the SVG file."""
         parts = [*self._frame(), *self._line("large", "this many"), *self._line("small", "1,000 jobs, just then")]
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
         return "\n".join([head, f"<style>{STYLE}</style>", *parts, "</svg>", ""])
 
     @property
     def _top(self) -> float:
-        """The first round number above all points: the axis begins at 0, or a flat line would look steep."""
-        most = 1.25 * max(max(point.large, point.small) for point in self.points)
-        step = 10 ** math.floor(math.log10(most))
-        return next(step * times for times in (1, 2, 4, 5, 10) if step * times >= most)
+        """The first round number above all points. The axis begins at 0, or a flat line would seem steep."""
+        limit = 1.25 * max(max(point.large, point.small) for point in self.points)
+        step = 10 ** math.floor(math.log10(limit))
+        return next(step * times for times in (1, 2, 4, 5, 10) if step * times >= limit)
 
     def _x(self, size: int) -> float:
-        first, last = (math.log10(max(1, self.points[at].size)) for at in (0, -1))
+        first, last = (math.log10(max(1, self.points[place].size)) for place in (0, -1))
         share = (math.log10(max(1, size)) - first) / (last - first) if last > first else 0.5
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
@@ -75,7 +83,7 @@ class Chart:
             for point in self.points
         ]
         middle = (LEFT + WIDTH - RIGHT) / 2
-        return [*parts, f'<text x="{middle}" y="{below + 20}" text-anchor="middle">{self.what}</text>']
+        return [*parts, f'<text x="{middle}" y="{below + 20}" text-anchor="middle">{self.x_label}</text>']
 
     def _line(self, name: str, label: str) -> list[str]:
         places = [(self._x(point.size), self._y(getattr(point, name))) for point in self.points]

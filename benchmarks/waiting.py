@@ -1,8 +1,9 @@
 """Measures waiting claims: many idle long polls on one server process, and the time until one of them has a new job.
 
-`python -m benchmarks.waiting` takes less than a minute and ends with one JSON object; WAITERS=200 for fewer.
-
-It starts its own server and scheduler process on a test database that is dropped at the end."""
+`python -m benchmarks.waiting` takes less than a minute. Its last line of output is a JSON object. The variable WAITERS
+sets the number of long polls (2,000). The server and the scheduler process run on a test database, which is dropped at
+the end.
+"""
 
 import asyncio
 import contextlib
@@ -27,7 +28,7 @@ from config.postgres import embedded
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup()
 
-from django.conf import settings  # noqa: E402 the settings come first
+from django.conf import settings  # noqa: E402 - after the settings
 from django.db import connection  # noqa: E402
 
 from orchestrator.devtools import dev_server  # noqa: E402
@@ -35,7 +36,7 @@ from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, Wo
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "waiting"
-PER_WORKER = 100  # long polls, or jobs: a worker has at most 256 at once
+PER_WORKER = 100  # long polls or jobs of one worker, whose capacity is 256
 WAIT_SECONDS = 60
 IDLE_SECONDS = 10.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -44,12 +45,17 @@ TICKS = os.sysconf("SC_CLK_TCK")
 def measure(
     *, database_url: str, waiters: int = 2000, jobs: int = 200, idle_seconds: float = IDLE_SECONDS
 ) -> dict[str, Any]:
-    """Measure one server process while `waiters` long polls wait, then the latency of new jobs.
+    """Measure one server process while long polls wait, then the latency of new jobs.
 
-    Returns memory, connections and processor time while nothing happens; then the milliseconds from the submit of a job
-    to its lease, one job after the other, and to the response to the submit.
+    Args:
+        database_url: Django's own database, migrated. The rows that are created there stay.
+        waiters: The number of long polls.
+        jobs: The number of jobs, which are submitted one after the other.
+        idle_seconds: The time over which processor time is measured while nothing happens.
 
-    `database_url` is Django's own database, with the tables in it; what is created there stays.
+    Returns:
+        Memory, threads, connections and processor time while nothing happens. For each job the milliseconds from the
+        submit to the lease, and to the response to the submit.
     """
     allow_sockets(2 * waiters + 500)
     tokens = _create_rows(max(waiters, jobs))
@@ -74,10 +80,10 @@ def allow_sockets(number: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, hard), hard))
 
 
-def _create_rows(most: int) -> dict[str, Any]:
+def _create_rows(number: int) -> dict[str, Any]:
     organization = OrganizationFactory(slug="sandtrace")
     ProjectFactory(organization=organization)
-    workers = [WorkerFactory(capacity=256) for _ in range(-(-most // PER_WORKER))]
+    workers = [WorkerFactory(capacity=256) for _ in range(-(-number // PER_WORKER))]
     return {"client": api_token(organization), "workers": [(worker.worker_id, worker.token) for worker in workers]}
 
 
@@ -88,22 +94,24 @@ def _started(command: Sequence[str], database_url: str) -> subprocess.Popen[byte
 
 
 class _WaitingLoad:
+    """The long polls and the client that submits, in one event loop."""
+
     def __init__(self, address: tuple[str, int], pid: int, tokens: dict[str, Any], idle_seconds: float) -> None:
         self.address, self.pid, self.tokens, self.idle_seconds = address, pid, tokens, idle_seconds
-        self.held: asyncio.Queue[float] = asyncio.Queue()
+        self.leased: asyncio.Queue[float] = asyncio.Queue()  # times at which a long poll got a lease
 
     async def measure(self, waiters: int, jobs: int) -> dict[str, Any]:
         before = await self._until(lambda number: number is not None)
         alone = _memory(self.pid)
         waiting = [asyncio.create_task(self._wait(number)) for number in range(waiters)]
-        begun = time.monotonic()
+        started = time.monotonic()
         await self._until(lambda number: number == waiters)
-        arrived = time.monotonic() - begun
+        arrived = time.monotonic() - started
         idle = await self._idle()
         figures = {"waiters": waiters, "arrived_seconds": round(arrived, 1), "rss_mb_alone": alone, **idle}
-        answered, held = zip(*[await self._job() for _ in range(jobs)], strict=True)
-        figures |= {"latency_ms": _percentiles(held), "submit_ms": _percentiles(answered)}
-        figures["looks"] = await self._looks()
+        answered, leased = zip(*[await self._job() for _ in range(jobs)], strict=True)
+        figures |= {"latency_ms": _percentiles(leased), "submit_ms": _percentiles(answered)}
+        figures["looks"] = await self._polls()
         assert before == 0
         for task in waiting:
             task.cancel()
@@ -122,7 +130,7 @@ class _WaitingLoad:
         }
 
     async def _wait(self, number: int) -> None:
-        """Wait for a job again and again, on one connection."""
+        """Send one long poll after the other, on one connection."""
         worker_id, token = self.tokens["workers"][number % len(self.tokens["workers"])]
         body = {"worker_id": worker_id, "wait_seconds": WAIT_SECONDS}
         reader, writer = await asyncio.open_connection(*self.address)
@@ -130,23 +138,23 @@ class _WaitingLoad:
             while True:
                 status, _ = await _call(reader, writer, "POST /v1/runtime/leases", token, body)
                 if status == 201:
-                    self.held.put_nowait(time.perf_counter())
+                    self.leased.put_nowait(time.perf_counter())
                 elif status != 204:
                     raise RuntimeError(f"a claim was answered {status}")
         finally:
             writer.close()
 
     async def _job(self) -> tuple[float, float]:
-        """Return the milliseconds until the submit was answered, and until a worker had the job: often before that."""
+        """Return the milliseconds until the response to a submit, and until the lease, which is often earlier."""
         if not hasattr(self, "client"):
             self.client = await asyncio.open_connection(*self.address)
         sent = time.perf_counter()
         status, _ = await _call(*self.client, "POST /v1/runtime/jobs", self.tokens["client"], SUBMIT_BODY)
         answered = time.perf_counter()
         assert status == 201, status
-        held = await asyncio.wait_for(self.held.get(), 30)
-        await asyncio.sleep(0.05)  # the others have looked, it is quiet again
-        return (answered - sent) * 1000, (held - sent) * 1000
+        leased_at = await asyncio.wait_for(self.leased.get(), 30)
+        await asyncio.sleep(0.05)  # other long polls that were woken have queried for jobs
+        return (answered - sent) * 1000, (leased_at - sent) * 1000
 
     async def _until(self, condition: Any) -> float | None:
         for _ in range(150):
@@ -163,7 +171,7 @@ class _WaitingLoad:
         found = [line for line in lines if line.startswith("orchestrator_waiting_claims ")]
         return float(found[0].split()[1]) if found else None
 
-    async def _looks(self) -> dict[str, int]:
+    async def _polls(self) -> dict[str, int]:
         lines = [line for line in await self._metrics() if line.startswith("orchestrator_claim_looks_total{")]
         return {line[line.index("{") : line.index("}") + 1]: int(float(line.split()[-1])) for line in lines}
 
@@ -179,7 +187,7 @@ class _WaitingLoad:
 async def _call(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: str, token: str, body: Any
 ) -> tuple[int, bytes]:
-    """One request of HTTP/1.1 whose answer has a Content-Length or no body."""
+    """Send a request of HTTP/1.1. Its response has a Content-Length or no body."""
     raw = b"" if body is None else json.dumps(body).encode()
     head = f"{what} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(raw)}\r\n"
     writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + raw)
@@ -189,7 +197,7 @@ async def _call(
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(values, n=100, method="inclusive")  # never beyond the longest
+    cuts = statistics.quantiles(values, n=100, method="inclusive")  # not above the maximum
     return {"p50": round(cuts[49], 1), "p99": round(cuts[98], 1), "max": round(max(values), 1)}
 
 
@@ -208,8 +216,8 @@ def _processor_seconds(pid: int) -> float:
 
 
 def _connections() -> int:
-    """Of the server; the clock has one of its own under the same name."""
-    with contextlib.closing(connection), connection.cursor() as cursor:  # this thread's own
+    """Return the number of the server's connections. The scheduler process has one more with the same name."""
+    with contextlib.closing(connection), connection.cursor() as cursor:  # a connection of this thread
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s", [f"{NAME}%"])
         found: int = cursor.fetchone()[0]
     return found - 1

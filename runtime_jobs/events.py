@@ -70,7 +70,7 @@ def build_event(
     job: Job,
     event_type: str,
     *,
-    at: datetime,
+    created_at: datetime,
     actor: Actor,
     worker_id: str | None = None,
     from_state: str | None = None,
@@ -82,7 +82,7 @@ def build_event(
     Args:
         job: The job, locked or new. Its result must be set before its final event.
         event_type: For example `job.leased`.
-        at: The time of the change.
+        created_at: The time of the change.
         actor: The client, operator, worker or process that caused it.
         worker_id: The worker that is concerned.
         from_state: The state before, for a transition.
@@ -101,7 +101,7 @@ def build_event(
         actor_kind=actor.kind,
         actor_id=actor.name,
         payload_json={key: value for key, value in payload.items() if value is not None},
-        created_at=at,
+        created_at=created_at,
         org_slug=job.org_slug,
         job_type=job.job_type,
         correlation_id=job.correlation_id,
@@ -178,7 +178,7 @@ def result_hash(job: Job) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in a form that a round trip through jsonb keeps: 1e+22, 12.50 and -0.0 come back in another."""
+    """Return a value in a form that a round trip through jsonb keeps: it changes 1e+22, 12.50 and -0.0."""
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -18,7 +18,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("orchestrator", "runtime_jobs", "leases", "workers", "config", "benchmarks")
-CHECKED = (*PACKAGES, "tests", "templates", "docs", "deploy", "manage.py", "Makefile", "Procfile", "*.md")
+CHECKED = (
+    *PACKAGES,
+    "tests",
+    "templates",
+    "docs",
+    "deploy",
+    ".ci",
+    "manage.py",
+    "Makefile",
+    "Procfile",
+    "pyproject.toml",
+    "*.md",
+)
 
 # Words of a story: processes, limits and timers do not speak, hear, stand or mourn. With each the usual replacement.
 BANNED = {
@@ -42,6 +54,7 @@ BANNED = {
     r"stand(ing)? in line": "waits, is queued",
     r"set aside": "in maintenance, drained",
     r"ours to mend": "infrastructure failures",
+    r"comes? back|came back|coming back": "returns, starts again, is queued again",
 }
 _BANNED = [(re.compile(rf"\b({words})\b", re.IGNORECASE), better) for words, better in BANNED.items()]
 _CODE = re.compile(r"`[^`\n]*`")  # names, which have rules of their own
@@ -121,7 +134,9 @@ READERS: dict[str, Callable[[str], Iterator[tuple[int, str]]]] = {
     ".md": texts_of_markdown,
     ".sql": partial(texts_of_comments, mark="--"),
     **dict.fromkeys((".html", ".txt", ".svg", ".yaml", ".js"), all_lines),
-    **dict.fromkeys((".pl", ".sh", ".service", ".timer", ".example", ""), partial(texts_of_comments, mark="#")),
+    **dict.fromkeys(
+        (".pl", ".sh", ".service", ".timer", ".example", ".toml", ""), partial(texts_of_comments, mark="#")
+    ),
 }
 
 
@@ -206,6 +221,7 @@ def test_each_exception_exists():
     [
         ("leases/planted.py", '"""Checks leases."""\n\nx = 1  # the worker is told so\n'),
         ("leases/planted.py", '"""Checks leases.\n\nNobody reads this.\n"""\n'),
+        ("pyproject.toml", "timeout = 9  # then it comes back\n"),
         ("leases/planted.py", '"""Checks leases."""\n\nMESSAGE = f"{1} of the jobs stands in line"\n'),
         ("tests/planted.py", '"""Checks leases.\n\nThe verbs of a job.\n"""\n'),
         ("leases/sql/planted.sql", "SELECT 1; -- the trail\n"),

@@ -80,14 +80,14 @@ class KeyRoom:
 
 
 def set_limit(
-    kind: LimitKind, subject: LimitTarget, *, at: datetime | None = None, actor: str = "", **terms: Any
+    kind: LimitKind, subject: LimitTarget, *, set_at: datetime | None = None, actor: str = "", **terms: Any
 ) -> Limit:
     """Create or change a limit. Running jobs above a lowered limit continue; none starts until a slot is free.
 
     Args:
         kind: The kind of limit.
         subject: The jobs that it applies to.
-        at: Recorded as the time of the change; by default the database's time after the last lock. An earlier time
+        set_at: Recorded as the time of the change; by default the database's time after the last lock. An earlier time
             would precede claims that this call waited for, and the audit would count their starts against the limit.
         actor: The actor, recorded with the limit.
         **terms: `max_active`, or `per_hour` and `burst`; `until`, `note`, `binds_below`, `one_shot`.
@@ -102,7 +102,7 @@ def set_limit(
     # A claim that spends tokens holds the row until its commit: the bucket is read after that, or its starts are lost.
     limit = Limit.objects.select_for_update(no_key=True).get(pk=limit.pk)
     now = database_now()
-    changed = terms | {"set_by": actor, "set_at": at or now, "version": limit.version + (not made)}
+    changed = terms | {"set_by": actor, "set_at": set_at or now, "version": limit.version + (not made)}
     if limit.spent_until and limit.per_hour and terms.get("per_hour"):
         owed = max(timedelta(), limit.spent_until - now) * limit.per_hour
         changed["spent_until"] = now + owed / terms["per_hour"]  # as many starts, made good at the new pace

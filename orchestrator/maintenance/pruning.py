@@ -187,11 +187,11 @@ class PruningTask:
             now: What "old" is measured from; the database's time by default.
             report: Called after each step with a table and the number of its deleted rows.
         """
-        until, at = self._monotonic() + seconds, now or database_now()
+        until, now = self._monotonic() + seconds, now or database_now()
         due = [pruner for pruner in self._pruners if pruner.idle_until <= self._monotonic()]
         while due and self._monotonic() < until:
             for pruner in list(due):
-                before = pruner.cutoff(at)
+                before = pruner.cutoff(now)
                 deleted, may_have_more = pruner.step(before) if before else (Counter[str](), False)
                 for table, rows in deleted.items():
                     report(table, rows)

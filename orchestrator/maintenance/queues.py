@@ -92,11 +92,11 @@ EVERY_ROUND = (advance_lanes, activate_due_queues, notify_throttled_pools, remov
 SLOW = (apply_aging, sync_plan_limits, sync_shares, raise_plan_priorities)
 
 
-def _breakers(at: datetime) -> Iterable[dict[str, Any]]:
+def _breakers(now: datetime) -> Iterable[dict[str, Any]]:
     """Return the breakers that are not closed, and those whose jobs failed recently."""
     attended = Breaker.objects.exclude(state=BreakerState.CLOSED).values("org_slug", "job_type")
     counted = Q(failure_class__in=COUNTED) | Q(job_type__in=settings.BREAKER["job_failures"])
-    lately = Job.objects.filter(counted, state=JobState.FAILED, finished_at__gt=at - LATELY)
+    lately = Job.objects.filter(counted, state=JobState.FAILED, finished_at__gt=now - LATELY)
     failed = lately.values("org_slug", "job_type")
     both = attended.union(failed.distinct())[:MAX_ROWS]
     return [{"org_slug": row["org_slug"], "job_type": row["job_type"]} for row in both]

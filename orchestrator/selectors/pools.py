@@ -32,7 +32,7 @@ class PoolLoad(NamedTuple):
         maintenance: Workers in maintenance.
         oldest_wait_seconds: The age of the oldest queued job, or None.
         starts_per_minute: Leases of the last minute.
-        at: The time of the database.
+        measured_at: The time of the database.
     """
 
     queued: int
@@ -45,7 +45,7 @@ class PoolLoad(NamedTuple):
     maintenance: int
     oldest_wait_seconds: float | None
     starts_per_minute: int
-    at: datetime
+    measured_at: datetime
 
     @property
     def is_capped(self) -> bool:

@@ -175,5 +175,5 @@ def _close(breaker: Breaker, now: datetime, *, actor: Actor) -> Breaker:
 
 
 def _set_limit(breaker: Breaker, now: datetime, *, one_shot: bool = False, **terms: object) -> None:
-    limit = set_limit(LimitKind.BREAKER, _target(breaker), at=now, actor=str(SCHEDULER), one_shot=one_shot, **terms)
+    limit = set_limit(LimitKind.BREAKER, _target(breaker), set_at=now, actor=str(SCHEDULER), one_shot=one_shot, **terms)
     breaker.limit_id = limit.pk

@@ -372,7 +372,7 @@ def apply_limit_change(
         if kind == LimitKind.EMERGENCY and subject.key == ALL_TYPES:
             end_emergencies(uow, subject.org_slug, now=now or database_now())  # no other limit applies to them
     else:
-        limit = stored_limits.set_limit(kind, subject, at=now, actor=str(actor), **terms)
+        limit = stored_limits.set_limit(kind, subject, set_at=now, actor=str(actor), **terms)
         if idempotency:
             idempotency.bind(str(limit.pk), now=now or database_now())
     record_operator_event(

@@ -150,7 +150,7 @@ def record_event(
     **payload: Any,
 ) -> None:
     """Add an event to the job's history. The state stays; see `transition`."""
-    uow.events.append(events.build_event(job, kind, at=now, actor=actor, worker_id=worker_id, **payload))
+    uow.events.append(events.build_event(job, kind, created_at=now, actor=actor, worker_id=worker_id, **payload))
 
 
 def mark_changed(uow: UnitOfWork, job: Job, now: datetime) -> Job:

@@ -1,4 +1,4 @@
-"""Workers that die, hang and come back, against the real server, clock and database. Every test ends with the audit."""
+"""Workers that die, hang and start again, with a real server, scheduler and database. Every test ends with the audit."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def test_what_comes_back_to_the_queue_is_never_refused_and_counts():
 
 
 def test_a_requeue_uses_up_room_that_was_counted_before():
-    """Else a job that comes back and a job that is submitted would both use the same room."""
+    """Otherwise a job that is queued again and a job that is submitted would both use the same room."""
     project = project_with(max_queued=3)
     worker = WorkerFactory()
     submitted(project)

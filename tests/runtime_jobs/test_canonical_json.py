@@ -39,7 +39,7 @@ def test_the_hash_of_an_event_is_the_one_of_before():
     now = datetime(2026, 11, 22, 9, tzinfo=UTC)
     actor = Actor("client", "alice")
     event = build_event(
-        job, "job.queued", at=now, actor=actor, to_state=JobState.QUEUED, depends_on=["a"], seconds=1e-05
+        job, "job.queued", created_at=now, actor=actor, to_state=JobState.QUEUED, depends_on=["a"], seconds=1e-05
     )
     event.event_ulid = "evt_1"
     assert event_hash(event) == "39463cfbdc8c8e95ee042e7d5e95aba2cf83e77365728906993b32db7fb410c9"

@@ -58,7 +58,7 @@ def test_a_birth_that_nobody_was_told_of_does_not_shift_the_others():
 
 
 def test_who_executes_a_program_is_no_thread():
-    """A silent thread, and a child whose parent's vfork never came back before the trace was cut."""
+    """A silent thread, and a child whose parent's vfork did not return before the trace was cut."""
     data = trace(THREAD + "3", "vfork( <unfinished ...>")
     data += line('execve("/usr/bin/true", ["true"], 0x1 /* 3 vars */) = 0', pid=502)
     assert tree(payload_of(data)) == {ROOT: None, 502: ROOT}

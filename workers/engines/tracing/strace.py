@@ -189,7 +189,7 @@ class StraceReader:
         resumed, pending = _RESUMED.match(rest), self._pending.pop(pid, None)
         if not resumed or not pending:
             return None
-        # strace 6.1 prints nonsense as the result of an execve that comes back under another number.
+        # strace 6.1 prints nonsense as the result of an execve that returns under another number.
         rest = b") = 0" if pending.replaced else rest[resumed.end() :]
         call = _call(pending.time, pid, pending.head + rest, cut=cut)
         return [call] if call else None

@@ -30,5 +30,5 @@ def serialize_load(pool: str, load: PoolLoad) -> dict[str, Any]:
         "workers": {name: getattr(load, name) for name in ("active", "silent", "draining", "maintenance")},
         "oldest_wait_seconds": round(load.oldest_wait_seconds or 0, 1),
         "starts_per_minute": load.starts_per_minute,
-        "at": format_timestamp(load.at),
+        "at": format_timestamp(load.measured_at),
     }
