@@ -41,7 +41,8 @@ def test_the_suite_has_the_plugin(request):
 def test_the_plugin_asks_for_it():
     """Without the setting the plugin uses its own grouping silently: two of four tests for each process."""
     command = [sys.executable, "-m", "pytest", "--numprocesses", "2", "-v", "-p", "no:cacheprovider"]
-    command += ["--noconftest", "-p", "no:django", "-p", "tests.xdist_grouping"]  # Django takes seconds, in each of three processes
+    # Django takes seconds, in each of three processes.
+    command += ["--noconftest", "-p", "no:django", "-p", "tests.xdist_grouping"]
     told = subprocess.run(
         [*command, f"{__file__}::{test_a_test_goes_with_its_group_or_its_file.__name__}"],
         cwd=BASE_DIR,
