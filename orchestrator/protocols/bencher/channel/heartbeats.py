@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from orchestrator.protocols.bencher.channel.session import LeasedJob, Reply
 
-FEW = 8  # heartbeats of one interval that are written without a pause
+FEW = 8  # leases of one interval that are renewed without a pause
 INTERVAL_SECONDS = 0.25  # from one write to the next one otherwise
 
 RenewLeases = Callable[[list[LeasedJob]], Awaitable[dict[str, Reply]]]
@@ -30,7 +30,7 @@ class HeartbeatBatcher:
         self._renew = renew
         self._due: dict[str, tuple[LeasedJob, asyncio.Future[Reply]]] = {}  # by lease id
         self._flushing: asyncio.Task[None] | None = None
-        self._written: deque[tuple[float, int]] = deque()  # the statements of the last interval: beginning, leases
+        self._written: deque[tuple[float, Collection[str]]] = deque()  # the last statements: beginning, lease ids
 
     async def renew(self, job: LeasedJob) -> Reply:
         """Renew the lease of one job, and return the reply after the commit.
@@ -51,17 +51,20 @@ class HeartbeatBatcher:
                 began = time.monotonic()
                 batch, self._due = self._due, {}
                 await self._write(batch)
-                if self._count(began, len(batch)) > FEW:
+                if self._count(began, tuple(batch)) > FEW:
                     await asyncio.sleep(max(0.0, began + INTERVAL_SECONDS - time.monotonic()))
         finally:
             self._flushing = None
 
-    def _count(self, began: float, leases: int) -> int:
-        """Record a statement, and return how many leases were renewed within an interval before its beginning."""
+    def _count(self, began: float, leases: Collection[str]) -> int:
+        """Record a statement, and return how many leases were renewed within an interval before its beginning.
+
+        A lease counts once: a runner that sends a burst of heartbeats delays no other one.
+        """
         self._written.append((began, leases))
         while self._written[0][0] <= began - INTERVAL_SECONDS:
             self._written.popleft()
-        return sum(number for _, number in self._written)
+        return len({lease_ulid for _, written in self._written for lease_ulid in written})
 
     async def _write(self, batch: dict[str, tuple[LeasedJob, "asyncio.Future[Reply]"]]) -> None:
         try:

@@ -120,6 +120,21 @@ def test_after_many_small_statements_the_next_one_begins_at_the_interval(monkeyp
     run(story)
 
 
+def test_a_burst_of_one_lease_causes_no_pause(monkeypatch):
+    monkeypatch.setattr(heartbeats, "INTERVAL_SECONDS", 3600)
+
+    async def story():
+        database = Database()
+        batcher = HeartbeatBatcher(database.renew)
+        for _ in range(50):
+            reply = asyncio.ensure_future(batcher.renew(job(1)))
+            database.commit()
+            assert await reply is Reply.ACK
+        assert len(database.batches) == 50
+
+    run(story)
+
+
 def test_two_sockets_of_one_lease_share_a_statement():
     async def story():
         database = Database()
