@@ -31,6 +31,7 @@ from orchestrator.protocols.bencher.reports.serializers import NewTestbedInput, 
 from orchestrator.protocols.bencher.reports.streaming import expanded_response, report_response
 from orchestrator.protocols.bencher.reports.wire import (
     metric_document,
+    project_document,
     report_document,
     stored_counts,
     testbed_document,
@@ -47,7 +48,7 @@ from workers.models import HardwareSpec
 T = TypeVar("T", bound=ProjectResource)
 
 MAX_EXPANDED_METRICS = 100_000  # of all reports in one response
-_REPORT_ROWS = ("project__organization", "branch", "testbed", "spec", "result")
+_REPORT_ROWS = ("project__organization__plan", "branch", "testbed", "spec", "result")
 _BY_TIME = {"date_time": SortKey(("began_at", "pk"), "desc")}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_MILLISECONDS = 253402300799999  # of the year 9999
@@ -67,13 +68,15 @@ class ReportListView(PublicView):
     @openapi.LIST_REPORTS_DOCS
     def get(self, request: Request, project: str) -> HttpResponseBase:
         """List the reports of a project, newest first, with the numbers of their results."""
-        rows = _filtered_reports(request, readable_project(request, project))
+        owner = readable_project(request, project)
+        rows = _filtered_reports(request, owner)
         page = paginate(request, rows, _BY_TIME)
         if query_boolean(request, "expand"):
             _limit_expansion(page.rows)
             return expanded_response(request, page.rows, page.total)
         counts = stored_counts(page.rows)
-        documents = [report_document(report, None, counts.get(report.pk, ())) for report in page.rows]
+        document = project_document(owner)
+        documents = [report_document(report, None, counts.get(report.pk, ()), project=document) for report in page.rows]
         return list_response(documents, page.total)
 
 

@@ -13,6 +13,7 @@ from django.db.models import Count
 from orchestrator.protocols.bencher.specs.wire import spec_document
 from orchestrator.protocols.bencher.wire import optional_timestamp, timestamp
 from orchestrator.results.models import Branch, Measure, Metric, ProjectResource, Report, Testbed
+from orchestrator.services.tenants import claimed_at
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Project
 from workers.models import HardwareSpec
@@ -48,7 +49,11 @@ def stored_counts(reports: Iterable[Report]) -> dict[int, list[dict[str, int]]]:
 
 
 def report_document(
-    report: Report, metrics: Sequence[Metric] | None, counts: Iterable[dict[str, int]]
+    report: Report,
+    metrics: Sequence[Metric] | None,
+    counts: Iterable[dict[str, int]],
+    *,
+    project: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return a report.
 
@@ -56,6 +61,7 @@ def report_document(
         report: The report with project, organization, branch, testbed, spec and result.
         metrics: The metrics with benchmark and measure, ordered by iteration and benchmark. None leaves them out.
         counts: For each iteration the number of its `benchmarks` and `measures`.
+        project: The project as `project_document` returns it, which may need queries; by default that of the report.
     """
     result = getattr(report, "result", None)
     start = result.start_time if result and result.start_time else report.start_time
@@ -63,7 +69,7 @@ def report_document(
     document: dict[str, Any] = {
         "uuid": str(report.uuid),
         "user": None,
-        "project": project_document(report.project),
+        "project": project or project_document(report.project),
         "branch": branch_document(report.branch, report.project, report.git_hash),
         "testbed": testbed_document(report.testbed, report.project, report.spec),
         "start_time": timestamp(start),
@@ -112,7 +118,7 @@ def metric_document(metric: Metric) -> dict[str, Any]:
 
 
 def project_document(project: Project) -> dict[str, Any]:
-    """Return a project. Its organization counts as claimed since its creation."""
+    """Return a project. `claimed` is since when its organization has an owner, or null."""
     created = timestamp(project.created_at)
     return {
         "uuid": str(project.uuid),
@@ -123,7 +129,7 @@ def project_document(project: Project) -> dict[str, Any]:
         "visibility": project.visibility,
         "created": created,
         "modified": created,
-        "claimed": None,
+        "claimed": optional_timestamp(claimed_at(project.organization)),
     }
 
 

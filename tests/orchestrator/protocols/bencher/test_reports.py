@@ -516,7 +516,9 @@ def test_an_expanded_list_of_large_reports_is_sent_page_by_page(project, anyone,
 def test_a_large_report_needs_the_memory_of_a_page(project, large, monkeypatch, django_assert_num_queries):
     """One query for the numbers, one for the keys, and one for each page when the client reads it."""
     monkeypatch.setattr(streaming, "PAGE_METRICS", 10)
-    found = models.Report.objects.select_related("project__organization", "branch", "testbed", "spec", "result").get()
+    found = models.Report.objects.select_related(
+        "project__organization__plan", "branch", "testbed", "spec", "result"
+    ).get()
     with django_assert_num_queries(2 + 5):
         parts = list(streaming._report_parts(found))
     assert len(parts) == 1 + 5 + 1
@@ -526,7 +528,9 @@ def test_a_large_report_needs_the_memory_of_a_page(project, large, monkeypatch, 
 @pytest.mark.django_db(transaction=True)
 def test_a_large_report_is_read_in_threads_and_a_lost_database_does_not_look_like_its_end(project, large, monkeypatch):
     monkeypatch.setattr(streaming, "PAGE_METRICS", 10)
-    found = models.Report.objects.select_related("project__organization", "branch", "testbed", "spec", "result").get()
+    found = models.Report.objects.select_related(
+        "project__organization__plan", "branch", "testbed", "spec", "result"
+    ).get()
 
     async def collect(parts) -> bytes:
         return b"".join([part async for part in streaming._from_thread(parts)])

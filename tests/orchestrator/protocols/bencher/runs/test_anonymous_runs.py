@@ -46,6 +46,17 @@ class TestAnonymous:
         assert (project.organization.plan.name, is_claimed(project.organization)) == ("unclaimed", False)
         assert (job.priority, job.trigger_actor) == (0, "anonymous")
 
+    def test_its_reports_show_since_when_it_has_an_owner(self, anyone, spec):
+        """The command line asks everyone to claim a project of which `claimed` is null."""
+        report = accepted(anyone, free_for_all())
+        path = f"/v0/projects/free-for-all/reports/{report['uuid']}"
+        assert report["project"]["claimed"] is None
+        assert anyone.get(path).json()["project"]["claimed"] is None
+        accepted(new_person("mia").caller, free_for_all())
+        assert anyone.get(path).json()["project"]["claimed"] is not None
+        listed = anyone.get("/v0/projects/free-for-all/reports").json()
+        assert all(found["project"]["claimed"] for found in listed)
+
     def test_the_context_names_project_and_organization(self, anyone, spec):
         context = {"bencher.dev/v0/repo/name": "My Repo"}
         body = direct_body(BMF) | {"context": context}
