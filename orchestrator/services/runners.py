@@ -83,7 +83,7 @@ def create_runner(
 
 @operation
 def change_runner(
-    _: UnitOfWork,
+    uow: UnitOfWork,
     *,
     worker_id: str,
     name: str | None = None,
@@ -100,6 +100,7 @@ def change_runner(
     continue. A restored runner has the same key as before.
 
     Args:
+        uow: The unit of work, which `operation` passes.
         worker_id: The runner.
         name: The new name, or None for no change. The slug stays.
         slug: The new slug, or None for no change.
@@ -116,7 +117,7 @@ def change_runner(
     worker, changed_at = _lock_runner(worker_id), now or database_now()
     if slug is not None and slug != worker.slug:
         _require_free(slug)
-    before = _description(worker)
+    before, was_archived = _description(worker), worker.archived_at is not None
     worker.name = worker.name if name is None else name
     worker.slug = worker.slug if slug is None else slug
     if archived is not None:
@@ -140,6 +141,8 @@ def change_runner(
             source_address=source_address,
             now=changed_at,
         )
+    if was_archived and archived is False:
+        _wake_claims(uow, worker)  # over its open connections
     return worker
 
 
@@ -228,10 +231,14 @@ def add_runner_spec(
         source_address=source_address,
         now=now,
     )
-    # The runner's waiting claims fit more jobs from now on.
+    _wake_claims(uow, worker)
+    return spec
+
+
+def _wake_claims(uow: UnitOfWork, worker: Worker) -> None:
+    """Repeat the waiting claims of the pool after the commit: those of the runner fit more jobs from then on."""
     uow.after_commit(hand_over, worker.pool.slug)
     uow.after_commit(pool_announcer.announce, worker.pool.slug)
-    return spec
 
 
 @operation

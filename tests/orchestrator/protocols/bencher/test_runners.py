@@ -372,13 +372,27 @@ def test_two_concurrent_associations_are_one_and_one_409():
     assert WorkerSpec.objects.count() == 1
 
 
-def test_an_association_wakes_the_waiting_claims_of_the_pool(ada, runner, spec, monkeypatch):
-    woken = []
-    monkeypatch.setattr("orchestrator.services.runners.hand_over", lambda pools: woken.append(("here", pools)))
+@pytest.fixture
+def woken(monkeypatch):
+    """The pools whose waiting claims are repeated: here and in other processes."""
+    found = []
+    monkeypatch.setattr("orchestrator.services.runners.hand_over", lambda pools: found.append(("here", pools)))
     monkeypatch.setattr(
-        "orchestrator.services.runners.pool_announcer.announce", lambda pools: woken.append(("elsewhere", pools))
+        "orchestrator.services.runners.pool_announcer.announce", lambda pools: found.append(("elsewhere", pools))
     )
+    return found
+
+
+def test_an_association_wakes_the_waiting_claims_of_the_pool(ada, runner, spec, woken):
     ada.post("/v0/runners/rack-7/specs", {"spec": spec.slug})
+    assert sorted(woken) == [("elsewhere", ["bare-metal"]), ("here", ["bare-metal"])]
+
+
+def test_a_restored_runner_wakes_the_waiting_claims_of_the_pool(ada, runner, woken):
+    for change in ({"name": "Other"}, {"archived": False}, {"archived": True}):
+        ada.call("PATCH", "/v0/runners/rack-7", change)
+        assert woken == []
+    ada.call("PATCH", "/v0/runners/rack-7", {"archived": False})
     assert sorted(woken) == [("elsewhere", ["bare-metal"]), ("here", ["bare-metal"])]
 
 
