@@ -101,7 +101,6 @@ class Play:
 
     @contextlib.contextmanager
     def _judged(self, name: str, scene: Scene, *, is_begin: bool = False) -> Iterator[None]:
-        began = time.monotonic()
         try:
             yield
         except TooLong:
@@ -114,7 +113,7 @@ class Play:
             if is_begin:
                 return
             self.results[name] = True
-            console.print(f"ok    {name}, {time.monotonic() - began:.1f} s")
+            console.print(f"ok    {name}, {time.monotonic() - scene.began_at:.1f} s")
             self._write(name, scene)
 
     def _write(self, name: str, scene: Scene, suffix: str = "") -> None:

@@ -131,7 +131,8 @@ class RecordingProxy:
         recording = self.recording
         number = recording.connect()
         try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            ends = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError)
+            with contextlib.suppress(*ends):
                 await self._connect(recording, number, runner, to_runner)
         finally:
             to_runner.close()

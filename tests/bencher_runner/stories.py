@@ -53,6 +53,7 @@ class Scene:
         self.installation, self._binary, self._image, self._folder = installation, binary, image, folder
         self.proxy: RecordingProxy = installation.proxy
         self.recording = self.proxy.recording = Recording()
+        self.began_at = time.monotonic()
         self.jobs: list[str] = []
         self.processes: list[RunnerProcess] = []
         self._stack = ExitStack()
