@@ -254,9 +254,7 @@ def test_a_runner_is_created_with_a_key_and_gets_a_spec(browser, live_server, tr
     press(browser, 'form.card button[type="submit"]')
     browser.until("document.body.textContent.includes('rack-7: provides arm-64-4-cores.')")
     for name, path in (
-        ("admin-runner", f"/admin/workers/runner/{runner.pk}/change/"),
-        ("admin-runners", "/admin/workers/runner/"),
-        ("admin-specs", "/admin/workers/hardwarespec/"),
+        ("admin-runner-new", f"/admin/workers/runner/{runner.pk}/change/"),
         ("admin-spec-new", "/admin/workers/hardwarespec/add/"),
         ("admin-key-new", "/admin/runtime_jobs/personalkey/add/"),
     ):
