@@ -1,11 +1,15 @@
 """The REST API through the real server: refusals before any view, and a key that is refused by all processes at once."""
 
+import json
+
 import pytest
 import requests
 
-from tests.factories import RunnerFactory, personal_key
+from orchestrator.protocols.bencher.reports.wire import serialize_report
+from tests.factories import ProjectFactory, RunnerFactory, personal_key
 from tests.live_server import serving
 from tests.orchestrator.protocols.bencher.conftest import CORS_OF_ERRORS, make_server_admin
+from tests.orchestrator.protocols.bencher.test_reports import report
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 LIMIT = 2000
@@ -82,3 +86,21 @@ def test_a_runner_key_opens_no_endpoint_of_people(server):
     assert message_of(requests.get(f"{server.url}/v0/runners", headers=headers, timeout=30), 400)
     assert requests.post(f"{server.url}/v1/runtime/leases", json={}, headers=headers, timeout=30).status_code == 401
     assert runner.token not in server.log()
+
+
+def test_a_large_report_is_streamed_whole(server, headers):
+    """The server sends pages of metrics as the client reads, without knowing the length before."""
+    project = ProjectFactory(visibility="public")
+    names = [f"benchmark {number}" for number in range(7)]
+    results = json.dumps({name: {"latency": {"value": 1.5}, "throughput": {"value": 2}} for name in names})
+    made = report(project, *[results] * 90)
+    url = f"{server.url}/v0/projects/{project.uuid}/reports/{made.uuid}"
+    response = requests.get(url, timeout=60)
+    assert response.json() == json.loads(json.dumps(serialize_report(made)))
+    assert "content-length" not in response.headers
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-total-count"] == "1"
+    assert response.headers["access-control-allow-origin"] == "*"
+    with requests.get(url, stream=True, timeout=60) as cut:
+        assert cut.raw.read(100)
+    assert requests.get(f"{server.url}/v0/runners", headers=headers, timeout=30).status_code == 200
