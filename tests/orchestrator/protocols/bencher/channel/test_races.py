@@ -39,7 +39,7 @@ from tests.orchestrator.services.operation_pairs import Ring, ring
 from workers.models import HardwareSpec, Worker, WorkerSpec
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(1200)]
-ROUNDS = int(os.environ.get("PROOF_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("PROOF_ROUNDS", "1"))
 FINAL = {"job.completed", "job.failed", "job.canceled"}
 
 
