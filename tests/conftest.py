@@ -83,7 +83,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         prepared_cluster.remove_folder()
 
 
-# Left to `make test`: real processes, servers, browsers and sandboxes, races, and every API with every bad input.
+# The only tests with a database of `make check`: the operations, their SQL, and the rules of models and migrations.
+CORE = ("leases/", "orchestrator/services/", "runtime_jobs/", "test_")
+DATABASE_FIXTURES = {"db", "transactional_db", "database_url"}
+# Left to `make test`, too: real processes, servers, browsers and sandboxes, races, and every API with every bad input.
 SLOW = (
     *(
         "config/test_embedded_postgres",
@@ -108,10 +111,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow tests, and skip tests that need root for an ordinary user."""
     for item in items:
         file = str(item.path.relative_to(Path(__file__).parent))
-        if file.startswith(SLOW):
+        if file.startswith(SLOW) or (_needs_database(item) and not file.startswith(CORE)):
             item.add_marker(pytest.mark.slow)
         if os.geteuid() != 0 and item.get_closest_marker("root"):
             item.add_marker(pytest.mark.skip(reason="needs root: cgroups, accounts of their own"))
+
+
+def _needs_database(item: pytest.Item) -> bool:
+    fixtures = DATABASE_FIXTURES & set(getattr(item, "fixturenames", ()))
+    return bool(fixtures) or item.get_closest_marker("django_db") is not None
 
 
 @pytest.hookimpl(trylast=True)

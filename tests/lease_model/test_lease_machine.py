@@ -21,6 +21,42 @@ STEPS = int(os.environ.get("PROOF_STEPS", "30"))
 SEED = int(os.environ.get("PROOF_SEED") or random.randrange(10**9))
 
 
+# The story that each mutant does not survive. It comes first; the others follow only if the mutant survives it.
+KILLERS = {
+    "no fence": "beats_past_the_limit",
+    "no expiry": "speaks_at_the_last_moment",
+    "heartbeats shorten": "a_result_is_unreadable",
+    "cancel unasked": "cancels_unasked",
+    "the clock is early": "a_clock_is_early",
+    "a running job waits again": "reports_at_once",
+    "retries for ever": "completes_before_it_executes",
+    "a heartbeat acknowledges nothing": "two_workers_beat_together",
+    "no version comparison of the lease": "renews_while_it_is_revoked",
+    "no version comparison of the job": "renews_while_it_is_canceled",
+    "alive at the last moment": "is_silent_after_a_cancel",
+    "anybody's lease": "speaks_for_another",
+    "another last word": "fails_and_then_reports_a_result",
+    "nothing is told twice": "a_result_is_read",
+    "forced at once": "a_clock_is_early",
+    "timed out at once": "beats_past_the_limit",
+    "a cancel is forgotten": "is_silent_after_a_cancel",
+    "a success after the deadline": "succeeds_after_the_deadline",
+    "more than it can hold": "claims_more_than_it_can_hold",
+    "the same fence again": "an_older_worker_reports_late",
+    "requeued for ever": "is_lost_before_it_was_acknowledged",
+    "retried while it runs": "is_retried_too_soon_and_too_often",
+    "late for ever": "reports_too_late",
+    "an older lease's late result": "an_older_worker_reports_late",
+    "anybody's late result": "an_older_worker_reports_late",
+    "no table of transitions": "completes_before_it_executes",
+    "settled twice": "a_result_is_read",
+    "given up early": "reports_late",
+    "lost in spite of a cancel": "is_silent_after_a_cancel",
+    "canceled while it is read": "a_result_is_read",
+    "a lost job is asked to stop": "is_canceled_after_it_was_lost",
+}
+
+
 def tell_stories(kind: type[LeaseMachine], number: int, **more) -> None:
     machine = seed(number)(type(kind.__name__, (kind,), {}))
     given = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)} | more
@@ -46,7 +82,8 @@ def test_each_told_story_holds(story):
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_dies(mutant, monkeypatch):
     mutant.apply(monkeypatch)
-    assert any(_breaks(story) for story in STORIES), f"the mutant {mutant.name!r} survived"
+    stories = sorted(STORIES, key=lambda story: story.__name__ != KILLERS.get(mutant.name))
+    assert any(_breaks(story) for story in stories), f"the mutant {mutant.name!r} survived"
 
 
 def _breaks(story) -> bool:
