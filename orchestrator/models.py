@@ -12,6 +12,7 @@ from orchestrator.images.models import (
     ImageBlob,
     ImageManifest,
     ImageTag,
+    ImageUsage,
     ManifestBlob,
     RepositoryBlob,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "ImageBlob",
     "ImageManifest",
     "ImageTag",
+    "ImageUsage",
     "Incident",
     "LoginAttempts",
     "ManifestBlob",

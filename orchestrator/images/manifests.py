@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import QuerySet
 
-from orchestrator.images.blobs import insert_blob
+from orchestrator.images.blobs import insert_blob, unlink_unused
 from orchestrator.images.digests import Digest
 from orchestrator.images.errors import (
     DENIED,
@@ -119,11 +119,11 @@ def push_manifest(
 
 
 def _retag(project: Project, media_type: str, digest: Digest, tags: Sequence[str]) -> bool:
-    """Let tags name a manifest that the repository has. Return whether it has it."""
+    """Let tags name a manifest that the repository has. Return whether it has it and its file."""
     with transaction.atomic():
-        rows = ImageManifest.objects.select_for_update(no_key=True)
+        rows = ImageManifest.objects.select_for_update(no_key=True, of=("self",)).select_related("blob")
         manifest = rows.filter(project=project, digest=str(digest), media_type=media_type).first()
-        if manifest is None:
+        if manifest is None or not image_storage().has(manifest.blob.file, manifest.blob.size):
             return False
         _set_tags(project, manifest, tags)
     return True
@@ -133,8 +133,9 @@ def _insert(
     project: Project, document: ManifestDocument, digest: Digest, blob: PublishedFile, tags: Sequence[str]
 ) -> None:
     with transaction.atomic():
-        blob_id = insert_blob(digest, blob)
+        # The quota first: other organizations with the same content wait for the row of the blob.
         require_quota(project, blob.size)
+        blob_id = insert_blob(digest, blob)
         links = _require_references(project, document)
         manifest = ImageManifest(
             project=project,
@@ -213,7 +214,7 @@ def find_manifest(project: Project, reference: Digest | str) -> StoredManifest:
     rows = ImageManifest.objects.filter(project=project)
     named = rows.filter(digest=str(reference)) if isinstance(reference, Digest) else rows.filter(tags__name=reference)
     row = named.values_list("digest", "media_type", "blob__size", "blob__file").first()
-    if row is None:
+    if row is None or not image_storage().has(row[3], row[2]):  # a push repairs a file that was lost
         raise unknown_manifest(reference)
     return StoredManifest(*row)
 
@@ -224,7 +225,9 @@ def find_tag(project: Project, tag: str) -> str | None:
 
 
 def delete_manifest(project: Project, reference: Digest | str) -> None:
-    """Delete a tag, or a manifest with all its tags.
+    """Delete a tag, or a manifest with all its tags and the blobs that only it names in the repository.
+
+    Blobs that were used lately are kept for a push in progress; collection deletes them later.
 
     Raises:
         RegistryError: 404 MANIFEST_UNKNOWN.
@@ -235,7 +238,11 @@ def delete_manifest(project: Project, reference: Digest | str) -> None:
         row = rows.select_for_update().filter(project=project, **name).first()
         if row is None:
             raise unknown_manifest(reference)
+        named = []
+        if isinstance(row, ImageManifest):
+            named = list(ManifestBlob.objects.filter(manifest=row).values_list("repository_blob", flat=True))
         row.delete()
+        unlink_unused(named)
 
 
 def list_tags(project: Project, *, after: str, limit: int) -> list[str]:

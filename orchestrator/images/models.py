@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from orchestrator.images.digests import MAX_DIGEST_LENGTH
 from runtime_jobs.identifiers import new_uuid
-from runtime_jobs.models import Project
+from runtime_jobs.models import Organization, Project
 
 MAX_FILE_NAME = 255
 MAX_MEDIA_TYPE = 255
@@ -135,3 +135,19 @@ class BlobUpload(models.Model):
 
     def __str__(self) -> str:
         return str(self.uuid)
+
+
+class ImageUsage(models.Model):
+    """The bytes in the registry that an organization has added since they were summed up, with the sum: see `quotas`.
+
+    The number may be too high, and is never too low. A row that is deleted is made anew at the next push.
+    """
+
+    organization = models.OneToOneField(Organization, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    bytes = models.BigIntegerField()
+
+    class Meta:
+        db_table = "image_usage"
+
+    def __str__(self) -> str:
+        return f"{self.bytes} bytes of {self.organization_id}"

@@ -56,6 +56,13 @@ class ImageFileStorage(DurableFileStorage):
             raise
         return PublishedFile(name, size, file)
 
+    def has(self, name: str, size: int) -> bool:
+        """Return whether a file exists and has this size. It may have been lost, or cut by a copy."""
+        try:
+            return Path(self.path(name)).stat().st_size == size
+        except FileNotFoundError:
+            return False
+
     def remove(self, name: str) -> None:
         """Delete a file. It may be missing."""
         with contextlib.suppress(FileNotFoundError):

@@ -4,10 +4,15 @@ A part is a file that was received before. Each operation is a short transaction
 upload, under the lock of the row. So two writers of one upload cannot mix their bytes: one of them fails.
 """
 
+import contextlib
+from datetime import timedelta
+from functools import partial
 from typing import Final
 from uuid import UUID
 
-from django.db import transaction
+from django.conf import settings
+from django.db import Error, transaction
+from django.db.models import Q
 
 from orchestrator.http.asgi.compute_slots import compute_slots
 from orchestrator.http.db_scope import release_connections
@@ -20,21 +25,33 @@ from orchestrator.images.errors import (
     RegistryError,
 )
 from orchestrator.images.models import BlobUpload
-from orchestrator.images.quotas import require_quota, require_upload_slot
+from orchestrator.images.quotas import (
+    has_upload_slot,
+    lock_images,
+    require_blob_room,
+    require_quota,
+    require_upload_slot,
+)
 from orchestrator.images.storage import UploadPart, image_storage, publish_parts
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.models import Project
 
 MAX_PARTS: Final = 4096
+# An upload that is being verified for longer was left by a process that died.
+VERIFICATION_LIMIT: Final = timedelta(minutes=15)
 
 
 def begin_upload(project: Project) -> BlobUpload:
     """Begin an upload to the repository of a project.
 
     Raises:
-        RegistryError: 429, too many uploads are open; 403 DENIED, the quota of the organization is full.
+        RegistryError: 429, too many uploads are open; 403 DENIED, the quota of the organization is full, or the
+            repository has too many blobs.
     """
     with transaction.atomic():
+        require_blob_room(project)
+        lock_images(project)
+        _end_abandoned(project)
         require_upload_slot(project)
         require_quota(project, 1)
         return BlobUpload.objects.create(project=project)
@@ -106,17 +123,24 @@ def store_blob(project: Project, part: UploadPart, digest: Digest) -> None:
         RegistryError: As `complete_upload`.
     """
     upload = begin_upload(project)
-    complete_upload(project, upload.uuid, part, digest)
+    try:
+        complete_upload(project, upload.uuid, part, digest)
+    except BaseException:
+        _try_to_end(upload)  # no client knows its UUID
+        raise
 
 
 def cancel_upload(project: Project, uuid: UUID) -> None:
-    """End an upload, and delete its parts.
+    """End an upload, and delete its parts. One that a process left as completing when it died is ended, too.
 
     Raises:
         RegistryError: 404 BLOB_UPLOAD_UNKNOWN.
     """
     with transaction.atomic():
-        upload = _locked(project, uuid)
+        rows = BlobUpload.objects.select_for_update().filter(project=project, uuid=uuid)
+        upload = rows.filter(Q(is_completing=False) | _left_by_a_process()).first()
+        if upload is None:
+            raise unknown_upload()
         BlobUpload.objects.filter(pk=upload.pk).delete()
     _remove(upload)
 
@@ -173,8 +197,39 @@ def _publish(project: Project, upload: BlobUpload, digest: Digest) -> None:
         with transaction.atomic():
             link_blob(project, insert_blob(digest, blob))
             BlobUpload.objects.filter(pk=upload.pk).delete()
+    except BaseException:
+        _try_to_end(upload)
+        raise
     finally:
         blob.close()
+
+
+def _left_by_a_process() -> Q:
+    return Q(is_completing=True, updated_at__lt=ClockTimestamp() - VERIFICATION_LIMIT)
+
+
+def _end_abandoned(project: Project) -> None:
+    """End the uploads of the organization that a dead process has left, and without a free slot, those without client.
+
+    While slots are free, a client may pause between two parts for as long as collection permits.
+    """
+    abandoned = _left_by_a_process()
+    if not has_upload_slot(project):
+        # A request that is being received does not touch the row before its end.
+        longest = timedelta(seconds=settings.IMAGE_UPLOAD_SECONDS)
+        abandoned |= Q(updated_at__lt=ClockTimestamp() - longest)
+    rows = BlobUpload.objects.filter(abandoned, project__organization=project.organization_id)
+    # Whoever has locked a row is using it, and may wait for the lock of the organization.
+    found = list(rows.select_for_update(skip_locked=True, of=("self",)))
+    BlobUpload.objects.filter(pk__in=[upload.pk for upload in found]).delete()
+    for upload in found:
+        transaction.on_commit(partial(_remove, upload))
+
+
+def _try_to_end(upload: BlobUpload) -> None:
+    """End an upload after a failure. If the database is not available, the upload ends when it is abandoned."""
+    with contextlib.suppress(Error):
+        _end(upload)
 
 
 def _end(upload: BlobUpload) -> None:

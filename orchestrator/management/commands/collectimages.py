@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from orchestrator.images.collection import DEFAULT_AGE, collect_images
+from orchestrator.images.quotas import forget_counts
 
 DEFAULT_HOURS = DEFAULT_AGE.total_seconds() / 3600
 
@@ -31,6 +32,7 @@ class Command(BaseCommand):
         if not 0 <= hours <= 24 * 365:
             raise CommandError("--hours must be from 0 to 8760.")
         found = collect_images(timedelta(hours=hours))
+        forget_counts()
         self.stdout.write(
             f"{found.uploads:,} uploads, {found.repository_blobs:,} blobs of repositories, {found.blobs:,} contents "
             f"({found.bytes:,} bytes) and {found.files:,} files deleted."
