@@ -9,6 +9,7 @@ from typing import IO, Final
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from orchestrator.http.db_scope import release_connections
 from orchestrator.images.blobs import StoredBlob, unknown_blob
 from orchestrator.images.digests import Digest
 from orchestrator.images.errors import INVALID_SIZE, RegistryError
@@ -52,7 +53,11 @@ def blob_response(request: HttpRequest, blob: StoredBlob) -> HttpResponseBase:
     except FileNotFoundError:
         raise unknown_blob(Digest.parse(blob.digest)) from None
     file.seek(start)
-    blocks = _async_blocks(file, length) if hasattr(request, "scope") else _blocks(file, length)
+    if hasattr(request, "scope"):
+        blocks: AsyncIterator[bytes] | Iterator[bytes] = _async_blocks(file, length)
+    else:
+        release_connections()  # else slow clients would hold all connections of the pool
+        blocks = _blocks(file, length)
     response = StreamingHttpResponse(blocks, status=status, headers=headers)
     response._resource_closers.append(file.close)  # type: ignore[attr-defined] # noqa: SLF001 - called by `close`
     return response

@@ -15,7 +15,15 @@ from orchestrator.images.models import BlobUpload, ImageBlob
 from orchestrator.images.tokens import new_pull_token
 from runtime_jobs.models import Project
 from tests.live_server import eventually, serving
-from tests.orchestrator.images.world import content, missing_files, storages_in, stored_files, token, unnamed_files
+from tests.orchestrator.images.world import (
+    content,
+    missing_files,
+    storages_in,
+    stored,
+    stored_files,
+    token,
+    unnamed_files,
+)
 from tests.orchestrator.protocols.bencher.runs.world import new_project
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -269,3 +277,22 @@ def test_a_slow_reader_holds_no_thread(server, client, project):
     finally:
         for connection in sockets:
             connection.close()
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_slow_readers_hold_no_database_connection(database_url, folder, settings_key, project, kind):
+    """Two readers, who read nothing, once held both connections of a WSGI process, and the rest was answered 503."""
+    digest = stored(project, bytes(30 << 20))
+    path, environment = f"/v2/adapter/blobs/{digest}", ENVIRONMENT | {"DATABASE_POOL_MAX": "2"}
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token(project)}\r\n\r\n"
+    with (
+        serving(folder, kind=kind, DATABASE_URL=database_url, **environment, **settings_key) as server,
+        server.connect() as first,
+        server.connect() as second,
+    ):
+        for connection in (first, second):
+            connection.sendall(head.encode())
+            assert b" 200 " in connection.recv(100)
+        headers = {"Authorization": f"Bearer {token(project)}"}
+        for _ in range(2):
+            assert requests.get(f"{server.url}/v2/adapter/tags/list", headers=headers, timeout=60).status_code == 200
