@@ -89,6 +89,7 @@ def parse_manifest(content: bytes, content_type: str) -> ManifestDocument:
         if "manifests" in document:
             raise invalid("A manifest must not have `manifests`.")
         config, layers = _config(document), _layers(document)
+        _require_one_size(config, *layers)
     subject = _subject(document)
     return ManifestDocument(
         media_type,
@@ -134,6 +135,13 @@ def _layers(document: dict[str, Any]) -> tuple[BlobReference, ...]:
     entries = _list(document, "layers")
     found = [(entry, _reference(entry, f"layers[{number}]")) for number, entry in enumerate(entries)]
     return tuple(reference for entry, reference in found if not _is_foreign(entry))
+
+
+def _require_one_size(*references: BlobReference) -> None:
+    sizes = {str(reference.digest): reference.size for reference in references}
+    for reference in references:
+        if sizes[str(reference.digest)] != reference.size:
+            raise invalid(f"{reference.digest}: The manifest names it with two sizes.")
 
 
 def _manifests(document: dict[str, Any]) -> tuple[Digest, ...]:
@@ -194,6 +202,8 @@ def _annotations(document: dict[str, Any]) -> bytes | None:
         return None
     if not isinstance(annotations, dict):
         raise invalid("annotations: Must be an object.")
+    if not all(isinstance(value, str) for value in annotations.values()):
+        raise invalid("annotations: Each value must be a text.")  # a nested one may be too deep to be encoded
     encoded = orjson.dumps(annotations)
     if len(encoded) > MAX_ANNOTATION_BYTES:
         raise invalid(f"annotations: With a subject they may have at most {MAX_ANNOTATION_BYTES} bytes.")

@@ -1,12 +1,15 @@
 """Errors in the envelope of the OCI distribution specification: `{"errors": [{"code", "message", "detail"}]}`."""
 
+import errno
 import json
+import logging
 from typing import Any, Final
 
 from django.http import HttpRequest
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from orchestrator.http.asgi.responses import overloaded
 from orchestrator.http.errors import problems
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability.request_context import context_of
@@ -19,6 +22,8 @@ from orchestrator.images.errors import (
     UNSUPPORTED,
     RegistryError,
 )
+
+log = logging.getLogger(__name__)
 
 API_VERSION: Final = "Docker-Distribution-Api-Version"
 VERSION: Final = "registry/2.0"
@@ -34,6 +39,10 @@ _CODES: Final = {
     413: INVALID_SIZE,
     429: TOO_MANY_REQUESTS,
 }
+# Of the disk, and of the process. The server is not wrong then, and the client may repeat its request.
+_STORE_FAILURES: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE}
+)
 
 
 class RegistryErrorResponse(Response):
@@ -50,6 +59,9 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     request = context["request"]
     if isinstance(error, RegistryError):
         return registry_error_response(error)
+    if isinstance(error, OSError) and error.errno in _STORE_FAILURES:
+        log.error("the store of images failed: %s", error)
+        return error_response(overloaded("The store of images is full or cannot be used."), request)
     return error_response(problems.to_api_error(error, context_of(request).request_id), request)
 
 

@@ -68,6 +68,13 @@ def test_a_referrer_has_its_subject_and_annotations():
 
 
 LONG = "x" * 256
+
+
+def deep_annotations():
+    """Once they were parsed, and could not be encoded: 500."""
+    return changed(subject=descriptor(b"", ""), annotations={"k": "DEEP"}).replace(b'"DEEP"', b"[" * 300 + b"]" * 300)
+
+
 CASES = {
     "no JSON": (b"{", ""),
     "no object": (b"[]", ""),
@@ -102,6 +109,10 @@ CASES = {
     "an artifact type with NUL": (changed(artifactType="a\0b"), ""),
     "a long type of the config": (with_config(mediaType=LONG), ""),
     "annotations that are a list": (changed(subject=descriptor(b"", ""), annotations=[]), ""),
+    "nested annotations of a referrer": (changed(subject=descriptor(b"", ""), annotations={"k": {}}), ""),
+    "annotations too deep to be encoded": (deep_annotations(), ""),
+    "a layer with two sizes": (changed(layers=[descriptor(LAYER, ""), descriptor(LAYER, "", size=1)]), ""),
+    "a config and a layer with two sizes": (changed(layers=[descriptor(CONFIG, "", size=1)]), ""),
     "large annotations of a referrer": (changed(subject=descriptor(b"", ""), annotations={"k": "x" * (256 << 10)}), ""),
 }  # fmt: skip
 

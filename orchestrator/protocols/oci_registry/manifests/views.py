@@ -1,5 +1,6 @@
 """Views of `/v2/{repository}/manifests/{reference}`, `…/tags/list` and `…/referrers/{digest}`."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -29,6 +30,7 @@ from orchestrator.protocols.oci_registry.base_view import RegistryView, empty_re
 from orchestrator.protocols.oci_registry.body import manifest_body
 
 MAX_TAGS: Final = 1000  # of one response; a Link leads to the next
+MAX_TAG_HEADER: Final = 2048  # nginx answers 502 if all headers of a response have more than 4 KiB
 
 
 class ManifestView(RegistryView):
@@ -66,7 +68,7 @@ class ManifestView(RegistryView):
         if pushed.subject is not None:
             headers["OCI-Subject"] = str(pushed.subject)
         if isinstance(named, Digest) and pushed.tags:
-            headers["OCI-Tag"] = ", ".join(pushed.tags)
+            headers["OCI-Tag"] = _tag_header(pushed.tags)
         return empty_response(201, headers)
 
     def delete(self, request: Request, repository: str, reference: str) -> HttpResponse:
@@ -153,6 +155,17 @@ def _descriptor(referrer: Referrer) -> dict[str, Any]:
     if referrer.annotations is not None:
         document["annotations"] = orjson.Fragment(referrer.annotations)
     return document
+
+
+def _tag_header(tags: Sequence[str]) -> str:
+    """Return the tags that fit into a header. A client pushes those that it does not find there by themselves."""
+    header = ""
+    for tag in tags:
+        longer = f"{header}, {tag}" if header else tag
+        if len(longer) > MAX_TAG_HEADER:
+            break
+        header = longer
+    return header
 
 
 def _number(request: Request, name: str) -> int | None:

@@ -1,5 +1,6 @@
 """Manifests, tags and referrers of the OCI distribution API."""
 
+import errno
 import json
 from urllib.parse import unquote
 
@@ -9,6 +10,7 @@ from orchestrator.images import manifests
 from orchestrator.images.digests import Digest
 from orchestrator.images.manifest_documents import DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST
 from orchestrator.images.models import ImageManifest, ImageTag
+from orchestrator.images.storage import ImageFileStorage
 from tests.orchestrator.images.world import (
     content,
     descriptor,
@@ -69,6 +71,25 @@ class TestPush:
         done = put(docker, f"{Digest.of(body)}?tag=a&tag=b&tag=a", body)
         assert (done.status_code, done["OCI-Tag"]) == (201, "a, b")
         assert docker.call("GET", "adapter/manifests/b").body == body
+
+    def test_a_header_of_tags_is_bounded(self, docker, config):
+        """Proxies answer 502 for larger headers. A client pushes the other tags by themselves."""
+        body = manifest(config)
+        tags = [f"{number:0128}" for number in range(100)]
+        done = put(docker, f"{Digest.of(body)}?{'&'.join(f'tag={tag}' for tag in tags)}", body)
+        named = done["OCI-Tag"].split(", ")
+        assert (done.status_code, named) == (201, tags[: len(named)])
+        assert 1900 < len(done["OCI-Tag"]) <= 2048
+        assert ImageTag.objects.count() == 100
+
+    def test_a_full_disk_is_503(self, docker, config, monkeypatch):
+        def create_part(_storage):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(ImageFileStorage, "create_part", create_part)
+        done = put(docker, "a", manifest(config))
+        error_of(done, 503, "UNKNOWN")
+        assert done["Retry-After"] == "1"
 
     def test_a_tag_moves(self, docker, config):
         first, second = manifest(config), manifest(config, annotations={"n": "2"})
