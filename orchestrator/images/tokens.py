@@ -61,12 +61,14 @@ class RepositoryAccess:
         project: The UUID of the project, or None if the caller may not know whether there is one.
         requested: The actions that the client asked for.
         actions: The actions that the caller's rights permit, of those that were requested.
+        organization: The UUID of the project's organization, for which uploads in progress are counted; or None.
     """
 
     name: str
     project: UUID | None
     requested: tuple[str, ...]
     actions: tuple[str, ...]
+    organization: UUID | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ def new_access_token(
             {
                 "name": entry.name,
                 "project": None if entry.project is None else str(entry.project),
+                "organization": None if entry.organization is None else str(entry.organization),
                 "requested": list(entry.requested),
                 "actions": list(entry.actions),
             }
@@ -162,12 +165,13 @@ def read_token(token: str, *, now: datetime | None = None) -> "PullGrant | Acces
 
 
 def _access(entry: dict[str, Any]) -> RepositoryAccess:
-    project = entry["project"]
+    project, organization = entry["project"], entry.get("organization")  # the former release names none
     return RepositoryAccess(
         str(entry["name"]),
         None if project is None else UUID(project),
         tuple(map(str, entry["requested"])),
         tuple(map(str, entry["actions"])),
+        None if organization is None else UUID(organization),
     )
 
 

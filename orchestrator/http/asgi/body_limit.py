@@ -101,24 +101,25 @@ class Body:
         self.file.close()
 
 
-async def read_body(scope: Message, receive: Receive) -> Body:
+async def read_body(scope: Message, receive: Receive, *, upload_refusal: ApiError | None = None) -> Body:
     """Read the whole body.
 
     Args:
         scope: The ASGI scope of the request.
         receive: The ASGI channel that yields the body.
+        upload_refusal: Why the request may not upload a large body, if it is an upload.
 
     Returns:
         The body; its file is at position 0.
 
     Raises:
-        ApiError: 401, 408, 413 or 503. Up to 16 times the limit has been read and discarded then.
+        ApiError: `upload_refusal`, 401, 408, 413 or 503. Up to 16 times the limit has been read and discarded then.
         ClientDisconnected: The client disconnected.
     """
     # An upload is received elsewhere if its token permits it. Otherwise its view only refuses it.
     is_upload = upload_repository(scope["method"], scope["path"]) is not None
     limit = ANONYMOUS_BYTES if is_upload else body_limit(scope["method"], scope["path"])
-    refusal = None
+    refusal = upload_refusal
     allowed = limit
     if limit > ANONYMOUS_BYTES and not has_credentials(scope):
         allowed, refusal = ANONYMOUS_BYTES, unauthenticated()

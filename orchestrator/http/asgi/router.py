@@ -85,11 +85,12 @@ class Router:
         metrics.count(scope["method"], scope["path"], status, time.monotonic() - began)
 
     async def _answer_request(self, scope: Message, receive: Receive, send: Send) -> None:
-        if self.uploads is not None and (share := self.uploads.share_of(scope)) is not None:
+        share = None if self.uploads is None else self.uploads.share_of(scope)
+        if self.uploads is not None and isinstance(share, str):
             await self._answer_upload(self.uploads, share, scope, receive, send)
             return
         try:
-            body = await read_body(scope, receive)
+            body = await read_body(scope, receive, upload_refusal=share if isinstance(share, ApiError) else None)
         except ClientDisconnected:
             return
         except ApiError as refusal:

@@ -24,6 +24,7 @@ from orchestrator.http.errors.problems import ApiError
 log = logging.getLogger(__name__)
 
 UPLOAD: Final = "orchestrator.upload"  # key of the scope: the file of the body
+FLOOR_BYTES: Final = 1 << 20  # so much of each upload is received, whatever the others have
 BLOCK_BYTES: Final = 256 << 10  # written at a time, in a thread; each connection keeps so much in memory
 
 
@@ -44,13 +45,14 @@ class Uploads:
 
     def __init__(
         self,
-        share_of: Callable[[Message], str | None],
+        share_of: Callable[[Message], str | ApiError | None],
         create: Callable[[], UploadFile],
     ) -> None:
         """Create the receiver.
 
         Args:
-            share_of: Returns what a permitted upload is counted for, and None for every other request.
+            share_of: Returns what a permitted upload is counted for, the refusal of another upload, and None for every
+                other request.
             create: Returns a new file.
         """
         self.share_of, self._create = share_of, create
@@ -107,7 +109,7 @@ class Uploads:
                     raise ClientDisconnected
                 block, has_more = message.get("body", b""), message.get("more_body", False)
                 size += len(block)
-                self._count(share, len(block))
+                self._count(share, len(block), size)
                 if size > limit:
                     raise too_large(limit)
                 pending.append(block)
@@ -120,11 +122,14 @@ class Uploads:
             if not self._received[share]:
                 del self._received[share]
 
-    def _count(self, share: str, size: int) -> None:
-        """Count received bytes. One share may have half of the limit of the process."""
+    def _count(self, share: str, size: int, upload_size: int) -> None:
+        """Count received bytes. A share may have as many as are free: half of the limit if it is the only one.
+
+        So some of the limit remains for others, however many shares have begun.
+        """
         self._received[share] += size
-        limit = settings.IMAGE_SPOOL_BYTES
-        if self._received[share] > limit // 2 or self._received.total() > limit:
+        free = settings.IMAGE_SPOOL_BYTES - self._received.total()
+        if upload_size > FLOOR_BYTES and self._received[share] > free:
             raise overloaded("Too many uploads are being received.")
 
     async def _in_thread(self, function: Callable[..., None], *values: object) -> None:

@@ -20,7 +20,7 @@ from orchestrator.images.tokens import (
 
 PROJECT = UUID(int=99)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-ACCESS = RepositoryAccess("adapter", PROJECT, ("pull", "push"), ("pull",))
+ACCESS = RepositoryAccess("adapter", PROJECT, ("pull", "push"), ("pull",), UUID(int=98))
 UNKNOWN = RepositoryAccess("secret", None, ("pull",), ())
 
 

@@ -97,7 +97,10 @@ def index(*manifests: bytes, **members: Any) -> bytes:
 
 def token(*projects: Project, actions: tuple[str, ...] = BOTH) -> str:
     """An access token for the repositories of these projects under their slugs."""
-    access = [RepositoryAccess(project.public_slug, project.uuid, actions, actions) for project in projects]
+    access = [
+        RepositoryAccess(project.public_slug, project.uuid, actions, actions, project.organization.uuid)
+        for project in projects
+    ]
     return new_access_token("mia", access, audience=PERSON_AUDIENCE)
 
 

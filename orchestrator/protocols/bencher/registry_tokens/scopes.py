@@ -49,7 +49,9 @@ def _access(caller: BencherCaller, name: str, requested: tuple[str, ...]) -> Rep
         return RepositoryAccess(name, None, requested, ())
     rights = {PULL: caller.can_see, PUSH: caller.may_change}
     actions = tuple(action for action in requested if rights[action](project))
-    return RepositoryAccess(name, project.uuid if actions else None, requested, actions)
+    if not actions:
+        return RepositoryAccess(name, None, requested, ())
+    return RepositoryAccess(name, project.uuid, requested, actions, project.organization.uuid)
 
 
 def _is_name(text: str) -> bool:

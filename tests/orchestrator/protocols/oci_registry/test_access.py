@@ -12,7 +12,13 @@ from django.test import Client
 
 from orchestrator.images.digests import Digest
 from orchestrator.images.manifest_documents import OCI_MANIFEST
-from orchestrator.images.tokens import PERSON_AUDIENCE, RepositoryAccess, new_access_token, new_pull_token
+from orchestrator.images.tokens import (
+    PERSON_AUDIENCE,
+    RepositoryAccess,
+    new_access_token,
+    new_pull_token,
+    read_token,
+)
 from runtime_jobs.models import PersonalKey
 from tests.factories import RunnerFactory, api_token, personal_key, project_key
 from tests.orchestrator.images.world import Docker, basic, content, error_of, manifest, stored, token
@@ -306,6 +312,11 @@ class TestTenants:
         error_of(docker.call("POST", "adapter/blobs/uploads/"), 403, "DENIED")
         user.user_permissions.add(Permission.objects.get(codename="operate_job"))
         assert request_token(personal_key(user), scope).json()["scope"] == scope
+
+    def test_a_token_names_the_organization_that_uploads_are_counted_for(self, project):
+        """Otherwise each project of an organization had a share of what the server receives at a time."""
+        issued = request_token(project_key(project), "repository:adapter:push").json()["token"]
+        assert read_token(issued).find("adapter").organization == project.organization.uuid
 
     def test_a_token_for_a_slug_does_not_follow_a_new_owner_of_the_name(self, project, other):
         """The token names the project by its UUID. Its name may be another project's by now."""
