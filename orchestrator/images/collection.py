@@ -6,6 +6,7 @@ a process may be killed at every step, and no row is left without its file.
 
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Any, Final
 
 from django.db import transaction
@@ -66,24 +67,25 @@ def _delete_uploads(age: timedelta) -> int:
 def _delete_links(age: timedelta) -> int:
     in_use = ManifestBlob.objects.filter(repository_blob=OuterRef("pk"))
     old = RepositoryBlob.objects.filter(~Exists(in_use), used_at__lt=ClockTimestamp() - age)
-    deleted = 0
+    deleted = last = 0
     while True:
         with transaction.atomic():
-            ids = [row.pk for row in _locked(old)]
+            ids = [row.pk for row in _locked(old.filter(pk__gt=last))]  # rows before were read already
             # A statement of its own, after the locks: a manifest that was pushed meanwhile is found.
             deleted += RepositoryBlob.objects.filter(~Exists(in_use), pk__in=ids).delete()[0]
         if not ids:
             return deleted
+        last = ids[-1]
 
 
 def _delete_blobs(age: timedelta) -> tuple[int, int]:
     links = RepositoryBlob.objects.filter(blob=OuterRef("pk"))
     manifests = ImageManifest.objects.filter(blob=OuterRef("pk"))
     unused = ImageBlob.objects.filter(~Exists(links), ~Exists(manifests))
-    deleted = size = 0
+    deleted = size = last = 0
     while True:
         with transaction.atomic():
-            ids = [row.pk for row in _locked(unused.filter(used_at__lt=ClockTimestamp() - age))]
+            ids = [row.pk for row in _locked(unused.filter(used_at__lt=ClockTimestamp() - age, pk__gt=last))]
             rows = list(unused.filter(pk__in=ids))  # after the locks: one that was linked meanwhile is not among them
             ImageBlob.objects.filter(pk__in=[row.pk for row in rows]).delete()
         if not ids:
@@ -91,16 +93,15 @@ def _delete_blobs(age: timedelta) -> tuple[int, int]:
         for row in rows:
             image_storage().remove(row.file)
             size += row.size
-        deleted += len(rows)
+        deleted, last = deleted + len(rows), ids[-1]
 
 
 def _delete_files(age: timedelta) -> int:
     """Delete files that no row names, except for those that a process has locked."""
     storage, deleted = image_storage(), 0
     for folder in (PARTS, BLOBS):
-        old = [name for name, seconds in storage.files(folder) if seconds >= age.total_seconds()]
-        for begin in range(0, len(old), ROWS_PER_TRANSACTION):
-            names = old[begin : begin + ROWS_PER_TRANSACTION]
+        old = (name for name, seconds in storage.files(folder) if seconds >= age.total_seconds())
+        while names := list(islice(old, ROWS_PER_TRANSACTION)):
             for name in set(names) - _named(names):
                 deleted += storage.remove_unless(name, lambda name=name: bool(_named([name])))  # type: ignore[misc]
     return deleted

@@ -32,6 +32,7 @@ class ImageBlob(models.Model):
 
     class Meta:
         db_table = "image_blobs"
+        indexes = [models.Index(fields=["file"], name="image_blobs_by_file")]
 
     def __str__(self) -> str:
         return self.digest

@@ -90,11 +90,15 @@ class ImageFileStorage(DurableFileStorage):
         return True
 
     def files(self, folder: str) -> Iterator[tuple[str, float]]:
-        """Yield the name of each file below a folder, and its age in seconds."""
+        """Yield the name of each file below a folder, and its age in seconds.
+
+        One folder is read at a time: a million names together would take hundreds of megabytes.
+        """
         now = time.time()
-        for path in sorted(Path(self.path(folder)).rglob("*")):
-            with contextlib.suppress(FileNotFoundError):
-                if path.is_file():
+        for parent, folders, names in os.walk(self.path(folder)):
+            folders.sort()
+            for path in (Path(parent, name) for name in sorted(names)):
+                with contextlib.suppress(FileNotFoundError):
                     yield path.relative_to(self.location).as_posix(), now - path.stat().st_mtime
 
 

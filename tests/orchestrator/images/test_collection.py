@@ -1,13 +1,17 @@
 """Collection: what is deleted, what is kept, and files that a process has locked."""
 
 import os
+import re
 import time
 from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from orchestrator.images import collection
 from orchestrator.images.blobs import delete_blob, find_blob, mount_blob, touch_blob
 from orchestrator.images.collection import Collected, collect_images
 from orchestrator.images.manifest_documents import OCI_MANIFEST
@@ -181,3 +185,37 @@ def test_the_command_reports_what_it_deleted(project, capsys):
 def test_the_command_refuses_a_wrong_age(db, hours):
     with pytest.raises(CommandError, match="from 0 to 8760"):
         call_command("collectimages", f"--hours={hours}")
+
+
+class TestMany:
+    """Collection reads each row and folder once, however many there are."""
+
+    def test_each_batch_begins_behind_the_last(self, project, monkeypatch):
+        """Once each batch read all rows before it: a hundred thousand took minutes."""
+        for _ in range(3):
+            stored(project, content())
+        aged()
+        monkeypatch.setattr(collection, "ROWS_PER_TRANSACTION", 1)
+        with CaptureQueriesContext(connection) as queries:
+            found = collect_images()
+        assert (found.repository_blobs, found.blobs) == (3, 3)
+        for table in ("image_repository_blobs", "image_blobs"):
+            locks = [query["sql"] for query in queries if f'FOR UPDATE OF "{table}"' in query["sql"]]
+            positions = [re.findall(rf'"{table}"."id" > (\d+)', sql) for sql in locks]
+            assert len(locks) == 4
+            assert len({position for (position,) in positions}) == 4
+
+    def test_an_index_finds_the_rows_of_files(self):
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL enable_seqscan = off")
+        plan = ImageBlob.objects.filter(file__in=["blobs/a", "blobs/b"]).values_list("file").explain()
+        assert "image_blobs_by_file" in plan
+
+    def test_one_folder_is_read_at_a_time(self, store):
+        for name in ("aa", "bb"):
+            (store / "blobs" / name).mkdir(parents=True)
+        (store / "blobs" / "aa" / "x").touch()
+        files = image_storage().files("blobs")
+        assert next(files)[0] == "blobs/aa/x"
+        (store / "blobs" / "bb" / "y").touch()
+        assert [name for name, _ in files] == ["blobs/bb/y"]
