@@ -133,4 +133,9 @@ class Uploads:
             raise overloaded("Too many uploads are being received.")
 
     async def _in_thread(self, function: Callable[..., None], *values: object) -> None:
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, function, *values))
+        call = asyncio.get_running_loop().run_in_executor(self._threads, function, *values)
+        try:
+            await asyncio.shield(call)
+        except asyncio.CancelledError:
+            await asyncio.wait([call])  # a file that is discarded during a write would be created after that
+            raise

@@ -14,7 +14,7 @@ _ACTIONS: Final = (PULL, PUSH)
 
 
 def requested_actions(scopes: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the actions by repository that scopes ask for. Scopes of other kinds are ignored.
+    """Return the actions by repository that scopes ask for; `*` are all. Scopes of other kinds are ignored.
 
     Args:
         scopes: Values of the parameter `scope`; each may have several scopes with blanks between them.
@@ -28,7 +28,7 @@ def requested_actions(scopes: Iterable[str]) -> dict[str, tuple[str, ...]]:
         name, _, actions = rest.rpartition(":")
         if kind != "repository" or not _is_name(name):
             continue
-        found.setdefault(name, set()).update(actions.split(","))
+        found.setdefault(name, set()).update(_ACTIONS if actions == "*" else actions.split(","))
     if len(found) > MAX_REPOSITORIES:
         raise bad_request(f"scope: May name at most {MAX_REPOSITORIES} repositories.")
     return {name: tuple(action for action in _ACTIONS if action in actions) for name, actions in found.items()}

@@ -52,12 +52,12 @@ def blob_response(request: HttpRequest, blob: StoredBlob) -> HttpResponseBase:
         file = image_storage().open(blob.file)
     except FileNotFoundError:
         raise unknown_blob(Digest.parse(blob.digest)) from None
-    file.seek(start)
     if hasattr(request, "scope"):
-        blocks: AsyncIterator[bytes] | Iterator[bytes] = _async_blocks(file, length)
-    else:
-        release_connections()  # else slow clients would hold all connections of the pool
-        blocks = _blocks(file, length)
+        file.close()
+        return StreamingHttpResponse(_async_blocks(blob.file, start, length), status=status, headers=headers)
+    release_connections()  # else slow clients would hold all connections of the pool
+    file.seek(start)
+    blocks = _blocks(file, length)
     response = StreamingHttpResponse(blocks, status=status, headers=headers)
     response._resource_closers.append(file.close)  # type: ignore[attr-defined] # noqa: SLF001 - called by `close`
     return response
@@ -66,13 +66,14 @@ def blob_response(request: HttpRequest, blob: StoredBlob) -> HttpResponseBase:
 def _requested_range(request: HttpRequest, blob: StoredBlob) -> tuple[int, int] | None:
     """Return the position and length of the range that a request asks for, or None for the whole blob.
 
-    Several ranges, and other units, are answered with the whole blob (RFC 9110).
+    Several ranges, invalid ones, and other units are answered with the whole blob (RFC 9110).
     """
     header = request.headers.get("Range", "")
     found = _RANGE.fullmatch(header)
     if (
         found is None
         or header == "bytes=-"
+        or (found[1] and found[2] and int(found[1]) > int(found[2]))
         or request.headers.get("If-Range", f'"{blob.digest}"') != f'"{blob.digest}"'
     ):
         return None
@@ -114,17 +115,27 @@ class BlockSizes:
 block_sizes = BlockSizes()
 
 
-async def _async_blocks(file: IO[bytes], length: int) -> AsyncIterator[bytes]:
-    """Yield the content. While a block is being sent, the next one is read."""
+def _read_block(name: str, position: int, size: int) -> bytes:
+    with image_storage().open(name) as file:
+        file.seek(position)
+        return bytes(file.read(size))
+
+
+async def _async_blocks(name: str, position: int, length: int) -> AsyncIterator[bytes]:
+    """Yield the content. While a block is being sent, the next one is read.
+
+    The file is opened for each block: thousands of slow clients would need as many descriptors beside those of their
+    connections. A file that collection deletes meanwhile ends the response, and the client repeats its request.
+    """
     loop = asyncio.get_running_loop()
     size = MIN_BLOCK_BYTES
     block_sizes.downloads += 1
-    following = loop.run_in_executor(_readers, file.read, min(size, length))
+    following = loop.run_in_executor(_readers, _read_block, name, position, min(size, length))
     try:
         while block := await following:
-            length -= len(block)
+            position, length = position + len(block), length - len(block)
             if length > 0:
-                following = loop.run_in_executor(_readers, file.read, min(size, length))
+                following = loop.run_in_executor(_readers, _read_block, name, position, min(size, length))
             began = loop.time()
             yield block
             if length <= 0:

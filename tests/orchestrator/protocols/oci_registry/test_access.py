@@ -313,6 +313,10 @@ class TestTenants:
         user.user_permissions.add(Permission.objects.get(codename="operate_job"))
         assert request_token(personal_key(user), scope).json()["scope"] == scope
 
+    def test_a_star_requests_all_actions(self, project):
+        found = request_token(project_key(project), "repository:adapter:*").json()
+        assert found["scope"] == "repository:adapter:pull,push"
+
     def test_a_token_names_the_organization_that_uploads_are_counted_for(self, project):
         """Otherwise each project of an organization had a share of what the server receives at a time."""
         issued = request_token(project_key(project), "repository:adapter:push").json()["token"]

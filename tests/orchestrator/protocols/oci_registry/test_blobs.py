@@ -207,14 +207,14 @@ class TestReading:
         assert found["Content-Range"] == f"bytes {start}-{end}/1000"
         assert found["Content-Length"] == str(end - start + 1)
 
-    @pytest.mark.parametrize("header", ["1000-", "1000-1001", "500-0", "-0", "999999999999999999-"])
+    @pytest.mark.parametrize("header", ["1000-", "1000-1001", "-0", "999999999999999999-"])
     def test_a_range_outside_is_416(self, docker, blob, header):
         refusal = docker.call("GET", f"adapter/blobs/{blob[1]}", Range=f"bytes={header}")
         error_of(refusal, 416, "SIZE_INVALID")
         assert refusal["Content-Range"] == "bytes */1000"
 
     @pytest.mark.parametrize(
-        "header", ["bytes=-", "bytes=0-1,5-6", "lines=0-1", "bytes=a-b", "bytes=" + "9" * 40 + "-"]
+        "header", ["bytes=-", "bytes=0-1,5-6", "lines=0-1", "bytes=500-0", "bytes=a-b", "bytes=" + "9" * 40 + "-"]
     )
     def test_any_other_range_is_the_whole_blob(self, docker, blob, header):
         found = docker.call("GET", f"adapter/blobs/{blob[1]}", Range=header)

@@ -296,3 +296,21 @@ def test_slow_readers_hold_no_database_connection(database_url, folder, settings
         headers = {"Authorization": f"Bearer {token(project)}"}
         for _ in range(2):
             assert requests.get(f"{server.url}/v2/adapter/tags/list", headers=headers, timeout=60).status_code == 200
+
+
+def test_slow_readers_hold_no_file(database_url, folder, settings_key, project):
+    """Else a server with as many slow readers as connections has no descriptor for anything else."""
+    digest = stored(project, bytes(30 << 20))
+    head = f"GET /v2/adapter/blobs/{digest} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(project)}\r\n\r\n"
+
+    def open_blobs() -> list[str]:
+        descriptors = Path(f"/proc/{server.process.pid}/fd").iterdir()
+        return [path for path in map(str, map(Path.resolve, descriptors)) if "/images/" in path]
+
+    with (
+        serving(folder, DATABASE_URL=database_url, **ENVIRONMENT, **settings_key) as server,
+        server.connect() as connection,
+    ):
+        connection.sendall(head.replace("Host: x", "Host: localhost").encode())
+        assert b" 200 " in connection.recv(100)
+        eventually(lambda: not open_blobs())

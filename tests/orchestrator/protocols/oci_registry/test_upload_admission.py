@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -203,3 +204,35 @@ class TestShares:
         assert self.outcomes(uploads, ("a", FLOOR_BYTES), ("b", FLOOR_BYTES), ("b", FLOOR_BYTES + 1)) == [
             True, True, False,
         ]  # fmt: skip
+
+
+def test_an_upload_that_is_cancelled_is_discarded_after_its_write(settings):
+    """Else the write creates a file that is never discarded."""
+    settings.IMAGE_SPOOL_BYTES = 16 * MIB
+    is_writing, may_end, calls = threading.Event(), threading.Event(), []
+
+    class SlowFile(MemoryFile):
+        def write(self, block):
+            is_writing.set()
+            assert may_end.wait(60)
+            calls.append("write")
+
+        def discard(self):
+            calls.append("discard")
+
+    async def receive():
+        return {"type": "http.request", "body": bytes(MIB), "more_body": True}
+
+    async def run():
+        uploads = Uploads(lambda _: None, SlowFile)
+        task = asyncio.ensure_future(uploads.receive({"headers": []}, receive, "a"))
+        await asyncio.to_thread(is_writing.wait, 60)
+        task.cancel()
+        for _ in range(10):  # the task sees its end
+            await asyncio.sleep(0)
+        threading.Timer(0.2, may_end.set).start()  # an early discard would come first
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert calls == ["write", "discard"]
