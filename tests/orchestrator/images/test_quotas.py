@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.core.management import call_command
@@ -227,6 +228,56 @@ class TestDeletedImages:
         stored(project, config)
         delete_manifest(project, push(project, config))
         assert push(project, config)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_blob_that_a_push_is_about_to_name_is_kept_without_waiting(self, project):
+        config = content()
+        stored(project, config)
+        digest = push(project, config)
+        self.rest()
+
+        def delete():
+            try:
+                delete_manifest(project, digest)
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(1) as threads, transaction.atomic():
+            # As `push_manifest` of another manifest holds it until its commit.
+            assert RepositoryBlob.objects.select_for_update(no_key=True).get()
+            threads.submit(delete).result(timeout=60)
+        assert RepositoryBlob.objects.count() == 1
+        assert push(project, config, tag="v2")
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_push_and_a_deletion_at_the_same_time_leave_a_whole_image_or_refuse_it(self, project):
+        for number in range(10):
+            config = content()
+            stored(project, config)
+            digest = push(project, config)
+            self.rest()
+            barrier = threading.Barrier(2)
+
+            def act(action, barrier=barrier):
+                try:
+                    barrier.wait(timeout=60)
+                    return action()
+                except RegistryError as error:
+                    return error.status, error.code
+                finally:
+                    connections.close_all()
+
+            document = manifest(config, annotations={"number": str(number)})
+            with ThreadPoolExecutor(2) as threads:
+                pushed = threads.submit(
+                    act, partial(push_manifest, project, document, OCI_MANIFEST, digest=None, tags=["v2"])
+                )
+                threads.submit(act, partial(delete_manifest, project, digest)).result(timeout=60)
+                outcome = pushed.result(timeout=60)
+            if outcome != (400, "MANIFEST_BLOB_UNKNOWN"):
+                assert RepositoryBlob.objects.filter(
+                    project=project, manifests__manifest__digest=str(outcome.digest)
+                ).exists()
 
     def test_a_deleted_tag_frees_nothing(self, project):
         config = content()
