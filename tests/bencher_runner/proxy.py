@@ -21,12 +21,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import CLIENT, SERVER, Protocol
 
-HEAD_BYTES = 1 << 16
+from tests.loopback_listener import LoopbackListener
+
 REDACTED = "redacted"
 UNKNOWN_KEY = "unknown"
 _AUTHORIZATION = re.compile(rb"\r\nauthorization: *bearer +(\S+)", re.IGNORECASE)
@@ -84,7 +85,7 @@ def is_message(entry: Entry, source: str, event: str) -> bool:
     return entry["from"] == source and entry.get("message", {}).get("event") == event
 
 
-class RecordingProxy:
+class RecordingProxy(LoopbackListener):
     """Passes connections on to the server. `recording` gets the entries of connections that begin from now on."""
 
     def __init__(self, server: tuple[str, int], keys: Mapping[str, str]) -> None:
@@ -94,40 +95,11 @@ class RecordingProxy:
             server: Host and port of the server. It may be absent for a time.
             keys: The names of keys by the keys. The caller may add some.
         """
+        super().__init__()
         self._server, self._keys = server, keys
         self.recording = Recording()
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._port = 0
-        self._connections: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run, name="recording-proxy", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._ready.wait(10), "the proxy did not start"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    def _run(self) -> None:
-        listening = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0, limit=HEAD_BYTES))
-        self._port = listening.sockets[0].getsockname()[1]
-        self._ready.set()
-        self._loop.run_forever()
-        listening.close()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, OSError, RuntimeError):
-                self._loop.run_until_complete(task)
-        self._loop.close()
-
-    async def _accept(self, runner: asyncio.StreamReader, to_runner: asyncio.StreamWriter) -> None:
+    async def accept(self, runner: asyncio.StreamReader, to_runner: asyncio.StreamWriter) -> None:
         recording = self.recording
         number = recording.connect()
         try:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import threading
 from collections import Counter
 from collections.abc import Coroutine
 from random import Random
-from typing import Any, Self
+from typing import Any
 
-HEAD_BYTES, BODY_BYTES = 1 << 16, 4 << 20
+from tests.loopback_listener import LoopbackListener
+
+BODY_BYTES = 4 << 20
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 CONNECTION = re.compile(rb"\r\nconnection: [^\r]*", re.IGNORECASE)
 UPGRADE = re.compile(rb"\r\nupgrade: *websocket", re.IGNORECASE)
@@ -27,45 +28,17 @@ STALLED, STALLED_SECONDS = 0.3, (2.0, 15.0)  # share of those that carry nothing
 TWICE_SECONDS = 10.0  # for which the second of two waits for a response that no client reads
 
 
-class Proxy:
+class Proxy(LoopbackListener):
     """`url` leads to `server` (host, port). `faithful`: from now on everything passes."""
 
     def __init__(self, server: tuple[str, int], seed: int) -> None:
+        super().__init__()
         self._server = server
         self._chance = Random(f"{seed}/network")
         self.faithful = False
         self.happened: Counter[str] = Counter()
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._port = 0
-        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._ready.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    def _run(self) -> None:
-        listening = self._loop.run_until_complete(asyncio.start_server(self._meet, "127.0.0.1", 0, limit=HEAD_BYTES))
-        self._port = listening.sockets[0].getsockname()[1]
-        self._ready.set()
-        self._loop.run_forever()
-        listening.close()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, OSError, RuntimeError):
-                self._loop.run_until_complete(task)
-        self._loop.close()
-
-    async def _meet(self, caller: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
+    async def accept(self, caller: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             head = await caller.readuntil(b"\r\n\r\n")
             if UPGRADE.search(head):
