@@ -239,7 +239,7 @@ def test_a_queue_that_is_made_while_a_limit_is_set_has_it():
     project = ProjectFactory(organization=OrganizationFactory(slug=ORG))
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            set_limit(LimitKind.ORGANIZATION, LimitTarget.of_organization(ORG), at=database_now(), max_active=1)
+            set_limit(LimitKind.ORGANIZATION, LimitTarget.of_organization(ORG), set_at=database_now(), max_active=1)
             coming = pool.submit(lambda: [submitted(project), connection.close()])
             wait_until(somebody_waits)
         coming.result(60)
@@ -258,7 +258,7 @@ def test_a_job_that_is_claimed_while_its_addresss_limit_is_made_is_counted():
             set_limit(
                 LimitKind.SOURCE_ADDRESS,
                 LimitTarget(LimitScope.ADDRESS, "", "127.0.0.1"),
-                at=database_now(),
+                set_at=database_now(),
                 max_active=1,
             )
             coming = pool.submit(lambda: [take(worker), connection.close()])
@@ -286,7 +286,7 @@ def test_an_addresss_limit_waits_for_the_claims_that_are_under_way():
 def test_a_place_that_a_claim_has_in_its_hands_is_not_given_to_another_job():
     """No session sees that a slot was taken before the claim commits, and none waits for it."""
     with transaction.atomic():
-        limit = set_limit(LimitKind.ORGANIZATION, LimitTarget.of_organization(ORG), at=database_now(), max_active=1)
+        limit = set_limit(LimitKind.ORGANIZATION, LimitTarget.of_organization(ORG), set_at=database_now(), max_active=1)
     LimitSlot.objects.create(limit_id=limit.pk, n=-8, job_id=8, retired=True)
 
     def hand_on():
