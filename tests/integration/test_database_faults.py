@@ -21,7 +21,7 @@ import pytest
 import requests
 
 from config import paths
-from tests.chaos.client import Client, Ledger, path_of
+from tests.chaos.client import Client, Credentials, Ledger, path_of
 from tests.chaos.processes import Part, Postgres, manage
 from tests.integration.losing_commits import losing_commits
 from tests.live_server import eventually, serving
@@ -32,8 +32,9 @@ BUILD = """
 import json, pathlib, sys, django
 django.setup()
 from tests.chaos import scenario
-made = scenario.build(pathlib.Path(sys.argv[1]), 2)
-print(json.dumps([made.token, made.bodies, [[name, str(file), options] for name, file, options in made.workers]]))
+made = scenario.build(pathlib.Path(sys.argv[1]), workers=2, runners=0)
+workers = [[name, str(file), options] for name, file, options in made.workers]
+print(json.dumps([made.credentials.token, [body for body in made.bodies if "org_slug" in body], workers]))
 """
 
 
@@ -118,7 +119,7 @@ def test_a_database_that_is_killed_under_load_loses_nothing_that_was_acknowledge
     with serving(tmp_path, DATABASE_URL=cluster.url, STATE_DIR=str(cluster.state)) as server:
         at_work = worker(server)
         clients = [
-            Client(f"c{number}", server.url, cluster.token, steps, ledger, room, over, Random(number))
+            Client(f"c{number}", server.url, Credentials(cluster.token, ""), steps, ledger, room, over, Random(number))
             for number in range(4)
         ]
         threads = [threading.Thread(target=client.run) for client in clients]

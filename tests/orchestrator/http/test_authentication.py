@@ -73,7 +73,7 @@ def test_a_refusal_is_a_problem_document_where_the_answer_would_be_text_or_yaml(
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1", "/v1/", "/v1/runtime", "/v1/runtime/jobs/", "/v2/runtime/jobs", "/v1/runtime/jobs/x",
+        "/v1", "/v1/", "/v1/runtime", "/v1/runtime/jobs/", "/v3/runtime/jobs", "/v1/runtime/jobs/x",
         "/v1/runtime/jobs/RTJ_01KKYGKAGQ0JK17BX6Y1W8C3DF", "/v1/runtime/jobs/rtj_01KKYGKAGQ0JK17BX6Y1W8C3DF",
         "/v1/runtime/jobs/rtj_01kkygkagq0jk17bx6y1w8c3d", "/v1/runtime/jobs/rtj_01kkygkagq0jk17bx6y1w8c3dff",
         "/v1/runtime/jobs/rtj_81kkygkagq0jk17bx6y1w8c3df", "/v1/runtime/jobs/rtj_01kkygkagq0jk17bx6y1w8c3di",

@@ -382,8 +382,13 @@ class Traffic(threading.Thread):
         try:
             while not self.over.is_set():
                 submitted(self.project)
-                lease = services.claim(worker=self.worker, offer=offer(self.worker)).lease
-                services.fail(lease_ulid=lease.lease_ulid, worker=self.worker, reason=FailureReason.WORKER_ERROR)
+                # The other thread's claim may hold the lane, or have taken this job.
+                claimed = services.claim(worker=self.worker, offer=offer(self.worker))
+                if claimed is None:
+                    continue
+                services.fail(
+                    lease_ulid=claimed.lease.lease_ulid, worker=self.worker, reason=FailureReason.WORKER_ERROR
+                )
                 self.done += 1
         except BaseException as error:  # noqa: BLE001 the test's own thread looks at it
             self.trouble.append(error)

@@ -30,7 +30,7 @@ async def flood(scope, receive, send):
 class EchoSession:
     """Answers `close` and `drop` with that, `sleep` after an operation, and any other text with the room and the text."""
 
-    kind = "echo"
+    kind = phase = "echo"
     accepts_frames = True
 
     def __init__(self, room):
