@@ -57,7 +57,13 @@ def test_what_is_missing_is_one_line_and_exit_code_2(tmp_path):
 
 
 def test_the_makefile_has_the_target():
-    found = subprocess.run(["make", "--dry-run", "runner"], cwd=BASE_DIR, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "runner"],
+        cwd=BASE_DIR,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert found.stdout.rstrip().endswith("python -m tests.bencher_runner")
 
 
