@@ -9,25 +9,21 @@ from django.utils import timezone
 
 from orchestrator.images import uploads
 from orchestrator.images.digests import Digest
-from orchestrator.images.errors import RegistryError
 from orchestrator.images.models import BlobUpload, ImageBlob
 from orchestrator.images.storage import UploadPart
 from orchestrator.images.uploads import append_part, begin_upload, cancel_upload, complete_upload, store_blob
-from tests.orchestrator.images.world import content, discard_parts, part_of, stored, stored_files, unnamed_files
+from tests.orchestrator.images.world import (
+    content,
+    discard_parts,
+    part_of,
+    refusal,
+    stored,
+    stored_files,
+    unnamed_files,
+)
 from tests.orchestrator.protocols.bencher.runs.world import new_project
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("store")]
-
-
-@pytest.fixture
-def project(db):
-    return new_project("adapter")
-
-
-def refusal(call):
-    with pytest.raises(RegistryError) as found:
-        call()
-    return found.value.status, found.value.code
 
 
 def rest(upload, seconds):

@@ -27,11 +27,6 @@ ALL = timedelta(0)
 NOTHING = Collected(0, 0, 0, 0, 0)
 
 
-@pytest.fixture
-def project(db):
-    return new_project("adapter")
-
-
 def aged(hours=25):
     """Let everything be so old."""
     before = timezone.now() - timedelta(hours=hours)

@@ -3,26 +3,22 @@
 import pytest
 
 from orchestrator.images.blobs import find_blob, mount_blob
-from orchestrator.images.errors import RegistryError
 from orchestrator.images.manifest_documents import OCI_MANIFEST
 from orchestrator.images.manifests import find_manifest, push_manifest
 from orchestrator.images.models import ImageBlob
 from orchestrator.images.storage import image_storage
-from tests.orchestrator.images.world import content, manifest, missing_files, stored, stored_files, unnamed_files
+from tests.orchestrator.images.world import (
+    content,
+    manifest,
+    missing_files,
+    refusal,
+    stored,
+    stored_files,
+    unnamed_files,
+)
 from tests.orchestrator.protocols.bencher.runs.world import new_project
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("store")]
-
-
-@pytest.fixture
-def project(db):
-    return new_project("adapter")
-
-
-def refusal(call):
-    with pytest.raises(RegistryError) as found:
-        call()
-    return found.value.status, found.value.code
 
 
 def lose(digest):

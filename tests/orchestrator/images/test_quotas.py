@@ -19,27 +19,16 @@ from orchestrator.images.manifests import delete_manifest, push_manifest
 from orchestrator.images.models import ImageUsage, RepositoryBlob
 from orchestrator.images.quotas import used_bytes
 from orchestrator.images.uploads import begin_upload, store_blob
-from tests.orchestrator.images.world import content, discard_parts, manifest, part_of, stored
+from tests.orchestrator.images.world import content, discard_parts, manifest, part_of, refusal, stored
 from tests.orchestrator.protocols.bencher.runs.world import new_project
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("store")]
 
 
 @pytest.fixture
-def project(db):
-    return new_project("adapter")
-
-
-@pytest.fixture
 def other(db):
     """A project of another organization."""
     return new_project("foreign")
-
-
-def refusal(call):
-    with pytest.raises(RegistryError) as found:
-        call()
-    return found.value.status, found.value.code
 
 
 def push(project, *data, tag="v1"):

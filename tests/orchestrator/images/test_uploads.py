@@ -25,6 +25,7 @@ from tests.orchestrator.images.world import (
     manifest,
     missing_files,
     part_of,
+    refusal,
     stored,
     stored_files,
     unnamed_files,
@@ -33,17 +34,6 @@ from tests.orchestrator.protocols.bencher.runs.world import new_project
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("store")]
 ALL = timedelta(0)
-
-
-@pytest.fixture
-def project(db):
-    return new_project("adapter")
-
-
-def refusal(call):
-    with pytest.raises(RegistryError) as found:
-        call()
-    return found.value.status, found.value.code
 
 
 def read(project, digest):

@@ -3,12 +3,15 @@
 import base64
 import json
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.test import Client, TestCase
 
 from orchestrator.images.digests import Digest
+from orchestrator.images.errors import RegistryError
 from orchestrator.images.manifest_documents import OCI_INDEX, OCI_MANIFEST
 from orchestrator.images.models import BlobUpload, ImageBlob
 from orchestrator.images.storage import UploadPart, image_storage
@@ -42,6 +45,13 @@ def unnamed_files() -> set[str]:
 def missing_files() -> set[str]:
     """The files that a row names and that do not exist: a blob would be lost."""
     return set(ImageBlob.objects.values_list("file", flat=True)) - set(stored_files())
+
+
+def refusal(call: Callable[[], object]) -> tuple[int, str]:
+    """The status and code with which the registry refuses this call."""
+    with pytest.raises(RegistryError) as found:
+        call()
+    return found.value.status, found.value.code
 
 
 def content(size: int = 100) -> bytes:
