@@ -1,0 +1,49 @@
+"""`manage.py migrate`: Django's command, which gives way to the processes that work with the tables."""
+
+import time
+from typing import Any
+
+from django.core.management.commands import migrate
+from django.db import OperationalError, connections
+from django.db.migrations import Migration
+
+from runtime_jobs.online_ddl import LOCK_TIMEOUT, MAX_ATTEMPTS, PAUSE_SECONDS
+
+GIVEN_WAY = frozenset({"55P03", "40P01"})  # lock_not_available, deadlock_detected
+
+
+class Command(migrate.Command):
+    """Applies migrations while processes of two releases serve.
+
+    An atomic migration may need the locks of several tables, in another order than an operation. So it waits for each
+    lock for less than `deadlock_timeout`, gives back all its locks, and starts again. PostgreSQL would end the
+    migration or the operation. A migration that is not atomic waits in `runtime_jobs.online_ddl` instead.
+    """
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Repeat the command until each migration has got its locks.
+
+        Raises:
+            OperationalError: A lock was not granted in `MAX_ATTEMPTS` attempts.
+        """
+        self.connection = connections[options["database"]]
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                super().handle(*args, **options)
+                break
+            except OperationalError as error:
+                if attempt == MAX_ATTEMPTS or getattr(error.__cause__, "sqlstate", None) not in GIVEN_WAY:
+                    raise
+            if options["verbosity"]:
+                self.stdout.write(" a table is in use: starting again")
+            time.sleep(PAUSE_SECONDS)
+        self._run("RESET lock_timeout")
+
+    def migration_progress_callback(self, action: str, migration: Migration | None = None, fake: bool = False) -> None:
+        super().migration_progress_callback(action, migration, fake)
+        if action in {"apply_start", "unapply_start"} and migration is not None:
+            self._run(f"SET lock_timeout = '{LOCK_TIMEOUT}'" if migration.atomic else "RESET lock_timeout")
+
+    def _run(self, statement: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
