@@ -218,7 +218,9 @@ def test_a_message_above_the_limit_ends_the_connection_and_the_job_stays(server,
         uuid = executing(line, job)
         with contextlib.suppress(ConnectionClosed):
             line.send("completed", job=uuid, results=[{"exit_code": 0, "stdout": "x" * (4 << 20)}])
-        assert line.end().code == 1009
+        # The server closes while the client still sends. TCP may then discard the Close frame at the client.
+        close = line.end()
+        assert close is None or close.code == 1009
     assert status(job) == "running"
 
 
