@@ -4,7 +4,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_serializer
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
@@ -24,7 +24,6 @@ from runtime_jobs.models.tenants import Scope
 from workers.models import Worker
 
 
-@extend_schema_serializer(component_name="RunTaken")
 class RunReceipt(serializers.Serializer):
     """Answers an upload. `payload_match` is present only if it is false: the repeat differs from the stored run."""
 
@@ -35,7 +34,6 @@ class RunReceipt(serializers.Serializer):
     payload_match = serializers.BooleanField(required=False)
 
 
-@extend_schema_serializer(component_name="RunShown")
 class RunDetail(serializers.Serializer):
     """Serializes a stored run."""
 

@@ -103,11 +103,18 @@ class ProblemSchema(AutoSchema):
         return {*COMMON_ERRORS, *(() if is_for_workers(self.view) else CLIENT_ERRORS), *bodies, *special}
 
     def get_serializer_name(self, serializer: Any, direction: Literal["request", "response"]) -> str:
-        """Return the published name of a component: `JobInput` is `Job`, `JobOutput` is `JobShown`."""
+        """Return the published name of a component: `JobInput` is `JobRequest`, `JobOutput` is `Job`.
+
+        `COMPONENT_SPLIT_REQUEST` appends `Request`. A response that repeats input, such as the specification of a job,
+        has the component `SubmittedJob`.
+        """
         name = str(super().get_serializer_name(serializer, direction))
         if name.endswith("Input"):
-            return name.removesuffix("Input")
-        return f"{name.removesuffix('Output')}Shown" if name.endswith("Output") and name != "Output" else name
+            stem = name.removesuffix("Input")
+            return stem if direction == "request" else f"Submitted{stem}"
+        if direction == "request":
+            return name.removesuffix("Request")
+        return name.removesuffix("Output") or name
 
     def _map_basic_serializer(self, serializer: Any, direction: Literal["request", "response"]) -> dict[str, Any]:
         """Allow no additional members in requests and responses."""

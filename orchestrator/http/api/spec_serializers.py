@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django.conf import settings
-from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import (
@@ -24,7 +24,6 @@ BIGINT = 2**63 - 1
 MAX_TIMEOUT_SECONDS = 2**31 - 1
 
 
-@extend_schema_serializer(component_name="SourceSent")
 class SourceInput(StrictSerializer):
     """Repository and commit (`source` of document 000)."""
 
@@ -47,7 +46,6 @@ class SourceInput(StrictSerializer):
         return attrs
 
 
-@extend_schema_serializer(component_name="ExecutionSent")
 class ExecutionInput(StrictSerializer):
     """Command and its permissions (`execution` of document 000)."""
 
@@ -67,7 +65,6 @@ class ExecutionInput(StrictSerializer):
         return command
 
 
-@extend_schema_serializer(component_name="RuntimeSpecSent")
 class RuntimeSpecInput(StrictSerializer):
     """Spec of a job of type `runtime`."""
 
@@ -115,17 +112,14 @@ class StepsFields(serializers.Serializer):
     image = StrictCharField(required=False, allow_null=True, default=None, pattern=steps_rules.IMAGE_NAME.pattern)
 
 
-@extend_schema_serializer(component_name="PatternSent")
 class ArtifactPatternInput(ArtifactPatternFields, StrictSerializer):
     """Pattern of the files that are artifacts. `path` is another name for `path_glob`."""
 
 
-@extend_schema_serializer(component_name="CacheSent")
 class CacheInput(CacheFields, StrictSerializer):
     """Paths that a worker may keep between jobs."""
 
 
-@extend_schema_serializer(component_name="StepsSpecSent")
 class StepsSpecInput(StepsFields, StrictSerializer):
     """Spec of a job of type `steps`."""
 
@@ -196,7 +190,6 @@ def parse_spec(job_type: str, data: Any) -> JobSpec:
     return parser.build(parse(parser.serializer, data))
 
 
-@extend_schema_serializer(component_name="OciSpecShown")
 class OciSpecOutput(serializers.Serializer):
     """Spec of a job of type `oci`, which runs of the Bencher API create."""
 

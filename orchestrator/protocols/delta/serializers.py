@@ -1,6 +1,5 @@
 """The error envelope of document 001, as schema. `errors.py` builds it."""
 
-from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from orchestrator.http.errors.error_codes import CODES
@@ -10,7 +9,6 @@ from runtime_jobs.states import STATUS, STATUS_WITHOUT_INGEST
 ERROR_CATEGORIES = [INVALID_REQUEST, *CATEGORIES.values(), STALE_LEASE, INTERNAL_ERROR]
 
 
-@extend_schema_serializer(component_name="Details")
 class DeltaErrorDetails(serializers.Serializer):
     """`code` and `request_id` for every error but a stale lease, which has `reason`. The others depend on the code."""
 
@@ -26,7 +24,6 @@ class DeltaErrorDetails(serializers.Serializer):
     limit = serializers.IntegerField(required=False)
 
 
-@extend_schema_serializer(component_name="ErrorTold")
 class DeltaErrorBody(serializers.Serializer):
     """The member `error` of the envelope."""
 

@@ -1,6 +1,5 @@
 """The parts of GitHub's payloads that are used, and the response to a delivery."""
 
-from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import StrictBooleanField, StrictCharField, StrictIntegerField
@@ -46,7 +45,6 @@ class PushEventPayload(serializers.Serializer):
     deleted = StrictBooleanField(required=False, default=False)
 
 
-@extend_schema_serializer(component_name="RunTakenUp")
 class WebhookResultOutput(serializers.Serializer):
     """`run_id` and `state` of the run. If the run was refused: only `refused`, the error code."""
 

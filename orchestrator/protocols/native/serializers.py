@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import (
@@ -16,7 +15,6 @@ SLUG = "[a-z0-9][a-z0-9-]{0,62}"
 ACTOR_KINDS = ["client", "operator", "worker", "clock", "core"]
 
 
-@extend_schema_serializer(component_name="Nothing")
 class EmptyBody(StrictSerializer):
     """A body without fields."""
 

@@ -135,12 +135,12 @@ def test_every_operation_says_what_it_takes_and_answers(path, method, operation)
         assert operation["security"] in (
             OF_RUNNERS if path.startswith(INTERNAL) else OF_SIGNERS if "/webhooks/" in path else OF_CALLERS
         )
-    told = {
+    result = {
         code for answer in operation["responses"].values() for code in re.findall("`([a-z_]+)`", answer["description"])
     }
-    assert told >= COMMON_CODES
-    assert path.startswith(BENCHER) or {"wrong_principal", "invalid_query"} <= told
-    assert ("malformed_json" in told) == (method in {"post", "patch"})
+    assert result >= COMMON_CODES
+    assert path.startswith(BENCHER) or {"wrong_principal", "invalid_query"} <= result
+    assert ("malformed_json" in result) == (method in {"post", "patch"})
     for status, answer in operation["responses"].items():
         assert "X-Request-Id" in answer["headers"]
         assert ("Retry-After" in answer["headers"]) == (status in {"429", "503"})

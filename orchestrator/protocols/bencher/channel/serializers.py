@@ -9,7 +9,6 @@ from orchestrator.protocols.bencher.fields import LenientSerializer
 from orchestrator.protocols.bencher.specs.serializers import SpecDocument
 
 
-@extend_schema_serializer(component_name="RunnerClaim")
 class RunnerClaimInput(LenientSerializer):
     """POST /v0/runners/{runner}/jobs."""
 

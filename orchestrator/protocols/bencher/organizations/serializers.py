@@ -6,7 +6,6 @@ from rest_framework import serializers
 from orchestrator.protocols.bencher.fields import LenientSerializer
 
 
-@extend_schema_serializer(component_name="NewClaim")
 class ClaimOrganizationInput(LenientSerializer):
     """POST /v0/organizations/{organization}/claim. All members are ignored."""
 

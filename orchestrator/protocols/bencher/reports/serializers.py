@@ -43,7 +43,6 @@ class TestbedDocument(ResourceDocument):
     spec = SpecDocument(allow_null=True)
 
 
-@extend_schema_serializer(component_name="NewTestbed")
 class NewTestbedInput(LenientSerializer):
     """POST /v0/projects/{project}/testbeds."""
 
@@ -52,7 +51,6 @@ class NewTestbedInput(LenientSerializer):
     spec = StrictCharField(required=False, allow_null=True, max_length=64, help_text="UUID or slug.")
 
 
-@extend_schema_serializer(component_name="TestbedChange")
 class TestbedChangeInput(LenientSerializer):
     """PATCH /v0/projects/{project}/testbeds/{testbed}. Absent fields change nothing; `spec: null` removes the spec."""
 

@@ -8,7 +8,6 @@ from orchestrator.protocols.bencher.fields import LenientSerializer, NameField, 
 from orchestrator.services.runners import MAX_SLUG_LENGTH
 
 
-@extend_schema_serializer(component_name="NewRunner")
 class NewRunnerInput(LenientSerializer):
     """POST /v0/runners."""
 
@@ -18,7 +17,6 @@ class NewRunnerInput(LenientSerializer):
     )
 
 
-@extend_schema_serializer(component_name="RunnerChange")
 class RunnerChangeInput(LenientSerializer):
     """PATCH /v0/runners/{runner}. A field that is absent or null changes nothing."""
 
@@ -27,7 +25,6 @@ class RunnerChangeInput(LenientSerializer):
     archived = StrictBooleanField(required=False, allow_null=True)
 
 
-@extend_schema_serializer(component_name="NewRunnerSpec")
 class RunnerSpecInput(LenientSerializer):
     """POST /v0/runners/{runner}/specs."""
 

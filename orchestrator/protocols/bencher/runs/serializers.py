@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, parse_timestamp
@@ -75,7 +74,6 @@ def _texts(limit: int) -> Any:
     return _optional(serializers.ListField, child=StrictCharField(allow_blank=True), max_length=limit)
 
 
-@extend_schema_serializer(component_name="RunSettings")
 class RunSettingsInput(LenientSerializer):
     """Settings with which the results are read."""
 
@@ -84,8 +82,7 @@ class RunSettingsInput(LenientSerializer):
     fold = _optional(StrictChoiceField, choices=list(oci.FOLDS))
 
 
-@extend_schema_serializer(component_name="NewRunJob")
-class RunJobInput(LenientSerializer):
+class BenchmarkJobInput(LenientSerializer):
     """The job of a run."""
 
     image = StrictCharField(max_length=MAX_REFERENCE_LENGTH, help_text="[registry/]project[:tag][@digest]")
@@ -127,7 +124,6 @@ def _reference(text: str) -> ImageReference:
         raise serializers.ValidationError(str(error)) from None
 
 
-@extend_schema_serializer(component_name="NewRun")
 class RunInput(LenientSerializer):
     """POST /v0/run. `image` and `spec` are the form of document 002; `job` is that of Bencher's command line."""
 
@@ -146,7 +142,7 @@ class RunInput(LenientSerializer):
     context = _optional(serializers.DictField, child=StrictCharField(allow_blank=True))
     idempotency_key = _optional(IdempotencyKeyField)
     spec_reset = _optional(StrictBooleanField, help_text="Do not use the hardware spec of the testbed.")
-    job = _optional(RunJobInput)
+    job = _optional(BenchmarkJobInput)
     image = _optional(StrictCharField, max_length=MAX_REFERENCE_LENGTH, help_text="Digest of an image, or a reference.")
     spec = _optional(StrictCharField, check=resource_id_problem, help_text="UUID or slug of a hardware spec.")
 

@@ -13,7 +13,6 @@ MAX_CPU = 2**31 - 1
 MAX_BYTES = 2**63 - 1
 
 
-@extend_schema_serializer(component_name="NewSpec")
 class NewSpecInput(LenientSerializer):
     """POST /v0/specs."""
 
@@ -40,7 +39,6 @@ class NewSpecInput(LenientSerializer):
         }
 
 
-@extend_schema_serializer(component_name="SpecChange")
 class SpecChangeInput(LenientSerializer):
     """PATCH /v0/specs/{spec}. A field that is absent or null changes nothing."""
 

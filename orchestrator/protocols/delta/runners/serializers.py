@@ -8,7 +8,6 @@ errors.
 from datetime import datetime
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, format_timestamp, parse_timestamp
@@ -124,7 +123,6 @@ class FinalLeaseMessage(LeaseMessage):
         return tuple(ArtifactRef(artifact["type"], artifact["uri"]) for artifact in artifacts)
 
 
-@extend_schema_serializer(component_name="LeaseWanted")
 class LeaseRequest(serializers.Serializer):
     """POST …/lease. Transport B of the documents has no message for it.
 
@@ -216,7 +214,6 @@ def message_type(name: str) -> serializers.ChoiceField:
     return serializers.ChoiceField(choices=[name])
 
 
-@extend_schema_serializer(component_name="ArtifactWanted")
 class RunnerArtifactPattern(serializers.Serializer):
     """Pattern of files to store as artifacts."""
 
@@ -224,7 +221,6 @@ class RunnerArtifactPattern(serializers.Serializer):
     path_glob = serializers.CharField()
 
 
-@extend_schema_serializer(component_name="CacheWanted")
 class RunnerCache(serializers.Serializer):
     """Paths that the runner may keep between jobs."""
 
@@ -234,7 +230,6 @@ class RunnerCache(serializers.Serializer):
     read_only = serializers.BooleanField()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
 
 
-@extend_schema_serializer(component_name="SourceWanted")
 class RunnerSource(serializers.Serializer):
     """Repository and commit to check out."""
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django.conf import settings
-from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import SanitizedTextField, StrictBooleanField, StrictCharField, StrictIntegerField
@@ -208,7 +207,6 @@ class DeltaExplanation(serializers.Serializer):
     created_at = serializers.DateTimeField()
 
 
-@extend_schema_serializer(component_name="JobOfRun")
 class DeltaRunJobDetail(serializers.Serializer):
     """A job of a run with its attempts, artifacts and explanations."""
 
@@ -218,7 +216,6 @@ class DeltaRunJobDetail(serializers.Serializer):
     failure_explanations = DeltaExplanation(many=True)
 
 
-@extend_schema_serializer(component_name="WholeRun")
 class DeltaRunDetail(serializers.Serializer):
     """A run with its jobs."""
 
@@ -226,7 +223,6 @@ class DeltaRunDetail(serializers.Serializer):
     jobs = DeltaRunJobDetail(many=True)
 
 
-@extend_schema_serializer(component_name="RunTold")
 class DeltaRunState(serializers.Serializer):
     """State of a run."""
 
@@ -234,7 +230,6 @@ class DeltaRunState(serializers.Serializer):
     state = serializers.ChoiceField(choices=list(RUN_STATES.values()))
 
 
-@extend_schema_serializer(component_name="RunAgain")
 class DeltaRerun(DeltaRunState):
     """A rerun: a new run of the same jobs."""
 

@@ -1,6 +1,5 @@
 """Requests and responses of `/v1/breakers` and `/v1/incidents`. `wire.py` builds the responses."""
 
-from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from leases.models import BreakerState
@@ -10,7 +9,6 @@ from orchestrator.protocols.native.serializers import SLUG, ActorOutput
 from runtime_jobs.specs import JOB_TYPES
 
 
-@extend_schema_serializer(component_name="ResetBreaker")
 class ResetBreakerInput(ReasonInput):
     """POST /v1/breakers/reset."""
 

@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from leases.models import LimitKind, LimitScope
@@ -114,7 +114,6 @@ class SubmitInput(StrictSerializer):
         raise NotImplementedError
 
 
-@extend_schema_serializer(component_name="SubmitJob")
 class SubmitRuntimeJobInput(SubmitInput):
     """POST /v1/runtime/jobs."""
 
@@ -126,7 +125,6 @@ class SubmitRuntimeJobInput(SubmitInput):
         return build_runtime_spec(validated)
 
 
-@extend_schema_serializer(component_name="SubmitAny")
 class SubmitAnyJobInput(SubmitInput):
     """POST /v1/jobs."""
 
@@ -165,7 +163,6 @@ class BulkSubmitEntry(RawEntry):
     """One submit of a bulk submit."""
 
 
-@extend_schema_serializer(component_name="ManyJobs")
 class BulkSubmitInput(StrictSerializer):
     """POST /v1/jobs/bulk and /v1/runtime/jobs/bulk."""
 
@@ -300,7 +297,6 @@ class ExplanationOutput(serializers.Serializer):
     details = serializers.CharField()
 
 
-@extend_schema_serializer(component_name="MissingShown")
 class MissingCapabilityOutput(serializers.Serializer):
     """A requirement of the job that a worker does not meet."""
 
@@ -308,7 +304,6 @@ class MissingCapabilityOutput(serializers.Serializer):
     name = serializers.CharField()
 
 
-@extend_schema_serializer(component_name="LimitHit")
 class BlockingLimitOutput(serializers.Serializer):
     """The limit that blocks the job."""
 
@@ -319,7 +314,6 @@ class BlockingLimitOutput(serializers.Serializer):
     per_hour = serializers.IntegerField(allow_null=True)
 
 
-@extend_schema_serializer(component_name="PendingReason")
 class PendingReasonOutput(serializers.Serializer):
     """Why the job waits. The fields after `message` depend on `code`."""
 
@@ -363,7 +357,6 @@ class _JobDetailOutput(_PendingOutput):
     explanation = ExplanationOutput(allow_null=True)
 
 
-@extend_schema_serializer(component_name="JobShown")
 class RuntimeJobOutput(_JobOutput):
     """A job of type `runtime`."""
 
@@ -372,12 +365,10 @@ class RuntimeJobOutput(_JobOutput):
     execution = ExecutionOutput()
 
 
-@extend_schema_serializer(component_name="JobListed")
-class RuntimeJobListOutput(_PendingOutput, RuntimeJobOutput):
+class RuntimeJobListItemOutput(_PendingOutput, RuntimeJobOutput):
     """A job of type `runtime` in a list."""
 
 
-@extend_schema_serializer(component_name="JobInDetail")
 class RuntimeJobDetailOutput(_JobDetailOutput, RuntimeJobOutput):
     """A job of type `runtime` with all details."""
 
@@ -392,12 +383,10 @@ class AnyJobOutput(_JobOutput):
     result = serializers.DictField(allow_null=True, help_text="As reported by the worker in the final message.")
 
 
-@extend_schema_serializer(component_name="AnyJobListed")
-class AnyJobListOutput(_PendingOutput, AnyJobOutput):
+class AnyJobListItemOutput(_PendingOutput, AnyJobOutput):
     """A job of any type in a list."""
 
 
-@extend_schema_serializer(component_name="AnyJobInDetail")
 class AnyJobDetailOutput(_JobDetailOutput, AnyJobOutput):
     """A job of any type with all details."""
 
@@ -409,28 +398,24 @@ class BatchEntryOutput(serializers.Serializer):
     error = Problem(required=False)
 
 
-@extend_schema_serializer(component_name="JobResult")
 class RuntimeJobEntryOutput(BatchEntryOutput):
     """Result of one submit: `body` if the status is 201, else `error`."""
 
     body = RuntimeJobOutput(required=False)
 
 
-@extend_schema_serializer(component_name="AnyJobResult")
 class AnyJobEntryOutput(BatchEntryOutput):
     """Result of one submit: `body` if the status is 201, else `error`."""
 
     body = AnyJobOutput(required=False)
 
 
-@extend_schema_serializer(component_name="JobResults")
 class RuntimeJobEntriesOutput(serializers.Serializer):
     """Results in the order of the submitted jobs."""
 
     results = RuntimeJobEntryOutput(many=True)
 
 
-@extend_schema_serializer(component_name="AnyJobResults")
 class AnyJobEntriesOutput(serializers.Serializer):
     """Results in the order of the submitted jobs."""
 

@@ -4,7 +4,7 @@ import base64
 import binascii
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import (
@@ -116,7 +116,6 @@ class LogChunkInput(StrictSerializer):
         return raw
 
 
-@extend_schema_serializer(component_name="StepDone")
 class StepResultInput(StrictSerializer):
     """Result of one step. The times are by the worker's clock; they are displayed and not used otherwise."""
 
@@ -126,7 +125,6 @@ class StepResultInput(StrictSerializer):
     finished_at = TimestampField(allow_null=True)
 
 
-@extend_schema_serializer(component_name="FileFound")
 class ArtifactFileInput(StrictSerializer):
     """A file that matched an artifact pattern. The server stores this description and not the file."""
 
@@ -264,7 +262,6 @@ class LeaseBatchEntry(RawEntry):
         return entry
 
 
-@extend_schema_serializer(component_name="ManyLeases")
 class LeaseBatchInput(StrictSerializer):
     """POST /v1/runtime/leases/acknowledge, /heartbeat, /complete and /fail."""
 
@@ -279,7 +276,6 @@ class LeaseBatchInput(StrictSerializer):
 # --- responses --------------------------------------------------------------------------------------------------------
 
 
-@extend_schema_serializer(component_name="ExecutionLeased")
 class LeasedExecutionOutput(ExecutionOutput):
     """Command of a `runtime` job, its permissions, and the sandbox that it requires."""
 
@@ -287,7 +283,6 @@ class LeasedExecutionOutput(ExecutionOutput):
     egress = serializers.ListField(child=serializers.CharField())
 
 
-@extend_schema_serializer(component_name="PatternShown")
 class ArtifactPatternOutput(serializers.Serializer):
     """Pattern of the files that are artifacts."""
 
@@ -304,7 +299,6 @@ class CacheOutput(serializers.Serializer):
     read_only = serializers.BooleanField()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
 
 
-@extend_schema_serializer(component_name="StepsLeased")
 class LeasedStepsOutput(serializers.Serializer):
     """Steps of a `steps` job, their permissions, and the sandbox that they require."""
 
@@ -321,7 +315,6 @@ class LeasedStepsOutput(serializers.Serializer):
     egress = serializers.ListField(child=serializers.CharField())
 
 
-@extend_schema_serializer(component_name="OciLeased")
 class LeasedOciOutput(OciSpecOutput):
     """Job config of an `oci` job, and the isolation that it requires."""
 
@@ -329,7 +322,6 @@ class LeasedOciOutput(OciSpecOutput):
     egress = serializers.ListField(child=serializers.CharField())
 
 
-@extend_schema_serializer(component_name="JobLeased")
 class LeasedJobOutput(serializers.Serializer):
     """The job of a lease."""
 
@@ -367,7 +359,6 @@ class LeasesOutput(serializers.Serializer):
     leases = LeaseOutput(many=True)
 
 
-@extend_schema_serializer(component_name="Told")
 class JobStatusOutput(serializers.Serializer):
     """Status of the job after the message."""
 
@@ -375,7 +366,6 @@ class JobStatusOutput(serializers.Serializer):
     status = serializers.ChoiceField(choices=ALL_STATUSES)
 
 
-@extend_schema_serializer(component_name="Finished")
 class FinishedOutput(JobStatusOutput):
     """Status of the job after its final message, and the next lease if the request has `claim_next`."""
 
@@ -384,7 +374,6 @@ class FinishedOutput(JobStatusOutput):
     )
 
 
-@extend_schema_serializer(component_name="RenewedShown")
 class HeartbeatOutput(JobStatusOutput):
     """New expiry of the lease, and the cancel request if there is one."""
 
@@ -396,7 +385,6 @@ class HeartbeatOutput(JobStatusOutput):
     )
 
 
-@extend_schema_serializer(component_name="ChunkTaken")
 class LogChunkOutput(serializers.Serializer):
     """Sequence number of the next chunk."""
 
@@ -404,7 +392,6 @@ class LogChunkOutput(serializers.Serializer):
     truncated = serializers.BooleanField(help_text="True if the log is full and this chunk was dropped.")
 
 
-@extend_schema_serializer(component_name="ToldResult")
 class JobStatusEntryOutput(BatchEntryOutput):
     """Result of one lease: `body` if the status is 200, else `error`."""
 
@@ -412,7 +399,6 @@ class JobStatusEntryOutput(BatchEntryOutput):
     body = JobStatusOutput(required=False)
 
 
-@extend_schema_serializer(component_name="RenewedResult")
 class HeartbeatEntryOutput(BatchEntryOutput):
     """Result of one lease: `body` if the status is 200, else `error`."""
 
@@ -420,14 +406,12 @@ class HeartbeatEntryOutput(BatchEntryOutput):
     body = HeartbeatOutput(required=False)
 
 
-@extend_schema_serializer(component_name="ToldResults")
 class JobStatusEntriesOutput(serializers.Serializer):
     """Results in the order of the leases in the request."""
 
     results = JobStatusEntryOutput(many=True)
 
 
-@extend_schema_serializer(component_name="RenewedResults")
 class HeartbeatEntriesOutput(serializers.Serializer):
     """Results in the order of the leases in the request."""
 

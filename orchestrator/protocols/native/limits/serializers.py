@@ -6,7 +6,6 @@
 from datetime import datetime
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from leases.models import LimitKind, LimitScope
@@ -42,7 +41,6 @@ class UntilField(serializers.DateTimeField):
         return timestamp
 
 
-@extend_schema_serializer(component_name="Reasoned")
 class ReasonInput(StrictSerializer):
     """Reason of a change."""
 
@@ -62,7 +60,6 @@ class LimitTermsInput(ReasonInput):
     )
 
 
-@extend_schema_serializer(component_name="NewLimit")
 class NewLimitInput(LimitTermsInput):
     """POST /v1/limits."""
 
@@ -83,7 +80,6 @@ class NewLimitInput(LimitTermsInput):
         return require_terms_of_kind(attrs["kind"], attrs)
 
 
-@extend_schema_serializer(component_name="ChangeLimit")
 class ChangeLimitInput(LimitTermsInput):
     """PATCH /v1/limits/{limit_id}: the terms to change."""
 
@@ -112,7 +108,6 @@ class RemoveLimitQuery(StrictSerializer):
     reason = SanitizedTextField(max_length=MAX_REASON_LENGTH)
 
 
-@extend_schema_serializer(component_name="Source")
 class LimitSourceInput(StrictSerializer):
     """The jobs to pause, resume or throttle. `key` is the project, the job type or the pool."""
 
@@ -133,7 +128,6 @@ class LimitSourceInput(StrictSerializer):
         return attrs
 
 
-@extend_schema_serializer(component_name="PausePool")
 class PausePoolInput(ReasonInput):
     """POST /v1/pools/{pool}/pause."""
 
@@ -142,7 +136,6 @@ class PausePoolInput(ReasonInput):
     )
 
 
-@extend_schema_serializer(component_name="ThrottlePool")
 class ThrottlePoolInput(ReasonInput):
     """POST /v1/pools/{pool}/throttle."""
 
@@ -159,17 +152,14 @@ class _SourceField(StrictSerializer):
     source = LimitSourceInput()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
 
 
-@extend_schema_serializer(component_name="Pause")
 class PauseInput(_SourceField, PausePoolInput):
     """POST /v1/limits/pause."""
 
 
-@extend_schema_serializer(component_name="Resume")
 class ResumeInput(_SourceField, ReasonInput):
     """POST /v1/limits/resume."""
 
 
-@extend_schema_serializer(component_name="Throttle")
 class ThrottleInput(_SourceField, ThrottlePoolInput):
     """POST /v1/limits/throttle."""
 

@@ -1,6 +1,5 @@
 """Requests and responses of `/v1/pools`. `wire.py` builds the responses; their classes are schema only."""
 
-from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import StrictChoiceField
@@ -9,7 +8,6 @@ from runtime_jobs.models.tenants import ISOLATION_CHOICES
 from workers.registry.models import PoolPolicy
 
 
-@extend_schema_serializer(component_name="ChangePool")
 class ChangePoolInput(ReasonInput):
     """PATCH /v1/pools/{pool}."""
 
@@ -26,7 +24,6 @@ class PoolOutput(serializers.Serializer):
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
 
 
-@extend_schema_serializer(component_name="CrewShown")
 class PoolWorkersOutput(serializers.Serializer):
     """Number of workers of a pool by state."""
 
@@ -36,7 +33,6 @@ class PoolWorkersOutput(serializers.Serializer):
     maintenance = serializers.IntegerField()
 
 
-@extend_schema_serializer(component_name="LoadShown")
 class PoolLoadOutput(serializers.Serializer):
     """Load of a pool, for autoscalers."""
 
