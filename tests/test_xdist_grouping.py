@@ -43,7 +43,7 @@ def test_the_plugin_asks_for_it():
     command = [sys.executable, "-m", "pytest", "--numprocesses", "2", "-v", "-p", "no:cacheprovider"]
     # Django takes seconds, in each of three processes.
     command += ["--noconftest", "-p", "no:django", "-p", "tests.xdist_grouping"]
-    told = subprocess.run(
+    result = subprocess.run(
         [*command, f"{__file__}::{test_a_test_goes_with_its_group_or_its_file.__name__}"],
         cwd=BASE_DIR,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
@@ -51,5 +51,5 @@ def test_the_plugin_asks_for_it():
         text=True,
         check=True,
     )
-    assert len(re.findall(r"^\[gw\d\].*PASSED", told.stdout, re.MULTILINE)) == 4
-    assert len(set(re.findall(r"^\[(gw\d)\].*PASSED", told.stdout, re.MULTILINE))) == 1
+    assert len(re.findall(r"^\[gw\d\].*PASSED", result.stdout, re.MULTILINE)) == 4
+    assert len(set(re.findall(r"^\[(gw\d)\].*PASSED", result.stdout, re.MULTILINE))) == 1

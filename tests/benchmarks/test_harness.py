@@ -221,5 +221,5 @@ def test_a_job_that_a_claim_is_taking_does_not_wait():
     ("empty", "missed"), [((31, 34), 1), ((29, 34), 0), ((31, 36), 0), ((6, 9), 1), ((21, 29), 0), ((36, 90), 0)]
 )
 def test_a_claim_that_found_nothing_counts_if_a_job_was_there_all_the_time(empty, missed):
-    told = {"began": 5, "empties": [empty]}
-    assert unused({"a": 2}, {"a": TWO}, told)["missed"] == missed
+    run = {"began": 5, "empties": [empty]}
+    assert unused({"a": 2}, {"a": TWO}, run)["missed"] == missed

@@ -67,42 +67,42 @@ def main() -> int:
 
         from tests.chaos import scenario  # noqa: PLC0415 - likewise
         from tests.chaos.report import judge  # noqa: PLC0415 - likewise
-        from tests.chaos.runner import Fire, audit  # noqa: PLC0415 - likewise
+        from tests.chaos.runner import ChaosRun, audit  # noqa: PLC0415 - likewise
 
         tenants = scenario.build(state, asked.workers, asked.runners)
         connections.close_all()  # the database is about to be killed, again and again
-        fire = Fire(state, postgres, tenants, seed, asked.seconds, console.print)
-        fire.run(DRAIN_SECONDS)
-        verdict = judge(fire, audit(fire._environment()))
+        chaos_run = ChaosRun(state, postgres, tenants, seed, asked.seconds, console.print)
+        chaos_run.run(DRAIN_SECONDS)
+        verdict = judge(chaos_run, audit(chaos_run._environment()))
         if verdict.faults:
             kept = Path(tempfile.mkdtemp(prefix="rto-chaos-log-"))
             shutil.copytree(state / "log", kept, dirs_exist_ok=True)
             console.print(f"what the processes have written: {kept}")
-    summary(fire, verdict)
+    summary(chaos_run, verdict)
     print(verdict.line(), flush=True)  # noqa: T201 - for programs
     return 1 if verdict.faults else 0
 
 
-def summary(fire, verdict) -> None:
+def summary(chaos_run, verdict) -> None:
     """A table for people, and every fault in words."""
     table = Table(title=f"SEED={verdict.seed}", show_header=False)
-    blows = Counter(recovery.fault.kind for recovery in fire.recoveries)
+    faults = Counter(recovery.fault.kind for recovery in chaos_run.recoveries)
     lines = {
         "jobs": f"{verdict.jobs}, {verdict.final} final: {_counted(verdict.states)}",
-        "acknowledged": f"{len(fire.ledger.submitted)} submits, {len(fire.ledger.canceled)} cancels",
-        "clients heard": f"503: {fire.ledger.unavailable}, nothing: {fire.ledger.unanswered}",
-        "network": _counted(fire.proxy.happened),
+        "acknowledged": f"{len(chaos_run.ledger.submitted)} submits, {len(chaos_run.ledger.canceled)} cancels",
+        "answers to clients": f"503: {chaos_run.ledger.unavailable}, nothing: {chaos_run.ledger.unanswered}",
+        "network": _counted(chaos_run.proxy.happened),
         "runners": f"{verdict.acknowledged_results} results, {verdict.minutes} minutes; "
-        + _counted(fire.runners.ledger.counts),
-        "blows": f"{fire.struck}: {_counted(blows)}",
+        + _counted(chaos_run.runners.ledger.counts),
+        "faults": f"{chaos_run.injected}: {_counted(faults)}",
         "runs whose job ended before": str(verdict.orphans),
     }
-    for name, said in lines.items():
-        table.add_row(name, said)
-    for kind in sorted(blows):
+    for name, text in lines.items():
+        table.add_row(name, text)
+    for kind in sorted(faults):
         took = [
             f"{found.seconds:.1f}" if found.seconds else "never"
-            for found in fire.recoveries
+            for found in chaos_run.recoveries
             if found.fault.kind == kind
         ]
         table.add_row(f"recovery, {kind}", " ".join(took))

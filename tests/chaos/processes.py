@@ -99,7 +99,7 @@ class Postgres:
                 return pid
         return None
 
-    def strike(self, number: signal.Signals) -> bool:
+    def send_signal(self, number: signal.Signals) -> bool:
         pid = self.pid()
         if pid is not None:
             os.kill(pid, number)

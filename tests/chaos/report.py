@@ -16,7 +16,7 @@ from runtime_jobs.models import Job
 from runtime_jobs.states import FINAL_STATES, FailureReason, JobState
 from tests.chaos.channel_runners import FinalMessage, RunnerLedger
 from tests.chaos.client import Ledger
-from tests.chaos.runner import Fire
+from tests.chaos.runner import ChaosRun
 
 # A job with two runs, two final events, or a run that another job has too; a root of which two attempts succeeded; or a
 # report with two metrics, because each result of a runner has one.
@@ -69,50 +69,50 @@ class Verdict:
     @property
     def faults(self) -> list[str]:
         """Everything that is wrong, in words; empty is good."""
-        told = {
+        numbers = {
             "jobs have not ended": self.jobs - self.final,
             "jobs have two results": self.double_results,
             "jobs have minutes that are billed twice or not recorded": self.double_minutes,
             "jobs were sent to two runners": self.double_executions,
             "acknowledged writes are lost": self.lost_writes,
             "acknowledged results are lost": len(self.lost_results),
-            "jobs that nobody was told of": self.unasked,
+            "jobs that no client submitted": self.unasked,
             "answers that no fault excuses": len(self.wrong),
-            "blows were not recovered from": self.never_recovered,
+            "faults were not recovered from": self.never_recovered,
         }
-        return [f"{number} {words}" for words, number in told.items() if number] + self.audit
+        return [f"{number} {words}" for words, number in numbers.items() if number] + self.audit
 
     def line(self) -> str:
         """The last line of the output."""
         names = ("seed", "jobs", "final", "double_results", "double_minutes", "lost_writes", "acknowledged_results")
-        said = {name: getattr(self, name) for name in names} | {"lost_results": len(self.lost_results)}
+        figures = {name: getattr(self, name) for name in names} | {"lost_results": len(self.lost_results)}
         recovery: dict[str, Any] = {"p50": None, "max": None}
         if self.recovery:
             recovery = {"p50": round(median(self.recovery), 2), "max": round(max(self.recovery), 2)}
-        return json.dumps(said | {"audit": self.audit, "recovery_seconds": recovery})
+        return json.dumps(figures | {"audit": self.audit, "recovery_seconds": recovery})
 
 
-def judge(fire: Fire, audit: list[str]) -> Verdict:
+def judge(chaos_run: ChaosRun, audit: list[str]) -> Verdict:
     states = dict(Job.objects.values_list("job_ulid", "state"))
-    recovered = [recovery.seconds for recovery in fire.recoveries]
-    runners = fire.runners.ledger
+    recovered = [recovery.seconds for recovery in chaos_run.recoveries]
+    runners = chaos_run.runners.ledger
     return Verdict(
-        seed=fire.seed,
+        seed=chaos_run.seed,
         jobs=len(states),
         final=sum(state in FINAL_STATES for state in states.values()),
         double_results=len(_rows(DOUBLE, [sorted(FINAL_STATES)])),
         double_minutes=len(_rows(DOUBLE_MINUTES)),
         double_executions=sum(number > 1 for number in runners.received.values()),
-        lost_writes=lost(fire.ledger, states),
+        lost_writes=lost(chaos_run.ledger, states),
         lost_results=lost_results(runners),
         acknowledged_results=len(runners.acknowledged),
         minutes=_rows("SELECT coalesce(sum(minutes), 0) FROM usage_records")[0][0],
         audit=audit,
         recovery=[seconds for seconds in recovered if seconds is not None],
         never_recovered=recovered.count(None),
-        unasked=unasked(fire.ledger),
+        unasked=unasked(chaos_run.ledger),
         orphans=_rows(ORPHANS)[0][0],
-        wrong=[*fire.ledger.wrong, *runners.wrong],
+        wrong=[*chaos_run.ledger.wrong, *runners.wrong],
         states={state: list(states.values()).count(state) for state in sorted(set(states.values()))},
     )
 

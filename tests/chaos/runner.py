@@ -38,7 +38,7 @@ LONG_RUN_SECONDS = 100  # a run of this length has executions of more than a min
 
 @dataclass(frozen=True)
 class Recovery:
-    """`seconds` from the blow until it worked again; None: never."""
+    """`seconds` from the fault until it worked again; None: never."""
 
     fault: Fault
     seconds: float | None
@@ -55,7 +55,7 @@ class Site:
 
 
 @dataclass
-class Fire:
+class ChaosRun:
     state: Path
     postgres: Postgres
     site: Site
@@ -64,7 +64,7 @@ class Fire:
     say: Callable[[str], None]
     ledger: Ledger = field(default_factory=Ledger)
     recoveries: list[Recovery] = field(default_factory=list)
-    struck: int = 0
+    injected: int = 0
     all_final: bool = False
 
     def run(self, drain_seconds: float) -> None:
@@ -200,12 +200,12 @@ class Fire:
         if fault.kind == "runner":
             return self._kill_runner(fault)
         hit = {
-            "postgres-kill": lambda: self.postgres.strike(signal.SIGKILL),
-            "postgres-immediate": lambda: self.postgres.strike(signal.SIGQUIT),
+            "postgres-kill": lambda: self.postgres.send_signal(signal.SIGKILL),
+            "postgres-immediate": lambda: self.postgres.send_signal(signal.SIGQUIT),
             "postgres-backend": self.postgres.kill_a_backend,
             "pause": lambda: self._part(fault).signal(signal.SIGSTOP),
         }.get(fault.kind, lambda: self._part(fault).kill())()
-        self.struck += hit
+        self.injected += hit
         if hit and fault.kind != "pause":
             self._watch(fault)
         return bool(hit)
@@ -214,7 +214,7 @@ class Fire:
         """Nothing has to be mended: a new process of the runner connects at once."""
         if len(self.runners):
             self.runners.kill(fault.target % len(self.runners))
-            self.struck += 1
+            self.injected += 1
             self._watch(fault)
         return False
 

@@ -1,4 +1,4 @@
-"""`make chaos`, its short form: a few blows, and every promise kept."""
+"""`make chaos`, its short form: a few faults, and every invariant holds."""
 
 import json
 import signal
@@ -22,24 +22,24 @@ def test_the_seed_repeats_the_schedule():
 
 
 @pytest.mark.timeout(240)
-def test_a_short_fire_loses_nothing_and_leaves_nothing():
+def test_a_short_run_loses_nothing_and_leaves_nothing():
     command = [sys.executable, "-m", "tests.chaos", "--seconds", "12", "--seed", "5"]
-    burning = subprocess.Popen(command, cwd=BASE_DIR, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(command, cwd=BASE_DIR, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        said, _ = burning.communicate(timeout=220)
+        output, _ = process.communicate(timeout=220)
     finally:
-        burning.send_signal(signal.SIGKILL)  # the kernel then kills the rest
-        burning.wait()
-    assert burning.returncode == 0, said
-    told = json.loads(said.splitlines()[-1])
-    assert list(told) == [
+        process.send_signal(signal.SIGKILL)  # the kernel then kills the rest
+        process.wait()
+    assert process.returncode == 0, output
+    figures = json.loads(output.splitlines()[-1])
+    assert list(figures) == [
         *("seed", "jobs", "final", "double_results", "double_minutes", "lost_writes"),
         *("acknowledged_results", "lost_results", "audit", "recovery_seconds"),
     ]
-    assert (told["seed"], told["double_results"], told["double_minutes"]) == (5, 0, 0)
-    assert (told["lost_writes"], told["lost_results"], told["audit"]) == (0, 0, [])
-    assert told["jobs"] == told["final"] > 0
-    assert told["acknowledged_results"] > 0
-    (state,) = [line.removeprefix("in ") for line in said.splitlines() if line.startswith("in ")]
+    assert (figures["seed"], figures["double_results"], figures["double_minutes"]) == (5, 0, 0)
+    assert (figures["lost_writes"], figures["lost_results"], figures["audit"]) == (0, 0, [])
+    assert figures["jobs"] == figures["final"] > 0
+    assert figures["acknowledged_results"] > 0
+    (state,) = [line.removeprefix("in ") for line in output.splitlines() if line.startswith("in ")]
     assert not processes_with(state)
     assert not Path(state).exists()

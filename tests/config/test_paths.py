@@ -46,8 +46,8 @@ def test_postgresql_runs_for_an_unreachable_installation(unreachable):
     state = unreachable / "state"
     (paths.prepare_home(state) / "throwaway").touch()
     command = "import sys, pathlib, config.postgres.embedded as e; print(e.ensure(pathlib.Path(sys.argv[1]))['host'])"
-    told = subprocess.check_output([sys.executable, "-c", command, state], text=True, cwd=paths.BASE_DIR)
-    assert told.strip() == str(paths.home(state) / "postgres" / "socket")
+    output = subprocess.check_output([sys.executable, "-c", command, state], text=True, cwd=paths.BASE_DIR)
+    assert output.strip() == str(paths.home(state) / "postgres" / "socket")
     assert not paths.home(state).exists()
 
 
@@ -124,7 +124,7 @@ def test_first_starts_at_the_same_moment_agree_on_the_account(tmp_path):
     try:
         for start in starts:
             print(file=start.stdin, flush=True)
-        told = {start.communicate(timeout=30)[0] for start in starts}
-        assert told == {f"{pwd.getpwnam(name).pw_uid}\n"}
+        output = {start.communicate(timeout=30)[0] for start in starts}
+        assert output == {f"{pwd.getpwnam(name).pw_uid}\n"}
     finally:
         subprocess.run(["userdel", name], check=False, capture_output=True)

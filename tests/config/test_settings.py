@@ -21,11 +21,11 @@ def settings(tmp_path: Any, *names: str, **variables: str) -> dict[str, Any]:
     """The settings of a process that has these variables and no others of ours."""
     environment = {"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "config.settings"}
     command = [sys.executable, "-c", SHOW, *names]
-    told = subprocess.run(
+    checked = subprocess.run(
         command, env=environment | variables, cwd=BASE_DIR, capture_output=True, text=True, check=False
     )
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
+    assert checked.returncode == 0, checked.stderr
+    return json.loads(checked.stdout)
 
 
 def test_a_secret_may_come_from_a_file_that_ends_with_a_newline(tmp_path):
@@ -144,8 +144,8 @@ def check_deploy(tmp_path, **variables):
 
 
 def test_the_check_for_deployment_takes_the_default_and_refuses_half_a_choice(tmp_path):
-    told = check_deploy(tmp_path)
-    assert told.returncode == 0, told.stderr
-    told = check_deploy(tmp_path, HSTS_PRELOAD="yes")
-    assert told.returncode == 1
-    assert "HSTS_PRELOAD has no effect without HSTS_INCLUDE_SUBDOMAINS" in told.stderr
+    checked = check_deploy(tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    checked = check_deploy(tmp_path, HSTS_PRELOAD="yes")
+    assert checked.returncode == 1
+    assert "HSTS_PRELOAD has no effect without HSTS_INCLUDE_SUBDOMAINS" in checked.stderr

@@ -164,8 +164,8 @@ class Yard:
 
     def story(self, job: Job) -> str:
         """Return what happened so far, for readers of a failed test."""
-        trail = JobEvent.objects.filter(job_id=job.job_ulid).order_by("seq")
-        lines = [f"{event.created_at:%T.%f} {event.event_type} {event.to_state or ''}" for event in trail]
+        events = JobEvent.objects.filter(job_id=job.job_ulid).order_by("seq")
+        lines = [f"{event.created_at:%T.%f} {event.event_type} {event.to_state or ''}" for event in events]
         leases = Lease.objects.filter(job_id=job.job_ulid).order_by("fence")
         lines += [f"lease {lease.fence}: {lease.state} until {lease.expires_at:%T.%f}" for lease in leases]
         return "\n".join([*lines, f"now {now():%T.%f}", *(process.log for process in self.processes)])

@@ -127,9 +127,9 @@ def test_a_database_that_is_killed_under_load_loses_nothing_that_was_acknowledge
             thread.start()
         try:
             for blow in (
-                lambda: cluster.strike(signal.SIGQUIT),  # what `pg_ctl -m immediate` sends
+                lambda: cluster.send_signal(signal.SIGQUIT),  # what `pg_ctl -m immediate` sends
                 cluster.kill_a_backend,
-                lambda: cluster.strike(signal.SIGKILL),
+                lambda: cluster.send_signal(signal.SIGKILL),
             ):
                 more = len(ledger.submitted) + 8
                 eventually(lambda more=more: len(ledger.submitted) >= more, 40)

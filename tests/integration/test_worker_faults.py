@@ -112,7 +112,7 @@ def test_a_cancel_is_obeyed_in_time_by_a_command_that_ignores_it(yard: Yard) -> 
     canceled = yard.ended(job, 12)
     assert time.monotonic() - asked < 12
     assert canceled.state == "canceled"
-    assert not processes_with(mark), "dead before that was said"
+    assert not processes_with(mark), "dead before the message was sent"
     assert log_of(job.job_ulid) == b"before\n"
     lease = Lease.objects.get(job_id=job.job_ulid)
     assert lease.ended_reason == "canceled", "by the worker's word, not by the clock"

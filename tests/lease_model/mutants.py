@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant("anybody's lease", fencing.lock_lease, "_LOCK_JOB.first(lease_ulid, worker.worker_id)",
            "Job.objects.locked().filter(job_ulid__in=Lease.objects.filter(lease_ulid=lease_ulid).values('job')).first()"),
     Mutant("another last word", finish.is_duplicate, "if stored == digest:", "if True:"),
-    Mutant("nothing is told twice", finish.is_duplicate, "if stored is not None:", "if False:"),
+    Mutant("a repeated message has no second effect", finish.is_duplicate, "if stored is not None:", "if False:"),
     Mutant("forced at once", expiry.force_cancel, "or locked.job.cancel_deadline_at > locked.now", ""),
     Mutant("timed out at once", expiry.exceeded_limit, "since is None or now - since <= timedelta(seconds=limit)",
            "since is None"),

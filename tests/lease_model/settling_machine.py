@@ -121,9 +121,9 @@ class SettlingMachine(LeaseMachine):
                 assert job.cancel_requested_at is None, "a cancel ends a lost job at once"
 
     def finish(self, claimed: Claimed) -> None:
-        said = {"lease_ulid": claimed.lease.lease_ulid, "worker": claimed.lease.worker, "now": self.now}
-        services.report(**said, phase=JobState.EXECUTING)
-        services.complete(**said, exit_code=0)
+        message = {"lease_ulid": claimed.lease.lease_ulid, "worker": claimed.lease.worker, "now": self.now}
+        services.report(**message, phase=JobState.EXECUTING)
+        services.complete(**message, exit_code=0)
         services.settle(job_ulid=claimed.job.job_ulid, now=self.now)
 
     def drain(self) -> None:

@@ -36,7 +36,7 @@ KILLERS = {
     "alive at the last moment": "is_silent_after_a_cancel",
     "anybody's lease": "speaks_for_another",
     "another last word": "fails_and_then_reports_a_result",
-    "nothing is told twice": "a_result_is_read",
+    "a repeated message has no second effect": "a_result_is_read",
     "forced at once": "a_clock_is_early",
     "timed out at once": "beats_past_the_limit",
     "a cancel is forgotten": "is_silent_after_a_cancel",
@@ -74,7 +74,7 @@ def test_no_story_breaks_an_invariant(kind, capsys):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_each_told_story_holds(story):
+def test_each_recorded_story_holds(story):
     tell(story)
 
 

@@ -6,12 +6,12 @@ from runtime_jobs.failure_classifier import classify_failure
 from runtime_jobs.models import FailureExplanation
 
 
-def guess(said="", *, name="deploy", exit_code=1, logs=()):
-    return classify_failure(name=name, exit_code=exit_code, message=said, logs=logs)
+def guess(text="", *, name="deploy", exit_code=1, logs=()):
+    return classify_failure(name=name, exit_code=exit_code, message=text, logs=logs)
 
 
 @pytest.mark.parametrize(
-    ("said", "name", "exit_code", "expected"),
+    ("text", "name", "exit_code", "expected"),
     [
         ("step timed out", "x", 1, ("INFRA", "MEDIUM")),
         ("Timeout waiting for lock", "x", 1, ("INFRA", "MEDIUM")),
@@ -39,8 +39,8 @@ def guess(said="", *, name="deploy", exit_code=1, logs=()):
         ("", "", None, ("USER", "LOW")),
     ],
 )
-def test_the_first_rule_that_fits_decides(said, name, exit_code, expected):
-    found = guess(said, name=name, exit_code=exit_code)
+def test_the_first_rule_that_fits_decides(text, name, exit_code, expected):
+    found = guess(text, name=name, exit_code=exit_code)
     assert (found.category, found.confidence) == expected
     assert found.category in FailureExplanation.Category.values
     assert found.confidence in FailureExplanation.Confidence.values
@@ -56,14 +56,14 @@ def test_the_summary_is_a_fixed_phrase_with_the_exit_code():
     assert guess(exit_code=None).summary == "The command failed."
 
 
-def test_the_details_are_what_was_said_the_code_and_the_first_log():
+def test_the_details_are_the_message_the_code_and_the_first_log():
     found = guess("cannot  push:\r\n\tdenied", exit_code=2, logs=["s3://a/log.txt", "s3://b/log.txt"])
     assert found.details == "cannot push: denied | exit code 2 | s3://a/log.txt"
 
 
-@pytest.mark.parametrize("said", ["", "exit status 2", "Exit status 2 after retries"])
-def test_what_says_nothing_is_left_out(said):
-    assert guess(said, exit_code=2).details == "exit code 2"
+@pytest.mark.parametrize("text", ["", "exit status 2", "Exit status 2 after retries"])
+def test_what_says_nothing_is_left_out(text):
+    assert guess(text, exit_code=2).details == "exit code 2"
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "💩"])

@@ -124,13 +124,13 @@ class Chromium:
 
 def complaints(message: dict[str, Any]) -> list[str]:
     """Return what a message of the protocol reports as wrong with the page."""
-    method, said = message["method"], message["params"]
+    method, params = message["method"], message["params"]
     if method == "Runtime.exceptionThrown":
-        return [json.dumps(said["exceptionDetails"])]
-    if method == "Log.entryAdded" and said["entry"]["level"] in {"error", "warning"}:
-        return [f"{said['entry']['text']} {said['entry'].get('url', '')}"]
-    if method == "Runtime.consoleAPICalled" and said["type"] in {"error", "warning", "assert"}:
-        return [json.dumps(said["args"])]
-    if method == "Audits.issueAdded" and said["issue"]["code"] == "ContentSecurityPolicyIssue":
-        return [json.dumps(said["issue"]["details"])]
+        return [json.dumps(params["exceptionDetails"])]
+    if method == "Log.entryAdded" and params["entry"]["level"] in {"error", "warning"}:
+        return [f"{params['entry']['text']} {params['entry'].get('url', '')}"]
+    if method == "Runtime.consoleAPICalled" and params["type"] in {"error", "warning", "assert"}:
+        return [json.dumps(params["args"])]
+    if method == "Audits.issueAdded" and params["issue"]["code"] == "ContentSecurityPolicyIssue":
+        return [json.dumps(params["issue"]["details"])]
     return []

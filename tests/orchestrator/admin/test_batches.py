@@ -96,8 +96,8 @@ def test_who_may_only_look_finds_no_buttons(client, batch, django_user_model):
     looker.user_permissions.add(Permission.objects.get(codename="view_batch"))
     client.force_login(looker)
     assert "/cancel/" not in text(client.get(f"{LIST}{batch.batch_ulid}/change/"))
-    for verb in ("cancel", "rerun"):
-        assert client.post(f"{LIST}{batch.batch_ulid}/{verb}/", {"reason": "x"}).status_code == 403
+    for action in ("cancel", "rerun"):
+        assert client.post(f"{LIST}{batch.batch_ulid}/{action}/", {"reason": "x"}).status_code == 403
     assert Batch.objects.get().cancel_requested_at is None
 
 

@@ -202,7 +202,7 @@ def test_the_dashboard_costs_the_same_however_many_rows_there_are(olga, scene):
     assert len(many) == len(few) <= QUERIES
 
 
-def test_a_user_without_the_permission_gets_no_numbers_but_is_told_what_is_missing(scene):
+def test_a_user_without_the_permission_gets_no_numbers_but_sees_what_is_missing(scene):
     answer = client_of(person("sven")).get(DASHBOARD)
     page = answer.content.decode()
     assert answer.status_code == 200

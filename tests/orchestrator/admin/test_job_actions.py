@@ -1,4 +1,4 @@
-"""Cancel, retry, revoke: with a reason, by those who may, each job on its own, each refusal said."""
+"""Cancel, retry, revoke: with a reason, by those who may, each job on its own, each refusal shown."""
 
 import pytest
 from django.conf import settings
@@ -22,10 +22,10 @@ def worker(db):
     return WorkerFactory()
 
 
-def question(verb: str, *jobs: Job) -> str:
+def question(action: str, *jobs: Job) -> str:
     if len(jobs) == 1:
-        return f"{LIST}{jobs[0].job_ulid}/{verb}/"
-    return f"{LIST}bulk/{verb}/?" + "&".join(f"job={job.job_ulid}" for job in jobs)
+        return f"{LIST}{jobs[0].job_ulid}/{action}/"
+    return f"{LIST}bulk/{action}/?" + "&".join(f"job={job.job_ulid}" for job in jobs)
 
 
 def messages_of(answer) -> list[str]:
@@ -57,7 +57,7 @@ def test_a_waiting_job_is_canceled_with_the_operators_name_and_reason(operator, 
     assert (event.actor_kind, event.actor_id, event.payload_json["message"]) == ("operator", "otto", "wrong branch")
 
 
-def test_the_worker_of_a_running_job_is_told_to_stop(operator, worker):
+def test_the_worker_of_a_running_job_is_asked_to_stop(operator, worker):
     submitted()
     job = claimed(worker).job
     assert messages_of(operator.post(question("cancel", job), WHY)) == [
@@ -100,7 +100,7 @@ def test_a_lease_is_revoked(operator, worker):
 
 
 @pytest.mark.parametrize(
-    ("verb", "make", "refusal"),
+    ("action", "make", "refusal"),
     [
         ("cancel", uploaded, "The job has already ended: it is uploaded."),
         ("cancel", failed, "The job has already ended: it is failed."),
@@ -111,12 +111,12 @@ def test_a_lease_is_revoked(operator, worker):
         ("revoke", failed, "The job has no open lease. Nothing was revoked."),
     ],
 )
-def test_a_refusal_is_said(verb, make, refusal, operator, worker):
+def test_a_refusal_is_shown(action, make, refusal, operator, worker):
     job = make(worker)
-    assert messages_of(operator.post(question(verb, job), WHY)) == [f"{job.job_ulid}: {refusal}"]
+    assert messages_of(operator.post(question(action, job), WHY)) == [f"{job.job_ulid}: {refusal}"]
 
 
-def test_a_second_retry_is_refused_and_said(operator, worker):
+def test_a_second_retry_is_refused_and_shown(operator, worker):
     job = failed(worker)
     operator.post(question("retry", job), WHY)
     words = messages_of(operator.post(question("retry", job), WHY))
@@ -139,7 +139,7 @@ def test_of_many_each_is_done_or_refused_on_its_own(operator, worker):
     assert (ended.job_ulid, Job.objects.get(pk=last.pk).state) == (first.job_ulid, "queued")
 
 
-def test_a_busy_database_is_said_and_stops_nobody_else(operator, worker, monkeypatch):
+def test_a_busy_database_is_shown_and_stops_nobody_else(operator, worker, monkeypatch):
     busy, free = submitted(), submitted()
 
     def act(job_ulid, actor, reason):
@@ -147,8 +147,8 @@ def test_a_busy_database_is_said_and_stops_nobody_else(operator, worker, monkeyp
             raise OperationalError("lock timeout")
         return "canceled"
 
-    verb = actions.JobAction("cancel", "Cancel", "", act)
-    monkeypatch.setitem(actions.ACTIONS, "cancel", verb)
+    action = actions.JobAction("cancel", "Cancel", "", act)
+    monkeypatch.setitem(actions.ACTIONS, "cancel", action)
     words = messages_of(operator.post(question("cancel", busy, free), WHY))
     assert words == [
         f"{free.job_ulid}: canceled.",
@@ -156,28 +156,28 @@ def test_a_busy_database_is_said_and_stops_nobody_else(operator, worker, monkeyp
     ]
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "revoke"])
+@pytest.mark.parametrize("action", ["cancel", "retry", "revoke"])
 @pytest.mark.parametrize("reason", ["", "   ", "x" * 501, "nul\0"])
-def test_nothing_is_done_without_a_reason(verb, reason, operator, worker):
+def test_nothing_is_done_without_a_reason(action, reason, operator, worker):
     submitted()
-    job = claimed(worker).job if verb != "retry" else failed(worker)
+    job = claimed(worker).job if action != "retry" else failed(worker)
     before = Job.objects.filter(pk=job.pk).values().get()
-    answer = operator.post(question(verb, job), {"reason": reason})
+    answer = operator.post(question(action, job), {"reason": reason})
     assert answer.status_code == 400
     assert Job.objects.filter(pk=job.pk).values().get() == before
-    assert Job.objects.count() == 1 + (verb == "retry")
+    assert Job.objects.count() == 1 + (action == "retry")
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "reupload", "revoke"])
-def test_whoever_may_only_look_has_no_button_and_no_way_around_it(verb, viewer, worker):
+@pytest.mark.parametrize("action", ["cancel", "retry", "reupload", "revoke"])
+def test_whoever_may_only_look_has_no_button_and_no_way_around_it(action, viewer, worker):
     first, second = submitted(), submitted()
     page = viewer.get(f"{LIST}{first.job_ulid}/change/").content.decode()
-    assert f"/{verb}/" not in page
+    assert f"/{action}/" not in page
     assert "_selected" not in viewer.get(LIST).content.decode().replace("_selected_action", "")
-    for address in (question(verb, first), question(verb, first, second)):
+    for address in (question(action, first), question(action, first, second)):
         assert viewer.get(address).status_code == 403
         assert viewer.post(address, WHY).status_code == 403
-    selected = {"action": f"{verb}_selected", "_selected_action": [first.pk, second.pk]}
+    selected = {"action": f"{action}_selected", "_selected_action": [first.pk, second.pk]}
     assert "bulk" not in viewer.post(LIST, selected).headers.get("Location", "")
     assert set(Job.objects.values_list("state", flat=True)) == {"queued"}
 
@@ -247,7 +247,7 @@ def test_what_does_not_exist_is_not_found(operator, worker):
 def test_only_fitting_buttons_are_shown(olga, worker):
     def buttons(job):
         page = olga.get(f"{LIST}{job.job_ulid}/change/").content.decode()
-        return {verb for verb in ("cancel", "retry", "reupload", "revoke") if f"/{job.job_ulid}/{verb}/" in page}
+        return {action for action in ("cancel", "retry", "reupload", "revoke") if f"/{job.job_ulid}/{action}/" in page}
 
     assert buttons(uploaded(worker)) == set()
     lost = failed(worker)

@@ -208,7 +208,7 @@ def test_a_position_that_is_not_counted_to_its_end_has_a_plus():
 
 
 def test_both_kinds_of_success_have_one_name(olga, db):
-    """The API says `uploaded` of a job with results and `succeeded` of others; the list said both."""
+    """The list shows the status of the API: `uploaded` with results, `succeeded` for other jobs."""
     worker = WorkerFactory()
     for job, run in ((submitted(), "run_1"), (submitted_steps(), None)):
         lease = claimed(worker, job_types=(job.job_type,)).lease.lease_ulid

@@ -67,9 +67,9 @@ def test_a_failure_is_named_in_words_with_the_workers_own(reason, olga, worker):
     submitted()
     taken = claimed(worker)
     services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=reason, message="in its own words")
-    said = summary_of(olga, taken.job)
-    assert (said.headline, said.message) == (FAILURES[reason].summary, "in its own words")
-    assert FAILURES[reason].advice in said.sentences
+    summary = summary_of(olga, taken.job)
+    assert (summary.headline, summary.message) == (FAILURES[reason].summary, "in its own words")
+    assert FAILURES[reason].advice in summary.sentences
 
 
 def test_a_command_is_shown_as_a_shell_would_take_it(olga):
@@ -80,13 +80,13 @@ def test_a_command_is_shown_as_a_shell_would_take_it(olga):
 def test_a_waiting_job_says_its_place_and_who_could_take_it(olga, worker):
     submitted()
     second = submitted()
-    said = summary_of(olga, second)
-    assert said.sentences == ["No worker is online in the pool shared-linux.", "#2 in queue."]
-    assert said.colour == "danger"
+    summary = summary_of(olga, second)
+    assert summary.sentences == ["No worker is online in the pool shared-linux.", "#2 in queue."]
+    assert summary.colour == "danger"
     type(worker).objects.update(last_seen_at="2100-01-01T00:00Z")
-    said = summary_of(olga, second)
-    assert said.sentences == ["Number 2 in the queue of the pool shared-linux; 1 matching worker is online."]
-    assert said.colour == "info"
+    summary = summary_of(olga, second)
+    assert summary.sentences == ["Number 2 in the queue of the pool shared-linux; 1 matching worker is online."]
+    assert summary.colour == "info"
 
 
 def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):
@@ -98,10 +98,10 @@ def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):
         phase="executing",
         progress={"percent": 250, "message": "half"},
     )
-    said = summary_of(olga, taken.job)
-    assert said.headline == "Executing the command on build-01"
-    assert "The lease expires in 1 min" in said.sentences[0] or "The lease expires in 2 min" in said.sentences[0]
-    assert (said.percent, said.message) == (100, "half")
+    summary = summary_of(olga, taken.job)
+    assert summary.headline == "Executing the command on build-01"
+    assert "The lease expires in 1 min" in summary.sentences[0] or "The lease expires in 2 min" in summary.sentences[0]
+    assert (summary.percent, summary.message) == (100, "half")
     services.cancel(job_ulid=taken.job.job_ulid, actor=OPERATOR, deadline_seconds=30, message="stop it")
     assert "Cancel requested by operator olga (stop it)" in summary_of(olga, taken.job).sentences[1]
 
@@ -112,11 +112,11 @@ def test_a_lost_job_says_why_and_how_long_a_late_result_counts(olga, worker):
     services.fail(
         lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message="in its own words"
     )
-    said = summary_of(olga, taken.job)
-    assert (said.headline, said.badge, said.colour) == ("Lost, a late result still counts", "lost", "warning")
-    assert said.sentences[0] == FAILURES[FailureReason.WORKER_ERROR].summary
-    assert "A late result of the worker still counts. Without one the job fails in " in said.sentences[1]
-    assert said.message == "in its own words"
+    summary = summary_of(olga, taken.job)
+    assert (summary.headline, summary.badge, summary.colour) == ("Lost, a late result still counts", "lost", "warning")
+    assert summary.sentences[0] == FAILURES[FailureReason.WORKER_ERROR].summary
+    assert "A late result of the worker still counts. Without one the job fails in " in summary.sentences[1]
+    assert summary.message == "in its own words"
     assert available_actions(Job.objects.get(pk=taken.job.pk)) == {"cancel", "retry"}
 
 
@@ -148,9 +148,9 @@ def test_a_count_of_one_has_a_singular(olga, worker):
 
 
 def test_a_canceled_job_says_who_and_why(olga, scene):
-    said = summary_of(olga, scene.jobs["superseded"])
-    assert said.headline == f"Canceled: {CANCELS[CancelReason.REQUESTED]}"
-    assert (said.sentences[0], said.message) == ("Canceled by operator olga.", "a newer push came")
+    summary = summary_of(olga, scene.jobs["superseded"])
+    assert summary.headline == f"Canceled: {CANCELS[CancelReason.REQUESTED]}"
+    assert (summary.sentences[0], summary.message) == ("Canceled by operator olga.", "a newer push came")
 
 
 def test_a_blocked_job_leads_to_those_that_it_waits_for_and_they_to_it(olga, scene):
@@ -363,5 +363,5 @@ def test_no_log_keeps_the_page_waiting():
         (90061, "1 d 1 h"),
     ],
 )
-def test_a_length_of_time_is_said_in_two_units(seconds, words):
+def test_a_length_of_time_is_shown_in_two_units(seconds, words):
     assert format_duration(seconds) == words

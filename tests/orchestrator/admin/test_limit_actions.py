@@ -346,7 +346,7 @@ class TestFirstPage:
     def alerts(self, now) -> dict[str, str]:
         return {alert.text: alert.link for alert in current_alerts(read_state(now))}
 
-    def test_what_is_paused_or_throttled_is_said_with_its_rows(self, olga, project, pool, now):
+    def test_what_is_paused_or_throttled_is_shown_with_its_rows(self, olga, project, pool, now):
         until = now + timedelta(hours=12, minutes=30)
         services.throttle(subject=SUBJECTS["organization"], per_hour=6, actor=OPERATOR, reason="noisy")
         services.pause(subject=SUBJECTS["pool"], until=until, actor=OPERATOR, reason="disks")
@@ -357,7 +357,7 @@ class TestFirstPage:
         assert [limit.kind for limit in olga.get(link).context["cl"].result_list] == ["pause"]
         assert not [text for text in self.alerts(now + timedelta(hours=13)) if text.startswith("Pool")]
 
-    def test_many_are_said_in_one(self, olga, now, project):
+    def test_many_are_shown_in_one(self, olga, now, project):
         for number in range(8):
             subject = LimitTarget(LimitScope.PROJECT, "sandtrace", f"web-{number}")
             services.pause(subject=subject, actor=OPERATOR, reason="x")
@@ -366,7 +366,7 @@ class TestFirstPage:
         assert text == "3 more pauses or throttles."
         assert len(olga.get(link).context["cl"].result_list) == 8
 
-    def test_an_open_breaker_and_its_incident_are_said(self, olga, now, breaker):
+    def test_an_open_breaker_and_its_incident_are_shown(self, olga, now, breaker):
         found = {
             text: link
             for text, link in self.alerts(now).items()

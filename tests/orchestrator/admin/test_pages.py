@@ -114,12 +114,12 @@ def test_no_page_shows_a_lease_id_a_token_or_a_digest(olga):
 
 def test_no_page_lets_what_tenants_and_workers_say_become_html(olga):
     one_of_each(EVIL)
-    said = 0
+    escaped = 0
     for page in all_pages():
         text = olga.get(page, follow=True).content.decode()
         assert EVIL not in text, page
-        said += "&lt;script&gt;alert(1)" in text
-    assert said > len(nouns())
+        escaped += "&lt;script&gt;alert(1)" in text
+    assert escaped > len(nouns())
 
 
 def test_no_page_allows_a_script_that_it_does_not_have(olga, scene):

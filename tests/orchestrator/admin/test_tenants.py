@@ -151,7 +151,7 @@ def test_what_a_person_may_is_changed_with_before_and_after(olga, db):
     assert after == {"is_superuser": True, "groups": ["night shift"]}
 
 
-def test_a_password_is_changed_and_never_told(olga, db):
+def test_a_password_is_changed_and_never_reported(olga, db):
     user = person("mia")
     form = {"password1": "correct horse battery", "password2": "correct horse battery", "usable_password": "true"}
     answer = olga.post(f"/admin/auth/user/{user.pk}/password/", form)

@@ -26,7 +26,7 @@ class Installation:
     def __init__(self) -> None:
         self.state = Path(tempfile.mkdtemp(prefix="rto-house-"))
         (self.state / "throwaway").touch()
-        self.started: list[Told] = []
+        self.started: list[LaunchedProcess] = []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -45,13 +45,13 @@ class Installation:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return kept | {"STATE_DIR": str(self.state)}
 
-    def manage(self, *arguments: str, **variables: str) -> "Told":
+    def manage(self, *arguments: str, **variables: str) -> "LaunchedProcess":
         return self.run([sys.executable, str(MANAGE), *arguments], **variables)
 
-    def run(self, command: list[str], **variables: str) -> "Told":
-        told = Told(command, self.environment | variables)
-        self.started.append(told)
-        return told
+    def run(self, command: list[str], **variables: str) -> "LaunchedProcess":
+        launched = LaunchedProcess(command, self.environment | variables)
+        self.started.append(launched)
+        return launched
 
     def processes(self) -> set[int]:
         """Every living process that names this state directory: in its command, or as its STATE_DIR."""
@@ -64,15 +64,15 @@ class Installation:
         return found
 
     def end(self) -> None:
-        for told in self.started:
-            told.process.kill()
-            told.process.wait()
+        for launched in self.started:
+            launched.process.kill()
+            launched.process.wait()
         eventually(lambda: not self.processes())
         shutil.rmtree(self.state, ignore_errors=True)
 
 
-class Told:
-    """A process of an installation and what it has said so far."""
+class LaunchedProcess:
+    """A process of an installation and its output so far."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -91,7 +91,7 @@ class Told:
             into.append(line.rstrip("\n"))  # noqa: PERF401 - others look at the list meanwhile
         stream.close()
 
-    def said(self, words: str) -> bool:
+    def printed(self, words: str) -> bool:
         assert self.process.poll() is None or any(words in line for line in self.lines), self.everything()
         return any(words in line for line in self.lines)
 

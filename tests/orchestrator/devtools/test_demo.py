@@ -16,30 +16,32 @@ PLANTED = {"credential_read", "lookup_outside", "connection_outside", "write_out
 
 
 def test_the_demo_uploads_its_run_and_finds_what_was_planted(installation):
-    told = installation.manage("demo")
-    assert told.wait() == 0, told.everything()
-    result = json.loads(told.lines[-1])
+    launched = installation.manage("demo")
+    assert launched.wait() == 0, launched.everything()
+    result = json.loads(launched.lines[-1])
     assert set(result) == {"job_id", "status", "ingest_run_id", "exit_code", "counts", "suspicious"}
     assert (result["status"], result["exit_code"]) == ("uploaded", 0)
     assert set(result["suspicious"]) >= PLANTED
     assert result["counts"]["suspicious_activity"] >= len(PLANTED)
     assert not installation.processes()
-    assert "\x1b" not in told.everything(), "there is no terminal"
-    assert max(map(len, told.lines[:-1])) <= 100
-    assert not [line for line in told.lines if line != line.rstrip()]
+    assert "\x1b" not in launched.everything(), "there is no terminal"
+    assert max(map(len, launched.lines[:-1])) <= 100
+    assert not [line for line in launched.lines if line != line.rstrip()]
 
 
 def test_what_the_demo_prints_last_works_with_make_up(migrated):
     """The address, user name and password that it prints, in the server of the command that it prints."""
     (migrated.state / "throwaway").unlink()  # `up` finds the database of the demo
-    told = migrated.manage("demo")
-    assert told.wait() == 0, told.everything()
-    shown = dict(line.strip().split(maxsplit=1) for line in told.lines if re.match(r"  (user|password|this) ", line))
-    assert f"  make up STATE_DIR={migrated.state}" in told.lines
+    launched = migrated.manage("demo")
+    assert launched.wait() == 0, launched.everything()
+    shown = dict(
+        line.strip().split(maxsplit=1) for line in launched.lines if re.match(r"  (user|password|this) ", line)
+    )
+    assert f"  make up STATE_DIR={migrated.state}" in launched.lines
     page = urlsplit(shown["this"].removeprefix("run").strip()).path
 
     served = migrated.manage("up", "--port", "0", "--workers", "0")
-    eventually(lambda: served.said("/admin/"))
+    eventually(lambda: served.printed("/admin/"))
     address = re.search(r"http://127\.0\.0\.1:\d+", served.everything()).group()
     with requests.Session() as browser:
         form = browser.get(address + page, timeout=30)
@@ -59,34 +61,34 @@ def test_what_the_demo_prints_last_works_with_make_up(migrated):
 
 def test_an_interrupted_demo_leaves_nothing_that_the_next_one_trips_over(migrated):
     (migrated.state / "throwaway").unlink()  # the second one finds the database of the first
-    told = migrated.manage("demo")
-    eventually(lambda: told.said("executing"))
-    told.signal(signal.SIGINT)
-    assert told.wait() == 130, told.everything()
+    launched = migrated.manage("demo")
+    eventually(lambda: launched.printed("executing"))
+    launched.signal(signal.SIGINT)
+    assert launched.wait() == 130, launched.everything()
     eventually(lambda: not migrated.processes())
     again = migrated.manage("demo")
     assert again.wait() == 0, again.everything()
 
 
 def test_a_repository_needs_a_commit_and_a_command(installation):
-    told = installation.manage("demo", "--repo", "https://github.com/owner/name")
-    assert told.wait() == 1
-    assert "REPO=… COMMIT=… CMD=" in told.errors[-1]
+    launched = installation.manage("demo", "--repo", "https://github.com/owner/name")
+    assert launched.wait() == 1
+    assert "REPO=… COMMIT=… CMD=" in launched.errors[-1]
 
 
-def test_a_command_that_no_shell_could_read_is_told_in_one_line(installation):
-    told = installation.manage(
+def test_a_command_that_no_shell_could_read_is_reported_in_one_line(installation):
+    launched = installation.manage(
         "demo", "--repo", "https://github.com/owner/name", "--commit", "main", "--cmd", "sh -c '"
     )
-    assert told.wait() == 1
-    assert told.errors[-1] == "CommandError: CMD: No closing quotation"
-    assert len(told.errors) == 1
+    assert launched.wait() == 1
+    assert launched.errors[-1] == "CommandError: CMD: No closing quotation"
+    assert len(launched.errors) == 1
 
 
-def test_a_refused_job_is_told_in_one_line(migrated):
-    told = migrated.manage("demo", "--repo", "https://github.com/owner/name", "--commit", "main", "--cmd", "true")
-    assert told.wait() == 1
-    assert "git_commit" in told.errors[-1]
+def test_a_refused_job_is_reported_in_one_line(migrated):
+    launched = migrated.manage("demo", "--repo", "https://github.com/owner/name", "--commit", "main", "--cmd", "true")
+    assert launched.wait() == 1
+    assert "git_commit" in launched.errors[-1]
     assert not migrated.processes()
 
 

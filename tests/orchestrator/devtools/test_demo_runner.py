@@ -34,7 +34,7 @@ def test_namespaces_are_taken_where_they_can_be_had(machine):
     assert DemoRun(Terminal(), STRANGE)._choose_engine() == "bubblewrap"
 
 
-def test_without_namespaces_the_own_repository_runs_in_the_weaker_engine_and_that_is_said_loudly(machine, capsys):
+def test_without_namespaces_the_own_repository_runs_in_the_weaker_engine_and_that_is_shown_loudly(machine, capsys):
     machine["bubblewrap"] = ("no user namespaces",)
     assert DemoRun(Terminal(), None)._choose_engine() == "restricted"
     assert "THIS MACHINE FORBIDS NAMESPACES" in capsys.readouterr().out

@@ -31,9 +31,11 @@ def test_every_command_takes_its_options(where):
     line = commands()[where]
     options = re.findall(r"(?<=\s)--[a-z-]+", line)
     program = ["manage.py", re.search(r"manage\.py (\w+)", line).group(1)]
-    told = subprocess.run([sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    launched = subprocess.run(
+        [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     for option in options:
-        assert option in told.stdout, f"{where}: {option}"
+        assert option in launched.stdout, f"{where}: {option}"
 
 
 def test_every_setting_that_the_docs_name_exists():
@@ -88,8 +90,8 @@ def test_the_units_of_the_server_are_bounded(unit):
 def test_systemd_understands_every_line_and_rates_the_unit_well(unit, tmp_path):
     copy = tmp_path / unit.name.replace("@", "@8000")
     copy.write_text(unit.read_text().replace("/opt/runtime-orchestrator/.venv/bin/", "/bin/true #"))
-    told = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
-    assert not [line for line in told.stderr.splitlines() if unit.name.partition("@")[0] in line], told.stderr
+    launched = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
+    assert not [line for line in launched.stderr.splitlines() if unit.name.partition("@")[0] in line], launched.stderr
     rated = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=20", copy],
         capture_output=True, text=True, check=False,
@@ -109,8 +111,10 @@ def allowed_calls(unit: Path) -> set[str]:
 def calls_of(word: str) -> set[str]:
     if not word.startswith("@"):
         return {word}
-    told = subprocess.run(["systemd-analyze", "syscall-filter", word], capture_output=True, text=True, check=True)
-    words = [line.strip() for line in told.stdout.splitlines()[1:] if line.strip() and not line.strip().startswith("#")]
+    launched = subprocess.run(["systemd-analyze", "syscall-filter", word], capture_output=True, text=True, check=True)
+    words = [
+        line.strip() for line in launched.stdout.splitlines()[1:] if line.strip() and not line.strip().startswith("#")
+    ]
     return {call for inner in words for call in calls_of(inner)}
 
 

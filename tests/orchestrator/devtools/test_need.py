@@ -36,29 +36,29 @@ def need(machine: Path, user: int, *pairs: str) -> subprocess.CompletedProcess[s
 
 
 def test_nothing_missing_is_silent(machine):
-    told = need(machine, 0, "sh=dash", "grep=grep")
-    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+    launched = need(machine, 0, "sh=dash", "grep=grep")
+    assert (launched.returncode, launched.stdout, launched.stderr) == (0, "", "")
 
 
 def test_an_ordinary_user_hears_in_one_line_what_is_missing(machine):
-    told = need(machine, 1000, "sh=dash", "tool=tool-package", "other=tool-package", "third=another")
-    assert told.returncode == 1
+    launched = need(machine, 1000, "sh=dash", "tool=tool-package", "other=tool-package", "third=another")
+    assert launched.returncode == 1
     command = "apt-get install --yes --no-install-recommends tool-package another"
-    assert told.stderr == f"missing on this machine: tool-package another (on Debian, as root: {command})\n"
+    assert launched.stderr == f"missing on this machine: tool-package another (on Debian, as root: {command})\n"
 
 
 def test_root_gets_it_installed(machine):
-    told = need(machine, 0, "tool=tool-package")
-    assert told.returncode == 0, told.stderr
+    launched = need(machine, 0, "tool=tool-package")
+    assert launched.returncode == 0, launched.stderr
     calls = (machine / "calls").read_text().splitlines()
     assert calls[-1] == "install --yes --no-install-recommends tool-package"
 
 
-def test_an_install_that_fails_is_tried_again_with_new_lists_and_then_told(machine):
+def test_an_install_that_fails_is_tried_again_with_new_lists_and_then_reported(machine):
     script(machine / "bin" / "apt-get", f'echo "$*" >> {machine}/calls\necho "E: no such package"\nexit 100')
-    told = need(machine, 0, "tool=tool-package")
-    assert told.returncode == 1
-    assert "could not install tool-package: E: no such package" in told.stderr
+    launched = need(machine, 0, "tool=tool-package")
+    assert launched.returncode == 1
+    assert "could not install tool-package: E: no such package" in launched.stderr
     assert "update" in (machine / "calls").read_text().splitlines()
 
 

@@ -49,12 +49,12 @@ def add(supervisor: ProcessSupervisor, name: str, script: str, *, is_vital: bool
     return process
 
 
-def test_what_a_member_prints_is_said_under_its_name(supervisor, log):
+def test_what_a_member_prints_is_shown_under_its_name(supervisor, log):
     add(supervisor, "one", "echo out; echo err >&2")
     eventually(lambda: set(log) == {("one", "out"), ("one", "err")})
 
 
-def test_a_member_that_dies_is_started_again_and_that_is_said(supervisor, log, monkeypatch):
+def test_a_member_that_dies_is_started_again_and_that_is_shown(supervisor, log, monkeypatch):
     monkeypatch.setattr(process_supervisor, "RESTART_DELAY_SECONDS", 0.0)
     process = add(supervisor, "one", POLITE)
     first = process.process

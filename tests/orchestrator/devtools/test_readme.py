@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.timeout(300)
 def test_the_first_requests_end_at_the_findings_and_the_address_of_the_run(migrated):
     served = migrated.manage("up", "--port", "0", "--workers", "1")
-    eventually(lambda: served.said("/admin/"))
+    eventually(lambda: served.printed("/admin/"))
     address = re.search(r"http://127\.0\.0\.1:\d+", served.everything()).group()
     snippet = re.search(
         r"^\.venv/bin/python - <<'EOF'\n(.*?\n)EOF$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE

@@ -12,15 +12,15 @@ import pytest
 import requests
 
 from tests.live_server import eventually
-from tests.orchestrator.devtools.conftest import MANAGE, Installation, Told
+from tests.orchestrator.devtools.conftest import MANAGE, Installation, LaunchedProcess
 
 
-def up(installation: Installation, *arguments: str) -> tuple[Told, str]:
+def up(installation: Installation, *arguments: str) -> tuple[LaunchedProcess, str]:
     """Start it and return it with its address once it says that it serves."""
-    told = installation.manage("up", "--port", "0", *arguments)
-    eventually(lambda: told.said("/admin/"))
-    address = next(re.search(r"http://127\.0\.0\.1:\d+", line) for line in told.lines if "/admin/" in line)
-    return told, address.group()
+    launched = installation.manage("up", "--port", "0", *arguments)
+    eventually(lambda: launched.printed("/admin/"))
+    address = next(re.search(r"http://127\.0\.0\.1:\d+", line) for line in launched.lines if "/admin/" in line)
+    return launched, address.group()
 
 
 def child(installation: Installation, word: str) -> int:
@@ -35,22 +35,22 @@ def _those_with(installation: Installation, word: str) -> list[int]:
 
 
 def seed(installation: Installation) -> dict[str, str]:
-    told = installation.manage("seed", "--json")
-    assert told.wait() == 0, told.everything()
-    return json.loads(told.lines[-1])
+    launched = installation.manage("seed", "--json")
+    assert launched.wait() == 0, launched.everything()
+    return json.loads(launched.lines[-1])
 
 
 @pytest.mark.parametrize(("number", "before"), [(signal.SIGINT, "installation"), (signal.SIGTERM, "migrated")])
 def test_it_serves_until_it_is_interrupted_and_leaves_nothing(request, number, before):
     installation = request.getfixturevalue(before)
-    told, address = up(installation, "--workers", "0")
+    launched, address = up(installation, "--workers", "0")
     assert requests.get(f"{address}/healthz", timeout=30).status_code == 200
     eventually(lambda: requests.get(f"{address}/readyz", timeout=30).status_code == 200)
     page = requests.get(f"{address}/admin/login/", timeout=30)
     assert page.status_code == 200
     assert requests.get(address + re.search(r'href="(/[^"]+\.css)', page.text).group(1), timeout=30).ok
-    told.signal(number)
-    assert told.wait() == 0, told.everything()
+    launched.signal(number)
+    assert launched.wait() == 0, launched.everything()
     assert not installation.processes()
 
 
@@ -84,9 +84,9 @@ def test_what_the_seed_prints_works_over_http(migrated):
 
 
 def test_a_server_that_dies_is_started_again(migrated):
-    told, address = up(migrated, "--workers", "0")
+    launched, address = up(migrated, "--workers", "0")
     os.kill(child(migrated, "\0serve\0"), signal.SIGKILL)
-    eventually(lambda: told.said("web was killed by SIGKILL; starting it again (1 of 5)"))
+    eventually(lambda: launched.printed("web was killed by SIGKILL; starting it again (1 of 5)"))
     eventually(lambda: _answers(address))
 
 
@@ -98,17 +98,17 @@ def _answers(address: str) -> bool:
 
 
 def test_nothing_outlives_it_when_it_is_killed(migrated):
-    told, _ = up(migrated)
-    told.signal(signal.SIGKILL)
-    told.wait()
+    launched, _ = up(migrated)
+    launched.signal(signal.SIGKILL)
+    launched.wait()
     eventually(lambda: not migrated.processes(), 20)
 
 
 def test_a_worker_of_its_own_claims_and_ends_with_it(migrated):
-    told, _ = up(migrated, "--workers", "2")
+    launched, _ = up(migrated, "--workers", "2")
     eventually(lambda: len(_those_with(migrated, "runworker")) == 2)
-    told.signal()
-    assert told.wait() == 0, told.everything()
+    launched.signal()
+    assert launched.wait() == 0, launched.everything()
     assert not migrated.processes()
 
 
@@ -120,12 +120,12 @@ def test_a_second_one_on_the_same_state_is_refused_in_one_line(migrated):
     assert "running already" in second.errors[0]
 
 
-def test_a_taken_port_is_told_in_one_line(installation):
+def test_a_taken_port_is_named_in_one_line(installation):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        told = installation.manage("up", "--port", str(taken.getsockname()[1]))
-        assert told.wait() == 1
-    assert len(told.errors) == 1, told.everything()
-    assert "PORT=" in told.errors[0]
+        launched = installation.manage("up", "--port", str(taken.getsockname()[1]))
+        assert launched.wait() == 1
+    assert len(launched.errors) == 1, launched.everything()
+    assert "PORT=" in launched.errors[0]
     assert not installation.processes()
 
 
@@ -135,7 +135,7 @@ NOT_A_NUMBER = "a number from 0 to"
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         ({"PORT": "abc"}, f"PORT='abc': {NOT_A_NUMBER} 65535 is needed"),
         ({"PORT": "70000"}, f"PORT='70000': {NOT_A_NUMBER} 65535 is needed"),
@@ -148,36 +148,36 @@ NOT_A_NUMBER = "a number from 0 to"
         ({"DATABASE_URL": "postgres://u:sesame@127.0.0.1:1/x"}, "DATABASE_URL: the database cannot be reached at 127.0.0.1"),
     ],
 )  # fmt: skip
-def test_a_bad_value_is_told_in_one_line(installation, variables, said):
+def test_a_bad_value_is_named_in_one_line(installation, variables, message):
     for command in ("up", "migrate") if "DATABASE_URL" in variables else ("up",):
-        told = installation.manage(command, **variables)
-        assert told.wait() == 1
-        assert (len(told.errors), told.lines) == (1, []), told.everything()
-        assert said in told.errors[0]
-        assert "sesame" not in told.everything()
+        launched = installation.manage(command, **variables)
+        assert launched.wait() == 1
+        assert (len(launched.errors), launched.lines) == (1, []), launched.everything()
+        assert message in launched.errors[0]
+        assert "sesame" not in launched.everything()
     assert not installation.processes()
 
 
 @pytest.mark.parametrize("value", ["70000", "abc", "-1"])
 def test_a_web_process_refuses_a_port_that_is_none(installation, value):
-    told = installation.manage("serve", "--port", value)
-    assert told.wait() == 2
-    assert "argument --port" in told.errors[-1], told.everything()
+    launched = installation.manage("serve", "--port", value)
+    assert launched.wait() == 2
+    assert "argument --port" in launched.errors[-1], launched.everything()
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("size", ["4k", "2m"])
-def test_a_full_disk_at_the_first_start_is_told_in_one_line(installation, size):
+def test_a_full_disk_at_the_first_start_is_named_in_one_line(installation, size):
     """Without room for anything, and with room for the secret key alone."""
     state = installation.state / "small"
     state.mkdir()
     installation.state.chmod(0o755)  # else root's PostgreSQL has its home elsewhere
     mount = f'mount -t tmpfs -o size={size} tmpfs {state} && head -c 4096 /dev/zero >{state}/filler; exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, str(MANAGE), "up", "--workers", "0"]
-    told = installation.run(command, STATE_DIR=str(state), PORT="0")
-    assert told.wait() == 1
-    assert (len(told.errors), told.lines) == (1, []), told.everything()
-    assert re.search("[Nn]o space left on device", told.errors[0])
+    launched = installation.run(command, STATE_DIR=str(state), PORT="0")
+    assert launched.wait() == 1
+    assert (len(launched.errors), launched.lines) == (1, []), launched.everything()
+    assert re.search("[Nn]o space left on device", launched.errors[0])
 
 
 def local_address() -> str:
@@ -191,12 +191,12 @@ def local_address() -> str:
 
 
 def test_on_all_addresses_it_says_how_it_is_reached_and_warns_and_can_be_reached(migrated):
-    told = migrated.manage("up", "--port", "0", "--workers", "0", HOST="0.0.0.0")
-    eventually(lambda: told.said("ALLOWED_HOSTS=name,name"))
+    launched = migrated.manage("up", "--port", "0", "--workers", "0", HOST="0.0.0.0")
+    eventually(lambda: launched.printed("ALLOWED_HOSTS=name,name"))
     address = local_address()
-    port = re.search(r"http://127\.0\.0\.1:(\d+)/admin/", told.everything())[1]
-    assert f"http://{address}:{port}" in told.everything()
-    assert "PLAIN HTTP" in told.everything()
+    port = re.search(r"http://127\.0\.0\.1:(\d+)/admin/", launched.everything())[1]
+    assert f"http://{address}:{port}" in launched.everything()
+    assert "PLAIN HTTP" in launched.everything()
     for name in (address, socket.gethostname(), "127.0.0.1"):
         response = requests.get(f"http://{address}:{port}/admin/login/", headers={"Host": f"{name}:{port}"}, timeout=30)
         assert (name, response.status_code) == (name, 200)
@@ -206,17 +206,17 @@ def test_on_all_addresses_it_says_how_it_is_reached_and_warns_and_can_be_reached
 
 
 def test_on_one_s_own_address_there_is_no_warning(migrated):
-    told, _ = up(migrated, "--workers", "0")
-    eventually(lambda: told.said("Ctrl-C"))
-    assert "PLAIN HTTP" not in told.everything()
+    launched, _ = up(migrated, "--workers", "0")
+    eventually(lambda: launched.printed("Ctrl-C"))
+    assert "PLAIN HTTP" not in launched.everything()
 
 
 def test_the_operator_s_names_are_not_added_to(migrated):
-    told = migrated.manage(
+    launched = migrated.manage(
         "up", "--port", "0", "--workers", "0", HOST="0.0.0.0", ALLOWED_HOSTS="mine.example,127.0.0.1"
     )
-    eventually(lambda: told.said("PLAIN HTTP"))
-    port = re.search(r"http://mine\.example:(\d+)", told.everything())[1]
+    eventually(lambda: launched.printed("PLAIN HTTP"))
+    port = re.search(r"http://mine\.example:(\d+)", launched.everything())[1]
     for name, status in (("mine.example", 200), (socket.gethostname(), 400)):
         response = requests.get(f"http://127.0.0.1:{port}/admin/login/", headers={"Host": name}, timeout=30)
         assert (name, response.status_code) == (name, status)

@@ -35,9 +35,9 @@ def with_(body, path, value):
 @pytest.mark.parametrize("text", NASTY)
 def test_the_actor_of_a_trigger_is_refused_with_the_character_and_its_place(alice, text):
     problem = refused(lambda: alice.post(RUNTIME, with_(SUBMIT_BODY, "trigger.actor", text)), 400, "invalid")
-    [said] = problem["errors"]["trigger.actor"]
-    assert "control characters and bidirectional formatting characters are not allowed" in said
-    place, code = int(said.split()[1]), int(said.split("U+")[1][:4], 16)
+    [message] = problem["errors"]["trigger.actor"]
+    assert "control characters and bidirectional formatting characters are not allowed" in message
+    place, code = int(message.split()[1]), int(message.split("U+")[1][:4], 16)
     assert ord(text[place - 1]) == code
     assert not Job.objects.exists()
 

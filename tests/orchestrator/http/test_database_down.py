@@ -44,8 +44,10 @@ class Cluster:
         """A tenant and a worker, with their tokens."""
         environment = os.environ | {"DATABASE_URL": self.url, "STATE_DIR": str(self.state)}
         command = [sys.executable, "manage.py", "seed", "--json"]
-        told = subprocess.run(command, check=True, cwd=config_paths.BASE_DIR, env=environment, stdout=subprocess.PIPE)
-        return json.loads(told.stdout)
+        response_body = subprocess.run(
+            command, check=True, cwd=config_paths.BASE_DIR, env=environment, stdout=subprocess.PIPE
+        )
+        return json.loads(response_body.stdout)
 
     def tell(self, *statements: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -113,7 +115,7 @@ def test_a_connection_that_was_cut_is_not_used_again(servers, cluster):
         assert [answer.status_code for answer in answers] == [401] * 4
 
 
-def test_while_it_is_down_everybody_is_told_and_afterwards_all_is_well(servers, cluster, tmp_path):
+def test_while_it_is_down_every_caller_gets_an_error_and_afterwards_all_is_well(servers, cluster, tmp_path):
     cluster.tell(*BEAT)
     cluster.stop()
     all_become(servers, 503, {"status": "unready", "wrong": ["database"]})

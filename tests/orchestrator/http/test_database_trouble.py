@@ -59,7 +59,7 @@ def test_a_job_that_somebody_else_holds_is_busy(alice, project, elsewhere):
     assert alice.post(f"{JOBS}/{job.job_ulid}/cancel").status_code == 200
 
 
-def test_the_words_of_its_holder_are_busy_too_and_may_be_said_again(project, elsewhere):
+def test_the_messages_of_its_holder_are_busy_too_and_may_be_sent_again(project, elsewhere):
     job = submitted(project)
     lease = claimed().lease
     worker = Caller(services.rotate_worker_token(worker_id=lease.worker_id, actor=OPERATOR))

@@ -337,7 +337,7 @@ def other_requests(world):
         "a malformed id": replace(beat, path=f"{LEASES}/rtl_x/heartbeat"),
         "an id of a job": replace(beat, path=f"{LEASES}/{world.held.replace('rtl', 'rtj')}/heartbeat"),
         "an empty id": replace(beat, path=f"{LEASES}//heartbeat"),
-        "another verb": replace(beat, path=f"{of}/report"),
+        "another path": replace(beat, path=f"{of}/report"),
         "a cookie": post(world, beat.path, {}, Cookie="sessionid=x"),
         "a form": post(world, beat.path, b"phase=executing", Content_Type="application/x-www-form-urlencoded"),
         "no media type": post(world, beat.path, b'{"phase": "executing"}', Content_Type=None),

@@ -56,7 +56,7 @@ def test_nothing_that_a_lease_goes_through_is_written_down(written, organization
     wendy.get(f"/nowhere/{lease_id}?a={lease_id}")
     alice.get(f"/v1/runtime/jobs?cursor={lease_id}")
     text = written()
-    assert text.count("orchestrator.access") > 100, "each request is told"
+    assert text.count("orchestrator.access") > 100, "each request is logged"
     assert f"POST {LEASE}/<lease_id>/heartbeat 200 " in text
     for secret in secrets(lease_id, worker.token, *[caller.headers["Authorization"] for caller in (alice, wendy)]):
         assert secret not in text
@@ -64,7 +64,7 @@ def test_nothing_that_a_lease_goes_through_is_written_down(written, organization
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("word", WORDS)
-def test_a_crash_is_told_with_its_traceback_and_without_the_lease(
+def test_a_crash_is_reported_with_its_traceback_and_without_the_lease(
     written, organization, worker, wendy, monkeypatch, word
 ):
     submitted(organization.projects.get())

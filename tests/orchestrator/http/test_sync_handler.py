@@ -190,7 +190,7 @@ def test_what_is_no_request_is_refused(handler):
         asyncio.run(handler({"type": "websocket"}, None, None))
 
 
-def test_a_view_that_fails_is_answered_and_told(handler, monkeypatch, caplog):
+def test_a_view_that_fails_is_answered_and_reported(handler, monkeypatch, caplog):
     def view(_request):
         raise RuntimeError("on purpose")
 

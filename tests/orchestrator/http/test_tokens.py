@@ -133,8 +133,8 @@ def test_two_hundred_bad_tokens_a_minute_are_enough(organization, settings):
 def test_a_flood_is_counted_by_the_true_address(settings):
     settings.BAD_TOKENS_PER_MINUTE = 3
     stranger = Caller("rto_api_" + "x" * 43)
-    told = [stranger.get(JOBS, **{"X-Forwarded-For": f"10.0.0.{n}"}).status_code for n in range(5)]
-    assert told == [401] * 3 + [429] * 2
+    result = [stranger.get(JOBS, **{"X-Forwarded-For": f"10.0.0.{n}"}).status_code for n in range(5)]
+    assert result == [401] * 3 + [429] * 2
 
 
 @pytest.mark.parametrize("written", ["192.0.2.1", "::ffff:192.0.2.1", "::FFFF:c000:201"])
@@ -162,10 +162,10 @@ def test_a_flood_ends_with_its_minute():
 def test_a_v6_neighbourhood_is_a_64(settings):
     settings.BAD_TOKENS_PER_MINUTE = 3
     stranger = Caller("rto_api_" + "x" * 43)
-    told = [
+    result = [
         stranger.http.get(JOBS, headers=stranger.headers, REMOTE_ADDR=f"2001:db8::{n:x}").status_code for n in range(5)
     ]
-    assert told == [401] * 3 + [429] * 2
+    assert result == [401] * 3 + [429] * 2
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_a_worker_is_no_client_and_a_client_no_worker(organization, alice, wendy
         refused(lambda method=method, path=path: wendy.call(method, path, SUBMIT_BODY), 403, "wrong_principal")
     lease = claimed(worker).lease
     refused(lambda: alice.post(LEASES, {"worker_id": worker.worker_id}), 403, "wrong_principal")
-    for verb in ("heartbeat", "acknowledge", "release", "complete", "fail", "logs", "report", "acknowledge-cancel"):
-        refused(lambda verb=verb: alice.post(f"{LEASES}/{lease.lease_ulid}/{verb}"), 403, "wrong_principal")
+    for action in ("heartbeat", "acknowledge", "release", "complete", "fail", "logs", "report", "acknowledge-cancel"):
+        refused(lambda action=action: alice.post(f"{LEASES}/{lease.lease_ulid}/{action}"), 403, "wrong_principal")
 
 
 def test_a_session_reads_and_writes_only_with_a_csrf_token(organization, django_user_model):

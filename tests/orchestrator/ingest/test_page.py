@@ -68,7 +68,7 @@ def test_findings_are_counted_and_one_has_a_singular(staff, wendy, payload, run)
     assert "<strong>1 finding</strong>" in page(staff, run)
 
 
-def test_a_file_that_was_denied_is_not_said_to_be_missing(staff, wendy, payload, run):
+def test_a_file_that_was_denied_is_not_shown_as_missing(staff, wendy, payload, run):
     file = {"path": "/a", "ops": ["read"], "count": 1, "failed": 1, "denied": 0, "sensitive": False}
     files = [file | {"path": "/gone"}, file | {"path": "/closed", "denied": 1}]
     Run.objects.update(payload=changed(payload, "files", value={"items": files, "total": 2, "truncated": False}))

@@ -62,7 +62,7 @@ def test_a_command_is_shown_as_a_shell_would_take_it(client):
     assert "sh -c &#x27;sleep 100&#x27;" in client.get("/runs/").content.decode()
 
 
-def test_who_belongs_nowhere_is_told_so(client, mia):
+def test_a_user_without_an_organization_sees_a_message(client, mia):
     client.force_login(mia)
     assert "You are not a member of an organization" in client.get("/runs/").content.decode()
 

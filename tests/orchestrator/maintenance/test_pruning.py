@@ -288,19 +288,19 @@ def test_a_period_of_zero_keeps_everything(project, long_ago, settings):
 
 def test_the_command_counts_and_deletes(project, long_ago):
     ended(submitted(project, now=long_ago), long_ago)
-    told = {}
+    result = {}
     for name, arguments in (("dry", ["--dry-run"]), ("real", []), ("again", [])):
         out = StringIO()
         call_command("prune", *arguments, stdout=out)
-        told[name] = out.getvalue()
+        result[name] = out.getvalue()
         assert Job.objects.count() == (1 if name == "dry" else 0)
-    lines = {line.split()[0]: line.split() for line in told["dry"].splitlines()}
+    lines = {line.split()[0]: line.split() for line in result["dry"].splitlines()}
     assert lines["runtime_jobs"] == ["runtime_jobs", "365", "days", "1"]
     assert lines["runtime_job_events"] == ["runtime_job_events", "365", "days", "4"]
     assert lines["runtime_job_log_chunks"] == ["runtime_job_log_chunks", "90", "days", "1"]
-    assert told["dry"].endswith("8 rows would be deleted.\n")
-    assert told["real"].endswith("8 rows deleted.\n")
-    assert told["again"].endswith("0 rows deleted.\n")
+    assert result["dry"].endswith("8 rows would be deleted.\n")
+    assert result["real"].endswith("8 rows deleted.\n")
+    assert result["again"].endswith("0 rows deleted.\n")
 
 
 def test_the_scheduler_deletes_and_counts_what_it_deletes(project, long_ago):

@@ -328,7 +328,7 @@ def test_the_head_of_a_followed_log_is_answered_at_once(server, organization, re
     assert streams(server) == 0
 
 
-def test_a_server_that_is_told_to_stop_ends_its_streams(organization, reader, database_url, tmp_path):
+def test_a_server_that_stops_ends_its_streams(organization, reader, database_url, tmp_path):
     log = Log(organization)
     with serving(tmp_path, DATABASE_URL=database_url) as server:
         followers = [reader(log, api_token(organization), of=server) for _ in range(5)]

@@ -84,7 +84,7 @@ def renew_with_others(scene: Scene) -> Any:
     return answer
 
 
-VERBS: dict[str, Callable[[Scene], Any]] = {
+ACTIONS: dict[str, Callable[[Scene], Any]] = {
     "complete_and_claim": complete_and_claim,
     "acknowledge": lambda scene: scene.say(services.acknowledge),
     "renew": lambda scene: scene.say(services.renew),
@@ -125,7 +125,7 @@ SETTLED_ONCE = {
         *(("complete_late", "cancel"), ("complete_late", "retry")),
     )
 }
-PAIRS = list(itertools.combinations_with_replacement(VERBS, 2))
+PAIRS = list(itertools.combinations_with_replacement(ACTIONS, 2))
 
 
 def has_one_winner(pair: tuple[str, str]) -> bool:
@@ -165,11 +165,11 @@ def settling_scene(pair: tuple[str, str], project: Project, holder: Worker, othe
     submitted_steps(project, policy=LATE_POLICY)
     claim = claimed(holder, job_types=("steps",))
     lease = claim.lease
-    said = {"lease_ulid": lease.lease_ulid, "worker": holder}
-    services.report(**said, phase="executing", now=lease.leased_at + MOMENT)
+    message = {"lease_ulid": lease.lease_ulid, "worker": holder}
+    services.report(**message, phase="executing", now=lease.leased_at + MOMENT)
     lease.refresh_from_db()
     if "settle" in pair:
-        services.complete(**said, now=lease.expires_at - MOMENT)
+        services.complete(**message, now=lease.expires_at - MOMENT)
     else:
         services.expire(job_ulid=claim.job.job_ulid, now=lease.expires_at)
     return Scene(claim, other, lease.expires_at, has_ended=True)

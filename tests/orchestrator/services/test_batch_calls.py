@@ -147,9 +147,9 @@ def test_one_that_is_refused_spoils_no_other_and_leaves_nothing(project, worker)
         "lease_ended", "unknown_lease", "unknown_lease",
     ]  # fmt: skip
     assert job_of(ahead).progress is None
-    for name, (told, row) in before.items():
+    for name, (result, row) in before.items():
         now = vars(Lease.objects.get(lease_ulid=name))
-        assert kinds(name) == told
+        assert kinds(name) == result
         assert {field: value for field, value in now.items() if field != "_state"} == {
             field: value for field, value in row.items() if field != "_state"
         }
@@ -191,7 +191,7 @@ def test_the_same_final_messages_again_are_answered_the_same_and_others_are_conf
     leases = held(worker, project, 2)
     runs = {leases[0]: CompleteMessage("run_0"), leases[1]: CompleteMessage("run_1")}
     first = services.complete_many(runs, worker=worker)
-    told = [kinds(name) for name in leases]
+    result = [kinds(name) for name in leases]
     again = services.complete_many(runs, worker=worker, now=after(first[leases[0]].finished_at, 4000))
     assert {job.state for job in again.values()} == {JobState.SUCCEEDED}
     other = services.complete_many(
@@ -201,7 +201,7 @@ def test_the_same_final_messages_again_are_answered_the_same_and_others_are_conf
     assert not isinstance(other[leases[1]], LifecycleError)
     failed = services.fail_many({leases[0]: FailMessage(FailureReason.WORKER_ERROR)}, worker=worker)
     assert isinstance(failed[leases[0]], Conflict)
-    assert [kinds(name) for name in leases] == told
+    assert [kinds(name) for name in leases] == result
 
 
 def test_one_run_is_one_jobs_also_within_a_call(project, worker):

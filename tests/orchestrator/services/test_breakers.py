@@ -47,11 +47,11 @@ def take(worker):
 
 
 def end(claim, *, well: bool, reason: FailureReason = FailureReason.WORKER_ERROR) -> None:
-    said = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
+    message = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
     if well:
-        services.complete(**said, exit_code=0)
+        services.complete(**message, exit_code=0)
     else:
-        services.fail(**said, reason=reason, exit_code=1)
+        services.fail(**message, reason=reason, exit_code=1)
 
 
 def run(project, worker, outcomes: str) -> None:

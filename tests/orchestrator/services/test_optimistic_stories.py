@@ -125,21 +125,21 @@ def outcome(result: Any) -> Any:
 
 def tell(story: list[Any], ids: Ids, project: Any, worker: Any) -> list[Any]:
     """Return the outcome of each step, and all rows at the end. Nothing remains in the database."""
-    told: list[Any] = []
+    response_body: list[Any] = []
     now = BEGIN
     begin = transaction.savepoint()
     for ids.step, (name, place, seconds, content) in enumerate(story):
         now += timedelta(seconds=seconds)
         ids.number = 0
         try:
-            told.append((name, outcome(act(name, place, content, now, project, worker))))
+            response_body.append((name, outcome(act(name, place, content, now, project, worker))))
         except LifecycleError as refusal:
-            told.append((name, outcome(refusal)))
+            response_body.append((name, outcome(refusal)))
     for model in (Job, Lease, JobEvent, Artifact, FailureExplanation):
         rows = model.objects.order_by("id").values()
-        told.append((model.__name__, [{name: row[name] for name in row.keys() - NUMBERED} for row in rows]))
+        response_body.append((model.__name__, [{name: row[name] for name in row.keys() - NUMBERED} for row in rows]))
     transaction.savepoint_rollback(begin)
-    return told
+    return response_body
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

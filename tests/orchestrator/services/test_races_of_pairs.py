@@ -12,10 +12,10 @@ from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FINAL_STATES
 from tests.factories import OPERATOR, ProjectFactory
 from tests.orchestrator.services.operation_pairs import (
+    ACTIONS,
     HOUR,
     PAIRS,
     SPOKEN_ENDS,
-    VERBS,
     cast,
     has_one_winner,
     ring,
@@ -31,11 +31,11 @@ ROUNDS = int(os.environ.get("PROOF_ROUNDS", "3"))
 
 def tell(pair: tuple[str, str], count: Counter[str]) -> None:
     if ROUNDS >= 100:
-        said = ", ".join(f"{who} {times}" for who, times in sorted(count.items()))
-        sys.stderr.write(f"\n{' x '.join(pair):40} {sum(count.values()):7} rounds: {said}")
+        text = ", ".join(f"{who} {times}" for who, times in sorted(count.items()))
+        sys.stderr.write(f"\n{' x '.join(pair):40} {sum(count.values()):7} rounds: {text}")
 
 
-@pytest.mark.parametrize("first", VERBS)
+@pytest.mark.parametrize("first", ACTIONS)
 def test_of_two_verbs_that_meet_there_is_one_story(first, monkeypatch, capsys):
     with ring(monkeypatch) as meeting:
         project, (holder, other) = ProjectFactory(), cast()
@@ -43,7 +43,7 @@ def test_of_two_verbs_that_meet_there_is_one_story(first, monkeypatch, capsys):
             count: Counter[str] = Counter()
             for _ in range(ROUNDS):
                 scene = scene_for(pair, project, holder, other)
-                acts = [functools.partial(VERBS[name], scene.seen_by(place)) for place, name in enumerate(pair)]
+                acts = [functools.partial(ACTIONS[name], scene.seen_by(place)) for place, name in enumerate(pair)]
                 answers = meeting.meet(*acts)
                 who = winner(pair, answers)
                 count[who] += 1

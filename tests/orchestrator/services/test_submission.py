@@ -151,8 +151,8 @@ def test_a_retry_is_a_new_row_that_points_back_and_there_is_one_of_each():
     with pytest.raises(AlreadyRetried) as refused:
         services.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="again")
     assert refused.value.facts == {"newer_job_id": new.job_ulid}
-    told = JobEvent.objects.get(job=new, event_type="job.retried")
-    assert told.payload_json == {"retry_of": job.job_ulid, "retry": "manual", "reason": "it was a mistake"}
+    result = JobEvent.objects.get(job=new, event_type="job.retried")
+    assert result.payload_json == {"retry_of": job.job_ulid, "retry": "manual", "reason": "it was a mistake"}
 
 
 def test_what_does_not_exist_is_not_found():

@@ -31,7 +31,7 @@ class Asked:
         return json.loads(self.body)
 
     @property
-    def verb(self) -> str:
+    def call(self) -> str:
         """The last part of the path: acknowledge, heartbeat, …; `leases` is the claim."""
         return self.path.rsplit("/", 1)[-1]
 
@@ -124,26 +124,26 @@ class ScriptedServer:
     def url(self) -> str:
         return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
-    def on(self, verb: str, *answers: Script) -> None:
+    def on(self, call: str, *answers: Script) -> None:
         with self._guard:
-            self._scripts[verb] = list(answers)
+            self._scripts[call] = list(answers)
 
     def next(self, asked: Asked) -> Script:
         with self._guard:
             self.asked.append(asked)
-            scripts = self._scripts[asked.verb]
+            scripts = self._scripts[asked.call]
             if not scripts:
-                return Answer(204) if asked.verb == "leases" else Answer()
+                return Answer(204) if asked.call == "leases" else Answer()
             return scripts.pop(0) if len(scripts) > 1 else scripts[0]
 
-    def said(self, verb: str) -> list[Asked]:
+    def received(self, call: str) -> list[Asked]:
         with self._guard:
-            return [asked for asked in self.asked if asked.verb == verb]
+            return [asked for asked in self.asked if asked.call == call]
 
     @property
-    def verbs(self) -> list[str]:
+    def calls(self) -> list[str]:
         with self._guard:
-            return [asked.verb for asked in self.asked]
+            return [asked.call for asked in self.asked]
 
     def close(self) -> None:
         self.closing.set()

@@ -87,14 +87,14 @@ def test_a_machine_without_git_is_not_offered(
     assert server.asked == []
 
 
-def test_soft_limits_are_said_to_be_soft(options: WorkerOptions, caplog: pytest.LogCaptureFixture) -> None:
+def test_soft_limits_are_shown_to_be_soft(options: WorkerOptions, caplog: pytest.LogCaptureFixture) -> None:
     WorkerProcess(options, Engine(EngineCapabilities(soft=("memory is watched, not limited",)))).run(once=True)
     assert "engine=null limit='memory is watched" in caplog.text
 
 
 def test_a_worker_says_what_its_machine_can_do(options: WorkerOptions, server: ScriptedServer) -> None:
     WorkerProcess(options, Engine(EngineCapabilities(offered=frozenset({"linux", "egress"})))).run(once=True)
-    sent = server.said("leases")[0].json
+    sent = server.received("leases")[0].json
     assert sent["worker_id"] == "wrk_01jworker", "from the second line of the token file"
     assert sent["pool"] == "shared-linux"
     offered = {"linux": True, "egress": True, "resend": True, "namespaces": False, "restricted": False}
@@ -124,9 +124,9 @@ def test_the_result_of_an_earlier_life_is_delivered_before_the_first_claim(
     entry = spooled(options)
     server.on("run", STORED)
     WorkerProcess(options, Engine()).run(once=True)
-    assert server.verbs == ["run", "complete", "leases"]
-    assert server.said("run")[0].body == entry.payload
-    assert "claim_next" not in server.said("complete")[0].json, "no slot becomes free"
+    assert server.calls == ["run", "complete", "leases"]
+    assert server.received("run")[0].body == entry.payload
+    assert "claim_next" not in server.received("complete")[0].json, "no slot becomes free"
     assert list((options.work_dir / "spool").iterdir()) == []
 
 
@@ -141,9 +141,9 @@ def test_a_lease_of_an_earlier_life_is_ended_before_the_first_claim(
     ResultSpool(folder).keep_lease(options.server, a_lease())
     server.on("fail", answer)
     WorkerProcess(options, Engine()).run(once=True)
-    assert server.verbs == ["fail", "leases"]
-    assert server.said("fail")[0].json["result"]["reason"] == "worker_shutdown"
-    assert "claim_next" not in server.said("fail")[0].json
+    assert server.calls == ["fail", "leases"]
+    assert server.received("fail")[0].json["result"]["reason"] == "worker_shutdown"
+    assert "claim_next" not in server.received("fail")[0].json
     assert list(folder.iterdir()) == []
 
 
@@ -156,7 +156,7 @@ def test_a_lease_that_cannot_be_ended_is_tried_again_by_the_next_life(
     ResultSpool(folder).keep_lease(options.server, a_lease())
     server.on("fail", hang_up)
     WorkerProcess(options, Engine()).run(once=True)
-    assert server.verbs[-1] == "leases"
+    assert server.calls[-1] == "leases"
     assert [path.suffix for path in folder.iterdir()] == [".lease"]
 
 
@@ -165,7 +165,7 @@ def test_a_result_for_another_server_is_kept_and_not_shown_to_this_one(
 ) -> None:
     entry = spooled(options, server="https://elsewhere.example")
     WorkerProcess(options, Engine()).run(once=True)
-    assert server.verbs == ["leases"]
+    assert server.calls == ["leases"]
     assert list(ResultSpool(options.work_dir / "spool").pending()) == [entry]
     assert "another server job=rtj_01jjob server=https://elsewhere.example" in caplog.text
 
@@ -177,8 +177,8 @@ def test_an_ingest_that_is_away_does_not_keep_a_worker_from_working_for_long(
     spooled(options)
     server.on("run", hang_up)
     WorkerProcess(options, Engine()).run(once=True)
-    assert server.said("fail")[0].json["result"]["reason"] == "upload_failed"
-    assert server.verbs[-1] == "leases"
+    assert server.received("fail")[0].json["result"]["reason"] == "upload_failed"
+    assert server.calls[-1] == "leases"
 
 
 def test_the_worker_s_token_does_not_go_to_another_ingest(
@@ -187,21 +187,21 @@ def test_the_worker_s_token_does_not_go_to_another_ingest(
     other.on("run", STORED)
     spooled(options)
     WorkerProcess(replace(options, ingest_url=other.url), Engine()).run(once=True)
-    assert "Authorization" not in other.said("run")[0].headers
+    assert "Authorization" not in other.received("run")[0].headers
     own = tmp_path / "ingest-token"
     own.write_text("rto_ingest_own\n")
     own.chmod(0o600)
     spooled(options)
     WorkerProcess(replace(options, ingest_url=other.url, ingest_token_file=own), Engine()).run(once=True)
-    assert other.said("run")[1].headers["Authorization"] == "Bearer rto_ingest_own"
-    assert server.said("run") == []
+    assert other.received("run")[1].headers["Authorization"] == "Bearer rto_ingest_own"
+    assert server.received("run") == []
 
 
 def test_the_server_s_own_ingest_takes_the_worker_s_token(options: WorkerOptions, server: ScriptedServer) -> None:
     spooled(options)
     server.on("run", STORED)
     WorkerProcess(options, Engine()).run(once=True)
-    assert server.said("run")[0].headers["Authorization"] == f"Bearer {TOKEN}"
+    assert server.received("run")[0].headers["Authorization"] == f"Bearer {TOKEN}"
 
 
 def test_a_worker_that_does_not_know_who_it_is_does_not_start(options: WorkerOptions, token_file: Path) -> None:
@@ -228,6 +228,6 @@ def test_a_session_is_newer_than_the_one_before(options: WorkerOptions, server: 
     for _ in range(2):
         server.on("leases", Answer(204))
         WorkerProcess(options, Engine()).run(once=True)
-    first, second = (asked.headers["Worker-Session"] for asked in server.said("leases"))
+    first, second = (asked.headers["Worker-Session"] for asked in server.received("leases"))
     assert first < second
     assert first == first.lower()

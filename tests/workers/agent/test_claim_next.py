@@ -136,30 +136,30 @@ def then(act: Callable[[], None], answer: Script) -> Script:
     return script
 
 
-def of(server: ScriptedServer, verb: str) -> list[str]:
+def of(server: ScriptedServer, call: str) -> list[str]:
     """The leases that a call was about."""
-    return [asked.path.split("/")[-2] for asked in server.said(verb)]
+    return [asked.path.split("/")[-2] for asked in server.received(call)]
 
 
-def claims_of(server: ScriptedServer, verb: str = "complete") -> list[bool]:
-    return ["claim_next" in asked.json for asked in server.said(verb)]
+def claims_of(server: ScriptedServer, call: str = "complete") -> list[bool]:
+    return ["claim_next" in asked.json for asked in server.received(call)]
 
 
 @pytest.mark.parametrize(
-    ("words", "verb"), [(["exit=0"], "complete"), (["exit=1"], "fail"), (["sandbox-failed"], "fail")]
+    ("words", "call"), [(["exit=0"], "complete"), (["exit=1"], "fail"), (["sandbox-failed"], "fail")]
 )
 def test_the_next_lease_comes_with_the_final_message(
-    stage: Stage, server: ScriptedServer, words: list[str], verb: str
+    stage: Stage, server: ScriptedServer, words: list[str], call: str
 ) -> None:
     server.on("leases", Answer(201, lease_of(1, *words)), Answer(204, wait=0.02))
-    server.on(verb, ended(lease_of(2, *words)), ended(None))
+    server.on(call, ended(lease_of(2, *words)), ended(None))
     stage.start()
-    wait_until(lambda: len(server.said("leases")) > 1)
-    assert of(server, verb) == of(server, "acknowledge") == ["rtl_1", "rtl_2"]
-    verbs = server.verbs
-    assert verbs[: verbs.index("leases", 1)].count(verb) == 2, "no claim in between, and one after null"
-    claim = server.said("leases")[0].json
-    assert server.said(verb)[0].json["claim_next"] == {k: v for k, v in claim.items() if k != "wait_seconds"}
+    wait_until(lambda: len(server.received("leases")) > 1)
+    assert of(server, call) == of(server, "acknowledge") == ["rtl_1", "rtl_2"]
+    calls = server.calls
+    assert calls[: calls.index("leases", 1)].count(call) == 2, "no claim in between, and one after null"
+    claim = server.received("leases")[0].json
+    assert server.received(call)[0].json["claim_next"] == {k: v for k, v in claim.items() if k != "wait_seconds"}
 
 
 def test_the_next_job_runs_in_the_slot_that_became_free(bench: WorkerContext, server: ScriptedServer, tmp_path: Path):
@@ -168,18 +168,18 @@ def test_the_next_job_runs_in_the_slot_that_became_free(bench: WorkerContext, se
     server.on("complete", *(ended(lease_of(number)) for number in range(3, 8)), ended(None))
     with a_stage(bench, tmp_path, offer(), capacity=2) as stage:
         stage.start()
-        wait_until(lambda: len(server.said("complete")) == 6)
+        wait_until(lambda: len(server.received("complete")) == 6)
         assert of(server, "complete") == ["rtl_1", *(f"rtl_{number}" for number in range(3, 8))]
-        assert server.said("fail") == []
+        assert server.received("fail") == []
 
 
 def test_a_lost_response_is_sent_again_and_its_lease_runs_once(stage: Stage, server: ScriptedServer) -> None:
     server.on("leases", Answer(201, lease_of(1)), NONE)
     server.on("complete", hang_up, Answer(503), ended(lease_of(2)), ended(None))
     stage.start()
-    wait_until(lambda: len(server.said("leases")) > 1)
+    wait_until(lambda: len(server.received("leases")) > 1)
     assert of(server, "complete") == ["rtl_1"] * 3 + ["rtl_2"]
-    assert len({asked.body for asked in server.said("complete")[:3]}) == 1, "the same message with the same claim"
+    assert len({asked.body for asked in server.received("complete")[:3]}) == 1, "the same message with the same claim"
     assert of(server, "acknowledge") == ["rtl_1", "rtl_2"]
 
 
@@ -188,8 +188,8 @@ def test_a_heartbeat_between_a_lost_response_and_the_resend_loses_no_lease(
 ) -> None:
     def end_lease() -> None:
         server.on("heartbeat", stale("lease_ended"))
-        known = len(server.said("heartbeat"))
-        wait_until(lambda: len(server.said("heartbeat")) > known)
+        known = len(server.received("heartbeat"))
+        wait_until(lambda: len(server.received("heartbeat")) > known)
         server.closing.wait(0.2)  # until the worker has read the answer; too short a time hides a failure at most
 
     server.on("leases", Answer(201, lease_of(1)), NONE)
@@ -218,7 +218,7 @@ def test_a_lease_that_comes_while_the_worker_stops_is_released(stage: Stage, ser
     stage.start()
     stage.end()
     assert of(server, "release") == ["rtl_2"]
-    assert server.said("release")[0].json["unable"] is False
+    assert server.received("release")[0].json["unable"] is False
     assert of(server, "acknowledge") == ["rtl_1"]
     assert stage.slots.take(within=0) is not None, "after the release: the process waited for it"
 
@@ -236,7 +236,7 @@ def test_once_is_one_job(stage: Stage, server: ScriptedServer) -> None:
     server.on("complete", ended(lease_of(2)), ended(None))
     stage.loop.run(once=True)
     assert claims_of(server) == [False]
-    assert len(server.said("leases")) == 1
+    assert len(server.received("leases")) == 1
 
 
 def test_a_nearly_full_disk_claims_nothing(
@@ -250,7 +250,7 @@ def test_a_nearly_full_disk_claims_nothing(
     server.on("leases", Answer(201, lease_of(1)))
     server.on("acknowledge", then(fill, Answer()))
     stage.start()
-    wait_until(lambda: server.said("complete"))
+    wait_until(lambda: server.received("complete"))
     assert claims_of(server) == [False]
 
 
@@ -261,14 +261,14 @@ def test_while_a_claim_waits_there_is_no_second_one(
 
     def wait(handler: Handler, _: Asked) -> None:
         claim_waits.set()
-        wait_until(lambda: server.said("complete"))
+        wait_until(lambda: server.received("complete"))
         handler.answer(NONE)
 
     server.on("leases", Answer(201, {"leases": [lease_of(1)]}), wait, NONE)
     server.on("acknowledge", then(lambda: wait_until(claim_waits.is_set), Answer()))
     with a_stage(bench, tmp_path, offer(), capacity=2) as stage:
         stage.start()
-        wait_until(lambda: server.said("complete"))
+        wait_until(lambda: server.received("complete"))
         assert claims_of(server) == [False]
 
 
@@ -282,7 +282,7 @@ def test_an_older_server_gets_final_messages_without_a_claim(stage: Stage, serve
     old = Answer(200, {"job_id": "rtj_1", "status": "succeeded"})
     server.on("complete", refusing(problem(400, "invalid", errors={"claim_next": ["Unknown field."]}), old))
     stage.start()
-    wait_until(lambda: len(server.said("complete")) == 3)
+    wait_until(lambda: len(server.received("complete")) == 3)
     assert list(zip(of(server, "complete"), claims_of(server), strict=True)) == [
         ("rtl_1", True),
         ("rtl_1", False),
@@ -295,7 +295,7 @@ def test_a_refused_claim_does_not_cost_the_result(stage: Stage, server: Scripted
     server.on("leases", Answer(201, lease_of(1)), Answer(201, lease_of(2)), NONE)
     server.on("complete", refusing(problem(403, "pool_forbidden"), ended(None)))
     stage.start()
-    wait_until(lambda: len(server.said("complete")) == 4)
+    wait_until(lambda: len(server.received("complete")) == 4)
     assert of(server, "complete") == ["rtl_1", "rtl_1", "rtl_2", "rtl_2"]
     assert claims_of(server) == [True, False, True, False]
 
@@ -304,7 +304,7 @@ def test_a_conflict_is_not_sent_again_and_frees_the_slot(stage: Stage, server: S
     server.on("leases", Answer(201, lease_of(1)), NONE)
     server.on("complete", problem(409, "conflict"))
     stage.start()
-    wait_until(lambda: len(server.said("leases")) > 1)
+    wait_until(lambda: len(server.received("leases")) > 1)
     assert of(server, "complete") == ["rtl_1"]
 
 
@@ -316,10 +316,10 @@ def test_a_next_lease_that_cannot_be_parsed_is_released(stage: Stage, server: Sc
     server.on("complete", ended(odd))
     server.on("release", release)
     stage.start()
-    wait_until(lambda: len(server.said("leases")) > 1)
+    wait_until(lambda: len(server.received("leases")) > 1)
     assert of(server, "complete") == ["rtl_1"], "the final message counts"
     assert of(server, "release") == ["rtl_2"]
-    assert server.said("release")[0].json["unable"] is True
+    assert server.received("release")[0].json["unable"] is True
 
 
 # --- the real server --------------------------------------------------------------------------------------------------

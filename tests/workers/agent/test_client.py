@@ -52,7 +52,7 @@ def test_a_job_that_cannot_be_read_is_given_back_to_others(client: OrchestratorC
     server.on("leases", Answer(201, claim_body(execution__least_isolation="microvm")))
     with pytest.raises(ProtocolError, match="least_isolation"):
         client.claim(OFFER, wait_seconds=0, key="k")
-    (given_back,) = server.said("release")
+    (given_back,) = server.received("release")
     assert given_back.json["unable"] is True
 
 

@@ -48,9 +48,9 @@ def test_a_result_is_uploaded_completed_and_removed(
     server.on("run", STORED)
     spool.put(entry := an_entry(payload=b'{"b": 2}'))
     delivery.deliver(entry, over=over)
-    assert server.verbs == ["run", "complete"]
-    assert server.said("run")[0].body == b'{"b": 2}'
-    result = server.said("complete")[0].json["result"]
+    assert server.calls == ["run", "complete"]
+    assert server.received("run")[0].body == b'{"b": 2}'
+    result = server.received("complete")[0].json["result"]
     assert result.pop("uploaded_at")
     assert result == {"status": "uploaded", "ingest_run_id": "run_1", "exit_code": 0}
     assert list(spool.pending()) == []
@@ -63,23 +63,23 @@ def test_another_payload_at_ingest_is_a_failure_and_never_a_success(
     server.on("fail", Answer(200, {"status": "failed"}))
     spool.put(entry := an_entry(payload=b'{"b": 2}'))
     delivery.deliver(entry, over=over)
-    assert server.verbs == ["run", "fail"]
-    result = server.said("fail")[0].json["result"]
+    assert server.calls == ["run", "fail"]
+    result = server.received("fail")[0].json["result"]
     assert result["reason"] == "upload_rejected"
     assert "another payload" in result["message"]
     assert list(spool.pending()) == []
 
 
-def test_a_complete_whose_answer_was_lost_is_said_again(
+def test_a_complete_whose_answer_was_lost_is_sent_again(
     delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
 ) -> None:
     server.on("run", STORED)
     server.on("complete", hang_up, Answer(503), Answer(200, {"status": "uploaded"}))
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)
-    said = {asked.body for asked in server.said("complete")}
-    assert len(server.said("complete")) == 3
-    assert len(said) == 1, "the same message"
+    received = {asked.body for asked in server.received("complete")}
+    assert len(server.received("complete")) == 3
+    assert len(received) == 1, "the same message"
     assert list(spool.pending()) == []
 
 
@@ -107,7 +107,7 @@ def test_a_refused_end_drops_the_result(
     server.on("complete", answer)
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)
-    assert len(server.said("complete")) == 1
+    assert len(server.received("complete")) == 1
     assert list(spool.pending()) == []
 
 
@@ -117,7 +117,7 @@ def test_a_rejected_run_fails_the_job_without_the_payload(
     server.on("run", problem(422, "validation_failed"))
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)
-    result = server.said("fail")[0].json["result"]
+    result = server.received("fail")[0].json["result"]
     assert result["reason"] == "upload_rejected"
     assert "validation_failed" in result["message"]
     assert result["exit_code"] == 0
@@ -131,7 +131,7 @@ def test_a_failed_upload_hands_the_payload_to_the_server(
     server.on("run", Answer(500))
     spool.put(entry := an_entry(payload=b'{"schema_version": "run.v1"}'))
     delivery.deliver(entry, over=over)
-    result = server.said("fail")[0].json["result"]
+    result = server.received("fail")[0].json["result"]
     assert result["reason"] == "upload_failed"
     assert result["payload"] == {"schema_version": "run.v1"}
     assert list(spool.pending()) == []
@@ -149,7 +149,7 @@ def test_a_payload_that_is_too_large_for_the_server_stays_behind(
     assert len(payload) < MAX_ENCLOSED_BYTES, "as it lies here; on the way to the server it is larger"
     spool.put(entry := an_entry(payload=payload))
     delivery.deliver(entry, over=over)
-    assert "payload" not in server.said("fail")[0].json["result"]
+    assert "payload" not in server.received("fail")[0].json["result"]
 
 
 def test_a_worker_that_must_go_leaves_the_result_for_its_next_life(
@@ -159,7 +159,7 @@ def test_a_worker_that_must_go_leaves_the_result_for_its_next_life(
     spool.put(entry := an_entry())
     over.set()
     delivery.deliver(entry, over=over)
-    assert server.verbs == ["run"]
+    assert server.calls == ["run"]
     assert list(spool.pending()) == [entry]
 
 
@@ -186,7 +186,7 @@ def test_each_failpoint_stands_where_its_name_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passed: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr("workers.agent.result_delivery.failpoint", lambda name: passed.append((name, server.verbs)))
+    monkeypatch.setattr("workers.agent.result_delivery.failpoint", lambda name: passed.append((name, server.calls)))
     server.on("run", STORED)
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)

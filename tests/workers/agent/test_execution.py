@@ -42,11 +42,11 @@ def commit(repository: Repository) -> str:
 
 
 def finals(server: ScriptedServer) -> list[tuple[str, Any]]:
-    return [(asked.verb, asked.json) for asked in list(server.asked) if asked.verb in FINAL]
+    return [(asked.call, asked.json) for asked in list(server.asked) if asked.call in FINAL]
 
 
 def log_of(server: ScriptedServer) -> bytes:
-    return b"".join(base64.b64decode(asked.json["chunk"]) for asked in server.said("logs"))
+    return b"".join(base64.b64decode(asked.json["chunk"]) for asked in server.received("logs"))
 
 
 def left(bench: WorkerContext) -> list[str]:
@@ -56,11 +56,11 @@ def left(bench: WorkerContext) -> list[str]:
 
 def test_a_job_goes_from_its_lease_to_its_run(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     a_run(bench, commit, "print=hello", "exit=3").run()
-    verbs = [verb for verb in server.verbs if verb not in {"heartbeat", "logs"}]
-    assert verbs == [
+    calls = [call for call in server.calls if call not in {"heartbeat", "logs"}]
+    assert calls == [
         "acknowledge",
         "report",
-        *(["report"] if verbs.count("report") == 3 else []),
+        *(["report"] if calls.count("report") == 3 else []),
         "report",
         "run",
         "complete",
@@ -69,7 +69,7 @@ def test_a_job_goes_from_its_lease_to_its_run(bench: WorkerContext, server: Scri
     ((_, complete),) = finals(server)
     assert complete["result"]["ingest_run_id"] == "run_1"
     assert complete["result"]["exit_code"] == 3, "a command that fails is a result"
-    run = server.said("run")[0].json
+    run = server.received("run")[0].json
     assert run["schema_version"] == "run.v1"
     assert (
         run["metadata"]
@@ -93,7 +93,7 @@ def test_a_job_goes_from_its_lease_to_its_run(bench: WorkerContext, server: Scri
 def test_the_server_hears_of_every_phase_in_order(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     a_run(bench, commit, "print=hello", "sleep=0.5").run()
     phases = [
-        asked.json["phase"] for asked in server.asked if asked.verb in {"report", "heartbeat"} and "phase" in asked.json
+        asked.json["phase"] for asked in server.asked if asked.call in {"report", "heartbeat"} and "phase" in asked.json
     ]
     assert phases == ["checking_out", "executing", "uploading"]
 
@@ -122,27 +122,27 @@ def test_an_end_without_a_result_has_its_reason_and_words(
     bench: WorkerContext, server: ScriptedServer, commit: str, words: list[str], reason: str
 ) -> None:
     a_run(bench, commit, *words, execution__timeout_seconds=0.5).run()
-    ((verb, body),) = finals(server)
-    assert (verb, body["result"]["reason"]) == ("fail", reason)
+    ((call, body),) = finals(server)
+    assert (call, body["result"]["reason"]) == ("fail", reason)
     assert len(body["result"]["message"]) > 10
-    assert not server.said("run")
+    assert not server.received("run")
     assert left(bench) == []
 
 
 def test_a_command_that_a_signal_ended_is_a_result(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     a_run(bench, commit, "signal=SIGSEGV").run()
-    ((verb, body),) = finals(server)
-    assert verb == "complete"
+    ((call, body),) = finals(server)
+    assert call == "complete"
     assert "exit_code" not in body["result"]
-    assert server.said("run")[0].json["outcome"]["signal"] == "SIGSEGV"
+    assert server.received("run")[0].json["outcome"]["signal"] == "SIGSEGV"
 
 
 def test_a_commit_that_is_not_there_fails_the_checkout(
     bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     a_run(bench, "b" * 40, "exit=0").run()
-    ((verb, body),) = finals(server)
-    assert (verb, body["result"]["reason"]) == ("fail", "checkout_failed")
+    ((call, body),) = finals(server)
+    assert (call, body["result"]["reason"]) == ("fail", "checkout_failed")
     assert "does not have this commit" in body["result"]["message"]
     assert left(bench) == []
 
@@ -152,8 +152,8 @@ def test_a_working_directory_that_leaves_the_repository_fails_the_checkout(
     bench: WorkerContext, server: ScriptedServer, commit: str, directory: str
 ) -> None:
     a_run(bench, commit, "exit=0", execution__working_directory=directory).run()
-    ((verb, body),) = finals(server)
-    assert (verb, body["result"]["reason"]) == ("fail", "checkout_failed")
+    ((call, body),) = finals(server)
+    assert (call, body["result"]["reason"]) == ("fail", "checkout_failed")
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,10 @@ def test_what_this_machine_cannot_hold_goes_to_another_before_anything_of_it_is_
     bench: WorkerContext, server: ScriptedServer, commit: str, changes: dict[str, Any]
 ) -> None:
     a_run(replace(bench, offered=frozenset({"linux"})), commit, "exit=0", **changes).run()
-    ((verb, body),) = finals(server)
-    assert (verb, body["unable"]) == ("release", True)
+    ((call, body),) = finals(server)
+    assert (call, body["unable"]) == ("release", True)
     assert body["message"].startswith("This worker cannot offer ")
-    assert not server.said("report")
+    assert not server.received("report")
 
 
 def test_network_and_restraint_that_are_offered_are_used(
@@ -201,8 +201,8 @@ def test_an_engine_that_turns_out_too_weak_gives_the_job_back(
     bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     a_run(bench, commit, "unavailable").run()
-    ((verb, body),) = finals(server)
-    assert (verb, body) == ("release", {"message": "requested by the command", "unable": True})
+    ((call, body),) = finals(server)
+    assert (call, body) == ("release", {"message": "requested by the command", "unable": True})
     phases = [asked.json["phase"] for asked in server.asked if asked.json.get("phase")]
     assert "executing" not in phases, "which would have made it too late"
 
@@ -212,23 +212,23 @@ def test_what_can_no_longer_be_given_back_fails_by_name(
 ) -> None:
     server.on("release", problem(409, "illegal_move"))
     a_run(bench, commit, "unavailable").run()
-    assert [(verb, body.get("result", {}).get("reason")) for verb, body in finals(server)] == [
+    assert [(call, body.get("result", {}).get("reason")) for call, body in finals(server)] == [
         ("release", None),
         ("fail", "sandbox_unavailable"),
     ]
 
 
 @pytest.mark.parametrize("words", [["print=x", "sleep=30"], ["print=x", "ignore-term", "sleep=30"]])
-def test_a_canceled_command_is_dead_and_its_log_kept_before_that_is_said(
+def test_a_canceled_command_is_dead_and_its_log_kept_before_that_is_reported(
     bench: WorkerContext, server: ScriptedServer, commit: str, words: list[str]
 ) -> None:
     with running(a_run(bench, commit, *words)):
-        wait_until(lambda: server.said("logs"))
+        wait_until(lambda: server.received("logs"))
         server.on("heartbeat", CANCEL)
-    ((verb, _),) = finals(server)
-    assert verb == "acknowledge-cancel"
+    ((call, _),) = finals(server)
+    assert call == "acknowledge-cancel"
     assert log_of(server) == b"x\n"
-    assert not server.said("run")
+    assert not server.received("run")
     assert left(bench) == []
 
 
@@ -237,10 +237,10 @@ def test_a_cancel_whose_deadline_is_near_leaves_no_time_for_manners(
 ) -> None:
     hurried = Answer(200, CANCEL.body | {"cancel_deadline_seconds": 1})
     with running(a_run(bench, commit, "print=x", "ignore-term", "sleep=30")):
-        wait_until(lambda: server.said("logs"))
+        wait_until(lambda: server.received("logs"))
         server.on("heartbeat", hurried)
-        heard = len(server.said("heartbeat"))
-        begun = wait_until(lambda: len(server.said("heartbeat")) > heard and time.monotonic())
+        heard = len(server.received("heartbeat"))
+        begun = wait_until(lambda: len(server.received("heartbeat")) > heard and time.monotonic())
     assert time.monotonic() - begun < 1.5, "the engine's grace is two seconds"
 
 
@@ -255,8 +255,8 @@ def test_a_command_that_ends_well_after_it_was_asked_to_stop_is_canceled_all_the
 
     server.on("heartbeat", CANCEL)
     a_run(replace(bench, engine=Polite()), commit).run()
-    assert [verb for verb, _ in finals(server)] == ["acknowledge-cancel"]
-    assert not server.said("run")
+    assert [call for call, _ in finals(server)] == ["acknowledge-cancel"]
+    assert not server.received("run")
 
 
 def test_a_cancel_before_the_command_began_keeps_it_from_beginning(
@@ -266,7 +266,7 @@ def test_a_cancel_before_the_command_began_keeps_it_from_beginning(
     run.canceled("requested", 30.0)
     run.run()
     assert not engine.asked
-    assert [verb for verb, _ in finals(server)] == ["acknowledge-cancel"]
+    assert [call for call, _ in finals(server)] == ["acknowledge-cancel"]
     assert log_of(server) == b""
 
 
@@ -283,7 +283,7 @@ def test_a_cancel_after_the_checkout_keeps_the_command_from_beginning(
     monkeypatch.setattr(Checkout, "fetch", then_cancel)
     run.run()
     assert not engine.asked
-    assert [verb for verb, _ in finals(server)] == ["acknowledge-cancel"]
+    assert [call for call, _ in finals(server)] == ["acknowledge-cancel"]
 
 
 def test_a_cancel_while_the_run_is_uploaded_is_left_to_the_server(
@@ -292,45 +292,45 @@ def test_a_cancel_while_the_run_is_uploaded_is_left_to_the_server(
     server.on("run", replace(STORED, wait=0.4))
     run = a_run(bench, commit, "exit=0", heartbeat_interval_seconds=30)
     with running(run):
-        wait_until(lambda: server.said("run"))
+        wait_until(lambda: server.received("run"))
         server.on("heartbeat", CANCEL)
         run.canceled("requested", 30.0)
-    assert [verb for verb, _ in finals(server)] == ["complete"]
+    assert [call for call, _ in finals(server)] == ["complete"]
 
 
-def test_a_stale_heartbeat_stops_the_job_and_nothing_more_is_said(
+def test_a_stale_heartbeat_stops_the_job_and_nothing_more_is_sent(
     bench: WorkerContext, server: ScriptedServer, commit: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running(a_run(bench, commit, "print=x", "ignore-term", "sleep=30")) as thread:
-        wait_until(lambda: server.said("logs"))
+        wait_until(lambda: server.received("logs"))
         server.on("heartbeat", stale("lease_revoked"))
         begun = time.monotonic()
         thread.join(5)
     assert time.monotonic() - begun < 1.5, "at once, without the grace"
-    stale_at = next(place for place, asked in enumerate(server.asked) if asked is server.said("heartbeat")[-1])
+    stale_at = next(place for place, asked in enumerate(server.asked) if asked is server.received("heartbeat")[-1])
     assert server.asked[stale_at + 1 :] == []
     assert "lease lost: stopping the job job=rtj_01jjob reason='lease_revoked'" in caplog.text
     assert left(bench) == []
 
 
-@pytest.mark.parametrize("verb", ["acknowledge", "report", "logs", "complete"])
+@pytest.mark.parametrize("call", ["acknowledge", "report", "logs", "complete"])
 def test_wherever_it_hears_stale_it_stops_and_says_no_more(
-    bench: WorkerContext, server: ScriptedServer, commit: str, verb: str
+    bench: WorkerContext, server: ScriptedServer, commit: str, call: str
 ) -> None:
-    server.on(verb, stale())
-    a_run(bench, commit, "print=x", "sleep=1" if verb == "logs" else "exit=0", heartbeat_interval_seconds=30).run()
-    assert server.verbs[-1] == verb
+    server.on(call, stale())
+    a_run(bench, commit, "print=x", "sleep=1" if call == "logs" else "exit=0", heartbeat_interval_seconds=30).run()
+    assert server.calls[-1] == call
     assert left(bench) == []
 
 
-@pytest.mark.parametrize("verb", ["heartbeat", "report"])
+@pytest.mark.parametrize("call", ["heartbeat", "report"])
 def test_a_result_whose_lease_is_lost_while_it_is_uploaded_is_dropped(
-    bench: WorkerContext, server: ScriptedServer, commit: str, verb: str
+    bench: WorkerContext, server: ScriptedServer, commit: str, call: str
 ) -> None:
     server.on("run", Answer(503))
-    server.on("report", Answer(), Answer(), stale() if verb == "report" else Answer())
+    server.on("report", Answer(), Answer(), stale() if call == "report" else Answer())
     with running(a_run(bench, commit, "exit=0")):
-        wait_until(lambda: server.said("run") or (verb == "report" and len(server.said("report")) == 3))
+        wait_until(lambda: server.received("run") or (call == "report" and len(server.received("report")) == 3))
         server.on("heartbeat", stale())
     assert finals(server) == []
     assert left(bench) == []
@@ -341,10 +341,10 @@ def test_a_silent_server_ends_the_job_before_the_lease_ends(
 ) -> None:
     run = a_run(bench, commit, "print=x", "sleep=30", lease_ttl_seconds=2)
     with running(run) as thread:
-        wait_until(lambda: server.said("heartbeat"))
+        wait_until(lambda: server.received("heartbeat"))
         renewed = time.monotonic()
-        for verb in ("heartbeat", "logs", "fail", "acknowledge-cancel"):
-            server.on(verb, hang_up)
+        for call in ("heartbeat", "logs", "fail", "acknowledge-cancel"):
+            server.on(call, hang_up)
         thread.join(10)
         assert time.monotonic() - renewed < 2.0, "dead before the server may give the job to another"
     assert finals(server) == []
@@ -356,16 +356,16 @@ def test_a_lost_answer_to_the_acknowledgement_is_asked_for_again(
 ) -> None:
     server.on("acknowledge", hang_up, Answer())
     a_run(bench, commit, "exit=0").run()
-    assert [verb for verb, _ in finals(server)] == ["complete"]
+    assert [call for call, _ in finals(server)] == ["complete"]
 
 
 def test_a_server_that_is_away_for_a_moment_costs_nothing(
     bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
-    for verb in ("report", "logs", "heartbeat", "run", "complete"):
-        server.on(verb, Answer(503), STORED if verb == "run" else Answer())
+    for call in ("report", "logs", "heartbeat", "run", "complete"):
+        server.on(call, Answer(503), STORED if call == "run" else Answer())
     a_run(bench, commit, "print=x", "sleep=0.5").run()
-    assert {verb for verb, _ in finals(server)} == {"complete"}
+    assert {call for call, _ in finals(server)} == {"complete"}
     assert b"x\n" in log_of(server)
 
 
@@ -374,10 +374,10 @@ def test_an_abandoned_command_fails_as_the_worker_s_doing(
 ) -> None:
     run = a_run(bench, commit, "print=x", "sleep=30")
     with running(run):
-        wait_until(lambda: server.said("logs"))
+        wait_until(lambda: server.received("logs"))
         run.abandon()
-    ((verb, body),) = finals(server)
-    assert (verb, body["result"]["reason"]) == ("fail", "worker_shutdown")
+    ((call, body),) = finals(server)
+    assert (call, body["result"]["reason"]) == ("fail", "worker_shutdown")
 
 
 def test_an_abandoned_job_that_has_not_begun_is_given_back(
@@ -386,8 +386,8 @@ def test_an_abandoned_job_that_has_not_begun_is_given_back(
     run = a_run(bench, commit, "print=never")
     run.abandon()
     run.run()
-    ((verb, body),) = finals(server)
-    assert (verb, body["unable"]) == ("release", False)
+    ((call, body),) = finals(server)
+    assert (call, body["unable"]) == ("release", False)
     assert log_of(server) == b""
 
 
@@ -397,11 +397,11 @@ def test_an_abandoned_upload_stays_in_the_spool_for_the_next_life(
     server.on("run", Answer(503))
     run = a_run(bench, commit, "exit=0")
     with running(run):
-        wait_until(lambda: server.said("run"))
+        wait_until(lambda: server.received("run"))
         run.abandon()
     assert finals(server) == []
     (entry,) = bench.spool.pending()
-    assert entry.payload == server.said("run")[0].body
+    assert entry.payload == server.received("run")[0].body
 
 
 def test_a_full_disk_is_named_and_not_the_job_s_fault(
@@ -466,8 +466,8 @@ def test_a_run_that_could_not_be_uploaded_is_sent_again_and_nothing_is_executed(
     bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     a_run(bench, commit, "print=never", unsent_run=RUN, retry_of="rtj_01jfirst").run()
-    assert [verb for verb in server.verbs if verb != "heartbeat"] == ["acknowledge", "report", "run", "complete"]
-    sent = server.said("run")[0].json
+    assert [call for call in server.calls if call != "heartbeat"] == ["acknowledge", "report", "run", "complete"]
+    sent = server.received("run")[0].json
     assert sent["metadata"] == {
         "job_id": "rtj_01jjob",
         "worker_id": "wrk_01jworker",
@@ -475,14 +475,14 @@ def test_a_run_that_could_not_be_uploaded_is_sent_again_and_nothing_is_executed(
         "retry_of_job_id": "rtj_01jfirst",
     }
     assert sent["outcome"] == RUN["outcome"]
-    assert server.said("complete")[0].json["result"]["exit_code"] == 5
+    assert server.received("complete")[0].json["result"]["exit_code"] == 5
     assert left(bench) == []
 
 
 def test_what_is_no_run_is_not_sent_again(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
     a_run(bench, commit, unsent_run={"metadata": []}).run()
-    assert [(verb, body["result"]["reason"]) for verb, body in finals(server)] == [("fail", "upload_rejected")]
-    assert not server.said("run")
+    assert [(call, body["result"]["reason"]) for call, body in finals(server)] == [("fail", "upload_rejected")]
+    assert not server.received("run")
 
 
 class Unwanted(NullEngine):

@@ -157,14 +157,14 @@ def test_a_lease_that_is_not_trusted_any_more_is_not_renewed_either() -> None:
     assert stage.client.sent == []
 
 
-def test_a_stale_lease_is_told_once_and_held_no_more() -> None:
+def test_a_stale_lease_is_reported_once_and_held_no_more() -> None:
     stage = Stage(LeaseRejected("lease_revoked"))
     stage.pass_time(200)
     assert stage.listener.heard == [("lost", "lease_revoked")]
     assert len(stage.client.sent) == 1
 
 
-def test_a_cancel_is_told_with_its_deadline_until_the_job_ends() -> None:
+def test_a_cancel_is_reported_with_its_deadline_until_the_job_ends() -> None:
     stage = Stage(
         HeartbeatResponse(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=30.0),
         HeartbeatResponse(cancel_requested=True, cancel_reason="requested", cancel_deadline_seconds=9.0),
@@ -184,7 +184,7 @@ def test_a_phase_goes_along_once_and_at_once() -> None:
     assert stage.client.sent[0][0] <= 1000.5
 
 
-def test_a_phase_is_not_told_before_its_time_and_not_forgotten_over_another_heartbeat() -> None:
+def test_a_phase_is_not_recorded_before_its_time_and_not_forgotten_over_another_heartbeat() -> None:
     stage = Stage(heartbeat_interval_seconds=0.4, lease_ttl_seconds=20)
     begun = stage.clock.now
     stage.heartbeat.report_phase(stage.active, "executing", delay=3.0)
@@ -195,7 +195,7 @@ def test_a_phase_is_not_told_before_its_time_and_not_forgotten_over_another_hear
     assert 3 <= told[0] <= 3.25
 
 
-def test_a_phase_is_told_again_when_nobody_heard_it() -> None:
+def test_a_phase_is_reported_again_when_nobody_heard_it() -> None:
     stage = Stage(ServerUnreachable("away"))
     stage.heartbeat.report_phase(stage.active, "executing")
     stage.pass_time(10)

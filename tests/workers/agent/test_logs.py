@@ -153,7 +153,7 @@ def test_a_server_that_never_agrees_is_given_up() -> None:
     assert not pump._thread.is_alive()
 
 
-def test_a_stale_lease_ends_the_log_and_is_told() -> None:
+def test_a_stale_lease_ends_the_log_and_is_reported() -> None:
     store, ear = Store(), Ear()
 
     def fail(call: int) -> None:

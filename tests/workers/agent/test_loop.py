@@ -95,16 +95,16 @@ def stage(
 
 
 def keys(server: ScriptedServer) -> list[str]:
-    return [asked.headers["Idempotency-Key"] for asked in server.said("leases")]
+    return [asked.headers["Idempotency-Key"] for asked in server.received("leases")]
 
 
 def test_no_more_jobs_are_claimed_than_there_are_slots(stage: Stage, server: ScriptedServer) -> None:
     server.on("leases", JOB)
     stage.start()
     wait_until(lambda: len(stage.attempts) == 2)
-    asked = len(server.said("leases"))
+    asked = len(server.received("leases"))
     time.sleep(0.2)  # a third claim would have been sent by now
-    assert len(server.said("leases")) == asked == 2
+    assert len(server.received("leases")) == asked == 2
     assert {attempt.claimed.slot for attempt in stage.attempts} == set(stage.slots.numbers)
     stage.attempts[0].go.set()
     wait_until(lambda: len(stage.attempts) == 3)
@@ -139,11 +139,11 @@ def test_draining_finishes_what_runs_and_claims_no_more(stage: Stage, server: Sc
     wait_until(lambda: stage.attempts)
     stage.loop.drain()
     time.sleep(0.1)
-    asked = len(server.said("leases"))
+    asked = len(server.received("leases"))
     assert stage.thread.is_alive()
     assert stage.attempts[0].heard == []
     time.sleep(0.2)
-    assert len(server.said("leases")) == asked
+    assert len(server.received("leases")) == asked
     stage.attempts[0].go.set()
     stage.thread.join(5)
     assert not stage.thread.is_alive()
@@ -153,10 +153,10 @@ def test_a_job_that_comes_while_it_drains_is_given_back_at_once(stage: Stage, se
     server.on("leases", Answer(201, claim_body(), wait=0.5))
     server.on("release", hang_up, Answer())
     stage.start()
-    wait_until(lambda: server.said("leases"))
+    wait_until(lambda: server.received("leases"))
     stage.loop.drain()
     stage.thread.join(5)
-    assert [asked.json["unable"] for asked in server.said("release")] == [False, False]
+    assert [asked.json["unable"] for asked in server.received("release")] == [False, False]
     assert stage.attempts == []
     assert [stage.slots.take(within=0) for _ in stage.slots.numbers] == list(stage.slots.numbers), "all are free"
 
@@ -190,19 +190,19 @@ def test_once_is_one_claim_and_its_job(stage: Stage, server: ScriptedServer) -> 
     assert stage.thread.is_alive()
     stage.attempts[0].go.set()
     stage.thread.join(5)
-    assert len(server.said("leases")) == 1
-    assert server.said("leases")[0].json["wait_seconds"] == claim_loop.WAIT_SECONDS_ONCE
+    assert len(server.received("leases")) == 1
+    assert server.received("leases")[0].json["wait_seconds"] == claim_loop.WAIT_SECONDS_ONCE
 
 
 def test_once_ends_when_there_is_no_work(stage: Stage, server: ScriptedServer) -> None:
     stage.run(once=True)
-    assert len(server.said("leases")) == 1
+    assert len(server.received("leases")) == 1
 
 
 def test_once_gets_its_answer_through_trouble(stage: Stage, server: ScriptedServer) -> None:
     server.on("leases", hang_up, Answer(503), NONE)
     stage.run(once=True)
-    assert len(server.said("leases")) == 3
+    assert len(server.received("leases")) == 3
 
 
 def test_an_older_process_of_a_worker_ends_and_says_why(stage: Stage, server: ScriptedServer) -> None:
@@ -227,7 +227,7 @@ def test_a_job_that_cannot_be_read_costs_nobody_but_itself(stage: Stage, server:
     server.on("leases", odd, JOB, NONE)
     stage.start()
     wait_until(lambda: stage.attempts)
-    assert len(server.said("release")) == 1
+    assert len(server.received("release")) == 1
 
 
 def test_a_nearly_full_disk_takes_no_new_job(
@@ -260,7 +260,7 @@ def many(*numbers: int, **changes: Any) -> Answer:
 
 
 def asked_for(server: ScriptedServer) -> list[int | None]:
-    return [asked.json.get("max_leases") for asked in server.said("leases")]
+    return [asked.json.get("max_leases") for asked in server.received("leases")]
 
 
 def test_one_claim_asks_for_all_free_slots_and_for_the_last_one_alone(stage: Stage, server: ScriptedServer) -> None:
@@ -271,7 +271,7 @@ def test_one_claim_asks_for_all_free_slots_and_for_the_last_one_alone(stage: Sta
     assert {attempt.claimed.slot for attempt in stage.attempts} == set(stage.slots.numbers)
     assert asked_for(server) == [2]
     stage.attempts[0].go.set()
-    wait_until(lambda: len(server.said("leases")) > 1)
+    wait_until(lambda: len(server.received("leases")) > 1)
     assert asked_for(server)[1] is None
 
 
@@ -286,7 +286,7 @@ def test_a_lost_answer_is_asked_for_again_as_it_was(stage: Stage, server: Script
     """Another number would be another request under the same key."""
     server.on("leases", JOB, hang_up, hang_up, many(2))
     stage.start()
-    wait_until(lambda: len(server.said("leases")) >= 2)
+    wait_until(lambda: len(server.received("leases")) >= 2)
     stage.attempts[0].go.set()  # a second slot is free now
     wait_until(lambda: len(stage.attempts) == 2)
     assert len(set(keys(server)[1:4])) == 1
@@ -300,6 +300,6 @@ def test_of_many_jobs_one_that_cannot_be_read_costs_nobody_but_itself(stage: Sta
     stage.start()
     wait_until(lambda: stage.attempts)
     assert stage.attempts[0].claimed.lease.job.job_id == "rtj_2"
-    assert len(server.said("release")) == 1
+    assert len(server.received("release")) == 1
     wait_until(lambda: len(keys(server)) > 1)
     assert len(set(keys(server)[:2])) == 2, "its trouble is no trouble of the claim"

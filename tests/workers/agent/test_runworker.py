@@ -74,7 +74,7 @@ def job(repository: Repository, server: ScriptedServer) -> Callable[..., Answer]
 
 
 def finals(server: ScriptedServer) -> list[str]:
-    return [verb for verb in server.verbs if verb in FINAL]
+    return [call for call in server.calls if call in FINAL]
 
 
 def test_a_worker_works_without_a_database(
@@ -93,7 +93,7 @@ def test_a_worker_works_without_a_database(
 
 def test_once_without_work_ends_well(start: Start, server: ScriptedServer) -> None:
     assert start("--once").end() == 0
-    assert server.verbs == ["leases"]
+    assert server.calls == ["leases"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_once_without_work_ends_well(start: Start, server: ScriptedServer) -> No
         (["--engine", "none"], {}, "invalid choice"),
     ],
 )
-def test_what_cannot_work_is_said_in_one_line(
+def test_what_cannot_work_is_shown_in_one_line(
     start: Start, server: ScriptedServer, arguments: list[str], environment: dict[str, str], words: str
 ) -> None:
     worker = start(*arguments, **environment)
@@ -119,7 +119,7 @@ def test_what_cannot_work_is_said_in_one_line(
 
 def test_a_second_worker_in_the_same_folder_is_refused(start: Start, server: ScriptedServer) -> None:
     start()
-    wait_until(lambda: server.said("leases"))
+    wait_until(lambda: server.received("leases"))
     second = start()
     assert second.end() == 1
     assert "another worker uses" in second.log
@@ -131,18 +131,18 @@ def test_the_first_signal_finishes_what_runs_and_claims_no_more(
 ) -> None:
     job("print=x", "sleep=2", "exit=0")
     worker = start()
-    wait_until(lambda: server.said("logs"), 20)
+    wait_until(lambda: server.received("logs"), 20)
     worker.signal(number)
-    claims = len(server.said("leases"))
+    claims = len(server.received("leases"))
     assert worker.end() == 0
     assert finals(server) == ["complete"]
-    assert len(server.said("leases")) <= claims
+    assert len(server.received("leases")) <= claims
 
 
 def test_an_idle_worker_ends_soon_after_the_first_signal(start: Start, server: ScriptedServer) -> None:
     server.on("leases", Answer(204, wait=0.5))
     worker = start()
-    wait_until(lambda: server.said("leases"), 20)
+    wait_until(lambda: server.received("leases"), 20)
     worker.signal(signal.SIGTERM)
     assert worker.end(5) == 0
 
@@ -152,14 +152,14 @@ def test_the_second_signal_stops_the_job_and_says_so(
 ) -> None:
     job("print=x", "ignore-term", "sleep=60")
     worker = start()
-    wait_until(lambda: server.said("logs"), 20)
+    wait_until(lambda: server.received("logs"), 20)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "draining: no more claims" in worker.log)
     assert finals(server) == []
     worker.signal(signal.SIGTERM)
     worker.end(8)
     assert finals(server) == ["fail"]
-    assert server.said("fail")[0].json["result"]["reason"] == "worker_shutdown"
+    assert server.received("fail")[0].json["result"]["reason"] == "worker_shutdown"
     assert list((open_dir / "work" / "jobs").iterdir()) == []
 
 
@@ -168,7 +168,7 @@ def test_the_second_signal_ends_a_worker_whose_server_is_silent(
 ) -> None:
     job("print=x", "sleep=60")
     worker = start()
-    wait_until(lambda: server.said("logs"), 20)
+    wait_until(lambda: server.received("logs"), 20)
     server.on("fail", hang)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "draining: no more claims" in worker.log)
@@ -182,7 +182,7 @@ def test_what_was_spooled_is_delivered_by_the_next_life(
     job("exit=0")
     server.on("run", Answer(503))
     worker = start()
-    wait_until(lambda: server.said("run"), 20)
+    wait_until(lambda: server.received("run"), 20)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "draining: no more claims" in worker.log)  # two signals that come together are one
     worker.signal(signal.SIGTERM)
@@ -191,7 +191,7 @@ def test_what_was_spooled_is_delivered_by_the_next_life(
     server.on("run", STORED)
     assert start("--once").end() == 0
     assert finals(server) == ["complete"]
-    assert len({asked.body for asked in server.said("run")}) == 1, "the very same bytes"
+    assert len({asked.body for asked in server.received("run")}) == 1, "the very same bytes"
 
 
 @pytest.mark.parametrize(
@@ -203,14 +203,14 @@ def test_a_worker_killed_around_its_upload_loses_nothing(
     job("print=x", "exit=4")
     worker = start(ORCH_FP=f"{failpoint}=kill")
     assert worker.end() == -signal.SIGKILL
-    assert len(server.said("run")) == runs_before
+    assert len(server.received("run")) == runs_before
     assert finals(server) == []
     again = start("--once")
     assert again.end() == 0, again.log
     assert finals(server) == ["complete"]
-    result = server.said("complete")[0].json["result"]
+    result = server.received("complete")[0].json["result"]
     assert (result["ingest_run_id"], result["exit_code"]) == ("run_1", 4)
-    assert len({(asked.body, asked.headers["Idempotency-Key"]) for asked in server.said("run")}) == 1
+    assert len({(asked.body, asked.headers["Idempotency-Key"]) for asked in server.received("run")}) == 1
 
 
 @pytest.mark.parametrize("failpoint", ["worker.claim.sent", "worker.claimed", "worker.checkout", "worker.exec.before"])
@@ -220,9 +220,9 @@ def test_a_worker_killed_before_that_has_promised_nothing(
     job("exit=0")
     assert start(ORCH_FP=f"{failpoint}=kill").end() == -signal.SIGKILL
     assert finals(server) == []
-    assert server.said("run") == []
+    assert server.received("run") == []
     # The kernel still delivers the request of the killed worker; the server may read it later.
-    wait_until(lambda: server.said("leases"), 20)
+    wait_until(lambda: server.received("leases"), 20)
     again = start("--once")
     assert again.end() == 0, again.log
     assert list((open_dir / "work" / "jobs").iterdir()) == []
@@ -239,14 +239,14 @@ def test_an_unexpected_error_in_a_critical_thread_ends_the_worker(
     job("print=x", "sleep=60")
     faults = tmp_path / "faults"
     worker = start("--capacity", "2", program=FAULTY, FAULT_FILE=str(faults))
-    wait_until(lambda: server.said("logs"), 20)
+    wait_until(lambda: server.received("logs"), 20)
     faults.write_text(fault)
     assert worker.end(25) == 70, worker.log
     assert f"thread {thread} failed: the worker stops its jobs and exits" in worker.log
     assert f"injected fault: {fault}" in worker.log, "the traceback names the cause"
     assert f"the worker ended because its thread {thread} failed" in worker.log.splitlines()[-1]
     assert finals(server) == ["fail"], "the server knows at once; it need not wait for the lease to expire"
-    assert server.said("fail")[0].json["result"]["reason"] == "worker_shutdown"
+    assert server.received("fail")[0].json["result"]["reason"] == "worker_shutdown"
 
 
 def test_a_worker_that_cannot_drain_after_such_an_error_exits_all_the_same(
@@ -255,6 +255,6 @@ def test_a_worker_that_cannot_drain_after_such_an_error_exits_all_the_same(
     job("print=x", "sleep=60")
     faults = tmp_path / "faults"
     worker = start(program=FAULTY, FAULT_FILE=str(faults), FORCED_EXIT_SECONDS="1")
-    wait_until(lambda: server.said("logs"), 20)
+    wait_until(lambda: server.received("logs"), 20)
     faults.write_text("heartbeat drain")
     assert worker.end(40) == 70, worker.log

@@ -59,7 +59,7 @@ def test_the_locks_are_ours_alone(tmp_path: Path) -> None:
         WorkerSlots(1, open_to_all)
 
 
-def test_a_place_for_the_locks_that_cannot_be_made_is_said_in_one_line() -> None:
+def test_a_place_for_the_locks_that_cannot_be_made_is_shown_in_one_line() -> None:
     with pytest.raises(WorkerStartError, match="cannot lock the slots"):
         WorkerSlots(1, Path("/proc/nowhere/slots"))
 

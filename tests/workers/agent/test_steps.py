@@ -56,7 +56,7 @@ def a_run(bench: WorkerContext, *lines: str, **changes: Any) -> JobRunner:
 
 
 def finals(server: ScriptedServer) -> list[tuple[str, Any]]:
-    return [(asked.verb, asked.json) for asked in list(server.asked) if asked.verb in FINAL]
+    return [(asked.call, asked.json) for asked in list(server.asked) if asked.call in FINAL]
 
 
 def last(server: ScriptedServer) -> tuple[str, Any]:
@@ -69,28 +69,31 @@ def left(bench: WorkerContext) -> list[str]:
 
 
 def logs(server: ScriptedServer) -> list[tuple[int, int, bytes]]:
-    said = [asked.json for asked in server.said("logs")]
-    return [(one["step"], one["seq"], base64.b64decode(one["chunk"])) for one in said]
+    received = [asked.json for asked in server.received("logs")]
+    return [(one["step"], one["seq"], base64.b64decode(one["chunk"])) for one in received]
 
 
-def test_the_steps_run_in_order_and_their_end_is_told(bench: WorkerContext, server: ScriptedServer) -> None:
+def test_the_steps_run_in_order_and_their_end_is_reported(bench: WorkerContext, server: ScriptedServer) -> None:
     a_run(bench, "null print=one", "null print=two", "null print=three").run()
-    verb, result = last(server)
-    assert verb == "complete"
+    call, result = last(server)
+    assert call == "complete"
     assert (result["status"], result["exit_code"]) == ("succeeded", 0)
     assert [(step["index"], step["exit_code"]) for step in result["steps"]] == [(0, 0), (1, 0), (2, 0)]
     assert all(step["started_at"] <= step["finished_at"] for step in result["steps"])
     assert "files" not in result
     assert [(step, chunk) for step, _, chunk in logs(server)] == [(0, b"one\n"), (1, b"two\n"), (2, b"three\n")]
-    assert server.said("run") == [], "nothing is uploaded"
-    assert [asked.json["phase"] for asked in server.said("report")] in (["checking_out", "executing"], ["checking_out"])
+    assert server.received("run") == [], "nothing is uploaded"
+    assert [asked.json["phase"] for asked in server.received("report")] in (
+        ["checking_out", "executing"],
+        ["checking_out"],
+    )
     assert left(bench) == []
 
 
 def test_the_first_that_fails_is_the_last(bench: WorkerContext, server: ScriptedServer) -> None:
     a_run(bench, "null print=one", "null exit=3", "null print=never").run()
-    verb, result = last(server)
-    assert (verb, result["status"], result["reason"], result["exit_code"]) == ("fail", "failed", "command_failed", 3)
+    call, result = last(server)
+    assert (call, result["status"], result["reason"], result["exit_code"]) == ("fail", "failed", "command_failed", 3)
     assert result["message"] == "Step 2 of 3 ended with code 3: null exit=3"
     assert [step["exit_code"] for step in result["steps"]] == [0, 3]
     assert [step for step, _, _ in logs(server)] == [0]
@@ -112,14 +115,14 @@ def test_a_limit_is_named_with_the_steps_until_then(
     bench: WorkerContext, server: ScriptedServer, word: str, reason: str
 ) -> None:
     a_run(bench, "null", f"null {word}").run()
-    verb, result = last(server)
-    assert (verb, result["reason"], len(result["steps"])) == ("fail", reason, 2)
+    call, result = last(server)
+    assert (call, result["reason"], len(result["steps"])) == ("fail", reason, 2)
 
 
 def test_the_time_is_that_of_all_steps_together(bench: WorkerContext, server: ScriptedServer) -> None:
     a_run(bench, *["null sleep=0.4"] * 9, timeout_seconds=1).run()
-    verb, result = last(server)
-    assert (verb, result["reason"]) == ("fail", "timed_out")
+    call, result = last(server)
+    assert (call, result["reason"]) == ("fail", "timed_out")
     assert result["message"] == "The command ran longer than 1 s and was stopped."
     assert 2 <= len(result["steps"]) <= 3
 
@@ -127,14 +130,16 @@ def test_the_time_is_that_of_all_steps_together(bench: WorkerContext, server: Sc
 def test_the_output_is_limited_for_all_steps_together(bench: WorkerContext, server: ScriptedServer) -> None:
     small = replace(bench, limits=replace(bench.limits, output_bytes=10))
     a_run(small, "null print=123456", "null print=abcdef").run()
-    said = {step: b"".join(chunk for one, _, chunk in logs(server) if one == step) for step in (0, 1)}
-    assert said == {0: b"123456\n", 1: b"abc\n[output truncated: 7 bytes exceed the limit]\n"}
+    received = {step: b"".join(chunk for one, _, chunk in logs(server) if one == step) for step in (0, 1)}
+    assert received == {0: b"123456\n", 1: b"abc\n[output truncated: 7 bytes exceed the limit]\n"}
 
 
 def test_progress_says_which_step_runs(bench: WorkerContext, server: ScriptedServer) -> None:
     with running(a_run(bench, "null sleep=0.5", "null sleep=0.5", timeout_seconds=30)):
         pass
-    told = [asked.json["progress"] for asked in server.said("heartbeat") if "percent" in asked.json.get("progress", {})]
+    told = [
+        asked.json["progress"] for asked in server.received("heartbeat") if "percent" in asked.json.get("progress", {})
+    ]
     assert told == [
         {"percent": 0, "current_step": "null sleep=0.5", "step_index": 0},
         {"percent": 50, "current_step": "null sleep=0.5", "step_index": 1},
@@ -144,9 +149,9 @@ def test_progress_says_which_step_runs(bench: WorkerContext, server: ScriptedSer
 def test_a_cancel_stops_the_step_and_those_after_it(bench: WorkerContext, server: ScriptedServer) -> None:
     run = a_run(bench, "null print=on sleep=30", "null print=never")
     with running(run):
-        wait_until(lambda: server.said("logs"))
+        wait_until(lambda: server.received("logs"))
         server.on("heartbeat", CANCEL)
-    assert [verb for verb, _ in finals(server)] == ["acknowledge-cancel"]
+    assert [call for call, _ in finals(server)] == ["acknowledge-cancel"]
     assert [step for step, _, _ in logs(server)] == [0]
     assert left(bench) == []
 
@@ -154,7 +159,7 @@ def test_a_cancel_stops_the_step_and_those_after_it(bench: WorkerContext, server
 def test_a_second_signal_fails_what_runs(bench: WorkerContext, server: ScriptedServer) -> None:
     run = a_run(bench, "null print=on sleep=30")
     with running(run):
-        wait_until(lambda: server.said("logs"))
+        wait_until(lambda: server.received("logs"))
         run.abandon()
     assert last(server)[1]["reason"] == "worker_shutdown"
 
@@ -162,7 +167,7 @@ def test_a_second_signal_fails_what_runs(bench: WorkerContext, server: ScriptedS
 def test_a_lost_lease_is_not_spoken_for(bench: WorkerContext, server: ScriptedServer) -> None:
     run = a_run(bench, "null print=on sleep=30", "null print=never")
     with running(run):
-        wait_until(lambda: server.said("logs"))
+        wait_until(lambda: server.received("logs"))
         server.on("heartbeat", stale())
     assert finals(server) == []
     assert left(bench) == []
@@ -199,7 +204,7 @@ def test_the_result_stays_on_disk_until_it_was_taken_and_the_next_life_tells_it(
     server.on("fail", hang_up)
     run = a_run(bench, "null", "null exit=3")
     with running(run):
-        wait_until(lambda: server.said("fail"))
+        wait_until(lambda: server.received("fail"))
         run.abandon()
     assert left(bench) == ["rtj_01jjob.1.result"]
     (entry,) = bench.spool.pending()

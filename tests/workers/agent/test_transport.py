@@ -60,7 +60,7 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
 
 
 @pytest.mark.parametrize("trouble", [hang, hang_up])
-def test_trouble_on_the_way_is_told_without_the_path(server: ScriptedServer, trouble: object) -> None:
+def test_trouble_on_the_way_is_reported_without_the_path(server: ScriptedServer, trouble: object) -> None:
     server.on("heartbeat", trouble)  # type: ignore[arg-type] # a script
     sender = transport(server)
     with pytest.raises(ServerUnreachable) as caught:
@@ -71,7 +71,7 @@ def test_trouble_on_the_way_is_told_without_the_path(server: ScriptedServer, tro
     assert caught.value.__suppress_context__
 
 
-def test_a_server_that_nobody_runs_is_told_without_the_path() -> None:
+def test_a_server_that_nobody_runs_is_reported_without_the_path() -> None:
     sender = Transport("http://127.0.0.1:9", lambda: TOKEN)
     with pytest.raises(ServerUnreachable) as caught:
         sender.post(SECRET_PATH, b"{}", timeouts=QUICK)
@@ -103,7 +103,7 @@ def test_a_redirect_is_an_answer_and_the_token_goes_nowhere_else(server: Scripte
     sender = transport(server)
     assert sender.post("/x", b"{}", timeouts=QUICK).status == 307
     sender.close()
-    assert server.verbs == ["x"]
+    assert server.calls == ["x"]
 
 
 def test_a_connection_that_the_server_closed_meanwhile_is_trouble_and_the_next_try_a_new_one(

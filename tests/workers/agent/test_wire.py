@@ -43,7 +43,7 @@ def test_what_is_absent_and_optional_has_its_default() -> None:
     for name in ("ref", "pull_request_number"):
         del body["job"]["source"][name]
     execution = wire.lease(body).job.execution
-    assert execution.least_isolation is Isolation.NAMESPACES, "never weaker because nobody said"
+    assert execution.least_isolation is Isolation.NAMESPACES, "never weaker without a value"
     assert (execution.egress, execution.working_directory) == ((), ".")
 
 

@@ -55,7 +55,7 @@ def test_a_failure_is_an_end_and_not_an_error(bench_and_command):
     assert (run.kind, run.result.exit_code, run.result.signal) == ("exited", 3, None)
 
 
-def test_death_by_a_signal_is_told_from_an_exit(bench_and_command):
+def test_death_by_a_signal_is_distinguished_from_an_exit(bench_and_command):
     bench, word = bench_and_command
     run = bench.run(*word("die"))
     assert (run.kind, run.result.exit_code, run.result.signal) == ("signaled", None, "SIGSEGV")

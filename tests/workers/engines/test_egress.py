@@ -163,10 +163,10 @@ def test_an_address_that_does_not_answer_is_unreachable(proxy_for):
 @pytest.mark.parametrize("method", ["GET", "POST", "connect", "OPTIONS"])
 def test_only_connect_is_served(proxy_for, upstream, method):
     proxy = proxy_for()
-    said = answer(ask(proxy, f"{method} http://{NAME}:{upstream.port}/x HTTP/1.1\r\n\r\n".encode()))
-    assert said.startswith("HTTP/1.1 405 ")
-    assert "Allow: CONNECT" in said
-    assert "Only CONNECT is supported" in said
+    received = answer(ask(proxy, f"{method} http://{NAME}:{upstream.port}/x HTTP/1.1\r\n\r\n".encode()))
+    assert received.startswith("HTTP/1.1 405 ")
+    assert "Allow: CONNECT" in received
+    assert "Only CONNECT is supported" in received
     (record,) = finished(proxy)
     assert (record.name, record.port, record.verdict, record.reason) == (NAME, upstream.port, "refused", "not_connect")
     assert upstream.came == []

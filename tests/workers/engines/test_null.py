@@ -50,7 +50,7 @@ def test_words_are_obeyed_in_order(bench):
     assert (run.output, run.result.exit_code) == ("one\ntwo=2\n", 7)
 
 
-def test_it_ends_as_it_is_told(bench):
+def test_it_ends_as_requested(bench):
     assert bench.run("null", "kind=out_of_memory").kind == "out_of_memory"
     assert bench.run("null", "signal=SIGABRT").result.signal == "SIGABRT"
 

@@ -58,10 +58,10 @@ def test_the_workspace_can_be_written_and_stays(bench):
 
 def test_places_are_where_the_engine_says(bench):
     spec = bench.spec("sh", "-c", "pwd; echo $HOME; echo $TMPDIR; cd; touch file; cd $TMPDIR; touch file; echo done")
-    said = []
-    bench.engine.run(spec, output=said.append, trace=bytes, stop=StopSignal())
+    received = []
+    bench.engine.run(spec, output=received.append, trace=bytes, stop=StopSignal())
     mount_points = bench.engine.mount_points(spec)
-    assert b"".join(said).decode().splitlines() == [
+    assert b"".join(received).decode().splitlines() == [
         mount_points.workspace,
         mount_points.home,
         mount_points.temporary[0],
@@ -90,7 +90,7 @@ def test_the_environment_is_what_was_ordered_and_no_more(bench, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [{"argv": ()}, {"argv": ("a\0b",)}, {"environment": {"A=B": "c"}}])
-def test_words_that_cannot_be_said_are_refused(bench, wrong):
+def test_texts_that_cannot_be_encoded_are_refused(bench, wrong):
     spec = bench.spec("true")
     with pytest.raises(ValueError, match="must not be empty"):
         bench.engine.run(RunSpec(**{**vars(spec), **wrong}), output=bytes, trace=bytes, stop=StopSignal())

@@ -172,7 +172,7 @@ def test_the_row_of_programs_drops_everything_before_it_traces():
     assert command.with_cgroup([]) == []
 
 
-def test_versions_are_told():
+def test_versions_are_reported():
     assert command.versions("bwrap").startswith("bubblewrap 0.")
     assert ", strace " in command.versions("bwrap")
 

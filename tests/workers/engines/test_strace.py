@@ -58,14 +58,14 @@ def test_halves_of_a_call_are_joined_across_other_threads():
     assert other.pid == 2
 
 
-def test_a_call_cut_off_by_death_is_told_before_the_death():
+def test_a_call_cut_off_by_death_is_reported_before_the_death():
     data = line('unlink("/x" <unfinished ...>', pid=7) + line("+++ killed by SIGKILL +++", pid=7)
     _, call, death = read(data)
     assert (call.name, call.arguments, call.result) == ("unlink", (b'"/x"',), None)
     assert death == Killed(death.time, 7, "SIGKILL")
 
 
-def test_a_call_cut_off_by_the_end_of_the_trace_is_told():
+def test_a_call_cut_off_by_the_end_of_the_trace_is_reported():
     assert [call.arguments for call in calls(line('unlink("/x" <unfinished ...>'))] == [(b'"/x"',)]
 
 

@@ -48,7 +48,7 @@ def test_a_job_is_refused_what_is_not_on_the_list(outgoing, upstream):
     assert upstream.came == []
 
 
-def test_a_plain_request_of_a_job_is_told_why_not(outgoing):
+def test_a_plain_request_of_a_job_gets_the_reason(outgoing):
     script = CLIENT.replace("CONNECT $authority HTTP/1.1", "GET http://$authority/ HTTP/1.1").replace(
         'last if $line eq "\\r\\n"', "1"
     )

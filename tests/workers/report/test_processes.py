@@ -44,7 +44,7 @@ def test_a_silent_thread_is_not_taken_for_the_next_process():
     assert payload["counts"]["processes"] == 2
 
 
-def test_a_birth_that_nobody_was_told_of_does_not_shift_the_others():
+def test_a_birth_without_a_record_does_not_shift_the_others():
     """A parent killed inside clone never prints what it returned."""
     data = (
         trace(born(3), "clone(child_stack=NULL, flags=SIGCHLD) = ?", born(5))

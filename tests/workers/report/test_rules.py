@@ -168,7 +168,7 @@ def test_signals_to_ones_own_children_are_ordinary():
     assert "kill_outside" in found("kill(1, SIGKILL) = 0")
 
 
-def test_death_by_sigsys_is_told_whoever_tells_it():
+def test_death_by_sigsys_is_reported_whatever_the_source():
     assert list(fired(payload_of(trace() + line("+++ killed by SIGSYS +++"), signal="SIGSYS"))) == ["bad_syscall"]
     assert list(fired(payload_of(trace(), exit_code=159))) == ["bad_syscall"]
     assert list(fired(payload_of(trace(), kind="signaled", exit_code=None, signal="SIGSYS"))) == ["bad_syscall"]
@@ -201,7 +201,7 @@ def test_what_the_egress_proxy_refused_is_outside():
     assert fired(payload_of(trace(), network=(refused, allowed))) == {"connection_outside": ["evil.example.test:443"]}
 
 
-def test_names_that_carry_data_are_told_apart():
+def test_names_that_carry_data_are_distinguished():
     assert set(found(asks("a" * 50, "example", "test"))) == {"encoded_lookup", "lookup_outside"}
 
 
@@ -234,7 +234,7 @@ def test_a_package_s_own_script_is_worth_a_word():
     assert fired(payload_of(data)) == {"install_script": ["sh -c node install.js"]}
 
 
-def test_a_cut_trace_is_told():
+def test_a_cut_trace_is_reported():
     assert fired(payload_of(trace(), trace_truncated=True, trace_bytes=1 << 30)) == {"trace_cut": ["1073741824 bytes"]}
 
 

@@ -105,7 +105,7 @@ def test_a_delivery_without_a_name_is_known_by_what_it_says(github):
     )
 
 
-def test_a_duplicate_is_told_how_the_run_stands(github):
+def test_a_duplicate_gets_the_state_of_the_run(github):
     github("pull_request.opened")
     lease, worker = claimed(holder := WorkerFactory()).lease, holder
     assert github("pull_request.opened").json()["state"] == "RUNNING"
@@ -129,7 +129,7 @@ def test_a_duplicate_is_told_how_the_run_stands(github):
         ("configured_directory", "../..", "invalid"),
     ],
 )
-def test_a_refusal_is_taken_told_and_can_be_delivered_again(github, project, column, value, code):
+def test_a_refusal_is_recorded_and_can_be_delivered_again(github, project, column, value, code):
     before = getattr(project, column)
     name = {"X-GitHub-Delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958"}
     setattr(project, column, value)

@@ -1,4 +1,4 @@
-"""Calls for many: a result for each entry in its place, what is wrong with one said of that one alone."""
+"""Batch calls: a result for each entry in its place; an error concerns its own entry alone."""
 
 import pytest
 from drf_spectacular.generators import SchemaGenerator
@@ -83,14 +83,14 @@ def test_each_lease_brings_its_own_organizations_egress(wendy, worker):
     for slug, host in (("one", "a.example"), ("two", "b.example")):
         project = ProjectFactory(organization__slug=slug, organization__egress=[host])
         submitted(project)
-    told = claim(wendy, worker, max_leases=2).json()["leases"]
-    assert {one["job"]["org_slug"]: one["job"]["execution"]["egress"] for one in told} == {
+    response_body = claim(wendy, worker, max_leases=2).json()["leases"]
+    assert {one["job"]["org_slug"]: one["job"]["execution"]["egress"] for one in response_body} == {
         "one": ["a.example"], "two": ["b.example"],
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("verb", "body"),
+    ("action", "body"),
     [
         ("acknowledge", {}),
         ("heartbeat", {"phase": "executing"}),
@@ -99,12 +99,12 @@ def test_each_lease_brings_its_own_organizations_egress(wendy, worker):
     ],
     ids=["acknowledge", "heartbeat", "complete", "fail"],
 )
-def test_one_that_is_refused_spoils_no_other(wendy, leases, verb, body):
+def test_one_that_is_refused_spoils_no_other(wendy, leases, action, body):
     submitted()
     others = claimed(WorkerFactory()).lease.lease_ulid
     sent = each([leases[0], UNKNOWN, others, "no id at all", leases[1]], body)
     sent["leases"].append({"lease_id": leases[2], "nonsense": 1})
-    answer = wendy.post(f"{LEASES}/{verb}", sent)
+    answer = wendy.post(f"{LEASES}/{action}", sent)
     assert statuses(answer) == [200, 409, 409, 409, 200, 400]
     results = answer.json()["results"]
     assert [one["lease_id"] for one in results] == [one["lease_id"] for one in sent["leases"]]
@@ -118,7 +118,7 @@ def test_one_that_is_refused_spoils_no_other(wendy, leases, verb, body):
     assert Job.objects.get(leases__lease_ulid=leases[2]).state == "leased"
 
 
-@pytest.mark.parametrize("verb", ["acknowledge", "heartbeat", "complete", "fail"])
+@pytest.mark.parametrize("action", ["acknowledge", "heartbeat", "complete", "fail"])
 @pytest.mark.parametrize(
     "body",
     [
@@ -133,8 +133,8 @@ def test_one_that_is_refused_spoils_no_other(wendy, leases, verb, body):
     ],
     ids=["none", "empty", "no list", "no object", "no id", "a number", "twice", "too many"],
 )
-def test_what_is_wrong_with_the_list_is_said_of_the_call(wendy, verb, body):
-    refused(lambda: wendy.post(f"{LEASES}/{verb}", body), 400, "invalid")
+def test_what_is_wrong_with_the_list_is_reported_for_the_call(wendy, action, body):
+    refused(lambda: wendy.post(f"{LEASES}/{action}", body), 400, "invalid")
 
 
 def test_another_field_beside_the_list_is_unknown(wendy):
@@ -222,9 +222,9 @@ def test_no_statement_is_made_for_each_of_them(alice, wendy, worker, django_asse
     with django_assert_num_queries(2):
         leases = [one["lease_id"] for one in claim(wendy, worker, max_leases=number).json()["leases"]]
     calls = (("acknowledge", {}, 5), ("heartbeat", {"phase": "executing"}, 5), ("complete", STEPS_DONE, 5))
-    for verb, body, statements in calls:
+    for action, body, statements in calls:
         with django_assert_num_queries(statements):
-            assert statuses(wendy.post(f"{LEASES}/{verb}", each(leases, body))) == [200] * number
+            assert statuses(wendy.post(f"{LEASES}/{action}", each(leases, body))) == [200] * number
 
 
 def example(path, part):

@@ -66,12 +66,12 @@ def test_a_list_counts_nothing_and_skips_nothing(alice, project):
         connection,
     ) as queries:
         alice.get(following)
-    said = [query["sql"].upper() for query in queries]
-    of_the_list = [sql for sql in said if 'FROM "RUNTIME_JOBS"' in sql]
+    statements = [query["sql"].upper() for query in queries]
+    of_the_list = [sql for sql in statements if 'FROM "RUNTIME_JOBS"' in sql]
     assert len(of_the_list) == 1
     assert "COUNT(" not in of_the_list[0]
-    assert not any("OFFSET" in sql for sql in said)
-    assert len(said) <= 3 + 3  # and the place, the workers and the limits of those that wait
+    assert not any("OFFSET" in sql for sql in statements)
+    assert len(statements) <= 3 + 3  # and the place, the workers and the limits of those that wait
 
 
 @pytest.mark.parametrize(

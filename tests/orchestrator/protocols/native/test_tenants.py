@@ -104,13 +104,13 @@ OF_A_LEASE = [
 ]
 # The same for many leases, which the body names.
 OF_LEASES = {"acknowledge": {}, "heartbeat": {"phase": "executing"}, "complete": DONE, "fail": FAILED}
-MANY = [("POST", f"/v1/runtime/leases/{verb}", {"leases": []}) for verb in OF_LEASES]
+MANY = [("POST", f"/v1/runtime/leases/{action}", {"leases": []}) for action in OF_LEASES]
 BULK = {f"{path}/bulk": body for path, body in SUBMITS.items()}
 # For workers, and clients get nowhere.
 OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {}), *MANY]
 
 # For document 001's runners, who name the lease in the message: tests/orchestrator/protocols/delta/runners/test_permissions.py.
-OF_RUNNERS = [f"/api/v1/internal/{verb}" for verb in ("lease", "ack-lease", "heartbeat", "complete", "cancel-ack")]
+OF_RUNNERS = [f"/api/v1/internal/{action}" for action in ("lease", "ack-lease", "heartbeat", "complete", "cancel-ack")]
 # For GitHub, which signs: tests/orchestrator/protocols/github.
 SIGNED = [("POST", "/api/v1/webhooks/github", None)]
 
@@ -330,13 +330,13 @@ def test_anothers_lease_is_an_unknown_one(tenants, method, path, body):
     assert missing == [found] * len(UNKNOWN)
 
 
-@pytest.mark.parametrize("verb", OF_LEASES)
-def test_anothers_lease_is_an_unknown_one_among_many(tenants, verb):
+@pytest.mark.parametrize("action", OF_LEASES)
+def test_anothers_lease_is_an_unknown_one_among_many(tenants, action):
     stranger = Caller(WorkerFactory().token)
     names = [filled("<lease_id>", tenants.ids), NOT_THERE["lease_id"], "x"]
-    body = {"leases": [{"lease_id": name} | OF_LEASES[verb] for name in names]}
+    body = {"leases": [{"lease_id": name} | OF_LEASES[action] for name in names]}
     with nothing_lost():
-        results = stranger.post(f"/v1/runtime/leases/{verb}", body).json()["results"]
+        results = stranger.post(f"/v1/runtime/leases/{action}", body).json()["results"]
     assert [one.pop("lease_id") for one in results] == names
     assert results == [results[0]] * 3
     assert (results[0]["status"], results[0]["error"]["reason"]) == (409, "unknown_lease")

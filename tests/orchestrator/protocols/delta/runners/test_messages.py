@@ -42,7 +42,7 @@ def test_a_lease_is_granted_in_the_documents_shape(project, wendy):
     assert Job.objects.get().state == JobState.LEASED
 
 
-def test_what_is_to_be_checked_out_is_said_where_there_is_something(project, wendy):
+def test_what_is_to_be_checked_out_is_shown_where_there_is_something(project, wendy):
     submitted_steps(project, source=source(), image=None)
     spec = wendy.post(LEASE, {"runner_id": "r"}).json()["job_spec"]
     assert (spec["source"]["repo_url"], spec["source"]["git_commit"]) == (source().repo_url, COMMIT)
@@ -98,7 +98,7 @@ def test_acknowledging_again_changes_nothing(held):
         assert held.say("runner_ack_lease").json()["type"] == "LeaseAccepted"
 
 
-def test_it_may_be_acknowledged_after_a_cancel_was_asked_for_and_is_told_with_the_first_heartbeat(granted):
+def test_it_may_be_acknowledged_after_a_cancel_was_asked_for_and_is_reported_with_the_first_heartbeat(granted):
     cancel(granted)
     assert granted.say("runner_ack_lease").status_code == 200
     assert granted.say("runner_heartbeat").json()["cancel_requested"] is True
@@ -128,8 +128,8 @@ def test_the_first_heartbeat_is_an_acknowledgement(granted):
 def test_progress_and_log_cursor_are_kept_and_one_without_them_keeps_them(held):
     held.say("note_heartbeat", runner_id="local-worker")
     held.say("runner_heartbeat")
-    told = recorded("note_heartbeat")
-    assert held.job.progress == told["progress"] | {"log_cursor": told["log_cursor"]}
+    response_body = recorded("note_heartbeat")
+    assert held.job.progress == response_body["progress"] | {"log_cursor": response_body["log_cursor"]}
 
 
 def test_a_long_word_costs_no_job(held):
@@ -161,12 +161,12 @@ def test_the_runners_clock_decides_nothing(held, ts):
         (CancelReason.DEPENDENCY_FAILED, "JOB_CANCELED"),
     ],
 )
-def test_a_cancel_is_told_with_its_reason_and_what_is_left_of_its_time(held, reason, word):
+def test_a_cancel_is_reported_with_its_reason_and_what_is_left_of_its_time(held, reason, word):
     cancel(held, reason=reason, seconds=3600)
-    told = held.say("runner_heartbeat").json()
-    assert (told["cancel_requested"], told["cancel_reason"]) == (True, word)
-    assert 3590 < told["cancel_deadline_seconds"] <= 3600
-    assert type(told["cancel_deadline_seconds"]) is int
+    response_body = held.say("runner_heartbeat").json()
+    assert (response_body["cancel_requested"], response_body["cancel_reason"]) == (True, word)
+    assert 3590 < response_body["cancel_deadline_seconds"] <= 3600
+    assert type(response_body["cancel_deadline_seconds"]) is int
     asked = JobEvent.objects.get(event_type="job.cancel_requested")
     assert asked.payload_json["reason"] == reason, "the trail has our own word"
 
@@ -210,7 +210,7 @@ def test_a_failure_ends_the_job_and_is_not_tried_again(held, name, changes, reas
     assert Job.objects.count() == 1
 
 
-def test_what_is_told_of_caches_is_kept_where_it_says_anything(held):
+def test_what_is_reported_of_caches_is_kept_where_it_says_anything(held):
     held.say("runner_complete_failed")
     assert held.job.result["caches"] == [{"type": "deps", "key": "go:1f", "hit": True, "read_only": False}]
 
@@ -268,9 +268,9 @@ def test_a_cancel_that_nobody_has_asked_for_is_refused(held):
 
 
 def test_artifacts_are_kept_each_once(held):
-    told = recorded("note_complete")["artifacts"]
-    held.say("note_complete", artifacts=[*told, told[0]])
-    assert list(Artifact.objects.order_by("pk").values("type", "uri")) == told
+    response_body = recorded("note_complete")["artifacts"]
+    held.say("note_complete", artifacts=[*response_body, response_body[0]])
+    assert list(Artifact.objects.order_by("pk").values("type", "uri")) == response_body
 
 
 def test_other_artifacts_make_it_another_message(held):

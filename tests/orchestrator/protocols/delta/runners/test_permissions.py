@@ -59,7 +59,7 @@ def test_without_a_token_nobody_is_heard(granted, word):
     assert error["details"]["code"] == "unauthenticated"
 
 
-def test_a_refused_runner_is_told_how_to_come_in(granted):
+def test_a_refused_runner_learns_how_to_authenticate(granted):
     assert granted.say("runner_heartbeat", actor=NOBODY)["WWW-Authenticate"].startswith("Bearer")
 
 
@@ -180,7 +180,7 @@ def test_workers_without_a_certificate_do_not_share_one(certified):
         ("X-S", ["10.0.0.0/8", "the-proxy", "10.0.0.1/8"], ["orchestrator.E002"] * 2),
     ],
 )
-def test_half_a_setting_is_told_at_the_start(settings, header, proxies, found):
+def test_half_a_setting_is_reported_at_the_start(settings, header, proxies, found):
     settings.CERTIFICATE_HEADER, settings.CERTIFICATE_PROXIES = header, proxies
     assert [error.id for error in run_checks() if error.id.startswith("orchestrator.")] == found
 
@@ -198,7 +198,7 @@ def test_a_wrong_method_is_405_and_says_which_is_right(wendy, path, method):
 
 
 @pytest.mark.parametrize("path", [f"{INTERNAL}/nothing", f"{INTERNAL}/heartbeat/", "/api/v1/", "/api/v1/%00"])
-def test_what_is_not_there_is_told_in_the_same_envelope(wendy, path):
+def test_what_is_not_there_is_reported_in_the_same_envelope(wendy, path):
     error_of(wendy.post(path), 404, "NOT_FOUND")
 
 
@@ -232,13 +232,13 @@ def test_a_form_is_no_message(wendy):
     error_of(response, 415, "INVALID_REQUEST")
 
 
-def test_a_flood_of_wrong_tokens_is_told_to_wait(granted, settings):
+def test_a_flood_of_wrong_tokens_must_wait(granted, settings):
     settings.BAD_TOKENS_PER_MINUTE = 2
     wrong = Caller(new_token(WORKER_PREFIX))
-    told = [granted.say("runner_heartbeat", actor=wrong) for _ in range(3)]
-    assert [response.status_code for response in told] == [401, 401, 429]
-    assert int(told[-1]["Retry-After"]) > 0
-    error_of(told[-1], 429, "INVALID_REQUEST")
+    result = [granted.say("runner_heartbeat", actor=wrong) for _ in range(3)]
+    assert [response.status_code for response in result] == [401, 401, 429]
+    assert int(result[-1]["Retry-After"]) > 0
+    error_of(result[-1], 429, "INVALID_REQUEST")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -137,7 +137,7 @@ def test_a_foreign_lease_is_an_unknown_one(granted, unknown, word, taken_up):
         body = told_stale(
             response, lease_id=name, word="UNKNOWN_LEASE", reason="unknown_lease", beat=word == "runner_heartbeat"
         )
-        assert body["error"]["details"] == {"reason": "unknown_lease"}, "nothing is said of the job"
+        assert body["error"]["details"] == {"reason": "unknown_lease"}, "nothing is shown of the job"
 
 
 @pytest.mark.parametrize("word", ["runner_ack_lease", "runner_heartbeat"])

@@ -125,7 +125,7 @@ def test_the_same_key_makes_one_job(alice):
     first, again = (alice.post(JOBS, SUBMIT_ANY_BODY, **{"Idempotency-Key": "k"}) for _ in range(2))
     assert (first.json(), again["Idempotency-Replayed"]) == (again.json(), "true")
     refused(lambda: alice.post(JOBS, body(name="other"), **{"Idempotency-Key": "k"}), 409, "idempotency_conflict")
-    assert alice.post("/v1/runtime/jobs", SUBMIT_BODY, **{"Idempotency-Key": "k"}).status_code == 201, "another verb"
+    assert alice.post("/v1/runtime/jobs", SUBMIT_BODY, **{"Idempotency-Key": "k"}).status_code == 201, "another action"
 
 
 def test_the_list_has_every_type_and_the_runtime_list_one(alice, organization):

@@ -57,9 +57,9 @@ def test_what_has_ended_otherwise_says_how(alice, job, how, status):
 
 
 @pytest.mark.parametrize("body", [{"reason": 7}, {"reason": None}, {"reason": "x" * 1001}, {"reason": ["x"]}])
-@pytest.mark.parametrize("verb", ["cancel", "retry"])
-def test_a_reason_is_a_text(alice, job, verb, body):
-    refused(lambda: alice.post(f"{JOBS}/{job.job_ulid}/{verb}", body), 400, "invalid")
+@pytest.mark.parametrize("action", ["cancel", "retry"])
+def test_a_reason_is_a_text(alice, job, action, body):
+    refused(lambda: alice.post(f"{JOBS}/{job.job_ulid}/{action}", body), 400, "invalid")
 
 
 def test_a_retry_says_why(alice, job):

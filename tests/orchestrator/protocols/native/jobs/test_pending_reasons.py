@@ -53,11 +53,11 @@ def why(alice):
 
     def ask(job):
         doors = [JOBS, ANY_JOBS] if job.job_type == "runtime" else [ANY_JOBS]
-        told = [alice.get(f"{door}/{job.job_ulid}").json() for door in doors]
+        result = [alice.get(f"{door}/{job.job_ulid}").json() for door in doors]
         for door in doors:
-            told += [row for row in alice.get(door).json()["results"] if row["job_id"] == job.job_ulid]
-        assert len(told) == 2 * len(doors)
-        answers = [(row["pending_reason"], row["queue_position"]) for row in told]
+            result += [row for row in alice.get(door).json()["results"] if row["job_id"] == job.job_ulid]
+        assert len(result) == 2 * len(doors)
+        answers = [(row["pending_reason"], row["queue_position"]) for row in result]
         assert all(answer == answers[0] for answer in answers)
         return answers[0][0]
 
@@ -180,17 +180,17 @@ def test_no_matching_worker_says_what_the_nearest_one_lacks(why, project):
     alive(capabilities=["linux"])
     job = submitted(project)
     demanding(job, requirements=["arm64", "gpu", "linux"])
-    told = why(job)
-    assert told["code"] == "no_matching_worker"
-    assert told["missing"] == [{"kind": "requirement", "name": "arm64"}]
-    assert told["message"] == "No worker of the pool shared-linux offers arm64; 2 workers are online."
+    result = why(job)
+    assert result["code"] == "no_matching_worker"
+    assert result["missing"] == [{"kind": "requirement", "name": "arm64"}]
+    assert result["message"] == "No worker of the pool shared-linux offers arm64; 2 workers are online."
 
 
 def test_no_matching_worker_names_the_isolation(why, project):
     alive(capabilities=["linux", "restricted"])
-    told = why(submitted(project))
-    assert told["missing"] == [{"kind": "isolation", "name": "namespaces"}]
-    assert "isolation namespaces" in told["message"]
+    result = why(submitted(project))
+    assert result["missing"] == [{"kind": "isolation", "name": "namespaces"}]
+    assert "isolation namespaces" in result["message"]
 
 
 def asks(worker, **changes) -> None:
@@ -201,9 +201,9 @@ def asks(worker, **changes) -> None:
 def test_no_matching_worker_names_the_type_that_nobody_came_for(why, project):
     worker = alive()
     asks(worker, job_types=("runtime",))
-    told = why(submitted_steps(project))
-    assert told["missing"] == [{"kind": "job_type", "name": "steps"}]
-    assert told["message"] == "No worker of the pool shared-linux offers jobs of type steps; 1 worker is online."
+    result = why(submitted_steps(project))
+    assert result["missing"] == [{"kind": "job_type", "name": "steps"}]
+    assert result["message"] == "No worker of the pool shared-linux offers jobs of type steps; 1 worker is online."
     asks(worker, job_types=("runtime", "image"))
     submitted(project)
     claimed(worker, job_types=("runtime", "steps"))
@@ -242,9 +242,9 @@ def test_a_worker_that_gave_it_back_as_too_weak_does_not_count(why, project):
     job = submitted(project)
     claim = claimed(worker)
     services.release(lease_ulid=claim.lease.lease_ulid, worker=worker, unable=True)
-    told = why(job)
-    assert (told["code"], told["missing"], told["workers_alive"]) == ("no_matching_worker", [], 1)
-    assert told["message"].startswith("Each matching worker of the pool shared-linux has released the job")
+    result = why(job)
+    assert (result["code"], result["missing"], result["workers_alive"]) == ("no_matching_worker", [], 1)
+    assert result["message"].startswith("Each matching worker of the pool shared-linux has released the job")
     alive()
     assert why(job)["code"] == "behind"
 
@@ -282,9 +282,9 @@ def busy_with(project, worker=None, **submit) -> Job:
 def test_the_plans_own_limit_is_the_organizations(why, organization, project):
     organization.plan = PlanFactory(name="free", priority=100, max_active=1)
     organization.save()
-    told = why(busy_with(project))
-    assert (told["code"], told["limit"]["kind"]) == ("organization_limit", "plan")
-    assert told["message"] == "sandtrace may run at most 1 job at once."
+    result = why(busy_with(project))
+    assert (result["code"], result["limit"]["kind"]) == ("organization_limit", "plan")
+    assert result["message"] == "sandtrace may run at most 1 job at once."
 
 
 def test_a_plans_limit_does_not_hold_a_priority_that_it_only_counts(why, organization, project):
@@ -294,46 +294,46 @@ def test_a_plans_limit_does_not_hold_a_priority_that_it_only_counts(why, organiz
 
 
 def test_a_concurrency_group_is_a_limit_of_the_organization(why, project):
-    told = why(busy_with(project, group=ConcurrencyGroup("deploy")))
-    assert (told["code"], told["limit"]["kind"], told["limit"]["key"]) == (
+    result = why(busy_with(project, group=ConcurrencyGroup("deploy")))
+    assert (result["code"], result["limit"]["kind"], result["limit"]["key"]) == (
         "organization_limit",
         "concurrency",
         "deploy",
     )
-    assert told["message"] == "One job of the concurrency group deploy runs at a time."
+    assert result["message"] == "One job of the concurrency group deploy runs at a time."
 
 
 def test_the_emergency_lane_has_its_own_limit(why, project):
     services.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
-    told = why(busy_with(project, priority=EMERGENCY))
-    assert (told["code"], told["limit"]["kind"]) == ("organization_limit", "emergency")
-    assert told["message"] == "sandtrace may run at most 1 emergency job at once."
+    result = why(busy_with(project, priority=EMERGENCY))
+    assert (result["code"], result["limit"]["kind"]) == ("organization_limit", "emergency")
+    assert result["message"] == "sandtrace may run at most 1 emergency job at once."
 
 
 def test_source_address_limit(why, organization, project):
     organization.plan = PlanFactory(name="unclaimed", priority=0, one_per_address=True)
     organization.save()
-    told = why(busy_with(project))
-    assert (told["code"], told["limit"]["key"]) == ("source_address_limit", "127.0.0.1")
-    assert told["message"] == "At most 1 job from the address 127.0.0.1 may run at once."
+    result = why(busy_with(project))
+    assert (result["code"], result["limit"]["key"]) == ("source_address_limit", "127.0.0.1")
+    assert result["message"] == "At most 1 job from the address 127.0.0.1 may run at once."
 
 
 def test_rate_limited_says_when_the_next_one_may_start(why, project):
     services.set_rate(org_slug="sandtrace", per_hour=2, burst=1, actor=OPERATOR, reason="x")
-    told = why(busy_with(project))
-    assert (told["code"], told["limit"]["per_hour"]) == ("rate_limited", 2)
-    wait = datetime.fromisoformat(told["next_at"]) - timezone.now()
+    result = why(busy_with(project))
+    assert (result["code"], result["limit"]["per_hour"]) == ("rate_limited", 2)
+    wait = datetime.fromisoformat(result["next_at"]) - timezone.now()
     assert timedelta(minutes=28) < wait <= timedelta(minutes=30)
-    assert told["message"].startswith("sandtrace may start 2 jobs an hour; the next at 20")
+    assert result["message"].startswith("sandtrace may start 2 jobs an hour; the next at 20")
 
 
 def test_a_throttle_says_who_and_why(why, project):
     subject = LimitTarget(LimitScope.PROJECT, "sandtrace", "web")
     services.throttle(subject=subject, per_hour=1, actor=OPERATOR, reason="the registry is slow")
-    told = why(busy_with(project))
-    assert (told["code"], told["limit"]["kind"]) == ("rate_limited", "throttle")
+    result = why(busy_with(project))
+    assert (result["code"], result["limit"]["kind"]) == ("rate_limited", "throttle")
     words = "The project sandtrace/web is throttled to 1 start an hour by olga (the registry is slow); the next at 20"
-    assert told["message"].startswith(words)
+    assert result["message"].startswith(words)
 
 
 UNTIL = datetime(2100, 1, 1, 12, tzinfo=UTC)
@@ -392,11 +392,11 @@ def failing(project, settings) -> None:
 
 def test_breaker_open_says_when_one_is_tried(why, project, settings):
     failing(project, settings)
-    told = why(submitted(project))
-    assert (told["code"], told["limit"]["key"]) == ("breaker_open", "runtime")
-    wait = datetime.fromisoformat(told["next_at"]) - timezone.now()
+    result = why(submitted(project))
+    assert (result["code"], result["limit"]["key"]) == ("breaker_open", "runtime")
+    wait = datetime.fromisoformat(result["next_at"]) - timezone.now()
     assert timedelta(0) < wait <= timedelta(seconds=60)
-    assert told["message"].startswith("100% of the last runtime jobs of sandtrace failed. One job may start at 20")
+    assert result["message"].startswith("100% of the last runtime jobs of sandtrace failed. One job may start at 20")
 
 
 def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
@@ -404,27 +404,27 @@ def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
     probe, other = submitted(project), submitted(project)
     services.evaluate_breaker(org_slug="sandtrace", job_type="runtime", now=timezone.now() + timedelta(hours=1))
     assert claimed(Worker.objects.get()).job.pk == probe.pk
-    told = why(other)
-    assert (told["code"], told["next_at"]) == ("breaker_open", None)
-    assert told["message"] == "100% of the last runtime jobs of sandtrace failed. One job may start first."
+    result = why(other)
+    assert (result["code"], result["next_at"]) == ("breaker_open", None)
+    assert result["message"] == "100% of the last runtime jobs of sandtrace failed. One job may start first."
 
 
-def test_of_several_the_one_is_told_that_stands_before_the_others(why, project, settings):
+def test_of_several_the_first_one_is_reported(why, project, settings):
     failing(project, settings)
     services.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
     job = submitted(project)
     demanding(job, requirements=["gpu"])
-    told = [why(job)["code"]]
+    result = [why(job)["code"]]
     services.pause(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
-    told.insert(0, why(job)["code"])
+    result.insert(0, why(job)["code"])
     services.resume(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
     services.reset_breaker(org_slug="sandtrace", job_type="runtime", actor=OPERATOR, reason="x")
-    told.append(why(job)["code"])
+    result.append(why(job)["code"])
     demanding(job, requirements=["linux"])
-    told.append(why(job)["code"])
+    result.append(why(job)["code"])
     services.set_limit(org_slug="sandtrace", max_active=None, actor=OPERATOR, reason="x")
-    told.append(why(job)["code"])
-    assert told == ["pool_paused", "breaker_open", "no_matching_worker", "organization_limit", "behind"]
+    result.append(why(job)["code"])
+    assert result == ["pool_paused", "breaker_open", "no_matching_worker", "organization_limit", "behind"]
 
 
 def test_depends_on_names_what_has_not_ended(why, alice, project):

@@ -186,7 +186,7 @@ def test_what_is_claimed_without_a_session_counts_for_every_session(organization
     assert [caller.post(LEASES, body(worker)).status_code for _ in range(3)] == [201, 204, 204]
 
 
-def test_an_older_process_of_the_worker_is_told_that_it_was_replaced(wendy, worker, job):
+def test_an_older_process_of_the_worker_learns_that_it_was_replaced(wendy, worker, job):
     assert wendy.post(LEASES, body(worker, job_types=["none"]), **{"Worker-Session": NEW}).status_code == 204
     document = refused(lambda: wendy.post(LEASES, body(worker), **{"Worker-Session": OLD}), 409, "stale_lease")
     assert document["reason"] == "lease_ended"

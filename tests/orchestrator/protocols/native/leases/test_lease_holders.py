@@ -68,7 +68,7 @@ def test_an_expired_lease_speaks_no_more(lease, run, say, word):
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_after_the_clock_has_taken_it_back_the_jobs_end_is_told(lease, run, say, word):
+def test_after_the_clock_has_taken_it_back_the_jobs_end_is_reported(lease, run, say, word):
     expire(lease)
     services.expire(job_ulid=lease.job_id)
     document = refused(lambda: say(word), 409, "stale_lease")

@@ -164,7 +164,7 @@ def test_a_claim_that_waited_is_logged_once_with_all_its_time(database_url, tmp_
     assert re.search(r"POST /v1/runtime/leases 204 (1[4-9]|[2-9]\d)\d\d ms", line), line
 
 
-def test_a_server_that_is_told_to_stop_sends_the_waiting_home(database_url, tmp_path):
+def test_a_server_that_stops_sends_the_waiting_home(database_url, tmp_path):
     with serving(tmp_path, DATABASE_URL=database_url) as server, ThreadPoolExecutor(8) as threads:
         waiting = [threads.submit(claim, server, WorkerFactory(), 60) for _ in range(8)]
         waiting_at(server, 8)
@@ -179,7 +179,7 @@ def seen(worker):
     return worker.last_seen_at
 
 
-def test_a_claim_waits_as_long_as_it_said_and_no_longer(server):
+def test_a_claim_waits_as_long_as_requested_and_no_longer(server):
     worker, then = WorkerFactory(), time.monotonic()
     assert claim(server, worker, 1.5).status_code == 204
     assert 1.4 < time.monotonic() - then < 4

@@ -23,7 +23,7 @@ OF_EVERY_TYPE = {"kind": "job_type", "key": "runtime"}
 OF_POOL = {"kind": "pool", "key": "shared-linux"}
 MINE = [OF_ORGANIZATION, OF_PROJECT, OF_TYPE]
 ALL = [*MINE, OF_EVERY_TYPE, OF_POOL]
-VERBS = [("pause", {}), ("resume", {}), ("throttle", {"per_hour": 6})]
+ACTIONS = [("pause", {}), ("resume", {}), ("throttle", {"per_hour": 6})]
 
 
 class Browser(Caller):

@@ -11,6 +11,7 @@ from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
 from tests.factories import WorkerFactory, offer, submitted
 from tests.orchestrator.protocols.native.limits.limit_requests import (
+    ACTIONS,
     ALL,
     MINE,
     OF_EVERY_TYPE,
@@ -19,7 +20,6 @@ from tests.orchestrator.protocols.native.limits.limit_requests import (
     OF_PROJECT,
     OF_TYPE,
     ORG,
-    VERBS,
     WHY,
     Browser,
     ok,
@@ -41,9 +41,9 @@ class TestPauseResumeThrottle:
         assert (shown["kind"], shown["reason"], paused["ETag"]) == ("pause", "test", '"1"')
         assert shown["next_start_at"] == shown["until"] != None  # noqa: E711 both at once
         assert services.claim(worker=worker, offer=offer(worker)) is None
-        for verb, terms in VERBS:
+        for action, terms in ACTIONS:
             body = {"source": source, **terms, **WHY}
-            refused(lambda verb=verb, body=body: stranger.post(f"/v1/limits/{verb}", body), 404, "not_found")
+            refused(lambda action=action, body=body: stranger.post(f"/v1/limits/{action}", body), 404, "not_found")
         ok(alice.post("/v1/limits/resume", {"source": source, **WHY}), 204)
         refused(lambda: alice.post("/v1/limits/resume", {"source": source, **WHY}), 404, "not_found")
         ok(alice.post("/v1/limits/throttle", {"source": source, "per_hour": 6, "burst": 2, **WHY}))
@@ -51,34 +51,34 @@ class TestPauseResumeThrottle:
         ok(alice.post("/v1/limits/throttle", {"source": source, "per_hour": None, **WHY}), 204)
         assert not Limit.objects.exists()
 
-    @pytest.mark.parametrize(("verb", "terms"), VERBS, ids=[verb for verb, _ in VERBS])
+    @pytest.mark.parametrize(("action", "terms"), ACTIONS, ids=[action for action, _ in ACTIONS])
     @pytest.mark.parametrize("source", ALL, ids=str)
-    def test_it_takes_the_right_to_operate(self, organization, vera, pool, source, verb, terms):
+    def test_it_takes_the_right_to_operate(self, organization, vera, pool, source, action, terms):
         body = {"source": source, **terms, **WHY}
         quota = with_scopes(organization, Scope.ORCH_READ, Scope.ORCH_QUOTA, Scope.JOBS_WRITE)
         for caller in (quota, vera):
-            refused(lambda caller=caller: caller.post(f"/v1/limits/{verb}", body), 403, "insufficient_scope")
+            refused(lambda caller=caller: caller.post(f"/v1/limits/{action}", body), 403, "insufficient_scope")
 
-    @pytest.mark.parametrize(("verb", "terms"), VERBS, ids=[verb for verb, _ in VERBS])
+    @pytest.mark.parametrize(("action", "terms"), ACTIONS, ids=[action for action, _ in ACTIONS])
     @pytest.mark.parametrize("source", [OF_EVERY_TYPE, OF_POOL], ids=str)
-    def test_what_concerns_everybody_is_operators_with_the_permission(self, alice, olga, pool, source, verb, terms):
+    def test_what_concerns_everybody_is_operators_with_the_permission(self, alice, olga, pool, source, action, terms):
         body = {"source": source, **terms, **WHY}
-        path = f"/v1/limits/{verb}"
+        path = f"/v1/limits/{action}"
         refused(lambda: alice.post(path, body), 404, "not_found")
         otto = Browser("otto", "runtime_jobs.operate_job")
         refused(lambda: otto.post(path, body), 403, "operator_only")
-        if verb == "resume":
+        if action == "resume":
             ok(olga.post("/v1/limits/pause", body))
-        ok(olga.post(path, body), 204 if verb == "resume" else 200)
+        ok(olga.post(path, body), 204 if action == "resume" else 200)
 
     @pytest.mark.parametrize("source", MINE, ids=str)
     def test_an_operator_holds_a_tenants_and_the_tenant_cannot_let_go(self, alice, olga, source):
         ok(olga.post("/v1/limits/pause", {"source": source, **WHY}))
         ok(olga.post("/v1/limits/throttle", {"source": source, "per_hour": 6, **WHY}))
         soon = (database_now() + timedelta(seconds=1)).isoformat()
-        for verb, terms in (*VERBS, ("pause", {"until": soon}), ("throttle", {"per_hour": None})):
+        for action, terms in (*ACTIONS, ("pause", {"until": soon}), ("throttle", {"per_hour": None})):
             body = {"source": source, **terms, **WHY}
-            refused(lambda verb=verb, body=body: alice.post(f"/v1/limits/{verb}", body), 403, "operator_only")
+            refused(lambda action=action, body=body: alice.post(f"/v1/limits/{action}", body), 403, "operator_only")
         ok(olga.post("/v1/limits/resume", {"source": source, **WHY}), 204)
 
     @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ class TestPauseResumeThrottle:
             body = {"source": source, **WHY}
             refused(lambda caller=caller, body=body: caller.post("/v1/limits/pause", body), 404, "not_found")
 
-    @pytest.mark.parametrize("verb", ["pause", "throttle"])
-    def test_a_time_that_is_over_is_refused(self, alice, verb):
+    @pytest.mark.parametrize("action", ["pause", "throttle"])
+    def test_a_time_that_is_over_is_refused(self, alice, action):
         body = {"source": OF_ORGANIZATION, "until": "2020-01-01T00:00:00Z", **WHY}
-        body |= {"per_hour": 6} if verb == "throttle" else {}
-        document = refused(lambda: alice.post(f"/v1/limits/{verb}", body), 400, "invalid")
+        body |= {"per_hour": 6} if action == "throttle" else {}
+        document = refused(lambda: alice.post(f"/v1/limits/{action}", body), 400, "invalid")
         assert set(document["errors"]) == {"until"}
 
     @pytest.mark.parametrize(

@@ -22,22 +22,22 @@ class TestPools:
         ("PATCH", "", {"policy": "fair"}),
     ]
 
-    @pytest.mark.parametrize(("method", "verb", "terms"), PATHS, ids=str)
-    def test_for_a_tenant_there_are_none_and_staff_need_the_permission(self, alice, vera, pool, method, verb, terms):
+    @pytest.mark.parametrize(("method", "action", "terms"), PATHS, ids=str)
+    def test_for_a_tenant_there_are_none_and_staff_need_the_permission(self, alice, vera, pool, method, action, terms):
         for slug in ("shared-linux", "nowhere"):
-            path = f"/v1/pools/{slug}/{verb}".rstrip("/")
+            path = f"/v1/pools/{slug}/{action}".rstrip("/")
             refused(lambda path=path: alice.call(method, path, terms | WHY), 404, "not_found")
             refused(lambda path=path: vera.call(method, path, terms | WHY), 403, "operator_only")
 
-    @pytest.mark.parametrize(("method", "verb", "terms"), PATHS, ids=str)
-    def test_a_scope_in_a_tokens_row_makes_nobody_an_operator(self, organization, pool, method, verb, terms):
-        path = f"/v1/pools/shared-linux/{verb}".rstrip("/")
+    @pytest.mark.parametrize(("method", "action", "terms"), PATHS, ids=str)
+    def test_a_scope_in_a_tokens_row_makes_nobody_an_operator(self, organization, pool, method, action, terms):
+        path = f"/v1/pools/shared-linux/{action}".rstrip("/")
         token = with_scopes(organization, INSTALLATION, *Scope.values)
         refused(lambda: token.call(method, path, terms | WHY), 404, "not_found")
 
-    @pytest.mark.parametrize(("method", "verb", "terms"), PATHS, ids=str)
-    def test_what_is_not_there_is_not_there(self, olga, method, verb, terms):
-        path = f"/v1/pools/nowhere/{verb}".rstrip("/")
+    @pytest.mark.parametrize(("method", "action", "terms"), PATHS, ids=str)
+    def test_what_is_not_there_is_not_there(self, olga, method, action, terms):
+        path = f"/v1/pools/nowhere/{action}".rstrip("/")
         refused(lambda: olga.call(method, path, terms | WHY), 404, "not_found")
 
     def test_it_is_paused_resumed_and_throttled(self, olga, organization, pool):

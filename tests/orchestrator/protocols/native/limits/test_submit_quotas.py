@@ -70,7 +70,7 @@ def queued() -> int:
 
 
 @pytest.mark.parametrize(("path", "body"), [(NATIVE, SUBMIT_BODY), ("/v1/jobs", SUBMIT_ANY_BODY)])
-def test_a_submit_beyond_the_queue_is_told_the_numbers(alice, path, body):
+def test_a_submit_beyond_the_queue_gets_the_numbers(alice, path, body):
     fill(alice)
     document = exceeded(alice.post(path, body))
     assert {name: document[name] for name in ("code", "limit", "current")} == {
@@ -81,7 +81,7 @@ def test_a_submit_beyond_the_queue_is_told_the_numbers(alice, path, body):
     assert queued() == 2
 
 
-def test_a_submit_beyond_the_rate_is_told_the_numbers(alice):
+def test_a_submit_beyond_the_rate_gets_the_numbers(alice):
     Plan.objects.update(max_queued=None, submits_per_minute=2, submit_burst=2)
     fill(alice)
     document = exceeded(alice.post(NATIVE, SUBMIT_BODY))

@@ -59,10 +59,10 @@ def test_it_counts_what_waits_what_runs_and_who_is_there(alice, organization):
         leaving = seen(WorkerFactory(capacity=9))
         services.set_worker_state(worker_id=leaving.worker_id, state=state, actor=OPERATOR)
     seen(WorkerFactory(pool__slug="gpu"))
-    told = alice.get(LOAD).json()
-    assert 300 <= told.pop("oldest_wait_seconds") < 400
-    assert told.pop("at").endswith("Z")
-    assert told == {
+    result = alice.get(LOAD).json()
+    assert 300 <= result.pop("oldest_wait_seconds") < 400
+    assert result.pop("at").endswith("Z")
+    assert result == {
         "pool": POOL,
         "queued": 2,
         "servable": 2,
@@ -75,9 +75,9 @@ def test_it_counts_what_waits_what_runs_and_who_is_there(alice, organization):
 
 
 def test_an_empty_pool_has_numbers_too(alice):
-    told = alice.get(LOAD).json()
-    assert {told[name] for name in ("queued", "servable", "running", "idle_slots", "starts_per_minute")} == {0}
-    assert told["oldest_wait_seconds"] == 0
+    result = alice.get(LOAD).json()
+    assert {result[name] for name in ("queued", "servable", "running", "idle_slots", "starts_per_minute")} == {0}
+    assert result["oldest_wait_seconds"] == 0
 
 
 def test_a_start_counts_for_a_minute_and_in_its_own_pool(alice, organization):
@@ -97,15 +97,15 @@ def test_what_a_limit_holds_back_needs_no_more_workers(alice, organization):
     worker = seen(WorkerFactory())
     claimed(worker)
     assert services.claim(worker=worker, offer=offer(worker)) is None  # who looks writes down that it is full
-    told = alice.get(LOAD).json()
-    assert (told["queued"], told["servable"], told["running"]) == (2, 0, 1)
+    result = alice.get(LOAD).json()
+    assert (result["queued"], result["servable"], result["running"]) == (2, 0, 1)
 
 
 def test_in_a_pool_that_is_paused_nothing_can_be_served(alice, organization):
     submitted(organization.projects.get())
     services.pause(subject=LimitTarget(LimitScope.POOL, "", POOL), actor=OPERATOR, reason="maintenance")
-    told = alice.get(LOAD).json()
-    assert (told["queued"], told["servable"]) == (1, 0)
+    result = alice.get(LOAD).json()
+    assert (result["queued"], result["servable"]) == (1, 0)
 
 
 def test_it_counts_no_further_than_it_has_to(alice, organization, monkeypatch):
@@ -113,8 +113,8 @@ def test_it_counts_no_further_than_it_has_to(alice, organization, monkeypatch):
     for waiting, capped in ((2, False), (3, True), (4, True)):
         while len(alice.get("/v1/runtime/jobs").json()["results"]) < waiting:
             submitted(organization.projects.get())
-        told = alice.get(LOAD).json()
-        assert (told["queued"], told["servable"], told["capped"]) == (min(waiting, 3), min(waiting, 3), capped)
+        result = alice.get(LOAD).json()
+        assert (result["queued"], result["servable"], result["capped"]) == (min(waiting, 3), min(waiting, 3), capped)
 
 
 def test_it_asks_one_question_that_ends_by_itself(alice):
