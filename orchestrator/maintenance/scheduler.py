@@ -15,10 +15,10 @@ from django.db import connection
 
 from leases.scheduling.pruning import IdlePruner
 from orchestrator.maintenance import counters, leases, queues
+from orchestrator.maintenance.background import DailyCollector, ResultReader, collect_outputs, collect_registry
 from orchestrator.maintenance.leadership import Leadership, LeadershipLost
 from orchestrator.maintenance.metrics_aggregation import EventCounter
 from orchestrator.maintenance.pruning import PruningTask
-from orchestrator.maintenance.results import OutputCollector, ResultReader
 from orchestrator.maintenance.rows import RowRunner
 from runtime_jobs.db_errors import is_connection_lost
 
@@ -52,7 +52,7 @@ TASKS = (
 
 
 class Scheduler:
-    """Runs the tasks from one thread on one connection, `run()` until `stopping` is set. Outputs have other threads.
+    """Runs the tasks from one thread on one connection, `run()` until `stopping` is set. Stores have other threads.
 
     A leader that cannot do its work lets another process try: it stops to lead when its connection is lost, and for
     YIELD_SECONDS when a task fails several times in a row. Without a stand-by it leads again afterwards, and tolerates
@@ -66,13 +66,16 @@ class Scheduler:
         self.rounds = 0
         self.leadership = Leadership(self.name, takeover_seconds=settings.CLOCK_TAKEOVER_SECONDS)
         self._counts = counters.PendingCounts()
-        self._results, self._outputs = ResultReader(), OutputCollector()
+        self._results = ResultReader()
+        self._outputs = DailyCollector("output-collector", collect_outputs)
+        self._images = DailyCollector("image-collector", collect_registry)
         tally, retention, idle_lanes = EventCounter(), PruningTask(), IdlePruner()
         own = (
             Task("read_results_again", self._results.advance),
             Task("delete_old_rows", lambda _: retention.delete_some(report=self._deleted), every=SLOW_EVERY),
             Task("delete_idle_lanes", lambda _: idle_lanes.advance(), every=SLOW_EVERY),
             Task("delete_unnamed_outputs", lambda _: self._outputs.advance(), every=SLOW_EVERY),
+            Task("delete_unused_images", lambda _: self._images.advance(), every=SLOW_EVERY),
             Task("count_metrics", lambda _: tally.go_on()),
             Task("write_counters", lambda _: self._counts.write()),
         )
@@ -94,8 +97,8 @@ class Scheduler:
                 self._wait()
         finally:
             self._guarded(self.leadership.release)
-            self._results.stop(STOP_SECONDS)
-            self._outputs.stop(STOP_SECONDS)
+            for work in (self._results, self._outputs, self._images):
+                work.stop(STOP_SECONDS)
 
     def round(self) -> bool:
         """Write the beat, then run the tasks that are due, if this process leads. Returns whether it does."""

@@ -17,7 +17,7 @@ class Command(BaseCommand):
 
     help = (
         "Deletes abandoned uploads, blobs that no manifest names, and files without a row. "
-        "Pushes may take place meanwhile. Run it daily."
+        "Pushes may take place meanwhile. The scheduler process does the same once a day."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -1,21 +1,19 @@
 """The scheduler process reads results again whose reading has not ended."""
 
-import os
 import threading
 from datetime import timedelta
 from typing import ClassVar
 
 import pytest
 
-from orchestrator.maintenance import leases, results
-from orchestrator.maintenance.results import OutputCollector, ResultReader
+from orchestrator.maintenance import leases
+from orchestrator.maintenance.background import ResultReader
 from orchestrator.maintenance.rows import RowRunner
 from orchestrator.maintenance.scheduler import Scheduler
-from orchestrator.results.outputs import encode_output, output_path, write_output
-from runtime_jobs.identifiers import uuid_of
+from orchestrator.results.outputs import encode_output
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
-from tests.orchestrator.results.conftest import CONFIG_PROJECT, execution
+from tests.orchestrator.results.conftest import execution
 from tests.orchestrator.results.conftest import store as store  # noqa: PLC0414 - a fixture
 
 pytestmark = pytest.mark.django_db
@@ -133,45 +131,3 @@ def test_results_that_fail_are_counted_and_suspended(monkeypatch):
     reader._rows._suspensions[(("job_ulid", run.job.job_ulid),)].until = float("inf")
     assert not reader.advance(rows), "the row is suspended"
     assert rows.failed_rows == 1
-
-
-# --- outputs that no job names ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_scheduler_deletes_outputs_that_no_job_names_once_a_day(store):
-    run, _ = unread()
-    name = write_output(CONFIG_PROJECT, uuid_of(run.job.job_ulid), b"did not count")
-    path = store / output_path(CONFIG_PROJECT, name)
-    os.utime(path, (0, 0))
-    now = [0.0]
-    scheduler = Scheduler(period=1)
-    scheduler._outputs = OutputCollector(monotonic=lambda: now[0])
-    assert scheduler.round()
-    assert scheduler._outputs.wait(60)
-    assert path.exists(), "not at once: a scheduler that restarts all the time would list all outputs each time"
-    now[0], scheduler.rounds = results.FIRST_COLLECTION_SECONDS, 0
-    assert scheduler.round()
-    assert scheduler._outputs.wait(60)
-    assert not path.exists()
-    assert scheduler._outputs.advance() is False, "not again on this day"
-    now[0] += results.COLLECTION_SECONDS
-    assert scheduler._outputs.advance() is True
-    assert scheduler._outputs.wait(60)
-    assert (store / output_path(CONFIG_PROJECT, run.result["output"])).exists()
-
-
-def test_a_collection_that_fails_is_tried_on_the_next_day(monkeypatch, caplog):
-    def fail(_: object) -> int:
-        raise OSError("the store is away")
-
-    monkeypatch.setattr(results, "delete_orphans", fail)
-    now = [results.FIRST_COLLECTION_SECONDS]
-    collector = OutputCollector(monotonic=lambda: now[0])
-    collector._due = 0.0
-    assert collector.advance()
-    assert collector.wait(60)
-    assert "output-collector failed" in caplog.text
-    assert collector.stop(1)
-    now[0] *= 1000
-    assert not collector.advance(), "the process ends"

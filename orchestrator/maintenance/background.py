@@ -1,4 +1,4 @@
-"""Works on stored outputs in threads of their own, so that no lease expires late meanwhile."""
+"""Works on stored results, outputs and images in threads of their own, so that no lease expires late meanwhile."""
 
 import logging
 import threading
@@ -8,6 +8,8 @@ from contextlib import suppress
 
 from django.db import connection
 
+from orchestrator.images.collection import collect_images
+from orchestrator.images.quotas import forget_counts
 from orchestrator.maintenance import leases
 from orchestrator.maintenance.rows import RowRunner
 from orchestrator.results.outputs import delete_orphans
@@ -15,7 +17,7 @@ from orchestrator.results.outputs import delete_orphans
 log = logging.getLogger(__name__)
 
 FIRST_COLLECTION_SECONDS = 600.0  # after the start of the process
-COLLECTION_SECONDS = 86_400.0  # between two collections: each one lists all outputs
+COLLECTION_SECONDS = 86_400.0  # between two collections: each one lists all files of its store
 
 
 class _Stopped(Exception):
@@ -109,18 +111,26 @@ class ResultReader(BackgroundWork):
         leases.read_results_again(self._rows)
 
 
-class OutputCollector(BackgroundWork):
-    """Deletes stored outputs that no job names, once a day."""
+class DailyCollector(BackgroundWork):
+    """Deletes once a day what a store contains and no row needs."""
 
-    name = "output-collector"
-
-    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        collect: Callable[[Callable[[], bool]], str],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Begin without a thread.
 
         Args:
+            name: The name of the thread.
+            collect: Deletes, and returns the line for the log. It gets a function that returns whether to stop.
             monotonic: The clock, in seconds.
         """
         super().__init__()
+        self.name = name
+        self._collect = collect
         self._monotonic = monotonic
         self._due = monotonic() + FIRST_COLLECTION_SECONDS
 
@@ -129,9 +139,17 @@ class OutputCollector(BackgroundWork):
         if self._monotonic() < self._due or self.is_running or self.is_stopping():
             return False
         self._due = self._monotonic() + COLLECTION_SECONDS
-        self._start(self._collect)
+        self._start(lambda: log.info("%s: %s", self.name, self._collect(self.is_stopping)))
         return True
 
-    def _collect(self) -> None:
-        deleted = delete_orphans(self.is_stopping)
-        log.info("%d stored outputs that no job names were deleted", deleted)
+
+def collect_outputs(is_stopping: Callable[[], bool]) -> str:
+    """Delete stored outputs that no job names."""
+    return f"{delete_orphans(is_stopping)} stored outputs that no job names were deleted"
+
+
+def collect_registry(is_stopping: Callable[[], bool]) -> str:
+    """Delete what no image of the registry needs."""
+    collected = collect_images(is_stopping=is_stopping)
+    forget_counts()
+    return f"{collected.uploads} uploads, {collected.blobs} blobs and {collected.files} files were deleted"
