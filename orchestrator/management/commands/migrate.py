@@ -20,6 +20,8 @@ class Command(migrate.Command):
     migration or the operation. A migration that is not atomic waits in `runtime_jobs.online_ddl` instead.
     """
 
+    help = "Applies the migrations of this release, while the processes of the former one may serve."
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Repeat the command until each migration has got its locks.
 

@@ -188,7 +188,7 @@ def endless(handler: Handler, _: Asked) -> None:
             handler.wfile.write(b" " * 65536)
 
 
-def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Poll until `true()` is truthy and return it; fail the test after so many seconds."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -337,7 +337,7 @@ def test_no_process_of_git_outlives_a_killed_worker(remote: Place, server: Scrip
     finally:
         worker.send_signal(signal.SIGKILL)
         worker.wait()
-    wait_until(lambda: not processes_about(remote.workspace), 1.0)
+    wait_until(lambda: not processes_about(remote.workspace))
 
 
 def processes_about(workspace: Path) -> list[str]:

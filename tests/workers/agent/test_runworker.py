@@ -131,7 +131,7 @@ def test_the_first_signal_finishes_what_runs_and_claims_no_more(
 ) -> None:
     job("print=x", "sleep=2", "exit=0")
     worker = start()
-    wait_until(lambda: server.received("logs"), 20)
+    wait_until(lambda: server.received("logs"))
     worker.signal(number)
     claims = len(server.received("leases"))
     assert worker.end() == 0
@@ -142,7 +142,7 @@ def test_the_first_signal_finishes_what_runs_and_claims_no_more(
 def test_an_idle_worker_ends_soon_after_the_first_signal(start: Start, server: ScriptedServer) -> None:
     server.on("leases", Answer(204, wait=0.5))
     worker = start()
-    wait_until(lambda: server.received("leases"), 20)
+    wait_until(lambda: server.received("leases"))
     worker.signal(signal.SIGTERM)
     assert worker.end(5) == 0
 
@@ -152,7 +152,7 @@ def test_the_second_signal_stops_the_job_and_says_so(
 ) -> None:
     job("print=x", "ignore-term", "sleep=60")
     worker = start()
-    wait_until(lambda: server.received("logs"), 20)
+    wait_until(lambda: server.received("logs"))
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "draining: no more claims" in worker.log)
     assert finals(server) == []
@@ -168,7 +168,7 @@ def test_the_second_signal_ends_a_worker_whose_server_is_silent(
 ) -> None:
     job("print=x", "sleep=60")
     worker = start()
-    wait_until(lambda: server.received("logs"), 20)
+    wait_until(lambda: server.received("logs"))
     server.on("fail", hang)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "draining: no more claims" in worker.log)
@@ -182,7 +182,7 @@ def test_what_was_spooled_is_delivered_by_the_next_life(
     job("exit=0")
     server.on("run", Answer(503))
     worker = start()
-    wait_until(lambda: server.received("run"), 20)
+    wait_until(lambda: server.received("run"))
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "draining: no more claims" in worker.log)  # two signals that come together are one
     worker.signal(signal.SIGTERM)
@@ -222,7 +222,7 @@ def test_a_worker_killed_before_that_has_promised_nothing(
     assert finals(server) == []
     assert server.received("run") == []
     # The kernel still delivers the request of the killed worker; the server may read it later.
-    wait_until(lambda: server.received("leases"), 20)
+    wait_until(lambda: server.received("leases"))
     again = start("--once")
     assert again.end() == 0, again.log
     assert list((open_dir / "work" / "jobs").iterdir()) == []
@@ -239,7 +239,7 @@ def test_an_unexpected_error_in_a_critical_thread_ends_the_worker(
     job("print=x", "sleep=60")
     faults = tmp_path / "faults"
     worker = start("--capacity", "2", program=FAULTY, FAULT_FILE=str(faults))
-    wait_until(lambda: server.received("logs"), 20)
+    wait_until(lambda: server.received("logs"))
     faults.write_text(fault)
     assert worker.end(25) == 70, worker.log
     assert f"thread {thread} failed: the worker stops its jobs and exits" in worker.log
@@ -255,6 +255,6 @@ def test_a_worker_that_cannot_drain_after_such_an_error_exits_all_the_same(
     job("print=x", "sleep=60")
     faults = tmp_path / "faults"
     worker = start(program=FAULTY, FAULT_FILE=str(faults), FORCED_EXIT_SECONDS="1")
-    wait_until(lambda: server.received("logs"), 20)
+    wait_until(lambda: server.received("logs"))
     faults.write_text("heartbeat drain")
     assert worker.end(40) == 70, worker.log

@@ -124,7 +124,7 @@ def test_the_group_dies_with_a_killed_worker(open_dir: Path) -> None:
     finally:
         worker.send_signal(signal.SIGKILL)
         worker.wait()
-    wait_until(lambda: not living(pids), 1)
+    wait_until(lambda: not living(pids))
 
 
 def test_a_group_whose_worker_is_gone_before_it_began_does_nothing(open_dir: Path) -> None:
