@@ -123,7 +123,8 @@ def _rows(project: Project, query: PerfQuery, branch: UUID, testbed: UUID, spec:
         wanted &= Q(began_at__gte=query.start)
     if query.end is not None:
         wanted &= Q(ended_at__lte=query.end)
-    return rows.filter(wanted).order_by("began_at", "report_id", "iteration")
+    # By id last: the metrics of one iteration have one time, and their order is that of the series in the response.
+    return rows.filter(wanted).order_by("began_at", "report_id", "iteration", "id")
 
 
 def _series(project: Project, rows: list[Metric], *, has_spec: bool) -> list[dict[str, Any]]:

@@ -264,6 +264,18 @@ def test_the_history_has_a_series_for_each_combination_with_metrics(project, any
     assert values_of(perf(anyone, end_time=day))["main", "box", "a"] == [1.0, 3.0]
 
 
+def test_series_that_begin_at_once_are_in_the_order_of_their_metrics(project, anyone):
+    names_of_series = [f"bench-{number:02}" for number in range(40)]
+    report(project, metrics(**dict.fromkeys(names_of_series, 1)))
+    for name in names_of_series[::3]:
+        models.Metric.objects.filter(benchmark__name=name).update(
+            value=2
+        )  # PostgreSQL stores the row behind the others
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off")
+    assert [row["benchmark"]["name"] for row in perf(anyone)["results"]] == names_of_series
+
+
 def test_the_history_of_a_hardware_spec(project, anyone):
     former, current = HardwareSpecFactory(), HardwareSpecFactory()
     for value, spec in ((1, former), (2, current)):
