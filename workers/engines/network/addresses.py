@@ -14,10 +14,19 @@ _NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-
 _AUTHORITY = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+)):(\d{1,5})")
 _PATTERN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>\d{1,5}))?")
 
-# Forms that carry a second, hidden IPv4 address, and a cloud's control port with a public number.
+# Forms that carry a second, hidden IPv4 address, and control ports of clouds with a public number. Python counts most
+# of 192.0.0.0/24 as global, also the metadata service of one cloud (192.0.0.192).
 _FORBIDDEN = tuple(
     ipaddress.ip_network(network)
-    for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "168.63.129.16/32")
+    for network in (
+        "64:ff9b::/96",
+        "64:ff9b:1::/48",
+        "2002::/16",
+        "2001::/32",
+        "::/96",
+        "168.63.129.16/32",
+        "192.0.0.0/24",
+    )
 )
 
 
