@@ -1,0 +1,1 @@
+"""Secrets and variables of organizations and repositories."""
