@@ -19,7 +19,7 @@ class InsufficientScope(Exception):
 
 
 @dataclass(frozen=True)
-class Repository:
+class ImageRepository:
     """A repository that the caller may use.
 
     Attributes:
@@ -51,7 +51,7 @@ def find_project(name: str) -> Project | None:
     return Project.objects.filter(**named).first()
 
 
-def open_repository(name: str, grant: PullGrant | AccessGrant, action: str) -> Repository:
+def open_repository(name: str, grant: PullGrant | AccessGrant, action: str) -> ImageRepository:
     """Return the repository with this name, if the token permits the action.
 
     Args:
@@ -77,10 +77,10 @@ def open_repository(name: str, grant: PullGrant | AccessGrant, action: str) -> R
     project = Project.objects.filter(uuid=entry.project).first()
     if project is None or name not in {project.public_slug, str(project.uuid)}:
         raise unknown_name(name)
-    return Repository(name, project, can_push="push" in entry.actions)
+    return ImageRepository(name, project, can_push="push" in entry.actions)
 
 
-def _of_runner(name: str, grant: PullGrant, action: str) -> Repository:
+def _of_runner(name: str, grant: PullGrant, action: str) -> ImageRepository:
     """Return the repository of a runner's token, which names it exactly as the path must (contract 1.5)."""
     if name != grant.repository:
         raise denied("The token is for another repository.")
@@ -89,7 +89,7 @@ def _of_runner(name: str, grant: PullGrant, action: str) -> Repository:
     project = find_project(name)
     if project is None:
         raise unknown_name(name)
-    return Repository(name, project, can_push=False)
+    return ImageRepository(name, project, can_push=False)
 
 
 def denied(message: str) -> RegistryError:

@@ -1,0 +1,1 @@
+"""The smart HTTP protocol of git, for reading: `/{owner}/{repository}.git` (contract of shithub, 1.5)."""
