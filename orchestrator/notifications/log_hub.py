@@ -15,13 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache
+from math import inf
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 
 from orchestrator.http.db_scope import release_connection_after
-from orchestrator.notifications.hub import NotificationHub
+from orchestrator.notifications.hub import NotificationHub, hub_of_running_loop
 from orchestrator.notifications.metrics import FOLLOWED, READS
 
 log = logging.getLogger(__name__)
@@ -29,16 +31,19 @@ log = logging.getLogger(__name__)
 P = TypeVar("P", bound=Hashable)  # a position within a topic
 R = TypeVar("R")
 
-MIN_WAKE_INTERVAL = 0.25  # seconds between two wake-ups of one topic: a wake-up costs a send per follower
+# Seconds between two wake-ups of one topic. A wake-up costs a send per follower, which takes about as long.
+MIN_WAKE_INTERVAL, MAX_WAKE_INTERVAL = 0.02, 0.25
+WAKE_INTERVAL_PER_FOLLOWER = 0.0001
 CACHED_BYTES = 16 << 20  # of one hub, shared by all its topics
 ENTRY_OVERHEAD = 300  # bytes that a cached batch costs besides its data
 RECHECK_WITH_NOTIFICATIONS, RECHECK_WITHOUT = 5.0, 1.0  # seconds between two re-checks
+WATCH_INTERVAL = 20.0  # seconds between two requests for announcements
 RETRY_PAUSE = 1.0
 GIVE_UP_AFTER = 30.0  # seconds of failing reads
 
 
 class SourceUnavailable(Exception):
-    """The database did not answer for GIVE_UP_AFTER seconds."""
+    """The database or the storage of logs did not answer for GIVE_UP_AFTER seconds."""
 
 
 class ChunkBatch(NamedTuple, Generic[P]):
@@ -56,7 +61,7 @@ class ChunkBatch(NamedTuple, Generic[P]):
 
 
 class StreamSource(Protocol[P]):
-    """Reads one kind of topic. The hub calls both methods in its reader threads."""
+    """Reads one kind of topic. The hub calls these methods in its reader threads."""
 
     def read(self, topic: str, position: P) -> ChunkBatch[P]:
         """Return a bounded batch of the bytes after the position; empty if there are none yet."""
@@ -64,21 +69,34 @@ class StreamSource(Protocol[P]):
     def states(self, topics: list[str]) -> dict[str, Hashable]:
         """Return a value for each topic that changes whenever the topic grows or ends."""
 
+    def watch(self, topics: list[str]) -> None:
+        """Ask for announcements of these topics for more than WATCH_INTERVAL."""
+
 
 class Topic:
-    """A followed topic, and the number of its changes that this process knows of."""
+    """A followed topic, and the number of its changes that this process knows of.
+
+    A thousand followers wait for one topic. Each wait is one future; the topic has one timer for all of them.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.followers = 0
         self.version = 0
         self.checked: Hashable = None  # what the last re-check found
-        self._changed = asyncio.Event()
+        self.watching: asyncio.Task[None] | None = None  # the first request for announcements
+        self._waiting: dict[asyncio.Future[bool], float] = {}  # with the end of the wait; the oldest one first
+        self._timer: asyncio.TimerHandle | None = None
         self._next_wake = 0.0
         self._wake_is_due = False
 
+    @property
+    def wake_interval(self) -> float:
+        """Seconds between two wake-ups."""
+        return min(MAX_WAKE_INTERVAL, max(MIN_WAKE_INTERVAL, self.followers * WAKE_INTERVAL_PER_FOLLOWER))
+
     def note_change(self) -> None:
-        """Wake all followers now, or MIN_WAKE_INTERVAL after the last time."""
+        """Wake all followers now, or one wake interval after the last time."""
         if self._wake_is_due:
             return
         now = time.monotonic()
@@ -90,15 +108,49 @@ class Topic:
 
     def _wake(self) -> None:
         self._wake_is_due = False
-        self._next_wake = time.monotonic() + MIN_WAKE_INTERVAL
+        self._next_wake = time.monotonic() + self.wake_interval
         self.version += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting:
+            if not future.done():
+                future.set_result(True)
 
-    async def wait(self, version: int) -> None:
-        """Return once the version differs from this one."""
-        while self.version == version:
-            await self._changed.wait()
+    async def wait(self, version: int, seconds: float | None = None) -> bool:
+        """Return True once the version differs from this one, or False when the time is up.
+
+        Args:
+            version: The version that the follower has seen.
+            seconds: The time, the same for all followers of the topic; None: unlimited.
+        """
+        if self.version != version:
+            return True
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        self._waiting[future] = inf if seconds is None else loop.time() + seconds
+        if self._timer is None and seconds is not None:
+            self._timer = loop.call_later(seconds, self._end_long_waits)
+        try:
+            return await future
+        finally:
+            self._waiting.pop(future, None)
+
+    def _end_long_waits(self) -> None:
+        """End the waits whose time is up. One timer serves all: with one timer each, a wake-up took twice as long."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for future, end in list(self._waiting.items()):
+            if end > loop.time():
+                if end < inf:
+                    self._timer = loop.call_at(end, self._end_long_waits)
+                return
+            del self._waiting[future]
+            if not future.done():
+                future.set_result(False)
+
+    def close(self) -> None:
+        """Cancel the timer. The topic has no follower any longer."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class BatchCache(Generic[P]):
@@ -146,6 +198,7 @@ class Hub(Generic[P]):
         self._reading: dict[Hashable, asyncio.Task[ChunkBatch[P]]] = {}
         self._rechecking: asyncio.Task[None] | None = None
         self._recheck_now = asyncio.Event()
+        self._watch_again_at = 0.0
         notifications.job_subscribers.append(self.receive)
 
     def receive(self, topics: list[str] | None) -> None:
@@ -161,26 +214,29 @@ class Hub(Generic[P]):
             if name in self._topics:
                 self._topics[name].note_change()
 
-    async def follow(self, name: str, start: P) -> AsyncGenerator[bytes, None]:
+    async def follow(self, name: str, start: P, *, idle_seconds: float | None = None) -> AsyncGenerator[bytes, None]:
         """Yield the bytes after `start`, and later ones as they arrive, until the topic ends.
 
         Args:
             name: The topic.
             start: The position to begin at.
+            idle_seconds: Yield empty bytes each time that nothing has arrived for so long; None: never.
 
         Raises:
-            SourceUnavailable: The database failed for GIVE_UP_AFTER seconds.
+            SourceUnavailable: The database or the storage of logs failed for GIVE_UP_AFTER seconds.
         """
         await self._notifications.start()
         position = start
         with self._joined(name) as topic:
+            await self._watched(topic)  # before the first read: a later change is announced
             while True:
                 version = topic.version
                 batch = await self._shared(topic, version, position)
                 if batch.data:
                     yield batch.data
                 elif batch.position == position and not batch.ended:
-                    await topic.wait(version)
+                    while not await topic.wait(version, idle_seconds):
+                        yield b""
                 if batch.ended:
                     return
                 position = batch.position
@@ -193,7 +249,7 @@ class Hub(Generic[P]):
             start: The position to begin at.
 
         Raises:
-            SourceUnavailable: The database failed for GIVE_UP_AFTER seconds.
+            SourceUnavailable: The database or the storage of logs failed for GIVE_UP_AFTER seconds.
         """
         position = start
         while True:
@@ -206,9 +262,11 @@ class Hub(Generic[P]):
 
     @contextmanager
     def _joined(self, name: str) -> Iterator[Topic]:
-        topic = self._topics.setdefault(name, Topic(name))
+        if name not in self._topics:
+            self._topics[name] = Topic(name)
+            FOLLOWED.inc()
+        topic = self._topics[name]
         topic.followers += 1
-        FOLLOWED.set(len(self._topics))
         if self._rechecking is None or self._rechecking.done():
             self._rechecking = asyncio.create_task(self._recheck())
         try:
@@ -217,11 +275,25 @@ class Hub(Generic[P]):
             topic.followers -= 1
             if not topic.followers:
                 del self._topics[name]
-            FOLLOWED.set(len(self._topics))
+                topic.close()
+                FOLLOWED.dec()
             if not self._topics and self._rechecking is not None:
                 self._cache.clear()
                 self._rechecking.cancel()
                 self._rechecking = None
+
+    async def _watched(self, topic: Topic) -> None:
+        """Wait until changes of the topic are announced to this process."""
+        if topic.watching is None:
+            topic.watching = asyncio.create_task(self._watch([topic.name]))
+        await asyncio.shield(topic.watching)  # a follower that disconnects must not end the request of the others
+
+    async def _watch(self, names: list[str]) -> None:
+        """Ask for announcements of topics. Without the database the re-checks find changes."""
+        try:
+            await in_reader_thread(self.source.watch, names)
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("followed topics were not registered: %s", type(error).__name__)
 
     async def _shared(self, topic: Topic, version: int, position: P) -> ChunkBatch[P]:
         """Read once for all followers at this position.
@@ -255,7 +327,7 @@ class Hub(Generic[P]):
             try:
                 READS.inc()
                 return await in_reader_thread(self.source.read, name, position)
-            except (DatabaseError, InterfaceError) as error:
+            except (DatabaseError, InterfaceError, OSError) as error:  # OSError: of the storage of logs
                 log.warning("a read for followers failed: %s", type(error).__name__)
                 if time.monotonic() > give_up_at:
                     raise SourceUnavailable from error
@@ -273,6 +345,9 @@ class Hub(Generic[P]):
                 pass
             self._recheck_now.clear()
             names = list(self._topics)
+            if time.monotonic() >= self._watch_again_at:
+                self._watch_again_at = time.monotonic() + WATCH_INTERVAL
+                await self._watch(names)
             try:
                 READS.inc()
                 states = await in_reader_thread(self.source.states, names)
@@ -287,6 +362,18 @@ class Hub(Generic[P]):
             if topic is not None and topic.checked != state:
                 topic.checked = state
                 topic.note_change()
+
+
+_hubs: WeakKeyDictionary[NotificationHub, dict[type[Any], Hub[Any]]] = WeakKeyDictionary()
+
+
+def hub_of_source(source: type[StreamSource[P]]) -> Hub[P]:
+    """Return the hub of a kind of topics for the running event loop."""
+    notifications = hub_of_running_loop()
+    hubs = _hubs.setdefault(notifications, {})
+    if source not in hubs:
+        hubs[source] = Hub(source(), notifications)
+    return hubs[source]
 
 
 @cache

@@ -1,111 +1,101 @@
-"""Streams the log of a job: the stored part, or until the job has ended."""
+"""Streams the log of a job: the stored part, or until the job has ended.
+
+A position has a place in each step. So a reader also gets what arrives for an earlier step after the beginning of a
+later one.
+"""
 
 from collections.abc import AsyncGenerator, Hashable, Iterator
 from contextlib import aclosing
-from weakref import WeakKeyDictionary
+from typing import Final
 
 from django.db import connection
 
 from orchestrator.http.db_scope import release_connection_after
-from orchestrator.notifications.hub import NotificationHub, hub_of_running_loop
-from orchestrator.notifications.log_hub import ChunkBatch, Hub
-from runtime_jobs.models import Job
+from orchestrator.notifications.followed_jobs import keep_followed
+from orchestrator.notifications.log_hub import ChunkBatch, hub_of_source, in_reader_thread
+from orchestrator.selectors.step_logs import PART_BYTES, LogPosition, read_part
 from runtime_jobs.states import FINAL_STATES
 
-Position = tuple[int, int, int]  # step, number of the chunk within it, offset of the next byte within that
-START: Position = (0, 0, 0)
-BATCH_BYTES = 64 << 10
-CHUNKS_PER_BATCH = 64
-STATES_PER_QUERY = 500
+Position = tuple[tuple[int, LogPosition], ...]  # the steps that were read so far, each with the next byte
+START: Position = ()
+PARTS_PER_BATCH: Final = 64
+STATES_PER_QUERY: Final = 500
 
-# Sizes are read first, without the bytes: a chunk has up to 512 KiB, and only the part that fits into a batch is read.
-_READ = """
-WITH ahead AS MATERIALIZED (
-    SELECT step, seq, octet_length(chunk) AS size FROM runtime_job_log_chunks
-     WHERE job_ulid = %(job)s AND (step, seq) >= (%(step)s::int, %(seq)s::int) ORDER BY step, seq LIMIT %(chunks)s
-), placed AS (
-    SELECT step, seq, size,
-           CASE WHEN (step, seq) = (%(step)s::int, %(seq)s::int) THEN %(offset)s::int ELSE 0 END AS skipped,
-           sum(size) OVER (ORDER BY step, seq) - size - %(offset)s::int AS before
-      FROM ahead
-)
-SELECT step, seq, size, skipped, substring(l.chunk FROM skipped + 1 FOR %(limit)s::int)
-  FROM placed p JOIN runtime_job_log_chunks l USING (step, seq)
- WHERE l.job_ulid = %(job)s AND before < %(limit)s::int
- ORDER BY step, seq
-"""
+_OVERVIEW = """
+SELECT j.state, l.step, l.stored_bytes
+  FROM runtime_jobs j LEFT JOIN step_logs l USING (job_ulid) WHERE j.job_ulid = %s ORDER BY l.step"""
+_STATES = """
+SELECT j.job_ulid, j.state, j.updated_at, l.stored, l.closed, s.statuses
+  FROM runtime_jobs j
+ CROSS JOIN LATERAL (SELECT sum(stored_bytes) AS stored, count(closed_at) AS closed
+                       FROM step_logs WHERE job_ulid = j.job_ulid) l
+ CROSS JOIN LATERAL (SELECT string_agg(status, ',' ORDER BY index) AS statuses
+                       FROM runtime_job_steps WHERE job_ulid = j.job_ulid) s
+ WHERE j.job_ulid = ANY (%s)"""
 
 
 class JobLogs:
-    """Reads the log of a job from a position on, in the order of its steps."""
+    """Reads the log of a job from a position on: what is missing of the first steps, then of the later ones."""
 
     def read(self, topic: str, position: Position) -> ChunkBatch[Position]:
-        """Return up to `BATCH_BYTES` of a log.
+        """Return up to `PART_BYTES` of a log.
 
-        The state of the job is read between two reads of the chunks: no chunk is stored after the end of a job, so the
-        second read returns all of them.
+        The state of the job is read before the chunks. No chunk is stored after the end of a job, so nothing is missed.
 
         Args:
             topic: The id of the job.
             position: The position of the first byte.
         """
-        batch = _chunks(topic, position)
-        if batch.position != position or not _has_ended(topic):
-            return batch
-        batch = _chunks(topic, position)
-        return batch._replace(ended=batch.position == position)
+        has_ended, stored = _overview(topic)
+        places, data = dict(position), bytearray()
+        for _ in range(PARTS_PER_BATCH):
+            step = next((step for step, size in stored if places.get(step, LogPosition()).byte < size), None)
+            if step is None or len(data) == PART_BYTES:
+                break
+            place = places.get(step, LogPosition())
+            part = read_part(topic, step, place, limit=PART_BYTES - len(data))
+            if part.position == place:  # the log was deleted meanwhile
+                break
+            data += part.data
+            places[step] = part.position
+        after = tuple(sorted(places.items()))
+        return ChunkBatch(bytes(data), after, ended=has_ended and not data and after == position)
 
     def states(self, topics: list[str]) -> dict[str, Hashable]:
-        """Return for each job the size of its log and whether it has ended, by job id."""
-        found: dict[str, Hashable] = {}
-        for start in range(0, len(topics), STATES_PER_QUERY):
-            jobs = Job.objects.filter(job_ulid__in=topics[start : start + STATES_PER_QUERY])
-            rows = jobs.values_list("job_ulid", "log_bytes", "state")
-            found |= {job_ulid: (log_bytes, state in FINAL_STATES) for job_ulid, log_bytes, state in rows}
-        return found
+        """Return for each job a value that changes with its log, its steps and its state."""
+        return log_states(topics)
+
+    def watch(self, topics: list[str]) -> None:
+        """Ask for announcements of these jobs."""
+        keep_followed(topics)
 
 
-def _has_ended(job_ulid: str) -> bool:
-    """Report whether a job has ended or was deleted."""
-    state = Job.objects.filter(job_ulid=job_ulid).values_list("state", flat=True).first()
-    return state is None or state in FINAL_STATES
+def log_states(topics: list[str]) -> dict[str, Hashable]:
+    """Return for each job a value that changes with its log, its steps and its state, by job id."""
+    found: dict[str, Hashable] = {}
+    for start in range(0, len(topics), STATES_PER_QUERY):
+        with connection.cursor() as cursor:
+            cursor.execute(_STATES, [topics[start : start + STATES_PER_QUERY]])
+            found |= {row[0]: row[1:] for row in cursor.fetchall()}
+    return found
 
 
-def _chunks(job_ulid: str, position: Position) -> ChunkBatch[Position]:
-    step, seq, offset = position
-    values: dict[str, str | int] = {"job": job_ulid, "step": step, "seq": seq, "offset": offset}
+def _overview(job_ulid: str) -> tuple[bool, list[tuple[int, int]]]:
+    """Return whether a job has ended or was deleted, and the length of the log of each step, of one time."""
     with connection.cursor() as cursor:
-        cursor.execute(_READ, values | {"chunks": CHUNKS_PER_BATCH, "limit": BATCH_BYTES})
+        cursor.execute(_OVERVIEW, [job_ulid])
         rows = cursor.fetchall()
-    data = bytearray()
-    for step, seq, size, skipped, chunk in rows:
-        if len(data) == BATCH_BYTES:
-            break
-        part = bytes(chunk)[: BATCH_BYTES - len(data)]
-        data += part
-        end = skipped + len(part)
-        position = (step, seq + 1, 0) if end >= size else (step, seq, end)
-    return ChunkBatch(bytes(data), position, ended=False)
-
-
-_hubs: WeakKeyDictionary[NotificationHub, Hub[Position]] = WeakKeyDictionary()
-
-
-def _hub() -> Hub[Position]:
-    waking = hub_of_running_loop()
-    if waking not in _hubs:
-        _hubs[waking] = Hub(JobLogs(), waking)
-    return _hubs[waking]
+    return not rows or rows[0][0] in FINAL_STATES, [(step, size) for _, step, size in rows if step is not None]
 
 
 async def stream(job_ulid: str, *, follow: bool) -> AsyncGenerator[bytes, None]:
-    """Yield the log from its first byte, in batches of at most `BATCH_BYTES`.
+    """Yield the log from its first byte, in batches of at most `PART_BYTES`.
 
     Args:
         job_ulid: The job.
         follow: Continue until the job has ended, instead of ending with the stored part.
     """
-    hub = _hub()
+    hub = hub_of_source(JobLogs)
     batches = hub.follow(job_ulid, START) if follow else hub.read_to_end(job_ulid, START)
     async with aclosing(batches):
         async for batch in batches:
@@ -114,7 +104,35 @@ async def stream(job_ulid: str, *, follow: bool) -> AsyncGenerator[bytes, None]:
 
 def stored(job_ulid: str) -> Iterator[bytes]:
     """Yield the stored part of the log, for servers that respond from a thread (WSGI)."""
-    read, position = release_connection_after(_chunks), START
+    read, position = release_connection_after(JobLogs().read), START
     while (batch := read(job_ulid, position)).position != position:
         position = batch.position
         yield batch.data
+
+
+async def stream_step(job_ulid: str, step: int) -> AsyncGenerator[bytes, None]:
+    """Yield the stored part of the log of one step, in parts of at most `PART_BYTES`, for servers of ASGI.
+
+    Args:
+        job_ulid: The job.
+        step: The index of the step.
+    """
+    position = LogPosition()
+    while (part := await in_reader_thread(read_part, job_ulid, step, position)).position != position:
+        position = part.position
+        if part.data:
+            yield part.data
+
+
+def stored_step(job_ulid: str, step: int) -> Iterator[bytes]:
+    """Yield the same as `stream_step`, for servers that respond from a thread (WSGI).
+
+    Args:
+        job_ulid: The job.
+        step: The index of the step.
+    """
+    read, position = release_connection_after(read_part), LogPosition()
+    while (part := read(job_ulid, step, position)).position != position:
+        position = part.position
+        if part.data:
+            yield part.data

@@ -4,11 +4,10 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Max
-
 from leases.fencing import lock_lease, require_valid_lease
 from orchestrator.notifications.job_updates import announcer
 from orchestrator.services import transitions
+from orchestrator.services.step_log_rows import lock_log, store_and_count
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import ChunkConflict, ChunkGap
 from runtime_jobs.models import Job, LogChunk
@@ -62,7 +61,8 @@ def append_log(
     locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
     require_valid_lease(locked)
     job, digest = locked.job, hashlib.sha256(chunk).hexdigest()
-    expected = _next_seq(job, step)
+    log = lock_log(job.job_ulid, step)
+    expected = log.chunk_count
     if seq < expected:
         _require_same_chunk(job, step, seq, digest)
         return AppendResult(expected, truncated=False)
@@ -70,16 +70,11 @@ def append_log(
         return AppendResult(expected, truncated=True)
     if seq > expected:
         raise ChunkGap(f"seq: chunk {expected} of step {step} is missing. Send it before {seq}.", expected_seq=expected)
-    LogChunk.objects.create(job=job, step=step, seq=seq, chunk=chunk, sha256=digest, created_at=locked.now)
+    store_and_count(log, chunk, digest=digest, now=locked.now)
     job.log_bytes += len(chunk)
     transitions.mark_changed(uow, job, locked.now)
     uow.after_commit(announcer.announce, job.job_ulid)
     return AppendResult(expected + 1, truncated=False)
-
-
-def _next_seq(job: Job, step: int) -> int:
-    last = LogChunk.objects.filter(job=job, step=step).aggregate(last=Max("seq"))["last"]
-    return 0 if last is None else int(last) + 1
 
 
 def _require_same_chunk(job: Job, step: int, seq: int, digest: str) -> None:

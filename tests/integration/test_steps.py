@@ -39,6 +39,21 @@ def submit(yard: Yard, *steps: str, **spec: Any) -> Job:
     return Job.objects.get(job_ulid=post(yard, "/v1/jobs", body)["job_id"])
 
 
+def downloaded(yard: Yard, job: Job) -> dict[str, bytes]:
+    """The content of each artifact of a job, as a client downloads it."""
+    headers = {"Authorization": f"Bearer {api_token(yard.project.organization)}"}
+
+    def get(url: str) -> bytes:
+        own = headers if "/v1/objects/" not in url else {}
+        with urllib.request.urlopen(urllib.request.Request(url, headers=own), timeout=60) as answer:
+            return bytes(answer.read())
+
+    base = f"{yard.installation.url}/v1/artifacts"
+    listed = json.loads(get(f"{base}?job_id={job.job_ulid}"))["results"]
+    shown = [json.loads(get(f"{base}/{row['artifact_id']}")) for row in listed]
+    return {row["name"]: get(row["download_url"]) for row in shown}
+
+
 def log_of(job: Job) -> list[tuple[int, bytes]]:
     rows = LogChunk.objects.filter(job_id=job.job_ulid).order_by("step", "seq").values_list("step", "chunk")
     joined: dict[int, bytes] = {}
@@ -74,10 +89,12 @@ def test_steps_share_workspace_home_and_tmp_and_nothing_that_runs(yard: Yard, en
     assert [(file["type"], file["path"], file["size_bytes"]) for file in done.result["files"]] == [
         ("junit", "reports/unit.xml", 5)
     ]
+    assert [file["stored"] for file in done.result["files"]] == [True]
+    assert downloaded(yard, job) == {"reports/unit.xml": b"<x/>\n"}
     assert processes_with(mark) == []
     phases = JobEvent.objects.filter(job_id=job.job_ulid).order_by("seq").values_list("to_state", flat=True)
     assert [phase for phase in phases if phase] == [
-        "queued", "leased", "starting", "checking_out", "executing", "succeeded",
+        "queued", "leased", "starting", "checking_out", "executing", "uploading", "succeeded",
     ]  # fmt: skip
 
 

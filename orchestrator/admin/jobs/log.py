@@ -1,26 +1,21 @@
 """The end of a job's log, and what was appended since. Both are bounded, whatever the size of the log."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from django.db.models import Q, QuerySet
-from django.db.models.functions import Length
 
-from orchestrator.admin.formatting import redact_lease_ids
 from orchestrator.results.outputs import output_name, read_output
-from runtime_jobs.models import Job, LogChunk
+from orchestrator.selectors.log_tails import TAIL_BYTES, plain_text
+from orchestrator.selectors.step_logs import LogPosition, locate, log_sizes, read_part
+from runtime_jobs.models import Job
 from runtime_jobs.specs.oci import OCI, config_of
 
-TAIL_BYTES = 64 << 10
-MAX_TAIL_CHUNKS = 200
-MAX_CHUNKS_PER_POLL = 8
+UNREADABLE = "(The storage of logs does not answer. Reload the page later.)\n"
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-_CURSOR = re.compile(r"(\d{1,9})\.(\d{1,9})")
+_PLACE = re.compile(r"(\d{1,9})\.(\d{1,15})", re.ASCII)
+_CURSOR = re.compile(rf"{_PLACE.pattern}(-{_PLACE.pattern})*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class LogPage:
 
     Attributes:
         text: Plain text.
-        cursor: `step.seq` of the last chunk in `text`; empty before the first chunk.
+        cursor: The number of the next byte of each step, such as `0.512-1.20`; empty before the first byte.
         truncated: Earlier output was left out.
         ended: No more output can follow.
     """
@@ -39,39 +34,59 @@ class LogPage:
     truncated: bool
     ended: bool
 
+    @property
+    def event_id(self) -> str:
+        """The id of an event of the live log after which `cursor` continues."""
+        return "0" + "".join(f"-{place}.0" for place in self.cursor.split("-") if place)
+
 
 def tail(job: Job) -> LogPage:
-    """Read the last chunks of a log, about TAIL_BYTES of them; of a job of type `oci` the end of its stored output."""
+    """Read the end of a log, TAIL_BYTES of it; of a job of type `oci` the end of its stored output.
+
+    While the storage does not answer, the rest of the page remains readable: the text explains what is missing.
+    """
     if job.job_type == OCI:
         raw = _stored_output(job)
         text = plain_text(raw[-TAIL_BYTES:])
         return LogPage(text, "", truncated=len(raw) > TAIL_BYTES, ended=job.is_final)
-    sizes = list(_chunks(job).order_by("-step", "-seq").values_list("step", "seq", Length("chunk"))[:MAX_TAIL_CHUNKS])
-    size, kept = 0, 0
-    while kept < len(sizes) and (kept == 0 or size + sizes[kept][2] <= TAIL_BYTES):
-        size += sizes[kept][2]
-        kept += 1
-    if not kept:
-        return LogPage("", "", truncated=False, ended=job.is_final)
-    step, seq, _ = sizes[kept - 1]
-    rows = _chunks(job).filter(_since(step, seq)).order_by("step", "seq").values_list("step", "seq", "chunk")[:kept]
-    return _log_page(list(rows), truncated=kept < len(sizes), ended=job.is_final, cursor="")
+    sizes, room, starts = log_sizes(job.job_ulid), TAIL_BYTES, {}
+    for step, size in reversed(sizes):
+        starts[step] = size - min(size, room)
+        room -= min(size, room)
+    try:
+        return _read(job, sizes, starts, truncated=any(starts.values()))
+    except OSError:
+        return LogPage(UNREADABLE, "", truncated=False, ended=job.is_final)
 
 
 def after(job: Job, cursor: str) -> LogPage:
     """Read what follows a cursor. The caller reads `job` first, so its end is not seen before its last output."""
-    known = _CURSOR.fullmatch(cursor)
-    newer = _since(int(known[1]), int(known[2]) + 1) if known else Q()
-    chunks = _chunks(job).filter(newer).order_by("step", "seq").values_list("step", "seq", "chunk")
-    rows = list(chunks[:MAX_CHUNKS_PER_POLL])
-    return _log_page(rows, truncated=False, ended=job.is_final and not rows, cursor=cursor if known else "")
+    known = {int(step): int(byte) for step, byte in _PLACE.findall(cursor)} if _CURSOR.fullmatch(cursor) else {}
+    try:
+        page = _read(job, log_sizes(job.job_ulid), known, truncated=False)
+    except OSError:  # the page asks again
+        return LogPage("", cursor, truncated=False, ended=False)
+    return replace(page, ended=job.is_final and page.cursor == cursor)
 
 
-def plain_text(raw: bytes) -> str:
-    """Convert output to what a terminal would display, without colours, control characters and overwritten lines."""
-    text = _ESCAPES.sub("", raw.decode(errors="replace"))
-    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return redact_lease_ids(_CONTROL.sub("", "\n".join(lines)))
+def _read(job: Job, sizes: list[tuple[int, int]], starts: dict[int, int], *, truncated: bool) -> LogPage:
+    """Read the log of each step from its start on, TAIL_BYTES at most together."""
+    places, raw = {step: min(starts.get(step, 0), size) for step, size in sizes}, bytearray()
+    for step, size in sizes:
+        position = LogPosition()
+        if 0 < places[step] < size:
+            position = locate(job.job_ulid, step, places[step])
+        while places[step] < size and len(raw) < TAIL_BYTES:
+            part = read_part(job.job_ulid, step, position, limit=min(TAIL_BYTES - len(raw), size - position.byte))
+            if part.position == position:
+                break
+            raw += part.data
+            position = part.position
+            places[step] = position.byte
+    cursor = "-".join(f"{step}.{byte}" for step, byte in places.items() if byte)
+    if truncated:  # begin with a whole line
+        del raw[: raw.find(b"\n") + 1]
+    return LogPage(plain_text(bytes(raw)), cursor, truncated=truncated, ended=job.is_final)
 
 
 def _stored_output(job: Job) -> bytes:
@@ -89,20 +104,3 @@ def _printed(number: int, iteration: dict[str, Any]) -> bytes:
     texts = [f"--- iteration {number}, exit code {iteration.get('exit_code', 0)}"]
     texts += [text for name in ("stdout", "stderr") if (text := iteration.get(name))]
     return "".join(f"{text.rstrip()}\n" for text in texts).encode(errors="replace")
-
-
-def _chunks(job: Job) -> QuerySet[LogChunk]:
-    return LogChunk.objects.filter(job=job)
-
-
-def _since(step: int, seq: int) -> Q:
-    return Q(step=step, seq__gte=seq) | Q(step__gt=step)
-
-
-def _log_page(
-    rows: Sequence[tuple[int, int, bytes | memoryview]], *, truncated: bool, ended: bool, cursor: str
-) -> LogPage:
-    raw = b"".join(bytes(chunk) for _, _, chunk in rows)
-    last = f"{rows[-1][0]}.{rows[-1][1]}" if rows else cursor
-    truncated = truncated or len(raw) > TAIL_BYTES
-    return LogPage(plain_text(raw[-TAIL_BYTES:]), last, truncated=truncated, ended=ended)

@@ -7,9 +7,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from orchestrator import services
-from orchestrator.selectors import job_logs
+from orchestrator.selectors import job_logs, step_logs
 from orchestrator.selectors.job_logs import START, JobLogs, stored
-from runtime_jobs.models import LogChunk
+from runtime_jobs.models import JobStep, LogChunk
 from tests.api_client import refused
 from tests.factories import WorkerFactory, claimed, submitted
 from tests.orchestrator.protocols.native.conftest import alice, organization
@@ -29,7 +29,7 @@ def put(log, step, *sizes):
     chunks = [os.urandom(size) for size in sizes]
     begin = LogChunk.objects.filter(job_id=log.job_id, step=step).count()
     for seq, chunk in enumerate(chunks, start=begin):
-        LogChunk.objects.create(job_id=log.job_id, step=step, seq=seq, chunk=chunk, sha256="", created_at=log.leased_at)
+        services.append_log(lease_ulid=log.lease_ulid, worker=log.worker, seq=seq, chunk=chunk, step=step)
     return b"".join(chunks)
 
 
@@ -59,7 +59,7 @@ def test_every_byte_is_read_once_in_order_and_in_bounded_batches(log, steps):
     found = batches(log.job_id)
     assert b"".join(found) == text == b"".join(stored(log.job_id))
     assert max(map(len, found), default=0) <= EDGE
-    assert len(found) <= len(text) // (EDGE // 2) + 1 + sum(map(len, steps.values())) // job_logs.CHUNKS_PER_BATCH + 1
+    assert len(found) <= len(text) // (EDGE // 2) + 1 + sum(map(len, steps.values())) // step_logs.CHUNKS_PER_PART + 1
 
 
 def test_a_reader_at_the_end_of_a_growing_log_misses_nothing(log):
@@ -71,29 +71,56 @@ def test_a_reader_at_the_end_of_a_growing_log_misses_nothing(log):
         assert found == text
 
 
-def test_one_read_is_one_query_and_loads_no_job(log):
+def test_a_late_chunk_of_an_earlier_step_is_read(log):
+    text = put(log, 0, 10) + put(log, 1, 10)
+    position = JobLogs().read(log.job_id, START).position
+    late = put(log, 0, 7)
+    batch = JobLogs().read(log.job_id, position)
+    assert batch.data == late
+    text += late + put(log, 1, 3)
+    assert text.endswith(JobLogs().read(log.job_id, batch.position).data)
+
+
+def test_a_read_is_two_queries_and_loads_no_job(log):
     put(log, 0, 100)
     with CaptureQueriesContext(connection) as queries:
         batch = JobLogs().read(log.job_id, START)
         JobLogs().read(log.job_id, batch.position)
         JobLogs().states([log.job_id])
-    assert len(queries) == 1 + 2 + 1
+    assert len(queries) == 2 + 1 + 1
     assert not any("command_json" in query["sql"] for query in queries)
 
 
-def test_what_is_stored_between_the_two_looks_at_an_end_is_read(log, monkeypatch):
-    real = job_logs._has_ended
+def test_what_is_stored_while_the_job_ends_is_read(log, monkeypatch):
+    real = job_logs._overview
 
     def ends(job_id):
+        found = real(job_id)
         put(log, 0, 10)
         services.fail(lease_ulid=log.lease_ulid, worker=log.worker, reason="worker_error")
-        monkeypatch.setattr(job_logs, "_has_ended", real)
-        return real(job_id)
+        monkeypatch.setattr(job_logs, "_overview", real)
+        return found
 
-    monkeypatch.setattr(job_logs, "_has_ended", ends)
+    monkeypatch.setattr(job_logs, "_overview", ends)
+    assert JobLogs().read(log.job_id, START) == (b"", START, False)
     batch = JobLogs().read(log.job_id, START)
     assert (len(batch.data), batch.ended) == (10, False)
     assert JobLogs().read(log.job_id, batch.position) == (b"", batch.position, True)
+
+
+@pytest.mark.parametrize("change", ["chunk", "end", "step"])
+def test_the_state_of_a_job_changes_with_each_of_its_changes(log, change):
+    put(log, 0, 1)
+    step = JobStep.objects.create(job_id=log.job_id, index=0, run="true")
+    before = JobLogs().states([log.job_id])
+    assert JobLogs().states([log.job_id]) == before
+    if change == "chunk":
+        put(log, 0, 1)
+    elif change == "end":
+        services.fail(lease_ulid=log.lease_ulid, worker=log.worker, reason="worker_error")
+    else:
+        JobStep.objects.filter(pk=step.pk).update(status="running")
+    assert JobLogs().states([log.job_id]) != before
 
 
 def test_a_job_that_was_deleted_has_ended():

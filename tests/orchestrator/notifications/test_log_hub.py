@@ -26,7 +26,7 @@ class Text:
 
     def __init__(self, **texts):
         self.texts = {name: text.encode() for name, text in texts.items()}
-        self.ended, self.reads, self.asked, self.trouble = set(), [], 0, []
+        self.ended, self.reads, self.asked, self.trouble, self.watched = set(), [], 0, [], []
         self.during = lambda: None
 
     def read(self, topic, position):
@@ -37,6 +37,9 @@ class Text:
         ended = not data and topic in self.ended
         self.during()
         return ChunkBatch(data, position + len(data), ended)
+
+    def watch(self, topics):
+        self.watched += topics
 
     def states(self, topics):
         self.asked += 1
@@ -61,6 +64,7 @@ class Follower:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(hubs, "MIN_WAKE_INTERVAL", 0)
+    monkeypatch.setattr(hubs, "WAKE_INTERVAL_PER_FOLLOWER", 0)
     monkeypatch.setattr(hubs, "RECHECK_WITHOUT", 3600)
     monkeypatch.setattr(hubs, "RETRY_PAUSE", 0.001)
 
@@ -88,6 +92,7 @@ def test_many_followers_share_each_read():
             while len(source.reads) < 5:  # noqa: ASYNC110 the last read finds nothing, and no follower sees it
                 await asyncio.sleep(0.001)
         assert sorted(source.reads) == [0, 4, 8, 12, 13]
+        assert source.watched == ["log"]
         source.texts["log"] += b"!"
         hub.receive(["log"])
         for one in followers:
@@ -193,12 +198,15 @@ def test_who_leaves_ends_nobody_else_s_read():
 
 def test_trouble_with_the_database_is_waited_out_and_ends_a_stream_if_it_lasts(monkeypatch):
     source = Text(log="text")
-    source.trouble = [OperationalError()] * 3
+    source.trouble = [OperationalError(), OSError("the bucket did not answer"), OperationalError()]
 
     async def story(hub):
         follower = Follower(hub)
         await follower.has(b"text")
         assert source.reads.count(0) == 4
+        async with asyncio.timeout(60):
+            while 4 not in source.reads or hub._reading:  # noqa: ASYNC110 a read under way has another limit
+                await asyncio.sleep(0.001)
         monkeypatch.setattr(hubs, "GIVE_UP_AFTER", 0)
         source.trouble = [OperationalError()] * 1000
         for _ in range(200):  # a read that is under way takes the first notification
@@ -213,6 +221,7 @@ def test_trouble_with_the_database_is_waited_out_and_ends_a_stream_if_it_lasts(m
 
 def test_frequent_changes_wake_followers_seldom(monkeypatch):
     monkeypatch.setattr(hubs, "MIN_WAKE_INTERVAL", 3600)
+    monkeypatch.setattr(hubs, "MAX_WAKE_INTERVAL", 3600)
     source = Text(log="a")
 
     async def story(hub):
@@ -228,6 +237,23 @@ def test_frequent_changes_wake_followers_seldom(monkeypatch):
         source.ended.add("log")
         topic._wake()
         await asyncio.wait_for(follower.task, 20)
+
+    played(story, source)
+
+
+def test_a_follower_of_a_quiet_topic_gets_empty_bytes_and_no_further_read():
+    source = Text(log="")
+
+    async def story(hub):
+        found = []
+        async for part in hub.follow("log", 0, idle_seconds=0.001):
+            found.append(part)
+            if len(found) == 3:
+                source.ended.add("log")
+                hub.receive(["log"])
+        assert set(found) == {b""}
+        assert len(found) >= 3
+        assert len(source.reads) == 2, "one before the first wait, one after the announcement"
 
     played(story, source)
 

@@ -137,10 +137,10 @@ def test_the_output_is_limited_for_all_steps_together(bench: WorkerContext, serv
 def test_progress_says_which_step_runs(bench: WorkerContext, server: ScriptedServer) -> None:
     with running(a_run(bench, "null sleep=0.5", "null sleep=0.5", timeout_seconds=30)):
         pass
-    told = [
+    reported = [
         asked.json["progress"] for asked in server.received("heartbeat") if "percent" in asked.json.get("progress", {})
     ]
-    assert told == [
+    assert reported == [
         {"percent": 0, "current_step": "null sleep=0.5", "step_index": 0},
         {"percent": 50, "current_step": "null sleep=0.5", "step_index": 1},
     ]
@@ -286,7 +286,7 @@ def test_a_pipe_and_a_name_that_is_no_text_do_no_harm(tree: Path) -> None:
     assert [file["path"] for file in found["files"]] == ["a.xml", "\ufffd.xml"]
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_what_became_a_pipe_after_it_was_listed_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert artifacts._Search([])._digest(str(tmp_path / "pipe")) == (None, 0)

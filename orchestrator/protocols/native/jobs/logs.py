@@ -1,5 +1,6 @@
-"""Response of `GET …/jobs/{job_id}/logs`."""
+"""Responses of `GET …/jobs/{job_id}/logs` and `GET …/jobs/{job_id}/logs/stream`."""
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from django.core.handlers.asgi import ASGIRequest
@@ -8,13 +9,17 @@ from django.http.response import HttpResponseBase
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
+from orchestrator.http.asgi.server_sent_events import PING_SECONDS, with_pings
 from orchestrator.http.asgi.streams import CountedResponse, registry
 from orchestrator.http.auth.credentials import credential_of
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.selectors import job_logs
+from orchestrator.selectors import job_log_events, job_logs
+from orchestrator.selectors.job_steps import steps_of
+from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Job
 
 TEXT = "text/plain; charset=utf-8"
+EVENTS = "text/event-stream; charset=utf-8"
 
 
 class PlainTextRenderer(BaseRenderer):
@@ -26,6 +31,13 @@ class PlainTextRenderer(BaseRenderer):
 
     def render(self, data: Any, *_: Any, **__: Any) -> bytes:
         return str(data).encode()
+
+
+class EventStreamRenderer(PlainTextRenderer):
+    """Declares that a view answers text/event-stream."""
+
+    media_type = "text/event-stream"
+    format = "events"
 
 
 def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBase:
@@ -41,7 +53,7 @@ def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBas
             occupy one of the few threads for as long as the job runs.
     """
     follow = follow and not job.is_final
-    is_asgi = isinstance(request._request, ASGIRequest)  # noqa: SLF001 DRF has no name for it
+    is_asgi = _is_asgi(request)
     if follow and not is_asgi:
         detail = (
             "This server process cannot follow the log of a job that has not ended. "
@@ -52,14 +64,72 @@ def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBas
     if request.method == "HEAD":
         response = HttpResponse(content_type=TEXT)
     elif is_asgi:
-        stream = registry.admit(
-            credential_of(request, org_slug=job.org_slug),
-            "follow" if follow else "read",
-            authorization=request.META.get("HTTP_AUTHORIZATION", ""),
-        )
-        response = CountedResponse(job_logs.stream(job.job_ulid, follow=follow), stream=stream, content_type=TEXT)
+        content = job_logs.stream(job.job_ulid, follow=follow)
+        response = _counted(content, job, request, kind="follow" if follow else "read", content_type=TEXT)
     else:
         response = StreamingHttpResponse(job_logs.stored(job.job_ulid), content_type=TEXT)
+    return _unbuffered(response)
+
+
+def step_log_response(job: Job, step: int, *, request: Request) -> HttpResponseBase:
+    """Return the stored part of the log of one step as text/plain. A step without output has an empty log.
+
+    Args:
+        job: The job.
+        step: The index of the step.
+        request: The request, as in `log_response`.
+
+    Raises:
+        NotFound: The job has no such step.
+        ApiError: `too_many_streams`.
+    """
+    if all(found.index != step for found in steps_of(job.job_ulid)):
+        raise NotFound(f"The job has no step {step}.")
+    if request.method == "HEAD":
+        return _unbuffered(HttpResponse(content_type=TEXT))
+    if _is_asgi(request):
+        content = job_logs.stream_step(job.job_ulid, step)
+        return _unbuffered(_counted(content, job, request, kind="read", content_type=TEXT))
+    return _unbuffered(StreamingHttpResponse(job_logs.stored_step(job.job_ulid, step), content_type=TEXT))
+
+
+def event_response(job: Job, request: Request) -> HttpResponseBase:
+    """Return the live log as Server-Sent Events, after the event that `Last-Event-ID` or `after` names.
+
+    A page of a browser that displays the beginning of a log already cannot send the header. It does so when it connects
+    again, and the header wins then.
+
+    Args:
+        job: The job whose log is followed.
+        request: The request, whose credential is re-checked while the stream is open.
+
+    Raises:
+        ApiError: `too_many_streams`, or `follow_unavailable` under WSGI.
+    """
+    if request.method == "HEAD":
+        return _unbuffered(HttpResponse(content_type=EVENTS))
+    if not _is_asgi(request):
+        detail = "This server process cannot stream events. Send the request to a process that serves config.asgi."
+        raise ApiError(501, "follow_unavailable", detail)
+    last_id = request.headers.get("Last-Event-ID") or request.query_params.get("after", "")
+    content = with_pings(job_log_events.events(job.job_ulid, last_id, idle_seconds=PING_SECONDS))
+    return _unbuffered(_counted(content, job, request, kind="events", content_type=EVENTS))
+
+
+def _is_asgi(request: Request) -> bool:
+    return isinstance(request._request, ASGIRequest)  # noqa: SLF001 DRF has no name for it
+
+
+def _counted(
+    content: AsyncGenerator[bytes, None], job: Job, request: Request, *, kind: str, content_type: str
+) -> CountedResponse:
+    stream = registry.admit(
+        credential_of(request, org_slug=job.org_slug), kind, authorization=request.META.get("HTTP_AUTHORIZATION", "")
+    )
+    return CountedResponse(content, stream=stream, content_type=content_type)
+
+
+def _unbuffered(response: HttpResponseBase) -> HttpResponseBase:
     response["Cache-Control"] = "no-store"
     response["X-Accel-Buffering"] = "no"
     return response
