@@ -1,4 +1,4 @@
-"""Finds the files that a job declared as artifacts, and reports their names and digests. They are not stored.
+"""Finds the files that a job declared as artifacts, with their names and digests. `artifact_upload` stores them.
 
 A job may leave anything: links, pipes, a million files, names that are no text. Nothing is followed, only regular files
 are opened, and every search has a limit.

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from django.conf import settings
@@ -40,22 +41,50 @@ class UploadFile(Protocol):
         """Close the file, and delete it unless the view has kept it."""
 
 
+def _refuse_image(_: OSError) -> ApiError:
+    return overloaded("The store of images cannot be written.")
+
+
+@dataclass(frozen=True)
+class UploadLimits:
+    """The limits of one upload.
+
+    Attributes:
+        max_bytes: The largest body.
+        seconds: The time until the whole body has arrived.
+        spool_bytes: The bytes of all incomplete bodies of this kind in the process.
+        refuse_write: Returns the refusal of an upload whose file cannot be written.
+    """
+
+    max_bytes: int
+    seconds: float
+    spool_bytes: int
+    refuse_write: Callable[[OSError], ApiError] = _refuse_image
+
+
+def image_limits(_: Message) -> UploadLimits:
+    """Return the limits of uploads to the registry of images."""
+    return UploadLimits(settings.IMAGE_UPLOAD_LIMIT_BYTES, settings.IMAGE_UPLOAD_SECONDS, settings.IMAGE_SPOOL_BYTES)
+
+
 class Uploads:
-    """Receives the bodies of uploads in one process. Used from one event loop."""
+    """Receives the bodies of uploads of one kind in one process. Used from one event loop."""
 
     def __init__(
         self,
         share_of: Callable[[Message], str | ApiError | None],
         create: Callable[[], UploadFile],
+        limits_of: Callable[[Message], UploadLimits] = image_limits,
     ) -> None:
         """Create the receiver.
 
         Args:
             share_of: Returns what a permitted upload is counted for, the refusal of another upload, and None for every
-                other request.
+                other request. It may add to the scope what `limits_of` and the view need.
             create: Returns a new file.
+            limits_of: Returns the limits of a permitted upload.
         """
-        self.share_of, self._create = share_of, create
+        self.share_of, self._create, self._limits_of = share_of, create, limits_of
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="upload-writer")
         self._received: Counter[str] = Counter()  # bytes of bodies that are incomplete, by share
 
@@ -68,25 +97,25 @@ class Uploads:
             share: What the upload is counted for.
 
         Raises:
-            ApiError: 408, 413 or 503. Part of the body was not read then, so the connection must be closed.
+            ApiError: 408, 413, 503 or 507. Part of the body was not read then, so the connection must be closed.
             ClientDisconnected: The client disconnected.
         """
-        limit = settings.IMAGE_UPLOAD_LIMIT_BYTES
+        limits = self._limits_of(scope)
         declared = int(dict(scope["headers"]).get(b"content-length", b"0"))
-        if declared > limit:
-            raise too_large(limit)
+        if declared > limits.max_bytes:
+            raise too_large(limits.max_bytes)
         file = self._create()
         try:
-            await self._fill(file, receive, share, limit)
+            await self._fill(file, receive, share, limits)
         except TimeoutError:
             await self.discard(file)
-            seconds = settings.IMAGE_UPLOAD_SECONDS
-            detail = f"An upload must arrive within {seconds:g} seconds, without a pause of {settings.BODY_SECONDS:g}."
+            pause = settings.BODY_SECONDS
+            detail = f"An upload must arrive within {limits.seconds:g} seconds, without a pause of {pause:g}."
             raise ApiError(408, "request_timeout", detail) from None
-        except OSError:
+        except OSError as error:
             log.exception("an upload could not be written")
             await self.discard(file)
-            raise overloaded("The store of images cannot be written.") from None
+            raise limits.refuse_write(error) from None
         except BaseException:
             await self.discard(file)
             raise
@@ -96,9 +125,9 @@ class Uploads:
         """Close a file, and delete it unless it was kept."""
         await self._in_thread(file.discard)
 
-    async def _fill(self, file: UploadFile, receive: Receive, share: str, limit: int) -> None:
+    async def _fill(self, file: UploadFile, receive: Receive, share: str, limits: UploadLimits) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + settings.IMAGE_UPLOAD_SECONDS
+        deadline = loop.time() + limits.seconds
         size, pending, pending_bytes, has_more = 0, [], 0, True
         try:
             while has_more:
@@ -109,9 +138,9 @@ class Uploads:
                     raise ClientDisconnected
                 block, has_more = message.get("body", b""), message.get("more_body", False)
                 size += len(block)
-                self._count(share, len(block), size)
-                if size > limit:
-                    raise too_large(limit)
+                self._count(share, len(block), size, limits.spool_bytes)
+                if size > limits.max_bytes:
+                    raise too_large(limits.max_bytes)
                 pending.append(block)
                 pending_bytes += len(block)
                 if pending_bytes >= BLOCK_BYTES or (pending_bytes and not has_more):
@@ -122,13 +151,13 @@ class Uploads:
             if not self._received[share]:
                 del self._received[share]
 
-    def _count(self, share: str, size: int, upload_size: int) -> None:
+    def _count(self, share: str, size: int, upload_size: int, spool_bytes: int) -> None:
         """Count received bytes. A share may have as many as are free: half of the limit if it is the only one.
 
         So some of the limit remains for others, however many shares have begun.
         """
         self._received[share] += size
-        free = settings.IMAGE_SPOOL_BYTES - self._received.total()
+        free = spool_bytes - self._received.total()
         if upload_size > FLOOR_BYTES and self._received[share] > free:
             raise overloaded("Too many uploads are being received.")
 

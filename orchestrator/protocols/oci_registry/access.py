@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from orchestrator.http.asgi.body_limit import upload_repository
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.images.errors import RegistryError
-from orchestrator.images.repositories import InsufficientScope, Repository, denied, open_repository, require_name
+from orchestrator.images.repositories import ImageRepository, InsufficientScope, denied, open_repository, require_name
 from orchestrator.images.tokens import (
     PULL,
     PUSH,
@@ -49,7 +49,7 @@ def challenge(*scopes: str, error: str = "") -> RegistryError:
     return RegistryError(401, UNAUTHORIZED, "A token of the registry is needed.", headers=headers)
 
 
-def authorize(request: Request | HttpRequest, name: str, action: str, *, mounted: str = "") -> Repository:
+def authorize(request: Request | HttpRequest, name: str, action: str, *, mounted: str = "") -> ImageRepository:
     """Return the repository in the path, if the token permits the action.
 
     Args:
@@ -93,7 +93,7 @@ def authorize_base(request: Request) -> None:
         raise challenge(error="invalid_token")
 
 
-def sources_of(request: Request, names: list[str]) -> list[Repository]:
+def sources_of(request: Request, names: list[str]) -> list[ImageRepository]:
     """Return the repositories of these names that the token permits to pull; without names all of the token."""
     token = token_of(request.META.get("HTTP_AUTHORIZATION"))
     grant = read_token(token or "", now=_request_time(request))

@@ -4,10 +4,10 @@ import io
 
 import pytest
 
+from orchestrator.http.ranged_response import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, BlockSizes
 from orchestrator.images.digests import Digest
 from orchestrator.images.manifest_documents import OCI_MANIFEST
 from orchestrator.images.models import BlobUpload
-from orchestrator.protocols.oci_registry.blobs.content import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, BlockSizes
 from tests.orchestrator.images.world import Docker, content, error_of, manifest, stored, stored_files, token
 
 pytestmark = pytest.mark.django_db

@@ -61,7 +61,7 @@ class Call:
 
     def run(self):
         router = Router(
-            requests=self.application, long_polls=self.application, uploads=Uploads(share_of_upload, MemoryFile)
+            requests=self.application, long_polls=self.application, uploads=[Uploads(share_of_upload, MemoryFile)]
         )
         asyncio.run(router(self.scope, self.receive, self.send))
         return self

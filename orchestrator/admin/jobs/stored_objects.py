@@ -1,0 +1,148 @@
+"""The pages of artifacts and cache entries: origin, size, and buttons to download and delete them."""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import Model
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.defaultfilters import filesizeformat
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+
+from orchestrator import services
+from orchestrator.admin import formatting
+from orchestrator.admin.base import LargeTableAdmin
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.admin.jobs.artifacts import visible_artifacts
+from orchestrator.artifacts.addresses import download_url
+from runtime_jobs.models import CacheEntry, Job, StoredArtifact
+from runtime_jobs.models.artifacts import StoredObject
+
+COLOURS = {"complete": "success", "uploading": "info", "expired": "default", "deleted": "default"}
+
+
+class JobIdFilter(ExactFilter):
+    """Filters by the id of the job that uploaded the artifact."""
+
+    title = "job id"
+    parameter_name = "job_id"
+
+
+class CacheKeyFilter(ExactFilter):
+    """Filters by the whole key of a cache."""
+
+    title = "key"
+    parameter_name = "key"
+
+
+class RelatedProjectFilter(ExactFilter):
+    """Filters rows that refer to a project."""
+
+    title = "project"
+    parameter_name = "project__slug"
+
+
+class StoredObjectAdmin(LargeTableAdmin):
+    """Displays stored objects and deletes them."""
+
+    list_select_related = ["organization", "project"]
+    ordering = ["-id"]
+    created = formatting.timestamp_column("created_at", "Created")
+    completed = formatting.timestamp_column("completed_at", "Completed")
+    age = formatting.age_column("created_at", "Age")
+    digest = formatting.value_column("sha256", "SHA-256")
+
+    def has_edit_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        options = self.opts
+        return request.user.has_perm(f"{options.app_label}.change_{options.model_name}")
+
+    @display(description="Project")
+    def tenant(self, row: StoredObject) -> str:
+        return f"{row.organization.slug}/{row.project.slug}"
+
+    @display(description="Size")
+    def size(self, row: StoredObject) -> str:
+        return filesizeformat(row.byte_count)
+
+    @display(description="State", label=COLOURS)
+    def state_badge(self, row: StoredObject) -> str:
+        expires_at = getattr(row, "expires_at", None)
+        if row.is_abandoned:
+            return "deleted"
+        if row.completed_at is None:
+            return "uploading"
+        return "expired" if expires_at is not None and expires_at <= timezone.now() else "complete"
+
+    @action(description="Delete", url_path="remove", permissions=["edit"], icon="delete", variant=ActionVariant.DANGER)
+    def delete_object(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Hide the object; housekeeping deletes it."""
+        row = self._row(request, object_id)
+        form = ReasonForm(request.POST or None)
+        noun = self.opts.verbose_name
+
+        def act() -> str:
+            services.delete_stored_object(self.model, row.pk, **audit_arguments(request, form))
+            return f"{str(noun).capitalize()} {row} deleted"
+
+        description = "No job and no person receives it from then on. Housekeeping deletes its bytes."
+        back = formatting.changelist_url(self.model)
+        page = ConfirmPage(f"Delete {noun} {row}", description, "Delete", back, danger=True)
+        return confirm_and_act(self, request, page, form, act)
+
+    def _row(self, request: HttpRequest, object_id: str) -> Any:
+        row: Model | None = self.get_object(request, object_id)
+        if row is None:
+            raise Http404
+        return row
+
+
+@admin.register(StoredArtifact)
+class StoredArtifactAdmin(StoredObjectAdmin):
+    """Displays artifacts, with the button Download."""
+
+    list_display = ["state_badge", "name", "tenant", "job_link", "size", "age", "expires"]
+    list_display_links = ["name"]
+    list_filter = [RelatedOrganizationFilter, RelatedProjectFilter, JobIdFilter]
+    fields = ["state_badge", "artifact_id", "name", "tenant", "job_link", "size", "digest", "created", "completed"]
+    fields += ["expires"]
+    actions_detail = ["download", "delete_object"]
+    artifact_id = formatting.value_column("artifact_ulid", "Artifact id")
+    expires = formatting.timestamp_column("expires_at", "Expires")
+
+    @display(description="Job")
+    def job_link(self, row: StoredArtifact) -> SafeString:
+        return formatting.link(formatting.change_url(Job, row.job_id), row.job_id)
+
+    def has_download_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return bool(self.has_view_permission(request))
+
+    @action(description="Download", url_path="download", permissions=["download"], icon="download")
+    def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirect to an address of the content. It is an attachment of the API, never a page of the admin."""
+        row = self._row(request, object_id)
+        now = timezone.now()
+        if not visible_artifacts(now).filter(pk=row.pk).exists():
+            messages.warning(request, "The artifact is not complete, or was deleted.")
+            return HttpResponseRedirect(formatting.change_url(StoredArtifact, row.pk))
+        return HttpResponseRedirect(download_url(row, file_name=row.name.rpartition("/")[2], now=now))
+
+
+@admin.register(CacheEntry)
+class CacheEntryAdmin(StoredObjectAdmin):
+    """Displays cache entries."""
+
+    list_display = ["state_badge", "key", "tenant", "ref", "size", "used", "age"]
+    list_display_links = ["key"]
+    list_filter = [RelatedOrganizationFilter, RelatedProjectFilter, CacheKeyFilter]
+    fields = ["state_badge", "key", "tenant", "ref", "version", "size", "digest", "created", "completed", "last_used"]
+    actions_detail = ["delete_object"]
+    used = formatting.age_column("last_used_at", "Last used")
+    last_used = formatting.timestamp_column("last_used_at", "Last used")
+
+    @display(description="Jobs")
+    def ref(self, row: CacheEntry) -> str:
+        return f"of the pull request {row.scope}" if row.scope else "all of the project"

@@ -1,0 +1,102 @@
+"""Housekeeping of stored objects: uploads that never came, what has expired, files that no row names."""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db.models import Q
+
+from orchestrator import services
+from orchestrator.artifacts.addresses import MODELS
+from orchestrator.artifacts.storage import artifact_storage, file_storage, is_file_storage
+from orchestrator.artifacts.uploads import confirm_uploads
+from orchestrator.counters import count, runs_pruned
+from orchestrator.housekeeping.registry import task
+from orchestrator.part_files import PARTS
+from runtime_jobs.db_time import database_now
+from runtime_jobs.models import CacheEntry, StoredArtifact
+from runtime_jobs.models.artifacts import StoredObject
+
+log = logging.getLogger(__name__)
+
+ROWS_PER_ROUND: Final = 1000
+ABANDONED_AFTER: Final = timedelta(hours=2)  # a body may arrive for longer than its address is valid
+PART_AGE: Final = timedelta(days=1)
+
+
+@task("confirm_uploads", every=lambda: timedelta(seconds=30), is_standing=True)
+def confirm_waiting_uploads(_subject: str) -> None:
+    """Make uploads complete that a bucket has received. With a folder there is nothing to do."""
+    if is_file_storage():
+        return
+    for model in MODELS.values():
+        waiting = model._default_manager.filter(completed_at=None, is_abandoned=False)  # noqa: SLF001 Django's name
+        confirm_uploads(list(waiting[:ROWS_PER_ROUND]))
+
+
+@task("delete_stored_objects", every=lambda: timedelta(minutes=5), is_standing=True)
+def delete_stored_objects(_subject: str) -> None:
+    """Delete objects that never came, have expired or were abandoned, each before its row."""
+    delete_due_objects()
+
+
+def delete_due_objects(now: datetime | None = None) -> int:
+    """Delete all objects that are due, and return how many.
+
+    An object is deleted before its row. A process that is killed between both leaves the row, and the next round
+    deletes it again.
+
+    Args:
+        now: The time that decides; by default the time of the database.
+    """
+    time = now or database_now()
+    deleted = 0
+    for model, is_due in _due(time).items():
+        rows = model._default_manager.filter(is_due, is_abandoned=False)  # noqa: SLF001 Django's name
+        while keys := list(rows.values_list("pk", flat=True)[:ROWS_PER_ROUND]):
+            services.abandon_objects(model, keys, only_incomplete=False)
+        deleted += _delete_abandoned(model)
+    if deleted:
+        count([runs_pruned("blobs")], deleted)
+    _delete_parts()
+    return deleted
+
+
+def count_due_objects(now: datetime) -> int:
+    """Return the number of objects that `delete_due_objects` would delete."""
+    due = ((model._default_manager, is_due) for model, is_due in _due(now).items())  # noqa: SLF001 Django's name
+    return sum(rows.filter(is_due | Q(is_abandoned=True)).count() for rows, is_due in due)
+
+
+def _due(now: datetime) -> dict[type[StoredObject], Q]:
+    never_came = Q(completed_at=None, upload_until__lt=now - ABANDONED_AFTER)
+    due: dict[type[StoredObject], Q] = {StoredArtifact: never_came | Q(expires_at__lt=now), CacheEntry: never_came}
+    if days := settings.RETENTION_DAYS["caches"]:
+        due[CacheEntry] |= Q(last_used_at__lt=now - timedelta(days=days))
+    return due
+
+
+def _delete_abandoned(model: type[StoredObject]) -> int:
+    storage, deleted, last = artifact_storage(), 0, 0
+    while True:
+        rows = model._default_manager.filter(is_abandoned=True, pk__gt=last).order_by("pk")  # noqa: SLF001 as above
+        found = list(rows.values_list("pk", "object_key")[:ROWS_PER_ROUND])
+        if not found:
+            return deleted
+        for key, object_key in found:
+            storage.remove(object_key)
+            deleted += services.delete_abandoned(model, key)
+        last = found[-1][0]
+
+
+def _delete_parts() -> None:
+    """Delete parts of bodies that a process left when it died. One that is being received is locked."""
+    if not is_file_storage():
+        return
+    storage = file_storage()
+    is_needed: Callable[[], bool] = lambda: False  # noqa: E731 no row names a part
+    for name, age in storage.files(PARTS):
+        if age > PART_AGE.total_seconds():
+            storage.remove_unless(name, is_needed)

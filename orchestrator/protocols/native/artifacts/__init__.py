@@ -1,0 +1,1 @@
+"""Artifacts and caches: announced by the holder of a lease, uploaded and downloaded by signed addresses."""
