@@ -15,10 +15,11 @@ from orchestrator.services.submission import Submission, admit_job, enqueue_job,
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.batch_state import BATCH_FINAL, BatchState, JobOutcome, aggregate_state
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import AlreadyFinal, Invalid, NotFound
+from runtime_jobs.errors import AlreadyFinal, Invalid, NotFound, ResourceConflict
 from runtime_jobs.events import Actor
-from runtime_jobs.models import Batch, Job
-from runtime_jobs.specs import JOB_TYPES, JobPolicy, JobSpec, RepositorySource
+from runtime_jobs.models import Batch, Job, WorkflowRun
+from runtime_jobs.specs import ACTIONS, JOB_TYPES, JobPolicy, JobSpec, RepositorySource
+from runtime_jobs.specs.actions import is_skipped
 from runtime_jobs.states import FINAL_STATES, CancelReason, JobState
 
 MAX_JOBS = 64
@@ -153,10 +154,13 @@ def rerun_batch(
 
     Raises:
         NotFound: The batch does not exist.
+        ResourceConflict: The batch is a workflow run; see `rerun_workflow`.
         LifecycleError: Any error of `admit_job` for one of the jobs.
         IdempotencyConflict: The key was used with another request.
     """
     old = _get_batch(batch_ulid)
+    if WorkflowRun.objects.filter(batch=old).exists():
+        raise ResourceConflict("The batch is a workflow run. Rerun the run: its file is read again at its commit.")
     if idempotency and (first := idempotency.lookup()):
         return BatchOutcome(Batch.objects.get(batch_ulid=first), replayed=True)
     first_attempts = Job.objects.filter(batch=old, attempt=1).order_by("id")
@@ -215,16 +219,40 @@ def cancel_batch(
     if batch.cancel_requested_at is None:
         batch.cancel_requested_at, batch.cancel_reason = now or database_now(), CancelReason.BATCH_CANCELED
         batch.save(update_fields=["cancel_requested_at", "cancel_reason"])
-    accepted = _cancel_jobs(uow, batch, now=now, actor=actor, deadline_seconds=deadline_seconds, message=message)
+    accepted = cancel_open_jobs(
+        uow,
+        batch,
+        now=now,
+        actor=actor,
+        deadline_seconds=deadline_seconds,
+        reason=CancelReason.BATCH_CANCELED,
+        message=message,
+    )
     return BatchOutcome(batch, accepted=accepted)
 
 
-def _cancel_jobs(
-    uow: UnitOfWork, batch: Batch, *, now: datetime | None, actor: Actor, deadline_seconds: float, message: str
+def cancel_open_jobs(
+    uow: UnitOfWork,
+    batch: Batch,
+    *,
+    now: datetime | None,
+    actor: Actor,
+    deadline_seconds: float,
+    reason: CancelReason,
+    message: str,
 ) -> bool:
     """Cancel the open jobs of a batch until none is left.
 
     While a lock is waited for, its job may fail. Its automatic retry is a row that the query before could not see.
+
+    Args:
+        uow: The unit of work of the operation.
+        batch: The batch.
+        now: The time of the request, or None for the time of the database.
+        actor: The cause.
+        deadline_seconds: Seconds until the scheduler cancels leased jobs whose workers have not stopped them.
+        reason: The kind of the request.
+        message: A text for people.
 
     Returns:
         Whether the worker of any job was requested to stop.
@@ -243,7 +271,7 @@ def _cancel_jobs(
                 now=canceled_at,
                 actor=actor,
                 deadline_seconds=deadline_seconds,
-                reason=CancelReason.BATCH_CANCELED,
+                reason=reason,
                 message=message,
             )
             accepted = accepted or result.accepted
@@ -253,7 +281,8 @@ def _cancel_jobs(
 
 def state_of(batch: Batch) -> BatchState:
     """Return the state of a batch, aggregated from the newest attempt of each job."""
-    jobs = Job.objects.filter(batch=batch).only("root_job_ulid", "attempt", "state", "failure_reason")
+    columns = ("root_job_ulid", "attempt", "state", "failure_reason", "job_type", "cancel_reason")
+    jobs = Job.objects.filter(batch=batch).only(*columns)
     return aggregated_state(batch, jobs.order_by("root_job_ulid", "-attempt").distinct("root_job_ulid"))
 
 
@@ -261,7 +290,15 @@ def aggregated_state(batch: Batch, jobs: Iterable[Job]) -> BatchState:
     """Return the state of a batch from rows that are already read: all attempts, or the newest ones."""
     optional = set(batch.details.get(OPTIONAL, ()))
     newest = {job.root_job_ulid: job for job in sorted(jobs, key=lambda job: job.attempt)}
-    outcomes = [JobOutcome(job.state, job.failure_reason, root not in optional) for root, job in newest.items()]
+    outcomes = [
+        JobOutcome(
+            # The condition of a workflow job is no failure of the batch.
+            JobState.SUCCEEDED if job.job_type == ACTIONS and is_skipped(job) else job.state,
+            job.failure_reason,
+            root not in optional,
+        )
+        for root, job in newest.items()
+    ]
     return aggregate_state(outcomes, cancel_requested=batch.cancel_requested_at is not None)
 
 

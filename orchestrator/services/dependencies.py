@@ -20,16 +20,18 @@ class DependencyStatus:
     Attributes:
         roots: Root ids of the jobs that it depends on.
         unfinished: Keys of newest attempts that have not ended.
-        failed: A root whose newest attempt ended without success, or None.
+        failed: A root whose newest attempt ended without success, although the job needs its success, or None.
+        any_end: The roots of which any end is enough.
     """
 
     roots: tuple[str, ...] = ()
     unfinished: frozenset[int] = frozenset()
     failed: str | None = None
+    any_end: frozenset[str] = frozenset()
 
     @property
     def is_met(self) -> bool:
-        """Whether all dependencies succeeded."""
+        """Whether all dependencies ended as the job needs it."""
         return not self.unfinished and self.failed is None
 
 
@@ -106,11 +108,16 @@ def get_roots(job: Job) -> list[str]:
 def get_statuses(jobs: Sequence[Job]) -> dict[int, DependencyStatus]:
     """Return the current status of the dependencies of these jobs by the jobs' keys, with two queries."""
     edges = Dependency.objects.filter(job__job_ulid__in={job.root_job_ulid for job in jobs}).order_by("pk")
-    roots_by_job = defaultdict(list)
-    for job_ulid, on in edges.values_list("job__job_ulid", "on__job_ulid"):
+    roots_by_job: defaultdict[str, list[str]] = defaultdict(list)
+    any_end: defaultdict[str, set[str]] = defaultdict(set)
+    for job_ulid, on, needs_success in edges.values_list("job__job_ulid", "on__job_ulid", "needs_success"):
         roots_by_job[job_ulid].append(on)
+        if not needs_success:
+            any_end[job_ulid].add(on)
     newest = _newest_attempts({root for roots in roots_by_job.values() for root in roots})
-    return {job.pk: _status(roots_by_job[job.root_job_ulid], newest) for job in jobs}
+    return {
+        job.pk: _status(roots_by_job[job.root_job_ulid], newest, frozenset(any_end[job.root_job_ulid])) for job in jobs
+    }
 
 
 def lock_status(roots: Sequence[str]) -> DependencyStatus:
@@ -128,15 +135,25 @@ def _unfinished(newest: Mapping[str, tuple[int, str]]) -> set[int]:
     return {pk for pk, state in newest.values() if state not in FINAL_STATES}
 
 
-def _status(roots: Sequence[str], newest: Mapping[str, tuple[int, str]]) -> DependencyStatus:
+def _status(
+    roots: Sequence[str], newest: Mapping[str, tuple[int, str]], any_end: frozenset[str] = frozenset()
+) -> DependencyStatus:
     attempts = {root: newest[root] for root in roots}
-    failed = [root for root, (_, state) in attempts.items() if state in FINAL_STATES and state != JobState.SUCCEEDED]
-    return DependencyStatus(tuple(roots), frozenset(_unfinished(attempts)), min(failed, default=None))
+    failed = [
+        root
+        for root, (_, state) in attempts.items()
+        if state in FINAL_STATES and state != JobState.SUCCEEDED and root not in any_end
+    ]
+    return DependencyStatus(tuple(roots), frozenset(_unfinished(attempts)), min(failed, default=None), any_end)
 
 
 def build_edges(job: Job, status: DependencyStatus) -> list[Dependency]:
     """Return the rows of a new job's dependencies. They are stored once for all attempts of the job."""
-    return [Dependency(job_id=job.job_ulid, on_id=root) for root in status.roots] if job.attempt == 1 else []
+    if job.attempt > 1:
+        return []
+    return [
+        Dependency(job_id=job.job_ulid, on_id=root, needs_success=root not in status.any_end) for root in status.roots
+    ]
 
 
 def find_dependents(completion: EndedDependency, *, limit: int) -> list[tuple[int, str]]:

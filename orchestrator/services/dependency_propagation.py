@@ -19,6 +19,7 @@ from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_errors import is_connection_lost, is_database_unavailable
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import EndedDependency, Job
+from runtime_jobs.specs import JOB_TYPES, JobReadiness
 from runtime_jobs.states import JobState
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,9 @@ PAGE = 50  # dependents that the scheduler handles in one transaction
 
 @operation
 def unblock(uow: UnitOfWork, *, job_ulids: Sequence[str], now: datetime | None = None) -> list[EndedDependency]:
-    """Queue blocked jobs whose dependencies have all succeeded, and cancel those with a failed dependency.
+    """Queue blocked jobs whose dependencies have all ended as they need it, and cancel those with a failed one.
+
+    The type of a job may hold or skip a job whose dependencies are met: see `JobType.readiness`.
 
     The status of the dependencies is read under the locks of the blocked jobs: if two dependencies end at the same
     time, the later call sees both.
@@ -44,21 +47,31 @@ def unblock(uow: UnitOfWork, *, job_ulids: Sequence[str], now: datetime | None =
         long chain of jobs must not become a deep recursion.
     """
     blocked = Job.objects.locked().filter(job_ulid__in=job_ulids, state=JobState.BLOCKED)
-    jobs = list(blocked.order_by("pk"))
-    now = now or database_now()
+    unblock_locked(uow, list(blocked.order_by("pk")), now=now or database_now())
+    return uow.take_after_commit(propagate_completions)
+
+
+def unblock_locked(uow: UnitOfWork, jobs: Sequence[Job], *, now: datetime) -> None:
+    """Decide on locked blocked jobs within another operation; see `unblock`."""
     statuses = dependencies.get_statuses(jobs)
     for job in jobs:
         _apply_status(uow, job, statuses[job.pk], now)
-    return uow.take_after_commit(propagate_completions)
 
 
 def _apply_status(uow: UnitOfWork, job: Job, status: DependencyStatus, now: datetime) -> None:
     if status.failed is not None:
         transitions.cancel_for_dependency(uow, job, status.failed, now=now)
-    elif status.is_met:
-        transitions.unblock(uow, job, now=now)
-    else:
+    elif not status.is_met:
         return
+    else:
+        decide = JOB_TYPES[job.job_type].readiness
+        match decide(job) if decide else JobReadiness.READY:
+            case JobReadiness.READY:
+                transitions.unblock(uow, job, now=now)
+            case JobReadiness.SKIPPED:
+                transitions.skip(uow, job, now=now)
+            case JobReadiness.HELD:
+                return
     transitions.mark_changed(uow, job, now)
 
 

@@ -7,7 +7,7 @@ from runtime_jobs.models.jobs import Job
 
 
 class Dependency(models.Model):
-    """A dependency: `job` starts only after `on` has succeeded. Both are first attempts and stand for their retries.
+    """A dependency: `job` starts only after `on` has ended. Both are first attempts and stand for their retries.
 
     A job can only name jobs that exist, so `on` is the older one: there are no cycles.
     """
@@ -18,6 +18,9 @@ class Dependency(models.Model):
     on = models.ForeignKey(
         Job, to_field="job_ulid", db_column="on_job_ulid", on_delete=models.CASCADE, related_name="+", db_index=False
     )
+
+    # Processes of the former release insert rows without this column.
+    needs_success = models.BooleanField(default=True, db_default=True, help_text="Without it any end is enough.")
 
     class Meta:
         db_table = "runtime_job_dependencies"

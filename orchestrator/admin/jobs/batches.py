@@ -37,7 +37,7 @@ COLOURS = {
 }
 JOB_COLUMNS = (
     *("batch_id", "job_ulid", "root_job_ulid", "attempt", "state", "failure_reason", "exit_code"),
-    *("cancel_requested_at", "spec", "command_json"),
+    *("cancel_requested_at", "cancel_reason", "job_type", "spec", "command_json"),
 )
 
 

@@ -1,0 +1,294 @@
+"""The pages of workflow runs, with the buttons Approve, Cancel and Rerun, and of workflow files that were rejected."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+
+from orchestrator import services
+from orchestrator.admin import formatting
+from orchestrator.admin.base import LargeTableAdmin, actor_of
+from orchestrator.admin.confirm import ConfirmPage, confirm_and_act, render_confirm
+from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.admin.jobs.rerun_form import RerunForm
+from orchestrator.admin.jobs.workflow_run_page import COLOURS, workflow_run_page
+from orchestrator.http.client_ip import client_address
+from orchestrator.selectors.workflow_runs import state_of_run
+from orchestrator.services import RerunRequest, RerunScope
+from orchestrator.workflows.requests import rerun
+from runtime_jobs.errors import Invalid, LifecycleError
+from runtime_jobs.identifiers import new_id
+from runtime_jobs.models import RejectedWorkflow, RunHold, WorkflowEvent, WorkflowRun
+from runtime_jobs.states import Conclusion
+
+IN_PROGRESS = "in progress"
+
+
+class HeadShaFilter(ExactFilter):
+    """Filters by the whole commit."""
+
+    title = "commit"
+    parameter_name = "head_sha"
+
+
+class WorkflowFileFilter(ExactFilter):
+    """Filters by the path of the workflow file."""
+
+    title = "workflow file"
+    parameter_name = "workflow_file"
+
+
+class RepositoryNameFilter(ExactFilter):
+    """Filters by the second part of a repository's name."""
+
+    title = "repository"
+    parameter_name = "repository__name"
+
+
+class ConclusionFilter(ChoiceFilter):
+    """Filters by the conclusion of runs that have ended."""
+
+    title = "conclusion"
+    parameter_name = "conclusion"
+    options: ClassVar = list(Conclusion.choices)
+
+
+class HoldFilter(ChoiceFilter):
+    """Filters by the reason why no job of a run may be claimed."""
+
+    title = "hold"
+    parameter_name = "hold"
+    options: ClassVar = list(RunHold.choices)
+
+
+class WorkflowEventFilter(ChoiceFilter):
+    """Filters by the event that started a run."""
+
+    title = "event"
+    parameter_name = "event"
+    options: ClassVar = list(WorkflowEvent.choices)
+
+
+@admin.register(WorkflowRun)
+class WorkflowRunAdmin(LargeTableAdmin):
+    """Displays workflow runs, approves, cancels and reruns them."""
+
+    list_display = ["state_badge", "number", "workflow", "commit", "event_text", "started_by", "age"]
+    list_display_links = ["number"]
+    list_filter = [ConclusionFilter, HoldFilter, RepositoryNameFilter, WorkflowFileFilter]
+    list_filter += [HeadShaFilter, WorkflowEventFilter, CreatedFilter]
+    list_select_related = ["repository", "batch"]
+    ordering = ["-id"]
+    fields = ["number"]  # the template displays the run
+    change_form_template = "admin/workflow_run.html"
+    actions_detail = ["approve_run", "cancel_run", "rerun_run", "rerun_failed", "pin", "unpin"]
+    age = formatting.age_column("created_at", "Age")
+    started_by = formatting.value_column("actor", "Actor")
+
+    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm("runtime_jobs.operate_job")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[WorkflowRun]:
+        return super().get_queryset(request).select_related("repository__project__organization", "batch", "parent")
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: WorkflowRun, **kwargs: Any
+    ) -> HttpResponse:
+        context["page"] = workflow_run_page(obj, now=timezone.now())
+        return super().render_change_form(request, context, *args, obj=obj, **kwargs)
+
+    # --- columns ------------------------------------------------------------------------------------------------------
+
+    @display(description="State", label=COLOURS | {IN_PROGRESS: "primary"})
+    def state_badge(self, run: WorkflowRun) -> tuple[str, str]:
+        state = run.conclusion or run.hold or IN_PROGRESS
+        return state, formatting.humanize(state)
+
+    @display(description="Run")
+    def number(self, run: WorkflowRun) -> SafeString:
+        return formatting.two_lines(f"{run.repository.full_name} #{run.run_index}", f"run {run.pk}")
+
+    @display(description="Workflow")
+    def workflow(self, run: WorkflowRun) -> SafeString:
+        return formatting.two_lines(run.display_name, run.workflow_file)
+
+    @display(description="Commit")
+    def commit(self, run: WorkflowRun) -> SafeString:
+        return formatting.two_lines(formatting.code(run.head_sha[:12]), run.head_ref)
+
+    @display(description="Event")
+    def event_text(self, run: WorkflowRun) -> str:
+        return formatting.humanize(run.event) + (" of a fork" if run.from_fork else "")
+
+    # --- buttons ------------------------------------------------------------------------------------------------------
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        """Offer what is possible in the state of the run. The operations check the state again."""
+        run = self.get_object(request, object_id)
+        if run is None:
+            return []
+        has_ended = state_of_run(run).conclusion is not None
+        possible = {"rerun", "rerun-failed", "unpin" if run.pinned else "pin"} if has_ended else {"cancel"}
+        if run.hold == RunHold.APPROVAL and not has_ended:
+            possible.add("approve")
+        return [button for button in super().get_actions_detail(request, object_id) if button.path in possible]
+
+    @action(description="Approve", url_path="approve", permissions=["operate"], icon="check")
+    def approve_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        def approve(run: WorkflowRun, reason: str) -> str:
+            services.approve_workflow_run(
+                run_id=run.pk, actor=actor_of(request), reason=reason, source_address=client_address(request)
+            )
+            return "Approved"
+
+        description = "The jobs of the run may be claimed. Their scripts were written by the author of a fork."
+        return self._confirm(request, object_id, "Approve", description, approve)
+
+    @action(
+        description="Cancel", url_path="cancel", permissions=["operate"], icon="block", variant=ActionVariant.DANGER
+    )
+    def cancel_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        def cancel(run: WorkflowRun, reason: str) -> str:
+            outcome = services.cancel_batch(
+                batch_ulid=run.batch.batch_ulid,
+                actor=actor_of(request),
+                deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
+                message=reason,
+            )
+            return "Cancel requested from the runners" if outcome.accepted else "Canceled"
+
+        description = "Waiting jobs are canceled at once. The runners of running jobs are requested to stop them."
+        return self._confirm(request, object_id, "Cancel", description, cancel, danger=True)
+
+    @action(description="Rerun", url_path="rerun", permissions=["operate"], icon="replay")
+    def rerun_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self._rerun(request, object_id, "Rerun", RerunScope.ALL, "Starts all jobs again as a new run.")
+
+    @action(description="Rerun failed jobs", url_path="rerun-failed", permissions=["operate"], icon="replay")
+    def rerun_failed(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        description = (
+            "Starts the failed jobs and those that need them as a new run, which takes over the other results."
+        )
+        return self._rerun(request, object_id, "Rerun failed jobs", RerunScope.FAILED, description)
+
+    @action(description="Pin", url_path="pin", permissions=["operate"], icon="keep")
+    def pin(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        description = "Retention keeps the run with its logs and artifacts, until it is unpinned."
+        return self._pin(request, object_id, "Pin", description, pinned=True)
+
+    @action(description="Unpin", url_path="unpin", permissions=["operate"], icon="keep_off")
+    def unpin(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        description = "The run and its artifacts are deleted after their retention periods, which have not stopped."
+        return self._pin(request, object_id, "Unpin", description, pinned=False)
+
+    def _pin(self, request: HttpRequest, object_id: str, label: str, description: str, *, pinned: bool) -> HttpResponse:
+        def keep(run: WorkflowRun, reason: str) -> str:
+            services.pin_workflow_run(
+                run_id=run.pk,
+                pinned=pinned,
+                reason=reason,
+                actor=actor_of(request),
+                source_address=client_address(request),
+            )
+            return f"{label}ned"
+
+        return self._confirm(request, object_id, label, description, keep)
+
+    def _rerun(
+        self, request: HttpRequest, object_id: str, label: str, scope: RerunScope, description: str
+    ) -> HttpResponse:
+        """Ask for a reason and for changes. What is wrong with the changes is displayed beside their fields."""
+        run = self._run(request, object_id)
+        form = RerunForm(request.POST or None, run)
+        page = ConfirmPage(_title(label, run), description, label, formatting.change_url(WorkflowRun, run.pk))
+        if request.method != "POST" or not form.is_valid():
+            return render_confirm(self, request, page, form)
+        actor = actor_of(request)
+        asked = RerunRequest(
+            actor_name=actor.name,
+            correlation_id=new_id("req"),
+            source_address=client_address(request),
+            scope=scope,
+            edit=form.edit,
+            reason=form.cleaned_data["reason"],
+        )
+        try:
+            new = rerun(run, asked, actor=actor).run
+        except Invalid as refusal:
+            form.refuse(refusal.errors)
+            return render_confirm(self, request, page, form)
+        except LifecycleError as refusal:
+            messages.warning(request, refusal.message)
+            return HttpResponseRedirect(page.back)
+        messages.success(request, f"Started as run #{new.run_index}.")
+        return HttpResponseRedirect(formatting.change_url(WorkflowRun, new.pk))
+
+    def _confirm(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        label: str,
+        description: str,
+        operation: Callable[[WorkflowRun, str], str],
+        *,
+        danger: bool = False,
+    ) -> HttpResponse:
+        run = self._run(request, object_id)
+        form = ReasonForm(request.POST or None)
+        back = formatting.change_url(WorkflowRun, run.pk)
+        page = ConfirmPage(_title(label, run), description, label, back, danger=danger)
+        return confirm_and_act(self, request, page, form, lambda: operation(run, form.cleaned_data["reason"]))
+
+    def _run(self, request: HttpRequest, object_id: str) -> WorkflowRun:
+        run = self.get_object(request, object_id)
+        if run is None:
+            raise Http404
+        return run
+
+
+def _title(label: str, run: WorkflowRun) -> str:
+    return f"{label}: {run.repository.full_name} #{run.run_index}"
+
+
+@admin.register(RejectedWorkflow)
+class RejectedWorkflowAdmin(LargeTableAdmin):
+    """Displays the workflow files that an event should have run, and what is wrong in them."""
+
+    list_display = ["file", "repository", "commit", "event", "fault_count", "received"]
+    list_display_links = ["file"]
+    list_filter = [RepositoryNameFilter, WorkflowFileFilter, HeadShaFilter, WorkflowEventFilter]
+    list_select_related = ["repository"]
+    ordering = ["-id"]
+    fields = ["file", "repository", "commit_hash", "ref", "event", "received", "faults"]
+    received = formatting.timestamp_column("created_at", "Received")
+    commit_hash = formatting.value_column("head_sha", "Commit")
+    ref = formatting.value_column("head_ref", "Ref")
+
+    @display(description="Workflow file")
+    def file(self, rejected: RejectedWorkflow) -> SafeString:
+        return formatting.code(rejected.workflow_file)
+
+    @display(description="Commit")
+    def commit(self, rejected: RejectedWorkflow) -> SafeString:
+        return formatting.code(rejected.head_sha[:12])
+
+    @display(description="Diagnostics")
+    def fault_count(self, rejected: RejectedWorkflow) -> int:
+        return len(rejected.diagnostics)
+
+    @display(description="Diagnostics")
+    def faults(self, rejected: RejectedWorkflow) -> SafeString:
+        rows = (
+            (found["line"], found["severity"], found["path"] or rejected.workflow_file, found["message"])
+            for found in rejected.diagnostics
+        )
+        return format_html_join("", '<div>Line {} · {} · <span class="code">{}</span> {}</div>', rows)

@@ -1,0 +1,106 @@
+"""Starts the runs of schedules, from the workflow files of the default branch."""
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+
+from orchestrator import services
+from orchestrator.housekeeping.registry import task
+from orchestrator.repositories.contents import default_ref, resolve_ref
+from orchestrator.repositories.errors import RepositoryError
+from orchestrator.services import WorkflowRunRequest
+from orchestrator.workflows.files import parse_file_at
+from runtime_jobs.db_time import database_now
+from runtime_jobs.errors import LifecycleError
+from runtime_jobs.events import SCHEDULER
+from runtime_jobs.models import Repository, WorkflowEvent, WorkflowSchedule
+from runtime_jobs.workflows.document import Workflow
+from runtime_jobs.workflows.matching import TriggerEvent, is_triggered
+from runtime_jobs.workflows.schedules import CronSchedule
+
+log = logging.getLogger(__name__)
+
+SCHEDULE_TASK = "workflow_schedules"
+PERIOD = timedelta(seconds=15)
+PAGE = 100
+
+
+def store_schedules(repository: Repository, workflows: Mapping[str, Workflow], *, now: datetime | None = None) -> None:
+    """Make the stored schedules of a repository equal to those of its workflow files. A schedule that stays is kept.
+
+    Args:
+        repository: The repository.
+        workflows: The workflow files of the default branch by path.
+        now: The present, after which new schedules fire; by default the time of the database.
+    """
+    wanted = {
+        (path, schedule.source): schedule for path, file in workflows.items() for schedule in file.triggers.schedules
+    }
+    with transaction.atomic():
+        Repository.objects.select_for_update(no_key=True).get(pk=repository.pk)
+        stored = {(row.workflow_file, row.cron): row for row in WorkflowSchedule.objects.filter(repository=repository)}
+        gone = [row.pk for key, row in stored.items() if key not in wanted]
+        WorkflowSchedule.objects.filter(pk__in=gone).delete()
+        present = now or database_now()
+        for (path, cron), schedule in wanted.items():
+            next_at = schedule.next_after(present)
+            if (path, cron) not in stored and next_at is not None:
+                WorkflowSchedule.objects.create(repository=repository, workflow_file=path, cron=cron, next_at=next_at)
+
+
+@task(SCHEDULE_TASK, every=lambda: PERIOD, is_standing=True)
+def start_due_schedules(_subject: str) -> None:
+    """Start the runs of all schedules that are due."""
+    fire_schedules()
+
+
+def fire_schedules(*, now: datetime | None = None) -> int:
+    """Start the runs of the schedules that are due, and return their number.
+
+    Of several times that have passed meanwhile, such as while no process was running, only the first one fires. Two
+    processes start one run: the trigger id contains the time.
+
+    Args:
+        now: The present; by default the time of the database.
+    """
+    present = now or database_now()
+    due = WorkflowSchedule.objects.select_related("repository").filter(next_at__lte=present).order_by("next_at", "pk")
+    rows = list(due[:PAGE])
+    for row in rows:
+        try:
+            _start(row)
+        except (RepositoryError, LifecycleError) as error:
+            log.warning("the schedule of %s in %s is left out: %s", row.workflow_file, row.repository, error)
+        next_at = CronSchedule.parse(row.cron).next_after(present)
+        following = WorkflowSchedule.objects.filter(pk=row.pk, next_at=row.next_at)
+        if next_at is None:
+            following.delete()
+        else:
+            following.update(next_at=next_at)
+    return len(rows)
+
+
+def _start(row: WorkflowSchedule) -> None:
+    repository = row.repository
+    ref = default_ref(repository)
+    commit = resolve_ref(repository, ref)
+    workflow = parse_file_at(repository, commit, row.workflow_file).workflow
+    if workflow is None or not is_triggered(workflow.triggers, TriggerEvent("schedule", cron=row.cron)):
+        return  # the file has changed since; the push of that change stores the schedules
+    trigger_id = f"schedule:{row.cron}:{row.next_at:%Y-%m-%dT%H:%MZ}"
+    request = WorkflowRunRequest(
+        repository_id=repository.pk,
+        workflow_file=row.workflow_file,
+        workflow=workflow,
+        head_sha=commit,
+        head_ref=ref,
+        event=WorkflowEvent.SCHEDULE,
+        event_payload={},
+        trigger_id=trigger_id[:200],
+        actor_name="schedule",
+        correlation_id=f"schedule-{row.pk}",
+    )
+    services.start_workflow_run(request, default_pool=settings.DEFAULT_POOL, actor=SCHEDULER)

@@ -1,0 +1,1 @@
+"""Workflow files of document 003: parsing, expressions, triggers and schedules. Pure: no module here makes a query."""

@@ -1,0 +1,84 @@
+"""Schedules start runs of the default branch, once for each time, whatever the number of processes."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+
+from orchestrator.workflows.files import parse_file_at
+from orchestrator.workflows.schedules import fire_schedules, store_schedules
+from runtime_jobs.models import WorkflowRun, WorkflowSchedule
+from tests.workflow_runs import workflow_text
+
+FILE = ".shithub/workflows/nightly.yml"
+NIGHTLY = workflow_text({"a": None}, on="{schedule: [{cron: '0 4 * * *'}, {cron: '30 4 * * 1'}]}")
+MIDNIGHT = datetime(2026, 5, 10, tzinfo=UTC)  # a Sunday
+
+
+@pytest.fixture
+def scheduled(repository, origin):
+    """A repository whose schedules were stored at midnight."""
+    commit = origin.commit({FILE: NIGHTLY.encode()})
+    from orchestrator.repositories.mirrors import update_mirror  # noqa: PLC0415 beside its only use
+
+    update_mirror(repository)
+    store_schedules(repository, {FILE: parse_file_at(repository, commit, FILE).workflow}, now=MIDNIGHT)
+    repository.commit = commit
+    return repository
+
+
+def at(hour, minute=0, day=0):
+    return MIDNIGHT + timedelta(days=day, hours=hour, minutes=minute)
+
+
+@pytest.mark.django_db
+def test_a_schedule_fires_at_its_time(scheduled):
+    assert fire_schedules(now=at(3, 59)) == 0
+    assert fire_schedules(now=at(4)) == 1
+    run = WorkflowRun.objects.get()
+    assert (run.event, run.head_sha, run.head_ref, run.event_payload) == (
+        "schedule", scheduled.commit, "refs/heads/main", {},
+    )  # fmt: skip
+    assert (run.trigger_id, run.actor) == ("schedule:0 4 * * *:2026-05-10T04:00Z", "schedule")
+    assert fire_schedules(now=at(4)) == 0
+    assert fire_schedules(now=at(4, 30, day=1)) == 2
+    assert WorkflowRun.objects.count() == 3
+
+
+@pytest.mark.django_db
+def test_times_that_have_passed_fire_once(scheduled):
+    assert fire_schedules(now=at(12, day=5)) == 2
+    assert WorkflowRun.objects.count() == 2
+    assert set(WorkflowSchedule.objects.values_list("next_at", flat=True)) == {at(4, day=6), at(4, 30, day=8)}
+
+
+@pytest.mark.django_db
+def test_a_schedule_that_the_file_does_not_have_any_more_starts_nothing(scheduled, origin):
+    from orchestrator.repositories.mirrors import update_mirror  # noqa: PLC0415 beside its only use
+
+    origin.commit({FILE: workflow_text({"a": None}).encode()})
+    update_mirror(scheduled)
+    assert fire_schedules(now=at(4)) == 1
+    assert not WorkflowRun.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_schedule_fires_once_with_two_processes(scheduled):
+    barrier, answers = threading.Barrier(4), []
+
+    def fire():
+        try:
+            connection.ensure_connection()
+            barrier.wait(timeout=60)
+            answers.append(fire_schedules(now=at(4)))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=fire) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(answers) == 4
+    assert WorkflowRun.objects.count() == 1
