@@ -9,11 +9,28 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
+from orchestrator.http.api.calls import IdentifiedTokens
 from orchestrator.http.auth.principal_cache import Principal
 from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
 from orchestrator.http.client_ip import last_entry, network_of, parse_address
 
 MAX_REMEMBERED: Final = 10_000  # digests of credentials, 32 bytes each, and the names of their principals
+
+_TOKENS: Final = "_identified_tokens"  # attribute of a request
+
+
+def identify_tokens(request: HttpRequest, identified: IdentifiedTokens) -> None:
+    """Let the next requests with these bearer tokens count as those of one client.
+
+    For a view whose callers authenticate otherwise than by `request.user`, such as by tokens of a single use. The view
+    has verified the caller. Without this all such clients of one network take turns as one client.
+
+    Args:
+        request: The request, which Django or DRF has made.
+        identified: The client and its tokens.
+    """
+    django_request = getattr(request, "_request", request)
+    vars(django_request)[_TOKENS] = identified
 
 
 class ClientIdentities:
@@ -26,7 +43,7 @@ class ClientIdentities:
     """
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[str, str]] = {}
+        self._known: dict[bytes | None, tuple[str, str]] = {}
 
     def identify(self, scope: Any) -> Hashable:
         """Return the identity of the client that sent the request."""
@@ -42,6 +59,17 @@ class ClientIdentities:
             self._add(_session_digest(scope), f"user:{user.pk}")
         elif isinstance(user, ClientPrincipal | WorkerPrincipal):
             self.accept(scope, user)
+        if identified := vars(request).get(_TOKENS):
+            self.replace(scope, identified)
+
+    def replace(self, scope: Any, identified: IdentifiedTokens) -> None:
+        """Count the next tokens of a client from now on instead of the credential of this request. In any thread.
+
+        The credential was of a single use, unless it is among the next ones.
+        """
+        self._known.pop(_token_digest(scope), None)
+        for token in identified.tokens:
+            self._add(_digest(b"Authorization ", f"Bearer {token}".encode()), identified.client)
 
     def accept(self, scope: Any, principal: Principal) -> None:
         """Count the credential that identified this principal from now on. In any thread.

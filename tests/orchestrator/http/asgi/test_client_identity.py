@@ -6,7 +6,8 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
-from orchestrator.http.asgi.client_identity import MAX_REMEMBERED, ClientIdentities
+from orchestrator.http.api.calls import IdentifiedTokens
+from orchestrator.http.asgi.client_identity import MAX_REMEMBERED, ClientIdentities, identify_tokens
 from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
 from runtime_jobs.events import Actor
 from workers.models import Worker
@@ -60,6 +61,22 @@ def test_principals_are_clients_of_their_own():
     identities.remember(scope(SESSION), authenticated(client("user:1")))
     sent = [*(scope(token(name)) for name in callers), scope(SESSION), scope()]
     assert len({identities.identify(one) for one in sent}) == 5
+
+
+def test_a_view_names_the_client_of_tokens_that_it_has_verified_or_issued():
+    identities = ClientIdentities()
+    first, second = HttpRequest(), HttpRequest()
+    identify_tokens(first, IdentifiedTokens("runner:7", ("registration", "next")))
+    identities.remember(scope(token("registration")), first)
+    runner = identities.identify(scope(token("registration")))
+    assert identities.identify(scope(token("next"))) == runner != ADDRESS
+    identify_tokens(second, IdentifiedTokens("runner:7", ("later",)))
+    identities.remember(scope(token("next")), second)
+    assert identities.identify(scope(token("later"))) == runner
+    assert identities.identify(scope(token("next"))) == ADDRESS, "a token of a single use is forgotten with its use"
+    identify_tokens(second, IdentifiedTokens("runner:8", ("other",)))
+    identities.remember(scope(), second)
+    assert identities.identify(scope(token("other"))) not in {runner, ADDRESS}
 
 
 def test_a_session_counts_only_if_a_view_has_read_its_user():

@@ -1,0 +1,20 @@
+"""Replaces the key of identity tokens regularly."""
+
+from datetime import timedelta
+
+from django.conf import settings
+
+from orchestrator import services
+from orchestrator.housekeeping.registry import task
+from runtime_jobs.events import Actor
+
+
+@task("rotate_identity_key", every=lambda: timedelta(hours=6), is_standing=True)
+def rotate_regularly(_subject: str) -> None:
+    """Replace the key when it is old enough. The new one is published a day before it signs."""
+    days = settings.IDENTITY_KEY_DAYS
+    if days > 0:
+        reason = f"The key is older than {days} days."
+        services.rotate_identity_key(
+            actor=Actor("core", "housekeeping"), reason=reason, older_than=timedelta(days=days)
+        )
