@@ -17,7 +17,7 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 
-from orchestrator.http.api.calls import ApiAnswer, ApiCall, Headers
+from orchestrator.http.api.calls import ApiAnswer, ApiCall, Headers, IdentifiedTokens
 from orchestrator.http.api.json_parser import loads
 from orchestrator.http.asgi.body_limit import body_limit
 from orchestrator.http.asgi.long_poll import NO_WORK, PollAttempt
@@ -33,10 +33,35 @@ from runtime_jobs.identifiers import is_id
 
 H = TypeVar("H", bound=Headers)
 
-LEASE_ID = "<lease_id>"  # the only parameter in a path of these calls
+# The parameters in paths of these calls, and whether a text is one. Django refuses all other texts.
+_PARAMETERS: dict[str, Callable[[str], bool]] = {
+    "<lease_id>": lambda text: is_id(text, "rtl"),
+    "<job_id>": lambda text: text.isascii() and text.isdecimal(),
+}
 _JSON_TYPES = frozenset({"application/json", "application/json; charset=utf-8"})
 _ACCEPTED = frozenset({None, "*/*", "application/json", "application/json, */*", "application/json, text/plain, */*"})
-_RENDERER = JSONRenderer()
+
+
+def _problem_document(error: Exception, request_id: str) -> ApiAnswer:
+    refusal = to_api_error(error, request_id)
+    return ApiAnswer(problem(refusal, request_id), refusal.status, refusal.headers)
+
+
+@dataclass(frozen=True)
+class DocumentFormat:
+    """The form of a protocol's documents.
+
+    Attributes:
+        render: Returns the bytes of a document.
+        answer_to: Returns the answer to an exception; its second argument is the id of the request.
+        media_type: The header `Content-Type` of an accepted call.
+        error_type: The header `Content-Type` of a refusal.
+    """
+
+    render: Callable[[Any], bytes] = JSONRenderer().render
+    answer_to: Callable[[Exception, str], ApiAnswer] = _problem_document
+    media_type: str = "application/json"
+    error_type: str = MEDIA_TYPE
 
 
 @dataclass(frozen=True)
@@ -44,20 +69,23 @@ class FastRoute:
     """One call that may take this path.
 
     Attributes:
-        path: Its route as in logs and metrics; `<lease_id>` may be its second segment from the end.
+        path: Its route as in logs and metrics; `<lease_id>` or `<job_id>` may be its second segment from the end.
         function: The function that the view runs.
-        permission: The permission of the view.
+        permission: The permission of the view. None if the function verifies the credentials and parses the body: then
+            the call has no user, and the body is the second argument.
         allow: The header `Allow` of the view.
-        arguments: Arguments of the function after the call and the lease id.
+        arguments: Arguments of the function after the others.
         is_long_poll: Whether 204 is routine and not logged.
+        format: The form of its documents.
     """
 
     path: str
     function: Callable[..., ApiAnswer]
-    permission: BasePermission
+    permission: BasePermission | None
     allow: str = "POST"
     arguments: tuple[Any, ...] = ()
     is_long_poll: bool = False
+    format: DocumentFormat = DocumentFormat()
 
 
 class PlainRequest(NamedTuple):
@@ -79,12 +107,13 @@ class PlainRequest(NamedTuple):
 
 
 class FastResponse(NamedTuple):
-    """A complete response, and the caller if it was authenticated."""
+    """A complete response, and the caller if it was authenticated: a principal, or a client by its next tokens."""
 
     status: int
     headers: list[tuple[str, str]]
     body: bytes
-    caller: Principal | None
+    caller: Principal | None = None
+    identified: IdentifiedTokens | None = None
 
 
 class FastPath:
@@ -92,11 +121,12 @@ class FastPath:
 
     def __init__(self, routes: Iterable[FastRoute]) -> None:
         self._exact: dict[str, FastRoute] = {}
-        self._of_leases: dict[tuple[str, str], FastRoute] = {}  # by what precedes the lease id and what follows it
+        # By what precedes the parameter and what follows it. The second value is of `_PARAMETERS`.
+        self._with_parameter: dict[tuple[str, str], tuple[FastRoute, Callable[[str], bool]]] = {}
         for route in routes:
-            if LEASE_ID in route.path:
-                before, _, after = route.path.rsplit("/", 2)
-                self._of_leases[before, after] = route
+            before, parameter, after = route.path.rsplit("/", 2)
+            if parameter in _PARAMETERS:
+                self._with_parameter[before, after] = route, _PARAMETERS[parameter]
             else:
                 self._exact[route.path] = route
         self._common = [
@@ -135,11 +165,11 @@ class FastPath:
         if route is not None:
             return route, route.arguments
         before, _, after = path.rpartition("/")
-        before, _, lease_id = before.rpartition("/")
-        route = self._of_leases.get((before, after))
-        if route is None or not is_id(lease_id, "rtl"):
+        before, _, parameter = before.rpartition("/")
+        found = self._with_parameter.get((before, after))
+        if found is None or not found[1](parameter):
             return None
-        return route, (lease_id, *route.arguments)
+        return found[0], (parameter, *found[0].arguments)
 
     def answer(
         self,
@@ -161,18 +191,17 @@ class FastPath:
         """
         route = request.route
         context = attempt.entry.context if attempt and attempt.entry else _new_context(request.headers)
-        media_type = "application/json"
+        media_type = route.format.media_type
         caller: Principal | None = None
         try:
-            caller = _authenticate(request)
+            caller = None if route.permission is None else _authenticate(request)
             answer = _execute(request, ApiCall(caller, request.headers, context, request.address, {}), body)
-            if attempt and answer.status == NO_WORK:
+            if attempt and caller and answer.status == NO_WORK:
                 attempt.mark_empty(caller, route.path)
-            content = _RENDERER.render(answer.data) if answer.data is not None else b""
+            content = route.format.render(answer.data) if answer.data is not None else b""
         except Exception as error:  # noqa: BLE001 as DRF: every exception has a response
-            refusal = to_api_error(error, context.request_id)
-            answer = ApiAnswer(problem(refusal, context.request_id), refusal.status, refusal.headers)
-            content, media_type = _RENDERER.render(answer.data), MEDIA_TYPE
+            answer = route.format.answer_to(error, context.request_id)
+            content, media_type = route.format.render(answer.data), route.format.error_type
         finally:
             release_connections()
         entry = attempt.entry if attempt and attempt.entry else AccessLogEntry(context, "POST", route.path)
@@ -185,7 +214,7 @@ class FastPath:
             headers.append(("Content-Type", media_type))
         if request.is_secure and settings.SECURE_HSTS_SECONDS:
             headers.append(("Strict-Transport-Security", _hsts()))
-        return FastResponse(answer.status, headers, content, caller)
+        return FastResponse(answer.status, headers, content, caller, answer.identified)
 
 
 def _authenticate(request: PlainRequest) -> Principal:
@@ -198,6 +227,8 @@ def _authenticate(request: PlainRequest) -> Principal:
 
 def _execute(request: PlainRequest, call: ApiCall, body: bytes) -> ApiAnswer:
     permission = request.route.permission
+    if permission is None:
+        return request.route.function(call, body, *request.arguments)
     if not permission.has_permission(call, None):  # type: ignore[arg-type] # most raise an error of their own instead
         raise PermissionDenied(getattr(permission, "message", None), getattr(permission, "code", None))
     if body:

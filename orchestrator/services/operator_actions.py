@@ -14,7 +14,7 @@ from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import new_event_id
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import FailureReason
-from workers.models import Worker
+from workers.models import ActionsRunner, Worker
 from workers.registry.models import WorkerState
 from workers.registry.tokens import WORKER_PREFIX, digest_of, new_token
 
@@ -137,6 +137,8 @@ def rotate_worker_token(
     worker, token = _lock_worker(worker_id), new_token(WORKER_PREFIX)
     if worker.is_runner or worker.archived_at is not None:  # the pool of runners may have been another one
         raise ResourceConflict(f"The worker {worker.slug} is a runner and has no token. Rotate its key instead.")
+    if ActionsRunner.objects.filter(worker=worker).exists():
+        raise ResourceConflict(f"{worker.slug} is a runner of workflow jobs. Rotate its registration token instead.")
     worker.digest = digest_of(token)
     worker.save(update_fields=["digest"])
     record_operator_event(

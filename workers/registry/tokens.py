@@ -14,6 +14,7 @@ WORKER_PREFIX = "rto_worker_"
 RUNNER_PREFIX = "bencher_runner_"
 USER_PREFIX = "bencher_user_"
 PROJECT_PREFIX = "bencher_run_"
+REGISTRATION_BYTES = 32  # of a token of document 003, which is written in hexadecimal digits
 _SHAPE = re.compile(r"rto_(api|worker)_[A-Za-z0-9_-]{43}")
 _ALPHANUMERICS = string.ascii_letters + string.digits
 _KEY_LENGTH = 30
@@ -44,3 +45,19 @@ def has_runner_key_shape(value: str) -> bool:
 def digest_of(token: str) -> str:
     """Return the SHA-256 of a token or key. It is random, so a slow hash would protect nothing."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def new_registration_token() -> str:
+    """Return a random token for a runner of workflow jobs: 64 lower-case hexadecimal digits."""
+    return secrets.token_hex(REGISTRATION_BYTES)
+
+
+def registration_digest(token: str) -> bytes | None:
+    """Return the SHA-256 of the bytes that a registration token spells, in either case; None for any other text."""
+    if len(token) != 2 * REGISTRATION_BYTES or not token.isascii():
+        return None
+    try:
+        raw = bytes.fromhex(token)
+    except ValueError:
+        return None
+    return hashlib.sha256(raw).digest() if len(raw) == REGISTRATION_BYTES else None

@@ -185,7 +185,21 @@ class TestLimits:
         assert "disks" in narrowed
         assert "noisy" not in narrowed
 
-    @pytest.mark.parametrize("kind", ["organization", "rate", "emergency", "pause", "throttle"])
+    def test_a_project_is_limited_on_its_page(self, olga, project):
+        page = olga.post(button(project, "limit"), {"max_active": "2", **WHY}, follow=True)
+        assert "Max concurrency of sandtrace/web: 0 of 2." in text_of(page)
+        submitted(project)
+        claimed(WorkerFactory())
+        assert "1 of 2" in text_of(olga.get(address(Project, "change", project.pk)))
+        assert olga.post(button(project, "limit"), {"max_active": "-1", **WHY}).status_code == 400
+        assert olga.post(button(project, "limit"), {"max_active": "3", "reason": ""}).status_code == 400
+        assert Limit.objects.get().max_active == 2
+        olga.post(button(project, "limit"), {"max_active": "", **WHY})
+        assert not Limit.objects.exists()
+        viewer = client_of(person("vera", "runtime_jobs.view_project", "runtime_jobs.operate_job"))
+        assert viewer.post(button(project, "limit"), {"max_active": "2", **WHY}).status_code == 403
+
+    @pytest.mark.parametrize("kind", ["organization", "project", "rate", "emergency", "pause", "throttle"])
     def test_one_is_lifted_from_its_page(self, olga, organization, kind):
         about = {"org_slug": "sandtrace", "actor": OPERATOR, "reason": "x"}
         match kind:
@@ -195,6 +209,8 @@ class TestLimits:
                 services.throttle(subject=SUBJECTS["project"], per_hour=5, actor=OPERATOR, reason="x")
             case "rate":
                 services.set_rate(per_hour=5, **about)
+            case "project":
+                services.set_project_limit(project_slug="web", max_active=5, **about)
             case _:
                 services.set_limit(max_active=5, kind=LimitKind(kind), **about)
         limit = Limit.objects.get()

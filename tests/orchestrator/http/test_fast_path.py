@@ -1,37 +1,30 @@
 """The fast path answers what Django answers, byte for byte, and touches nothing that it does not take."""
 
 import asyncio
-import io
 import json
-import logging
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from django.conf import settings as django_settings
-from django.core.handlers.wsgi import WSGIHandler
-from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, connection, transaction
+from django.db import connection
 from django.urls import resolve
 from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator import services
-from orchestrator.http.asgi.client_identity import ClientIdentities
 from orchestrator.http.asgi.long_poll import PollAttempt
 from orchestrator.http.asgi.sync_handler import DISCONNECTED, SyncASGIHandler
 from orchestrator.http.auth import authentication
 from orchestrator.http.auth.permissions import DenyAll
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.http.fast_path import FastPath, FastResponse
-from orchestrator.http.observability import metrics
 from orchestrator.http.observability.routes import _template
 from orchestrator.http.wsgi import FastPathWSGI
 from orchestrator.protocols.native.fast_routes import ROUTES
-from runtime_jobs.models import ApiToken, Job
+from runtime_jobs.models import ApiToken
 from runtime_jobs.models.tenants import Scope
 from tests.factories import (
     OPERATOR,
@@ -43,6 +36,18 @@ from tests.factories import (
     claimed,
     submitted,
 )
+from tests.orchestrator.http.both_paths import (
+    KINDS,
+    Sent,
+    by_asgi,
+    by_wsgi,
+    compare,
+    counters,
+    new_servers,
+    transaction_kept_open,
+    tried,
+    with_length,
+)
 from workers.registry.models import WorkerState
 from workers.registry.tokens import digest_of
 
@@ -50,143 +55,14 @@ LEASES = "/v1/runtime/leases"
 JOBS = "/v1/runtime/jobs"
 UNKNOWN = "rtl_01kkygn4z3fkef0g4tgm6g3b1j"
 UPLOADED = {"result": {"status": "uploaded", "ingest_run_id": "run-2", "exit_code": 0}}
+CACHE = {"type": "deps", "key": "lock-1", "hit": True, "read_only": False}
 FAILED = {"result": {"status": "failed", "reason": "command_failed", "exit_code": 1, "message": "no"}}
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A request on the wire. A header may occur twice."""
-
-    path: str
-    body: bytes = b"{}"
-    headers: tuple[tuple[str, str], ...] = ()
-    method: str = "POST"
-    query: str = ""
-    scheme: str = "http"
-    peer: str = "192.0.2.7"
-    length: str | None = None
-
-
-@dataclass
-class Received:
-    """A response, and what else the request left behind. Random ids and timestamps are replaced."""
-
-    status: int
-    headers: list[tuple[str, str]]
-    body: str
-    is_known: bool = False  # takes turns by its credentials from now on
-    request_id: str = field(default="", compare=False)
-    log: list[str] = field(default_factory=list)
-    counted: list[tuple[str, ...]] = field(default_factory=list)
-    jobs: list[tuple[str, ...]] = field(default_factory=list)
-
-
-# --- the two servers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def handlers():
-    """By kind of server: the application without and with the fast path, as functions from Sent to Received."""
-    plain, fast = SyncASGIHandler(), SyncASGIHandler(FastPath(ROUTES))
-    django = WSGIHandler()
-    yield {
-        "asgi": (lambda sent: by_asgi(plain, sent), lambda sent: by_asgi(fast, sent)),
-        "wsgi": (
-            lambda sent: by_wsgi(django, sent),
-            lambda sent: by_wsgi(FastPathWSGI(FastPath(ROUTES), django), sent),
-        ),
-    }
-    for handler in (plain, fast):
-        handler.threads.executor.shutdown()
-        handler.login_threads.executor.shutdown()
-
-
-def by_asgi(handler, sent, **scope):
-    """One request through the part of the handler that runs in a thread, which is the test's own."""
-    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in with_length(sent)]
-    connected = SimpleNamespace(done=lambda: False)
-    path = sent.path.partition("?")[0]
-    given_scope = {
-        "type": "http", "method": sent.method, "path": path, "raw_path": path.encode(), "root_path": "",
-        "query_string": sent.query.encode(), "headers": headers, "client": (sent.peer, 4), "server": ("127.0.0.1", 80),
-        "scheme": sent.scheme, "http_version": "1.1", DISCONNECTED: connected,
-    }  # fmt: skip
-    handler.identities = ClientIdentities()
-    response = handler._run(given_scope | scope, io.BytesIO(sent.body))
-    is_known = handler.identities.identify(given_scope) != sent.peer
-    if isinstance(response, FastResponse):
-        return Received(response.status, list(response.headers), response.body.decode(), is_known)
-    return Received(response.status_code, list(response.items()), response.content.decode(), is_known)
-
-
-def by_wsgi(application, sent):
-    environ = {
-        "REQUEST_METHOD": sent.method, "SCRIPT_NAME": "", "PATH_INFO": sent.path, "QUERY_STRING": sent.query,
-        "REMOTE_ADDR": sent.peer, "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
-        "wsgi.url_scheme": sent.scheme, "wsgi.input": io.BytesIO(sent.body), "wsgi.errors": io.StringIO(),
-    }  # fmt: skip
-    for name, value in with_length(sent):
-        key = name.upper().replace("-", "_")
-        key = key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
-        environ[key] = f"{environ[key]},{value}" if key in environ else value
-    started = []
-    chunks = application(environ, lambda status, headers: started.append((status, headers)))
-    body = b"".join(chunks)
-    if hasattr(chunks, "close"):
-        chunks.close()
-    ((status, headers),) = started
-    return Received(int(status.partition(" ")[0]), headers, body.decode())
-
-
-def with_length(sent):
-    named = {name.lower() for name, _ in sent.headers}
-    length = str(len(sent.body)) if sent.length is None else sent.length
-    more = [] if "content-length" in named or not length or length == "0" else [("Content-Length", length)]
-    return [*sent.headers, *more, *([] if "host" in named else [("Host", "localhost")])]
-
-
-def tried(answer, sent, caplog):
-    """Send a request, observe what it did, and undo that."""
-    caplog.clear()
-    before = counters()
-    savepoint = transaction.savepoint()
-    try:
-        with caplog.at_level(logging.DEBUG):
-            found = answer(sent)
-        found.jobs = [
-            tuple(map(str, row))
-            for row in Job.objects.order_by("pk").values_list("state", "event_seq", "source_address")
-        ]
-    finally:
-        transaction.savepoint_rollback(savepoint)
-    found.request_id = dict(found.headers).get("X-Request-Id", "")
-    found.headers = sorted((name.lower(), normalized(value)) for name, value in found.headers)
-    found.body = normalized(found.body)
-    # Django's own line of a response with 5xx repeats the path; `orchestrator.access` and the traceback remain.
-    lines = [
-        f"{record.levelname} {record.getMessage()}"
-        for record in caplog.records
-        if not record.name.startswith("django.")
-    ]
-    found.log = [normalized(re.sub(r"\d+ ms", "N ms", line)) for line in lines]
-    found.counted = sorted((*key, str(value - before.get(key, 0))) for key, value in counters().items())
-    found.counted = [row for row in found.counted if row[-1] != "0.0"]
-    return found
-
-
-def normalized(text):
-    text = re.sub(r"\b(rt[a-z]|req)_[0-7][0-9a-hjkmnp-tv-z]{25}", r"\1_ID", text)
-    return re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "TIME", text)
-
-
-def counters():
-    return {
-        (sample.labels["method"], sample.labels["route"], sample.labels.get("status", "")): sample.value
-        for metric in (metrics._requests, metrics._seconds)
-        for family in metric.collect()
-        for sample in family.samples
-        if sample.name.endswith(("requests_total", "seconds_count"))
-    }
+    """The servers of this module."""
+    return new_servers(ROUTES)
 
 
 # --- the requests ------------------------------------------------------------------------------------------------------
@@ -230,13 +106,10 @@ def world(organization, settings):
 
 @pytest.fixture(autouse=True)
 def _calm(monkeypatch):
-    """No refused tokens of another test, and the test's transaction stays open, as with Django's test client."""
+    """No refused tokens of another test, and the test's transaction stays open."""
     monkeypatch.setattr(authentication, "refusals", FailedAuthThrottle(clock=lambda: 30.0))
-    for signal in (request_started, request_finished):
-        signal.disconnect(close_old_connections)
-    yield
-    for signal in (request_started, request_finished):
-        signal.connect(close_old_connections)
+    with transaction_kept_open():
+        yield
 
 
 def post(world, path, body, token="worker", **headers):
@@ -265,6 +138,7 @@ def valid_requests(world):
         "heartbeat": post(world, f"{of}/heartbeat", {"phase": "executing", "progress": {"percent": 12.5}}),
         "complete": post(world, f"{of}/complete", UPLOADED),
         "complete again": post(world, f"{LEASES}/{world.ended}/complete", {"result": {"status": "uploaded", "ingest_run_id": "run-1", "exit_code": 0}}),
+        "complete with caches": post(world, f"{of}/complete", {"result": UPLOADED["result"] | {"caches": [CACHE]}}),
         "fail": post(world, f"{of}/fail", FAILED),
         "acknowledge many": post(world, f"{LEASES}/acknowledge", one),
         "heartbeat many": post(world, f"{LEASES}/heartbeat", one),
@@ -360,25 +234,6 @@ def other_requests(world):
     }  # fmt: skip
 
 
-KINDS = pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-
-
-def compare(handlers, kind, cases, caplog, *, is_fast):
-    plain, fast = handlers[kind]
-    taken = []
-    with pytest.MonkeyPatch.context() as patch:
-        execute = FastPath.answer
-        patch.setattr(FastPath, "answer", lambda *args, **kwargs: taken.append(1) or execute(*args, **kwargs))
-        for name, sent in cases.items():
-            taken.clear()
-            expected = tried(plain, sent, caplog)
-            assert not taken
-            assert tried(fast, sent, caplog) == expected, name
-            assert len(taken) == is_fast, f"{name} takes {'no' if is_fast else 'the'} fast path"
-            assert len(expected.counted) == 2, "one response and its time"
-            assert sum(" N ms " in line for line in expected.log) == 1
-
-
 @KINDS
 def test_valid_requests_have_the_same_responses(handlers, world, kind, caplog):
     cases = valid_requests(world)
@@ -409,18 +264,6 @@ def test_a_claim_that_waits_keeps_its_thread_in_django_under_wsgi(handlers, worl
     compare(handlers, "wsgi", {"wait": claim}, caplog, is_fast=False)
 
 
-def new_servers(routes=ROUTES):
-    """Servers as of `handlers`, without threads, whose middleware reads the settings of the test."""
-    plain, fast = SyncASGIHandler(), SyncASGIHandler(FastPath(routes))
-    return {
-        "asgi": (lambda sent: by_asgi(plain, sent), lambda sent: by_asgi(fast, sent)),
-        "wsgi": (
-            lambda sent: by_wsgi(WSGIHandler(), sent),
-            lambda sent: by_wsgi(FastPathWSGI(FastPath(routes), WSGIHandler()), sent),
-        ),
-    }
-
-
 @KINDS
 @pytest.mark.parametrize("proxied", [False, True])
 @pytest.mark.parametrize("redirect", [False, True])
@@ -429,7 +272,7 @@ def test_https_and_proxies(world, kind, caplog, settings, proxied, redirect):
     settings.SECURE_HSTS_PRELOAD = settings.SECURE_HSTS_INCLUDE_SUBDOMAINS = redirect
     settings.BEHIND_PROXY = proxied
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if proxied else None
-    pair = new_servers()
+    pair = new_servers(ROUTES)
     beat = post(world, JOBS, SUBMIT_BODY, "alice")
     for forwarded in (None, "https", "http", "https, http", "HTTPS", ""):
         for scheme in ("http", "https"):
@@ -446,7 +289,7 @@ def test_https_and_proxies(world, kind, caplog, settings, proxied, redirect):
 def test_the_proxy_s_header_has_the_name_of_the_settings(world, kind, caplog, settings, redirect):
     settings.SECURE_SSL_REDIRECT, settings.SECURE_HSTS_SECONDS = redirect, 31536000
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_OUTER_SCHEME", "https")
-    servers = new_servers()
+    servers = new_servers(ROUTES)
     beat = post(world, JOBS, SUBMIT_BODY, "alice")
     for name, value in (("X-Outer-Scheme", "https"), ("X-Outer-Scheme", "http"), ("X-Forwarded-Proto", "https")):
         sent = replace(beat, headers=(*beat.headers, (name, value)))

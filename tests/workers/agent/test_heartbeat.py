@@ -189,10 +189,10 @@ def test_a_phase_is_not_recorded_before_its_time_and_not_forgotten_over_another_
     begun = stage.clock.now
     stage.heartbeat.report_phase(stage.active, "executing", delay=3.0)
     stage.pass_time(4)
-    told = [at - begun for at, body, _ in stage.client.sent if body]
+    reported = [at - begun for at, body, _ in stage.client.sent if body]
     assert len(stage.client.sent) > 5
-    assert len(told) == 1
-    assert 3 <= told[0] <= 3.25
+    assert len(reported) == 1
+    assert 3 <= reported[0] <= 3.25
 
 
 def test_a_phase_is_reported_again_when_nobody_heard_it() -> None:

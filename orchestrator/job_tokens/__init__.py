@@ -1,0 +1,1 @@
+"""Tokens of workflow jobs: single-use ones for the runner's calls, and reusable ones for a checkout (document 003)."""
