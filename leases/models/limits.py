@@ -15,6 +15,7 @@ class LimitKind(models.TextChoices):
 
     ORGANIZATION = "organization"  # concurrency, set by an operator
     PLAN = "plan"  # concurrency of the organization's plan
+    PROJECT = "project"  # concurrency of one project
     EMERGENCY = "emergency"  # concurrency of jobs that skip the queue; other limits do not stop them
     SOURCE_ADDRESS = "source_address"  # concurrency of one source IP, for organizations without an owner
     CONCURRENCY = "concurrency"  # concurrency of one concurrency key

@@ -31,6 +31,10 @@ class LimitTarget:
     def of_organization(cls, org_slug: str, job_type: str = ALL_TYPES) -> "LimitTarget":
         return cls(LimitScope.ORGANIZATION, org_slug, job_type)
 
+    @classmethod
+    def of_project(cls, org_slug: str, project_slug: str) -> "LimitTarget":
+        return cls(LimitScope.PROJECT, org_slug, project_slug)
+
     def limit(self, kind: LimitKind) -> Limit | None:
         return Limit.objects.filter(kind=kind, **self.columns).first()
 

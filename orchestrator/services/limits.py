@@ -19,6 +19,7 @@ from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, OperatorOnly, VersionConflict
 from runtime_jobs.events import SCHEDULER, Actor
+from runtime_jobs.priorities import EMERGENCY
 from workers.models import Pool
 from workers.registry.models import PoolPolicy
 
@@ -67,6 +68,58 @@ def set_limit(
         uow,
         kind,
         LimitTarget.of_organization(org_slug, job_type),
+        terms,
+        actor=actor,
+        reason=reason,
+        if_version=if_version,
+        idempotency=idempotency,
+        source_address=source_address,
+        now=now,
+    )
+
+
+@operation
+def set_project_limit(
+    uow: UnitOfWork,
+    *,
+    org_slug: str,
+    project_slug: str,
+    max_active: int | None,
+    actor: Actor,
+    reason: str,
+    if_version: int | None = None,
+    idempotency: IdempotentRequest | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Limit | None:
+    """Limit the running jobs of a project, of all types together. Emergency jobs count, but are not stopped by it.
+
+    Running jobs above a lowered limit continue. No job starts until there is room.
+
+    Args:
+        uow: The unit of work, which `operation` passes.
+        org_slug: The organization.
+        project_slug: The project, which must exist.
+        max_active: The maximum number of running jobs, or None to remove the limit.
+        actor: The client or operator.
+        reason: Recorded in the audit log.
+        if_version: The version that the limit must have, 0 for no limit, or None for any.
+        idempotency: The idempotency key of a request that creates a limit.
+        source_address: The caller's IP address.
+        now: The time of the change; by default the time of the database.
+
+    Returns:
+        The limit, or None if it was removed.
+
+    Raises:
+        VersionConflict: The limit has another version.
+        OperatorOnly: An operator has set the limit, and the actor is a client.
+    """
+    terms = None if max_active is None else {"max_active": max_active, "binds_below": EMERGENCY, "note": reason}
+    return apply_limit_change(
+        uow,
+        LimitKind.PROJECT,
+        LimitTarget.of_project(org_slug, project_slug),
         terms,
         actor=actor,
         reason=reason,

@@ -26,7 +26,10 @@ from runtime_jobs.models import Organization, Project
 from workers.models import Pool
 
 # Kinds that an operator sets and removes. The others follow a plan, a job or a breaker.
-REMOVABLE = (LimitKind.ORGANIZATION, LimitKind.EMERGENCY, LimitKind.RATE, LimitKind.PAUSE, LimitKind.THROTTLE)
+REMOVABLE = (
+    *(LimitKind.ORGANIZATION, LimitKind.PROJECT, LimitKind.EMERGENCY, LimitKind.RATE),
+    *(LimitKind.PAUSE, LimitKind.THROTTLE),
+)
 
 
 class LimitKindFilter(MultipleChoiceFilter):
@@ -166,6 +169,8 @@ def _remove(request: HttpRequest, limit: Limit, form: ReasonForm) -> HttpRespons
                 services.throttle(subject=subject, per_hour=None, **audit)
             case LimitKind.RATE:
                 services.set_rate(per_hour=None, **organization_limit)
+            case LimitKind.PROJECT:
+                services.set_project_limit(org_slug=limit.org_slug, project_slug=limit.key, max_active=None, **audit)
             case kind:
                 services.set_limit(max_active=None, kind=LimitKind(kind), **organization_limit)
     except LifecycleError as refusal:

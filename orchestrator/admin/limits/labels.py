@@ -13,6 +13,7 @@ from orchestrator.admin.labels import stored_actor_label
 KINDS: dict[str, str] = {
     LimitKind.ORGANIZATION: "Concurrency",
     LimitKind.PLAN: "Concurrency (plan)",
+    LimitKind.PROJECT: "Concurrency (project)",
     LimitKind.EMERGENCY: "Emergency concurrency",
     LimitKind.SOURCE_ADDRESS: "Source IP",
     LimitKind.CONCURRENCY: "Concurrency group",

@@ -16,6 +16,7 @@ CODES: dict[str, ReasonCode] = {
     LimitKind.BREAKER: ReasonCode.BREAKER_OPEN,
     LimitKind.ORGANIZATION: ReasonCode.ORGANIZATION_LIMIT,
     LimitKind.PLAN: ReasonCode.ORGANIZATION_LIMIT,
+    LimitKind.PROJECT: ReasonCode.ORGANIZATION_LIMIT,
     LimitKind.EMERGENCY: ReasonCode.ORGANIZATION_LIMIT,
     LimitKind.CONCURRENCY: ReasonCode.ORGANIZATION_LIMIT,
     LimitKind.SOURCE_ADDRESS: ReasonCode.SOURCE_ADDRESS_LIMIT,
@@ -112,6 +113,10 @@ def _emergency(limit: BlockingLimit) -> str:
     return f"{limit.org_slug} may run at most {several(limit.max_active or 0, 'emergency job')} at once."
 
 
+def _project(limit: BlockingLimit) -> str:
+    return f"The project {limit.org_slug}/{limit.key} may run at most {_jobs(limit)} at once."
+
+
 def _concurrency(limit: BlockingLimit) -> str:
     return f"One job of the concurrency group {limit.key} runs at a time."
 
@@ -130,6 +135,7 @@ _MESSAGES: dict[str, Callable[[BlockingLimit], str]] = {
     LimitKind.RATE: _rate,
     LimitKind.THROTTLE: _throttle,
     LimitKind.EMERGENCY: _emergency,
+    LimitKind.PROJECT: _project,
     LimitKind.CONCURRENCY: _concurrency,
     LimitKind.SOURCE_ADDRESS: _source_address,
 }

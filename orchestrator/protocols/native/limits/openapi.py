@@ -105,6 +105,10 @@ CREATE_LIMIT = operation_docs(
             "60 starts per hour, 5 at once",
             {"kind": "rate", "org_slug": "sandtrace", "per_hour": 60, "burst": 5, "reason": "too many jobs"},
         ),
+        request_example(
+            "20 running jobs of a project",
+            {"kind": "project", "org_slug": "sandtrace", "project_slug": "web", "max_active": 20} | _REASON,
+        ),
         _RATE_LIMIT,
     ],
     codes=("not_found", "operator_only", "conflict", "idempotency_conflict"),

@@ -25,7 +25,8 @@ from runtime_jobs.specs import JOB_TYPES
 MAX_ACTIVE = 10_000
 MAX_PER_HOUR = 1_000_000
 MAX_REASON_LENGTH = 500
-EDITABLE_KINDS = [LimitKind.ORGANIZATION, LimitKind.RATE, LimitKind.EMERGENCY]
+EDITABLE_KINDS = [LimitKind.ORGANIZATION, LimitKind.PROJECT, LimitKind.RATE, LimitKind.EMERGENCY]
+ONLY_ALL_TYPES = (LimitKind.PROJECT, LimitKind.EMERGENCY)
 RATE_FIELDS = ("per_hour", "burst")
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -65,19 +66,22 @@ class NewLimitInput(LimitTermsInput):
 
     kind = StrictChoiceField(choices=[str(kind) for kind in EDITABLE_KINDS])
     org_slug = StrictCharField(pattern=SLUG)
+    project_slug = StrictCharField(pattern=SLUG, required=False, help_text="Needed for kind `project`, only there.")
     job_type = StrictChoiceField(
         choices=[ALL_TYPES, *JOB_TYPES], required=False, default=ALL_TYPES, help_text="`*`: all types together."
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        needed = "per_hour" if attrs["kind"] == LimitKind.RATE else "max_active"
-        if needed not in attrs:
-            raise serializers.ValidationError({needed: f"This field is required for a limit of kind {attrs['kind']}."})
-        if attrs["kind"] == LimitKind.EMERGENCY and attrs["job_type"] != ALL_TYPES:
-            raise serializers.ValidationError(
-                {"job_type": f"A limit of kind emergency applies to all types together: send {ALL_TYPES} or omit it."}
-            )
-        return require_terms_of_kind(attrs["kind"], attrs)
+        kind = attrs["kind"]
+        needed = ["per_hour" if kind == LimitKind.RATE else "max_active"]
+        needed += ["project_slug"] if kind == LimitKind.PROJECT else []
+        if missing := [name for name in needed if name not in attrs]:
+            text = f"This field is required for a limit of kind {kind}."
+            raise serializers.ValidationError(dict.fromkeys(missing, text))
+        if kind in ONLY_ALL_TYPES and attrs["job_type"] != ALL_TYPES:
+            text = f"A limit of kind {kind} applies to all types together: send {ALL_TYPES} or omit it."
+            raise serializers.ValidationError({"job_type": text})
+        return require_terms_of_kind(kind, attrs)
 
 
 class ChangeLimitInput(LimitTermsInput):
@@ -95,7 +99,8 @@ def require_terms_of_kind(kind: str, terms: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValidationError: A term does not belong to a limit of this kind.
     """
-    foreign = ("max_active",) if kind == LimitKind.RATE else RATE_FIELDS
+    foreign: tuple[str, ...] = ("max_active",) if kind == LimitKind.RATE else RATE_FIELDS
+    foreign += () if kind == LimitKind.PROJECT else ("project_slug",)
     errors = {name: [f"A limit of kind {kind} does not have this field."] for name in foreign if name in terms}
     if errors:
         raise serializers.ValidationError(errors)

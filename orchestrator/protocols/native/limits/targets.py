@@ -39,6 +39,13 @@ def require_organization(caller: ClientPrincipal, org_slug: str) -> None:
         raise NotFound("There is no organization with this org_slug, or you may not see it.")
 
 
+def require_project(caller: ClientPrincipal, org_slug: str, slug: str) -> None:
+    """Raise NotFound unless the project exists and the caller may see its organization."""
+    require_organization(caller, org_slug)
+    if not Project.objects.filter(organization__slug=org_slug, slug=slug).exists():
+        raise NotFound(f"The organization {org_slug} has no project with this key.")
+
+
 def pool_target(caller: ClientPrincipal, slug: str) -> LimitTarget:
     """Return the target for all jobs of a pool.
 
@@ -53,10 +60,8 @@ def pool_target(caller: ClientPrincipal, slug: str) -> LimitTarget:
 
 
 def _project_target(caller: ClientPrincipal, org_slug: str, slug: str) -> LimitTarget:
-    require_organization(caller, org_slug)
-    if not Project.objects.filter(organization__slug=org_slug, slug=slug).exists():
-        raise NotFound(f"The organization {org_slug} has no project with this key.")
-    return LimitTarget(LimitScope.PROJECT, org_slug, slug)
+    require_project(caller, org_slug, slug)
+    return LimitTarget.of_project(org_slug, slug)
 
 
 def _job_type_target(caller: ClientPrincipal, org_slug: str, name: str) -> LimitTarget:

@@ -17,10 +17,10 @@ from orchestrator.http.api.headers import idempotent_request, if_match_version
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
+from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.protocols.native.limits import actions, openapi, serializers
 from orchestrator.protocols.native.limits.actions import audit_arguments, limit_response
-from orchestrator.protocols.native.limits.targets import require_organization, resolve_target
+from orchestrator.protocols.native.limits.targets import require_organization, require_project, resolve_target
 from orchestrator.protocols.native.limits.wire import serialize_limit, serialize_quota
 from orchestrator.services.idempotency import IdempotentRequest
 from runtime_jobs.errors import Conflict, LimitNotEditable, NotFound, OperatorOnly, VersionConflict
@@ -90,10 +90,10 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
 
     @openapi.CREATE_LIMIT
     def create(self, request: Request) -> Response:
-        """Set a new limit: on concurrency, on starts per hour, or on concurrent emergency jobs."""
+        """Set a new limit: on concurrency of an organization or project, on starts per hour, or on emergency jobs."""
         body = serializers.NewLimitInput(data=body_of(request))
         body.is_valid(raise_exception=True)
-        require_organization(client_of(request), body.validated_data["org_slug"])
+        _require_target(client_of(request), body.validated_data)
         idempotency = idempotent_request(request, "create limit", body_of(request))
         limit, headers = _create_limit(request, body.validated_data, idempotency)
         return limit_response(limit, status=201, Location=f"/v1/limits/{limit.pk}", **headers)
@@ -159,21 +159,33 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
         return limit
 
 
+def _require_target(caller: ClientPrincipal, validated: dict[str, Any]) -> None:
+    """Raise NotFound unless the organization or project of a new limit exists and the caller may see it."""
+    if validated["kind"] == LimitKind.PROJECT:
+        require_project(caller, validated["org_slug"], validated["project_slug"])
+    else:
+        require_organization(caller, validated["org_slug"])
+
+
 def _target_of(limit: Limit) -> dict[str, Any]:
-    return {"kind": limit.kind, "org_slug": limit.org_slug, "job_type": limit.key}
+    """Return the members of a request that would create a limit for the same jobs."""
+    key = "project_slug" if limit.kind == LimitKind.PROJECT else "job_type"
+    return {"kind": limit.kind, "org_slug": limit.org_slug, key: limit.key}
 
 
 def _apply(request: Request, target: dict[str, Any], terms: dict[str, Any], **conditions: Any) -> Limit | None:
-    """Set the limit of this kind, organization and job type. Without terms it is removed."""
-    common = {
-        "org_slug": target["org_slug"],
-        "job_type": target["job_type"],
-        **audit_arguments(request, terms["reason"]),
-        **conditions,
-    }
-    if target["kind"] == LimitKind.RATE:
-        return services.set_rate(per_hour=terms.get("per_hour"), burst=terms.get("burst", 1), **common)
-    return services.set_limit(max_active=terms.get("max_active"), kind=LimitKind(target["kind"]), **common)
+    """Set the limit of this kind and target. Without terms it is removed."""
+    common = {"org_slug": target["org_slug"], **audit_arguments(request, terms["reason"]), **conditions}
+    max_active = terms.get("max_active")
+    match target["kind"]:
+        case LimitKind.PROJECT:
+            return services.set_project_limit(project_slug=target["project_slug"], max_active=max_active, **common)
+        case LimitKind.RATE:
+            rate = {"per_hour": terms.get("per_hour"), "burst": terms.get("burst", 1)}
+            return services.set_rate(job_type=target["job_type"], **rate, **common)
+        case kind:
+            of_kind = {"kind": LimitKind(kind), "job_type": target["job_type"]}
+            return services.set_limit(max_active=max_active, **of_kind, **common)
 
 
 def _create_limit(
@@ -191,9 +203,11 @@ def _create_limit(
     except VersionConflict:
         if first := idempotency and idempotency.lookup():
             return _replayed(first)  # a concurrent request with the same key
+        of_project = validated["kind"] == LimitKind.PROJECT
+        target = f"project {validated['project_slug']}" if of_project else f"job type {validated['job_type']}"
         raise Conflict(
-            f"There is a limit of kind {validated['kind']} for {validated['org_slug']} and job type "
-            f"{validated['job_type']} already. Change it with PATCH /v1/limits/{{limit_id}}."
+            f"There is a limit of kind {validated['kind']} for {validated['org_slug']} and {target} already. "
+            f"Change it with PATCH /v1/limits/{{limit_id}}."
         ) from None
     assert limit is not None  # noqa: S101 it has terms
     return limit, {}

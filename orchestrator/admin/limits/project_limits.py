@@ -1,0 +1,72 @@
+"""The button Set limit of a project, and the display of its limit."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from unfold.decorators import action, display
+from unfold.widgets import UnfoldAdminIntegerFieldWidget
+
+from leases.models import Limit, LimitKind
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from orchestrator.admin import formatting
+from orchestrator.admin.base import BaseAdmin
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.admin.limits import labels
+from orchestrator.admin.limits.pause import SET_LIMITS
+from runtime_jobs.models import Project
+
+DESCRIPTION = (
+    "Jobs of this project above the limit stay queued; no submit is refused. Running jobs continue when the limit is "
+    "lowered. Emergency jobs count, and are not stopped by it. Leave the number empty to remove the limit."
+)
+NO_LIMIT = "none"
+
+
+class ProjectLimitForm(ReasonForm):
+    """Asks for the number of running jobs."""
+
+    max_active = forms.IntegerField(
+        required=False, label="Max concurrency", min_value=0, max_value=10_000, widget=UnfoldAdminIntegerFieldWidget
+    )
+    field_order = ("max_active", "reason")
+
+
+class ProjectLimitMixin(BaseAdmin):
+    """Adds the button and the display of the limit to the page of projects."""
+
+    def has_set_limit_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm(SET_LIMITS)
+
+    @display(description="Max concurrency")
+    def concurrency(self, project: Project | None) -> str:
+        return NO_LIMIT if project is None or project.pk is None else _description(project)
+
+    @action(description="Set limit", url_path="limit", permissions=["set_limit"], icon="speed")
+    def limit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        project: Any = self.get_object(request, object_id)
+        if project is None:
+            raise Http404
+        back = formatting.change_url(Project, project.pk)
+        form = ProjectLimitForm(request.POST or None)
+        if request.method != "POST" or not form.is_valid():
+            page = ConfirmPage(f"Set limit of {project}", DESCRIPTION, "Set limit", back)
+            return render_confirm(self, request, page, form)
+        services.set_project_limit(
+            org_slug=project.organization.slug,
+            project_slug=project.slug,
+            max_active=form.cleaned_data["max_active"],
+            **audit_arguments(request, form),
+        )
+        messages.success(request, f"Max concurrency of {project}: {_description(project)}.")
+        return HttpResponseRedirect(back)
+
+
+def _description(project: Project) -> str:
+    """Describe the limit of a project: `2 of 20` jobs run, or `none`."""
+    target = LimitTarget.of_project(project.organization.slug, project.slug)
+    limit = Limit.objects.counted().filter(kind=LimitKind.PROJECT, **target.columns).first()
+    return labels.usage_of(limit) if limit else NO_LIMIT
