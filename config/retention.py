@@ -15,6 +15,14 @@ def retention_days(env: Env) -> dict[str, int]:
     return {
         # Since the end of the job; with its events, leases, artifacts and the rest of its log.
         "jobs": env.int("RETENTION_JOBS_DAYS", default=365),
+        # The same for jobs of workflow runs; a pinned run is kept.
+        "workflow_runs": env.int("RETENTION_WORKFLOW_RUNS_DAYS", default=365),
+        # Since the end of a workflow step: parts of its log that could not be stored as an object.
+        "step_chunks": env.int("RETENTION_STEP_CHUNKS_DAYS", default=7),
+        "workflow_triggers": env.int("RETENTION_WORKFLOW_TRIGGERS_DAYS", default=30),  # events, since received
+        "rejected_workflows": env.int("RETENTION_REJECTED_WORKFLOWS_DAYS", default=90),  # diagnostics of wrong files
+        "artifacts": env.int("RETENTION_ARTIFACTS_DAYS", default=90),  # since they were announced
+        "caches": env.int("RETENTION_CACHES_DAYS", default=7),  # since they were last used
         "logs": env.int("RETENTION_LOGS_DAYS", default=90),
         "runs": env.int("RETENTION_RUNS_DAYS", default=365),  # of the reference ingest
         "idempotency_keys": env.int("RETENTION_IDEMPOTENCY_KEYS_DAYS", default=2),

@@ -15,6 +15,11 @@ from django.conf import settings
 from django.db import OperationalError, connection, transaction
 
 from orchestrator import services
+from orchestrator.artifacts.tasks import count_due_objects, delete_due_objects
+from orchestrator.counters import count as count_metric
+from orchestrator.counters import runs_pruned
+from orchestrator.job_tokens.partitions import RETENTION_DAYS as TOKEN_DAYS
+from orchestrator.job_tokens.partitions import drop_expired_partitions, expired_tokens
 from orchestrator.services.pruning import KEEPS, UNIT
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
@@ -25,7 +30,27 @@ JOBS = 100  # looked at in one transaction
 LOG_CHUNKS = 500  # looked at in one step; each log is deleted in a transaction of its own
 SECONDS_A_ROUND = 0.5
 SLOW_SECONDS = 1.0  # a step that takes longer is followed by one with half as many rows
+OBJECTS, USED_TOKENS = "stored objects", "actions_used_tokens"
+RUNS = "workflow_runs"  # the setting of workflow runs, and their table
+RESTART_SECONDS = 86_400.0  # between two passes over stored logs that begin with the oldest one
 IDLE_SECONDS = 600.0  # until the next check whether rows have become old enough
+
+
+# A log of a workflow run has no subject. A job is older than its log; the deletion compares the end of the job.
+_STORED_LOGS = """
+SELECT l.id, CASE WHEN r.id IS NULL THEN l.job_ulid END, j.created_at
+  FROM step_logs l JOIN runtime_jobs j USING (job_ulid) LEFT JOIN workflow_runs r USING (batch_id)
+ WHERE l.id > %(after)s ORDER BY l.id LIMIT %(rows)s"""
+# With the partial index of logs that need an object: usually very few.
+_UNSTORED_STEP_LOGS = """
+SELECT l.id FROM step_logs l JOIN runtime_job_steps s ON s.job_ulid = l.job_ulid AND s.index = l.step
+ WHERE l.needs_finalizing AND l.closed_at < %(before)s ORDER BY l.id LIMIT %(rows)s"""
+
+
+def cutoff_of(setting: str, now: datetime) -> datetime | None:
+    """Return the time before which rows of a kind are old, or None where all are kept."""
+    days = settings.RETENTION_DAYS[setting]
+    return now - timedelta(days=days) if days else None
 
 
 class Pruner:
@@ -38,8 +63,7 @@ class Pruner:
 
     def cutoff(self, now: datetime) -> datetime | None:
         """Return the time before which rows are old, or None where all are kept."""
-        days = settings.RETENTION_DAYS[self.setting]
-        return now - timedelta(days=days) if days else None
+        return cutoff_of(self.setting, now)
 
     def step(self, before: datetime) -> tuple[Counter[str], bool]:
         """Delete some rows. Returns the deleted rows by table, and whether there may be more."""
@@ -128,18 +152,30 @@ class WindowPruner(Pruner):
 
 
 class JobPruner(WindowPruner):
-    """Jobs that have ended, with all that belongs to them."""
+    """Jobs that have ended, with all that belongs to them. Those of workflow runs have a period of their own."""
 
     def __init__(self) -> None:
         window = "SELECT id, id, created_at FROM runtime_jobs WHERE id > %(after)s ORDER BY id LIMIT %(rows)s"
         super().__init__("jobs", window, JOBS)
+        self._jobs_before: datetime | None = None
+        self._runs_before: datetime | None = None
 
-    def delete(self, subjects: Sequence[Any], before: datetime) -> Counter[str]:
-        return services.delete_finished_jobs(job_ids=subjects, finished_before=before)
+    def cutoff(self, now: datetime) -> datetime | None:
+        """Return the later one of both cutoffs. The deletion of a unit applies its own."""
+        self._jobs_before, self._runs_before = super().cutoff(now), cutoff_of(RUNS, now)
+        return max(filter(None, (self._jobs_before, self._runs_before)), default=None)
+
+    def delete(self, subjects: Sequence[Any], before: datetime) -> Counter[str]:  # noqa: ARG002 see `cutoff`
+        deleted = services.delete_finished_jobs(
+            job_ids=subjects, finished_before=self._jobs_before, runs_finished_before=self._runs_before
+        )
+        if deleted["workflow_runs"]:
+            count_metric([runs_pruned("runs")], deleted["workflow_runs"])
+        return deleted
 
 
 class LogPruner(WindowPruner):
-    """Logs of jobs that have ended; the jobs stay."""
+    """Chunks of logs of jobs that have ended; the jobs stay."""
 
     def __init__(self) -> None:
         columns = "id, job_ulid, created_at"
@@ -147,9 +183,52 @@ class LogPruner(WindowPruner):
         super().__init__("logs", window, LOG_CHUNKS)
 
     def delete(self, subjects: Sequence[Any], before: datetime) -> Counter[str]:
-        jobs = list(dict.fromkeys(subjects))
-        chunks = sum(services.delete_log(job_ulid=job_ulid, finished_before=before) for job_ulid in jobs)
-        return Counter({"runtime_job_log_chunks": chunks})
+        return _delete_logs(subjects, before)
+
+
+class StoredLogPruner(WindowPruner):
+    """Logs that are stored as objects; the jobs stay. Logs of workflow runs stay as long as the runs.
+
+    Those logs are many, so a pass begins where the last one ended. Once a day it begins with the oldest log.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__("logs", _STORED_LOGS, LOG_CHUNKS)
+        self._monotonic = monotonic
+        self._restart_at = monotonic() + RESTART_SECONDS
+
+    def step(self, before: datetime) -> tuple[Counter[str], bool]:
+        position = self._after
+        deleted, has_more = super().step(before)
+        if self._after == 0 and self._monotonic() < self._restart_at:
+            self._after = position  # the pass has reached the first young log
+            return deleted, False
+        if self._after == 0:
+            self._restart_at = self._monotonic() + RESTART_SECONDS
+        return deleted, has_more
+
+    def delete(self, subjects: Sequence[Any], before: datetime) -> Counter[str]:
+        return _delete_logs([job_ulid for job_ulid in subjects if job_ulid is not None], before)
+
+
+def _delete_logs(job_ulids: Sequence[str], before: datetime) -> Counter[str]:
+    deleted: Counter[str] = Counter()
+    for job_ulid in dict.fromkeys(job_ulids):
+        deleted.update(services.delete_log(job_ulid=job_ulid, finished_before=before))
+    return deleted
+
+
+class StepChunkPruner(Pruner):
+    """Chunks of workflow steps that could not be stored as objects."""
+
+    def step(self, before: datetime) -> tuple[Counter[str], bool]:
+        with connection.cursor() as cursor:
+            cursor.execute(_UNSTORED_STEP_LOGS, {"before": before, "rows": JOBS})
+            keys = [row[0] for row in cursor.fetchall()]
+        chunks = sum(services.delete_step_chunks(log_id=key, closed_before=before) for key in keys)
+        if chunks:
+            count_metric([runs_pruned("chunks")], chunks)
+        return Counter({"runtime_job_log_chunks": chunks}), len(keys) == JOBS
 
 
 def pruners() -> tuple[Pruner, ...]:
@@ -157,6 +236,8 @@ def pruners() -> tuple[Pruner, ...]:
     return (
         TablePruner("idempotency_keys", "idempotency_keys", "id", "created_at"),
         TablePruner("webhook_deliveries", "webhook_deliveries", "id", "received_at"),
+        TablePruner("workflow_triggers", "workflow_triggers", "id", "received_at"),
+        TablePruner("rejected_workflows", "rejected_workflows", "id", "created_at"),
         TablePruner("incidents", "incidents", "id", "resolved_at"),
         ExpiredPruner("sessions", "django_session", "session_key", "expire_date"),
         ExpiredPruner("login_attempts", "login_attempts", "key", "window_ends_at"),
@@ -164,7 +245,9 @@ def pruners() -> tuple[Pruner, ...]:
         ExpiredPruner("runner_channels", "runner_channels", "process", "expires_at"),
         TablePruner("admin_log", "django_admin_log", "id", "action_time", by_key=True),
         OperatorEventPruner(),
+        StepChunkPruner("step_chunks"),
         LogPruner(),
+        StoredLogPruner(),
         TablePruner("runs", "ingest_runs", "id", "received_at", by_key=True),
         JobPruner(),
     )
@@ -210,19 +293,37 @@ class PruningTask:
         return deleted
 
 
+def delete_everything(*, now: datetime | None = None) -> Counter[str]:
+    """Delete all that is old, with its objects, and return the numbers by table.
+
+    Housekeeping deletes objects, and days of used tokens, a little at a time. Objects of logs remain for two hours, so
+    that a reader can complete its response; housekeeping deletes them then.
+
+    Args:
+        now: The present; by default the time of the database.
+    """
+    now = now or database_now()
+    deleted = PruningTask().delete_all(now=now)
+    deleted[OBJECTS] = delete_due_objects(now)
+    deleted[USED_TOKENS] = sum(drop_expired_partitions(now).values())
+    return deleted
+
+
 _OLD_JOBS = f"""
 WITH RECURSIVE j AS MATERIALIZED (
-    SELECT job_ulid, root_job_ulid, batch_id, finished_at, {UNIT.format("runtime_jobs")} AS unit FROM runtime_jobs
+    SELECT t.id, t.job_ulid, t.root_job_ulid, t.batch_id, t.finished_at, {UNIT.format("t")} AS unit,
+           CASE WHEN r.id IS NULL THEN %(before)s ELSE %(runs_before)s END AS before, r.pinned IS TRUE AS is_pinned
+      FROM runtime_jobs t LEFT JOIN workflow_runs r ON r.batch_id = t.batch_id
 ), edge AS (
     SELECT DISTINCT waiting.unit AS waiting, needed.unit AS needed
       FROM runtime_job_dependencies d
       JOIN j waiting USING (job_ulid) JOIN j needed ON needed.job_ulid = d.on_job_ulid
      WHERE waiting.unit <> needed.unit
 ), kept AS (
-    SELECT unit FROM j WHERE finished_at IS NULL OR finished_at >= %(before)s OR {KEEPS.format("j")}
+    SELECT unit FROM j WHERE finished_at IS NULL OR finished_at >= before OR is_pinned OR {KEEPS.format("j")}
      UNION
     SELECT edge.needed FROM edge JOIN kept ON kept.unit = edge.waiting
-), old AS MATERIALIZED (SELECT job_ulid, batch_id FROM j WHERE unit NOT IN (SELECT unit FROM kept))
+), old AS MATERIALIZED (SELECT id, job_ulid, batch_id FROM j WHERE unit NOT IN (SELECT unit FROM kept))
 """  # noqa: S608 our own text
 _OF_OLD_JOBS = {
     "runtime_jobs": "old",
@@ -236,9 +337,32 @@ _OF_OLD_JOBS = {
         table: f"{table} JOIN old USING (job_ulid)"
         for table in ("runtime_failure_explanations", "runtime_worker_leases")
     },
+    **{table: f"{table} JOIN old USING (job_ulid)" for table in ("runtime_job_steps", "runtime_mask_snapshots")},
+    "actions_token_chains": "actions_token_chains c JOIN old ON old.id = c.job_id",
+    "workflow_runs": "workflow_runs r JOIN (SELECT DISTINCT batch_id FROM old) b USING (batch_id)",
 }
-_OLD_LOGS = """SELECT count(*) FROM runtime_job_log_chunks c JOIN runtime_jobs j USING (job_ulid)
-                WHERE j.finished_at < %(logs)s OR c.job_ulid IN (SELECT job_ulid FROM old)"""
+# Logs are deleted with their jobs, or earlier.
+_OF_OLD_LOGS = {
+    table: f"""{rows} WHERE l.job_ulid IN (SELECT job_ulid FROM old) OR l.job_ulid IN (
+        SELECT job_ulid FROM j WHERE finished_at < %(logs)s
+           AND NOT EXISTS (SELECT FROM workflow_runs r WHERE r.batch_id = j.batch_id))"""  # noqa: S608 our own text
+    for table, rows in {
+        "step_annotations": "step_annotations l",
+        "step_log_waiting_chunks": "step_log_waiting_chunks w JOIN step_logs l ON l.id = w.step_log_id",
+        "step_logs": "step_logs l",
+        "runtime_job_log_chunks": "runtime_job_log_chunks l",
+    }.items()
+}
+_OLD_STEP_CHUNKS = """
+SELECT count(*) FROM runtime_job_log_chunks c JOIN step_logs l USING (job_ulid, step)
+  JOIN runtime_job_steps s ON s.job_ulid = l.job_ulid AND s.index = l.step
+ WHERE l.needs_finalizing AND l.closed_at < %(chunks)s AND c.job_ulid NOT IN (SELECT job_ulid FROM old)"""
+
+
+def count_everything(*, now: datetime | None = None) -> dict[str, int]:
+    """Count what `delete_everything` would delete, by table. Artifacts of old jobs are not counted."""
+    now = now or database_now()
+    return count_old_rows(now=now) | {OBJECTS: count_due_objects(now), USED_TOKENS: sum(expired_tokens(now).values())}
 
 
 def count_old_rows(*, now: datetime | None = None) -> dict[str, int]:
@@ -255,11 +379,16 @@ def _counts(now: datetime) -> Iterator[tuple[str, int]]:
         if isinstance(pruner, TablePruner) and before is not None:
             yield pruner.table, pruner.count(before)
     never = datetime.min.replace(tzinfo=now.tzinfo)
-    values = {"before": cutoffs["jobs"] or never, "logs": cutoffs["logs"] or never}
-    columns = [f"(SELECT count(*) FROM {rows})" for rows in _OF_OLD_JOBS.values()]  # noqa: S608 our own names
+    periods = {"before": "jobs", "runs_before": RUNS, "logs": "logs", "chunks": "step_chunks"}
+    values = {name: cutoff_of(setting, now) or never for name, setting in periods.items()}
+    tables = _OF_OLD_JOBS | _OF_OLD_LOGS
+    columns = [f"(SELECT count(*) FROM {rows})" for rows in tables.values()]  # noqa: S608 our own names
     with connection.cursor() as cursor:
-        cursor.execute(f"{_OLD_JOBS} SELECT {', '.join(columns)}, ({_OLD_LOGS})", values)
-        yield from zip([*_OF_OLD_JOBS, "runtime_job_log_chunks"], cursor.fetchone(), strict=True)
+        cursor.execute(f"{_OLD_JOBS} SELECT {', '.join(columns)}, ({_OLD_STEP_CHUNKS})", values)
+        *numbers, step_chunks = cursor.fetchone()
+    found = dict(zip(tables, numbers, strict=True))
+    found["runtime_job_log_chunks"] += step_chunks
+    yield from found.items()
 
 
 @dataclass(frozen=True)
@@ -270,6 +399,8 @@ class Period:
     setting: str
 
     def __str__(self) -> str:
+        if self.table == USED_TOKENS:
+            return f"expiry + {TOKEN_DAYS} days"
         if self.setting not in settings.RETENTION_DAYS:
             return "until they expire"
         days = settings.RETENTION_DAYS[self.setting]
@@ -277,11 +408,13 @@ class Period:
 
 
 PERIODS = (
-    *(Period(table, "jobs") for table in _OF_OLD_JOBS),
-    Period("runtime_job_log_chunks", "logs"),
+    *(Period(table, RUNS if table == RUNS else "jobs") for table in _OF_OLD_JOBS),
+    *(Period(table, "logs") for table in _OF_OLD_LOGS),
     Period("ingest_runs", "runs"),
     Period("idempotency_keys", "idempotency_keys"),
     Period("webhook_deliveries", "webhook_deliveries"),
+    Period("workflow_triggers", "workflow_triggers"),
+    Period("rejected_workflows", "rejected_workflows"),
     Period("incidents", "incidents"),
     Period("django_session", "sessions"),
     Period("login_attempts", "login_attempts"),
@@ -289,4 +422,6 @@ PERIODS = (
     Period("runner_channels", "runner_channels"),
     Period("django_admin_log", "admin_log"),
     Period("operator_events", "operator_events"),
+    Period(OBJECTS, "artifacts"),
+    Period(USED_TOKENS, "used_tokens"),
 )

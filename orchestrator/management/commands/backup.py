@@ -1,13 +1,17 @@
 """`manage.py backup`: writes a dump of the database that `manage.py restore` reads."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.core.files.storage import storages
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from orchestrator.artifacts.storage import ARTIFACTS
 from orchestrator.management import client_programs
+from orchestrator.sealing import ROOT_KEY_FILE
 
 
 class Command(BaseCommand):
@@ -35,6 +39,26 @@ class Command(BaseCommand):
             draft.unlink(missing_ok=True)
         size = file.stat().st_size
         self.stdout.write(f"{file}: {size / 2**20:.1f} MiB" if size >= 1 << 20 else f"{file}: {size:,} bytes")
-        key = settings.STATE_DIR / "secret_key"
-        if not (os.environ.get("SECRET_KEY") or os.environ.get("SECRET_KEY_FILE")):
-            self.stdout.write(f"Keep a copy of {key} with it: webhook secrets are unreadable without that key.")
+        for hint in _hints():
+            self.stdout.write(hint)
+
+
+def _hints() -> Iterator[str]:
+    """Yield what the dump does not contain and a restore needs. Mirrors of repositories are copied again."""
+    keys = {
+        "SECRET_KEY": ("secret_key", "webhook secrets"),
+        "ACTIONS_ROOT_KEY": (ROOT_KEY_FILE, "secrets of workflows"),
+    }
+    for name, (file, what) in keys.items():
+        path = settings.STATE_DIR / file
+        if not (os.environ.get(name) or os.environ.get(f"{name}_FILE")) and path.exists():
+            yield f"Keep a copy of {path} with it: {what} are unreadable without that key."
+    names = {"outputs": "outputs of jobs", "images": "images", ARTIFACTS: "artifacts, caches and logs of workflows"}
+    folders = {what: getattr(storages[name], "location", None) for name, what in names.items()}  # a bucket has none
+    found = [f"{path} ({what})" for what, path in folders.items() if path and _has_files(Path(path))]
+    if found:
+        yield f"Copy these folders after the dump: {', '.join(found)}."
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())

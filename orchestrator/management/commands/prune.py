@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from orchestrator.maintenance.pruning import PERIODS, PruningTask, count_old_rows
+from orchestrator.maintenance.pruning import PERIODS, count_everything, delete_everything
 
 
 class Command(BaseCommand):
@@ -17,7 +17,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         dry_run = options["dry_run"]
-        rows = count_old_rows() if dry_run else PruningTask().delete_all()
+        rows = count_everything() if dry_run else delete_everything()
         self.stdout.write(f"{'table':<30} {'kept':<18} {'to delete' if dry_run else 'deleted':>12}")
         for period in PERIODS:
             self.stdout.write(f"{period.table:<30} {period!s:<18} {rows.get(period.table, 0):>12,}")

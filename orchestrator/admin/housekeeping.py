@@ -1,0 +1,118 @@
+"""The tasks of housekeeping: those that wait, run or fail, with the last error and a button that starts one at once."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import F, Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import DropdownFilter
+from unfold.decorators import action, display
+
+from orchestrator import services
+from orchestrator.admin import formatting
+from orchestrator.admin.base import ReadOnlyAdmin
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.dashboard.queries import FAILS_LASTINGLY
+from orchestrator.admin.filters import ExactFilter
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.models import HousekeepingTask
+
+COLOURS = {"failed": "danger", "failing": "warning", "running": "info", "due": "default", "waiting": "success"}
+
+
+def state_of(task: HousekeepingTask) -> str:
+    """Return the state of a task in one word."""
+    now = timezone.now()
+    if task.claimed_until is not None and task.claimed_until > now:
+        return "running"
+    if task.due_at is None:
+        return "failed"
+    if task.failures:
+        return "failing"
+    return "due" if task.due_at <= now else "waiting"
+
+
+class TaskStateFilter(DropdownFilter):
+    """Filters by whether the last execution failed."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
+        return [("failing", "Failing or failed"), ("lasting", "Failing repeatedly"), ("ok", "Others")]
+
+    def queryset(self, _request: HttpRequest, queryset: QuerySet[HousekeepingTask]) -> QuerySet[HousekeepingTask]:
+        fails = Q(failures__gt=0) | Q(due_at__isnull=True)
+        narrowed = {"failing": queryset.filter(fails), "ok": queryset.exclude(fails)}
+        return (narrowed | {"lasting": queryset.filter(FAILS_LASTINGLY)}).get(self.value() or "", queryset)
+
+
+class TaskKindFilter(ExactFilter):
+    """Filters by kind, as in `mirror_repository`."""
+
+    title = "kind"
+    parameter_name = "kind"
+
+
+class TaskSubjectFilter(ExactFilter):
+    """Filters by subject, as in the number of a repository."""
+
+    title = "subject"
+    parameter_name = "subject"
+
+
+@admin.register(HousekeepingTask)
+class HousekeepingTaskAdmin(ReadOnlyAdmin):
+    """Displays tasks, those that fail first."""
+
+    list_display = ["kind_code", "subject", "state_badge", "due", "failures", "error", "age_of_success"]
+    list_display_links = ["kind_code"]
+    list_filter = [TaskStateFilter, TaskKindFilter, TaskSubjectFilter]
+    ordering = [F("failed_at").desc(nulls_last=True), "due_at"]
+    sortable_by = ()
+    fields = ["kind_code", "subject", "state_badge", "due", "failures", "last_error", "failed", "succeeded"]
+    fields += ["claimed_by", "claimed", "created"]
+    actions_detail = ["start"]
+    due = formatting.timestamp_column("due_at", "Due")
+    failed = formatting.timestamp_column("failed_at", "Last failure")
+    age_of_success = formatting.age_column("succeeded_at", "Last success")
+    succeeded = formatting.timestamp_column("succeeded_at", "Last success")
+    claimed = formatting.timestamp_column("claimed_until", "Claimed until")
+    created = formatting.timestamp_column("created_at", "Created")
+
+    @display(description="Kind", ordering="kind")
+    def kind_code(self, task: HousekeepingTask) -> SafeString:
+        return formatting.code(task.kind)
+
+    @display(description="State", label=COLOURS)
+    def state_badge(self, task: HousekeepingTask) -> str:
+        return state_of(task)
+
+    @display(description="Last error")
+    def error(self, task: HousekeepingTask) -> str:
+        return task.last_error[:120] or formatting.NO_VALUE
+
+    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm("orchestrator.change_housekeepingtask")
+
+    @action(description="Run now", url_path="start", permissions=["operate"], icon="play_arrow")
+    def start(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Let the task be executed at once."""
+        task = self.get_object(request, object_id)
+        if task is None:
+            raise Http404
+        form = ReasonForm(request.POST or None)
+        page = ConfirmPage(
+            f"Run {task} now",
+            "A housekeeping process executes the task at once; again afterwards, if it is being executed.",
+            "Run now",
+            formatting.change_url(HousekeepingTask, task.pk),
+        )
+
+        def act() -> str:
+            services.start_housekeeping_task(kind=task.kind, subject=task.subject, **audit_arguments(request, form))
+            return f"{task} is due now"
+
+        return confirm_and_act(self, request, page, form, act)
