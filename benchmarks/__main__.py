@@ -39,6 +39,9 @@ SCENARIOS = {
     "flatness": "flatness",
     "sandbox": "sandbox",
     "images": "images",
+    "artifacts": "artifacts",
+    "step_logs": "step_logs",
+    "actions": "actions",
     "fairness": "fairness",
     "core_cost": "core_cost",
     "profile": "profiling",
@@ -51,7 +54,10 @@ PROMISED = (
     *("postgres_vs_minimal", "heartbeat_vs_empty", "heartbeat_vs_floor", "statements", "trips", "wal_kb", "latency_ms"),
     *("flat_jobs", "flat_lanes", "blocked_ahead", "flat_leases", "limits_exceeded", "idle_polls", "fairness"),
     *("beats_vs_http", "channel_claim_vs_poll", "channel_lifecycles_vs_http", "channel_memory_vs_poll"),
-    *("claim_100_specs", "pull_vs_registry", "image_memory", "killed", "sandbox", "core_cost", "deadlocks"),
+    *("claim_100_specs", "pull_vs_registry", "image_memory", "log_mb", "log_flat", "masks"),
+    *("artifacts", "artifacts_memory_mib", "artifacts_bucket_mb"),
+    *("log_calls", "actions_claims", "used_tokens"),
+    *("finalize_mb", "followers_p99_ms", "followers_reads", "killed", "sandbox", "core_cost", "deadlocks"),
     *("audit", "not_met", "left_out"),
 )
 

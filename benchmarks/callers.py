@@ -94,6 +94,33 @@ class WorkerCaller(Caller):
         return len(_good(answer["results"], 200, self.tally))
 
 
+class RunnerCaller(Caller):
+    """One runner of workflow jobs. Each call about its job uses a token, and its response contains the next one.
+
+    Attributes:
+        job: The key of its job.
+        steps: The keys of the job's steps.
+    """
+
+    def __init__(self, runner: tuple[str, str], host: str, port: int, tally: Tally, **options: Any) -> None:
+        super().__init__(host, port, runner[1], tally, **options)
+        self.job, self.steps = 0, [0]
+
+    async def claim(self) -> str | None:
+        """Claim the next job by a heartbeat, and return the first token of its chain; None without a job."""
+        status, answer = await self.call("runner_claim", "/api/v1/runners/heartbeat", {}, (200, 204))
+        if status == 204:
+            return None
+        self.job, self.steps = answer["job"]["id"], [step["id"] for step in answer["job"]["steps"]]
+        return str(answer["token"])
+
+    async def report(self, name: str, path: str, body: dict[str, Any]) -> Any:
+        """Send a call about the job, and keep the next token."""
+        _, answer = await self.call(name, f"/api/v1/jobs/{self.job}/{path}", body, (200, 202))
+        self.token = answer["next_token"]
+        return answer
+
+
 def _reason(answer: Any) -> Any:
     """Of a problem document what is the same each time; no ids."""
     return [answer.get("code"), answer.get("errors")] if isinstance(answer, dict) else answer

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any
 
-from benchmarks.callers import COMPLETED, TenantCaller, Unexpected, WorkerCaller
+from benchmarks.callers import COMPLETED, TenantCaller, Unexpected
 from benchmarks.histogram import Tally
 
 IDLE = 0.02  # seconds that a worker without work waits before it claims again
 BATCH = 256  # jobs of one batch submit
 LEASES = 64  # of one claim
+LOG_CHUNK = 4 << 10
 
 
 @dataclass
@@ -23,12 +26,12 @@ class LoadClient:
 
     number: int
     tenant: TenantCaller
-    workers: list[WorkerCaller]
+    workers: list[Any]  # WorkerCaller, in a flow of runners RunnerCaller
     bodies: list[dict[str, Any]]
     tally: Tally
 
     @property
-    def worker(self) -> WorkerCaller:
+    def worker(self) -> Any:
         return self.workers[0]
 
 
@@ -99,6 +102,52 @@ async def claims_many(client: LoadClient) -> None:
         leases = await worker.claim_many(LEASES)
         client.tally.add(len(leases))
         client.tally.counts["empty"] += not leases
+
+
+async def heartbeats(client: LoadClient) -> None:
+    """Send heartbeats about one lease, each with a new progress, which is stored."""
+    lease = await _claim(client)
+    if lease is None:
+        return
+    for number in _until_over(client, count()):
+        progress = {"message": f"item {number}"}
+        await client.worker.report("heartbeat", lease["lease_id"], {"phase": "executing", "progress": progress})
+        client.tally.add()
+
+
+async def unwritten(client: LoadClient) -> None:
+    """Send heartbeats about one lease that change nothing, of which most are not stored."""
+    lease = await _claim(client)
+    if lease is None:
+        return
+    for _ in _until_over(client, count()):
+        await client.worker.report("heartbeat", lease["lease_id"], {"phase": "executing"})
+        client.tally.add()
+
+
+async def logs(client: LoadClient) -> None:
+    """Claim a workflow job as a runner, and append chunks of 4 KiB to the log of its first step."""
+    runner, token = client.worker, await client.worker.claim()
+    if token is None:
+        return
+    runner.token = token
+    await runner.report("status", "status", {"status": "running"})
+    chance = random.Random(client.number)
+    lines = b"".join(b"%08x %016x\n" % (n, chance.getrandbits(64)) for n in range(1 << 8))[:LOG_CHUNK]
+    chunk = base64.b64encode(lines).decode()
+    for number in _until_over(client, count()):
+        await runner.report("log", "logs", {"seq": number, "chunk": chunk, "step_id": runner.steps[0]})
+        client.tally.add()
+
+
+async def runner_claims(client: LoadClient) -> None:
+    """Claim only, by one runner after the other."""
+    for runner in _until_over(client, cycle(client.workers)):
+        if await runner.claim() is None:
+            client.tally.counts["empty"] += 1
+            await asyncio.sleep(IDLE)
+        else:
+            client.tally.add()
 
 
 async def drain(client: LoadClient) -> None:
@@ -176,8 +225,13 @@ def _until_over(client: LoadClient, things: Iterator[Any]) -> Iterator[Any]:
 
 
 FLOWS: dict[str, Callable[[LoadClient], Awaitable[None]]] = {
-    flow.__name__: flow for flow in (lifecycles, three_calls, two_calls, many, claims, claims_many, drain, insisting)
+    flow.__name__: flow
+    for flow in (
+        *(lifecycles, three_calls, two_calls, many, claims, claims_many, drain, insisting),
+        *(heartbeats, unwritten, logs, runner_claims),
+    )
 }
+RUNNER_FLOWS = frozenset({logs.__name__, runner_claims.__name__})
 
 
 async def run(flow: str, client: LoadClient) -> None:

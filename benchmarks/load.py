@@ -15,8 +15,8 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.callers import TenantCaller, WorkerCaller
-from benchmarks.clients import LoadClient, run
+from benchmarks.callers import RunnerCaller, TenantCaller, WorkerCaller
+from benchmarks.clients import RUNNER_FLOWS, LoadClient, run
 from benchmarks.histogram import Tally
 from config.paths import BASE_DIR
 
@@ -38,7 +38,8 @@ class LoadPlan:
         clients: The number of clients.
         seconds: The time that is measured.
         warmup: Seconds before it.
-        workers: Ids and tokens of the workers. Each client has an equal part of them.
+        workers: Ids and tokens of the workers, or names and registration tokens of runners. Each client has an equal
+            part of them.
         token: The API token of the tenant that submits.
         bodies: The bodies of its submits.
         jobs: The maximum number of jobs that a drain ends.
@@ -115,8 +116,9 @@ async def _run_plan(plan: LoadPlan) -> dict[str, Any]:
 
 def _client(plan: LoadPlan, number: int, tally: Tally) -> LoadClient:
     insists = plan.flow == "insisting"
+    caller = RunnerCaller if plan.flow in RUNNER_FLOWS else WorkerCaller
     workers = [
-        WorkerCaller((worker[0], worker[1]), plan.host, plan.port, tally, insists=insists)
+        caller((worker[0], worker[1]), plan.host, plan.port, tally, insists=insists)
         for worker in plan.workers[number :: plan.clients]
     ]
     tenant = TenantCaller(plan.host, plan.port, plan.token, tally, insists=insists)

@@ -68,6 +68,16 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
         yield at_most(found, name, words.format(size=size), 1.2)
     yield at_least(found, "pull_vs_registry", "MB/s of a pulled blob of 256 MiB ÷ docker-registry", 0.5)
     yield at_most(found, "image_memory", "memory of the server while 1 GiB of images goes in and out ÷ before", 1.3)
+    yield at_least(found, "artifacts", "MB/s of an artifact of 1 GiB in and out ÷ a bare uvicorn application", 0.7)
+    yield at_most(found, "artifacts_memory_mib", "MiB more memory of the server with 8 artifacts at once", 32)
+    yield at_most(found, "artifacts_bucket_mb", "MB through the server for an artifact of 256 MiB in a bucket", 1)
+    yield at_least(found, "log_mb", "MB/s of masked log chunks of 512 KiB ÷ bare INSERT and COMMIT", 0.5)
+    yield at_most(found, "log_flat", "the last of many chunks of a step ÷ chunk 20", 1.2)
+    yield at_most(found, "masks", "a chunk of 512 KiB with 1,000 masks ÷ with none", 1.5)
+    yield at_most(found, "finalize_mb", "memory for the finalizing of a log, MiB", 32)
+    yield below(found, "followers_p99_ms", "append → received by 1,000 followers, p99, ms", 100)
+    yield at_most(found, "followers_reads", "reads for 1,000 followers ÷ for one", 1.1)
+    yield from _actions_aims(found)
     limits, killed = (found.get(name) or {} for name in ("limits", "killed"))
     yield at_most(found, "limits_exceeded", f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims", 0)
     yield at_most(killed, "lost", "lost jobs after kill -9 of the server under load", 0)
@@ -88,6 +98,14 @@ def _channel_aims(found: dict[str, Any]) -> Iterator[Row]:
     yield at_least(found, "channel_lifecycles_vs_http", words, 1.2)
     yield at_most(found, "channel_memory_vs_poll", f"memory of a waiting channel ÷ of a long poll, {waiting:,}", 3)
     yield at_most(found, "claim_100_specs", "a claim of a runner with 100 hardware specs ÷ with one", 1.5)
+
+
+def _actions_aims(found: dict[str, Any]) -> Iterator[Row]:
+    words = "calls/s of log chunks of 4 KiB by runners ÷ native heartbeats/s that store a progress"
+    yield at_least(found, "log_calls", words, 0.7)
+    yield at_least(found, "actions_claims", "claims/s of runners, each with 20 secrets ÷ native claims/s", 0.6)
+    rows = ((found.get("actions") or {}).get("used_tokens") or {}).get("rows", 0)
+    yield at_most(found, "used_tokens", f"a runner's call with {rows:,} used tokens ÷ none", 1.2)
 
 
 def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:

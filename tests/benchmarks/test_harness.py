@@ -40,6 +40,17 @@ AIMED = {
     "flat_leases": 1.2,
     "pull_vs_registry": 0.5,
     "image_memory": 1.31,
+    "artifacts": 0.69,
+    "artifacts_memory_mib": 32,
+    "artifacts_bucket_mb": 1.01,
+    "log_mb": 0.49,
+    "log_flat": 1.2,
+    "masks": 1.51,
+    "finalize_mb": 32,
+    "followers_p99_ms": 99.9,
+    "log_calls": 0.7,
+    "actions_claims": 0.59,
+    "used_tokens": 1.2,
     "limits_exceeded": 0,
     "deadlocks": 1,
     "audit": ["I1: …"],
@@ -54,6 +65,9 @@ def test_an_aim_is_met_or_not_by_what_was_measured():
         *(True, False, False, True, None),  # channels: heartbeats, claims, executions, memory; specs are missing
         *(True, False, None, None),  # leases, jobs; lanes and blocked jobs are missing
         *(True, False),  # images: pulls, memory
+        *(False, True, False),  # artifacts: MB/s, memory, bytes with a bucket
+        *(False, True, False, True, True, None),  # logs: MB/s, many chunks, masks, memory, followers; reads are missing
+        *(True, False, True),  # workflow jobs: log calls, claims, used tokens
         *(True, None, False, False),  # limits, lost jobs, deadlocks, audit
     ]
 
@@ -64,7 +78,21 @@ def test_every_row_of_the_issue_is_among_the_aims():
         assert part in words
     for part in ("over a channel", "waiting channel", "executions/s", "100 hardware specs"):
         assert part in words
-    for part in ("heartbeat", "statements", "trips", "WAL", "p50", "p99", "leases", "lanes", "blocked", "kill -9"):
+    for part in (
+        "log chunks of 4 KiB",
+        "20 secrets",
+        "used tokens",
+        "heartbeat",
+        "statements",
+        "trips",
+        "WAL",
+        "p50",
+        "p99",
+        "leases",
+        "lanes",
+        "blocked",
+        "kill -9",
+    ):
         assert part in words
 
 
