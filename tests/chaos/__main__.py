@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 DRAIN_SECONDS = 180.0
+STARTS_WITHIN = 60.0
 console = Console(highlight=False, soft_wrap=True, stderr=False)
 
 
@@ -28,30 +29,35 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--runners", type=int, default=8)
+    parser.add_argument("--workflow-runners", type=int, default=6)
     return parser.parse_args()
 
 
 @contextlib.contextmanager
-def installed() -> Iterator[tuple[Path, object]]:
-    """A state directory and a PostgreSQL of this run's own, with the tables in it; both gone at the end."""
+def installed() -> Iterator[tuple[Path, object, object]]:
+    """A state directory, a PostgreSQL with the tables and a storage of this run's own; all gone at the end."""
     state = Path(tempfile.mkdtemp(prefix="rto-chaos-"))
     os.environ |= {"STATE_DIR": str(state), "DJANGO_SETTINGS_MODULE": "config.settings", "DATABASE_ROLE": "migrate"}
     for name in ("DATABASE_URL", "DATABASE_URL_FILE"):
         os.environ.pop(name, None)
-    from tests.chaos.processes import Postgres  # noqa: PLC0415 - after the environment
+    from tests.chaos.processes import Postgres, Storage  # noqa: PLC0415 - after the environment
 
+    storage = Storage(state)
+    os.environ |= {"REPOSITORY_ROOT": str(state / "origins"), **storage.variables}
     postgres = Postgres(state)
     try:
         import django  # noqa: PLC0415 - likewise
         from django.core.management import call_command  # noqa: PLC0415 - likewise
 
+        storage.start(STARTS_WITHIN)
         django.setup()
         call_command("migrate", verbosity=0)
-        yield state, postgres
+        yield state, postgres, storage
     finally:
         from django.db import connections  # noqa: PLC0415 - likewise
 
         connections.close_all()
+        storage.part.end(10)
         postgres.leave()
         shutil.rmtree(state, ignore_errors=True)
 
@@ -59,9 +65,11 @@ def installed() -> Iterator[tuple[Path, object]]:
 def main() -> int:
     asked = arguments()
     seed = secrets.randbelow(10**6) if asked.seed is None else asked.seed
-    both = f"{asked.workers} workers and {asked.runners} channel runners"
-    console.print(f"chaos for {asked.seconds:g} s with {both}; SEED={seed} repeats the schedule")
-    with installed() as (state, postgres):
+    all_runners = f"{asked.runners} channel runners and {asked.workflow_runners} workflow runners"
+    console.print(
+        f"chaos for {asked.seconds:g} s with {asked.workers} workers, {all_runners}; SEED={seed} repeats the schedule"
+    )
+    with installed() as (state, postgres, storage):
         console.print(f"in {state}")
         from django.db import connections  # noqa: PLC0415 - after the environment
 
@@ -69,9 +77,9 @@ def main() -> int:
         from tests.chaos.report import judge  # noqa: PLC0415 - likewise
         from tests.chaos.runner import ChaosRun, audit  # noqa: PLC0415 - likewise
 
-        tenants = scenario.build(state, asked.workers, asked.runners)
+        tenants = scenario.build(state, asked.workers, asked.runners, asked.workflow_runners)
         connections.close_all()  # the database is about to be killed, again and again
-        chaos_run = ChaosRun(state, postgres, tenants, seed, asked.seconds, console.print)
+        chaos_run = ChaosRun(state, postgres, storage, tenants, seed, asked.seconds, console.print)
         chaos_run.run(DRAIN_SECONDS)
         verdict = judge(chaos_run, audit(chaos_run._environment()))
         if verdict.faults:
@@ -92,8 +100,11 @@ def summary(chaos_run, verdict) -> None:
         "acknowledged": f"{len(chaos_run.ledger.submitted)} submits, {len(chaos_run.ledger.canceled)} cancels",
         "answers to clients": f"503: {chaos_run.ledger.unavailable}, nothing: {chaos_run.ledger.unanswered}",
         "network": _counted(chaos_run.proxy.happened),
+        "connections of the servers": ", ".join(map(str, verdict.connections)),
         "runners": f"{verdict.acknowledged_results} results, {verdict.minutes} minutes; "
         + _counted(chaos_run.runners.ledger.counts),
+        "workflows": f"{verdict.workflows.runs} runs, {verdict.log_bytes} bytes of logs; "
+        + _counted(chaos_run.workflows.ledger.counts),
         "faults": f"{chaos_run.injected}: {_counted(faults)}",
         "runs whose job ended before": str(verdict.orphans),
     }
@@ -107,7 +118,7 @@ def summary(chaos_run, verdict) -> None:
         ]
         table.add_row(f"recovery, {kind}", " ".join(took))
     console.print(table)
-    for fault in [*verdict.faults, *verdict.wrong[:10], *verdict.lost_results[:10]]:
+    for fault in [*verdict.faults, *verdict.wrong[:10], *verdict.lost_results[:10], *verdict.workflows.examples]:
         console.print(f"WRONG: {fault}", markup=False)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ import psycopg
 from config import paths
 from config.postgres import embedded
 from tests import prepared_cluster
+from tests.orchestrator.artifacts import nanio_server
 
 
 @dataclass
@@ -78,6 +81,59 @@ def manage(*arguments: str) -> list[str]:
 
 def serve(port: int) -> list[str]:
     return manage("serve", "--port", str(port), "--graceful-seconds", "5")
+
+
+class Storage:
+    """A bucket of a real S3 server, as a process.
+
+    Attributes:
+        part: The process.
+        variables: The settings of an installation that uses the bucket.
+    """
+
+    def __init__(self, state: Path) -> None:
+        folder = state / "s3"
+        folder.mkdir()
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+        environment |= {"NANIO_ACCESS_KEY": nanio_server.ACCESS_KEY, "NANIO_SECRET_KEY": nanio_server.SECRET_KEY}
+        command = [str(Path(sys.executable).with_name("nanio")), "serve", "--data-dir", str(folder / "data")]
+        command += ["--host", "127.0.0.1", "--port", str(self._port)]
+        self.part = Part("storage", command, environment, folder / "log")
+        self.variables = {
+            "ARTIFACTS_BUCKET": nanio_server.BUCKET,
+            "ARTIFACTS_ENDPOINT_URL": self.url,
+            "ARTIFACTS_REGION": nanio_server.REGION,
+            "AWS_ACCESS_KEY_ID": nanio_server.ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": nanio_server.SECRET_KEY,
+        }
+
+    def start(self, seconds: float) -> None:
+        """Start the process, and create the bucket when it answers.
+
+        Raises:
+            TimeoutError: It does not answer within so many seconds.
+        """
+        self.part.start()
+        until = time.monotonic() + seconds
+        while not self.answers():
+            if time.monotonic() > until:
+                raise TimeoutError("nanio does not answer")
+            time.sleep(0.05)
+        nanio_server.client_of(self.url).create_bucket(Bucket=nanio_server.BUCKET)
+
+    def answers(self) -> bool:
+        """Return whether the server accepts a connection."""
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+            return True
+        return False
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
 
 
 class Postgres:

@@ -1,7 +1,8 @@
-"""A network that loses and repeats: between the callers and the server, one request a connection.
+"""A network that loses and repeats: between the callers and the servers, one request a connection.
 
-It knows as much of HTTP as it needs to find the end of a request. A WebSocket passes as bytes. Its connection is cut
-after some time, or carries nothing for a while and is cut then.
+Each connection goes to a server at random, or to another one if that accepts none, as a load balancer does. It knows as
+much of HTTP as it needs to find the end of a request. A WebSocket passes as bytes. Its connection is cut after some
+time, or carries nothing for a while and is cut then.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from random import Random
 from typing import Any
 
@@ -29,14 +30,20 @@ TWICE_SECONDS = 10.0  # for which the second of two waits for a response that no
 
 
 class Proxy(LoopbackListener):
-    """`url` leads to `server` (host, port). `faithful`: from now on everything passes."""
+    """`url` leads to `servers` (host, port). `faithful`: from now on everything passes.
 
-    def __init__(self, server: tuple[str, int], seed: int) -> None:
+    Attributes:
+        happened: What became of requests and channels.
+        connections: The connections to each server.
+    """
+
+    def __init__(self, servers: Sequence[tuple[str, int]], seed: int) -> None:
         super().__init__()
-        self._server = server
+        self._servers = servers
         self._chance = Random(f"{seed}/network")
         self.faithful = False
         self.happened: Counter[str] = Counter()
+        self.connections = [0] * len(servers)
 
     async def accept(self, caller: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -50,9 +57,18 @@ class Proxy(LoopbackListener):
                 await self._pass_on(fate, request, caller, answer)
         answer.close()
 
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to one of the servers that accept a connection. Raises OSError if none does."""
+        for number in self._chance.sample(range(len(self._servers)), len(self._servers)):
+            with contextlib.suppress(ConnectionRefusedError):
+                ends = await asyncio.open_connection(*self._servers[number])
+                self.connections[number] += 1
+                return ends
+        raise ConnectionRefusedError
+
     async def _tunnel(self, head: bytes, caller: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         """Connect both ends until one of them closes, or until the network cuts them."""
-        server, sent = await asyncio.open_connection(*self._server)
+        server, sent = await self._connect()
         sent.write(head)
         pumps = {asyncio.create_task(_pump(caller, sent)), asyncio.create_task(_pump(server, answer))}
         try:
@@ -112,7 +128,7 @@ class Proxy(LoopbackListener):
         self, request: bytes, answer: asyncio.StreamWriter | None, gone: asyncio.Future[bytes] | asyncio.Future[None]
     ) -> None:
         """Send it over a connection of its own and bring the answer back, unless it is to be lost."""
-        server, sent = await asyncio.open_connection(*self._server)
+        server, sent = await self._connect()
         try:
             sent.write(request)
             while piece := await _unless(gone, server.read(1 << 16)):

@@ -17,6 +17,7 @@ from runtime_jobs.states import FINAL_STATES, FailureReason, JobState
 from tests.chaos.channel_runners import FinalMessage, RunnerLedger
 from tests.chaos.client import Ledger
 from tests.chaos.runner import ChaosRun
+from tests.chaos.workflow_ledger import WorkflowVerdict, judge_workflows
 
 # A job with two runs, two final events, or a run that another job has too; a root of which two attempts succeeded; or a
 # report with two metrics, because each result of a runner has one.
@@ -64,6 +65,9 @@ class Verdict:
     unasked: int
     orphans: int
     wrong: list[str]
+    workflows: WorkflowVerdict
+    log_bytes: int
+    connections: list[int]
     states: dict[str, int]
 
     @property
@@ -79,13 +83,18 @@ class Verdict:
             "jobs that no client submitted": self.unasked,
             "answers that no fault excuses": len(self.wrong),
             "faults were not recovered from": self.never_recovered,
-        }
+            "servers received no connection": self.connections.count(0),
+        } | self.workflows.faults
         return [f"{number} {words}" for words, number in numbers.items() if number] + self.audit
 
     def line(self) -> str:
         """The last line of the output."""
         names = ("seed", "jobs", "final", "double_results", "double_minutes", "lost_writes", "acknowledged_results")
         figures = {name: getattr(self, name) for name in names} | {"lost_results": len(self.lost_results)}
+        figures |= {"workflow_runs": self.workflows.runs, "unfinished_runs": len(self.workflows.unfinished_runs)}
+        figures |= {"log_bytes": self.log_bytes, "lost_logs": len(self.workflows.lost_logs)}
+        figures |= {"lost_artifacts": len(self.workflows.lost_artifacts), "leaks": len(self.workflows.leaks)}
+        figures |= {"connections": self.connections}
         recovery: dict[str, Any] = {"p50": None, "max": None}
         if self.recovery:
             recovery = {"p50": round(median(self.recovery), 2), "max": round(max(self.recovery), 2)}
@@ -112,7 +121,10 @@ def judge(chaos_run: ChaosRun, audit: list[str]) -> Verdict:
         never_recovered=recovered.count(None),
         unasked=unasked(chaos_run.ledger),
         orphans=_rows(ORPHANS)[0][0],
-        wrong=[*chaos_run.ledger.wrong, *runners.wrong],
+        wrong=[*chaos_run.ledger.wrong, *runners.wrong, *chaos_run.workflows.ledger.wrong],
+        workflows=judge_workflows(chaos_run.workflows.ledger, chaos_run.state / "log"),
+        log_bytes=chaos_run.workflows.ledger.log_bytes,
+        connections=chaos_run.proxy.connections,
         states={state: list(states.values()).count(state) for state in sorted(set(states.values()))},
     )
 
@@ -154,7 +166,7 @@ def _counts(result: FinalMessage, job: Job, value: float | None) -> bool:
 def unasked(ledger: Ledger) -> int:
     """Jobs under a key that made another one, too: every client has insisted until it was answered."""
     known = set(ledger.submitted.values())
-    roots = Job.objects.filter(retry_of_job_ulid=None).values_list("job_ulid", flat=True)
+    roots = Job.objects.filter(retry_of_job_ulid=None).exclude(job_type="actions").values_list("job_ulid", flat=True)
     return len(set(roots) - known) + len(ledger.submitted) - len(known)
 
 

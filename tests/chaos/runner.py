@@ -6,7 +6,6 @@ import contextlib
 import heapq
 import itertools
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -23,16 +22,23 @@ from ulid import ULID
 from config import paths
 from tests.chaos.channel_runners import RunnerFleet
 from tests.chaos.client import Client, Credentials, Ledger, job_of, path_of
-from tests.chaos.processes import Part, Postgres, manage, serve
+from tests.chaos.processes import Part, Postgres, Storage, free_port, manage, serve
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import Fault, schedule
+from tests.chaos.workflow_runners import WorkflowClient, WorkflowFleet
 
 CLIENTS = 3
+SERVERS = 2
 OPEN_JOBS = 60  # that may wait or run at a time: at the end they must all end
-RECOVERS_WITHIN = 60.0
-STARTS_WITHIN = 60.0
+RECOVERS_WITHIN = 90.0
+STARTS_WITHIN = 120.0
+WORKS_WITHIN = 120.0
 LEASE = {"LEASE_TTL_SECONDS": "10", "HEARTBEAT_INTERVAL_SECONDS": "2", "ACKNOWLEDGE_WITHIN_SECONDS": "5"}
+LEASE |= {"ACTIONS_LEASE_SECONDS": "10", "CANCEL_DEADLINE_SECONDS": "10"}
 LEASE |= {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "10", "RUNNER_LATE_RESULT_SECONDS": "20"}
+MEND_AGAIN_SECONDS = 0.2
+OPEN = """SELECT (SELECT count(*) FROM runtime_jobs WHERE finished_at IS NULL)
+     + (SELECT count(*) FROM workflow_runs WHERE completed_at IS NULL)"""
 LONG_RUN_SECONDS = 100  # a run of this length has executions of more than a minute
 
 
@@ -46,18 +52,26 @@ class Recovery:
 
 @dataclass
 class Site:
-    """The tenants of the run: a client's credentials and bodies, each worker's file and options, each runner's key."""
+    """The tenants of the run: a client's credentials and bodies, each worker's file and options, each runner's key.
+
+    Attributes:
+        workflow_runners: The registration tokens of the runners of workflow jobs.
+        secrets: The values that no log may contain.
+    """
 
     credentials: Credentials
     bodies: list[dict[str, Any]]
     workers: list[tuple[str, Path, list[str]]]
     runners: list[tuple[str, str]]
+    workflow_runners: list[str]
+    secrets: set[bytes]
 
 
 @dataclass
 class ChaosRun:
     state: Path
     postgres: Postgres
+    storage: Storage
     site: Site
     seed: int
     seconds: float
@@ -66,12 +80,18 @@ class ChaosRun:
     recoveries: list[Recovery] = field(default_factory=list)
     injected: int = 0
     all_final: bool = False
+    _awaiting: set[Fault] = field(default_factory=set)  # killed servers for which no other one has taken a job yet
 
     def run(self, drain_seconds: float) -> None:
         """Burn for `seconds`, then give everything `drain_seconds` to end."""
-        port = _free_port()
-        self.server_url = f"http://127.0.0.1:{port}"
-        with Proxy(("127.0.0.1", port), self.seed) as self.proxy, self._installed(port), self._fleet() as self.runners:
+        ports = [free_port() for _ in range(SERVERS)]
+        self.server_urls = [f"http://127.0.0.1:{port}" for port in ports]
+        with (
+            Proxy([("127.0.0.1", port) for port in ports], self.seed) as self.proxy,
+            self._installed(ports),
+            self._fleet() as self.runners,
+            self._workflow_fleet() as self.workflows,
+        ):
             clients = self._clients()
             self._burn(clients)
             self.all_final = self._drain(drain_seconds)
@@ -80,19 +100,23 @@ class ChaosRun:
     # --- the installation ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _installed(self, port: int) -> Iterator[None]:
+    def _installed(self, ports: list[int]) -> Iterator[None]:
         environment = self._environment()
         log = self.state / "log"
         log.mkdir()
-        self.server = Part("server", serve(port), environment, log / "server")
+        self.servers = [
+            Part(name, serve(port), environment, log / name)
+            for name, port in ((f"server-{number}", port) for number, port in enumerate(ports, 1))
+        ]
         self.clock = Part("clock", manage("runclock", "--period", "0.5"), environment, log / "clock")
+        self.housekeeping = Part("housekeeping", manage("runhousekeeping"), environment, log / "housekeeping")
         self.workers = [
             Part(
                 name, manage("runworker", *self._called(name, file), *options), self._of_worker(environment), log / name
             )
             for name, file, options in self.site.workers
         ]
-        self.parts = [self.server, self.clock, *self.workers]
+        self.parts = [*self.servers, self.clock, self.housekeeping, *self.workers]
         try:
             for part in self.parts:
                 part.start()
@@ -101,10 +125,12 @@ class ChaosRun:
         finally:
             for part in self.parts:
                 part.signal(signal.SIGCONT)
-            for part in self.workers:
-                part.signal(signal.SIGTERM)  # each may wait for the answer to a claim: at the same time
-            for part in reversed(self.parts):
-                part.end(10)
+            # At the same time: a worker may wait for the answer to a claim, and a server for the end of a request.
+            for ending in (self.workers, self.parts):
+                for part in ending:
+                    part.signal(signal.SIGTERM)
+                for part in ending:
+                    part.end(10)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -113,6 +139,8 @@ class ChaosRun:
             "STATE_DIR": str(self.state),
             "PYTHONUNBUFFERED": "1",
             **LEASE,
+            "REPOSITORY_ROOT": str(self.state / "origins"),
+            **self.storage.variables,
         }
 
     def _of_worker(self, environment: dict[str, str]) -> dict[str, str]:
@@ -127,11 +155,14 @@ class ChaosRun:
 
     def _is_ready(self) -> bool:
         with contextlib.suppress(requests.RequestException):
-            return requests.get(f"{self.server_url}/readyz", timeout=2).status_code == 200
+            return all(requests.get(f"{url}/readyz", timeout=2).status_code == 200 for url in self.server_urls)
         return False
 
     def _fleet(self) -> RunnerFleet:
         return RunnerFleet(self.proxy.url, self.site.runners, self.seed, long=self.seconds >= LONG_RUN_SECONDS)
+
+    def _workflow_fleet(self) -> WorkflowFleet:
+        return WorkflowFleet(self.proxy.url, self.site.workflow_runners, self.seed, self.site.secrets)
 
     # --- load ---------------------------------------------------------------------------------------------------------
 
@@ -139,6 +170,7 @@ class ChaosRun:
         self.over, self.room = threading.Event(), threading.Event()
         self.room.set()
         threads = [threading.Thread(target=self._client(number).run) for number in range(CLIENTS)]
+        threads.append(threading.Thread(target=WorkflowClient(self._client(CLIENTS), self.workflows.ledger).run))
         threads.append(threading.Thread(target=self._keep_room))
         for thread in threads:
             thread.start()
@@ -165,8 +197,8 @@ class ChaosRun:
                 self.room.set()
 
     def open_jobs(self) -> int | None:
-        """Count the jobs that have not ended; None while the database is down."""
-        row = self.postgres.ask("SELECT count(*) FROM runtime_jobs WHERE finished_at IS NULL")
+        """Count the jobs that have not ended and the runs whose end is not recorded; None while the database is down."""
+        row = self.postgres.ask(OPEN)
         return None if row is None else int(str(row[0]))
 
     # --- faults -------------------------------------------------------------------------------------------------------
@@ -183,21 +215,29 @@ class ChaosRun:
                 time.sleep(max(0.0, began + at - time.monotonic()))
                 if act == self._strike and self._strike(fault):
                     heapq.heappush(due, (at + fault.lasts, next(order), fault, self._mend))
-                elif act == self._mend:
-                    self._mend(fault)
+                elif act == self._mend and not self._mend(fault):
+                    heapq.heappush(due, (time.monotonic() - began + MEND_AGAIN_SECONDS, next(order), fault, act))
+            with contextlib.suppress(TimeoutError):  # a loaded machine may need longer than a short run
+                _until(self._has_worked, WORKS_WITHIN)
         finally:
             self.over.set()
             for thread in [*clients, *self._watching]:
                 thread.join()
 
+    def _has_worked(self) -> bool:
+        """Return whether runners of both kinds have received and finished work."""
+        return bool(self.runners.ledger.acknowledged and self.workflows.ledger.log_bytes and self.workflows.ledger.ends)
+
     def _part(self, fault: Fault) -> Part:
         if fault.kind in {"worker", "pause"}:
             return self.workers[fault.target % len(self.workers)]
-        return self.server if fault.kind == "server" else self.clock
+        if fault.kind == "server":
+            return self.servers[fault.target % SERVERS]
+        return {"housekeeping": self.housekeeping, "storage": self.storage.part}.get(fault.kind, self.clock)
 
     def _strike(self, fault: Fault) -> bool:
         """Whether it hit anything, so that it has to be mended."""
-        if fault.kind == "runner":
+        if fault.kind in {"runner", "workflow-runner"}:
             return self._kill_runner(fault)
         hit = {
             "postgres-kill": lambda: self.postgres.send_signal(signal.SIGKILL),
@@ -206,24 +246,31 @@ class ChaosRun:
             "pause": lambda: self._part(fault).signal(signal.SIGSTOP),
         }.get(fault.kind, lambda: self._part(fault).kill())()
         self.injected += hit
+        if hit and fault.kind == "server":
+            self._awaiting.add(fault)
         if hit and fault.kind != "pause":
             self._watch(fault)
         return bool(hit)
 
     def _kill_runner(self, fault: Fault) -> bool:
         """Nothing has to be mended: a new process of the runner connects at once."""
-        if len(self.runners):
-            self.runners.kill(fault.target % len(self.runners))
+        fleet = self.runners if fault.kind == "runner" else self.workflows
+        if len(fleet):
+            fleet.kill(fault.target % len(fleet))
             self.injected += 1
             self._watch(fault)
         return False
 
-    def _mend(self, fault: Fault) -> None:
+    def _mend(self, fault: Fault) -> bool:
+        """Return whether it is mended. A killed server stays away until another one has taken a job."""
         if fault.kind == "pause":
             self._part(fault).signal(signal.SIGCONT)
             self._watch(fault)
         elif not fault.kind.startswith("postgres") and not self._part(fault).lives:
+            if fault in self._awaiting and any(server.lives for server in self.servers):
+                return False
             self._part(fault).start()
+        return True
 
     def _watch(self, fault: Fault) -> None:
         watching = threading.Thread(target=self._recovery, args=[fault, datetime.now(UTC), time.monotonic()])
@@ -238,21 +285,38 @@ class ChaosRun:
             "runner": lambda fault, _struck_at: self.runners.has_received_since(
                 fault.target % len(self.runners), began
             ),
+            "workflow-runner": lambda fault, _struck_at: self.workflows.has_answered_since(
+                fault.target % len(self.workflows), began
+            ),
+            "housekeeping": self._task_succeeded,
+            "storage": lambda _fault, _struck_at: self.storage.answers(),
         }
         look = works.get(fault.kind, self._writes)
         seconds = None
         with contextlib.suppress(TimeoutError):
+            if fault.kind == "server":
+                _until(lambda: self._is_served_by_others(fault), RECOVERS_WITHIN)
+                self._awaiting.discard(fault)
             _until(lambda: look(fault, struck_at), RECOVERS_WITHIN)
             seconds = time.monotonic() - began
+        self._awaiting.discard(fault)
         self.recoveries.append(Recovery(fault, seconds))
         self.say(f"{fault.at:7.1f} s  {fault.kind:<20} {'never recovered' if seconds is None else f'{seconds:.1f} s'}")
 
+    def _is_served_by_others(self, fault: Fault) -> bool:
+        others = [number for number in range(SERVERS) if number != fault.target % SERVERS]
+        return all(self._takes_job(number, f"probe-{fault.at}-while-down") for number in others)
+
     def _writes(self, fault: Fault, _struck_at: datetime) -> bool:
-        """The server takes a job, which is a promise like any other."""
-        key, body = f"probe-{fault.at}", self.site.bodies[0]
+        return all(self._takes_job(number, f"probe-{fault.at}-{number}") for number in range(SERVERS))
+
+    def _takes_job(self, number: int, key: str) -> bool:
+        """Return whether a server takes a job, which is a promise like any other."""
+        body = self.site.bodies[0]
         path = path_of(body)
+        address = self.server_urls[number] + path
         try:
-            answer = requests.post(self.server_url + path, **self.site.credentials.request(path, body, key), timeout=5)
+            answer = requests.post(address, **self.site.credentials.request(path, body, key), timeout=5)
         except requests.RequestException:
             return False
         if answer.status_code not in {201, 503}:
@@ -263,6 +327,9 @@ class ChaosRun:
 
     def _clock_beats(self, _fault: Fault, struck_at: datetime) -> bool:
         return self.postgres.ask("SELECT 1 FROM clock_beats WHERE beat_at > %s", struck_at) is not None
+
+    def _task_succeeded(self, _fault: Fault, struck_at: datetime) -> bool:
+        return self.postgres.ask("SELECT 1 FROM housekeeping_tasks WHERE succeeded_at > %s", struck_at) is not None
 
     def _worker_is_heard(self, fault: Fault, struck_at: datetime) -> bool:
         question = "SELECT 1 FROM workers_worker WHERE slug = %s AND last_seen_at > %s"
@@ -279,7 +346,7 @@ class ChaosRun:
     def _drain(self, seconds: float) -> bool:
         """The network is faithful, everything runs: whether every job ends within so many seconds."""
         self.proxy.faithful = True
-        for part in self.parts:
+        for part in [*self.parts, self.storage.part]:
             part.signal(signal.SIGCONT)
             if not part.lives:
                 part.start()
@@ -298,14 +365,14 @@ def _until(true: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
 def audit(environment: dict[str, str]) -> list[str]:
-    """Return what `manage.py audit --chains` reports as broken."""
+    """Return what `manage.py audit --chains --objects` reports as broken."""
     done = subprocess.run(
-        manage("audit", "--chains"), cwd=paths.BASE_DIR, env=environment, capture_output=True, text=True, check=False
+        manage("audit", "--chains", "--objects"),
+        cwd=paths.BASE_DIR,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return (done.stdout + done.stderr).splitlines() if done.returncode else []

@@ -7,8 +7,10 @@ from typing import Any
 
 from config import paths
 from orchestrator import services
+from orchestrator.repositories.mirrors import update_mirror
 from tests.chaos.client import Credentials
 from tests.chaos.runner import Site
+from tests.chaos.workflow_runners import LABELS, ORGANIZATION, REPOSITORY, ROTATED, WORKFLOWS
 from tests.factories import (
     OPERATOR,
     HardwareSpecFactory,
@@ -28,13 +30,21 @@ SHARES = (24, 5, 1, 6)  # of jobs of steps, of runs without a sandbox, of runs i
 IMAGE = "bench@sha256:" + "0123456789abcdef" * 4
 
 
-def build(state: Path, workers: int, runners: int) -> Site:
+SECRETS = {  # by name
+    "PLAIN": "hunter2-of-the-chaos",
+    "NESTED": "hunter2-of",
+    "KEY": "-----BEGIN KEY-----\nq8J4nVt0b1aZ3x\nWm6YcD9pLkR2sE\n-----END KEY-----\n",
+    ROTATED: "rotated-first-value",
+}
+
+
+def build(state: Path, workers: int, runners: int, workflow_runners: int) -> Site:
     """The last worker has the sandbox; all have two slots, the others four."""
     home = paths.prepare_home(state)
     mirrors = home / "mirrors"
     commit = Repository(mirrors / "acme" / "web.git").commit({"name": b"x"})
     (mirrors).chmod(0o755)
-    organization = OrganizationFactory(slug="chaos")
+    organization = OrganizationFactory(slug=ORGANIZATION)
     for slug, isolation in (("quick", "none"), ("sandboxed", "namespaces")):
         pool = PoolFactory(slug=slug)
         ProjectFactory(
@@ -47,7 +57,33 @@ def build(state: Path, workers: int, runners: int) -> Site:
     bodies = [kind for kind, share in zip(kinds, SHARES, strict=True) for _ in range(share)]
     crew = [enrolled(state, number, sandboxed=number == workers) for number in range(1, workers + 1)]
     credentials = Credentials(api_token(organization), project_key(bench))
-    return Site(credentials, bodies, crew, [(rack.slug, rack.token) for rack in racks])
+    return Site(
+        credentials,
+        bodies,
+        crew,
+        [(rack.slug, rack.token) for rack in racks],
+        workflow_site(state, organization, workflow_runners) if workflow_runners else [],
+        # The lines that are common to all keys are no secret by themselves.
+        {line.encode() for value in SECRETS.values() for line in value.splitlines() if "KEY-----" not in line},
+    )
+
+
+def workflow_site(state: Path, organization: Any, runners: int) -> list[str]:
+    """Create a repository with workflow files, secrets, and runners. Returns the registration tokens of these."""
+    origin = Repository(state / "origins" / "ci.git")
+    origin.commit({path: text.encode() for path, text in WORKFLOWS.items()})
+    pool = PoolFactory(slug="workflows")
+    project = ProjectFactory(organization=organization, slug="workflows", pool=pool.slug)
+    repository = services.add_repository(
+        project=project, full_name=REPOSITORY, origin=str(origin.path), is_private=True, actor=OPERATOR
+    )
+    update_mirror(repository)
+    for name, value in SECRETS.items():
+        services.set_secret(organization=organization, repository=None, name=name, value=value, actor=OPERATOR)
+    return [
+        services.register_runner(name=f"workflow-runner-{number}", labels=LABELS, pool=pool.slug, actor=OPERATOR)[2]
+        for number in range(1, runners + 1)
+    ]
 
 
 def enrolled(state: Path, number: int, *, sandboxed: bool) -> tuple[str, Path, list[str]]:

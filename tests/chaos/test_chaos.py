@@ -1,15 +1,21 @@
 """`make chaos`, its short form: a few faults, and every invariant holds."""
 
+import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from config.paths import BASE_DIR
+from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import KINDS, schedule
+from tests.loopback_listener import LoopbackListener
 from tests.workers.agent.worker_process import processes_with
 
 pytestmark = pytest.mark.slow
@@ -18,15 +24,36 @@ pytestmark = pytest.mark.slow
 def test_the_seed_repeats_the_schedule():
     assert schedule(7, 300) == schedule(7, 300) != schedule(8, 300)
     assert schedule(7, 20) == schedule(7, 300)[: len(schedule(7, 20))]
-    assert {fault.kind for fault in schedule(7, 100)} == set(KINDS)
+    assert {fault.kind for fault in schedule(7, 140)} == set(KINDS)
 
 
-@pytest.mark.timeout(240)
+class Answering(LoopbackListener):
+    """A server that answers each request with nothing."""
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+
+def test_the_proxy_uses_each_server_and_passes_over_one_that_is_dead():
+    with Answering() as first, Answering() as second, socket.socket() as dead:
+        dead.bind(("127.0.0.1", 0))  # it does not listen, and no other process gets the port
+        ports = [urlsplit(server.url).port for server in (first, second)]
+        for servers, is_used in ((ports, [True, True]), ([dead.getsockname()[1], ports[1]], [False, True])):
+            with Proxy([("127.0.0.1", port) for port in servers], seed=1) as proxy:
+                proxy.faithful = True
+                assert {requests.get(proxy.url, timeout=10).status_code for _ in range(20)} == {204}
+                assert [number > 0 for number in proxy.connections] == is_used
+
+
+@pytest.mark.timeout(480)
 def test_a_short_run_loses_nothing_and_leaves_nothing():
-    command = [sys.executable, "-m", "tests.chaos", "--seconds", "12", "--seed", "5"]
+    command = [sys.executable, "-m", "tests.chaos", "--seconds", "13", "--seed", "727", "--workers", "2"]
     process = subprocess.Popen(command, cwd=BASE_DIR, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        output, _ = process.communicate(timeout=220)
+        output, _ = process.communicate(timeout=450)
     finally:
         process.send_signal(signal.SIGKILL)  # the kernel then kills the rest
         process.wait()
@@ -34,10 +61,16 @@ def test_a_short_run_loses_nothing_and_leaves_nothing():
     figures = json.loads(output.splitlines()[-1])
     assert list(figures) == [
         *("seed", "jobs", "final", "double_results", "double_minutes", "lost_writes"),
-        *("acknowledged_results", "lost_results", "audit", "recovery_seconds"),
+        *("acknowledged_results", "lost_results", "workflow_runs", "unfinished_runs", "log_bytes", "lost_logs"),
+        *("lost_artifacts", "leaks", "connections", "audit", "recovery_seconds"),
     ]
-    assert (figures["seed"], figures["double_results"], figures["double_minutes"]) == (5, 0, 0)
+    assert (figures["seed"], figures["double_results"], figures["double_minutes"]) == (727, 0, 0)
     assert (figures["lost_writes"], figures["lost_results"], figures["audit"]) == (0, 0, [])
+    assert (figures["unfinished_runs"], figures["lost_logs"]) == (0, 0)
+    assert (figures["lost_artifacts"], figures["leaks"]) == (0, 0)
+    assert min(figures["workflow_runs"], figures["log_bytes"]) > 0
+    assert min(figures["connections"]) > 0, "both servers are used"
+    assert len(figures["connections"]) == 2
     assert figures["jobs"] == figures["final"] > 0
     assert figures["acknowledged_results"] > 0
     (state,) = [line.removeprefix("in ") for line in output.splitlines() if line.startswith("in ")]
