@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STATIC_CHECKS := check-types check-lint check-migrations check-openapi check-settings
-.PHONY: help setup demo up test proof chaos runner bench check $(STATIC_CHECKS) lock clean system
+.PHONY: help setup demo up test proof chaos runner actions bench check $(STATIC_CHECKS) lock clean system
 
 # Recipes read this variable from the environment, as "$$STATE_DIR": its value may contain spaces and quotes.
 STATE_DIR ?= .state
@@ -26,25 +26,31 @@ up: setup ## serve until Ctrl-C (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_DIR=.s
 test: setup ## run the whole test suite (ARGS="-k name" for a part of it)
 	@$(RUN) -m pytest --numprocesses auto $(ARGS)
 
-proof: setup ## test the leases at length: 200 random histories of 40 steps, the mutants, 500 races of each pair of operations, 10,000 jobs for 64 runners
-	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 PROOF_JOBS=10000 PROOF_RUNNERS=64 $(RUN) -m pytest -o timeout=3600 tests/lease_model \
+proof: setup ## test the leases at length: 200 random histories of 40 steps, the mutants, 500 races of each pair of operations, 10,000 jobs for 64 runners, 200,000 logs with secrets, ten million used tokens
+	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 PROOF_JOBS=10000 PROOF_RUNNERS=64 PROOF_SCRUBBING=40000 PROOF_TOKENS=10000000 $(RUN) -m pytest -o timeout=3600 tests/lease_model \
 		tests/orchestrator/services/test_races.py tests/orchestrator/services/test_races_of_pairs.py \
 		tests/orchestrator/protocols/bencher/channel/test_races.py tests/orchestrator/protocols/bencher/test_mutants.py \
-		tests/orchestrator/protocols/bencher/runs/test_many_runners.py $(ARGS)
+		tests/orchestrator/protocols/bencher/runs/test_many_runners.py tests/runtime_jobs/test_scrubbing.py \
+		tests/orchestrator/job_tokens/test_partitions.py $(ARGS)
 
-chaos: setup ## kill server, scheduler, workers, runners and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4 RUNNERS=8)
+chaos: setup ## kill one of two servers, scheduler, housekeeping, workers, runners, storage and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4 RUNNERS=8)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) --runners $(or $(RUNNERS),8) \
 		$(if $(SEED),--seed $(SEED))
 
 runner: setup ## play the life of a Bencher runner with its real program, nine minutes (BENCHER_RUNNER=path of `runner`)
 	@$(RUN) -m tests.bencher_runner
 
+actions: setup ## play the life of a runner of workflow jobs with shithub's real program, four minutes (SHITHUBD_RUNNER=path of `shithubd-runner`)
+	@test -x "$$SHITHUBD_RUNNER" || { echo "SHITHUBD_RUNNER names no program: SHITHUBD_RUNNER=/path/to/shithubd-runner"; exit 2; }
+	@$(RUN) -m pytest tests/orchestrator/protocols/shithub/test_real_runner.py $(ARGS)
+
 bench: setup ## run all benchmarks, about 30 minutes (QUICK=1: five minutes; ONLY="claims limits": a part; BASELINE=: compare)
 	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" BASELINE="$(BASELINE)" $(RUN) -m benchmarks
 
-check: setup ## check lint, format, types, migrations, OpenAPI and deployment settings, and run the fast tests
+TESTS = fast
+check: setup ## check lint, format, types, migrations, OpenAPI and deployment settings, and run the fast tests (TESTS=: no tests)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(STATIC_CHECKS)
-	@$(RUN) -m pytest --numprocesses auto --quiet -m "not slow"
+	@if [ "$(TESTS)" ]; then $(RUN) -m pytest --numprocesses auto --quiet -m "not slow"; fi
 
 # mypy takes longest, and one processor.
 check-types: setup

@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 # Workers run on machines without a database; the others only read code or print.
-WITHOUT_DATABASE = {"runworker", "help", "version", "check", "spectacular", "collectstatic", "diffsettings"}
+WITHOUT_DATABASE = {"runworker", "help", "version", "check", "spectacular", "collectstatic", "diffsettings", "workflow"}
 # The statement timeouts of each command (config.databases); all other commands have those of a request.
 DATABASE_ROLES = dict.fromkeys(["migrate", "seed", "up", "demo", "backup", "restore"], "migrate") | {
     "runclock": "clock",
     "audit": "clock",
     "prune": "clock",
+    "runhousekeeping": "housekeeping",
 }
-# Commands that end with one line without a database. `runclock` and `serve` wait for it instead.
+# Commands that end with one line without a database. `runclock`, `runhousekeeping` and `serve` wait for it instead.
 FAIL_WITHOUT_DATABASE = {"migrate", "seed", "up", "demo", "backup", "restore", "audit", "prune"}
 OVERVIEW = ([], ["help"], ["--help"], ["-h"])
 VENV_PYTHON = Path(__file__).resolve().parent / ".venv" / "bin" / "python"

@@ -24,21 +24,33 @@ from orchestrator.http.asgi.upload_body import Uploads  # noqa: E402 - likewise
 from orchestrator.http.fast_path import FastPath  # noqa: E402 - likewise
 from orchestrator.images.storage import UploadPart  # noqa: E402 - likewise
 from orchestrator.protocols.bencher.channel.endpoints import RunnerSockets  # noqa: E402 - likewise
-from orchestrator.protocols.native.fast_routes import ROUTES  # noqa: E402 - likewise
+from orchestrator.protocols.git_http import wire as git_wire  # noqa: E402 - likewise
+from orchestrator.protocols.git_http.endpoints import GitServer  # noqa: E402 - likewise
+from orchestrator.protocols.native.artifacts.receiver import object_uploads  # noqa: E402 - likewise
+from orchestrator.protocols.native.fast_routes import ROUTES as NATIVE_ROUTES  # noqa: E402 - likewise
 from orchestrator.protocols.oci_registry.access import share_of_upload  # noqa: E402 - likewise
+from orchestrator.protocols.shithub.fast_routes import ROUTES as SHITHUB_ROUTES  # noqa: E402 - likewise
 
-django_requests = SyncASGIHandler(FastPath(ROUTES))
+django_requests = SyncASGIHandler(FastPath([*NATIVE_ROUTES, *SHITHUB_ROUTES]))
 runner_sockets = RunnerSockets(django_requests.threads, django_requests.identities)
+git = GitServer(django_requests.threads, django_requests.identities)
 # WebSocket applications by path.
 WEBSOCKETS: dict[str, Application] = {
     "/v0/runners/{runner}/channel": runner_sockets.channel,
     "/v0/runners/{runner}/jobs/{job}": runner_sockets.job,
 }
+# Applications by path that receive and send bodies of any size.
+STREAMS: dict[str, Application] = {
+    git_wire.INFO_REFS: git.info_refs,
+    git_wire.UPLOAD_PACK: git.upload_pack,
+    git_wire.RECEIVE_PACK: git.receive_pack,
+}
 application = Router(
     requests=django_requests,
     long_polls=LongPollMiddleware(django_requests),
     websockets=WEBSOCKETS,
-    uploads=Uploads(share_of_upload, UploadPart),
+    uploads=[Uploads(share_of_upload, UploadPart), object_uploads()],
+    streams=STREAMS,
 )
 freeze_startup_objects()
 # The event loop needs the interpreter's lock after each network event. With Python's 5 ms and eight busy threads it

@@ -7,7 +7,10 @@ from django.core.management import get_commands, load_command_class
 
 APP = "orchestrator"
 # In the order in which an installation needs them; others of the product follow by name.
-FIRST = ("up", "demo", "seed", "serve", "runclock", "runworker", "grantlease", "audit", "prune", "backup", "restore")
+FIRST = (
+    *("up", "demo", "seed", "serve", "runclock", "runhousekeeping", "runworker", "grantlease"),
+    *("audit", "prune", "backup", "restore"),
+)
 WIDTH = 80
 
 
@@ -18,7 +21,7 @@ def command_overview() -> str:
     ours = {name for name, app in commands.items() if app == APP}
     names = [name for name in FIRST if name in ours] + sorted(ours - set(FIRST))
     lines = ["Usage: .venv/bin/python manage.py COMMAND [OPTIONS]   (COMMAND --help lists the options)", ""]
-    lines += [f"  {name:<11} {first_sentence(name)}" for name in names]
+    lines += [f"  {name:<17} {first_sentence(name)}" for name in names]
     others = ", ".join(sorted(set(commands) - ours))
     lines += ["", "Commands of Django and its packages:", ""]
     lines += textwrap.wrap(others, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)

@@ -15,6 +15,8 @@ TIMEOUTS: Final = {
     "api": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
     # Shorter than CLOCK_TAKEOVER_SECONDS: a leader with a hanging statement writes its next beat in time.
     "clock": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
+    # Its statements may take longer, because no request and no lease waits for them.
+    "housekeeping": {"statement_timeout": "60s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "30s"},
     "migrate": {"statement_timeout": "0", "lock_timeout": "3s", "idle_in_transaction_session_timeout": "60s"},
 }
 

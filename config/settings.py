@@ -6,12 +6,13 @@ Any variable may also be given as NAME_FILE: the path of a file with the value.
 from pathlib import Path
 
 from config.admin_theme import ADMIN_THEME
+from config.artifact_storage import artifact_storages
 from config.databases import database
 from config.env import Env, is_loopback_url
 from config.logging_config import logging_config
 from config.paths import home, state_dir, work_dir
 from config.retention import retention_days
-from config.secrets import load_or_create_secret
+from runtime_jobs.secret_files import load_or_create_secret
 
 ROOT = Path(__file__).resolve().parent.parent
 env = Env()
@@ -119,6 +120,13 @@ STORAGES = {
         "OPTIONS": {"location": env.str("IMAGE_DIR", default=str(STATE_DIR / "images"))},
     },
 }
+STORAGES |= artifact_storages(env, STATE_DIR)
+# Of the bucket for artifacts, caches and finalized logs; empty: a folder (`config/artifact_storage.py`).
+ARTIFACTS_BUCKET = env.str("ARTIFACTS_BUCKET", default="")
+ARTIFACTS_ENDPOINT_URL = env.str("ARTIFACTS_ENDPOINT_URL", default="")
+ARTIFACTS_REGION = env.str("ARTIFACTS_REGION", default="")
+ARTIFACT_UPLOAD_SECONDS = env.float("ARTIFACT_UPLOAD_SECONDS", default=3600.0)  # until a body has arrived, under ASGI
+ARTIFACT_SPOOL_BYTES = env.int("ARTIFACT_SPOOL_BYTES", default=32 << 30)  # that one process is receiving at a time
 OUTPUT_LIMIT_BYTES = env.int("OUTPUT_LIMIT_BYTES", default=64 << 20)  # of the stored output of one job
 # Branches, testbeds, benchmarks and measures of one project, of each kind; 0: unlimited. Nothing deletes benchmarks,
 # and every result may name new ones.
@@ -132,6 +140,27 @@ IMAGE_UPLOAD_LIMIT_BYTES = env.int(
 )  # of one request; a blob may have several
 IMAGE_UPLOAD_SECONDS = env.float("IMAGE_UPLOAD_SECONDS", default=3600.0)  # until its body has arrived, under ASGI
 IMAGE_SPOOL_BYTES = env.int("IMAGE_SPOOL_BYTES", default=8 << 30)  # that one process is receiving at a time
+
+# --- Keys of workflow jobs (orchestrator.sealing) ---------------------------------------------------------------------
+# 32 bytes in base64; empty: a file of STATE_DIR, which the first use creates. All processes need the same key.
+ACTIONS_ROOT_KEY = env.str("ACTIONS_ROOT_KEY", default="")
+# Former keys: they verify and open, and neither sign nor seal. `manage.py reseal` makes them unnecessary.
+ACTIONS_ROOT_KEYS_OLD = env.list("ACTIONS_ROOT_KEYS_OLD", default=[])
+
+# --- Git repositories of workflows (orchestrator.repositories) --------------------------------------------------------
+# The folder of the mirrors. All web and housekeeping processes need the same one. REPOSITORY_HOSTS applies, too.
+MIRROR_DIR = env.str("MIRROR_DIR", default=str(STATE_DIR / "mirrors"))
+REPOSITORY_ROOT = env.str("REPOSITORY_ROOT", default="")  # bare repositories below it may be an origin; empty: none
+MIRROR_SECONDS = env.float("MIRROR_SECONDS", default=300.0)  # between two updates that no event causes
+MIRROR_TIMEOUT_SECONDS = env.float("MIRROR_TIMEOUT_SECONDS", default=900.0)  # of one update
+MIRROR_LIMIT_BYTES = env.int("MIRROR_LIMIT_BYTES", default=8 << 30)  # of one mirror
+# Processes of `git upload-pack` at a time, in each web process. Further fetches wait for GIT_QUEUE_SECONDS, then 503.
+GIT_PROCESSES = env.int("GIT_PROCESSES", default=8)
+GIT_QUEUE_SECONDS = env.float("GIT_QUEUE_SECONDS", default=30.0)
+GIT_REQUEST_LIMIT_BYTES = env.int("GIT_REQUEST_LIMIT_BYTES", default=16 << 20)  # of a fetch's request, decompressed
+GIT_TRANSFER_SECONDS = env.float("GIT_TRANSFER_SECONDS", default=3600.0)  # of one response
+# Days after which housekeeping replaces the key that signs identity tokens (orchestrator.identity); 0: never.
+IDENTITY_KEY_DAYS = env.int("IDENTITY_KEY_DAYS", default=90)
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
 DATABASES = {"default": database(env, STATE_DIR, {"orchestrator.aging_seconds": AGING_SECONDS})}
@@ -155,11 +184,14 @@ REST_FRAMEWORK = {
     "URL_FORMAT_OVERRIDE": None,  # only Accept selects it; `?format=` is an unknown parameter
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
-# Protocols with their own format of errors, by path prefix. All others answer with problem documents.
+# Protocols with their own format of errors, by a regular expression for the begin of the path; the first that matches
+# counts. All others answer with problem documents. Two protocols have runs: one names them by ids with a prefix, the
+# other by whole numbers.
 ERROR_DIALECTS = {
-    "/api/v1/": "orchestrator.protocols.delta.errors.error_response",
-    "/v0/": "orchestrator.protocols.bencher.errors.error_response",
-    "/v2/": "orchestrator.protocols.oci_registry.errors.error_response",
+    r"/api/v1/(?:(?:runners|jobs)(?:/|$)|runs/[0-9]+(?:/|$))": "orchestrator.protocols.shithub.errors.error_response",
+    r"/api/v1/": "orchestrator.protocols.delta.errors.error_response",
+    r"/v0/": "orchestrator.protocols.bencher.errors.error_response",
+    r"/v2/": "orchestrator.protocols.oci_registry.errors.error_response",
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Runtime Orchestrator",
@@ -170,7 +202,11 @@ SPECTACULAR_SETTINGS = {
     "SERVE_AUTHENTICATION": [],
     "SCHEMA_PATH_PREFIX": "/v1",
     "COMPONENT_SPLIT_REQUEST": True,
-    "POSTPROCESSING_HOOKS": [],  # enumerations stay where they are used
+    # Enumerations stay where they are used, so the hook of drf-spectacular that moves them is not listed.
+    "POSTPROCESSING_HOOKS": [
+        "orchestrator.protocols.native.identity.openapi.add_scheme",
+        "orchestrator.protocols.shithub.openapi.add_schemes",
+    ],
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
@@ -186,6 +222,8 @@ BODY_LIMITS = {
     "/admin/logout/": 8 << 10,
     "/v1/runtime/leases": 64 << 10,  # parsed in the event loop, where a claim may wait
     "/api/v1/internal/lease": 64 << 10,
+    "/api/v1/runners/": 768 << 10,  # document 003; a chunk of a log has 512 KiB before base64
+    "/api/v1/jobs/": 768 << 10,
     "/v0/runners/": 64 << 10,
     "/v0/run": 4 << 20,  # the output of benchmarks
     "/v0/auth/": 16 << 10,
@@ -290,6 +328,10 @@ TIMEOUT_GRACE_SECONDS = env.int("TIMEOUT_GRACE_SECONDS", default=60)
 REPOSITORY_HOSTS = env.list("REPOSITORY_HOSTS", default=["github.com"])
 DEFAULT_POOL = env.str("DEFAULT_POOL", default="shared-linux")
 
+# --- Workflow jobs (orchestrator.protocols.shithub) -------------------------------------------------------------------
+# A runner that is silent for so long has lost its job; one that never began the job gives it back to the queue.
+ACTIONS_LEASE_SECONDS = env.int("ACTIONS_LEASE_SECONDS", default=60)  # from 5 to 900 (orchestrator.E016)
+
 # --- Runners of Bencher (orchestrator.protocols.bencher) --------------------------------------------------------------
 RUNNER_POOL = env.str("RUNNER_POOL", default="bare-metal")
 # A runner that sends no valid message for so long has lost its job. From 1 to 900 (orchestrator.E012), as the next.
@@ -323,6 +365,9 @@ CLOCK_PERIOD_SECONDS = env.float("CLOCK_PERIOD_SECONDS", default=1.0)
 CLOCK_TAKEOVER_SECONDS = env.float("CLOCK_TAKEOVER_SECONDS", default=6.0)
 CLOCK_SILENT_AFTER_SECONDS = env.float("CLOCK_SILENT_AFTER_SECONDS", default=15.0)
 RETENTION_DAYS = retention_days(env)
+
+# --- Housekeeping (orchestrator.housekeeping) -------------------------------------------------------------------------
+HOUSEKEEPING_THREADS = env.int("HOUSEKEEPING_THREADS", default=4)  # tasks that one process executes at a time
 
 # --- The worker (manage.py runworker reads these; it never opens the database) ----------------------------------------
 INGEST_URL = env.str("INGEST_URL", default="")  # empty: the reference ingest of the server

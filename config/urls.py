@@ -10,6 +10,7 @@ from drf_spectacular.views import SpectacularSwaggerSplitView
 from orchestrator.http.api.schema_view import OpenAPISchemaView
 from orchestrator.http.auth.login import Login, change_own_password
 from orchestrator.http.observability import health
+from orchestrator.protocols.native.identity.views import DiscoveryView, KeySetView
 
 handler400 = "orchestrator.http.errors.error_views.bad_request"
 handler403 = "orchestrator.http.errors.error_views.forbidden"
@@ -20,6 +21,7 @@ handler500 = "orchestrator.http.errors.error_views.crashed"
 urlpatterns = [
     path("v1/", include("orchestrator.protocols.native.urls")),
     path("api/v1/", include("orchestrator.protocols.delta.urls")),
+    path("api/v1/", include("orchestrator.protocols.shithub.urls")),
     path("v0/", include("orchestrator.protocols.bencher.urls")),
     path("v2/", include("orchestrator.protocols.oci_registry.urls")),
     path("v1/schema", OpenAPISchemaView.as_view(), name="schema"),
@@ -30,9 +32,12 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("login/", Login.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
+    path(".well-known/openid-configuration", DiscoveryView.as_view()),
+    path(".well-known/jwks.json", KeySetView.as_view()),
     path("healthz", health.alive),
     path("readyz", health.ready),
     path("metrics", health.metrics),
     path("", include("orchestrator.protocols.github.urls")),
     path("", include("orchestrator.ingest.urls")),
+    path("", include("orchestrator.workflows.urls")),
 ]

@@ -13,7 +13,8 @@ django_requests = get_wsgi_application()
 
 from orchestrator.http.fast_path import FastPath  # noqa: E402 - needs the settings
 from orchestrator.http.wsgi import FastPathWSGI  # noqa: E402 - likewise
-from orchestrator.protocols.native.fast_routes import ROUTES  # noqa: E402 - likewise
+from orchestrator.protocols.native.fast_routes import ROUTES as NATIVE_ROUTES  # noqa: E402 - likewise
+from orchestrator.protocols.shithub.fast_routes import ROUTES as SHITHUB_ROUTES  # noqa: E402 - likewise
 
-application = FastPathWSGI(FastPath(ROUTES), django_requests)
+application = FastPathWSGI(FastPath([*NATIVE_ROUTES, *SHITHUB_ROUTES]), django_requests)
 freeze_startup_objects()

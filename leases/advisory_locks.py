@@ -12,6 +12,10 @@
 | 11 | hash of the concurrency key | the jobs with that key |
 | 12 | hash of the organization | the waiting jobs that its submit quota counts |
 | 13 | organization | the bytes and uploads in the registry; under it only locks of image rows are awaited |
+| 14 | organization | its secrets and variables; under it only locks of their rows are awaited |
+| 19 | 0 | the keys of identity tokens; under it only locks of their rows are awaited |
+| 18 | name of the table | the set of its partitions |
+| 19 | workflow run | the report that completes the run; after it only rows of lanes are awaited |
 
 An absence (6, 7, 8) is recorded under its lock, tried and alone. A transaction that ends the absence holds the lock
 shared until commit. Order of locks at the end of a transaction, in `finalize_claim_v2` and `release_and_enqueue_v2`:
@@ -31,6 +35,10 @@ LIMIT_FULL = 8
 JOBS_OF_ADDRESS = 10
 JOBS_OF_KEY = 11
 IMAGES_OF_ORGANIZATION = 13
+VALUES_OF_ORGANIZATION = 14
+IDENTITY_KEYS = 19
+TOKEN_PARTITIONS = 18
+ENDS_OF_RUN = 19
 
 _KEY_BITS = 2**31 - 1  # a key has 32 bits, an id 64: two ids that share a key only wait for each other
 

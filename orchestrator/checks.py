@@ -2,11 +2,13 @@
 
 from ipaddress import ip_network
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
 from orchestrator.http.auth.principal_cache import MAX_SECONDS
+from orchestrator.sealing import decode_root_key
 from runtime_jobs.specs import JOB_TYPES
 
 MIN_AGING_SECONDS, MAX_AGING_SECONDS = 0.001, 1e9  # PostgreSQL's division overflows far outside of this range
@@ -124,6 +126,16 @@ def runners(**_: Any) -> list[CheckMessage]:
 
 
 @register()
+def leases_of_workflow_jobs(**_: Any) -> list[CheckMessage]:
+    """Report leases of workflow jobs that are too short for a runner, or so long that a lost job is noticed late."""
+    seconds = settings.ACTIONS_LEASE_SECONDS
+    if 5 <= seconds <= 900:
+        return []
+    text = f"ACTIONS_LEASE_SECONDS is {seconds}; it must be from 5 to 900."
+    return [Error(text, hint="Runners poll every two seconds.", id="orchestrator.E016")]
+
+
+@register()
 def stored_outputs(**_: Any) -> list[CheckMessage]:
     """Report a limit of stored outputs that is below the largest message of a runner."""
     stored, received = settings.OUTPUT_LIMIT_BYTES, settings.RUNNER_MESSAGE_LIMIT_BYTES
@@ -144,6 +156,37 @@ def image_uploads(**_: Any) -> list[CheckMessage]:
         text = f"IMAGE_UPLOAD_LIMIT_BYTES is {upload}; it must be at most half of IMAGE_SPOOL_BYTES ({spool})."
         return [Error(text, hint="One project may have half of what a process receives.", id="orchestrator.E014")]
     return []
+
+
+@register()
+def artifact_bucket(**_: Any) -> list[CheckMessage]:
+    """Report an incomplete set of settings of a bucket: objects would silently be stored in a folder."""
+    bucket, endpoint, region = settings.ARTIFACTS_BUCKET, settings.ARTIFACTS_ENDPOINT_URL, settings.ARTIFACTS_REGION
+    hint = "Set ARTIFACTS_BUCKET and ARTIFACTS_REGION, with another server than Amazon's also ARTIFACTS_ENDPOINT_URL."
+    if (endpoint or region) and not bucket:
+        text = "ARTIFACTS_ENDPOINT_URL or ARTIFACTS_REGION is set without ARTIFACTS_BUCKET."
+        return [Error(text, hint=hint, id="orchestrator.E016")]
+    if bucket and not region:
+        return [Error("ARTIFACTS_BUCKET is set without ARTIFACTS_REGION.", hint=hint, id="orchestrator.E016")]
+    if endpoint and urlsplit(endpoint).scheme not in {"http", "https"}:
+        text = f"ARTIFACTS_ENDPOINT_URL is {endpoint!r}; it must begin with https:// or http://."
+        return [Error(text, hint=hint, id="orchestrator.E016")]
+    return []
+
+
+@register()
+def root_keys(**_: Any) -> list[CheckMessage]:
+    """Report root keys that are not 32 bytes in base64, by their place. The message contains nothing of the key."""
+    named = [("ACTIONS_ROOT_KEY", settings.ACTIONS_ROOT_KEY)] if settings.ACTIONS_ROOT_KEY else []
+    named += [(f"ACTIONS_ROOT_KEYS_OLD[{place}]", text) for place, text in enumerate(settings.ACTIONS_ROOT_KEYS_OLD)]
+    found: list[CheckMessage] = []
+    for name, text in named:
+        try:
+            decode_root_key(text)
+        except ValueError as error:
+            hint = "Create one with `openssl rand -base64 32`."
+            found.append(Error(f"{name} must be 32 bytes in base64: {error}.", hint=hint, id="orchestrator.E015"))
+    return found
 
 
 def _is_network(text: str) -> bool:

@@ -5,6 +5,7 @@ Django imports the models of an app from this module.
 
 from django.db import models
 
+from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.http.request_limits import RequestWindow
 from orchestrator.images.models import (
@@ -17,8 +18,10 @@ from orchestrator.images.models import (
     RepositoryBlob,
 )
 from orchestrator.ingest.models import Run
+from orchestrator.job_tokens.models import TokenChain, UsedToken
 from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
+from orchestrator.protocols.shithub.models import HeartbeatWindow
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
 from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 
@@ -28,6 +31,8 @@ __all__ = [
     "Branch",
     "ClockBeat",
     "Count",
+    "HeartbeatWindow",
+    "HousekeepingTask",
     "ImageBlob",
     "ImageManifest",
     "ImageTag",
@@ -44,6 +49,8 @@ __all__ = [
     "RequestWindow",
     "Run",
     "Testbed",
+    "TokenChain",
+    "UsedToken",
     "WebhookDelivery",
 ]
 

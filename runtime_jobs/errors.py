@@ -1,6 +1,10 @@
 """Refusals that the services raise. Each protocol maps their codes to its answers by a table of its own."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runtime_jobs.workflows.diagnostics import Diagnostic
 
 
 class LifecycleError(Exception):
@@ -116,6 +120,18 @@ class TooManyConcurrencyKeys(QuotaExceeded):
     code = "too_many_concurrency_keys"
 
 
+class StorageQuotaExceeded(LifecycleError):
+    """The organization stores as many bytes as its plan allows: `limit`."""
+
+    code = "storage_quota_exceeded"
+
+
+class UploadMismatch(LifecycleError):
+    """The uploaded object has not the announced size."""
+
+    code = "size_mismatch"
+
+
 class OperatorOnly(LifecycleError):
     """Only an operator may do this: a tenant does not lift a limit that an operator has set."""
 
@@ -180,6 +196,30 @@ class ResourceConflict(LifecycleError):
     """The current state of the resource, or another resource with the same name, does not permit the change."""
 
     code = "conflict"
+
+
+class WorkflowRejected(Invalid):
+    """A workflow file is wrong. `diagnostics` has the errors with path and line."""
+
+    def __init__(self, diagnostics: "Sequence[Diagnostic]") -> None:
+        """Derive the errors of fields from the diagnostics."""
+        errors: dict[str, list[str]] = {}
+        for diagnostic in diagnostics:
+            errors.setdefault(diagnostic.path or "workflow", []).append(f"Line {diagnostic.line}: {diagnostic.message}")
+        super().__init__(errors, "The workflow file is not valid.")
+        self.diagnostics = tuple(diagnostics)
+
+
+class WorkflowUnreadable(LifecycleError):
+    """The workflow file cannot be read at the commit."""
+
+    code = "conflict"
+
+
+class MirrorOutdated(LifecycleError):
+    """The mirror of a repository lacks a ref or commit, and an update was requested. `retry_after` is in seconds."""
+
+    code = "mirror_outdated"
 
 
 class IdempotencyConflict(LifecycleError):

@@ -67,9 +67,10 @@ STATUS: dict[str, str] = {
 # The public status of a job of a type without ingest, where it differs.
 STATUS_WITHOUT_INGEST: dict[str, str] = {JobState.SUCCEEDED: "succeeded"}
 
-# The causes of a job. Clients may name the first two; pushes arrive by a webhook only.
+# The causes of a job. Clients may name the first two. Pushes arrive by a webhook only. The last two start workflow
+# runs.
 CLIENT_TRIGGERS = ("manual", "pull_request")
-TRIGGER_KINDS = (*CLIENT_TRIGGERS, "push")
+TRIGGER_KINDS = (*CLIENT_TRIGGERS, "push", "schedule", "workflow_dispatch")
 
 
 def can_transition(source: str | None, target: str) -> bool:
@@ -162,3 +163,48 @@ class CancelReason(TextChoices):
     DEPENDENCY_FAILED = "dependency_failed"
     TIMEOUT = "timeout"
     OPERATOR = "operator"
+    CONDITION_FALSE = "condition_false"  # the `if` of a workflow job
+    STOPPED_BY_WORKER = "stopped_by_worker"  # without a request
+
+
+class StepStatus(TextChoices):
+    """The status of a step, in the words of workflow protocols."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+class Conclusion(TextChoices):
+    """The conclusion of an ended step or workflow job, in the words of workflow protocols."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    NEUTRAL = "neutral"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    TIMED_OUT = "timed_out"
+    ACTION_REQUIRED = "action_required"
+
+
+OPEN_STEP_STATUSES = (StepStatus.QUEUED, StepStatus.RUNNING)
+ENDED_STEP_STATUSES = (StepStatus.COMPLETED, StepStatus.CANCELLED, StepStatus.SKIPPED)
+
+# A repetition of the end is answered with what is stored (`orchestrator.services.steps`) and is no transition.
+STEP_TRANSITIONS: dict[str, frozenset[str]] = {
+    StepStatus.QUEUED: frozenset({StepStatus.RUNNING, *ENDED_STEP_STATUSES}),
+    StepStatus.RUNNING: frozenset(ENDED_STEP_STATUSES),
+    StepStatus.COMPLETED: frozenset(),
+    StepStatus.CANCELLED: frozenset(),
+    StepStatus.SKIPPED: frozenset(),
+}
+
+# Conclusions with which a workflow job has failed.
+FAILED_CONCLUSIONS = (Conclusion.FAILURE, Conclusion.TIMED_OUT, Conclusion.ACTION_REQUIRED)
+
+
+def can_step_transition(source: str, target: str) -> bool:
+    """Return whether a step may go from one status to another."""
+    return target in STEP_TRANSITIONS[source]

@@ -4,6 +4,7 @@ Several runs may take place at the same time. The cluster is started by the firs
 by its keeper when this process ends, whatever ends it.
 """
 
+import atexit
 import gc
 import os
 import shutil
@@ -56,6 +57,15 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.DATABASES["default"]["OPTIONS"]["options"] += options
     flushing.install()
     _share_static_files()
+    _write_no_counters()
+
+
+def _write_no_counters() -> None:
+    """Keep the thread of the counters away from the database, which no other test expects to change."""
+    from orchestrator import counters  # noqa: PLC0415 - after the settings
+
+    counters.WRITE_SECONDS = 24 * 3600.0
+    atexit.unregister(counters._buffer.write_and_disconnect)
 
 
 def _share_static_files() -> None:

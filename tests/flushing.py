@@ -34,7 +34,9 @@ BEGIN
     END IF;
     PERFORM set_config('orchestrator.maintenance', 'delete', true);
     FOREACH name IN ARRAY ARRAY[{names}] LOOP
-        CONTINUE WHEN pg_relation_size(name::regclass) = 0;
+        -- A partitioned table has no pages of its own.
+        CONTINUE WHEN pg_relation_size(name::regclass) = 0
+            AND coalesce((SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree(name)), 0) = 0;
         EXECUTE format('SELECT EXISTS (SELECT FROM %s)', name) INTO is_filled;
         IF is_filled THEN
             EXECUTE format('DELETE FROM %s', name);

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +83,23 @@ server.serve_forever()
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, *, kind: str = "asgi", app: str = "config.asgi:application", **environment: str
+    folder: Path,
+    *,
+    kind: str = "asgi",
+    app: str = "config.asgi:application",
+    prefix: Sequence[str] = (),
+    **environment: str,
 ) -> Iterator[Server]:
     """A server with these variables, ended with the block. `app`: an ASGI application in the place of ours. `folder` gets its state and its log.
 
-    `{address}` in a variable is the server's host and port.
+    `{address}` in a variable is the server's host and port. `prefix`: a command that executes the server in its own place.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "server.log").open("ab") as log:
         descriptor = listener.fileno()
         address = "{}:{}".format(*listener.getsockname())
         environment = {name: value.replace("{address}", address) for name, value in environment.items()}
         process = subprocess.Popen(
-            [sys.executable, "-c", ASGI if kind == "asgi" else WSGI, str(descriptor), app],
+            [*prefix, sys.executable, "-c", ASGI if kind == "asgi" else WSGI, str(descriptor), app],
             cwd=BASE_DIR,
             env={**os.environ, "STATE_DIR": str(folder / "state"), **environment},
             pass_fds=[descriptor],

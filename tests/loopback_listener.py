@@ -35,14 +35,28 @@ class LoopbackListener:
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise NotImplementedError
 
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self.accept(reader, writer)
+        finally:
+            writer.close()
+
     def _run(self) -> None:
-        listening = self._loop.run_until_complete(asyncio.start_server(self.accept, "127.0.0.1", 0, limit=HEAD_BYTES))
+        listening = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0, limit=HEAD_BYTES))
         self._port = listening.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
         listening.close()
+        self._loop.run_until_complete(_turn())  # what has been accepted begins, so that it can end
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError, RuntimeError):
                 self._loop.run_until_complete(task)
+        self._loop.run_until_complete(_turn())  # a closed connection ends in the next turn of the loop
         self._loop.close()
+
+
+async def _turn() -> None:
+    """Let the event loop turn, so that it does what is due."""
+    for _ in range(3):
+        await asyncio.sleep(0)

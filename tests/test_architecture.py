@@ -138,6 +138,13 @@ def test_only_the_verbs_write_a_state():
     assert found == set(WRITERS)
 
 
+def test_only_the_operations_of_steps_write_the_status_of_a_step():
+    """Modules that read steps have no assignment to an attribute `status` of anything."""
+    readers = {name for name, tree in MODULES.items() if "runtime_jobs.models.JobStep" in imports(tree)}
+    assert len(readers) > 2
+    assert {name for name in readers if any(writes_of(MODULES[name], "status"))} == {"orchestrator.services.steps"}
+
+
 def test_only_the_claim_writes_a_state_in_sql():
     found = {
         path.name
@@ -165,6 +172,9 @@ def test_only_operations_use_a_unit_of_work():
         "orchestrator.services",
         "orchestrator.protocols.github",
         "orchestrator.protocols.bencher.runs",
+        "orchestrator.protocols.shithub.clients",
+        "orchestrator.protocols.shithub.heartbeat",
+        "orchestrator.protocols.shithub.jobs",
     }
 
 

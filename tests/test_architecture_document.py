@@ -17,12 +17,16 @@ from tests.test_architecture import imports, strings
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "architecture.md"
 MAX_FILES = 12
-PATHS = ("Every request", "Submit", "Claim", "Heartbeat", "Completion", "Admin action", "Long poll")
+PATHS = (
+    *("Every request", "Submit", "Claim", "Heartbeat", "Completion", "Admin action"),
+    *("Fetch", "Workflow run", "Workflow job", "Upload", "Log chunk", "Long poll"),
+)
 NAMES_OTHERS = "config/settings.py"  # names middleware, URLs and authentication of every request
 
 # Files that a framework finds by itself, and the reason.
 FOUND_BY_FRAMEWORK = {
     "orchestrator/admin/jobs/admin.py": "Django's admin calls the class that is registered for a model",
+    "orchestrator/protocols/native/artifacts/urls.py": "the end of `Every request`: native/urls.py includes it",
     "orchestrator/protocols/native/jobs/urls.py": "the end of `Every request`: native/urls.py includes it",
     "orchestrator/protocols/native/leases/urls.py": "the end of `Every request`: native/urls.py includes it",
 }

@@ -138,7 +138,8 @@ class AttachedClaim:
         lease_ulid: The id of the new lease.
         now: Timestamp of the lease; by default the time of the database.
         lease: The new lease with its job. None before the unit of work is written, and if the claim found nothing.
-        is_separate: The statement has not claimed, because the job that ended holds slots of limits or is queued again.
+        is_separate: The claim needs an own statement. The job that ended holds slots of limits or is queued again,
+            or the claim was inconclusive.
     """
 
     worker: Worker
@@ -157,6 +158,6 @@ class AttachedClaim:
 
     def receive(self, outcome: str | None, job: Job | None, lease: Lease | None) -> None:
         """Keep the result of the claim."""
-        self.is_separate = outcome == "separate"
+        self.is_separate = outcome in {"separate", "again"}
         if job is not None and lease is not None:
             lease.job, lease.worker, self.lease = job, self.worker, lease

@@ -1,8 +1,9 @@
 """The operators' pages: Django's admin, one file for each resource. Importing this package registers all of them."""
 
+from orchestrator.admin import housekeeping
 from orchestrator.admin.audit_log import job_events, operator_actions, webhook_deliveries
 from orchestrator.admin.jobs import admin as jobs_admin
-from orchestrator.admin.jobs import batches, reports, runs
+from orchestrator.admin.jobs import batches, reports, runs, stored_objects, workflow_runs
 from orchestrator.admin.limits import admin as limits_admin
 from orchestrator.admin.limits import breakers, incidents
 from orchestrator.admin.tenants import (
@@ -12,17 +13,21 @@ from orchestrator.admin.tenants import (
     personal_keys,
     plans,
     projects,
+    repositories,
+    secrets,
     usage,
     users,
 )
+from orchestrator.admin.workers import actions_runners, hardware_specs, leases, pools, runners
 from orchestrator.admin.workers import admin as workers_admin
-from orchestrator.admin.workers import hardware_specs, leases, pools, runners
 
 __all__ = [
+    "actions_runners",
     "api_tokens",
     "batches",
     "breakers",
     "hardware_specs",
+    "housekeeping",
     "incidents",
     "job_events",
     "jobs_admin",
@@ -36,10 +41,14 @@ __all__ = [
     "pools",
     "projects",
     "reports",
+    "repositories",
     "runners",
     "runs",
+    "secrets",
+    "stored_objects",
     "usage",
     "users",
     "webhook_deliveries",
     "workers_admin",
+    "workflow_runs",
 ]

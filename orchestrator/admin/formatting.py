@@ -1,6 +1,5 @@
 """Formats durations, timestamps, identifiers and addresses. Every value from outside is escaped."""
 
-import re
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,8 +11,9 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
+from orchestrator.selectors.log_tails import redact_lease_ids
+
 NO_VALUE = "-"
-_LEASE_ID = re.compile(r"rtl_[0-9a-zA-Z]{26}")
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 # --- durations and timestamps -----------------------------------------------------------------------------------------
@@ -109,11 +109,6 @@ def pluralize(count: int, noun: str, plural: str = "") -> str:
 def repository_of(job: Any) -> str:
     """Format the repository of a job. A job of type `steps` may have none."""
     return f"{job.repo_owner}/{job.repo_name}" if job.repo_owner and job.repo_name else NO_VALUE
-
-
-def redact_lease_ids(text: str) -> str:
-    """Remove lease ids. A worker's message may quote an address with a lease id, which is a credential."""
-    return _LEASE_ID.sub("(lease id)", text)
 
 
 def code(text: object) -> SafeString:

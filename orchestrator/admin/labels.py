@@ -112,6 +112,8 @@ CANCELS: dict[str, str] = {
     CancelReason.DEPENDENCY_FAILED: "a dependency failed",
     CancelReason.TIMEOUT: "queue timeout",
     CancelReason.OPERATOR: "requested by an operator",
+    CancelReason.CONDITION_FALSE: "its condition is false",
+    CancelReason.STOPPED_BY_WORKER: "stopped by the worker without a request",
 }
 
 # --- states -----------------------------------------------------------------------------------------------------------
@@ -200,11 +202,14 @@ def count_label(name: str, count: object) -> str:
 # Of a job that waits for something which does not change without an operator.
 WAIT_COLOURS: dict[str, str] = {
     ReasonCode.NO_MATCHING_WORKER: "danger",
+    ReasonCode.APPROVAL: "warning",
     ReasonCode.POOL_PAUSED: "warning",
     ReasonCode.BREAKER_OPEN: "warning",
 }
 
 WAIT_LABELS: dict[str, str] = {
+    ReasonCode.APPROVAL: "Approval",
+    ReasonCode.CONCURRENCY_GROUP: "Concurrency group",
     ReasonCode.DEPENDS_ON: "Dependencies",
     ReasonCode.POOL_PAUSED: "Paused",
     ReasonCode.BREAKER_OPEN: "Breaker open",

@@ -1,10 +1,15 @@
 """Invariants of jobs, leases and events, each with SQL that finds the rows that break it."""
 
 from leases.states import ENDED_BY_WORKER, OPEN, LeaseState
+from orchestrator.audit.actions_invariants import ACTIONS_INVARIANTS
 from orchestrator.audit.dependency_invariants import DEPENDENCY_INVARIANTS
+from orchestrator.audit.housekeeping_invariants import HOUSEKEEPING_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
+from orchestrator.audit.log_invariants import LOG_INVARIANTS
+from orchestrator.audit.storage_invariants import STORAGE_INVARIANTS
 from orchestrator.audit.usage_invariants import USAGE_INVARIANTS
+from orchestrator.audit.workflow_invariants import WORKFLOW_INVARIANTS
 from runtime_jobs.states import (
     FINAL_STATES,
     LEASED_STATES,
@@ -195,9 +200,10 @@ JOB_INVARIANTS = (
     ),
     Invariant(
         "I25",
-        "The chunks of a step are numbered from 0 without a gap.",
-        """SELECT job_ulid FROM runtime_job_log_chunks GROUP BY job_ulid, step
-           HAVING min(seq) <> 0 OR max(seq) + 1 <> count(*)""",
+        "The chunks of a step are numbered without a gap up to the number of chunks of its log.",
+        """SELECT job_ulid FROM runtime_job_log_chunks c LEFT JOIN step_logs l USING (job_ulid, step)
+            GROUP BY job_ulid, step, chunk_count
+           HAVING max(seq) + 1 - min(seq) <> count(*) OR max(seq) + 1 IS DISTINCT FROM chunk_count""",
     ),
     Invariant(
         "I26",
@@ -268,4 +274,14 @@ JOB_INVARIANTS = (
     ),
 )
 
-INVARIANTS = (*JOB_INVARIANTS, *DEPENDENCY_INVARIANTS, *LANE_INVARIANTS, *USAGE_INVARIANTS)
+INVARIANTS = (
+    *JOB_INVARIANTS,
+    *ACTIONS_INVARIANTS,
+    *DEPENDENCY_INVARIANTS,
+    *HOUSEKEEPING_INVARIANTS,
+    *LANE_INVARIANTS,
+    *LOG_INVARIANTS,
+    *STORAGE_INVARIANTS,
+    *USAGE_INVARIANTS,
+    *WORKFLOW_INVARIANTS,
+)

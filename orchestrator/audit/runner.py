@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from django.db import connection, transaction
 
+from orchestrator.audit.housekeeping_invariants import orphaned_mirrors
 from orchestrator.audit.invariants import INVARIANTS, Invariant
+from orchestrator.audit.storage_invariants import missing_objects, unreadable_values
 from runtime_jobs import events
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES
@@ -23,6 +26,21 @@ class AuditFinding:
 
     def __str__(self) -> str:
         return f"{self.code}: {self.rule} Broken for {', '.join(self.broken_for)}"
+
+
+def audit_objects() -> list[AuditFinding]:
+    """Return complete objects that the storage lacks, sealed values that do not open, and mirrors without a repository.
+
+    Raises:
+        OSError: The storage of artifacts does not answer.
+    """
+    rules = (
+        ("O4", "The storage has each complete object with its size.", missing_objects()),
+        ("O5", "A known root key opens each sealed value at its place.", unreadable_values()),
+        ("O6", "The folder of a mirror belongs to a repository.", orphaned_mirrors()),
+    )
+    found = [(code, rule, tuple(islice(broken, MAX_EXAMPLES))) for code, rule, broken in rules]
+    return [AuditFinding(code, rule, broken) for code, rule, broken in found if broken]
 
 
 def run_audit(*, chains: bool = False) -> list[AuditFinding]:

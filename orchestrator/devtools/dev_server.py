@@ -1,4 +1,4 @@
-"""Runs a whole installation on one machine for `manage.py up` and `manage.py demo`: server, scheduler and workers."""
+"""Runs an installation on one machine for `manage.py up` and `manage.py demo`: all its kinds of processes."""
 
 import contextlib
 import errno
@@ -159,6 +159,11 @@ def server(address: ListenAddress, **environment: str) -> ManagedProcess:
 def scheduler(address: ListenAddress) -> ManagedProcess:
     """Return the scheduler's process, not started."""
     return ManagedProcess("scheduler", _manage("runclock"), _environment(address))
+
+
+def housekeeping(address: ListenAddress) -> ManagedProcess:
+    """Return the housekeeping process, not started. Jobs run without it, so its end does not end the installation."""
+    return ManagedProcess("housekeeping", _manage("runhousekeeping"), _environment(address), is_vital=False)
 
 
 def worker(

@@ -1,4 +1,4 @@
-"""Counters of the scheduler process. They are rows of `metric_counts`, because the process itself serves no metrics."""
+"""Counters of scheduler and housekeeping: rows of `metric_counts`, because these processes serve no metrics."""
 
 from collections import Counter
 
@@ -8,6 +8,8 @@ TASK_FAILURES = "scheduler_task_failures"
 ROW_FAILURES = "scheduler_row_failures"
 TAKEOVERS = "scheduler_takeovers"
 RETENTION_DELETED = "retention_deleted"
+HOUSEKEEPING_RUNS = "housekeeping_runs"
+HOUSEKEEPING_FAILURES = "housekeeping_failures"
 
 _ADD = """
 INSERT INTO metric_counts AS c (name, job_type, detail, org_slug, bound, value)

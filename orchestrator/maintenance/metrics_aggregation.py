@@ -12,11 +12,20 @@ from django.db import connection, transaction
 
 from runtime_jobs.plans import TIERS
 from runtime_jobs.priorities import PRIORITIES
-from runtime_jobs.states import FINAL_STATES
+from runtime_jobs.states import FINAL_STATES, CancelReason
 
 MAX_ROWS = 5000  # events that one transaction counts: 50 ms on a busy machine
 PIECES = 4  # in one round; after an outage of the scheduler it catches up
 BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)  # seconds
+# The values of the label `reason` of canceled workflow jobs (document 003). Jobs that are skipped, and those that their
+# runner has stopped by itself, are not among them.
+CANCEL_LABELS = {
+    CancelReason.REQUESTED: "user",
+    CancelReason.OPERATOR: "user",
+    CancelReason.BATCH_CANCELED: "user",
+    CancelReason.SUPERSEDED: "concurrency",
+    CancelReason.TIMEOUT: "timeout",
+}
 
 
 class EventCounter:
@@ -44,6 +53,8 @@ class EventCounter:
             "tiers": list(TIERS),
             "priorities": [PRIORITIES[tier] for tier in TIERS],
             "known": self.known,
+            "cancel_reasons": [str(reason) for reason in CANCEL_LABELS],
+            "cancel_labels": list(CANCEL_LABELS.values()),
         }
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(_sql("begin"))

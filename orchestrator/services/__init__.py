@@ -4,6 +4,23 @@ Each operation is one function and one transaction: it locks, checks, changes an
 operations from here.
 """
 
+from orchestrator.services.actions_runners import (
+    find_runner,
+    register_runner,
+    revoke_registration_tokens,
+    revoke_runner,
+    rotate_registration_token,
+)
+from orchestrator.services.artifacts import (
+    abandon_objects,
+    begin_artifact,
+    begin_cache_entry,
+    begin_lease_artifact,
+    complete_upload,
+    delete_abandoned,
+    delete_stored_object,
+    find_cache_entry,
+)
 from orchestrator.services.batch_calls import (
     WorkerHeartbeat,
     acknowledge_many,
@@ -32,6 +49,8 @@ from orchestrator.services.expiry import exceeded_limit, expire, force_cancel, t
 from orchestrator.services.finish import ArtifactRef, CompleteMessage, FailMessage, acknowledge_cancel, complete, fail
 from orchestrator.services.hardware_specs import change_spec, create_spec, delete_spec
 from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate, acknowledge, release, renew, report
+from orchestrator.services.housekeeping import start_housekeeping_task
+from orchestrator.services.identity_keys import ensure_identity_key, rotate_identity_key
 from orchestrator.services.limits import (
     keep_shares,
     pause,
@@ -39,6 +58,7 @@ from orchestrator.services.limits import (
     resume,
     set_limit,
     set_pool_policy,
+    set_project_limit,
     set_rate,
     sync_plan,
     throttle,
@@ -47,7 +67,13 @@ from orchestrator.services.logs import append_log
 from orchestrator.services.operator_actions import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
 from orchestrator.services.personal_keys import create_personal_key, revoke_personal_key
 from orchestrator.services.priority import prioritize, raise_queued_priority
-from orchestrator.services.pruning import delete_finished_jobs, delete_log
+from orchestrator.services.pruning import delete_finished_jobs, delete_log, delete_step_chunks
+from orchestrator.services.repositories import (
+    add_repository,
+    change_repository,
+    delete_runs_of_repository,
+    remove_repository,
+)
 from orchestrator.services.retries import RESEND, retry, reupload
 from orchestrator.services.runners import (
     add_runner_spec,
@@ -56,10 +82,25 @@ from orchestrator.services.runners import (
     remove_runner_spec,
     rotate_runner_key,
 )
+from orchestrator.services.secrets import (
+    SecretSnapshot,
+    delete_secret,
+    delete_variable,
+    set_secret,
+    set_variable,
+    snapshot_secrets,
+)
 from orchestrator.services.settlement import complete_late, give_up, settle
+from orchestrator.services.step_logs import StepLogResult, append_step_log, close_step_log, flush_late_chunks
+from orchestrator.services.steps import create_steps
 from orchestrator.services.submission import Submission, submit
 from orchestrator.services.tenants import claim_organization
 from orchestrator.services.transitions import OperationResult
+from orchestrator.services.workflow_approval import approve_workflow_run
+from orchestrator.services.workflow_pins import pin_workflow_run
+from orchestrator.services.workflow_reruns import RerunRequest, RerunScope, require_ended_run, rerun_workflow
+from orchestrator.services.workflow_runs import WorkflowRunOutcome, WorkflowRunRequest, start_workflow_run
+from orchestrator.services.workflow_settlement import settle_pending_runs, settle_run
 
 __all__ = [
     "RESEND",
@@ -78,53 +119,85 @@ __all__ = [
     "HeartbeatUpdate",
     "OnConflict",
     "OperationResult",
+    "RerunRequest",
+    "RerunScope",
+    "SecretSnapshot",
+    "StepLogResult",
     "Submission",
     "WorkerHeartbeat",
+    "WorkflowRunOutcome",
+    "WorkflowRunRequest",
+    "abandon_objects",
     "acknowledge",
     "acknowledge_cancel",
     "acknowledge_many",
+    "add_repository",
     "add_runner_spec",
     "append_log",
+    "append_step_log",
+    "approve_workflow_run",
+    "begin_artifact",
+    "begin_cache_entry",
+    "begin_lease_artifact",
     "cancel",
     "cancel_batch",
+    "change_repository",
     "change_runner",
     "change_spec",
     "claim",
     "claim_many",
     "claim_organization",
+    "close_step_log",
     "complete",
     "complete_and_claim",
     "complete_late",
     "complete_many",
+    "complete_upload",
     "create_api_token",
     "create_personal_key",
     "create_runner",
     "create_spec",
+    "create_steps",
+    "delete_abandoned",
     "delete_finished_jobs",
     "delete_log",
+    "delete_runs_of_repository",
+    "delete_secret",
     "delete_spec",
+    "delete_step_chunks",
+    "delete_stored_object",
+    "delete_variable",
+    "ensure_identity_key",
     "evaluate_breaker",
     "exceeded_limit",
     "expire",
     "fail",
     "fail_and_claim",
     "fail_many",
+    "find_cache_entry",
+    "find_runner",
+    "flush_late_chunks",
     "force_cancel",
     "give_up",
     "keep_shares",
     "pause",
+    "pin_workflow_run",
     "prioritize",
     "propagate_pending",
     "raise_queued_priority",
+    "register_runner",
     "register_worker",
     "release",
     "remove_expired",
+    "remove_repository",
     "remove_runner_spec",
     "renew",
     "renew_across_workers",
     "renew_many",
     "report",
+    "require_ended_run",
     "rerun_batch",
+    "rerun_workflow",
     "reset_breaker",
     "resume",
     "retry",
@@ -133,14 +206,26 @@ __all__ = [
     "revoke_api_token",
     "revoke_leases_of",
     "revoke_personal_key",
+    "revoke_registration_tokens",
+    "revoke_runner",
+    "rotate_identity_key",
+    "rotate_registration_token",
     "rotate_runner_key",
     "rotate_webhook_secret",
     "rotate_worker_token",
     "set_limit",
     "set_pool_policy",
+    "set_project_limit",
     "set_rate",
+    "set_secret",
+    "set_variable",
     "set_worker_state",
     "settle",
+    "settle_pending_runs",
+    "settle_run",
+    "snapshot_secrets",
+    "start_housekeeping_task",
+    "start_workflow_run",
     "stop_by_worker",
     "submit",
     "submit_batch",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from leases.fencing import LockedLease
 from orchestrator.services import transitions
 from orchestrator.services.finish import (
     ArtifactRef,
@@ -81,6 +82,7 @@ def cancel_locked(
     job.cancel_deadline_at = now + timedelta(seconds=deadline_seconds)
     request = {"reason": str(reason), "message": message or None}
     transitions.record_event(uow, job, "job.cancel_requested", now=now, actor=actor, **request)
+    transitions.check_run_after_commit(uow, job)  # a job that is being canceled does not keep other runs waiting
     return OperationResult(transitions.mark_changed(uow, job, now), accepted=True)
 
 
@@ -120,11 +122,28 @@ def stop_by_worker(
     """
     digest = digest_of("acknowledge_cancel", artifacts)
     locked, is_repeated = lock_for_final(uow, lease_ulid, worker, digest, now)
-    job, actor = locked.job, actor_of(worker)
     if is_repeated:
-        return job
+        return locked.job
     acknowledge_lease(uow, locked, worker, runner)
-    save_artifacts(uow, job, artifacts, now=locked.now)
+    save_artifacts(uow, locked.job, artifacts, now=locked.now)
+    return end_by_worker(uow, locked, worker, digest, reason=reason, message=message)
+
+
+def end_by_worker(
+    uow: UnitOfWork, locked: LockedLease, worker: Worker, digest: str, *, reason: CancelReason, message: str = ""
+) -> Job:
+    """End a job as canceled by the final message of its worker, within another operation.
+
+    Args:
+        uow: The unit of work of the operation.
+        locked: A valid lease. This message acknowledges it.
+        worker: The worker.
+        digest: The digest of the message.
+        reason: The kind of the request, if there was none.
+        message: A text for people.
+    """
+    job, actor = locked.job, actor_of(worker)
+    acknowledge_lease(uow, locked, worker, None)
     if job.cancel_requested_at is None:
         _request(job, now=locked.now, actor=actor, reason=reason, message=message)
         request = {"reason": str(reason), "message": message or None}

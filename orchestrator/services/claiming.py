@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol, TypeVar
 
 from django.db import OperationalError, transaction
 
@@ -18,6 +19,25 @@ from orchestrator.services.idempotency import IdempotentRequest
 from orchestrator.services.unit_of_work import MAX_ATTEMPTS, MAX_PAUSE_SECONDS, is_retryable
 from runtime_jobs.models import Job
 from workers.models import Worker
+
+# An attempt visits 16 queues and records those that turned out to be empty, so the next one begins behind them. A queue
+# whose only job was claimed looks full until then: a job of lower priority may wait behind any number of them.
+MAX_INCONCLUSIVE_ATTEMPTS = 16
+MAX_INCONCLUSIVE_PAUSE_SECONDS = 0.005
+
+
+class ClaimAttempt(Protocol):
+    """The result of one attempt to claim.
+
+    Attributes:
+        again: Whether the attempt was inconclusive.
+    """
+
+    @property
+    def again(self) -> bool: ...
+
+
+A = TypeVar("A", bound=ClaimAttempt)
 
 
 @dataclass(frozen=True)
@@ -139,19 +159,42 @@ def _as_claims(result: ClaimResult) -> list[Claimed]:
     return [Claimed(lease.job, lease) for lease in result.leases]
 
 
-def _repeated(attempt: Callable[[], ClaimResult]) -> ClaimResult:
-    """Repeat a claim that was inconclusive, or that PostgreSQL has ended because of a deadlock."""
-    for number in range(1, MAX_ATTEMPTS):
-        try:
-            result = attempt()
-        except OperationalError as error:
-            if not is_retryable(error):
-                raise
-            time.sleep(random.uniform(0, MAX_PAUSE_SECONDS * number))  # noqa: S311 jitter, not a secret
-            continue
+def repeat_inconclusive(attempt: Callable[[], A]) -> A:
+    """Repeat a claim that was inconclusive: it found no job, and nothing shows that no job waits.
+
+    Args:
+        attempt: Makes the claim, in a transaction of its own.
+
+    Returns:
+        The first conclusive attempt, or the last one.
+    """
+    for number in range(1, MAX_INCONCLUSIVE_ATTEMPTS):
+        result = attempt()
         if not result.again:
             return result
+        if number >= MAX_ATTEMPTS:  # other claims hold locks, or many queues turn out to be empty
+            _pause(MAX_INCONCLUSIVE_PAUSE_SECONDS)
     return attempt()
+
+
+def _repeated(attempt: Callable[[], ClaimResult]) -> ClaimResult:
+    """Repeat a claim that was inconclusive, or that PostgreSQL has ended because of a deadlock."""
+
+    def attempt_through_deadlocks() -> ClaimResult:
+        for number in range(1, MAX_ATTEMPTS):
+            try:
+                return attempt()
+            except OperationalError as error:
+                if not is_retryable(error):
+                    raise
+                _pause(MAX_PAUSE_SECONDS * number)
+        return attempt()
+
+    return repeat_inconclusive(attempt_through_deadlocks)
+
+
+def _pause(at_most: float) -> None:
+    time.sleep(random.uniform(0, at_most))  # noqa: S311 jitter, not a secret
 
 
 def _replay(idempotency: IdempotentRequest) -> list[Claimed]:

@@ -12,6 +12,7 @@ from orchestrator.services import transitions
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.events import SCHEDULER, Actor
 from runtime_jobs.models import Job
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import FailureReason, JobState
 
 PREPARING_SECONDS = 600  # starting and checking out together
@@ -21,6 +22,8 @@ UPLOADING_SECONDS = 900
 @operation
 def expire(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None) -> Job | None:
     """End a lease that has expired. A job that was never acknowledged is queued again, another one fails or is lost.
+
+    A job whose time limit has passed, too, may end as `time_out` ends it: see `_end_overdue`.
 
     Args:
         uow: The unit of work, which `operation` passes.
@@ -122,6 +125,17 @@ def end_lease_externally(
     return transitions.mark_changed(uow, job, now)
 
 
+def end_if_expired(uow: UnitOfWork, locked: LockedLease) -> Job | None:
+    """End an open lease that has expired, as `expire` does, within another operation.
+
+    Returns:
+        The job, or None if the lease is live or has ended.
+    """
+    if not locked.lease.is_open or locked.lease.is_live(locked.now):
+        return None
+    return _end_overdue(uow, locked)
+
+
 def end_if_timed_out(uow: UnitOfWork, locked: LockedLease) -> Job | None:
     """Fail the job of a live lease whose phase has lasted longer than allowed, as `time_out` does.
 
@@ -137,7 +151,10 @@ def _end_overdue(uow: UnitOfWork, locked: LockedLease) -> Job:
 
     Both are due at once if no scheduler ran for a while. Only an expired lease may use an automatic retry.
     """
-    if (limit := exceeded_limit(locked.job, min(locked.now, locked.lease.expires_at))) is not None:
+    limit = exceeded_limit(locked.job, min(locked.now, locked.lease.expires_at))
+    if limit is None:
+        limit = _limit_reached_in_silence(locked)
+    if limit is not None:
         return _fail_timed_out(uow, locked, limit)
     return end_lease_externally(
         uow,
@@ -147,6 +164,20 @@ def _end_overdue(uow: UnitOfWork, locked: LockedLease) -> Job:
         reason=FailureReason.LEASE_EXPIRED,
         message="The worker sent no heartbeat before its lease expired.",
     )
+
+
+def _limit_reached_in_silence(locked: LockedLease) -> int | None:
+    """Return the time limit in seconds that an executing job had reached when its lease expired, or None.
+
+    The grace after the time limit is for the report of the worker, and an expired lease accepts none. Only types that
+    neither retry the job of a lost worker nor wait for a late result decide so.
+    """
+    job, lease = locked.job, locked.lease
+    if lease.is_live(locked.now) or job.executing_at is None or job.state != JobState.EXECUTING:
+        return None
+    limit = job.timeout_seconds or 0
+    is_reached = lease.expires_at - job.executing_at >= timedelta(seconds=limit)
+    return limit if is_reached and JOB_TYPES[job.job_type].times_out_when_silent else None
 
 
 def _fail_timed_out(uow: UnitOfWork, locked: LockedLease, limit: int) -> Job:

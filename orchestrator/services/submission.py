@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from orchestrator.services import dependencies, transitions
 from orchestrator.services.admission import AdmissionContext, admit, load_context_of_job
@@ -158,7 +159,7 @@ def enqueue_job(
     """Queue an admitted job and apply the conflict policy of its concurrency group."""
     group = submission.group
     is_dropped = group is not None and apply_conflict_policy(uow, job, group, now=now, actor=actor)
-    trigger = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
+    trigger: dict[str, Any] = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
     transitions.enqueue(uow, job, now=now, actor=actor, dependency_status=status, **trigger)
     if is_dropped:
         return cancel_new(uow, job, now=now, actor=actor)

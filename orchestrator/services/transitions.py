@@ -16,6 +16,7 @@ from orchestrator.notifications.job_updates import announcer
 from orchestrator.services import dependencies, metering
 from orchestrator.services.admission import bounded_priority
 from orchestrator.services.dependencies import NO_DEPENDENCIES, DependencyStatus
+from orchestrator.services.steps import close_open_steps
 from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
@@ -24,6 +25,7 @@ from runtime_jobs.events import SYSTEM, Actor
 from runtime_jobs.models import EndedDependency, Job
 from runtime_jobs.models.jobs import RetryKind
 from runtime_jobs.priorities import EMERGENCY
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import (
     FAILURE_CLASSES,
     FINAL_STATES,
@@ -119,6 +121,8 @@ def transition(
         job.executing_at = now
     elif job.state in FINAL_STATES:
         job.finished_at = now
+        if JOB_TYPES[job.job_type].has_steps:
+            close_open_steps(uow, job, now=now)
         _finish_after_commit(uow, job)
     record_event(
         uow, job, kind, now=now, actor=actor, worker_id=worker_id, from_state=source, to_state=target, **payload
@@ -137,6 +141,16 @@ def _finish_after_commit(uow: UnitOfWork, job: Job) -> None:
         completion = EndedDependency(root_job_ulid=job.root_job_ulid)
         uow.extra_rows.append(completion)
         uow.after_commit(propagate_completions, completion)
+    check_run_after_commit(uow, job)
+
+
+def check_run_after_commit(uow: UnitOfWork, job: Job) -> None:
+    """Check the workflow run of a job after the commit: the run may have ended, and another one may begin."""
+    from orchestrator.services.workflow_settlement import settle_batches  # noqa: PLC0415 it imports this module
+
+    # The type first: calls about many leases do not read the batch.
+    if JOB_TYPES[job.job_type].in_workflow_runs and job.batch_id is not None:
+        uow.after_commit(settle_batches, job.batch_id)
 
 
 def record_event(
@@ -167,14 +181,27 @@ def enqueue(
     now: datetime,
     actor: Actor,
     dependency_status: DependencyStatus = NO_DEPENDENCIES,
+    is_held: bool = False,
     **payload: Any,
 ) -> Job:
     """Add a new job with its first event.
 
     The job is queued if its dependencies are met, canceled if one of them has failed, and blocked otherwise. The row
     is inserted, and gets its key, when the operation ends.
+
+    Args:
+        uow: The unit of work of the operation.
+        job: The new job.
+        now: Timestamp of the submit.
+        actor: The client.
+        dependency_status: The status of the job's dependencies.
+        is_held: Block the job although its dependencies are met. The caller unblocks it later.
+        payload: More values of the event.
+
+    Returns:
+        The job.
     """
-    is_met = dependency_status.is_met
+    is_met = dependency_status.is_met and not is_held
     job.state = JobState.QUEUED if is_met else JobState.BLOCKED
     job.created_at = job.phase_at = job.updated_at = now
     job.lane_id = _lane_id(uow, job)
@@ -222,6 +249,13 @@ def cancel_for_dependency(uow: UnitOfWork, job: Job, failed: str, *, now: dateti
     job.cancel_requested_at, job.cancel_reason, job.cancel_actor = now, CancelReason.DEPENDENCY_FAILED, str(SYSTEM)
     job.cancel_message = f"It depends on {failed}, which did not succeed."
     cancel_now(uow, job, now=now, actor=SYSTEM, depends_on=failed)
+
+
+def skip(uow: UnitOfWork, job: Job, *, now: datetime) -> None:
+    """End a blocked job without executing it, because its condition is false."""
+    job.cancel_requested_at, job.cancel_reason, job.cancel_actor = now, CancelReason.CONDITION_FALSE, str(SYSTEM)
+    job.cancel_message = "Its condition is false."
+    cancel_now(uow, job, now=now, actor=SYSTEM)
 
 
 def acknowledge(uow: UnitOfWork, job: Job, lease: Lease, *, now: datetime, actor: Actor, **payload: Any) -> bool:

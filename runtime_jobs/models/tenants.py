@@ -26,6 +26,7 @@ ISOLATION_CHOICES = [
 MAX_QUEUED = 10_000
 SUBMITS_PER_MINUTE = 6_000
 SUBMIT_BURST = 2_000
+MAX_STORED_BYTES = 50 << 30
 MAX_BATCH_JOBS = 64  # a smaller quota could never accept the largest batch
 DEFAULT_TIMEOUT_SECONDS = 3_600
 MAX_SLUG_LENGTH = 63
@@ -41,6 +42,7 @@ class Scope(models.TextChoices):
     ORCH_READ = "orch:read"
     ORCH_OPERATE = "orch:operate"
     ORCH_QUOTA = "orch:quota"
+    SECRETS_WRITE = "secrets:write"
 
 
 class Plan(models.Model):
@@ -98,6 +100,15 @@ class Plan(models.Model):
         "one job per source IP",
         default=False,
         help_text="At most one running job per source IP. For organizations without an owner.",
+    )
+    max_stored_bytes = models.BigIntegerField(
+        "max stored bytes",
+        null=True,
+        blank=True,
+        default=MAX_STORED_BYTES,
+        db_default=MAX_STORED_BYTES,
+        validators=[MinValueValidator(0)],
+        help_text="Artifacts and caches per organization. Further uploads are answered 402. Empty: unlimited.",
     )
     weight = models.PositiveIntegerField(
         "fair-share weight",

@@ -3,19 +3,25 @@
 A further type is a specification class and an entry in `JOB_TYPES`.
 """
 
+from runtime_jobs.specs.actions import ACTIONS, ActionsSpec, ActionsStep
 from runtime_jobs.specs.oci import OCI, OciSpec, config_of, spec_label, spec_uuid_of
+from runtime_jobs.specs.readiness import JobReadiness
 from runtime_jobs.specs.registry import JOB_TYPES, JobPolicy, JobSpec, JobType, configured_policy
 from runtime_jobs.specs.runtime import RUNTIME, RuntimeSpec, execution_of
 from runtime_jobs.specs.source import RepositorySource, source_of
 from runtime_jobs.specs.steps import STEPS, Cache, Pattern, StepsSpec
 
 __all__ = [
+    "ACTIONS",
     "JOB_TYPES",
     "OCI",
     "RUNTIME",
     "STEPS",
+    "ActionsSpec",
+    "ActionsStep",
     "Cache",
     "JobPolicy",
+    "JobReadiness",
     "JobSpec",
     "JobType",
     "OciSpec",

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.specs import oci, runtime, steps
+from runtime_jobs.specs import actions, oci, runtime, steps
+from runtime_jobs.specs.readiness import JobReadiness, readiness_of
 from runtime_jobs.specs.source import RepositorySource
 
 
@@ -103,6 +104,11 @@ class JobType:
         is_retryable: A further attempt of a job means the same as the job. Otherwise something outside of the job, such
             as the report of a run, belongs to the first attempt, and the result of another one would be in no report.
         pool: Returns the pool of all jobs of the type. Without it the project names the pool.
+        has_steps: Jobs have rows of steps, which end with the job.
+        readiness: Decides on a blocked job whose dependencies have ended. Without it such a job is queued.
+        in_workflow_runs: The jobs belong to workflow runs, which are checked after each end of a job.
+        times_out_when_silent: A lease that expires at or after the time limit ends the job as timed out. Otherwise its
+            worker is lost, which may cause an automatic retry or a late result.
     """
 
     from_job: Callable[[Job], JobSpec]
@@ -117,6 +123,10 @@ class JobType:
     is_retryable: bool = True
     configured: Callable[[], dict[str, int]] = dict
     pool: Callable[[], str] | None = None
+    has_steps: bool = False
+    readiness: Callable[[Job], JobReadiness] | None = None
+    in_workflow_runs: bool = False
+    times_out_when_silent: bool = False
 
     def policy(
         self,
@@ -175,6 +185,20 @@ JOB_TYPES = {
         is_retryable=False,
         configured=oci.configured_oci,
         pool=lambda: settings.RUNNER_POOL,
+    ),
+    actions.ACTIONS: JobType(
+        from_job=actions.actions_from_job,
+        serialize=actions.serialize_actions,
+        serialize_for_lease=actions.serialize_actions_for_lease,
+        needs_ingest=False,
+        complete_beats_cancel=True,
+        needs_hosted_analysis=False,
+        is_retryable=False,
+        has_steps=True,
+        configured=actions.configured_actions,
+        readiness=readiness_of,
+        in_workflow_runs=True,
+        times_out_when_silent=True,
     ),
 }
 

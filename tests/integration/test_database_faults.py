@@ -12,6 +12,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from random import Random
 from urllib.parse import quote
@@ -28,13 +32,31 @@ from tests.live_server import eventually, serving
 
 pytestmark = pytest.mark.slow
 
+UNREACHABLE = "The database cannot be reached. Repeat the request after Retry-After seconds."
 BUILD = """
 import json, pathlib, sys, django
 django.setup()
 from tests.chaos import scenario
-made = scenario.build(pathlib.Path(sys.argv[1]), workers=2, runners=0)
+made = scenario.build(pathlib.Path(sys.argv[1]), workers=2, runners=0, workflow_runners=0)
 workers = [[name, str(file), options] for name, file, options in made.workers]
 print(json.dumps([made.credentials.token, [body for body in made.bodies if "org_slug" in body], workers]))
+"""
+
+
+BEGIN_JOBS = """
+import json, django
+django.setup()
+from django.test.utils import setup_test_environment
+from tests.orchestrator.protocols.shithub.world import register, start_run
+setup_test_environment()
+begun = []
+for name in ("one", "two"):
+    start_run()
+    claimed = register(name).client.claim()
+    assert claimed.run().status_code == 200
+    assert claimed.log(b"first\\n").status_code == 202
+    begun.append([claimed.path, claimed.token, claimed.steps[0]["id"]])
+print(json.dumps(begun))
 """
 
 
@@ -73,8 +95,9 @@ def cluster():
     shutil.rmtree(found.state, ignore_errors=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def audited(cluster):
+    """The audit of the database finds nothing after all of these tests."""
     yield
     cluster.tell(*manage("audit", "--chains"))
 
@@ -193,3 +216,52 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_same_request_again(cluste
         == 1
     )
     shutil.rmtree(folder)
+
+
+USED = "SELECT count(*) FROM actions_used_tokens"
+# A chunk waits for the row of its log before it inserts its token, the report of a step in its transaction after that.
+LOCKS = ("SELECT FROM step_logs FOR UPDATE", "SELECT FROM runtime_job_steps FOR UPDATE")
+
+
+@pytest.mark.usefixtures("audited")
+def test_calls_during_which_postgresql_is_killed_do_not_use_their_tokens(cluster, tmp_path):
+    """Document 003, contract 1.3: the same tokens then count once, and each call has its effect once."""
+    jobs = json.loads(cluster.tell(sys.executable, "-c", BEGIN_JOBS))
+    patient = f"{cluster.url}&options={quote('-c lock_timeout=60s -c statement_timeout=60s')}"  # the signal ends a call
+    with serving(tmp_path, DATABASE_URL=patient, STATE_DIR=str(cluster.state)) as server:
+
+        def call(path: str, token: str, body: object) -> requests.Response:
+            headers = {"Authorization": f"Bearer {token}"}
+            return requests.post(f"{server.url}{path}", json=body, headers=headers, timeout=60)
+
+        (first, log_token, _), (second, step_token, step) = jobs
+        chunk = partial(call, f"{first}/logs", log_token, {"seq": 1, "chunk": "c2Vjb25kCg=="})
+        report = partial(call, f"{second}/steps/{step}/status", step_token, {"status": "running"})
+        with ThreadPoolExecutor(2) as threads, closing(psycopg.connect(cluster.url)) as holder:
+            for lock in LOCKS:
+                holder.execute(lock)
+            futures = [threads.submit(act) for act in (chunk, report)]
+            waiting = f"SELECT 1 FROM pg_stat_activity WHERE {holder.info.backend_pid} = ANY(pg_blocking_pids(pid))"
+            eventually(partial(cluster.ask, f"{waiting} OFFSET 1"))
+            used = cluster.count(USED)
+            assert cluster.send_signal(signal.SIGKILL)
+            for response in (future.result(60) for future in futures):
+                assert (response.status_code, response.headers["Retry-After"]) == (503, "2")
+                assert response.json() == {"error": UNREACHABLE}
+        eventually(partial(cluster.ask, "SELECT 1"))
+        assert cluster.count(USED) == used
+        for act, status in ((chunk, 202), (report, 200)):
+            accepted = eventually(partial(available, act))
+            assert [accepted.status_code, act().status_code] == [status, 401]
+            end = {"status": "completed", "conclusion": "success"}
+            path = first if act is chunk else second
+            assert call(f"{path}/status", accepted.json()["next_token"], end).status_code == 200
+        assert "Traceback" not in server.log()
+    assert cluster.count(USED) == used + 4
+    assert cluster.count("SELECT count(*) FROM step_logs WHERE next_seq = 2 AND chunk_count = 2") == 1
+
+
+def available(call: Callable[[], requests.Response]) -> requests.Response | None:
+    """Return the response, or None if the server still has no connection."""
+    response = call()
+    return None if response.status_code == 503 else response

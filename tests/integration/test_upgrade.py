@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 log = logging.getLogger(__name__)
 
 FORMER = "8637103"
-ROUNDS = 12  # of each load thread, in each phase of the upgrade
+ROUNDS = 6  # of each load thread, in each phase of the upgrade
 STARTED_WITHIN = 120.0
 SEED = """
 import json, django
@@ -43,21 +43,25 @@ print(json.dumps({"client": api_token(organization), "workers": [(one.worker_id,
 """
 
 
-@pytest.fixture(scope="module")
-def former_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the former commit, from the history of this clone."""
+def extracted(commit: str, folder: Path) -> Path:
+    """The files of a commit, from the history of this clone."""
     git = ["git", "-C", str(BASE_DIR)]
     if (
         shutil.which("git") is None
-        or subprocess.run([*git, "cat-file", "-e", f"{FORMER}^{{commit}}"], capture_output=True, check=False).returncode
+        or subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True, check=False).returncode
     ):
-        pytest.skip(f"commit {FORMER} is not in the history of this clone: fetch it without --depth")
-    folder = tmp_path_factory.mktemp("former")
+        pytest.skip(f"commit {commit} is not in the history of this clone: fetch it without --depth")
     archive = folder / "tree.tar"
-    subprocess.run([*git, "archive", "-o", str(archive), FORMER], check=True)
+    subprocess.run([*git, "archive", "-o", str(archive), commit], check=True)
     with tarfile.open(archive) as files:
         files.extractall(folder / "tree", filter="data")
     return folder / "tree"
+
+
+@pytest.fixture(scope="module")
+def former_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the former commit."""
+    return extracted(FORMER, tmp_path_factory.mktemp("former"))
 
 
 @pytest.fixture

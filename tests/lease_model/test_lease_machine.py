@@ -16,7 +16,7 @@ from tests.lease_model.scenarios import STORIES, tell
 from tests.lease_model.settling_machine import SettlingMachine
 from tests.lease_model.state_machine import LeaseMachine
 
-EXAMPLES = int(os.environ.get("PROOF_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("PROOF_EXAMPLES", "5"))
 STEPS = int(os.environ.get("PROOF_STEPS", "30"))
 SEED = int(os.environ.get("PROOF_SEED") or random.randrange(10**9))
 

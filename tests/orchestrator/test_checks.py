@@ -82,3 +82,23 @@ def test_a_result_that_can_be_received_can_be_stored(settings, stored, errors):
 def test_an_upload_of_an_image_can_be_received(settings, upload, spool, uploads, errors):
     settings.IMAGE_UPLOAD_LIMIT_BYTES, settings.IMAGE_SPOOL_BYTES, settings.IMAGE_MAX_UPLOADS = upload, spool, uploads
     assert [error.id for error in checks.image_uploads()] == ["orchestrator.E014"] * errors
+
+
+@pytest.mark.parametrize(
+    ("bucket", "region", "endpoint", "part"),
+    [
+        ("", "", "", None),
+        ("b", "us-east-1", "", None),
+        ("b", "us-east-1", "https://s3.example", None),
+        ("", "us-east-1", "", "without ARTIFACTS_BUCKET"),
+        ("", "", "https://s3.example", "without ARTIFACTS_BUCKET"),
+        ("b", "", "", "without ARTIFACTS_REGION"),
+        ("b", "", "https://s3.example", "without ARTIFACTS_REGION"),
+        ("b", "us-east-1", "s3.example:9000", "must begin with https:// or http://"),
+    ],
+)
+def test_an_incomplete_set_of_a_bucket_is_refused(settings, bucket, region, endpoint, part):
+    settings.ARTIFACTS_BUCKET, settings.ARTIFACTS_REGION, settings.ARTIFACTS_ENDPOINT_URL = bucket, region, endpoint
+    messages = [(message.id, message.msg) for message in checks.artifact_bucket()]
+    assert [code for code, _ in messages] == (["orchestrator.E016"] if part else [])
+    assert all(part in text for _, text in messages)

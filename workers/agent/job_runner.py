@@ -12,6 +12,8 @@ from typing import Any
 
 from workers.agent import artifacts
 from workers.agent.active_leases import ActiveLease, boottime
+from workers.agent.artifact_upload import ArtifactUploader
+from workers.agent.caches import JobCaches
 from workers.agent.checkout import CheckoutFailed, CheckoutStopped, require_directory
 from workers.agent.context import WorkerContext
 from workers.agent.errors import LeaseRejected, RequestRejected, ServerUnreachable
@@ -218,6 +220,8 @@ class JobRunner:
         failpoint("worker.exec.before")
         first = replace(self._run_spec(workspace), environment=steps.environment, keeps_home=True)
         shippers: list[LogShipper] = []
+        caches = JobCaches(self._client, self._context.engine, first, self._stop, steps.caches)
+        caches.restore_all()
 
         def execute(index: int, spec: RunSpec) -> RunResult:
             self._raise_if_stopped()
@@ -235,7 +239,16 @@ class JobRunner:
             for last in shippers[-1:]:
                 last.close(within=self._flush_seconds())
         self._raise_if_stopped()
-        return result | artifacts.find_artifacts(workspace / steps.working_directory, steps.artifacts)
+        folder = workspace / steps.working_directory
+        found = artifacts.find_artifacts(folder, steps.artifacts)
+        saves_caches = result["status"] == "succeeded" and caches.has_unsaved()
+        if found.get("files") or saves_caches:
+            self._report_phase("uploading")
+            ArtifactUploader(self._client, self._stop.requested.is_set).upload_all(folder, found.get("files", []))
+            if saves_caches:
+                caches.save_all()
+            self._raise_if_stopped()
+        return result | found | ({"caches": caches.results()} if steps.caches else {})
 
     def _raise_if_stopped(self) -> None:
         """Raise JobStopped if a stop was requested."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from workers.agent.errors import ServerConflict
 from workers.agent.http.client import OrchestratorClient
-from workers.agent.http.wire import LeasePayload
+from workers.agent.http.wire import CacheDownload, LeasePayload
 from workers.agent.next_claim import NextClaim
 from workers.agent.outcomes import JobFailed, JobReleased
 from workers.agent.retry import RetryBudget, retry
@@ -40,6 +40,18 @@ class LeaseClient:
 
     def log(self, seq: int, chunk: bytes, *, step: int = 0) -> None:
         self._client.log(self._lease, seq, chunk, step=step)
+
+    def begin_artifact(self, name: str, size_bytes: int) -> str:
+        """Announce an artifact once, and return the address of its upload."""
+        return self._client.begin_artifact(self._lease, name, size_bytes)
+
+    def restore_cache(self, key: str, version: str) -> CacheDownload | None:
+        """Return the cache entry of the key and version, or None."""
+        return self._client.restore_cache(self._lease, key, version)
+
+    def save_cache(self, key: str, version: str, size_bytes: int) -> str | None:
+        """Announce a cache entry once, and return the address of its upload; None if there is one."""
+        return self._client.save_cache(self._lease, key, version, size_bytes)
 
     def fail(self, failure: JobFailed) -> None:
         logger.warning("job failed job=%s reason=%s message=%r", self._job_id, failure.reason, str(failure))

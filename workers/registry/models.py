@@ -1,5 +1,6 @@
 """Pools, the workers that an operator has registered in them, and the hardware specs that workers provide."""
 
+from datetime import datetime
 from uuid import UUID
 
 from django.conf import settings
@@ -307,3 +308,61 @@ class RunnerChannels(models.Model):
 
     def __str__(self) -> str:
         return self.process
+
+
+class ActionsRunner(models.Model):
+    """A runner of workflow jobs (document 003), beside its row as a worker.
+
+    Attributes:
+        name: The name that an operator gave it.
+        labels: The labels of its last heartbeat, at first those of its registration.
+        isolation: The isolation that an operator vouches for.
+        host_name: The machine, as the runner reported it.
+        version: The version of the runner, as the runner reported it.
+    """
+
+    worker = models.OneToOneField(Worker, on_delete=models.CASCADE, primary_key=True, related_name="actions_runner")
+    name = models.CharField(max_length=100, unique=True)
+    labels = ArrayField(models.CharField(max_length=100), default=list, blank=True)
+    isolation = models.CharField(max_length=20, choices=ISOLATION_CHOICES, default="namespaces")
+    host_name = models.CharField(max_length=255, blank=True, default="", editable=False)
+    version = models.CharField(max_length=255, blank=True, default="", editable=False)
+
+    class Meta:
+        db_table = "actions_runners"
+        verbose_name = "workflow runner"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def last_seen_at(self) -> datetime | None:
+        """The time of its last heartbeat."""
+        return self.worker.last_seen_at
+
+
+class RegistrationToken(models.Model):
+    """A token with which a runner of workflow jobs sends heartbeats. A runner has several while one is rotated.
+
+    Attributes:
+        digest: SHA-256 of the 32 bytes that the token spells in hexadecimal digits.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    runner = models.ForeignKey(ActionsRunner, on_delete=models.CASCADE, related_name="tokens")
+    digest = models.BinaryField(max_length=32, unique=True, editable=False)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "actions_registration_tokens"
+
+    def __str__(self) -> str:
+        return f"token {self.pk} of {self.runner_id}"
+
+    def state_at(self, now: datetime) -> str:
+        """Return whether the token is accepted: `valid`, `expired` or `revoked`."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "valid" if self.expires_at is None or now < self.expires_at else "expired"

@@ -13,7 +13,7 @@ from orchestrator.models import WebhookDelivery
 from orchestrator.protocols.github.models import Outcome
 from runtime_jobs.models import Batch, Job
 
-COLOURS = {"created": "success", "duplicate": "info", "ignored": "default", "refused": "warning"}
+COLOURS = {"created": "success", "accepted": "success", "duplicate": "info", "ignored": "default", "refused": "warning"}
 
 
 class RepositoryFilter(ExactFilter):

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from leases.models import Lease
 from orchestrator.admin import formatting
 from orchestrator.admin.dashboard import queries, restrictions
-from orchestrator.admin.dashboard.queries import FailureCounts, QueueCounts, WorkerCounts
+from orchestrator.admin.dashboard.queries import FailureCounts, HousekeepingCounts, QueueCounts, WorkerCounts
 from orchestrator.admin.dashboard.restrictions import Restrictions
-from orchestrator.models import ClockBeat
+from orchestrator.models import ClockBeat, HousekeepingTask
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureClass
 from workers.models import Runner, Worker
@@ -43,6 +43,7 @@ class DashboardState:
     overdue_cancels: int
     silent_runners: dict[str, datetime]
     restrictions: Restrictions
+    housekeeping: HousekeepingCounts
 
     @property
     def is_scheduler_down(self) -> bool:
@@ -68,6 +69,7 @@ def read_state(now: datetime) -> DashboardState:
         overdue_cancels=queries.overdue_cancels(now),
         silent_runners=queries.silent_runners(now),
         restrictions=restrictions.current_restrictions(now),
+        housekeeping=queries.housekeeping_counts(now),
     )
 
 
@@ -106,11 +108,23 @@ def _warnings(state: DashboardState, online: dict[str, int]) -> Iterator[Alert]:
     if state.never_acknowledged:
         text = f"{bounded(state.never_acknowledged, 'lease')} not acknowledged by the worker in the last 24 hours."
         yield Alert("warning", text, formatting.changelist_url(Lease, ended_reason="not_acknowledged"))
+    yield from _housekeeping_alerts(state)
     for failure in state.failures:
         if is_platform_error(failure):
             reason = formatting.humanize(failure.reason)
             text = f"{bounded(failure.count, 'platform error')} in the last 24 hours: {reason}."
             yield Alert("warning", text, failed_jobs_url(failure.reason))
+
+
+def _housekeeping_alerts(state: DashboardState) -> Iterator[Alert]:
+    found = state.housekeeping
+    if found.waiting_since is not None:
+        waited = formatting.elapsed(found.waiting_since, state.now)
+        text = f"Housekeeping tasks due for {waited}: start manage.py runhousekeeping, or more of its processes."
+        yield Alert("warning", text, formatting.changelist_url(HousekeepingTask))
+    if found.failing:
+        text = f"{bounded(found.failing, 'housekeeping task')} failing. The page has the last errors."
+        yield Alert("warning", text, formatting.changelist_url(HousekeepingTask, state="lasting"))
 
 
 def _silent_runners_text(state: DashboardState) -> str:

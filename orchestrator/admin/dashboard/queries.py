@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce, Greatest
 
 from leases.models import Lease
 from leases.states import LeaseState
-from orchestrator.models import ClockBeat
+from orchestrator.models import ClockBeat, HousekeepingTask
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
 from runtime_jobs.models import Job
 from runtime_jobs.states import FAILURE_CLASSES, LEASED_STATES, JobState
@@ -20,6 +20,8 @@ from workers.models import Worker
 from workers.registry.models import WorkerState
 
 OVERDUE_GRACE = timedelta(seconds=10)  # the scheduler process handles what is due within a second or two
+HOUSEKEEPING_DELAY = timedelta(minutes=5)  # a process claims a due task within seconds, unless all of them are busy
+FAILS_LASTINGLY = Q(failures__gte=3) | Q(failures__gt=0, due_at=None)  # of a housekeeping task
 RUNNER_SILENCE = timedelta(seconds=15)
 MAX_COUNT = 10_000
 DAY = timedelta(hours=24)
@@ -55,6 +57,14 @@ class FailureCounts:
     reason: str
     failure_class: str
     count: int
+
+
+@dataclass(frozen=True)
+class HousekeepingCounts:
+    """Housekeeping tasks that fail again and again, and since when a due task waits for a process."""
+
+    failing: int
+    waiting_since: datetime | None
 
 
 # --- health of workers ------------------------------------------------------------------------------------------------
@@ -167,6 +177,14 @@ def never_acknowledged(now: datetime) -> int:
 def overdue_cancels(now: datetime) -> int:
     """Count running jobs whose cancel deadline has passed."""
     return Job.objects.filter(state__in=LEASED_STATES, cancel_deadline_at__lte=now - OVERDUE_GRACE).count()
+
+
+def housekeeping_counts(now: datetime) -> HousekeepingCounts:
+    """Count tasks that fail, and find the task that has waited longest for a process."""
+    lasting = HousekeepingTask.objects.filter(FAILS_LASTINGLY).values("pk")[: MAX_COUNT + 1]
+    unclaimed = Q(claimed_until=None) | Q(claimed_until__lte=now)
+    waiting = HousekeepingTask.objects.filter(unclaimed, due_at__lte=now - HOUSEKEEPING_DELAY).order_by("due_at")
+    return HousekeepingCounts(failing=lasting.count(), waiting_since=waiting.values_list("due_at", flat=True).first())
 
 
 @cache

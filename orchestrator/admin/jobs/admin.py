@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.core.handlers.asgi import ASGIRequest
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import URLPattern, path, reverse
@@ -33,6 +34,7 @@ from orchestrator.admin.jobs.columns import COLUMNS, JobColumns, PendingReasonCh
 from orchestrator.admin.jobs.filters import FILTERS, TABS
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Job
+from runtime_jobs.specs.oci import OCI
 
 
 @admin.register(Job)
@@ -87,6 +89,8 @@ class JobAdmin(JobColumns, LargeTableAdmin):
     ) -> HttpResponse:
         now: datetime = timezone.now()
         context |= {"page": page.job_page(obj, now=now), "live": not obj.is_final}
+        # Under WSGI a stream would occupy a thread, so the page polls.
+        context["log_stream"] = isinstance(request, ASGIRequest) and obj.job_type != OCI
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def get_urls(self) -> list[URLPattern]:

@@ -14,6 +14,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.jobs.artifacts import JobArtifacts, artifacts_of
 from orchestrator.admin.jobs.dependencies import JobDependencies, dependencies_of
 from orchestrator.admin.jobs.log import LogPage, tail
+from orchestrator.admin.jobs.steps import StepTableRow, step_rows
 from orchestrator.admin.jobs.summary import JobSummary, summarize
 from orchestrator.admin.jobs.timeline import TimelineEntry, timeline_of
 from orchestrator.admin.labels import JobBadge, job_badge
@@ -67,6 +68,7 @@ class JobPage:
     log: LogPage
     dependencies: JobDependencies
     artifacts: JobArtifacts | None
+    steps: list[StepTableRow]
 
 
 def job_page(job: Job, *, now: datetime) -> JobPage:
@@ -85,6 +87,7 @@ def job_page(job: Job, *, now: datetime) -> JobPage:
         log=tail(job),
         dependencies=dependencies_of(job),
         artifacts=artifacts_of(job),
+        steps=step_rows(job),
     )
 
 
@@ -122,7 +125,9 @@ def _specification(job: Job) -> list[tuple[str, Any]]:
         ("Command", formatting.code(job.command_line) if job.command_json else None),
         ("Name", job.spec.get("name")),
         ("Steps", _steps(job.spec.get("steps", ()))),
-        ("Environment", ", ".join(sorted(job.spec.get("environment", ())))),  # names only: values may be secrets
+        ("Depends on", ", ".join(job.spec.get("needs", ()))),
+        # Names only: values may be secrets.
+        ("Environment", ", ".join(sorted(job.spec.get("environment") or job.spec.get("env") or ()))),
         ("Image", job.spec.get("image")),
         *_benchmark_fields(job),
         ("Working directory", job.working_directory),
@@ -178,9 +183,10 @@ def _billed_minutes(job: Job) -> SafeString | str:
     return formatting.link(formatting.changelist_url(UsageRecord, job_ulid=job.job_ulid), f"{minutes:,}")
 
 
-def _steps(steps: Sequence[str]) -> SafeString:
-    """Format one step per line, numbered as in the result."""
-    rows = ((number, formatting.code(step[:MAX_STEP_LENGTH])) for number, step in enumerate(steps))
+def _steps(steps: Sequence[str | dict[str, Any]]) -> SafeString:
+    """Format one step per line, numbered as in the result. Those of a workflow job have members."""
+    texts = (step if isinstance(step, str) else step.get("run") or step.get("uses") or "" for step in steps)
+    rows = ((number, formatting.code(text[:MAX_STEP_LENGTH])) for number, text in enumerate(texts))
     return format_html_join("", "<div>{}: {}</div>", rows)
 
 

@@ -18,6 +18,7 @@ from orchestrator.admin.labels import (
     queue_label,
     stored_actor_label,
 )
+from orchestrator.selectors.log_tails import redact_lease_ids
 from orchestrator.selectors.pending_reasons.service import pending_for
 from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.states import WAITING_STATES, JobState
@@ -84,7 +85,7 @@ def _add_failure(job: Job, summary: JobSummary) -> None:
     summary.sentences = [label.advice] if label.advice else []
     if job.exit_code is not None:
         summary.sentences.insert(0, f"Exit code {job.exit_code}.")
-    summary.message = formatting.redact_lease_ids(job.failure_message or "")
+    summary.message = redact_lease_ids(job.failure_message or "")
     if UnsentRun.objects.filter(job=job).exists():
         summary.sentences.append("The results are stored. Re-upload results sends them without executing the command.")
 
@@ -96,14 +97,14 @@ def _add_loss(job: Job, summary: JobSummary, now: datetime) -> None:
         "is about to fail" if left <= timedelta() else f"fails in {formatting.format_duration(left.total_seconds())}"
     )
     summary.sentences = [label.summary, f"A late result of the worker still counts. Without one the job {window}."]
-    summary.message = formatting.redact_lease_ids(job.failure_message or "")
+    summary.message = redact_lease_ids(job.failure_message or "")
 
 
 def _add_cancel(job: Job, summary: JobSummary) -> None:
     reason = CANCELS.get(job.cancel_reason or "", formatting.humanize(job.cancel_reason))
     summary.headline = f"Canceled: {reason}"
     summary.sentences = [f"Canceled by {stored_actor_label(job.cancel_actor or '')}."]
-    summary.message = formatting.redact_lease_ids(job.cancel_message or "")
+    summary.message = redact_lease_ids(job.cancel_message or "")
 
 
 def _add_result(job: Job, summary: JobSummary) -> None:
@@ -142,7 +143,7 @@ def _add_progress(job: Job, summary: JobSummary, lease: LeaseTableRow | None, no
     if isinstance(percent := progress.get("percent"), int):
         summary.percent = max(0, min(100, percent))
     message = str(progress.get("message") or progress.get("current_step") or "")
-    summary.message = formatting.redact_lease_ids(message)
+    summary.message = redact_lease_ids(message)
     if job.cancel_requested_at:
         summary.sentences.append(_cancel_request(job, now))
 
@@ -150,7 +151,7 @@ def _add_progress(job: Job, summary: JobSummary, lease: LeaseTableRow | None, no
 def _cancel_request(job: Job, now: datetime) -> str:
     left = (job.cancel_deadline_at or now) - now
     rest = f"deadline in {formatting.format_duration(left.total_seconds())}" if left > timedelta() else "overdue"
-    reason = f" ({formatting.redact_lease_ids(job.cancel_message)})" if job.cancel_message else ""
+    reason = f" ({redact_lease_ids(job.cancel_message)})" if job.cancel_message else ""
     return f"Cancel requested by {stored_actor_label(job.cancel_actor or '')}{reason}; {rest}."
 
 

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from orchestrator.admin import formatting
 from orchestrator.admin.labels import EVENTS, JOB_COLOURS, PROGRESS_EVENT, STATE_HEADLINES, actor_label
+from orchestrator.selectors.log_tails import redact_lease_ids
 from runtime_jobs.models import Job, JobEvent
 
 MAX_EVENTS = 300
@@ -58,7 +59,7 @@ def _facts(event: JobEvent, worker_names: dict[str, str]) -> list[tuple[str, str
     facts = [
         (
             formatting.humanize(key),
-            formatting.redact_lease_ids(", ".join(value) if isinstance(value, list) else str(value)),
+            redact_lease_ids(", ".join(value) if isinstance(value, list) else str(value)),
         )
         for key, value in event.payload_json.items()
         if value is not None and value is not False

@@ -10,7 +10,6 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
-from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.admin import formatting
@@ -19,6 +18,7 @@ from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_conf
 from orchestrator.admin.filters import YES_NO, ChoiceFilter, PoolSlugFilter, RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import PausableAdmin
+from orchestrator.admin.limits.project_limits import ProjectLimitMixin
 from orchestrator.admin.token_pages import render_token_once
 from orchestrator.models import WebhookDelivery
 from runtime_jobs import validators
@@ -68,8 +68,8 @@ class EnabledFilter(ChoiceFilter):
 
 
 @admin.register(Project)
-class ProjectAdmin(PausableAdmin, AuditedAdmin):
-    """Edits projects, rotates their webhook secret, pauses and throttles them."""
+class ProjectAdmin(ProjectLimitMixin, PausableAdmin, AuditedAdmin):
+    """Edits projects, rotates their webhook secret, limits, pauses and throttles them."""
 
     audit_name = "project"
     immutable_fields = ("organization", "slug")
@@ -81,11 +81,16 @@ class ProjectAdmin(PausableAdmin, AuditedAdmin):
     search_fields = ["slug__startswith", "organization__slug__startswith"]
     search_help_text = "Slug of the project or organization (prefix)"
     ordering = ["organization__slug", "slug"]
-    readonly_fields = ["webhook", "restrictions", "uuid", "public_slug"]
+    readonly_fields = ["webhook", "restrictions", "concurrency", "uuid", "public_slug"]
     fieldsets = [
         (
             None,
-            {"fields": ["organization", "slug", "enabled", "repositories", "pool", "least_isolation", "restrictions"]},
+            {
+                "fields": [
+                    *("organization", "slug", "enabled", "repositories", "pool", "least_isolation"),
+                    *("concurrency", "restrictions"),
+                ]
+            },
         ),
         ("Bencher API", {"fields": ["visibility", "uuid", "public_slug"]}),
         (
@@ -98,10 +103,10 @@ class ProjectAdmin(PausableAdmin, AuditedAdmin):
             },
         ),
     ]
-    actions_detail = ["pause", "resume", "throttle", "rotate_secret"]
+    actions_detail = ["limit", "pause", "resume", "throttle", "rotate_secret"]
 
     def limit_target(self, row: Project) -> LimitTarget:
-        return LimitTarget(LimitScope.PROJECT, row.organization.slug, row.slug)
+        return LimitTarget.of_project(row.organization.slug, row.slug)
 
     def has_rotate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm("runtime_jobs.change_project")

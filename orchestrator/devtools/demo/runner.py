@@ -71,6 +71,7 @@ class DemoRun:
         """Start all processes, and determine meanwhile which engine this machine supports; return its name."""
         self._add(dev_server.server(address, LOG_LEVEL="WARNING"))  # no line for each request of the follower
         self._add(dev_server.scheduler(address))
+        self._add(dev_server.housekeeping(address))
         engine = self._choose_engine()
         _admit(request, seed_data, engine)
         self._add(dev_server.worker(address, *dev_server.workers([1])[0], engine=engine, is_vital=True))

@@ -5,7 +5,7 @@ Views and `orchestrator.http.fast_path` run the same functions, which have these
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -50,13 +50,28 @@ class ApiCall:
     body: dict[str, Any]
 
 
+class IdentifiedTokens(NamedTuple):
+    """Bearer tokens with which a verified client, such as `runner:7`, may send its next requests."""
+
+    client: str
+    tokens: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ApiAnswer:
-    """A response: the JSON document (None: no body), the HTTP status, and headers beside those of every response."""
+    """A response.
+
+    Attributes:
+        data: The JSON document; None for no body.
+        status: The HTTP status.
+        headers: The headers beside those of every response.
+        identified: The client of a call that authenticates otherwise than by a principal, or None.
+    """
 
     data: Any
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    identified: IdentifiedTokens | None = None
 
 
 def respond(function: Callable[..., ApiAnswer], request: Request, *arguments: Any) -> Response:

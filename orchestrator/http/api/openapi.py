@@ -8,6 +8,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework import serializers
+from rest_framework.permissions import AllowAny
 
 from orchestrator.http.auth.permissions import IsWorker
 from orchestrator.http.errors.error_codes import CODES
@@ -16,9 +17,10 @@ from orchestrator.http.errors.problems import MEDIA_TYPE, TITLES
 F = TypeVar("F", bound=Callable[..., Any])
 
 COMMON_ERRORS = (
-    *("invalid_query", "unauthenticated", "wrong_principal", "not_acceptable", "rate_limited"),
+    *("invalid_query", "not_acceptable", "rate_limited"),
     *("busy", "overloaded", "database_unavailable"),
 )
+CREDENTIAL_ERRORS = ("unauthenticated", "wrong_principal")
 CLIENT_ERRORS = ("insufficient_scope", "forbidden")
 BODY_ERRORS = (
     *("malformed_json", "unknown_field", "invalid", "request_timeout", "length_required"),
@@ -99,8 +101,13 @@ class ProblemSchema(AutoSchema):
         """Return the error codes of this operation."""
         operation = getattr(self.view, getattr(self.view, "action", None) or self.method.lower(), None)
         special = getattr(operation, "error_codes", ("not_found", "conflict"))
-        bodies = BODY_ERRORS if self.method in {"POST", "PATCH"} else ()
-        return {*COMMON_ERRORS, *(() if is_for_workers(self.view) else CLIENT_ERRORS), *bodies, *special}
+        bodies = BODY_ERRORS if self.method in {"POST", "PATCH", "PUT"} and self.view.parser_classes else ()
+        return {*COMMON_ERRORS, *self._caller_errors(), *bodies, *special}
+
+    def _caller_errors(self) -> tuple[str, ...]:
+        if is_public(self.view):
+            return ()
+        return CREDENTIAL_ERRORS if is_for_workers(self.view) else (*CREDENTIAL_ERRORS, *CLIENT_ERRORS)
 
     def get_serializer_name(self, serializer: Any, direction: Literal["request", "response"]) -> str:
         """Return the published name of a component: `JobInput` is `JobRequest`, `JobOutput` is `Job`.
@@ -138,6 +145,11 @@ def _headers_of(status: str) -> dict[str, Any]:
 def is_for_workers(view: Any) -> bool:
     """Return whether only workers may call the view."""
     return any(isinstance(permission, IsWorker) for permission in view.get_permissions())
+
+
+def is_public(view: Any) -> bool:
+    """Return whether everybody may call the view, without credentials of a person or program."""
+    return not view.authentication_classes and AllowAny in view.permission_classes
 
 
 class BearerScheme(OpenApiAuthenticationExtension):

@@ -13,6 +13,7 @@ from django.conf import settings
 
 from orchestrator.http.asgi.responses import overloaded
 from orchestrator.http.errors.problems import ApiError
+from runtime_jobs.models.artifacts import MAX_OBJECT_BYTES
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,6 +24,7 @@ BODY_FILE = "orchestrator.body_file"  # key of the scope: the body as a file
 METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD"})
 METHODS_OF_UPLOADS = frozenset({"POST", "PATCH", "PUT"})
 _UPLOAD_PATH = re.compile(r"/v2/(?P<repository>[^/]+)/blobs/uploads(?:/[^/]*)?")  # whole: no other path has its limit
+_OBJECT_PATH = re.compile(r"/v1/objects/[^/]+")
 MAX_IGNORED_BYTES = 4 << 10  # of GET and HEAD, where a body has no meaning: some clients always send an empty object
 IN_MEMORY_BYTES = 64 << 10
 ANONYMOUS_BYTES = 64 << 10  # largest body of a request without credentials
@@ -39,6 +41,8 @@ def body_limit(method: str, path: str) -> int:
         return MAX_IGNORED_BYTES
     if upload_repository(method, path) is not None:
         return settings.IMAGE_UPLOAD_LIMIT_BYTES
+    if is_object_upload(method, path):
+        return MAX_OBJECT_BYTES
     limits: dict[str, int] = settings.BODY_LIMITS
     if path in limits:
         return limits[path]
@@ -50,6 +54,11 @@ def upload_repository(method: str, path: str) -> str | None:
     """Return the repository of an upload of a blob, or None for every other request."""
     found = _UPLOAD_PATH.fullmatch(path) if method in METHODS_OF_UPLOADS else None
     return found["repository"] if found else None
+
+
+def is_object_upload(method: str, path: str) -> bool:
+    """Return whether a request uploads an object to a signed address, which also has the size of the object."""
+    return method == "PUT" and _OBJECT_PATH.fullmatch(path) is not None
 
 
 def too_large(limit: int) -> ApiError:
@@ -116,9 +125,10 @@ async def read_body(scope: Message, receive: Receive, *, upload_refusal: ApiErro
         ApiError: `upload_refusal`, 401, 408, 413 or 503. Up to 16 times the limit has been read and discarded then.
         ClientDisconnected: The client disconnected.
     """
-    # An upload is received elsewhere if its token permits it. Otherwise its view only refuses it.
-    is_upload = upload_repository(scope["method"], scope["path"]) is not None
-    limit = ANONYMOUS_BYTES if is_upload else body_limit(scope["method"], scope["path"])
+    # An upload is received elsewhere if its token or address permits it. Otherwise its view only refuses it.
+    method, path = scope["method"], scope["path"]
+    is_upload = upload_repository(method, path) is not None or is_object_upload(method, path)
+    limit = ANONYMOUS_BYTES if is_upload else body_limit(method, path)
     refusal = upload_refusal
     allowed = limit
     if limit > ANONYMOUS_BYTES and not has_credentials(scope):

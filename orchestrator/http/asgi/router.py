@@ -1,9 +1,9 @@
-"""Routes ASGI scopes before Django: health checks, WebSockets, long polls, and requests that run in a thread."""
+"""Routes ASGI scopes before Django: health checks, WebSockets, streams, long polls, and requests that need a thread."""
 
 import io
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from orchestrator.http.asgi.body_limit import (
     BODY_FILE,
@@ -24,6 +24,8 @@ from orchestrator.http.observability import metrics
 from orchestrator.http.observability.health import Readiness, liveness_document, readiness_document
 from orchestrator.http.request_path import corrected_path
 
+Route = tuple[re.Pattern[str], str, Application]  # the path as a pattern and as a text, and what answers there
+
 LIVENESS, READINESS = "/healthz", "/readyz"
 
 
@@ -36,7 +38,8 @@ class Router:
         long_polls: Application for requests that may wait. It receives the body as one message.
         websockets: Applications for WebSocket connections by path. Every other path is answered 404. A segment such as
             `{runner}` matches any text without a slash, which is in the scope's `path_params` under that name.
-        uploads: Receives large bodies into files; the file is in the scope's `UPLOAD`.
+        uploads: Receivers of large bodies into files, one for each kind. The file is in the scope's `UPLOAD`.
+        streams: Applications by path, as for `websockets`, that receive bodies and send responses by themselves.
     """
 
     def __init__(
@@ -45,12 +48,14 @@ class Router:
         requests: Application,
         long_polls: Application,
         websockets: Mapping[str, Application] | None = None,
-        uploads: Uploads | None = None,
+        uploads: Sequence[Uploads] = (),
+        streams: Mapping[str, Application] | None = None,
     ) -> None:
-        self.uploads = uploads
+        self.uploads = tuple(uploads)
         self.requests = requests
         self.long_polls = long_polls
-        self.websockets = [(_pattern(path), path, application) for path, application in (websockets or {}).items()]
+        self.websockets = _routes(websockets or {})
+        self.streams = _routes(streams or {})
         self.readiness = Readiness()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -59,6 +64,9 @@ class Router:
         match scope["type"]:
             case "http" if _is_health_check(scope):
                 await self._answer_health_check(scope, send)
+            case "http" if (stream := _find_route(self.streams, scope)) is not None:
+                application, scope = stream
+                await application(scope, receive, send)
             case "http":
                 await self._answer_request(scope, receive, send)
             case "websocket":
@@ -68,11 +76,11 @@ class Router:
                 raise ValueError(f"HTTP and WebSocket only, not {other}.")
 
     async def _connect_websocket(self, scope: Message, receive: Receive, send: Send) -> None:
-        for pattern, route, application in self.websockets:
-            if found := pattern.fullmatch(scope["path"]):
-                await application({**scope, PATH_PARAMS: found.groupdict(), ROUTE: route}, receive, send)
-                return
-        await refuse_websocket(scope, receive, send)
+        if (found := _find_route(self.websockets, scope)) is None:
+            await refuse_websocket(scope, receive, send)
+            return
+        application, scope = found
+        await application(scope, receive, send)
 
     async def _answer_health_check(self, scope: Message, send: Send) -> None:
         """Answer without a thread of the requests, however many of those wait for one."""
@@ -85,12 +93,15 @@ class Router:
         metrics.count(scope["method"], scope["path"], status, time.monotonic() - began)
 
     async def _answer_request(self, scope: Message, receive: Receive, send: Send) -> None:
-        share = None if self.uploads is None else self.uploads.share_of(scope)
-        if self.uploads is not None and isinstance(share, str):
-            await self._answer_upload(self.uploads, share, scope, receive, send)
-            return
+        refusal: ApiError | None = None
+        for uploads in self.uploads:
+            share = uploads.share_of(scope)
+            if isinstance(share, str):
+                await self._answer_upload(uploads, share, scope, receive, send)
+                return
+            refusal = refusal or share
         try:
-            body = await read_body(scope, receive, upload_refusal=share if isinstance(share, ApiError) else None)
+            body = await read_body(scope, receive, upload_refusal=refusal)
         except ClientDisconnected:
             return
         except ApiError as refusal:
@@ -119,6 +130,18 @@ class Router:
             await self.requests(scope | {BODY_FILE: io.BytesIO(), UPLOAD: file}, receive, send)
         finally:
             await uploads.discard(file)
+
+
+def _routes(applications: Mapping[str, Application]) -> list[Route]:
+    return [(_pattern(path), path, application) for path, application in applications.items()]
+
+
+def _find_route(routes: list[Route], scope: Message) -> tuple[Application, Message] | None:
+    """Return the application of a path, and the scope with the parameters of the path; None without a route."""
+    for pattern, path, application in routes:
+        if found := pattern.fullmatch(scope["path"]):
+            return application, {**scope, PATH_PARAMS: found.groupdict(), ROUTE: path}
+    return None
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -16,6 +16,7 @@ from orchestrator.http.asgi.acceptor import ACCEPTED_PER_TURN, OPENED_PER_TURN, 
 from orchestrator.http.asgi.http_protocol import LimitedHttpProtocol, connection_table
 from orchestrator.http.asgi.websocket_protocol import LimitedWebSocketProtocol
 
+CANCEL_SECONDS = 2.0  # for canceled requests to release what they have; the units stop after 30 s, 5 s after the grace
 ACCEPT_QUEUE = 65_535  # connections that wait for `accept`; the kernel lowers it to net.core.somaxconn (4096)
 
 
@@ -67,6 +68,16 @@ class BurstServer(uvicorn.Server):
         )
         acceptor.start()
         self.servers = [acceptor]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for the requests that uvicorn cancels.
+
+        uvicorn raises the signal again at once, and SIGTERM then ends the process before a canceled request has run:
+        the git processes of fetches were left behind.
+        """
+        await super().shutdown(sockets)
+        if tasks := set(self.server_state.tasks):
+            await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
 
     def _create_protocol(self) -> asyncio.Protocol:
         protocol_class: Any = self.config.http_protocol_class

@@ -159,6 +159,8 @@ class SyncASGIHandler(ASGIHandler):
                 response = self.fast_path.answer(found, body.read(), attempt=attempt, is_disconnected=disconnected.done)
                 if response.caller is not None:
                     self.identities.accept(scope, response.caller)
+                if response.identified is not None:
+                    self.identities.replace(scope, response.identified)
                 return response
         return self._run_django(scope, body)
 

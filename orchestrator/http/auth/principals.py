@@ -15,6 +15,7 @@ INSTALLATION = "installation"
 OF_STAFF: dict[str, frozenset[str]] = {
     "runtime_jobs.operate_job": frozenset({Scope.JOBS_WRITE, Scope.ORCH_OPERATE}),
     "runtime_jobs.change_organization": frozenset({Scope.ORCH_QUOTA}),
+    "runtime_jobs.change_secret": frozenset({Scope.SECRETS_WRITE}),
     "workers.change_pool": frozenset({INSTALLATION}),
 }
 

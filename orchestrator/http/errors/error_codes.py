@@ -30,6 +30,15 @@ CODES: dict[str, ErrorCode] = {
     "unauthenticated": ErrorCode(
         401, "The request has no valid token, session or signature. The response does not say why."
     ),
+    "storage_quota_exceeded": ErrorCode(
+        402, "The organization would store more bytes of artifacts and caches than its plan allows, `limit`."
+    ),
+    "address_not_valid": ErrorCode(
+        403, "The signed address was altered, has expired, or is for another method. Request another one."
+    ),
+    "identity_refused": ErrorCode(
+        403, "The job may not have an identity token: it has ended, or its workflow does not permit that."
+    ),
     "insufficient_scope": ErrorCode(403, "The token lacks the scope in `scope`."),
     "wrong_principal": ErrorCode(403, "A worker called an operation of clients, or a client an operation of workers."),
     "worker_mismatch": ErrorCode(403, "`worker_id` is not the worker of the token."),
@@ -63,7 +72,8 @@ CODES: dict[str, ErrorCode] = {
     "conflict": ErrorCode(
         409,
         "The lease ended with another message, the run belongs to another job, the limit, slug or association exists "
-        "already, the runner is archived, the spec is in use, or the organization has an owner.",
+        "already, the runner is archived, the spec is in use, the organization has an owner, the scope has as many "
+        "secrets or variables as it may have, or another artifact has the name.",
     ),
     "already_final": ErrorCode(409, "The job has ended; `job_status` is its status."),
     "already_retried": ErrorCode(409, "A newer attempt exists: `newer_job_id`."),
@@ -74,6 +84,11 @@ CODES: dict[str, ErrorCode] = {
     ),
     "cancel_not_requested": ErrorCode(409, "There is no cancel request for this job."),
     "not_settable": ErrorCode(409, "The limit is controlled by something else; `detail` says how to change it."),
+    "mirror_outdated": ErrorCode(
+        409,
+        "The copy of the repository does not have the ref or commit yet. An update was requested: repeat after "
+        "`Retry-After` seconds.",
+    ),
     "idempotency_conflict": ErrorCode(409, "The Idempotency-Key was used with another request. Use a new key."),
     "chunk_conflict": ErrorCode(409, "A chunk with this number and other bytes is stored."),
     "chunk_gap": ErrorCode(409, "An earlier chunk is missing; send `expected_seq` first."),
@@ -85,6 +100,9 @@ CODES: dict[str, ErrorCode] = {
     ),
     "payload_too_large": ErrorCode(413, "The body has more than `limit` bytes."),
     "unsupported_media_type": ErrorCode(415, "The body is not `application/json`, or it is compressed."),
+    "range_not_satisfiable": ErrorCode(416, "The requested range begins after the last byte of the object."),
+    "workflow_rejected": ErrorCode(422, "Only document 003: the workflow file at the commit of the run is wrong."),
+    "size_mismatch": ErrorCode(422, "The uploaded object has not the announced size. Nothing was stored."),
     "validation_failed": ErrorCode(
         422, "Only ingest: the body is JSON but not a valid run; `errors` names the fields."
     ),
@@ -129,4 +147,8 @@ CODES: dict[str, ErrorCode] = {
     "database_unavailable": ErrorCode(
         503, "The database cannot be reached, or its schema is of another release; repeat after `Retry-After` seconds."
     ),
+    "storage_unavailable": ErrorCode(
+        503, "The store of artifacts does not answer; repeat after `Retry-After` seconds."
+    ),
+    "storage_full": ErrorCode(507, "The store of artifacts has no space left. Nothing was stored."),
 }

@@ -19,7 +19,7 @@ from orchestrator.http.errors.problems import (
 )
 
 UNKNOWN_HOST = "The Host header is not a name of this server. Its operator can add names to ALLOWED_HOSTS."
-_PAGES = ("/admin/", "/runs/", "/login/", "/logout/")
+_PAGES = ("/admin/", "/runs/", "/workflow-runs/", "/login/", "/logout/")
 _JSON_TYPES = frozenset({"json", "problem+json"})
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,7 @@ MEDIA_TYPE = "application/problem+json"
 TITLES = {
     400: "Bad request",
     401: "Not authenticated",
+    402: "Quota exceeded",
     403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
@@ -38,6 +40,7 @@ TITLES = {
     412: "Changed meanwhile",
     413: "Payload too large",
     415: "Unsupported media type",
+    416: "Range not satisfiable",
     422: "Unprocessable",
     428: "Precondition required",
     429: "Too many requests",
@@ -45,6 +48,7 @@ TITLES = {
     500: "Internal error",
     501: "Not implemented",
     503: "Unavailable",
+    507: "Insufficient storage",
 }
 
 _UNIQUE_VIOLATION = "23505"
@@ -96,7 +100,7 @@ def as_response(refusal: ApiError, request: HttpRequest) -> HttpResponse:
 
     The path selects the format of its protocol (`settings.ERROR_DIALECTS`).
     """
-    dialect = next((name for prefix, name in settings.ERROR_DIALECTS.items() if request.path.startswith(prefix)), None)
+    dialect = next((name for begin, name in settings.ERROR_DIALECTS.items() if re.match(begin, request.path)), None)
     response = (import_string(dialect) if dialect else _document)(refusal, request).render()
     response["Content-Length"] = str(len(response.content))
     return response

@@ -15,6 +15,8 @@ from django.db import connection, transaction
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from orchestrator.counters import write_counts
+from orchestrator.http.observability.actions_metrics import actions_metrics
 from orchestrator.maintenance import metrics_aggregation
 from runtime_jobs.specs import JOB_TYPES
 
@@ -34,6 +36,8 @@ COUNTERS = {
     "scheduler_task_failures": ("Runs of a scheduler task that failed as a whole.", ("task",)),
     "scheduler_row_failures": ("Rows that a scheduler task could not process.", ("task",)),
     "retention_deleted": ("Rows deleted because they were older than the retention settings.", ("table",)),
+    "housekeeping_runs": ("Executions of housekeeping tasks.", ("task",)),
+    "housekeeping_failures": ("Executions of housekeeping tasks that failed.", ("task",)),
 }
 
 
@@ -60,6 +64,7 @@ def collect_job_metrics() -> Iterator[Metric]:
     Raises:
         DatabaseError: The query failed.
     """
+    write_counts()
     depths, breakers, counts = _read()
     yield _queue_depth(depths)
     yield _breakers(breakers)
@@ -69,6 +74,7 @@ def collect_job_metrics() -> Iterator[Metric]:
         for row in (row for row in rows if row.name == name):
             family.add_metric(row.labels(labels), row.value)
         yield family
+    yield from actions_metrics((row.name, row.detail, row.value) for row in rows)
     help_text = "Seconds that finished jobs were queued (queued), on a worker (running), and both (total)."
     yield _histogram("job_latency_seconds", help_text, "phase", rows, "job_latency")
     help_text = "Seconds from the submit of jobs to their execution, by the tier of their priority."

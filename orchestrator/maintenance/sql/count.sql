@@ -36,6 +36,12 @@ WITH place AS (
      UNION ALL
     SELECT 'job_cancellations', job_type, coalesce(reason, ''), '', 0, 1 FROM seen WHERE event_type = 'job.canceled'
      UNION ALL
+    -- A job that waits is canceled at once, a running one by a request. Each counts once.
+    SELECT 'actions_cancels', '', reasons.counted, '', 0, 1
+      FROM seen JOIN unnest(%(cancel_reasons)s::text[], %(cancel_labels)s::text[]) reasons(reason, counted) USING (reason)
+     WHERE job_type = 'actions'
+       AND (event_type = 'job.cancel_requested' OR (event_type = 'job.canceled' AND from_state IN ('blocked', 'queued')))
+     UNION ALL
     SELECT 'job_latency_bucket', job_type, name, '',
            coalesce((SELECT min(bound) FROM unnest(%(bounds)s::float8[]) bound WHERE seconds <= bound), 'Infinity'), 1
       FROM phases

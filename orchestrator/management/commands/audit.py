@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from orchestrator.audit.invariants import INVARIANTS
-from orchestrator.audit.runner import run_audit
+from orchestrator.audit.runner import audit_objects, run_audit
 
 
 class Command(BaseCommand):
@@ -16,9 +16,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--chains", action="store_true", help="Also recompute the hash of every event.")
+        parser.add_argument(
+            "--objects",
+            action="store_true",
+            help="Also look for each stored object and mirror, and open each sealed value.",
+        )
 
     def handle(self, *_: Any, **options: Any) -> None:
         findings = run_audit(chains=options["chains"])
+        if options["objects"]:
+            findings += audit_objects()
         for finding in findings:
             self.stdout.write(str(finding))
         if findings:

@@ -1,4 +1,4 @@
-"""`manage.py up`: runs server, scheduler and workers on this machine in the foreground, until interrupted."""
+"""`manage.py up`: runs server, scheduler, housekeeping and workers here in the foreground, until interrupted."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def network_warning(address: ListenAddress) -> list[str]:
 class Command(BaseCommand):
     """Runs the whole installation."""
 
-    help = "Serves until interrupted: server, scheduler, workers, and a PostgreSQL unless DATABASE_URL is set."
+    help = "Serves until interrupted: all processes, and a PostgreSQL unless DATABASE_URL is set."
 
     def add_arguments(self, parser: CommandParser) -> None:
         environment = os.environ.get
@@ -71,7 +71,7 @@ class Command(BaseCommand):
         for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signal_number, supervisor.request_stop)
         seed_data = dev_server.prepare()
-        supervisor.processes += [dev_server.scheduler(address)]
+        supervisor.processes += [dev_server.scheduler(address), dev_server.housekeeping(address)]
         supervisor.processes += [
             dev_server.worker(address, *found) for found in dev_server.workers(range(1, workers + 1))
         ]
@@ -92,7 +92,7 @@ class Command(BaseCommand):
     def log_line(self, name: str, line: str) -> None:
         """Print one line of a process in its colour; an empty name means this command."""
         colour = self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)]) if name else "bold"
-        self.console.print(Text.assemble((f"{name or 'up':>9} ", colour), ("│ ", "dim"), escape_controls(line)))
+        self.console.print(Text.assemble((f"{name or 'up':>12} ", colour), ("│ ", "dim"), escape_controls(line)))
 
     def welcome(self, address: ListenAddress, seed_data: SeedData, workers: int) -> None:
         """Print addresses, login and next commands. Each can be pasted as it is."""

@@ -22,6 +22,8 @@ CANCEL: dict[str, str] = {
     CancelReason.SUPERSEDED: "SUPERSEDED",
     CancelReason.DEPENDENCY_FAILED: "JOB_CANCELED",
     CancelReason.TIMEOUT: "TIMEOUT",
+    CancelReason.CONDITION_FALSE: "JOB_CANCELED",
+    CancelReason.STOPPED_BY_WORKER: "JOB_CANCELED",
 }
 
 # Final statuses that a runner reports. Only CancelAck has CANCELED.

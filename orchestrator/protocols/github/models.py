@@ -10,6 +10,7 @@ class Outcome(models.TextChoices):
     """Outcome of a delivery for one project."""
 
     CREATED = "created"
+    ACCEPTED = "accepted"  # workflow files of the commit are read later
     DUPLICATE = "duplicate"
     IGNORED = "ignored"
     REFUSED = "refused"

@@ -45,6 +45,58 @@ class PushEventPayload(serializers.Serializer):
     deleted = StrictBooleanField(required=False, default=False)
 
 
+class CommitAuthorPayload(serializers.Serializer):
+    """`author` of a commit."""
+
+    name = serializers.CharField(required=False, default="", allow_blank=True, trim_whitespace=False)
+
+
+class HeadCommitPayload(serializers.Serializer):
+    """`head_commit` of a push."""
+
+    id = StrictCharField(check=validators.validate_commit)
+    message = StrictCharField(required=False, default="", allow_blank=True)
+    author = CommitAuthorPayload(required=False, allow_null=True, default=None)
+
+
+class PushWorkflowPayload(serializers.Serializer):
+    """Event `push`, for workflows."""
+
+    ref = StrictCharField(max_length=256, check=validators.validate_ref)
+    before = StrictCharField(pattern="([0-9a-f]{40}|[0-9a-f]{64})", help_text="Zeros for a new branch or tag.")
+    after = StrictCharField(check=validators.validate_commit)
+    head_commit = HeadCommitPayload(required=False, allow_null=True, default=None)
+
+
+class PullRequestSidePayload(serializers.Serializer):
+    """`head` or `base` of a pull request."""
+
+    ref = StrictCharField(max_length=256)
+    sha = StrictCharField(check=validators.validate_commit)
+
+
+class PullRequestUserPayload(serializers.Serializer):
+    """`user` of a pull request."""
+
+    login = StrictCharField(max_length=100)
+
+
+class PullRequestFactsPayload(serializers.Serializer):
+    """`pull_request` of an event, for workflows."""
+
+    title = StrictCharField(required=False, default="", allow_blank=True)
+    head = PullRequestSidePayload()
+    base = PullRequestSidePayload()
+    user = PullRequestUserPayload(required=False, allow_null=True, default=None)
+
+
+class PullRequestWorkflowPayload(serializers.Serializer):
+    """Event `pull_request`, for workflows."""
+
+    number = StrictIntegerField(min_value=1, max_value=BIGINT)
+    pull_request = PullRequestFactsPayload()
+
+
 class WebhookResultOutput(serializers.Serializer):
     """`run_id` and `state` of the run. If the run was refused: only `refused`, the error code."""
 

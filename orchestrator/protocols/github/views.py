@@ -21,6 +21,7 @@ from orchestrator.protocols.github.handler import DeliveryResult, handle_deliver
 from orchestrator.protocols.github.models import Outcome
 from orchestrator.protocols.github.openapi import WEBHOOK_DOCS
 from orchestrator.protocols.github.payload import parse_payload
+from orchestrator.protocols.github.workflows import accept_delivery, parse_workflow_delivery, workflow_repository
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import QuotaExceeded
 from runtime_jobs.models import Job
@@ -28,7 +29,7 @@ from runtime_jobs.specs import RUNTIME, configured_policy
 
 EVENT_HEADER, DELIVERY_HEADER = "X-GitHub-Event", "X-GitHub-Delivery"
 # Outcomes in the order in which they determine the response, if several projects run the repository.
-OUTCOME_RANK = (Outcome.CREATED, Outcome.DUPLICATE, Outcome.REFUSED, Outcome.IGNORED)
+OUTCOME_RANK = (Outcome.CREATED, Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.REFUSED, Outcome.IGNORED)
 
 
 class GithubWebhookView(StrictQueryMixin, APIView):
@@ -48,7 +49,8 @@ class GithubWebhookView(StrictQueryMixin, APIView):
         """Receive an event of GitHub, and run the configured command of the project once for its commit.
 
         Pull requests (opened, synchronize, reopened) and pushes to branches start a run. Any other event is accepted
-        and ignored.
+        and ignored. If the project has no command, but the repository is one of its repositories with workflow files,
+        the event is stored, and these files decide which runs it starts.
         """
         verified: Any = request.user
         kind = _header(request, EVENT_HEADER, "[a-z0-9_]{1,64}")
@@ -56,7 +58,6 @@ class GithubWebhookView(StrictQueryMixin, APIView):
             raise _invalid_header(EVENT_HEADER, "This header is required.")
         delivery_id = _header(request, DELIVERY_HEADER, "[A-Za-z0-9-]{1,64}")
         payload = parse_payload(request, verified.raw)
-        event = wire.parse_event(kind, payload, hosts=settings.REPOSITORY_HOSTS)
         delivery = Delivery(
             delivery_id=delivery_id,
             event=kind,
@@ -64,21 +65,31 @@ class GithubWebhookView(StrictQueryMixin, APIView):
             correlation_id=context_of(request).correlation_id,
             source_address=client_address(request),
         )
-        return _response(_handle(event, delivery, verified))
+        return _response(_handle(kind, payload, delivery, verified))
 
 
-def _handle(
-    event: wire.GithubEvent | wire.IgnoredEvent, delivery: Delivery, verified: VerifiedDelivery
-) -> list[DeliveryResult]:
+def _handle(kind: str, payload: dict[str, Any], delivery: Delivery, verified: VerifiedDelivery) -> list[DeliveryResult]:
     """Handle the delivery in one transaction per project. If one fails, a redelivery does not repeat the others."""
+    found = [(project, workflow_repository(project, delivery.repository)) for project in verified.projects]
+    with_workflows = [(project, repository) for project, repository in found if repository is not None]
+    results = []
+    if with_workflows:
+        parsed = parse_workflow_delivery(kind, payload, delivery)
+        for project, repository in with_workflows:
+            results.append(DeliveryResult(accept_delivery(project, repository, parsed, delivery)))
+        if len(with_workflows) == len(found):
+            return results
+    event = wire.parse_event(kind, payload, hosts=settings.REPOSITORY_HOSTS)
     if not verified.projects:
         save_unclaimed(event, delivery, database_now())
         return [DeliveryResult(Outcome.IGNORED)]
     pool, policy = settings.DEFAULT_POOL, configured_policy(RUNTIME)
-    return [
+    results += [
         handle_delivery(event, delivery, project_id=project.pk, policy=policy, default_pool=pool)
-        for project in verified.projects
+        for project, repository in found
+        if repository is None
     ]
+    return results
 
 
 def _response(results: Sequence[DeliveryResult]) -> Response:

@@ -105,10 +105,10 @@ def parse_event(kind: str, payload: dict[str, Any], *, hosts: Sequence[str]) -> 
 
 
 def _parse_pull_request(payload: dict[str, Any], hosts: Sequence[str]) -> GithubEvent | IgnoredEvent:
-    action = _validated(ActionPayload, payload)["action"]
+    action = validated(ActionPayload, payload)["action"]
     if action not in PULL_REQUEST_ACTIONS:
         return IgnoredEvent("an action that makes no run", action)
-    body = _validated(PullRequestEventPayload, payload)
+    body = validated(PullRequestEventPayload, payload)
     full_name, number, head = _full_name(payload), body["number"], body["pull_request"]["head"]
     return GithubEvent(
         kind="pull_request",
@@ -118,13 +118,13 @@ def _parse_pull_request(payload: dict[str, Any], hosts: Sequence[str]) -> Github
         ref=f"refs/pull/{number}/head",
         commit=head["sha"],
         number=number,
-        actor=_actor(payload),
-        from_fork=_is_fork(payload, full_name),
+        actor=sender_login(payload),
+        from_fork=is_fork(payload, full_name),
     )
 
 
 def _parse_push(payload: dict[str, Any], hosts: Sequence[str]) -> GithubEvent | IgnoredEvent:
-    body = _validated(PushEventPayload, payload)
+    body = validated(PushEventPayload, payload)
     if body["deleted"] or not body["ref"] or not body["after"].strip("0"):
         return IgnoredEvent("nothing was pushed, or a branch deleted")
     if not body["ref"].startswith(BRANCH_PREFIX):
@@ -138,12 +138,17 @@ def _parse_push(payload: dict[str, Any], hosts: Sequence[str]) -> GithubEvent | 
         ref=_require_valid("ref", body["ref"], validators.validate_ref(body["ref"])),
         commit=_require_valid("after", body["after"], validators.validate_commit(body["after"])),
         number=None,
-        actor=_actor(payload),
+        actor=sender_login(payload),
         from_fork=False,
     )
 
 
-def _validated(serializer: type[S], payload: dict[str, Any]) -> dict[str, Any]:
+def validated(serializer: type[S], payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the validated parts of a payload.
+
+    Raises:
+        ValidationError: A field is missing or wrong.
+    """
     body = serializer(data=payload)
     body.is_valid(raise_exception=True)
     return dict(body.validated_data)
@@ -172,14 +177,14 @@ def _repo_url(payload: dict[str, Any], full_name: str, hosts: Sequence[str]) -> 
     return _require_valid("repository.clone_url", url, problem)
 
 
-def _is_fork(payload: dict[str, Any], full_name: str) -> bool:
+def is_fork(payload: dict[str, Any], full_name: str) -> bool:
     """Return whether the head is in another repository. A repository that is deleted or unnamed counts as a fork."""
     repo = payload["pull_request"]["head"].get("repo")
     head_name = repo.get("full_name") if isinstance(repo, dict) else None
     return not isinstance(head_name, str) or head_name.lower() != full_name.lower()
 
 
-def _actor(payload: dict[str, Any]) -> str | None:
+def sender_login(payload: dict[str, Any]) -> str | None:
     """Return the login of the sender, for display, or None for one that no GitHub account can have."""
     sender = payload.get("sender")
     login = sender.get("login") if isinstance(sender, dict) else None

@@ -5,8 +5,12 @@ from django.urls import include, path
 urlpatterns = [
     path("", include("orchestrator.protocols.native.leases.urls")),
     path("", include("orchestrator.protocols.native.jobs.urls")),
+    path("", include("orchestrator.protocols.native.batches.urls")),
     path("", include("orchestrator.protocols.native.limits.urls")),
     path("", include("orchestrator.protocols.native.breakers.urls")),
     path("", include("orchestrator.protocols.native.pools.urls")),
     path("", include("orchestrator.protocols.native.usage.urls")),
+    path("", include("orchestrator.protocols.native.secrets.urls")),
+    path("", include("orchestrator.protocols.native.artifacts.urls")),
+    path("", include("orchestrator.protocols.native.identity.urls")),
 ]

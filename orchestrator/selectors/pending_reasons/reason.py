@@ -9,6 +9,8 @@ from django.db.models import TextChoices
 class ReasonCode(TextChoices):
     """The codes of reasons."""
 
+    APPROVAL = "approval"
+    CONCURRENCY_GROUP = "concurrency_group"
     DEPENDS_ON = "depends_on"
     POOL_PAUSED = "pool_paused"
     BREAKER_OPEN = "breaker_open"

@@ -10,7 +10,8 @@ from orchestrator.selectors.pending_reasons.limits import BlockingLimit
 from orchestrator.selectors.pending_reasons.queries import fetch
 from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason, are, join_words, several
 from orchestrator.selectors.pending_reasons.workers import WorkerMatch
-from runtime_jobs.models import Dependency, Job
+from runtime_jobs.models import Dependency, Job, RunHold, WorkflowRun
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import FINAL_STATES, JobState
 
 MAX_POSITION = 1000  # beyond it the exact number is of no use, and counting takes time
@@ -65,7 +66,7 @@ def queue_positions(jobs: Sequence[Job]) -> dict[int, int]:
 
 
 def _dependency_reasons(jobs: Sequence[Job]) -> dict[int, WaitReason]:
-    """Return the unfinished dependencies of blocked jobs by the jobs' keys, with two queries."""
+    """Return why blocked jobs wait by the jobs' keys, with at most three queries."""
     if not jobs:
         return {}
     edges = Dependency.objects.filter(job__job_ulid__in={job.root_job_ulid for job in jobs}).order_by("pk")
@@ -76,7 +77,26 @@ def _dependency_reasons(jobs: Sequence[Job]) -> dict[int, WaitReason]:
     for job_ulid, on in pairs:
         if on in unfinished:
             roots[job_ulid].append(on)
-    return {job.pk: _dependency_reason(roots[job.root_job_ulid]) for job in jobs}
+    held = _hold_reasons(jobs)
+    return {job.pk: held.get(job.batch_id) or _dependency_reason(roots[job.root_job_ulid]) for job in jobs}
+
+
+def _hold_reasons(jobs: Sequence[Job]) -> dict[int | None, WaitReason]:
+    """Return why the workflow runs of jobs are held, by the keys of their batches, with at most one query."""
+    in_runs = (job.batch_id for job in jobs if JOB_TYPES[job.job_type].in_workflow_runs)
+    batch_ids = {batch_id for batch_id in in_runs if batch_id is not None}
+    if not batch_ids:
+        return {}
+    runs = WorkflowRun.objects.filter(batch_id__in=batch_ids).exclude(hold="")
+    rows = runs.values_list("batch_id", "hold", "concurrency_group")
+    return {batch_id: _hold_reason(hold, group) for batch_id, hold, group in rows}
+
+
+def _hold_reason(hold: str, group: str) -> WaitReason:
+    if hold == RunHold.APPROVAL:
+        return WaitReason(ReasonCode.APPROVAL, "Its run waits for an approval: the commit is that of a fork.")
+    message = f"Its run waits for older runs of the concurrency group {group}."
+    return WaitReason(ReasonCode.CONCURRENCY_GROUP, message, {"concurrency_group": group})
 
 
 def _dependency_reason(roots: list[str]) -> WaitReason:

@@ -13,7 +13,7 @@ from orchestrator import services
 from orchestrator.admin.dashboard import queries
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.admin.dashboard.tiles import tiles
-from orchestrator.models import ClockBeat
+from orchestrator.models import ClockBeat, HousekeepingTask
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import (
@@ -29,7 +29,7 @@ from tests.orchestrator.admin.conftest import client_of, person
 from tests.orchestrator.admin.pages import DASHBOARD
 from workers.models import Worker
 
-QUERIES = 18
+QUERIES = 20
 
 
 @pytest.fixture
@@ -252,3 +252,24 @@ def test_the_runner_that_is_silent_for_longest_is_first_and_the_rest_is_counted(
     ((_, text),) = alerts(now)
     assert text.startswith("Runners silent with a job: rack-6 for 26 s, rack-5")
     assert "rack-2 for 22 s and 2 more." in text
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"failures": 3}, "1 housekeeping task failing. The page has the last errors."),
+        ({"failures": 1, "due_at": None}, "1 housekeeping task failing. The page has the last errors."),
+        (
+            {"due_at": timedelta(minutes=-6)},
+            "Housekeeping tasks due for 6 min: start manage.py runhousekeeping, or more of its processes.",
+        ),
+        ({"failures": 2}, None),
+        ({"due_at": timedelta(minutes=-6), "claimed_until": timedelta(seconds=30)}, None),
+        ({"due_at": timedelta(minutes=-4)}, None),
+    ],
+)
+def test_housekeeping_that_fails_or_waits_is_a_warning(well, now, columns, text):
+    values = {"due_at": timedelta(minutes=5)} | columns
+    times = {name: now + value if isinstance(value, timedelta) else value for name, value in values.items()}
+    HousekeepingTask.objects.create(kind="mirror_repository", subject="7", **times)
+    assert alerts(now) == ([("warning", text)] if text else [])

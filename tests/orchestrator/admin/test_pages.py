@@ -9,11 +9,12 @@ from leases.models import Breaker, Lease, Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.admin.filters import parameters_of
-from orchestrator.models import Incident, Run, WebhookDelivery
+from orchestrator.models import HousekeepingTask, Incident, Run, WebhookDelivery
 from runtime_jobs.events import Actor
 from runtime_jobs.models import (
     ApiToken,
     Batch,
+    CacheEntry,
     Job,
     JobEvent,
     Membership,
@@ -22,6 +23,10 @@ from runtime_jobs.models import (
     PersonalKey,
     Plan,
     Project,
+    RejectedWorkflow,
+    Repository,
+    StoredArtifact,
+    WorkflowRun,
 )
 from runtime_jobs.states import FailureReason
 from tests.factories import (
@@ -39,10 +44,12 @@ from tests.factories import (
 )
 from tests.orchestrator.admin.conftest import client_of, person
 from tests.orchestrator.admin.pages import DASHBOARD, address, all_pages, nouns
+from tests.workflow_runs import started, workflow_text
 from workers.models import Pool, Worker
 
 EVIL = "<script>alert(1)</script>"
 READ_ONLY = [Job, Batch, Lease, JobEvent, OperatorEvent, Run, WebhookDelivery, Limit, Breaker, Incident]
+READ_ONLY += [WorkflowRun, RejectedWorkflow]
 LISTS_AT_MOST = 12  # queries
 SECRETS = ("rtl_", "rto_", "$argon2")
 
@@ -97,6 +104,25 @@ def one_of_each(mark: str) -> None:
     Membership.objects.create(user=person(f"member-{mark}"[:150]), organization=project.organization)
     hardware = HardwareSpecFactory(slug=f"spec-{mark}"[:64], name=mark)
     RunnerFactory(slug=f"runner-{mark}"[:63], name=mark, specs=[hardware])
+    repository = Repository.objects.create(
+        project=project, owner=mark, name=mark, origin=mark, sealed_credential=b"rto_"
+    )
+    text = workflow_text({"a": {"name": f"'{mark}'"}, "b": {"needs": "a"}}, name=f"'{mark}'", concurrency=f"'{mark}'")
+    run = started(text, repository, workflow_file=mark, head_ref=mark, reason=mark, event_payload={mark: mark})
+    again = started(text, repository, workflow_file=mark, parent=run, edits={"env": {mark: mark}}, reason=mark)
+    for found in (run, again):
+        services.cancel_batch(batch_ulid=found.batch.batch_ulid, actor=OPERATOR, deadline_seconds=60)
+    RejectedWorkflow.objects.create(
+        repository=repository, workflow_file=mark, head_sha=run.head_sha, head_ref=mark, event="push", trigger_id=mark,
+        diagnostics=[{"path": mark, "line": 1, "severity": "error", "message": mark}],
+    )  # fmt: skip
+    of_tenant = {"organization": project.organization, "project": project, "byte_count": 1}
+    of_tenant |= {"created_at": held.job.created_at, "upload_until": held.job.created_at}
+    StoredArtifact.objects.create(job=held.job, name=mark, object_key=f"a-{mark}", **of_tenant)
+    CacheEntry.objects.create(
+        scope=mark, key=mark, version="0" * 64, object_key=f"c-{mark}", last_used_at=held.job.created_at, **of_tenant
+    )
+    HousekeepingTask.objects.create(kind=mark, subject=mark, last_error=mark, failures=1, claimed_by=mark)
     personal_key(person(f"owner-{mark}"[:150]))
     PersonalKey.objects.update(name=mark)
     assert pool.pk
@@ -198,9 +224,10 @@ def test_nonsense_in_an_address_is_no_crash(olga):
         page = address(model, "changelist")
         names = [name for found in admin.site._registry[model].list_filter for name in parameters_of(found)]
         for value in NONSENSE:
-            query = dict.fromkeys([*names, "q", "p", "o"], value)
-            assert olga.get(page, query).status_code in {200, 302}, (page, value)
-            assert olga.get(page, query | {"p": "1", "q": ""}).status_code in {200, 302}, (page, value)
+            assert olga.get(page, dict.fromkeys(names, value)).status_code in {200, 302}, (page, value)
+        for value in ("a\0b", "'", "%", "9" * 40):  # a filter that refuses a value redirects before these are read
+            assert olga.get(page, {"q": value, "o": value}).status_code in {200, 302}, (page, value)
+            assert olga.get(page, {"p": value}).status_code in {200, 302}, (page, value)
         for key in ("0", "-1", "9" * 40, "x", "%00", "rtj_x", f"rtj_{'0' * 26}"):
             assert olga.get(f"{page}{key}/change/").status_code in {302, 404}, (page, key)
 
@@ -210,7 +237,7 @@ def test_a_list_costs_the_same_with_many_rows_as_with_few(olga):
     for mark in ("one", "two"):
         one_of_each(mark)
     few = {page: queries_of(olga, page) for page in lists}
-    for mark in ("three", "four", "five", "six", "seven"):
+    for mark in ("three", "four", "five"):
         one_of_each(mark)
     assert {page: queries_of(olga, page) for page in lists} == few
     assert max(few.values()) <= LISTS_AT_MOST, few

@@ -24,7 +24,9 @@ from tests.orchestrator.admin.conftest import NAME, client_of, person
 from tests.orchestrator.admin.fixtures import Scene, busy
 from tests.orchestrator.admin.runner_scene import runner_afternoon
 from tests.orchestrator.ingest.conftest import payload_for
+from tests.orchestrator.protocols.shithub.world import actions_spec, register, start_run
 from workers.models import HardwareSpec, Pool, Worker
+from workers.registry.models import WorkerState
 from workers.registry.tokens import digest_of as token_digest
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
@@ -317,4 +319,30 @@ def test_the_pages_of_runners_and_their_jobs(browser, live_server, pictures, tmp
         overflow = browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow == 0, f"{name}: the page is {overflow} pixels too wide"
         browser.picture(pictures / f"admin-{name}.png")
+    assert browser.errors == []
+
+
+def test_the_pages_of_runners_of_workflow_jobs(browser, live_server, pictures, settings):
+    settings.PUBLIC_URL = "https://ci.example"
+    busy_runner, drained = register("build-1", labels=["ubuntu-latest", "gpu"], capacity=4), register("build-2")
+    start_run(specs=[actions_spec(), actions_spec(job_key="lint", job_name="lint")])
+    for _ in range(2):
+        busy_runner.client.claim(capacity=4, labels=["ubuntu-latest", "gpu"], host_name="rack-4", version="1.4.0").run()
+    services.rotate_registration_token(name="build-1", overlap=timedelta(hours=1), actor=OPERATOR, reason="yearly")
+    services.set_worker_state(worker_id=drained.worker_id, state=WorkerState.DRAINING, actor=OPERATOR, reason="kernel")
+    register("build-3")
+    page = f"/admin/workers/actionsrunner/{busy_runner.row.pk}/change/"
+    for name, path, height, words in (
+        ("actions-runners", "/admin/workers/actionsrunner/", 560, ("build-1", "ubuntu-latest", "2 of 4", "1.4.0")),
+        ("actions-runner", page, 1000, ("Running 2 of 4 slots", "rack-4", "namespaces", "lint", "Expires")),
+        ("actions-runner-new", "/admin/workers/actionsrunner/add/", 900, ("displays its token once", "expires after")),
+        ("actions-runner-rotate", page.replace("change", "rotate-token"), 700, ("Overlap minutes", "Reason")),
+    ):  # fmt: skip
+        browser.show(height=height)
+        browser.open(live_server.url + path)
+        shown = " ".join(browser.evaluate("document.body.textContent").split())
+        browser.picture(pictures / f"admin-{name}.png")
+        assert [word for word in words if word not in shown] == [], name
+        overflow = browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow == 0, f"{name}: the page is {overflow} pixels too wide"
     assert browser.errors == []

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import requests
+from django.core.management import get_commands, load_command_class
 
 from orchestrator.models import ClockBeat
 from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, WorkerFactory, api_token
 from tests.live_server import eventually
+from tests.orchestrator.repositories.world import Origin, added
 
 ROOT = Path(__file__).resolve().parents[3]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -30,20 +32,20 @@ def commands() -> dict[str, str]:
 def test_every_command_takes_its_options(where):
     line = commands()[where]
     options = re.findall(r"(?<=\s)--[a-z-]+", line)
-    program = ["manage.py", re.search(r"manage\.py (\w+)", line).group(1)]
-    launched = subprocess.run(
-        [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    name = re.search(r"manage\.py (\w+)", line).group(1)
+    known = load_command_class(get_commands()[name], name).create_parser("manage.py", name).format_help()
     for option in options:
-        assert option in launched.stdout, f"{where}: {option}"
+        assert option in known, f"{where}: {option}"
 
 
 def test_every_setting_that_the_docs_name_exists():
-    settings = "".join((ROOT / "config" / name).read_text() for name in ("settings.py", "databases.py", "paths.py"))
+    files = ("settings.py", "databases.py", "paths.py", "artifact_storage.py")
+    settings = "".join((ROOT / "config" / name).read_text() for name in files)
     table = (ROOT / "docs" / "operations.md").read_text().partition("## Settings")[2].partition("## Every day")[0]
     examples = "".join(path.read_text() for path in (ROOT / "deploy" / "systemd").glob("*.env.example"))
     named = set(re.findall(r"`([A-Z_]+)`", table)) | set(re.findall(r"^([A-Z_]+?)(?:_FILE)?=", examples, re.MULTILINE))
     own = {"NAME_FILE", "SERVER_URL", "HOST", "PORT", "WORKERS"}  # a pattern, of the worker's unit, of `up`
+    own |= {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}  # of boto3
     assert {name for name in named - own if f'"{name}"' not in settings} == set()
 
 
@@ -193,6 +195,36 @@ def _is_up(process: subprocess.Popen[bytes], url: str) -> bool:
     with contextlib.suppress(requests.ConnectionError, requests.Timeout):
         return requests.get(f"{url}/healthz", timeout=5).ok
     return False
+
+
+@NEEDS_TOOLS
+@pytest.mark.django_db(transaction=True)
+def test_housekeeping_and_a_fetch_make_no_call_that_their_units_forbid(tmp_path, database_url):
+    """Through the copy of a repository by the one, and a clone of it from the other."""
+    origin = Origin(tmp_path / "origins" / "web.git")
+    origin.commit({"README": b"1"})
+    repository = added(origin.path)
+    environment = {"STATE_DIR": str(tmp_path / "state"), "DATABASE_URL": database_url}
+    environment |= {"REPOSITORY_ROOT": str(tmp_path / "origins"), "MIRROR_DIR": str(tmp_path / "mirrors")}
+    unit, report = next(unit for unit in SERVED if "housekeeping" in unit.name), tmp_path / "report"
+    process = traced(unit, [sys.executable, "manage.py", "runhousekeeping"], report, environment)
+    try:
+        eventually(lambda: (repository.refresh_from_db(), repository.mirrored_at)[1], 120)
+    finally:
+        ended(process)
+    assert violations(unit, report) == []
+    unit, report = next(unit for unit in SERVED if "web" in unit.name), tmp_path / "report of web"
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
+    process = traced(unit, command, report, environment)
+    try:
+        eventually(lambda: _is_up(process, f"http://127.0.0.1:{port}"), 90)
+        subprocess.run(["git", "clone", "-q", f"http://127.0.0.1:{port}/acme/web.git", tmp_path / "copy"], check=True)
+    finally:
+        ended(process)
+    assert (tmp_path / "copy" / "README").read_text() == "1"
+    assert violations(unit, report) == []
 
 
 @NEEDS_TOOLS

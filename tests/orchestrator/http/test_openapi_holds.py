@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from config.paths import BASE_DIR
 from orchestrator import services
 from orchestrator.services import BatchJob, BatchSubmission
-from runtime_jobs.models import Job
+from runtime_jobs.models import Job, StoredArtifact
 from runtime_jobs.specs import configured_policy
 from tests.factories import (
     ALICE,
@@ -31,9 +31,11 @@ from tests.factories import (
     submission,
     submitted,
 )
+from tests.orchestrator.protocols.shithub.world import make_repository, register, start_run
 
 pytestmark = pytest.mark.slow
-EXAMPLES = 12  # of each operation and kind
+TOO_LARGE = 413
+EXAMPLES = 6  # of each operation and kind
 
 
 def published_operations():
@@ -47,13 +49,20 @@ def published_operations():
 
 
 OPERATIONS = published_operations()
-ID_PARAMETERS = ("job_id", "lease_id", "batch_id", "limit_id")
+ID_PARAMETERS = ("job_id", "lease_id", "batch_id", "limit_id", "artifact_id")
 # Any text may be a run's id, and the others have no parameter: nothing that is sent is wrong.
 NOT_TO_BE_WRONG = [
     ("GET", "/v1/ingest/runs/{run_id}"),
     ("GET", "/v0/server/version"),
     ("GET", "/v0/server/config/console"),
+    ("GET", "/.well-known/jwks.json"),
+    ("GET", "/.well-known/openid-configuration"),
+    # Any other id is an address of document 001, which answers in its own form.
+    ("POST", "/api/v1/runs/{run_id}/rerun"),
 ]
+OF_DELTA = "/api/v1/runs/{batch_id}"
+OF_RUNNERS = ("/api/v1/runners/", "/api/v1/jobs/")  # document 003; its users cancel jobs, too
+OF_USERS = "/api/v1/jobs/{job_id}/cancel"
 OF_ONE = [(method, path) for method, path in OPERATIONS if any(f"{{{name}}}" in path for name in ID_PARAMETERS)]
 
 
@@ -87,16 +96,26 @@ def api():
 @pytest.fixture
 def cast(db):
     """A tenant and a worker, and the token that each operation wants."""
-    for signal in (request_started, request_finished):  # they would close the test's own connection
-        signal.disconnect(close_old_connections)
+    keep_connection()
     project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"), webhook_generation=1)
     worker = WorkerFactory(capacity=200)
     admin = User.objects.create(username="root", is_staff=True, is_superuser=True)
     yield SimpleNamespace(
-        project=project, worker=worker, client=api_token(project.organization), admin_key=personal_key(admin)
+        project=project,
+        worker=worker,
+        client=api_token(project.organization),
+        admin_key=personal_key(admin),
+        runner=None,
+        job=None,
     )
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)
+
+
+def keep_connection():
+    """Remove what closes the test's own connection. Each request of Django's test client restores it."""
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
 
 
 def names(operations):
@@ -105,11 +124,46 @@ def names(operations):
 
 def something_there(cast, path):
     """The id of a running job, of the lease on it, or of a batch of one, by the parameter's name."""
+    if path.startswith(OF_RUNNERS):
+        claim_workflow_job(cast)
+        ids = {"job_id": cast.job.job["id"], "step_id": cast.job.steps[0]["id"]}
+        return {name: value for name, value in ids.items() if f"{{{name}}}" in path}
     submitted(cast.project)
     lease = claimed(cast.worker).lease
     ids = {"job_id": lease.job_id, "lease_id": lease.lease_ulid, "batch_id": a_batch(cast)}
     ids["limit_id"] = str(services.set_limit(org_slug="sandtrace", max_active=99, actor=ALICE, reason="test").pk)
+    if "{artifact_id}" in path:
+        ids["artifact_id"] = an_artifact(cast, lease)
     return {name: value for name, value in ids.items() if f"{{{name}}}" in path}
+
+
+def an_artifact(cast, lease):
+    row = services.begin_lease_artifact(lease_ulid=lease.lease_ulid, worker=cast.worker, name="a", size_bytes=0)
+    services.complete_upload(StoredArtifact, row.pk, size_bytes=0, sha256="0" * 64, publish=lambda: None)
+    return row.artifact_ulid
+
+
+def claim_workflow_job(cast):
+    """A job of a workflow run, claimed by a runner of document 003."""
+    if cast.runner is None:
+        cast.runner = register(capacity=64)
+        make_repository(cast.project)
+    start_run()
+    cast.job = cast.runner.client.claim(capacity=64)
+
+
+def token_of(cast, method, path):
+    """The token that the operation accepts. That of a job counts for one call."""
+    if path.startswith("/v0/"):
+        return cast.admin_key
+    if path.startswith(OF_RUNNERS) and path != OF_USERS:
+        if cast.job is None:
+            claim_workflow_job(cast)
+        if path.startswith("/api/v1/runners/") or path.endswith("/token"):
+            return cast.runner.client.registration
+        return cast.runner.client.post(f"{cast.job.path}/token").json()["token"]
+    of_worker = "leases" in path or "/internal/" in path or (method, path) == ("POST", "/v1/ingest/run")
+    return cast.worker.token if of_worker else cast.client
 
 
 def a_batch(cast):
@@ -133,21 +187,24 @@ def a_batch(cast):
 
 def exchange(api, cast, method, path, strategy, prepare=lambda _case: None):
     """Send what the strategy makes, and check each answer."""
-    of_worker = "leases" in path or "/internal/" in path or (method, path) == ("POST", "/v1/ingest/run")
-    headers = {"Authorization": f"Bearer {cast.worker.token if of_worker else cast.client}"}
-    if path.startswith("/v0/"):
-        headers = {"Authorization": f"Bearer {cast.admin_key}"}
+    # Under WSGI a stream is 501, which the document names.
+    checked = api.checks[1:] if path.endswith("/logs/stream") else api.checks
     suppressed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
 
     @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=suppressed)
     @given(case=strategy)
     def sent(case):
         prepare(case)
+        headers = {"Authorization": f"Bearer {token_of(cast, method, path)}"}
+        keep_connection()
         if (case.query or {}).get("follow") == "1":
             case.query = {"follow": "0"}  # the job runs, and would be followed for ever
         if path == "/api/v1/internal/lease" and isinstance(case.body, dict) and waits(case.body.get("wait_seconds")):
             case.body["wait_seconds"] = 0  # no job arrives meanwhile
-        case.validate_response(case.call(headers=headers), checks=api.checks, headers=headers)
+        response = case.call(headers=headers)
+        # A generated text may have megabytes. schemathesis does not know that 413 refuses a wrong body as well.
+        wanted = checked[:-1] if response.status_code == TOO_LARGE else checked
+        case.validate_response(response, checks=wanted, headers=headers)
 
     sent()
 
@@ -162,7 +219,10 @@ def test_every_answer_is_one_of_the_document(api, cast, method, path, mode):
     if mode == "wrong" and (method, path) in NOT_TO_BE_WRONG:
         return
     submitted(cast.project)
-    exchange(api, cast, method, path, api.schema[path][method].as_strategy(generation_mode=api.modes[mode]))
+    strategy = api.schema[path][method].as_strategy(generation_mode=api.modes[mode])
+    if path.startswith(OF_DELTA):  # a whole number is the id of a run of document 003
+        strategy = strategy.filter(lambda case: not re.match("[0-9]+(/|$)", str(case.path_parameters["batch_id"])))
+    exchange(api, cast, method, path, strategy)
 
 
 @pytest.mark.parametrize(("method", "path"), OF_ONE, ids=names(OF_ONE))

@@ -34,12 +34,15 @@ OPERATIONS = [
 ]
 INTERNAL = "/api/v1/internal/"  # document 001's runners
 DELTA = (INTERNAL, "/api/v1/runs")  # its errors in its envelope, unknown fields ignored
+SHITHUB = ("/api/v1/runners/", "/api/v1/jobs/", "/api/v1/runs/{run_id}")  # document 003: its own envelope and tokens
 BENCHER = "/v0/"  # document 002: its own envelope, and other codes; unknown fields ignored
 OF_CALLERS = ([{"workerToken": []}], [{"apiToken": []}, {"session": []}])
 _BY_WORKERS = [{"workerToken": []}, {"workerCertificate": []}]
 OF_SIGNERS = [[{"githubSignature": []}]]
 OF_RUNNERS = (_BY_WORKERS, [*_BY_WORKERS, {}])
-COMMON_CODES = {"unauthenticated", "busy", "rate_limited"}
+OF_JOBS = [[{"identityRequestToken": []}]]
+PUBLIC = [{}]
+COMMON_CODES = {"busy", "rate_limited"}
 
 
 def within(part):
@@ -129,22 +132,37 @@ def test_every_code_of_the_table_is_documented_once_as_it_is():
 def test_every_operation_says_what_it_takes_and_answers(path, method, operation):
     assert re.fullmatch("[a-z]+(_[a-z]+)+", operation["operationId"])
     assert operation["description"]
-    if path.startswith(BENCHER):
+    if path.startswith(SHITHUB):
+        assert operation["security"] in ([{"registrationToken": []}], [{"jobToken": []}], [{"apiToken": []}])
+    elif path.startswith(BENCHER):
         assert all(name.startswith("bencher") for scheme in operation["security"] for name in scheme)
     else:
         assert operation["security"] in (
-            OF_RUNNERS if path.startswith(INTERNAL) else OF_SIGNERS if "/webhooks/" in path else OF_CALLERS
+            OF_RUNNERS
+            if path.startswith(INTERNAL)
+            else OF_SIGNERS
+            if "/webhooks/" in path
+            else OF_JOBS
+            if path == "/v1/identity/token"
+            else [PUBLIC]
+            if path.startswith(("/.well-known/", "/v1/objects/"))
+            else OF_CALLERS
         )
     result = {
         code for answer in operation["responses"].values() for code in re.findall("`([a-z_]+)`", answer["description"])
     }
     assert result >= COMMON_CODES
-    assert path.startswith(BENCHER) or {"wrong_principal", "invalid_query"} <= result
-    assert ("malformed_json" in result) == (method in {"post", "patch"})
+    is_public = operation["security"] == PUBLIC
+    assert path.startswith(BENCHER) or ("unauthenticated" in result) != is_public
+    assert path.startswith((BENCHER, *SHITHUB)) or "invalid_query" in result
+    of_people = not is_public and operation["security"] not in OF_JOBS
+    assert path.startswith((BENCHER, *SHITHUB)) or ("wrong_principal" in result) == of_people
+    takes_json = "application/octet-stream" not in operation.get("requestBody", {}).get("content", {})
+    assert ("malformed_json" in result) == (method in {"post", "patch", "put"} and takes_json)
     for status, answer in operation["responses"].items():
         assert "X-Request-Id" in answer["headers"]
         assert ("Retry-After" in answer["headers"]) == (status in {"429", "503"})
-        errors = "application/json" if path.startswith((*DELTA, BENCHER)) else "application/problem+json"
+        errors = "application/json" if path.startswith((*DELTA, *SHITHUB, BENCHER)) else "application/problem+json"
         assert status < "400" or list(answer["content"]) == [errors]
 
 

@@ -2,17 +2,22 @@
 
 import asyncio
 import threading
+from datetime import timedelta
 
+import psycopg
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.utils import timezone
 
 from orchestrator import services
 from orchestrator.notifications import announcer as announcer_module
 from orchestrator.notifications import job_updates
 from orchestrator.notifications.announcer import Announcer
+from orchestrator.notifications.followed_jobs import keep_followed
 from orchestrator.notifications.job_updates import CHANNEL, IDS_PER_PAYLOAD, announcer, parse_job_ids, send_job_ids
 from orchestrator.notifications.listener import Listener
-from runtime_jobs.models import Job
+from orchestrator.notifications.log_hub import in_reader_thread
+from runtime_jobs.models import FollowedJob, Job
 from tests.factories import ALICE, WorkerFactory, claimed, submitted
 from tests.live_server import eventually
 
@@ -52,13 +57,34 @@ def test_many_changes_are_few_announcements(sent):
 
 def test_a_payload_fits_into_a_notification(monkeypatch):
     sent = []
-    monkeypatch.setattr(job_updates, "send_notification", lambda channel, payload: sent.append((channel, payload)))
+    monkeypatch.setattr(job_updates, "notify_followers", lambda channel, job_ids: sent.append((channel, job_ids)))
     names = [f"rtj_{number:026}" for number in range(2 * IDS_PER_PAYLOAD + 1)]
     assert len(",".join(names[:IDS_PER_PAYLOAD])) < 8000
     send_job_ids(names)
     assert {channel for channel, _ in sent} == {CHANNEL}
-    assert [len(parse_job_ids(payload)) for _, payload in sent] == [IDS_PER_PAYLOAD, IDS_PER_PAYLOAD, 1]
-    assert [name for _, payload in sent for name in parse_job_ids(payload)] == names
+    assert [len(job_ids) for _, job_ids in sent] == [IDS_PER_PAYLOAD, IDS_PER_PAYLOAD, 1]
+    assert [name for _, job_ids in sent for name in job_ids] == names
+
+
+@pytest.mark.django_db(transaction=True)
+def test_only_jobs_that_are_followed_are_announced():
+    with psycopg.connect(**connection_parameters(), autocommit=True) as session:
+        session.execute(f'LISTEN "{CHANNEL}"')
+        send_job_ids(["rtj_a", "rtj_b"])
+        keep_followed(["rtj_b", "rtj_c", "rtj_old"])
+        FollowedJob.objects.filter(job_ulid="rtj_old").update(until=timezone.now() - timedelta(minutes=2))
+        send_job_ids(["rtj_a", "rtj_old"])
+        send_job_ids(["rtj_a", "rtj_b", "rtj_c", "rtj_old"])
+        (notice,) = session.notifies(timeout=5, stop_after=1)
+        assert sorted(parse_job_ids(notice.payload)) == ["rtj_b", "rtj_c"]
+        assert list(session.notifies(timeout=0)) == []
+    keep_followed(["rtj_b"])
+    assert set(FollowedJob.objects.values_list("job_ulid", flat=True)) == {"rtj_b", "rtj_c"}, "old entries are removed"
+
+
+def connection_parameters():
+    parameters = connection.get_connection_params()
+    return {name: parameters[name] for name in ("host", "port", "user", "password", "dbname") if parameters.get(name)}
 
 
 def test_trouble_loses_an_announcement_and_not_the_announcer(sent):
@@ -142,8 +168,9 @@ def test_the_listening_connection_of_a_process_receives_them():
         try:
             async with asyncio.timeout(20):
                 await alive.wait()
-                announcer.announce(["rtj_a", "rtj_b"])
-                assert await received.get() == "rtj_a,rtj_b"
+                await in_reader_thread(keep_followed, ["rtj_a", "rtj_b"])
+                announcer.announce(["rtj_a", "rtj_b", "rtj_c"])
+                assert sorted(parse_job_ids(await received.get())) == ["rtj_a", "rtj_b"]
         finally:
             task.cancel()
             await asyncio.wait({task})

@@ -178,14 +178,19 @@ def settling_scene(pair: tuple[str, str], project: Project, holder: Worker, othe
 class Gate:
     """Between lock and decision: the first one waits there until the second one waits for the lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, after: int = 0) -> None:
         self.arrived = threading.Event()
         self.open = threading.Event()
+        self._passes = after  # of the first one, before it waits
 
     def pass_through(self) -> None:
-        if not self.arrived.is_set():
-            self.arrived.set()
-            self.open.wait(60)
+        if self.arrived.is_set():
+            return
+        if self._passes:
+            self._passes -= 1
+            return
+        self.arrived.set()
+        self.open.wait(60)
 
 
 class Ring:
@@ -212,6 +217,24 @@ class Ring:
                 break
             threading.Event().wait(0.0005)
         self.gate.open.set()
+        return [_answer(future) for future in running]
+
+    def meet_in_order(
+        self, first: Callable[[], Any], second: Callable[[], Any], *, place: int, between: Callable[[], Any]
+    ) -> list[Any]:
+        """Start the second one while the first one is at the gate of this number; call `between` before that."""
+        self.gate = Gate(after=place)
+        running = [self._threads[0].submit(first)]
+        try:
+            while not self.gate.arrived.wait(0.0005) and not running[0].done():
+                pass
+            assert self.gate.arrived.is_set(), running[0].result()
+            between()
+            running.append(self._threads[1].submit(second))
+            while not running[1].done() and not self._somebody_waits():
+                threading.Event().wait(0.0005)
+        finally:
+            self.gate.open.set()
         return [_answer(future) for future in running]
 
     def _somebody_waits(self) -> bool:

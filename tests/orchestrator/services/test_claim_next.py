@@ -8,7 +8,7 @@ from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from leases.errors import StaleLease
-from leases.models import Lease, LimitSlot
+from leases.models import LaneQueue, Lease, LimitSlot
 from leases.states import LeaseState
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
@@ -170,6 +170,19 @@ def test_a_claim_that_finds_nothing_leaves_the_completion(worker, project):
     finished = complete(claimed(worker).lease)
     assert finished.next_claim is None
     assert Job.objects.get(pk=job.pk).state == JobState.SUCCEEDED
+    assert findings() == []
+
+
+def test_an_inconclusive_claim_is_repeated_after_the_completion(worker, project):
+    """The claim of the statement visits 16 queues. Here more of them look full, because their only job was claimed."""
+    submitted(project, priority=50)
+    lease, other = claimed(worker).lease, WorkerFactory(capacity=100)
+    for priority in range(100, 130):
+        submitted(project, priority=priority)
+        claimed(other)
+    assert LaneQueue.objects.filter(head_id__isnull=False).count() > 16
+    last = submitted(project, priority=20)
+    assert complete(lease).next_claim.job == last
     assert findings() == []
 
 

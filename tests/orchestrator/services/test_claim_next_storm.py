@@ -18,7 +18,7 @@ from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, offer, submitted
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(3600)]
 
 ROUNDS = int(os.environ.get("PROOF_ROUNDS", "3"))
 THREADS = 4

@@ -377,3 +377,14 @@ class TestEmergencies:
     def test_a_job_may_be_worth_less_than_its_plan_gives(self, urgent):
         given = submission(urgent, spec(), priority=50)
         assert services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE).job.priority == 50
+
+
+def test_a_claim_passes_many_queues_whose_only_job_was_claimed(worker):
+    """Each priority has a queue, and a claim visits those of higher priority first. No scheduler has advanced them."""
+    project = ProjectFactory()
+    for priority in range(100, 200):
+        job = submitted(project, priority=priority)
+        assert services.claim(worker=worker, offer=offer(worker)).job == job
+    assert LaneQueue.objects.filter(head_id__isnull=False).count() > 64, "as many as four attempts visit"
+    job = submitted(project, priority=50)
+    assert services.claim(worker=worker, offer=offer(worker)).job == job

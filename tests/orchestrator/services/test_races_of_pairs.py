@@ -24,7 +24,7 @@ from tests.orchestrator.services.operation_pairs import (
 )
 from tests.suite_functions import audit_findings
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(3600)]
 
 ROUNDS = int(os.environ.get("PROOF_ROUNDS", "3"))
 

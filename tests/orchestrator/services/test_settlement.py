@@ -159,6 +159,16 @@ def test_a_job_that_exceeds_its_time_limit_fails_at_once(executing):
     assert (row(executing.lease).state, row(executing.lease).failure_reason) == (JobState.FAILED, "timed_out")
 
 
+@pytest.mark.parametrize(("late", "state"), [(3600, JobState.LOST), (0, JobState.FAILED)])
+def test_a_worker_that_is_lost_within_the_grace_is_lost_and_not_timed_out(db, late, state):
+    """The lease of 120 s expires after the time limit of 90 s and before the grace ends."""
+    submitted_steps(policy=replace(LATE_POLICY, late_result_seconds=late), timeout_seconds=90)
+    claim = claimed(job_types=STEPS)
+    services.report(**speak(claim, phase="executing", now=claim.lease.leased_at))
+    services.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.leased_at, 120))
+    assert (row(claim.lease).state, row(claim.lease).failure_reason) == (state, FailureReason.LEASE_EXPIRED)
+
+
 def test_a_job_whose_cancel_was_requested_is_canceled_at_once(executing):
     services.cancel(job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=3000)
     sweep(now=after(executing.lease.leased_at, 121))

@@ -27,7 +27,7 @@ from workers.agent.errors import (
 from workers.agent.failpoints import failpoint
 from workers.agent.http import wire
 from workers.agent.http.transport import ANSWER_BYTES, HttpResponseData, Timeouts, Transport
-from workers.agent.http.wire import LeasePayload
+from workers.agent.http.wire import CacheDownload, LeasePayload
 from workers.agent.sanitize import one_line
 
 logger = logging.getLogger(__name__)
@@ -157,6 +157,25 @@ class OrchestratorClient:
 
     def log(self, lease: LeasePayload, seq: int, chunk: bytes, *, step: int = 0) -> None:
         self._post_lease(lease, "logs", {"step": step, "seq": seq, "chunk": base64.b64encode(chunk).decode()})
+
+    def begin_artifact(self, lease: LeasePayload, name: str, size_bytes: int) -> str:
+        """Announce an artifact, and return the address of its upload."""
+        body = self._post_lease(lease, "artifacts", {"name": name, "size_bytes": size_bytes})
+        if not isinstance(body.get("upload_url"), str):
+            raise ProtocolError("upload_url")
+        return str(body["upload_url"])
+
+    def restore_cache(self, lease: LeasePayload, key: str, version: str) -> CacheDownload | None:
+        """Return the cache entry of the key and version, or None."""
+        return wire.cache_download(self._post_lease(lease, "caches/restore", {"key": key, "version": version}))
+
+    def save_cache(self, lease: LeasePayload, key: str, version: str, size_bytes: int) -> str | None:
+        """Announce a cache entry, and return the address of its upload; None if there is one."""
+        body = self._post_lease(lease, "caches/save", {"key": key, "version": version, "size_bytes": size_bytes})
+        url = body.get("upload_url")
+        if url is not None and not isinstance(url, str):
+            raise ProtocolError("upload_url")
+        return url
 
     def complete(
         self, lease: LeasePayload, result: dict[str, Any], offer: ClaimOffer | None = None

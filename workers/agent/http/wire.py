@@ -56,12 +56,32 @@ class PatternPayload:
 
 
 @dataclass(frozen=True)
+class CachePayload:
+    """Paths that the worker keeps for the next job with the same key."""
+
+    type: str
+    key: str
+    paths: tuple[str, ...]
+    read_only: bool
+
+
+@dataclass(frozen=True)
+class CacheDownload:
+    """A cache entry that can be restored. `url` is a permission: it is in no message."""
+
+    url: str = field(repr=False)
+    size_bytes: int
+    sha256: str | None
+
+
+@dataclass(frozen=True)
 class StepsPayload(WorkPayload):
     """Type `steps`: lines for the shell."""
 
     steps: tuple[str, ...]
     environment: dict[str, str]
     artifacts: tuple[PatternPayload, ...]
+    caches: tuple[CachePayload, ...]
     image: str | None
 
 
@@ -169,6 +189,7 @@ def _steps(steps: dict[str, Any]) -> StepsPayload:
         steps=lines,
         environment=_environment(_take(steps, "environment", dict, {})),
         artifacts=tuple(_pattern(_object(pattern, "artifacts")) for pattern in _take(steps, "artifacts", list, [])),
+        caches=tuple(_cache(_object(cache, "caches")) for cache in _take(steps, "caches", list, [])),
         image=_take(steps, "image", str, None),
         allow_exec=True,
         **_terms(steps),
@@ -194,6 +215,26 @@ def _environment(named: dict[str, Any]) -> dict[str, str]:
 
 def _pattern(pattern: dict[str, Any]) -> PatternPayload:
     return PatternPayload(_take(pattern, "type", str), _take(pattern, "path_glob", str))
+
+
+def _cache(cache: dict[str, Any]) -> CachePayload:
+    return CachePayload(
+        type=_take(cache, "type", str),
+        key=_take(cache, "key", str),
+        paths=_strings(cache, "paths", None),
+        read_only=_take(cache, "read_only", bool, default=False),
+    )
+
+
+def cache_download(body: dict[str, Any]) -> CacheDownload | None:
+    """Parse the response to a restore. Returns None if there is no entry."""
+    url = _take(body, "download_url", str, None)
+    if url is None:
+        return None
+    size = _take(body, "size_bytes", int)
+    if size < 0:
+        raise ProtocolError("size_bytes")
+    return CacheDownload(url, size, _take(body, "sha256", str, None))
 
 
 def _isolation(execution: dict[str, Any]) -> Isolation:

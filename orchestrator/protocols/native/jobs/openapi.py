@@ -28,6 +28,28 @@ AFTER = OpenApiParameter(
 FOLLOW = OpenApiParameter(
     "follow", OpenApiTypes.STR, QUERY, enum=["0", "1"], description="`1`: continue until the job has ended."
 )
+STEP = OpenApiParameter(
+    "step",
+    {"type": "integer", "minimum": 0, "maximum": 10**9 - 1},
+    QUERY,
+    description="Return only the log of this step. Not with `follow=1`.",
+)
+AFTER_ANNOTATION = OpenApiParameter(
+    "after",
+    {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+    QUERY,
+    description="Return only annotations with a higher `id`.",
+)
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID",
+    OpenApiTypes.STR,
+    HEADER,
+    description="The `id` of the last event that the client has. The stream continues after it, with no gap and no "
+    "repetition. An id that is not of this job begins at the start.",
+)
+AFTER_EVENT = OpenApiParameter(
+    "after", OpenApiTypes.STR, QUERY, description="As `Last-Event-ID`, for pages that cannot send it; the header wins."
+)
 LOCATION = OpenApiParameter(
     "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Path of the new job."
 )
@@ -146,6 +168,14 @@ _ANY_JOB_FIELDS = {
     "batch_id": None,
     "result": None,
 }
+LOG_EVENTS = OpenApiExample(
+    "output, then the end",
+    'id: 0-0.6.1\nevent: chunk\ndata: {"step":0,"offset":0,"text":"hello\\n"}\n\n'
+    'id: 1\nevent: end\ndata: {"status":"succeeded","state":"completed"}\n\n',
+    response_only=True,
+    status_codes=["200"],
+    media_type="text/event-stream",
+)
 EVENTS = response_example("first event", {"results": [_EVENT], "next_after": None})
 
 
@@ -247,11 +277,59 @@ def _document(docs: _JobDocs) -> Callable[[Any], Any]:
         logs=operation_docs(
             f"read_{noun}_logs",
             responses={(200, "text/plain"): OpenApiTypes.STR},
-            parameters=[FOLLOW],
+            parameters=[FOLLOW, STEP],
+            codes=("not_found", "too_many_streams", "follow_unavailable"),
+        ),
+        log_events=operation_docs(
+            f"stream_{noun}_logs",
+            responses={(200, "text/event-stream"): OpenApiTypes.STR},
+            parameters=[LAST_EVENT_ID, AFTER_EVENT],
+            examples=[LOG_EVENTS],
             codes=("not_found", "too_many_streams", "follow_unavailable"),
         ),
     )
 
+
+_STEP_EXAMPLE = {
+    "step": 1,
+    "id": 1071,
+    "step_id": "test",
+    "name": "Test",
+    "run": "make test",
+    "uses": None,
+    "status": "completed",
+    "conclusion": "failure",
+    "started_at": "2026-05-10T21:00:00Z",
+    "completed_at": "2026-05-10T21:00:30Z",
+    "log_bytes": 5120,
+    "log_is_truncated": False,
+    "annotation_count": 1,
+}
+_ANNOTATION_EXAMPLE = {
+    "id": 7,
+    "step": 1,
+    "level": "error",
+    "title": "assert failed",
+    "message": "expected 3, got 4",
+    "path": "tests/test_sum.py",
+    "start_line": 12,
+    "end_line": None,
+    "start_column": None,
+    "end_column": None,
+}
+LIST_STEPS = operation_docs(
+    "list_job_steps",
+    responses=serializers.JobStepsOutput,
+    examples=[response_example("failed step", {"results": [_STEP_EXAMPLE]})],
+    codes=("not_found",),
+)
+LIST_ANNOTATIONS = operation_docs(
+    "list_job_annotations",
+    responses=serializers.AnnotationsOutput,
+    parameters=[AFTER_ANNOTATION],
+    examples=[response_example("an error", {"results": [_ANNOTATION_EXAMPLE], "next_after": None})],
+    codes=("not_found",),
+)
 
 document_runtime_jobs = _document(
     _JobDocs(

@@ -25,7 +25,7 @@ from orchestrator.selectors.pending_reasons.reason import ReasonCode
 from orchestrator.services import OnConflict
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.identifiers import ULID_PATTERN
-from runtime_jobs.models import FailureExplanation
+from runtime_jobs.models import FailureExplanation, StepAnnotation
 from runtime_jobs.specs import JOB_TYPES, JobSpec
 from runtime_jobs.states import (
     CLIENT_TRIGGERS,
@@ -33,9 +33,11 @@ from runtime_jobs.states import (
     STATUS_WITHOUT_INGEST,
     TRIGGER_KINDS,
     CancelReason,
+    Conclusion,
     FailureClass,
     FailureReason,
     JobState,
+    StepStatus,
 )
 
 MAX_DEPENDENCIES = 64
@@ -234,6 +236,54 @@ class EventsOutput(serializers.Serializer):
     """A page of the event history of a job."""
 
     results = EventOutput(many=True)
+    next_after = serializers.IntegerField(
+        allow_null=True, help_text="Value of `after` for the next page; null on the last page."
+    )
+
+
+class JobStepOutput(serializers.Serializer):
+    """A step of a job. Job types without steps have the logs of some: the fields of a workflow file are null there."""
+
+    step = serializers.IntegerField(help_text="The number of the step, from 0.")
+    id = serializers.IntegerField(allow_null=True)
+    step_id = serializers.CharField(allow_null=True, help_text="The `id` in the workflow file.")
+    name = serializers.CharField(help_text="The name, else the id, else what the step executes.")
+    run = serializers.CharField(allow_null=True)
+    uses = serializers.CharField(allow_null=True)
+    status = serializers.ChoiceField(choices=StepStatus.choices, allow_null=True)
+    conclusion = serializers.ChoiceField(choices=Conclusion.choices, allow_null=True)
+    started_at = serializers.DateTimeField(allow_null=True)
+    completed_at = serializers.DateTimeField(allow_null=True)
+    log_bytes = serializers.IntegerField(help_text="`GET …/logs?step=N` returns so many bytes.")
+    log_is_truncated = serializers.BooleanField(help_text="The log has reached its limit; the rest was dropped.")
+    annotation_count = serializers.IntegerField()
+
+
+class JobStepsOutput(serializers.Serializer):
+    """The steps of a job in their order."""
+
+    results = JobStepOutput(many=True)
+
+
+class AnnotationOutput(serializers.Serializer):
+    """A notice, warning or error that a step has printed as a workflow command. Secrets are masked."""
+
+    id = serializers.IntegerField()
+    step = serializers.IntegerField(help_text="The number of the step, from 0.")
+    level = serializers.ChoiceField(choices=StepAnnotation.Level.choices)
+    title = serializers.CharField(allow_null=True)
+    message = serializers.CharField()
+    path = serializers.CharField(allow_null=True, help_text="The file that it concerns, as printed.")
+    start_line = serializers.IntegerField(allow_null=True)
+    end_line = serializers.IntegerField(allow_null=True)
+    start_column = serializers.IntegerField(allow_null=True)
+    end_column = serializers.IntegerField(allow_null=True)
+
+
+class AnnotationsOutput(serializers.Serializer):
+    """A page of the annotations of a job, in the order in which they were printed."""
+
+    results = AnnotationOutput(many=True)
     next_after = serializers.IntegerField(
         allow_null=True, help_text="Value of `after` for the next page; null on the last page."
     )

@@ -24,8 +24,19 @@ from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.errors import error_result, to_recorded_error
 from orchestrator.protocols.native.jobs import wire
 from orchestrator.protocols.native.jobs.filters import AnyJobFilters, RuntimeJobFilters
-from orchestrator.protocols.native.jobs.logs import PlainTextRenderer, log_response
-from orchestrator.protocols.native.jobs.openapi import document_any_jobs, document_runtime_jobs
+from orchestrator.protocols.native.jobs.logs import (
+    EventStreamRenderer,
+    PlainTextRenderer,
+    event_response,
+    log_response,
+    step_log_response,
+)
+from orchestrator.protocols.native.jobs.openapi import (
+    LIST_ANNOTATIONS,
+    LIST_STEPS,
+    document_any_jobs,
+    document_runtime_jobs,
+)
 from orchestrator.protocols.native.jobs.serializers import (
     BulkSubmitInput,
     CancelJobInput,
@@ -34,6 +45,7 @@ from orchestrator.protocols.native.jobs.serializers import (
     SubmitInput,
     SubmitRuntimeJobInput,
 )
+from orchestrator.selectors.job_steps import annotations_of, steps_of
 from orchestrator.selectors.pending_reasons.service import pending_for
 from orchestrator.services import ConcurrencyGroup, OnConflict, OperationResult, Submission
 from orchestrator.services.dependencies import get_roots
@@ -46,7 +58,13 @@ from runtime_jobs.specs import JOB_TYPES, RUNTIME, configured_policy
 
 EVENTS_PER_PAGE = 500
 SCOPES = {"create": Scope.JOBS_WRITE, "bulk": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
-QUERY_PARAMETERS = {"events": frozenset({"after"}), "logs": frozenset({"follow"})}
+ANNOTATIONS_PER_PAGE = 500
+QUERY_PARAMETERS = {
+    "events": frozenset({"after"}),
+    "logs": frozenset({"follow", "step"}),
+    "log_events": frozenset({"after"}),
+    "annotations": frozenset({"after"}),
+}
 
 
 @dataclass(frozen=True)
@@ -230,10 +248,7 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
     @action(detail=True, pagination_class=None, filterset_class=None)
     def events(self, request: Request, job_id: str) -> Response:
         """List the events of the job in order, up to 500 per page."""
-        after = request.query_params.get("after", "0")
-        if not (after.isascii() and after.isdigit() and len(after) < 19):
-            raise invalid_query("after", "Must be a whole number of at most 18 digits.")
-        events = JobEvent.objects.of(self.get_object().job_ulid).filter(seq__gt=int(after))
+        events = JobEvent.objects.of(self.get_object().job_ulid).filter(seq__gt=_after(request))
         rows = list(events[: EVENTS_PER_PAGE + 1])
         next_after = rows[EVENTS_PER_PAGE - 1].seq if len(rows) > EVENTS_PER_PAGE else None
         results = [wire.serialize_event(event) for event in rows[:EVENTS_PER_PAGE]]
@@ -243,11 +258,28 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
         detail=True, pagination_class=None, filterset_class=None, renderer_classes=[JSONRenderer, PlainTextRenderer]
     )
     def logs(self, request: Request, job_id: str) -> Any:
-        """Return the log of the job as plain text. With `follow=1` the stream continues until the job has ended."""
-        follow = request.query_params.get("follow", "0")
+        """Return the log of the job or of one step as text. With `follow=1` it continues until the job has ended."""
+        follow, step = request.query_params.get("follow", "0"), request.query_params.get("step")
         if follow not in {"0", "1"}:
             raise invalid_query("follow", "Must be 0 or 1.")
-        return log_response(self.get_object(), follow=follow == "1", request=request)
+        if step is None:
+            return log_response(self.get_object(), follow=follow == "1", request=request)
+        if not (step.isascii() and step.isdigit() and len(step) < 10):
+            raise invalid_query("step", "Must be the number of a step, from 0.")
+        if follow == "1":
+            raise invalid_query("follow", "Must be 0 where `step` is given. Follow all steps by `logs/stream` instead.")
+        return step_log_response(self.get_object(), int(step), request=request)
+
+    @action(
+        detail=True,
+        url_path="logs/stream",
+        pagination_class=None,
+        filterset_class=None,
+        renderer_classes=[JSONRenderer, EventStreamRenderer],
+    )
+    def log_events(self, request: Request, job_id: str) -> Any:
+        """Follow the log and the steps of the job as Server-Sent Events: `chunk`, `step` and `end`."""
+        return event_response(self.get_object(), request)
 
 
 @document_runtime_jobs
@@ -265,6 +297,30 @@ class AnyJobViewSet(BaseJobViewSet):
     job_types = tuple(JOB_TYPES)
     collection = ANY_JOBS
     filterset_class = AnyJobFilters
+
+    @LIST_STEPS
+    @action(detail=True, pagination_class=None, filterset_class=None)
+    def steps(self, request: Request, job_id: str) -> Response:
+        """List the steps of the job in order, each with its status and the size of its log."""
+        return Response({"results": [wire.serialize_step(step) for step in steps_of(self.get_object().job_ulid)]})
+
+    @LIST_ANNOTATIONS
+    @action(detail=True, pagination_class=None, filterset_class=None)
+    def annotations(self, request: Request, job_id: str) -> Response:
+        """List the notices, warnings and errors that the steps have printed as commands, up to 500 per page."""
+        job_ulid = self.get_object().job_ulid
+        rows = annotations_of(job_ulid, after=_after(request), limit=ANNOTATIONS_PER_PAGE + 1)
+        next_after = rows[ANNOTATIONS_PER_PAGE - 1].pk if len(rows) > ANNOTATIONS_PER_PAGE else None
+        results = [wire.serialize_annotation(annotation) for annotation in rows[:ANNOTATIONS_PER_PAGE]]
+        return Response({"results": results, "next_after": next_after})
+
+
+def _after(request: Request) -> int:
+    """Return the position of a page in a list without cursors."""
+    after = request.query_params.get("after", "0")
+    if not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise invalid_query("after", "Must be a whole number of at most 18 digits.")
+    return int(after)
 
 
 def _details(job: Job) -> dict[str, Any]:

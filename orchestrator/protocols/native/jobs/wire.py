@@ -4,8 +4,9 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.selectors.job_steps import StepState
 from orchestrator.selectors.pending_reasons.service import PendingState
-from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
+from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent, StepAnnotation
 from runtime_jobs.specs import JOB_TYPES, execution_of, source_of
 from runtime_jobs.states import JobState
 
@@ -113,6 +114,41 @@ def _serialize_artifact(artifact: Artifact) -> dict[str, Any]:
 
 def _serialize_explanation(explanation: FailureExplanation) -> dict[str, Any]:
     return {name: getattr(explanation, name) for name in ("category", "confidence", "summary", "details")}
+
+
+def serialize_step(step: StepState) -> dict[str, Any]:
+    """Return a step with the state of its log. Fields of the workflow file are null for other job types."""
+    return {
+        "step": step.index,
+        "id": step.key,
+        "step_id": step.step_id or None,
+        "name": step.display_name,
+        "run": step.run or None,
+        "uses": step.uses or None,
+        "status": step.status,
+        "conclusion": step.conclusion,
+        "started_at": format_timestamp(step.started_at),
+        "completed_at": format_timestamp(step.completed_at),
+        "log_bytes": step.log_bytes,
+        "log_is_truncated": step.log_is_truncated,
+        "annotation_count": step.annotation_count,
+    }
+
+
+def serialize_annotation(annotation: StepAnnotation) -> dict[str, Any]:
+    """Return an annotation. Its texts were printed by a program: display them as text only."""
+    return {
+        "id": annotation.pk,
+        "step": annotation.step,
+        "level": annotation.level,
+        "title": annotation.title or None,
+        "message": annotation.message,
+        "path": annotation.path or None,
+        "start_line": annotation.start_line,
+        "end_line": annotation.end_line,
+        "start_column": annotation.start_column,
+        "end_column": annotation.end_column,
+    }
 
 
 def serialize_event(event: JobEvent) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from orchestrator.protocols.native.serializers import SLUG, ProgressInput, RawEn
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
 from runtime_jobs.specs import JOB_TYPES, RUNTIME
+from runtime_jobs.specs.steps import MAX_CACHES
 from runtime_jobs.states import REPORTABLE_FAILURES, RUNNING_STATES
 
 MAX_CHUNK_BYTES = 512 * 1024
@@ -126,12 +127,22 @@ class StepResultInput(StrictSerializer):
 
 
 class ArtifactFileInput(StrictSerializer):
-    """A file that matched an artifact pattern. The server stores this description and not the file."""
+    """A file that matched an artifact pattern, as the worker describes it."""
 
     type = SanitizedTextField(max_length=63)
     path = SanitizedTextField(max_length=1024)
     size_bytes = StrictIntegerField(min_value=0, max_value=BIGINT)
     sha256 = StrictCharField(pattern="[0-9a-f]{64}")
+    stored = StrictBooleanField(required=False, help_text="Whether the worker has uploaded the file as an artifact.")
+
+
+class CacheResultInput(StrictSerializer):
+    """Use of a cache by the job, for display."""
+
+    type = SanitizedTextField(max_length=63)
+    key = SanitizedTextField(max_length=255)
+    hit = StrictBooleanField(help_text="Whether the worker has restored an entry of this key.")
+    read_only = StrictBooleanField()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
 
 
 class FinalResultInput(StrictSerializer):
@@ -146,6 +157,7 @@ class FinalResultInput(StrictSerializer):
         max_value=BIGINT,
         help_text="Number of further files that matched and are not in `files`.",
     )
+    caches = serializers.ListField(child=CacheResultInput(), required=False, max_length=MAX_CACHES)
 
 
 class SucceededInput(FinalResultInput):

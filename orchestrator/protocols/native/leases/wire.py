@@ -64,9 +64,9 @@ def build_result(final: dict[str, Any], *extra_fields: str) -> dict[str, Any]:
 
     Args:
         final: The validated `result` of the message.
-        extra_fields: Further fields to store, besides files and steps.
+        extra_fields: Further fields to store, besides files, caches and steps.
     """
-    result = {name: final[name] for name in ("files", "files_omitted", *extra_fields) if name in final}
+    result = {name: final[name] for name in ("files", "files_omitted", "caches", *extra_fields) if name in final}
     if "steps" in final:
         result["steps"] = [
             step | {name: format_timestamp(step[name]) for name in ("started_at", "finished_at")}

@@ -16,7 +16,7 @@ from orchestrator import services
 from orchestrator.http.observability.routes import _template
 from orchestrator.ingest.models import Run
 from orchestrator.models import Incident
-from runtime_jobs.models import Membership
+from runtime_jobs.models import JobStep, Membership, StoredArtifact
 from tests.api_client import Caller, problem_of
 from tests.db_snapshot import nothing_lost
 from tests.factories import (
@@ -30,14 +30,18 @@ from tests.factories import (
     claimed,
     submitted,
 )
+from tests.workflow_jobs import make_repository, queued_workflow_job
 
 pytestmark = pytest.mark.django_db
 LEASE = "/v1/runtime/leases/<lease_id>"
+WORKFLOW_FILE = ".shithub/workflows/ci.yml"
+CACHE = {"key": "pip", "version": "0" * 64}
 DONE = {"result": {"status": "uploaded", "ingest_run_id": "run_a"}}
 FAILED = {"result": {"status": "failed", "reason": "worker_error"}}
 
 # What shows nothing of anybody's, and who says so: tests/access.
 OF_NOBODY = {"/", "/healthz", "/readyz", "/metrics", "/v1/schema", "/v1/docs", "/favicon.ico", "/login/", "/logout/"}
+OF_NOBODY |= {"/.well-known/openid-configuration", "/.well-known/jwks.json"}
 # Addresses of one thing, for clients: what another's client gets is what it gets for a thing that is not there.
 OF_ONE = [
     ("GET", "/v1/runtime/jobs/<job_id>", None),
@@ -46,12 +50,26 @@ OF_ONE = [
     ("GET", "/v1/runtime/jobs/<job_id>/events", None),
     ("GET", "/v1/runtime/jobs/<job_id>/logs", None),
     ("GET", "/v1/runtime/jobs/<job_id>/logs?follow=1", None),
+    ("GET", "/v1/runtime/jobs/<job_id>/logs/stream", None),
     ("GET", "/v1/jobs/<job_id>", None),
     ("POST", "/v1/jobs/<job_id>/cancel", {"reason": "mine"}),
     ("POST", "/v1/jobs/<job_id>/retry", {"reason": "mine"}),
     ("GET", "/v1/jobs/<job_id>/events", None),
     ("GET", "/v1/jobs/<job_id>/logs", None),
     ("GET", "/v1/jobs/<job_id>/logs?follow=1", None),
+    ("GET", "/v1/jobs/<job_id>/logs?step=0", None),
+    ("GET", "/v1/jobs/<job_id>/logs/stream", None),
+    ("GET", "/v1/jobs/<job_id>/steps", None),
+    ("GET", "/v1/jobs/<job_id>/annotations", None),
+    ("GET", "/v1/batches/<batch_id>", None),
+    ("POST", "/v1/batches/<batch_id>/approve", {"reason": "mine"}),
+    ("POST", "/v1/batches/<batch_id>/cancel", {"reason": "mine"}),
+    ("POST", "/v1/batches/<batch_id>/rerun", {"reason": "mine"}),
+    ("POST", "/v1/batches/<batch_id>/pin", {"reason": "mine"}),
+    ("POST", "/v1/batches/<batch_id>/unpin", {"reason": "mine"}),
+    ("GET", "/v1/artifacts/<artifact_id>", None),
+    ("DELETE", "/v1/secrets/<name>?org_slug=<org_slug>", None),
+    ("DELETE", "/v1/variables/<name>?org_slug=<org_slug>", None),
     ("GET", "/v1/ingest/runs/<run_id>", None),
     ("GET", "/v1/limits/<limit_id>", None),
     ("PATCH", "/v1/limits/<limit_id>", {"max_active": 1, "reason": "mine"}),
@@ -64,6 +82,13 @@ NAMING_ONE = [
     ("POST", "/v1/limits/pause", _SOURCE),
     ("POST", "/v1/limits/resume", _SOURCE),
     ("POST", "/v1/limits/throttle", _SOURCE | {"per_hour": 1}),
+    ("PUT", "/v1/secrets/<name>", {"org_slug": "<org_slug>", "value": "mine"}),
+    ("PUT", "/v1/variables/<name>", {"org_slug": "<org_slug>", "value": "mine"}),
+    (
+        "POST",
+        "/v1/batches",
+        {"org_slug": "<org_slug>", "repository": "alice/demo", "workflow_file": WORKFLOW_FILE, "ref": "main"},
+    ),
     ("POST", "/v1/breakers/reset", {"org_slug": "<org_slug>", "job_type": "runtime", "reason": "mine"}),
 ]
 # For operators alone: for a tenant's token no pool is there.
@@ -82,13 +107,15 @@ OF_RUNS = [
 ]
 LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
 LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents"]
+LISTS_OF_WORKFLOWS = ["/v1/batches", "/v1/checks", "/v1/artifacts", "/v1/secrets", "/v1/variables"]
 # An organization's own row: tests/orchestrator/protocols/native/limits/test_submit_quotas.py.
 OF_QUOTAS = ["/v1/quotas"]
 OF_USAGE = ["/v1/usage"]  # tests/orchestrator/protocols/native/test_usage.py
 SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
-PAGES = ["/runs/<run_id>/"]
-LIST_PAGES = ["/runs/"]  # tests/orchestrator/ingest/test_runs_page.py
+PAGES = ["/runs/<run_id>/", "/workflow-runs/<run_id>/"]
+# tests/orchestrator/ingest/test_runs_page.py, tests/orchestrator/workflows/test_pages.py
+LIST_PAGES = ["/runs/", "/workflow-runs/"]
 # Of pools, which have no owner: tests/orchestrator/protocols/native/pools/test_pools.py.
 OF_POOLS = ["/v1/pools", "/v1/pools/<pool>/load"]
 # For workers: another's lease is answered as one that does not exist.
@@ -101,6 +128,9 @@ OF_A_LEASE = [
     ("POST", f"{LEASE}/fail", FAILED),
     ("POST", f"{LEASE}/acknowledge-cancel", {}),
     ("POST", f"{LEASE}/release", {}),
+    ("POST", f"{LEASE}/artifacts", {"name": "a", "size_bytes": 1}),
+    ("POST", f"{LEASE}/caches/restore", CACHE),
+    ("POST", f"{LEASE}/caches/save", CACHE | {"size_bytes": 1}),
 ]
 # The same for many leases, which the body names.
 OF_LEASES = {"acknowledge": {}, "heartbeat": {"phase": "executing"}, "complete": DONE, "fail": FAILED}
@@ -111,6 +141,13 @@ OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {})
 
 # For document 001's runners, who name the lease in the message: tests/orchestrator/protocols/delta/runners/test_permissions.py.
 OF_RUNNERS = [f"/api/v1/internal/{action}" for action in ("lease", "ack-lease", "heartbeat", "complete", "cancel-ack")]
+# For document 003's runners, whose token names the job: tests/orchestrator/protocols/shithub/test_verification.py and
+# test_heartbeat.py; and for its clients: test_cancel.py and test_rerun.py there.
+_OF_A_JOB = ("status", "steps/<step_id>/status", "logs", "artifacts/upload", "cancel-check", "token", "cancel")
+OF_WORKFLOW_RUNNERS = [f"/api/v1/jobs/<job_id>/{action}" for action in _OF_A_JOB]
+OF_WORKFLOW_RUNNERS += ["/api/v1/runners/heartbeat", "/api/v1/runs/<run_id>/rerun"]
+# The address or the token of the request is signed: tests/orchestrator/protocols/native/artifacts, tests/orchestrator/identity.
+SIGNED_ADDRESSES = [("GET", "/v1/objects/<address>"), ("PUT", "/v1/objects/<address>"), ("GET", "/v1/identity/token")]
 # For GitHub, which signs: tests/orchestrator/protocols/github.
 SIGNED = [("POST", "/api/v1/webhooks/github", None)]
 
@@ -119,6 +156,9 @@ NOT_THERE = {
     "run_id": "run_20260317143329_bd39b25f6f31",
     "lease_id": "rtl_01kkygn4z3fkef0g4tgm6g3b1j",
     "limit_id": "999999999",
+    "batch_id": "rtb_01kkygkagq0jk17bx6y1w8c3df",
+    "artifact_id": "art_01kkygkagq0jk17bx6y1w8c3df",
+    "name": "TOKEN",
     "org_slug": "nobody",
     "pool": "nowhere",
 }
@@ -148,8 +188,9 @@ def test_no_address_is_forgotten():
     named = [*OF_ONE, *OF_RUNS, *OF_A_LEASE, *OF_WORKERS, *SIGNED, *NAMING_ONE, *OF_OPERATORS]
     calls = {(method, path.partition("?")[0]) for method, path, _ in named}
     calls |= (
-        {("GET", path) for path in [*LISTS, *LISTS_OF_CONTROL]}
-        | {("POST", path) for path in OF_RUNNERS}
+        {("GET", path) for path in [*LISTS, *LISTS_OF_CONTROL, *LISTS_OF_WORKFLOWS]}
+        | {("POST", path) for path in [*OF_RUNNERS, *OF_WORKFLOW_RUNNERS]}
+        | set(SIGNED_ADDRESSES)
         | {("POST", path) for path in [*SUBMITS, *BULK]}
         | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS, *OF_QUOTAS, *OF_USAGE]}
     )
@@ -185,9 +226,26 @@ def tenants():
     Incident.objects.create(
         kind="breaker", org_slug=mine.slug, job_type="runtime", summary="mine", opened_at=job.created_at
     )
+    JobStep.objects.create(job=job, index=0, run="true")
+    repository = make_repository(project)
+    for change in (services.set_secret, services.set_variable):
+        change(organization=mine, repository=None, name="TOKEN", value="mine-alone", actor=ALICE)
     ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid, "limit_id": str(limit.pk)}
-    ids |= {"org_slug": mine.slug, "pool": job.pool}
-    return SimpleNamespace(mine=mine, theirs=theirs, holder=holder, job=job, ids=ids)
+    ids |= {"org_slug": mine.slug, "pool": job.pool, "name": "TOKEN"}
+    return SimpleNamespace(mine=mine, theirs=theirs, holder=holder, job=job, ids=ids, repository=repository)
+
+
+@pytest.fixture
+def workflows(tenants):
+    """The same, with a workflow run of the first organization that has an artifact."""
+    run, job = queued_workflow_job(tenants.repository)
+    artifact = StoredArtifact.objects.create(
+        job=job, batch=run.batch, organization=tenants.mine, project=tenants.repository.project, name="report.xml", byte_count=1, created_at=job.created_at,
+        object_key="artifacts/1/report", upload_until=job.created_at, completed_at=job.created_at,
+    )  # fmt: skip
+    tenants.ids |= {"batch_id": run.batch.batch_ulid, "artifact_id": artifact.artifact_ulid}
+    tenants.workflow_run = str(run.pk)
+    return tenants
 
 
 def filled(path, ids):
@@ -208,7 +266,8 @@ def refusal(response) -> dict:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), OF_ONE, ids=[f"{m} {p}" for m, p, _ in OF_ONE])
-def test_anothers_thing_is_not_there(tenants, method, path, body):
+def test_anothers_thing_is_not_there(workflows, method, path, body):
+    tenants = workflows
     intruder = Caller(api_token(tenants.theirs))
     with nothing_lost():
         found = refusal(intruder.call(method, filled(path, tenants.ids), body))
@@ -227,8 +286,8 @@ def test_what_a_body_names_is_ones_own_or_not_there(tenants, method, path, body)
 
     intruder = Caller(api_token(tenants.theirs))
     with nothing_lost():
-        found = refusal(intruder.call(method, path, naming(tenants.ids)))
-        missing = refusal(intruder.call(method, path, naming(NOT_THERE)))
+        found = refusal(intruder.call(method, filled(path, tenants.ids), naming(tenants.ids)))
+        missing = refusal(intruder.call(method, filled(path, NOT_THERE), naming(NOT_THERE)))
     assert found == missing
     assert found["status"] == 404
 
@@ -252,14 +311,26 @@ def test_a_list_of_control_shows_only_ones_own(tenants, path):
         assert {row["org_slug"] for row in owner.get(path + query).json()["results"]} == {tenants.mine.slug}
 
 
+@pytest.mark.parametrize("path", LISTS_OF_WORKFLOWS)
+def test_a_list_of_workflows_shows_only_ones_own(workflows, path):
+    intruder, owner = Caller(api_token(workflows.theirs)), Caller(api_token(workflows.mine))
+    assert len(owner.get(path).json()["results"]) == 1
+    for query in ("", "?limit=200", "?repository=alice/demo", f"?job_id={workflows.job.job_ulid}"):
+        answer = intruder.get(path + query)
+        assert answer.json().get("results", []) == [], (query, answer.status_code)
+
+
 @pytest.mark.parametrize("path", PAGES)
-def test_anothers_page_is_not_there(tenants, path, django_user_model):
+def test_anothers_page_is_not_there(workflows, path, django_user_model):
+    tenants, not_there = workflows, NOT_THERE
+    if "workflow" in path:
+        tenants.ids["run_id"], not_there = tenants.workflow_run, NOT_THERE | {"run_id": "999999999"}
     member = django_user_model.objects.create_user("ivan")
     Membership.objects.create(user=member, organization=tenants.theirs)
     browser = Client(raise_request_exception=False)
     assert browser.get(filled(path, tenants.ids)).status_code == 302, "to the login"
     browser.force_login(member)
-    found, missing = browser.get(filled(path, tenants.ids)), browser.get(filled(path, NOT_THERE))
+    found, missing = browser.get(filled(path, tenants.ids)), browser.get(filled(path, not_there))
     assert (found.status_code, missing.status_code) == (404, 404)
     assert found.content == missing.content
     assert Caller(api_token(tenants.theirs)).get(filled(path, tenants.ids)).status_code == 302, "no token opens it"

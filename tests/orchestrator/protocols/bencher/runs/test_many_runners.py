@@ -58,7 +58,7 @@ from tests.orchestrator.protocols.bencher.runs.world import (
     new_spec,
 )
 
-JOBS = int(os.environ.get("PROOF_JOBS", "200"))
+JOBS = int(os.environ.get("PROOF_JOBS", "100"))
 RUNNERS = int(os.environ.get("PROOF_RUNNERS", "16"))
 SEED = int(os.environ.get("PROOF_SEED") or random.randrange(10**9))
 ADDRESSES = [f"192.0.2.{number}" for number in range(1, 6)]

@@ -159,6 +159,8 @@ def test_the_runners_clock_decides_nothing(held, ts):
         (CancelReason.SUPERSEDED, "SUPERSEDED"),
         (CancelReason.TIMEOUT, "TIMEOUT"),
         (CancelReason.DEPENDENCY_FAILED, "JOB_CANCELED"),
+        (CancelReason.CONDITION_FALSE, "JOB_CANCELED"),
+        (CancelReason.STOPPED_BY_WORKER, "JOB_CANCELED"),
     ],
 )
 def test_a_cancel_is_reported_with_its_reason_and_what_is_left_of_its_time(held, reason, word):

@@ -270,10 +270,16 @@ def test_an_unknown_run_is_not_there(alice, method, path, name):
     refused(lambda: alice.call(method, f"{RUNS}/{name}{path}", {} if path else None, **key), 404, "NOT_FOUND")
 
 
-@pytest.mark.parametrize("path", ["/7", "/7/rerun", "/7/cancel", "/RTB_1", "/a b", "/%00", "/rtb_x/other", "/"])
-def test_other_forms_of_ids_are_other_doors(alice, path):
-    """Document 003 has whole numbers here."""
+@pytest.mark.parametrize("path", ["/RTB_1", "/a b", "/%00", "/rtb_x/other", "/", "/7a", "/-7"])
+def test_other_forms_of_ids_are_unknown(alice, path):
     refused(lambda: alice.call("POST", RUNS + path, {}), 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("path", ["/7", "/7/rerun", "/7/cancel"])
+def test_a_whole_number_is_a_run_of_document_003(alice, path):
+    answer = alice.call("POST", RUNS + path, {})
+    assert (answer.status_code, set(answer.json())) == (404, {"error"})
+    assert isinstance(answer.json()["error"], str)
 
 
 def test_another_tenants_run_is_not_there(alice, run):

@@ -52,11 +52,11 @@ def why(alice):
     """The reason of a job: the same from the list and from its page, in both APIs that serialize it."""
 
     def ask(job):
-        doors = [JOBS, ANY_JOBS] if job.job_type == "runtime" else [ANY_JOBS]
-        result = [alice.get(f"{door}/{job.job_ulid}").json() for door in doors]
-        for door in doors:
-            result += [row for row in alice.get(door).json()["results"] if row["job_id"] == job.job_ulid]
-        assert len(result) == 2 * len(doors)
+        paths = [JOBS, ANY_JOBS] if job.job_type == "runtime" else [ANY_JOBS]
+        result = [alice.get(f"{path}/{job.job_ulid}").json() for path in paths]
+        for path in paths:
+            result += [row for row in alice.get(path).json()["results"] if row["job_id"] == job.job_ulid]
+        assert len(result) == 2 * len(paths)
         answers = [(row["pending_reason"], row["queue_position"]) for row in result]
         assert all(answer == answers[0] for answer in answers)
         return answers[0][0]
