@@ -23,7 +23,7 @@ def found(base):
             (proc / "setgroups").write_text("deny")
         (proc / "gid_map").write_text(everyone if os.geteuid() == 0 else f"{os.getegid()} {os.getegid()} 1")
         (proc / "uid_map").write_text(everyone if os.geteuid() == 0 else ourselves)
-        out, _ = inside.communicate("mapped\n", timeout=60)
+        out, _ = inside.communicate("mapped\n", timeout=300)
     return json.loads(out)
 
 
