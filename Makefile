@@ -88,7 +88,7 @@ PYTHON = $(shell for name in python3 python3.11 python3.12 python3.13 python3.14
 
 # COMMAND=PACKAGE pairs. All are checked before anything is downloaded, so that one message names all that is missing.
 NEEDS := git=git bwrap=bubblewrap strace=strace setpriv=util-linux prlimit=util-linux taskset=util-linux mkfs.ext4=e2fsprogs
-test: NEEDS += chromium=chromium
+test: NEEDS += chromium=chromium skopeo=skopeo
 # Debian's python3 cannot create a virtual environment without this package.
 VENV_NEEDS = $(if $(wildcard .venv/bin/python),,$(shell $(PYTHON) -c 'import ensurepip' 2>/dev/null || echo ensurepip=python3-venv))
 
