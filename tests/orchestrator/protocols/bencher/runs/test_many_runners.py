@@ -173,7 +173,7 @@ def test_each_claim_is_the_one_of_the_contract(capsys):
     unclaimed = [project for project in projects if project.organization.plan.name == "unclaimed"]
     person = new_person("mia")
     oracle, claims, left = Oracle(), {}, JOBS
-    now, counts = database_now() - timedelta(minutes=JOBS), Counter()  # no submit lies in the future
+    now, counts = database_now() - timedelta(minutes=JOBS), Counter()  # no submit is in the future
     while left or oracle.waiting or oracle.running:
         act = dice.choices(["submit", "claim", "finish", "own"], [4 if left else 0, 4, 3, 0.1 if unclaimed else 0])[0]
         if act == "submit":
