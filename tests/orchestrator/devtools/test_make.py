@@ -97,7 +97,7 @@ def test_a_program_of_sbin_is_found_by_an_ordinary_user(tmp_path):
     assert found.stderr.startswith("missing on this machine: three (")
 
 
-@pytest.mark.parametrize(("target", "more"), [("demo", ""), ("test", " chromium")])
+@pytest.mark.parametrize(("target", "more"), [("demo", ""), ("test", " chromium skopeo")])
 def test_all_missing_packages_are_named_at_once_before_anything_is_installed(checkout, tmp_path, target, more):
     programs = tmp_path / "bin"
     programs.mkdir()
