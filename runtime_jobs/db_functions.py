@@ -34,6 +34,18 @@ class CurrentTransaction(models.Func):
     function = "pg_current_xact_id"
 
 
+class FeedStamp(models.Func):
+    """The position of a new row in the feeds: the id of its transaction, or a greater one.
+
+    A transaction may have got its id before it waited for a lock. The stamp is at least the newest id that this
+    statement sees, so rows of one resource have stamps in the order in which its lock was held. It is never below the
+    id of the writer, so all rows below the oldest open transaction are committed.
+    """
+
+    template = "greatest(pg_current_xact_id(), (pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1)::text::xid8)"
+    arity = 0
+
+
 class TransactionId(models.Field):
     """A PostgreSQL `xid8`: the transaction that wrote the row. Feeds over all jobs are ordered by it."""
 

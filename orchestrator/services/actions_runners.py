@@ -13,7 +13,8 @@ from django.conf import settings
 
 from orchestrator.counters import REGISTRATIONS, count
 from orchestrator.services.credentials import require_other_pool
-from orchestrator.services.operator_actions import record_operator_event, revoke_leases_of, set_worker_state
+from orchestrator.services.operator_actions import revoke_leases_of, set_worker_state
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict

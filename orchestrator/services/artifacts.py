@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db.models import BigIntegerField, F, Q, QuerySet, Value
 
 from leases.fencing import lock_lease, require_valid_lease
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.db_time import database_now
@@ -309,6 +309,7 @@ def delete_stored_object(
         before={"object_key": row.object_key, "size_bytes": row.byte_count},
         reason=reason,
         source_address=source_address,
+        org_slug=row.organization.slug,
         now=now,
     )
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound
@@ -137,7 +137,13 @@ def create_api_token(
     if project is not None:
         after["project"] = project.slug
     record_operator_event(
-        "token.created", target=_target(row), actor=actor, after=after, source_address=source_address, now=now
+        "token.created",
+        target=_target(row),
+        actor=actor,
+        after=after,
+        source_address=source_address,
+        org_slug=organization.slug,
+        now=now,
     )
     return row, token
 
@@ -171,7 +177,13 @@ def revoke_api_token(
         row.revoked_at = now or database_now()
         row.save(update_fields=["revoked_at"])
         record_operator_event(
-            "token.revoked", target=_target(row), actor=actor, reason=reason, source_address=source_address, now=now
+            "token.revoked",
+            target=_target(row),
+            actor=actor,
+            reason=reason,
+            source_address=source_address,
+            org_slug=row.organization.slug,
+            now=now,
         )
     return row
 
@@ -216,6 +228,7 @@ def rotate_webhook_secret(
         after={"webhook_generation": before + 1},
         reason=reason,
         source_address=source_address,
+        org_slug=project.organization.slug,
         now=now,
     )
     return project, webhook_secret(project)

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from orchestrator.housekeeping.queue import request_task
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.events import Actor
 

@@ -1,18 +1,16 @@
-"""Operations of operators on leases and workers, and the audit log of operators."""
+"""Operations of operators on leases and workers."""
 
 from datetime import datetime
-from typing import Any
 
 from leases.fencing import lock_current_lease
 from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator.services.expiry import end_lease_externally
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
-from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor
-from runtime_jobs.identifiers import new_event_id
-from runtime_jobs.models import Job, OperatorEvent
+from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from workers.models import ActionsRunner, Worker
 from workers.registry.models import WorkerState
@@ -152,39 +150,3 @@ def _lock_worker(worker_id: str) -> Worker:
     if worker is None:
         raise NotFound("The worker does not exist or was revoked.")
     return worker
-
-
-def record_operator_event(
-    action: str,
-    *,
-    target: str,
-    actor: Actor,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
-) -> OperatorEvent:
-    """Record an action that does not concern a single job, in the transaction of the action.
-
-    Args:
-        action: The type of the event, such as `worker.state`.
-        target: The resource that was changed.
-        actor: The person or program.
-        before: The changed fields before, as JSON values.
-        after: The changed fields after, as JSON values.
-        reason: The reason that the actor gave.
-        source_address: The caller's IP address.
-        now: Timestamp of the event; by default the time of the database.
-    """
-    return OperatorEvent.objects.create(
-        event_ulid=new_event_id(),
-        action=action,
-        actor=str(actor),
-        target=target,
-        before=before,
-        after=after,
-        reason=reason,
-        source_address=source_address,
-        created_at=now or database_now(),
-    )

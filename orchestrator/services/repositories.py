@@ -14,7 +14,7 @@ from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.queue import request_task
 from orchestrator.repositories.mirrors import seal_credential, validate_origin
 from orchestrator.repositories.tasks import FOLLOW, MIRROR, request_mirror
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.pruning import delete_finished_jobs
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.control_characters import wrong_label
@@ -225,7 +225,8 @@ def _described(repository: Repository) -> dict[str, Any]:
 
 def _record(change: str, repository: Repository, actor: Actor, **facts: Any) -> None:
     target = f"repository:{repository.full_name}"[:200]
-    record_operator_event(f"repository.{change}", target=target, actor=actor, **facts)
+    org_slug = repository.project.organization.slug
+    record_operator_event(f"repository.{change}", target=target, actor=actor, org_slug=org_slug, **facts)
 
 
 def _name_errors(owner: str, name: str) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.conf import settings
 
 from orchestrator.notifications.hub import hand_over, pool_announcer
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict

@@ -13,7 +13,7 @@ from django.db.models import Q
 
 from leases.advisory_locks import VALUES_OF_ORGANIZATION, advisory_xact_lock
 from orchestrator.sealing import seal, unseal
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
@@ -318,6 +318,7 @@ def _record(row: Secret | Variable, action: str, change: _Change[V], now: dateti
         after=None if action == "deleted" else named,
         reason=change.reason,
         source_address=change.source_address,
+        org_slug=row.organization.slug,
         now=now,
     )
 

@@ -11,6 +11,7 @@ from orchestrator.services.dependencies import DependencySnapshot, DependencySta
 from orchestrator.services.idempotency import IdempotentRequest, replays_before_refusals
 from orchestrator.services.transitions import OperationResult
 from orchestrator.services.unit_of_work import UnitOfWork, operation
+from runtime_jobs.errors import ResourceConflict
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from runtime_jobs.prepared_queries import new_instance
@@ -34,6 +35,7 @@ class Submission:
         priority: The requested priority, or None for that of the plan.
         group: The concurrency group of the job: one of its jobs runs at a time.
         automatic_retries: None for the setting of the job type, 0 for no automatic retry.
+        job_ulid: The id of the job, which the client has chosen, or None for a new one.
     """
 
     org_slug: str
@@ -48,6 +50,7 @@ class Submission:
     priority: int | None = None
     group: ConcurrencyGroup | None = None
     automatic_retries: int | None = None
+    job_ulid: str | None = None
 
     @property
     def project_key(self) -> tuple[str, str]:
@@ -55,7 +58,7 @@ class Submission:
         return self.org_slug, self.project_slug
 
 
-@operation(optimistic=True, confirm_refusals=False)
+@operation(optimistic=True, confirm_refusals=False, retry_unique_violation="job_ulid")
 def submit(
     uow: UnitOfWork,
     submission: Submission,
@@ -80,18 +83,33 @@ def submit(
     Raises:
         LifecycleError: Any error of `admit_job`.
         IdempotencyConflict: The key was used with another request.
+        ResourceConflict: Another job has the id that the client has chosen.
     """
     if submission.depends_on or submission.group:
         uow.require_transaction()  # to lock other jobs
+    if submission.job_ulid is not None:
+        uow.require_transaction()  # a repetition with the same idempotency key is not a conflict
     job = new_job(submission, policy)
     context = load_context_of_job(uow, job, priority=submission.priority, default_pool=default_pool)
     now = now or context.now
-    if idempotency and (first := idempotency.bind_with(uow, job.job_ulid, now=now)) != job.job_ulid:
+    if idempotency and (first := _first_result(uow, idempotency, job, submission, now)) is not None:
         return OperationResult(Job.objects.get(job_ulid=first), replayed=True)
+    if submission.job_ulid is not None and Job.objects.filter(job_ulid=submission.job_ulid).exists():
+        raise ResourceConflict(f"The id of the job is in use: {submission.job_ulid}. Send another one, or none.")
     snapshot = dependencies.lock_dependencies(submission.depends_on, org_slugs=[submission.org_slug])
     with replays_before_refusals(uow):
         status = admit_job(job, submission, context, snapshot)
     return OperationResult(enqueue_job(uow, job, submission, status, now=now, actor=actor))
+
+
+def _first_result(
+    uow: UnitOfWork, idempotency: IdempotentRequest, job: Job, submission: Submission, now: datetime
+) -> str | None:
+    """Bind the idempotency key to a new job, or return the id of the job to which it is bound already."""
+    if submission.job_ulid is not None:
+        return idempotency.bind_chosen(job.job_ulid, now=now)
+    first = idempotency.bind_with(uow, job.job_ulid, now=now)
+    return None if first == job.job_ulid else first
 
 
 def new_job(submission: Submission, policy: JobPolicy) -> Job:
@@ -104,6 +122,8 @@ def new_job(submission: Submission, policy: JobPolicy) -> Job:
     columns["correlation_id"] = submission.correlation_id
     columns["source_address"] = submission.source_address
     columns["concurrency_key"] = submission.group.key if submission.group else ""
+    if submission.job_ulid is not None:
+        columns["job_ulid"] = submission.job_ulid
     job = new_instance(Job, columns)
     if submission.automatic_retries is not None:
         job.automatic_retries = submission.automatic_retries

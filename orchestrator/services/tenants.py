@@ -8,13 +8,13 @@ from django.db.models import Manager
 
 from leases.scheduling.submit_quotas import create_quota
 from orchestrator.services.limits import sync_plan
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.priority import raise_queued_priority
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor
-from runtime_jobs.models import ApiToken, Membership, Organization, Project
+from runtime_jobs.models import ApiToken, MemberRole, Membership, Organization, Project
 from runtime_jobs.models.tenants import MAX_SLUG_LENGTH, Visibility
 from runtime_jobs.plans import FREE, UNCLAIMED, plan_of_tier
 from runtime_jobs.resource_names import slugify, with_random_suffix
@@ -109,7 +109,7 @@ def claim_locked(
     before, organization.plan = organization.plan.name, plan_of_tier(FREE)
     organization.claimed_at = now or database_now()
     organization.save(update_fields=["plan", "claimed_at"])
-    Membership.objects.create(user=user, organization=organization)
+    Membership.objects.create(user=user, organization=organization, role=MemberRole.QUOTA_MANAGER)
     record_operator_event(
         "organization.claimed",
         target=f"organization:{organization.slug}"[:200],
@@ -117,6 +117,7 @@ def claim_locked(
         before={"plan": before},
         after={"plan": organization.plan.name, "member": user.get_username()},
         source_address=source_address,
+        org_slug=organization.slug,
         now=organization.claimed_at,
     )
     uow.after_commit(_follow_plans, organization.pk)
@@ -164,7 +165,7 @@ def create_own_project(slug: str, *, user: Any) -> Project:
     organization = next((one for one in organizations if one.slug == own_slug), next(iter(organizations), None))
     if organization is None:
         organization = _create_organization(own_slug, user.get_username(), FREE)
-        Membership.objects.create(user=user, organization=organization)
+        Membership.objects.create(user=user, organization=organization, role=MemberRole.QUOTA_MANAGER)
     return _create_project(organization, slug, Visibility.PRIVATE)
 
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from orchestrator.services.workflow_runs import enter_group, lock_repository
 from orchestrator.services.workflow_settlement import release_run
@@ -11,6 +11,7 @@ from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor
 from runtime_jobs.models import RunHold, WorkflowRun
 from runtime_jobs.rollup import roll_up
+from runtime_jobs.specs import ACTIONS
 from runtime_jobs.specs.readiness import job_ends
 
 
@@ -66,6 +67,8 @@ def approve_workflow_run(
         after={"head_sha": run.head_sha, "workflow_file": run.workflow_file},
         reason=reason,
         source_address=source_address,
+        org_slug=run.repository.project.organization.slug,
+        job_type=ACTIONS,
         now=approved_at,
     )
     return run

@@ -5,11 +5,12 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db.models import F
 
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, StoredArtifact, WorkflowRun
+from runtime_jobs.specs import ACTIONS
 
 
 @operation
@@ -45,7 +46,7 @@ def pin_workflow_run(
     jobs = list(
         Job.objects.select_for_update(no_key=True).filter(batch_id__in=batch).order_by("id").only("finished_at")
     )
-    run = WorkflowRun.objects.select_related("repository").filter(pk=run_id).first()
+    run = WorkflowRun.objects.select_related("repository__project__organization").filter(pk=run_id).first()
     if run is None:
         raise NotFound("The run does not exist.")
     if any(job.finished_at is None for job in jobs):
@@ -63,6 +64,8 @@ def pin_workflow_run(
         actor=actor,
         reason=reason,
         source_address=source_address,
+        org_slug=run.repository.project.organization.slug,
+        job_type=ACTIONS,
         now=now,
     )
     return run

@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from runtime_jobs.db_functions import CurrentTransaction, TransactionId
+from runtime_jobs.db_functions import CurrentTransaction, FeedStamp, TransactionId
 from runtime_jobs.identifiers import ID_LENGTH, new_event_id
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.states import FINAL_STATES
@@ -66,7 +66,13 @@ class JobEvent(models.Model):
 
 
 class OperatorEvent(models.Model):
-    """An action of an operator on a worker, a token or a tenant: before, after, reason, source IP."""
+    """An action on a worker, a token, a limit or a tenant: before, after, reason, source IP.
+
+    Attributes:
+        org_slug: The organization that the action concerns, which may read it. Null: the whole installation.
+        job_type: The job type that the action concerns. Null: no single one.
+        xid: The position in the feeds. 0 for rows that are older than the column.
+    """
 
     id = models.BigAutoField(primary_key=True)
     event_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_event_id)
@@ -78,12 +84,19 @@ class OperatorEvent(models.Model):
     reason = models.TextField(blank=True)
     source_address = models.GenericIPAddressField("source IP", null=True)
     created_at = models.DateTimeField()
+    org_slug = models.CharField(max_length=63, null=True)
+    job_type = models.CharField(max_length=50, null=True)
+    xid = TransactionId(db_default=FeedStamp(), editable=False)
 
     class Meta:
         db_table = "operator_events"
         verbose_name = "operator action"
-        # The list in the admin, newest first.
-        indexes = [models.Index(fields=["-created_at"], name="operator_events_newest")]
+        indexes = [
+            # The list in the admin, newest first.
+            models.Index(fields=["-created_at"], name="operator_events_newest"),
+            # The feeds, beside the events of jobs.
+            models.Index(fields=["xid", "id"], name="operator_events_by_stamp"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.action} {self.target} by {self.actor}"

@@ -5,6 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.functions import RandomUUID
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models.functions import Cast, Now
@@ -148,12 +149,30 @@ class Organization(models.Model):
     claimed_at = models.DateTimeField(
         null=True, editable=False, help_text="When an organization without an owner got its first member."
     )
+    default_project = models.ForeignKey(
+        "Project",
+        on_delete=models.SET_NULL,
+        related_name="+",
+        null=True,
+        blank=True,
+        db_index=False,
+        help_text="Project of jobs that name none (API of document 004). Empty: the only enabled project.",
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["uuid"], name="one_organization_per_uuid")]
 
     def __str__(self) -> str:
         return self.slug
+
+    def clean(self) -> None:
+        """Check that the default project is one of this organization.
+
+        Raises:
+            ValidationError: It belongs to another one.
+        """
+        if self.default_project is not None and self.default_project.organization_id != self.pk:
+            raise ValidationError({"default_project": f"Must be a project of the organization {self.slug}."})
 
 
 class Visibility(models.TextChoices):
@@ -254,11 +273,27 @@ def free_public_slug(slug: str) -> str:
     return with_random_suffix(slug) if Project.objects.filter(public_slug=slug).exists() else slug
 
 
+class MemberRole(models.TextChoices):
+    """The role of a member: which scopes the member has in the organization."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    QUOTA_MANAGER = "quota_manager", "quota manager"
+
+
 class Membership(models.Model):
-    """A person who may see the jobs of an organization in the browser."""
+    """A person who may see the jobs of an organization in the browser, and more with a higher role."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(
+        max_length=20,
+        choices=MemberRole.choices,
+        default=MemberRole.VIEWER,
+        db_default=MemberRole.VIEWER,
+        help_text="viewer: reads jobs, events and limits. operator: also cancels jobs and controls webhooks and "
+        "incidents. quota manager: also changes limits, pauses and throttles.",
+    )
 
     class Meta:
         verbose_name = "member"

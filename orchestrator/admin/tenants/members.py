@@ -9,7 +9,7 @@ from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.base import actor_of
 from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
 from orchestrator.http.client_ip import client_address
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.models import Membership
 
 
@@ -22,10 +22,11 @@ class UsernameFilter(ExactFilter):
 
 @admin.register(Membership)
 class MembershipAdmin(AuditedAdmin):
-    """Adds and removes members. A membership has nothing that could be edited."""
+    """Adds and removes members, and changes their roles."""
 
     audit_name = "membership"
-    list_display = ["user", "organization"]
+    immutable_fields = ("user", "organization")
+    list_display = ["user", "organization", "role"]
     list_display_links = ["user"]
     list_filter = [RelatedOrganizationFilter, UsernameFilter]
     list_select_related = ["user", "organization"]
@@ -38,10 +39,10 @@ class MembershipAdmin(AuditedAdmin):
     def target_of(self, row: Membership) -> str:
         return f"membership:{row.organization.slug}/{row.user.get_username()}"
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 Django's signature
-        return False
+    def org_slug_of(self, row: Membership) -> str:
+        return row.organization.slug
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 as above
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 Django's signature
         return request.user.has_perm("runtime_jobs.delete_membership")
 
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
@@ -51,5 +52,6 @@ class MembershipAdmin(AuditedAdmin):
             target=self.target_of(obj)[:200],
             actor=actor_of(request),
             source_address=client_address(request),
+            org_slug=self.org_slug_of(obj),
         )
         super().delete_model(request, obj)

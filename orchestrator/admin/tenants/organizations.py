@@ -11,6 +11,7 @@ from leases.scheduling.submit_quotas import remaining_quota, waiting_jobs
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter
+from orchestrator.admin.limits.incident_mode import IncidentModeMixin
 from orchestrator.admin.limits.organization_limits import OrganizationLimitMixin
 from orchestrator.admin.limits.pause import PausableAdmin
 from runtime_jobs.models import Job, Organization, Project
@@ -32,20 +33,23 @@ class HostedAnalysisFilter(ChoiceFilter):
 
 
 @admin.register(Organization)
-class OrganizationAdmin(PausableAdmin, OrganizationLimitMixin, AuditedAdmin):
-    """Edits organizations, sets their limits, pauses and throttles them."""
+class OrganizationAdmin(PausableAdmin, OrganizationLimitMixin, IncidentModeMixin, AuditedAdmin):
+    """Edits organizations, sets their limits, pauses and throttles them, begins and ends their incident mode."""
 
     audit_name = "organization"
     immutable_fields = ("slug",)
     list_display = ["slug", "name", "plan", "hosted_runtime_analysis", "projects", "jobs"]
     list_filter = [PlanFilter, HostedAnalysisFilter]
     list_select_related = ["plan"]
-    autocomplete_fields = ["plan"]
+    autocomplete_fields = ["plan", "default_project"]
     search_fields = ["slug__startswith", "name__istartswith"]
     search_help_text = "Slug or name (prefix)"
     ordering = ["slug"]
-    readonly_fields = ["limits", "submit_quota", "restrictions"]
-    actions_detail = ["limit", "pause", "resume", "throttle"]
+    readonly_fields = ["limits", "submit_quota", "restrictions", "incident_mode"]
+    actions_detail = ["limit", "pause", "resume", "throttle", "begin_incident_mode", "end_incident_mode"]
+
+    def org_slug_of(self, row: Organization) -> str:
+        return row.slug
 
     def limit_target(self, row: Organization) -> LimitTarget:
         return LimitTarget.of_organization(row.slug)

@@ -105,6 +105,9 @@ class ProjectAdmin(ProjectLimitMixin, PausableAdmin, AuditedAdmin):
     ]
     actions_detail = ["limit", "pause", "resume", "throttle", "rotate_secret"]
 
+    def org_slug_of(self, row: Project) -> str:
+        return row.organization.slug
+
     def limit_target(self, row: Project) -> LimitTarget:
         return LimitTarget.of_project(row.organization.slug, row.slug)
 

@@ -24,42 +24,55 @@ class Credential:
     Attributes:
         key: Stable name of the token or person; limits count by it.
         session_key: Of the browser's session; empty for a token.
-        org_slug: The organization whose jobs are read.
+        org_slug: The organization whose jobs are read. Empty for staff who read those of all.
         counts_for_organization: False for staff, who read on behalf of the installation.
+        further_organizations: Other organizations of a member, which are read too.
+        scope: The scope that reading needs.
     """
 
     key: str
     session_key: str
     org_slug: str
     counts_for_organization: bool
+    further_organizations: tuple[str, ...] = ()
+    scope: str = Scope.JOBS_READ
 
 
-def credential_of(request: Request, *, org_slug: str) -> Credential:
-    """Return the credential that opened this request, for jobs of the organization."""
+def credential_of(
+    request: Request, *, org_slug: str, further_organizations: tuple[str, ...] = (), scope: str = Scope.JOBS_READ
+) -> Credential:
+    """Return the credential that opened this request, for jobs of these organizations."""
     client = client_of(request)
     is_token = client.key.startswith("token:")
     session_key = "" if is_token else request._request.session.session_key or ""  # noqa: SLF001 DRF has no name for it
-    return Credential(client.key, session_key, org_slug, counts_for_organization=not client.is_operator)
+    return Credential(
+        client.key,
+        session_key,
+        org_slug,
+        counts_for_organization=not client.is_operator,
+        further_organizations=further_organizations,
+        scope=scope,
+    )
 
 
 def revoked_among(credentials: Iterable[Credential]) -> set[Credential]:
-    """Return those that may not read jobs of their organization any more; one query for all tokens."""
+    """Return those that may not read jobs of their organizations any more; one query for all tokens."""
     found = set(credentials)
     tokens = {one for one in found if not one.session_key}
     valid = _valid_tokens({int(one.key.removeprefix("token:")) for one in tokens if one.key.startswith("token:")})
-    return {one for one in tokens if (one.key, one.org_slug) not in valid} | {
+    return {one for one in tokens if one.scope not in valid.get((one.key, one.org_slug), ())} | {
         one for one in found - tokens if not _is_valid_session(one)
     }
 
 
-def _valid_tokens(keys: set[int]) -> set[tuple[str, str]]:
+def _valid_tokens(keys: set[int]) -> dict[tuple[str, str], list[str]]:
+    """Return the scopes of valid tokens, by the key and the organization."""
     if not keys:
-        return set()
+        return {}
     not_expired = Q(expires_at__isnull=True) | Q(expires_at__gt=ClockTimestamp())
-    tokens = ApiToken.objects.filter(
-        not_expired, pk__in=keys, revoked_at__isnull=True, scopes__contains=[Scope.JOBS_READ]
-    )
-    return {(f"token:{key}", slug) for key, slug in tokens.values_list("pk", "organization__slug")}
+    tokens = ApiToken.objects.filter(not_expired, pk__in=keys, revoked_at__isnull=True)
+    rows = tokens.values_list("pk", "organization__slug", "scopes")
+    return {(f"token:{key}", slug): scopes for key, slug, scopes in rows}
 
 
 def _is_valid_session(credential: Credential) -> bool:
@@ -69,5 +82,6 @@ def _is_valid_session(credential: Credential) -> bool:
     user = get_user(request)
     if not user.is_authenticated or f"user:{user.pk}" != credential.key:
         return False
-    client = client_of_person(user)
-    return client.sees(credential.org_slug) and Scope.JOBS_READ in client.scopes
+    client = client_of_person(user).limited_to(credential.scope)
+    organizations = (credential.org_slug, *credential.further_organizations)
+    return credential.scope in client.scopes and all(map(client.sees, organizations))

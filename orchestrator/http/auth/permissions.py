@@ -55,6 +55,7 @@ def require_installation(caller: ClientPrincipal | WorkerPrincipal) -> None:
 class HasScope(BasePermission):
     """Admits clients that have the scope, and workers if `allow_workers` is true.
 
+    A member with different roles sees in this request only the organizations in which the role has the scope.
     Views return an instance from `get_permissions`.
     """
 
@@ -64,13 +65,15 @@ class HasScope(BasePermission):
 
     def has_permission(self, request: AuthenticatedRequest, _view: Any) -> bool:
         caller = caller_of(request)
-        if caller.is_worker:
+        if isinstance(caller, WorkerPrincipal):
             if self.allow_workers:
                 return True
             raise ApiError(403, "wrong_principal", NOT_FOR_WORKERS)
         if self.scope not in caller.scopes:
             detail = f"The scope {self.scope} is required, and this token or session does not have it."
             raise ApiError(403, "insufficient_scope", detail, scope=self.scope)
+        if isinstance(caller, ClientPrincipal) and caller.scopes_by_organization is not None:
+            request.user = caller.limited_to(self.scope)
         return True
 
 

@@ -1,11 +1,12 @@
 """Principals: a program of an organization, a person with a browser, or a worker, with what each may see and do."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.http.api.calls import AuthenticatedRequest
 from runtime_jobs.events import Actor
-from runtime_jobs.models import ApiToken, Membership
+from runtime_jobs.models import ApiToken, MemberRole, Membership
 from runtime_jobs.models.tenants import Scope
 from workers.models import Worker
 
@@ -18,22 +19,46 @@ OF_STAFF: dict[str, frozenset[str]] = {
     "runtime_jobs.change_secret": frozenset({Scope.SECRETS_WRITE}),
     "workers.change_pool": frozenset({INSTALLATION}),
 }
+_VIEWER = frozenset({Scope.JOBS_READ, Scope.ORCH_READ})
+_OPERATOR = _VIEWER | {Scope.ORCH_OPERATE}
+# What a member may do in a browser's session, by the role in the organization. See ADR 80.
+OF_ROLE: dict[str, frozenset[str]] = {
+    MemberRole.VIEWER: _VIEWER,
+    MemberRole.OPERATOR: _OPERATOR,
+    MemberRole.QUOTA_MANAGER: _OPERATOR | {Scope.ORCH_QUOTA},
+}
 
 
 @dataclass(frozen=True)
 class ClientPrincipal:
-    """A program or a person. `organizations` is None for staff, who see every tenant."""
+    """A program or a person.
 
-    key: str  # stable name of the principal, for idempotency keys
+    Attributes:
+        key: The stable name of the principal, for idempotency keys.
+        actor: The name in the event history.
+        organizations: The slugs of the organizations that the caller sees. None for staff, who see every tenant.
+        scopes: The scopes that the caller has in at least one of the organizations.
+        scopes_by_organization: The scopes of a member with different roles. None: `scopes` hold everywhere.
+    """
+
+    key: str
     actor: Actor
     organizations: tuple[str, ...] | None
     scopes: frozenset[str]
+    scopes_by_organization: Mapping[str, frozenset[str]] | None = None
 
     is_authenticated = True
     is_worker = False
 
     def sees(self, org_slug: str) -> bool:
         return self.organizations is None or org_slug in self.organizations
+
+    def limited_to(self, scope: str) -> "ClientPrincipal":
+        """Return this caller with only those organizations in which it has the scope."""
+        if self.scopes_by_organization is None:
+            return self
+        permitted = tuple(slug for slug, scopes in self.scopes_by_organization.items() if scope in scopes)
+        return replace(self, organizations=permitted)
 
     @property
     def is_operator(self) -> bool:
@@ -73,15 +98,21 @@ def client_of_token(token: ApiToken) -> ClientPrincipal:
 def client_of_person(user: Any) -> ClientPrincipal:
     """Return the principal of a person.
 
-    Members may read their organizations' jobs; staff see all, and operate where they have the permission.
+    Members may do in each organization what their role allows; staff see all, and operate where they have the
+    permission.
     """
     if user.is_staff:
         granted = (scopes for permission, scopes in OF_STAFF.items() if user.has_perm(permission))
         scopes = frozenset({Scope.JOBS_READ, Scope.ORCH_READ}).union(*granted)
         return ClientPrincipal(f"user:{user.pk}", Actor("operator", user.get_username()), None, scopes)
-    mine = Membership.objects.filter(user=user).values_list("organization__slug", flat=True)
+    roles = Membership.objects.filter(user=user).values_list("organization__slug", "role")
+    granted_in = {slug: OF_ROLE[role] for slug, role in roles}
     return ClientPrincipal(
-        f"user:{user.pk}", Actor("client", user.get_username()), tuple(mine), frozenset({Scope.JOBS_READ})
+        f"user:{user.pk}",
+        Actor("client", user.get_username()),
+        tuple(granted_in),
+        _VIEWER.union(*granted_in.values()),
+        granted_in,
     )
 
 

@@ -1,0 +1,64 @@
+"""Operator events: the organization that they concern, and their position in the feeds."""
+
+import pytest
+from django.db import connection, connections, transaction
+
+from leases.models import LimitScope
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from orchestrator.services.operator_events import record_operator_event
+from runtime_jobs.models import OperatorEvent
+from tests.factories import ALICE, OPERATOR, OrganizationFactory, PoolFactory
+
+
+def concerned() -> list[tuple[str, str | None, str | None]]:
+    return list(OperatorEvent.objects.order_by("pk").values_list("action", "org_slug", "job_type"))
+
+
+@pytest.mark.django_db
+class TestTenants:
+    def test_limits_belong_to_their_organization_and_type(self):
+        OrganizationFactory(slug="acme")
+        services.set_limit(org_slug="acme", max_active=5, actor=ALICE, reason="x")
+        services.pause(subject=LimitTarget.of_organization("acme", "scan"), actor=ALICE, reason="x")
+        services.pause(subject=LimitTarget.of_project("acme", "web"), actor=ALICE, reason="x")
+        services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "scan"), actor=OPERATOR, reason="x")
+        services.pause(subject=LimitTarget(LimitScope.POOL, "", PoolFactory().slug), actor=OPERATOR, reason="x")
+        assert concerned() == [
+            ("limit.set", "acme", None),
+            ("limit.set", "acme", "scan"),
+            ("limit.set", "acme", None),
+            ("limit.set", None, "scan"),
+            ("limit.set", None, None),
+        ]
+
+    def test_tokens_belong_to_their_organization_and_workers_to_none(self):
+        organization = OrganizationFactory(slug="acme")
+        row, _ = services.create_api_token(organization=organization, name="ci", scopes=[], actor=OPERATOR)
+        services.revoke_api_token(token_id=row.pk, actor=OPERATOR, reason="x")
+        services.register_worker(slug="w", pool=PoolFactory(), capacity=1, labels=[], capabilities=[], actor=OPERATOR)
+        assert [event[:2] for event in concerned()] == [
+            ("token.created", "acme"),
+            ("token.revoked", "acme"),
+            ("worker.registered", None),
+        ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_later_event_of_an_older_transaction_has_no_smaller_stamp():
+    """The older transaction has its number before the younger one commits, and records its event after that."""
+    other = connections.create_connection("default")
+    try:
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_current_xact_id()")
+            with other.cursor() as cursor:
+                cursor.execute(
+                    "INSERT INTO operator_events (event_ulid, action, actor, target, reason, created_at)"
+                    " VALUES ('evt_1', 'a', 'a', 't', '', now())"
+                )
+            record_operator_event("b", target="t", actor=ALICE)
+        first, second = OperatorEvent.objects.order_by("pk").values_list("xid", flat=True)
+        assert first <= second
+    finally:
+        other.close()
