@@ -192,6 +192,7 @@ class Job(models.Model):
     root_job_ulid = models.CharField(max_length=ID_LENGTH)
     retry_of_job_ulid = models.CharField(max_length=ID_LENGTH, null=True)
     retry_kind = models.CharField(max_length=20, null=True, choices=RetryKind.choices)
+    replay_of_job_ulid = models.CharField(max_length=ID_LENGTH, null=True, help_text="The job that this one repeats.")
     attempt = models.PositiveIntegerField(default=1)
     awaited = models.BooleanField(
         default=False, help_text="Other jobs depend on this one and are checked when it ends."
@@ -266,13 +267,13 @@ class Job(models.Model):
                 name="jobs_of_concurrency_key",
                 condition=~Q(concurrency_key="") & ~Q(state__in=FINAL_STATES),
             ),
-            # The latest failures of an organization's jobs of one type, for its breaker.
+            # The latest ends of an organization's jobs of one type: failures for its breaker, all for quotas.
             models.Index(
                 F("org_slug"),
                 F("job_type"),
                 F("finished_at").desc(),
                 name="jobs_ended",
-                condition=Q(state__in=["failed", "succeeded"]),
+                condition=Q(state__in=["failed", "succeeded", "canceled"]),
             ),
             models.Index(fields=["finished_at"], name="jobs_failed_lately", condition=Q(state="failed")),
             # The jobs of a batch, and its roll-up.
@@ -281,6 +282,40 @@ class Job(models.Model):
             models.Index(KT("spec__spec"), name="jobs_of_hardware_spec", condition=Q(job_type="oci")),
             # All attempts of one job.
             models.Index(fields=["root_job_ulid"], name="jobs_of_root"),
+            # Lists of one type, newest first (document 004, section 10.2).
+            models.Index(F("org_slug"), F("job_type"), F("id").desc(), name="jobs_of_type_by_key"),
+            # The same by a final status. Jobs of the other statuses are few, or found among those of the type.
+            models.Index(
+                F("org_slug"),
+                F("job_type"),
+                F("status"),
+                F("id").desc(),
+                name="jobs_ended_of_type",
+                condition=Q(finished_at__isnull=False),
+            ),
+            # Lists by a final status, newest first, and durations by status.
+            models.Index(
+                F("org_slug"),
+                F("status"),
+                F("id").desc(),
+                name="jobs_ended_of_organization",
+                condition=Q(finished_at__isnull=False),
+            ),
+            # Jobs that a caller has linked by an id of its own. Those of the other states are found by their state.
+            models.Index(
+                fields=["org_slug", "correlation_id"],
+                name="jobs_ended_of_correlation",
+                condition=Q(finished_at__isnull=False),
+            ),
+            models.Index(
+                fields=["org_slug", "correlation_id"],
+                name="jobs_queued_of_correlation",
+                condition=Q(state=JobState.QUEUED),
+            ),
+            # The replays of a job.
+            models.Index(
+                fields=["replay_of_job_ulid"], name="jobs_replayed", condition=Q(replay_of_job_ulid__isnull=False)
+            ),
         ]
 
     def __str__(self) -> str:

@@ -5,6 +5,7 @@ A further type is a specification class and an entry in `JOB_TYPES`.
 
 from runtime_jobs.specs.actions import ACTIONS, ActionsSpec, ActionsStep
 from runtime_jobs.specs.oci import OCI, OciSpec, config_of, spec_label, spec_uuid_of
+from runtime_jobs.specs.payload import PACK_RUN, PAYLOAD_TYPES, PayloadSpec, public_digest
 from runtime_jobs.specs.readiness import JobReadiness
 from runtime_jobs.specs.registry import JOB_TYPES, JobPolicy, JobSpec, JobType, configured_policy
 from runtime_jobs.specs.runtime import RUNTIME, RuntimeSpec, execution_of
@@ -15,6 +16,8 @@ __all__ = [
     "ACTIONS",
     "JOB_TYPES",
     "OCI",
+    "PACK_RUN",
+    "PAYLOAD_TYPES",
     "RUNTIME",
     "STEPS",
     "ActionsSpec",
@@ -26,12 +29,14 @@ __all__ = [
     "JobType",
     "OciSpec",
     "Pattern",
+    "PayloadSpec",
     "RepositorySource",
     "RuntimeSpec",
     "StepsSpec",
     "config_of",
     "configured_policy",
     "execution_of",
+    "public_digest",
     "source_of",
     "spec_label",
     "spec_uuid_of",

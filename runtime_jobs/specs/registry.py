@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.specs import actions, oci, runtime, steps
+from runtime_jobs.specs import actions, oci, payload, runtime, steps
 from runtime_jobs.specs.readiness import JobReadiness, readiness_of
 from runtime_jobs.specs.source import RepositorySource
 
@@ -109,6 +109,7 @@ class JobType:
         in_workflow_runs: The jobs belong to workflow runs, which are checked after each end of a job.
         times_out_when_silent: A lease that expires at or after the time limit ends the job as timed out. Otherwise its
             worker is lost, which may cause an automatic retry or a late result.
+        has_payload: The specification is a payload, for which an organization may have a JSON Schema.
     """
 
     from_job: Callable[[Job], JobSpec]
@@ -127,6 +128,7 @@ class JobType:
     readiness: Callable[[Job], JobReadiness] | None = None
     in_workflow_runs: bool = False
     times_out_when_silent: bool = False
+    has_payload: bool = False
 
     def policy(
         self,
@@ -200,6 +202,18 @@ JOB_TYPES = {
         in_workflow_runs=True,
         times_out_when_silent=True,
     ),
+    **{
+        job_type: JobType(
+            from_job=payload.payload_from_job,
+            serialize=payload.serialize_payload,
+            serialize_for_lease=payload.serialize_payload_for_lease,
+            needs_ingest=False,
+            complete_beats_cancel=False,
+            needs_hosted_analysis=False,
+            has_payload=True,
+        )
+        for job_type in payload.PAYLOAD_TYPES
+    },
 }
 
 

@@ -17,6 +17,9 @@ def columns(text: str) -> list[str]:
     return re.findall(r"\w+", text)
 
 
+NOT_YET_WRITTEN = {"replay_of_job_ulid"}  # no operation replays a job
+
+
 @pytest.mark.parametrize("model", [Job, Lease, JobEvent], ids=lambda model: model.__name__)
 def test_an_insert_names_every_column_that_the_database_does_not_compute(model):
     table = model._meta.db_table
@@ -25,6 +28,7 @@ def test_an_insert_names_every_column_that_the_database_does_not_compute(model):
         field.column
         for field in model._meta.concrete_fields
         if not (field.generated or field.primary_key or field.db_default is not NOT_PROVIDED)
+        and field.column not in NOT_YET_WRITTEN
     ]
     assert inserts
     for named, selected in inserts:

@@ -17,6 +17,13 @@ from orchestrator.http.api.fields import (
     StrictSerializer,
     TimestampField,
 )
+from orchestrator.http.api.payload_serializers import (
+    VERDICT,
+    CursorsField,
+    EnvironmentInput,
+    LeasedPayloadOutput,
+    PayloadObjectField,
+)
 from orchestrator.http.api.spec_serializers import BIGINT, OciSpecOutput
 from orchestrator.protocols.native.jobs.serializers import (
     ALL_STATUSES,
@@ -158,6 +165,10 @@ class FinalResultInput(StrictSerializer):
         help_text="Number of further files that matched and are not in `files`.",
     )
     caches = serializers.ListField(child=CacheResultInput(), required=False, max_length=MAX_CACHES)
+    outputs = PayloadObjectField(required=False, help_text="What the job produced, for whoever submitted it.")
+    cursors = CursorsField(required=False, help_text="The position in each feed to which the job has read.")
+    verdict = StrictCharField(required=False, pattern=VERDICT, help_text="The conclusion, such as `pass`.")
+    environment = EnvironmentInput(required=False)
 
 
 class SucceededInput(FinalResultInput):
@@ -345,6 +356,7 @@ class LeasedJobOutput(serializers.Serializer):
     execution = LeasedExecutionOutput(required=False, help_text="Present for jobs of type `runtime`.")
     steps = LeasedStepsOutput(required=False, help_text="Present for jobs of type `steps`.")
     oci = LeasedOciOutput(required=False, help_text="Present for jobs of type `oci`.")
+    request = LeasedPayloadOutput(required=False, help_text="Present for jobs with a payload.")
     trigger = TriggerOutput()
     attempt = serializers.IntegerField()
     retry_of = serializers.CharField(allow_null=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 from leases.models import Lease
 from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.services.finish import OUTCOME_FIELDS
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES
 
@@ -66,7 +67,8 @@ def build_result(final: dict[str, Any], *extra_fields: str) -> dict[str, Any]:
         final: The validated `result` of the message.
         extra_fields: Further fields to store, besides files, caches and steps.
     """
-    result = {name: final[name] for name in ("files", "files_omitted", "caches", *extra_fields) if name in final}
+    names = ("files", "files_omitted", "caches", *OUTCOME_FIELDS, *extra_fields)
+    result = {name: final[name] for name in names if name in final}
     if "steps" in final:
         result["steps"] = [
             step | {name: format_timestamp(step[name]) for name in ("started_at", "finished_at")}

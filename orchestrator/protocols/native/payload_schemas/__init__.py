@@ -1,0 +1,1 @@
+"""JSON Schemas of organizations for payloads: `/v1/payload-schemas`."""

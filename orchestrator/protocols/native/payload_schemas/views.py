@@ -1,0 +1,108 @@
+"""Views of `/v1/payload-schemas`."""
+
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from orchestrator import services
+from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.http.api.fields import parse
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.auth.permissions import HasScope
+from orchestrator.http.auth.principals import ClientPrincipal, client_of
+from orchestrator.http.client_ip import client_address
+from orchestrator.protocols.native.payload_schemas import openapi, serializers
+from runtime_jobs.errors import NotFound
+from runtime_jobs.models import Organization, PayloadSchema
+from runtime_jobs.models.tenants import Scope
+from runtime_jobs.specs import PAYLOAD_TYPES
+
+NO_ORGANIZATION = "There is no organization with this org_slug, or you may not see it."
+
+
+class PayloadSchemaFilters(django_filters.FilterSet):
+    """Filters of `GET /v1/payload-schemas`."""
+
+    org_slug = django_filters.CharFilter(field_name="organization__slug")
+    job_type = django_filters.ChoiceFilter(choices=[(name, name) for name in PAYLOAD_TYPES])
+
+
+class PayloadSchemaViewSet(StrictQueryMixin, GenericViewSet):
+    """Schemas of the organizations that the caller may see."""
+
+    lookup_field = "job_type"
+    lookup_value_regex = "|".join(PAYLOAD_TYPES)
+    http_method_names = ["get", "head", "put", "delete"]
+    filterset_class = PayloadSchemaFilters
+
+    def query_parameters(self) -> frozenset[str]:
+        if self.action == "list":
+            return LIST_PARAMETERS | set(PayloadSchemaFilters.base_filters)
+        return frozenset({"org_slug"}) if self.action == "destroy" else frozenset()
+
+    def get_permissions(self) -> list[Any]:
+        return [HasScope(Scope.ORCH_READ if self.action == "list" else Scope.ORCH_OPERATE)]
+
+    def get_queryset(self) -> QuerySet[PayloadSchema]:
+        rows = PayloadSchema.objects.select_related("organization")
+        if getattr(self, "swagger_fake_view", False):
+            return rows.none()
+        organizations = client_of(self.request).organizations
+        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
+
+    @openapi.LIST_PAYLOAD_SCHEMAS
+    def list(self, request: Request) -> Response:
+        """List schemas, the newest first."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        return self.get_paginated_response([_serialize(row) for row in page or []])
+
+    @openapi.SET_PAYLOAD_SCHEMA
+    def update(self, request: Request, job_type: str) -> Response:
+        """Set the schema that payloads of this type must match from now on."""
+        validated, caller = parse(serializers.PayloadSchemaInput, body_of(request)), client_of(request)
+        row = services.set_payload_schema(
+            organization=_organization(caller, validated["org_slug"]),
+            job_type=job_type,
+            document=validated["document"],
+            actor=caller.actor,
+            source_address=client_address(request),
+        )
+        return Response(_serialize(row))
+
+    @openapi.DELETE_PAYLOAD_SCHEMA
+    def destroy(self, request: Request, job_type: str) -> Response:
+        """Remove a schema."""
+        query, caller = serializers.PayloadSchemaScopeInput(data=request.query_params.dict()), client_of(request)
+        if not query.is_valid():
+            raise invalid_query("org_slug", "This parameter is required: the slug of an organization.")
+        services.remove_payload_schema(
+            organization=_organization(caller, query.validated_data["org_slug"]),
+            job_type=job_type,
+            actor=caller.actor,
+            source_address=client_address(request),
+        )
+        return Response(status=204)
+
+
+def _organization(caller: ClientPrincipal, org_slug: str) -> Organization:
+    found = Organization.objects.filter(slug=org_slug).first() if caller.sees(org_slug) else None
+    if found is None:
+        raise NotFound(NO_ORGANIZATION)
+    return found
+
+
+def _serialize(row: PayloadSchema) -> dict[str, Any]:
+    kind, _, name = row.changed_by.partition(":")
+    return {
+        "org_slug": row.organization.slug,
+        "job_type": row.job_type,
+        "document": row.document,
+        "version": row.version,
+        "changed_by": {"kind": kind, "id": name},
+        "changed_at": format_timestamp(row.changed_at),
+    }

@@ -1,0 +1,164 @@
+"""OpenAPI of the operations on jobs."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+
+from orchestrator.http.api.headers import KEY_PATTERN
+from orchestrator.http.api.openapi import operation_docs
+from orchestrator.protocols.stella.jobs import serializers
+from orchestrator.protocols.stella.openapi import HEADER, PATH, answer_example, body_example
+
+JOB_ID = OpenApiParameter("job_id", {"type": "string", "format": "uuid"}, PATH, required=True)
+_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "pattern": f"^{KEY_PATTERN}$"},
+    HEADER,
+    description="The same as `idempotencyKey`. A repeated request returns the first job, another request is 409.",
+)
+_LOCATION = OpenApiParameter(
+    "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Path of the job."
+)
+_REPLAYED = OpenApiParameter(
+    "Idempotency-Replayed",
+    {"type": "string", "enum": ["true"]},
+    HEADER,
+    response=[201],
+    description="Present if an earlier request with the same key has created the job.",
+)
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+
+_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
+_DEPENDENCY = "01890a5d-ac96-774b-bcce-b302099a8058"
+_REQUEST: dict[str, Any] = {
+    "payload": {"imageRef": "nginx:latest", "options": {}},
+    "cursors": {"advisory": "cursor-abc"},
+    "timeoutSeconds": 900,
+}
+_DIGEST = "sha256:9c8de5ca3c3f8cc5f9bb3bb0e5be1ba1ecbf0ae1a4ea12ed4f9d9ec0ff1c2b6e"
+_JOB: dict[str, Any] = {
+    "jobId": _ID,
+    "jobType": "scan",
+    "tenant": "acme-corp",
+    "project": "web",
+    "status": "queued",
+    "nextEligibleAt": None,
+    "priority": "normal",
+    "payloadDigest": _DIGEST,
+    "correlationId": "trace-id",
+    "replayOf": None,
+    "requestedBy": "auditor@example.com",
+    "requestedAt": "2025-11-29T12:00:00Z",
+    "attempt": 1,
+    "cancelRequested": False,
+    "createdAt": "2025-11-29T12:00:01Z",
+    "startedAt": None,
+    "completedAt": None,
+}
+_DETAILS: dict[str, Any] = {
+    "pendingReason": {
+        "code": "behind",
+        "message": "2 jobs are ahead of it in the pool shared-linux.",
+        "details": {"pool": "shared-linux", "workersAlive": 2, "position": 3},
+    },
+    "queuePosition": 3,
+    "progress": None,
+    "result": None,
+    "failure": None,
+    "incident": None,
+    "attempts": [
+        {
+            "attempt": 1,
+            "attemptId": _ID,
+            "status": "queued",
+            "workerId": None,
+            "failure": None,
+            "createdAt": _JOB["createdAt"],
+            "startedAt": None,
+            "completedAt": None,
+        }
+    ],
+    "dependencies": [_DEPENDENCY],
+    "dependents": [],
+    "replays": [],
+}
+_SUBMIT = body_example(
+    "scan of an image",
+    {
+        "jobType": "scan",
+        "priority": "normal",
+        "payload": _REQUEST["payload"],
+        "cursors": _REQUEST["cursors"],
+        "dependencies": [_DEPENDENCY],
+        "idempotencyKey": "unique-request-key",
+        "correlationId": "trace-id",
+        "requestedBy": _JOB["requestedBy"],
+        "requestedAt": _JOB["requestedAt"],
+    },
+)
+_NODE = {
+    "jobId": _DEPENDENCY,
+    "jobType": "advisory-sync",
+    "status": "completed",
+    "attempt": 1,
+    "seconds": 12.5,
+    "createdAt": "2025-11-29T11:59:00Z",
+    "startedAt": "2025-11-29T11:59:01Z",
+    "completedAt": "2025-11-29T11:59:13.500Z",
+}
+_GRAPH = {
+    "jobId": _ID,
+    "nodes": [_NODE],
+    "edges": [{"from": _DEPENDENCY, "to": _ID, "needsSuccess": True}],
+    "criticalPath": {"jobIds": [_DEPENDENCY], "seconds": 12.5},
+    "truncated": False,
+}
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+LIST_JOBS = operation_docs(
+    "list_orchestration_jobs",
+    responses=serializers.OrchestrationJobOutput(many=True),
+    examples=[answer_example("waiting job", _JOB)],
+    codes=("not_found",),
+)
+SUBMIT_JOB = operation_docs(
+    "submit_orchestration_job",
+    request=serializers.SubmitOrchestrationJobInput,
+    responses={201: serializers.SubmittedOrchestrationJobOutput},
+    parameters=[_KEY, _LOCATION, _REPLAYED],
+    examples=[_SUBMIT, answer_example("new job", _JOB | _REQUEST, "201")],
+    codes=(
+        *("not_found", "project_not_enabled", "pool_forbidden", "priority_forbidden", "timeout_above_plan"),
+        *("invalid_dependency", "digest_mismatch", "conflict", "idempotency_conflict"),
+        *("queue_full", "submit_rate_exceeded"),
+    ),
+)
+GET_JOB = operation_docs(
+    "get_orchestration_job",
+    responses=serializers.OrchestrationJobDetailOutput,
+    parameters=[JOB_ID],
+    examples=[answer_example("waiting job", _JOB | _REQUEST | _DETAILS)],
+    codes=("not_found",),
+)
+CANCEL_JOB = operation_docs(
+    "cancel_orchestration_job",
+    request=serializers.CancelOrchestrationJobInput,
+    responses={
+        200: OpenApiResponse(serializers.OrchestrationJobOutput, description="The job is canceled, now or earlier."),
+        202: OpenApiResponse(
+            serializers.OrchestrationJobOutput, description="The worker receives the request with its next heartbeat."
+        ),
+    },
+    parameters=[JOB_ID],
+    examples=[body_example("with a reason", {"reason": "superseded by a newer image"})],
+    codes=("not_found", "already_final"),
+)
+GET_GRAPH = operation_docs(
+    "get_orchestration_job_graph",
+    responses=serializers.JobGraphOutput,
+    parameters=[JOB_ID],
+    examples=[answer_example("a job that waits for another one", _GRAPH)],
+    codes=("not_found",),
+)

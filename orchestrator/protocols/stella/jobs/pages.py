@@ -1,0 +1,100 @@
+"""Pages of jobs, newest first, by cursor, of which a status that no query expresses selects some.
+
+A queued job is throttled if one of its limits is full now. So a page reads candidates in groups, and keeps those with
+the status. It reads a limited number of them: a page may have fewer jobs than `limit`, or none, and a `next` all the
+same.
+"""
+
+from typing import Final, NamedTuple
+
+from rest_framework.pagination import Cursor
+from rest_framework.request import Request
+
+from orchestrator.http.api.pagination import NewestFirst
+from orchestrator.selectors.orchestration_statuses import JobStanding, standings_of
+from runtime_jobs.models import Job
+from runtime_jobs.models.jobs import JobQuerySet
+
+GROUP: Final = 200
+MAX_CANDIDATES: Final = 1000
+
+
+class ListedJob(NamedTuple):
+    """A job of a page with its status."""
+
+    job: Job
+    standing: JobStanding
+
+
+class OrchestrationJobPages(NewestFirst):
+    """Parameters, responses and encryption are those of `NewestFirst`."""
+
+    def read_page(self, jobs: JobQuerySet, request: Request, *, status: str | None) -> list[ListedJob]:
+        """Return the jobs of the requested page.
+
+        Args:
+            jobs: The candidates.
+            request: The request, with `limit` and `cursor`.
+            status: The status of all jobs of the page, or None for any.
+        """
+        self.request, self.base_url = request, request.build_absolute_uri()
+        size, cursor = self.get_page_size(request), self.decode_cursor(request)
+        start = None if cursor is None or cursor.position is None else int(cursor.position)
+        backward = cursor is not None and cursor.reverse
+        found, resume = _matching(jobs, status, size, start, backward=backward)
+        if backward:
+            found.reverse()
+        first, last = (found[0].job.pk, found[-1].job.pk) if found else (None, None)
+        origin = None if start is None else (start - 1, start + 1)  # the row at the start belongs to the other page
+        if backward:
+            self._previous_key = resume
+            self._next_key = last or (origin and origin[1])
+        else:
+            self._next_key = resume
+            self._previous_key = (first or (origin and origin[0])) if start is not None else None
+        self.page = found
+        return found
+
+    def get_next_link(self) -> str | None:
+        return None if self._next_key is None else self.encode_cursor(_cursor(self._next_key, reverse=False))
+
+    def get_previous_link(self) -> str | None:
+        return None if self._previous_key is None else self.encode_cursor(_cursor(self._previous_key, reverse=True))
+
+
+def _cursor(key: int, *, reverse: bool) -> Cursor:
+    return Cursor(offset=0, reverse=reverse, position=str(key))  # type: ignore[arg-type]  # the stubs say int
+
+
+def _matching(
+    jobs: JobQuerySet, status: str | None, size: int, start: int | None, *, backward: bool
+) -> tuple[list[ListedJob], int | None]:
+    """Return up to `size` jobs with the status, and the key after which the next page begins, if there may be one."""
+    group = size + 1 if status is None else min(size + 1, GROUP)
+    found: list[ListedJob] = []
+    key, read = start, 0
+    while True:
+        rows = list(_after(jobs, key, backward=backward)[:group])
+        standings = standings_of(rows)
+        for job in rows:
+            standing = standings[job.pk]
+            if status is not None and standing.status != status:
+                key = job.pk
+                continue
+            if len(found) == size:
+                return found, found[-1].job.pk
+            found.append(ListedJob(job, standing))
+            key = job.pk
+        read += len(rows)
+        if len(rows) < group:
+            return found, None
+        if read >= MAX_CANDIDATES:
+            return found, key
+        group = min(2 * group, GROUP)
+
+
+def _after(jobs: JobQuerySet, key: int | None, *, backward: bool) -> JobQuerySet:
+    ordered = jobs.order_by("id" if backward else "-id")
+    if key is None:
+        return ordered
+    return ordered.filter(id__gt=key) if backward else ordered.filter(id__lt=key)

@@ -1,0 +1,92 @@
+"""Converts the body of `POST /api/jobs` to a submission."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from orchestrator.http.api.calls import ApiCall
+from orchestrator.http.api.datetimes import format_timestamp, parse_timestamp
+from orchestrator.http.api.headers import idempotent_request
+from orchestrator.http.auth.principals import client_of
+from orchestrator.http.errors.problems import ApiError
+from orchestrator.protocols.stella.jobs.projects import organization_of, project_of
+from orchestrator.protocols.stella.visible_jobs import job_ulid_of
+from orchestrator.services import Submission
+from orchestrator.services.idempotency import IdempotentRequest, fingerprint_of
+from runtime_jobs.errors import Invalid, PayloadDigestMismatch
+from runtime_jobs.priorities import PRIORITIES
+from runtime_jobs.specs import PACK_RUN, JobPolicy, PayloadSpec, configured_policy, public_digest
+
+OPERATION: Final = "submit orchestration job"
+KEY: Final = "idempotencyKey"
+HEARTBEAT_CADENCE: Final = "heartbeatCadence"  # a member of the payload of a pack run
+MAX_CADENCE_SECONDS: Final = 3600
+
+
+def submission_of(call: ApiCall, validated: dict[str, Any]) -> tuple[Submission, JobPolicy]:
+    """Return the submission for a validated body, and the policy of the job.
+
+    Raises:
+        LifecycleError: The tenant is not visible, has no project for the job, or the digest is not the payload's.
+    """
+    organization = organization_of(client_of(call), validated["tenant"])
+    spec = PayloadSpec(
+        job_type=validated["jobType"],
+        payload=validated["payload"],
+        timeout_seconds=validated["timeoutSeconds"] or organization.plan.max_timeout_seconds,
+        cursors=validated["cursors"],
+        requested_at=format_timestamp(parse_timestamp(validated["requestedAt"])),
+    )
+    _require_digest(spec, validated["payloadDigest"])
+    submission = Submission(
+        org_slug=organization.slug,
+        project_slug=project_of(organization, validated["project"]),
+        spec=spec,
+        trigger_kind="manual",
+        trigger_actor=validated["requestedBy"],
+        correlation_id=validated["correlationId"] or call.context.correlation_id,
+        source_address=call.address,
+        depends_on=tuple(map(job_ulid_of, validated["dependencies"])),
+        priority=PRIORITIES[validated["priority"]] if validated["priority"] else None,
+        job_ulid=job_ulid_of(validated["jobId"]) if validated["jobId"] else None,
+    )
+    return submission, _policy_of(spec)
+
+
+def _require_digest(spec: PayloadSpec, sent: str | None) -> None:
+    digest = public_digest(spec.digest)
+    if sent is not None and sent != digest:
+        raise PayloadDigestMismatch(f"payloadDigest: the canonical payload (RFC 8785) has the digest {digest}.")
+
+
+def _policy_of(spec: PayloadSpec) -> JobPolicy:
+    """Return the policy of a job. A pack run names the interval of its heartbeats, two of which its lease lasts.
+
+    Raises:
+        Invalid: The interval is not a number of seconds.
+    """
+    policy = configured_policy(spec.job_type)
+    seconds = spec.payload.get(HEARTBEAT_CADENCE) if spec.job_type == PACK_RUN else None
+    if seconds is None:
+        return policy
+    if type(seconds) is not int or not 1 <= seconds <= MAX_CADENCE_SECONDS:
+        message = f"{HEARTBEAT_CADENCE}: must be a whole number of seconds from 1 to {MAX_CADENCE_SECONDS}."
+        raise Invalid({"payload": [message]})
+    return replace(policy, heartbeat_interval_seconds=seconds, lease_ttl_seconds=2 * seconds)
+
+
+def idempotency_of(call: ApiCall, validated: dict[str, Any]) -> IdempotentRequest | None:
+    """Return the idempotency key of the header or of the body, which are twins.
+
+    The key is no part of the fingerprint: the same request may bring it by the other way.
+
+    Raises:
+        ApiError: `invalid`: both are there and differ.
+    """
+    body = {name: value for name, value in call.body.items() if name != KEY}
+    by_header, in_body = idempotent_request(call, OPERATION, body), validated[KEY]
+    if in_body is None:
+        return by_header
+    if by_header is not None and by_header.key != in_body:
+        detail = f"{KEY}: differs from the header Idempotency-Key. Send one of them, or the same value."
+        raise ApiError(400, "invalid", detail, errors={KEY: [detail]})
+    return IdempotentRequest(client_of(call).key, OPERATION, in_body, fingerprint_of(body))

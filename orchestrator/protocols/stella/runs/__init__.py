@@ -1,0 +1,1 @@
+"""Runs: the logs, artifacts and heartbeats of a job, under `/runs/`."""

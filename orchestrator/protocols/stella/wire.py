@@ -1,0 +1,7 @@
+"""JSON that several resources of this API share."""
+
+
+def serialize_actor(text: str) -> dict[str, str] | None:
+    """Return an actor that is stored as `kind:id`, or None for an empty text."""
+    kind, _, name = text.partition(":")
+    return {"kind": kind, "id": name} if text else None

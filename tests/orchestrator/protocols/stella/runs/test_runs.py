@@ -1,0 +1,143 @@
+"""`/runs/{runId}/artifacts` and `/heartbeat`, and which addresses below `/runs/` are for programs."""
+
+from urllib.parse import urlsplit
+
+import pytest
+from django.test import Client
+
+from tests.api_client import Caller, problem_of, refused
+from tests.factories import WorkerFactory
+from tests.orchestrator.artifacts.conftest import FOLDER, use
+from tests.orchestrator.protocols.stella.requests import MISSING, claim, complete, fail, ok, row_of, submit
+
+pytestmark = pytest.mark.django_db
+CONTENT = b'{"findings": 3}'
+
+
+@pytest.fixture(autouse=True)
+def folder(settings, tmp_path):
+    use(settings, FOLDER, location=str(tmp_path / "artifacts"))
+
+
+def upload(worker, found, name, content=CONTENT):
+    body = {"name": name, "size_bytes": len(content)}
+    announced = ok(Caller(worker.token).post(f"/v1/runtime/leases/{found.lease.lease_ulid}/artifacts", body), 201)
+    sent = Client().put(urlsplit(announced["upload_url"]).path, content, content_type="application/octet-stream")
+    assert sent.status_code == 200
+
+
+def artifacts(caller, shown):
+    return ok(caller.get(f"/runs/{shown['jobId']}/artifacts"))["results"]
+
+
+class TestArtifacts:
+    def test_they_are_listed_and_downloaded(self, alice, worker):
+        shown = submit(alice)
+        found = claim(worker)
+        assert artifacts(alice, shown) == []
+        upload(worker, found, "reports/scan results.json")
+        (artifact,) = artifacts(alice, shown)
+        assert (artifact["name"], artifact["sizeBytes"], artifact["attempt"]) == ("reports/scan results.json", 15, 1)
+        download = alice.get(artifact["path"])
+        assert download.status_code == 302
+        content = Client().get(urlsplit(download["Location"]).path)
+        assert b"".join(content.streaming_content if content.streaming else [content.content]) == CONTENT
+
+    def test_of_two_attempts_the_newest_has_the_name(self, alice, worker):
+        shown = submit(alice)
+        for content in (b"first", b"second one"):
+            found = claim(worker)
+            upload(worker, found, "scan.json", content)
+            fail(found, "worker_shutdown")
+        assert [(row["attempt"], row["sizeBytes"]) for row in artifacts(alice, shown)] == [(2, 10), (1, 5)]
+        download = alice.get(f"/runs/{shown['jobId']}/artifacts/scan.json")
+        content = Client().get(urlsplit(download["Location"]).path)
+        assert b"".join(content.streaming_content if content.streaming else [content.content]) == b"second one"
+
+    def test_a_missing_name_and_a_foreign_run_are_not_there(self, alice, intruder, worker):
+        shown = submit(alice)
+        upload(worker, claim(worker), "scan.json")
+        path = f"/runs/{shown['jobId']}/artifacts/scan.json"
+        refused(lambda: alice.get(path + "x"), 404, "not_found")
+        found = refused(lambda: intruder.get(path), 404, "not_found")
+        missing = refused(lambda: intruder.get(path.replace(shown["jobId"], MISSING)), 404, "not_found")
+        assert {**found, "request_id": ""} == {**missing, "request_id": ""}
+
+
+class TestHeartbeat:
+    def beat(self, worker, shown, **body):
+        return Caller(worker.token).post(f"/runs/{shown['jobId']}/heartbeat", body)
+
+    def test_it_extends_the_lease_and_reports_a_cancel(self, alice, worker):
+        shown = submit(alice)
+        found = claim(worker)
+        first = ok(self.beat(worker, shown, phase="executing", progress={"percent": 40, "currentStep": "scan"}))
+        assert (first["runId"], first["status"], first["cancelRequested"]) == (shown["jobId"], "running", False)
+        job = row_of(shown)
+        assert (job.state, job.progress) == ("executing", {"percent": 40.0, "current_step": "scan"})
+        alice.post(f"/api/jobs/{shown['jobId']}/cancel")
+        second = ok(self.beat(worker, shown))
+        assert (second["cancelRequested"], second["cancelReason"]) == (True, "requested")
+        assert second["leaseExpiresAt"] >= first["leaseExpiresAt"]
+        assert found.lease.lease_ulid not in str((first, second))
+
+    def test_only_the_worker_of_the_run_extends_it(self, alice, worker):
+        shown = submit(alice)
+        claim(worker)
+        stranger = WorkerFactory()
+        found = refused(lambda: self.beat(stranger, shown), 409, "stale_lease")
+        missing = refused(lambda: self.beat(stranger, {"jobId": MISSING}), 409, "stale_lease")
+        assert found["reason"] == missing["reason"] == "unknown_lease"
+        refused(lambda: alice.post(f"/runs/{shown['jobId']}/heartbeat"), 403, "wrong_principal")
+        refused(lambda: Caller().post(f"/runs/{shown['jobId']}/heartbeat"), 401, "unauthenticated")
+
+    def test_after_the_end_it_is_stale(self, alice, worker):
+        shown = submit(alice)
+        complete(claim(worker))
+        found = refused(lambda: self.beat(worker, shown), 409, "stale_lease")
+        assert (found["reason"], found["job_status"]) == ("lease_ended", "completed")
+
+    def test_it_is_that_of_the_newest_attempt(self, alice, worker):
+        shown = submit(alice)
+        fail(claim(worker), "worker_shutdown")
+        claim(worker)
+        assert ok(self.beat(worker, shown))["status"] == "running"
+
+    def test_a_wrong_body_is_refused(self, alice, worker):
+        shown = submit(alice)
+        claim(worker)
+        refused(lambda: self.beat(worker, shown, phase="running"), 400, "invalid")
+        refused(lambda: self.beat(worker, shown, progress={"percent": 101}), 400, "invalid")
+        refused(lambda: self.beat(worker, shown, leaseId="x"), 400, "unknown_field")
+
+
+class TestAddresses:
+    """Pages and programs share a prefix. Which of them a path is for is decided by its route."""
+
+    PROGRAMS = [f"/runs/{MISSING}/{part}" for part in ("logs", "artifacts", "artifacts/a/b.json", "heartbeat")]
+
+    @pytest.mark.parametrize("path", [*PROGRAMS, "/runs/x/logs", "/runs/x/artifacts"])
+    def test_a_program_gets_a_problem_document(self, path):
+        response = Client().get(path, headers={"Accept": "text/html"})
+        assert response.status_code in {401, 404, 405, 406}
+        problem_of(response)
+
+    @pytest.mark.parametrize("path", PROGRAMS)
+    def test_a_token_in_plain_text_is_refused_and_not_redirected(self, path, settings):
+        settings.SECURE_SSL_REDIRECT = True
+        found = refused(lambda: Caller("rto_api_x").get(path), 403, "https_required")
+        assert found["status"] == 403
+
+    @pytest.mark.parametrize("path", ["/runs/", "/runs/run_a/", "/runs/logs/"])
+    def test_a_page_stays_a_page(self, path):
+        response = Client().get(path, headers={"Accept": "text/html"})
+        assert (response.status_code, response["Location"].partition("?")[0]) == (302, "/login/")
+
+    def test_answers_are_not_cached(self, alice):
+        shown = submit(alice)
+        assert alice.get(f"/runs/{shown['jobId']}/artifacts")["Cache-Control"] == "no-store"
+
+
+def test_under_wsgi_no_log_is_followed(alice):
+    shown = submit(alice)
+    refused(lambda: alice.get(f"/runs/{shown['jobId']}/logs"), 501, "follow_unavailable")
