@@ -9,6 +9,10 @@ from django.db import models
 from django.db.models import Count, OuterRef, Q, Subquery
 from django.db.models.functions import Coalesce
 
+# The largest values that clients may set. Each job of a concurrency is a row.
+MAX_ACTIVE = 10_000
+MAX_PER_HOUR = 1_000_000
+
 
 class LimitKind(models.TextChoices):
     """The purpose of a limit."""

@@ -1,11 +1,12 @@
 """Attaches limits to queues and lanes, and counts the jobs that already run from them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import connection
 from django.db.models import Q, QuerySet
 
-from leases.advisory_locks import LIMITS_OF_QUEUE, advisory_xact_lock
+from leases.advisory_locks import LIMIT_FULL, LIMITS_OF_QUEUE, advisory_xact_lock
 from leases.models import Lane, LaneProfile, LaneQueue, Limit, LimitKind, LimitScope, LimitSlot
 from leases.models.limits import LANE_SCOPES, QUEUE_SCOPES
 from runtime_jobs.models import Job
@@ -84,13 +85,42 @@ def _rows(model: type[Lane] | type[LaneQueue], keys: list[int]) -> list[Any]:
     return list(model.objects.select_for_update(no_key=True).filter(pk__in=keys).order_by("pk"))
 
 
+def queues_of_organization(org_slug: str, job_type: str) -> QuerySet[LaneQueue]:
+    """Return the queues of an organization and a job type, or of all types."""
+    queues = LaneQueue.objects.filter(org_slug=org_slug)
+    if job_type == ALL_TYPES:
+        return queues
+    types = LaneProfile.objects.filter(job_type=job_type)
+    return queues.filter(profile_id__in=list(types.values_list("pk", flat=True)))
+
+
+def lock_for_changes(org_slug: str, job_type: str, limits: Iterable[Limit], *, counts_running: bool) -> None:
+    """Take the locks of several changes to limits of one target, in the order that all transactions keep.
+
+    A change takes its advisory locks before the rows that it writes. A second change in the same transaction would take
+    its locks after those rows, and could wait for a claim that waits for one of the rows.
+
+    Args:
+        org_slug: The organization.
+        job_type: The job type, or all types.
+        limits: The limits that exist and are changed or removed.
+        counts_running: Whether a new limit counts the jobs that run. Their rows are locked then, too.
+    """
+    queues = queues_of_organization(org_slug, job_type).order_by("pk")
+    for queue_id in queues.values_list("pk", flat=True):
+        advisory_xact_lock(LIMITS_OF_QUEUE, queue_id)
+    if counts_running:
+        lanes = Lane.objects.filter(queue_id__in=queues.values("pk")).values("pk")
+        running = Job.objects.filter(state__in=LEASED_STATES, lane_id__in=lanes)
+        list(running.select_for_update(no_key=True, of=("self",)).order_by("pk").values_list("pk"))
+    for limit_id in sorted(limit.pk for limit in limits):
+        advisory_xact_lock(LIMIT_FULL, limit_id)
+
+
 def _queues(limit: Limit) -> list[int]:
     if limit.scope not in QUEUE_SCOPES:
         return []
-    queues = LaneQueue.objects.filter(org_slug=limit.org_slug)
-    if limit.key != ALL_TYPES:
-        types = LaneProfile.objects.filter(job_type=limit.key)
-        queues = queues.filter(profile_id__in=list(types.values_list("pk", flat=True)))
+    queues = queues_of_organization(limit.org_slug, limit.key)
     if limit.kind == LimitKind.EMERGENCY:
         queues = queues.filter(priority__gte=EMERGENCY)
     elif limit.kind in SKIPPED_BY_EMERGENCIES:

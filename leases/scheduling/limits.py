@@ -39,6 +39,12 @@ class LimitTarget:
         return Limit.objects.filter(kind=kind, **self.columns).first()
 
     @property
+    def job_type(self) -> str | None:
+        """The job type that the limit applies to, or None: it applies to several."""
+        is_of_type = self.scope in {LimitScope.ORGANIZATION, LimitScope.JOB_TYPE}
+        return self.key if is_of_type and self.key != ALL_TYPES else None
+
+    @property
     def columns(self) -> dict[str, Any]:
         return {"scope": self.scope, "org_slug": self.org_slug, "key": self.key}
 

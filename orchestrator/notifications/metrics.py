@@ -1,6 +1,6 @@
 """Metrics of long polls, log streams and WebSockets of one process. `http.observability.metrics` registers them."""
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
 WAITING = Gauge("orchestrator_waiting_claims", "Claims that wait for work in this process.", registry=None)
 LISTENER_UP = Gauge(
@@ -34,6 +34,12 @@ ENDED_SOCKETS = Counter(
     ["kind", "cause"],
     registry=None,
 )
+PACK_RUN_LOG_LAG = Histogram(
+    "pack_run_logs_stream_lag_seconds",
+    "Seconds from the arrival of log bytes of a pack run until this process sends them to followers.",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+    registry=None,
+)
 ALL = (
     WAITING,
     LISTENER_UP,
@@ -46,4 +52,5 @@ ALL = (
     READS,
     SOCKETS,
     ENDED_SOCKETS,
+    PACK_RUN_LOG_LAG,
 )

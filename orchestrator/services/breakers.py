@@ -11,8 +11,10 @@ from django.db.models import QuerySet
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import Breaker, BreakerState, LimitKind, LimitSlot
 from leases.scheduling.limits import LimitTarget, remove_limit, set_limit
-from orchestrator.models import Incident
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.models import Incident, IncidentKind
+from orchestrator.services.incident_mode import extend_incident_mode
+from orchestrator.services.incidents import open_incident, resolve
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
@@ -28,7 +30,7 @@ COUNTED = (FailureClass.WORKER, FailureClass.INFRASTRUCTURE, FailureClass.POLICY
 
 @operation
 def evaluate_breaker(
-    _: UnitOfWork,
+    uow: UnitOfWork,
     *,
     org_slug: str,
     job_type: str,
@@ -36,7 +38,10 @@ def evaluate_breaker(
 ) -> Breaker | None:
     """Open, half-open or close a breaker if that is due.
 
+    Each change is an event in the audit log.
+
     Args:
+        uow: The unit of work, which `operation` passes.
         org_slug: The organization.
         job_type: The job type.
         now: The time of the evaluation; by default the time of the database after the lock.
@@ -50,10 +55,10 @@ def evaluate_breaker(
         ratio = failure_ratio(breaker, now)
         if not ratio:
             return None
-        return _open(breaker, now, f"{ratio:.0%} of the last {job_type} jobs of {org_slug} failed.")
+        return _open(uow, breaker, now, f"{ratio:.0%} of the last {job_type} jobs of {org_slug} failed.")
     if breaker.state == BreakerState.OPEN:
         return _half_open(breaker, now) if breaker.cool_until and breaker.cool_until <= now else None
-    return _evaluate_probe(breaker, now)
+    return _evaluate_probe(uow, breaker, now)
 
 
 @operation
@@ -92,6 +97,8 @@ def reset_breaker(
         after={"state": "closed"},
         reason=reason,
         source_address=source_address,
+        org_slug=breaker.org_slug or None,
+        job_type=breaker.job_type,
         now=now,
     )
     return _close(breaker, now, actor=actor)
@@ -131,11 +138,13 @@ def _target(breaker: Breaker) -> LimitTarget:
     return LimitTarget.of_organization(breaker.org_slug, breaker.job_type)
 
 
-def _open(breaker: Breaker, now: datetime, summary: str) -> Breaker:
+def _open(uow: UnitOfWork, breaker: Breaker, now: datetime, summary: str) -> Breaker:
+    _record(breaker, "breaker.opened", BreakerState.OPEN, summary, now)
     if breaker.state == BreakerState.CLOSED:
-        Incident.objects.create(
-            kind="breaker", org_slug=breaker.org_slug, job_type=breaker.job_type, summary=summary, opened_at=now
-        )
+        organization = {"org_slug": breaker.org_slug, "job_type": breaker.job_type}
+        open_incident(uow, IncidentKind.BREAKER, **organization, summary=summary, now=now, actor=SCHEDULER)
+        if seconds := settings.BREAKER["incident_mode_seconds"]:
+            extend_incident_mode(breaker.org_slug, until=now + timedelta(seconds=seconds), reason=summary, now=now)
     breaker.state, breaker.opened_at = BreakerState.OPEN, now
     breaker.cool_until = now + timedelta(seconds=settings.BREAKER["cool_down_seconds"])
     _set_limit(breaker, now, max_active=0, note=summary)
@@ -145,13 +154,14 @@ def _open(breaker: Breaker, now: datetime, summary: str) -> Breaker:
 
 def _half_open(breaker: Breaker, now: datetime) -> Breaker:
     """Allow one job: a single-use limit of one slot, so that one job starts however many workers claim."""
+    _record(breaker, "breaker.half_opened", BreakerState.HALF_OPEN, "One job may start to test the breaker.", now)
     breaker.state, breaker.seen_from = BreakerState.HALF_OPEN, now
     _set_limit(breaker, now, max_active=1, one_shot=True)
     breaker.save()
     return breaker
 
 
-def _evaluate_probe(breaker: Breaker, now: datetime) -> Breaker | None:
+def _evaluate_probe(uow: UnitOfWork, breaker: Breaker, now: datetime) -> Breaker | None:
     """Open or close a breaker by the result of its probe. A probe without one (canceled, released) is repeated."""
     limit = _target(breaker).limit(LimitKind.BREAKER)
     if limit is None or limit.max_active or LimitSlot.objects.filter(limit_id=limit.pk, job_id__isnull=False).exists():
@@ -161,17 +171,34 @@ def _evaluate_probe(breaker: Breaker, now: datetime) -> Breaker | None:
     if probe is None:
         return _half_open(breaker, now)
     if counts(breaker.job_type, probe.state, probe.failure_class):
-        return _open(breaker, now, f"The {breaker.job_type} job that tested the breaker of {breaker.org_slug} failed.")
+        summary = f"The {breaker.job_type} job that tested the breaker of {breaker.org_slug} failed."
+        return _open(uow, breaker, now, summary)
+    _record(breaker, "breaker.closed", BreakerState.CLOSED, "The job that tested the breaker succeeded.", now)
     return _close(breaker, now, actor=SCHEDULER)
 
 
 def _close(breaker: Breaker, now: datetime, *, actor: Actor) -> Breaker:
     remove_limit(LimitKind.BREAKER, _target(breaker))
     breaker.state, breaker.seen_from, breaker.cool_until, breaker.limit_id = BreakerState.CLOSED, now, None, None
-    unresolved = Incident.objects.filter(org_slug=breaker.org_slug, job_type=breaker.job_type, resolved_at=None)
-    unresolved.update(resolved_at=now, resolved_by=str(actor))
+    same = {"kind": IncidentKind.BREAKER, "org_slug": breaker.org_slug, "job_type": breaker.job_type}
+    for incident in Incident.objects.unresolved().filter(**same).select_for_update(no_key=True):
+        resolve(incident, actor=actor, resolution="The breaker was closed.", source_address=None, now=now)
     breaker.save()
     return breaker
+
+
+def _record(breaker: Breaker, action: str, state: BreakerState, reason: str, now: datetime) -> None:
+    record_operator_event(
+        action,
+        target=str(_target(breaker)),
+        actor=SCHEDULER,
+        before={"state": str(breaker.state)},
+        after={"state": str(state)},
+        reason=reason,
+        org_slug=breaker.org_slug,
+        job_type=breaker.job_type,
+        now=now,
+    )
 
 
 def _set_limit(breaker: Breaker, now: datetime, *, one_shot: bool = False, **terms: object) -> None:

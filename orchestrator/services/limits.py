@@ -13,7 +13,7 @@ from leases.scheduling.fair_share import disable_fair_share, enable_fair_share
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
 from leases.scheduling.plan_limits import sync_plan_limits
 from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.priority import end_emergencies
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
@@ -414,20 +414,14 @@ def apply_limit_change(
     # Of two changes at once, the later one sees the earlier one.
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, subject.org_slug)
     before = subject.limit(kind)
-    _require_allowed(kind, before, actor)
+    require_allowed(kind, before, actor)
     version = before.version if before else 0
     if if_version is not None and if_version != version:
         message = f"The limit has version {version}, not {if_version}. Read it again."
         raise VersionConflict(message, version=version)
-    limit = None
-    if terms is None:
-        stored_limits.remove_limit(kind, subject)
-        if kind == LimitKind.EMERGENCY and subject.key == ALL_TYPES:
-            end_emergencies(uow, subject.org_slug, now=now or database_now())  # no other limit applies to them
-    else:
-        limit = stored_limits.set_limit(kind, subject, set_at=now, actor=str(actor), **terms)
-        if idempotency:
-            idempotency.bind(str(limit.pk), now=now or database_now())
+    limit = change_limit(uow, kind, subject, terms, actor=actor, now=now)
+    if limit is not None and idempotency:
+        idempotency.bind(str(limit.pk), now=now or database_now())
     record_operator_event(
         "limit.lifted" if limit is None else "limit.set",
         target=str(subject),
@@ -436,13 +430,49 @@ def apply_limit_change(
         after=_describe(limit),
         reason=reason,
         source_address=source_address,
+        org_slug=subject.org_slug or None,
+        job_type=subject.job_type,
         now=now,
     )
     return limit
 
 
-def _require_allowed(kind: LimitKind, before: Limit | None, actor: Actor) -> None:
-    """Refuse a client's change of an operator's limit. The caller holds the lock: an operator may be setting it."""
+def change_limit(
+    uow: UnitOfWork,
+    kind: LimitKind,
+    subject: LimitTarget,
+    terms: dict[str, Any] | None,
+    *,
+    actor: Actor,
+    now: datetime | None,
+) -> Limit | None:
+    """Set or remove a limit. The caller holds the lock of the organization, checks the change and records it.
+
+    Args:
+        uow: The unit of work of the operation.
+        kind: The kind of the limit.
+        subject: The target of the limit.
+        terms: The fields of the limit, or None to remove it.
+        actor: The client, operator or scheduler.
+        now: The time of the change; by default the time of the database.
+
+    Returns:
+        The limit, or None if it was removed.
+    """
+    if terms is not None:
+        return stored_limits.set_limit(kind, subject, set_at=now, actor=str(actor), **terms)
+    stored_limits.remove_limit(kind, subject)
+    if kind == LimitKind.EMERGENCY and subject.key == ALL_TYPES:
+        end_emergencies(uow, subject.org_slug, now=now or database_now())  # no other limit applies to them
+    return None
+
+
+def require_allowed(kind: LimitKind, before: Limit | None, actor: Actor) -> None:
+    """Refuse a client's change of an operator's limit. The caller holds the lock: an operator may be setting it.
+
+    Raises:
+        OperatorOnly: The actor is a client, and the limit is an operator's or of kind `EMERGENCY`.
+    """
     if actor.kind == "client" and (kind == LimitKind.EMERGENCY or (before and before.is_an_operators)):
         raise OperatorOnly("This limit was set by an operator. Only an operator can change it.")
 

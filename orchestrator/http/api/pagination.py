@@ -4,7 +4,8 @@ import base64
 import hashlib
 import json
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
@@ -66,6 +67,47 @@ class NewestFirst(CursorPagination):
     def encode_cursor(self, cursor: Cursor) -> str:
         text = self.cipher.encrypt(json.dumps([cursor.offset, cursor.reverse, cursor.position]).encode()).decode()
         return replace_query_param(str(self.base_url), "cursor", text)
+
+
+class KeysetRows(Protocol):
+    """A list that no single table holds. Each row has a `key` of JSON values, by which the list is ordered."""
+
+    def fetch(self, after: Sequence[Any] | None, count: int, *, backward: bool) -> list[Any]:
+        """Return up to `count` rows after the key, or before it, the nearest first. Without a key: from the begin."""
+        ...
+
+
+class KeysetPages(NewestFirst):
+    """Pages of `KeysetRows`. Parameters, responses and encryption are those of `NewestFirst`."""
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:  # noqa: ARG002 DRF's signature
+        rows: KeysetRows = queryset
+        self.request, self.base_url = request, request.build_absolute_uri()
+        size, cursor = self.get_page_size(request), self.decode_cursor(request)
+        key: Any = None if cursor is None else cursor.position
+        backward = cursor is not None and cursor.reverse
+        found = rows.fetch(key, size + 1, backward=backward)
+        has_more, page = len(found) > size, found[:size]
+        if backward:
+            page.reverse()
+        self.page = page
+        self._next_key = page[-1].key if page and (has_more or backward) else None
+        self._previous_key = page[0].key if page and (has_more if backward else key is not None) else None
+        return page
+
+    def get_next_link(self) -> str | None:
+        return (
+            None
+            if self._next_key is None
+            else self.encode_cursor(Cursor(offset=0, reverse=False, position=self._next_key))
+        )
+
+    def get_previous_link(self) -> str | None:
+        return (
+            None
+            if self._previous_key is None
+            else self.encode_cursor(Cursor(offset=0, reverse=True, position=self._previous_key))
+        )
 
 
 def _list_of(request: Request) -> str:

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from leases.models import LimitKind, LimitScope
+from leases.models import Lane, LaneQueue, LimitKind, LimitScope
 from leases.scheduling.limits import ALL_TYPES
 from orchestrator.selectors.pending_reasons.queries import fetch
 from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason, several
 from runtime_jobs.models import Job
+
+MAX_LANES = 1000  # of which one list reads the limits
 
 CODES: dict[str, ReasonCode] = {
     LimitKind.PAUSE: ReasonCode.POOL_PAUSED,
@@ -81,6 +83,22 @@ def limits_of(jobs: Sequence[Job]) -> dict[int, list[BlockingLimit]]:
     for limit in fetch("limits", BlockingLimit, lanes=list(lanes)) if lanes else []:
         blocking[limit.lane_id].append(limit)
     return blocking
+
+
+def blocked_lanes(org_slugs: Sequence[str]) -> list[int] | None:
+    """Return the lanes of these organizations in which a limit lets no job start now, with two queries.
+
+    Args:
+        org_slugs: The organizations.
+
+    Returns:
+        The keys of the lanes. None if the organizations have more than `MAX_LANES`.
+    """
+    queues = LaneQueue.objects.filter(org_slug__in=org_slugs).values("pk")
+    lanes = list(Lane.objects.filter(queue_id__in=queues).values_list("pk", flat=True)[: MAX_LANES + 1])
+    if len(lanes) > MAX_LANES:
+        return None
+    return sorted({limit.lane_id for limit in fetch("limits", BlockingLimit, lanes=lanes)}) if lanes else []
 
 
 def reason_of(limit: BlockingLimit) -> WaitReason:

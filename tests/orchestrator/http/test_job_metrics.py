@@ -14,18 +14,22 @@ from orchestrator.maintenance import metrics_aggregation
 from orchestrator.maintenance.metrics_aggregation import EventCounter
 from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, MetricsPosition
+from orchestrator.selectors.job_log_events import START, JobLogEvents
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
+from runtime_jobs.specs import JOB_TYPES, PayloadSpec
 from tests.factories import (
     ALICE,
     LATE_POLICY,
     OPERATOR,
+    TIMINGS,
     OrganizationFactory,
     ProjectFactory,
     WorkerFactory,
     claimed,
     demanding,
     offer,
+    submission,
     submitted,
     submitted_steps,
 )
@@ -57,9 +61,9 @@ def test_failures_retries_and_cancels_are_counted_by_type_and_reason(tally, orga
     services.cancel(job_ulid=again.job_ulid, actor=ALICE, deadline_seconds=30)
     tally.advance()
     text = scrape()
-    assert value(text, 'job_failures_total{job_type="runtime",reason="worker_error"}') == 2
-    assert value(text, 'job_failures_total{job_type="runtime",reason="checkout_failed"}') == 1
-    assert value(text, 'job_retry_total{job_type="runtime"}') == 1
+    assert value(text, 'job_failures_total{jobType="runtime",reason="worker_error"}') == 2
+    assert value(text, 'job_failures_total{jobType="runtime",reason="checkout_failed"}') == 1
+    assert value(text, 'job_retry_total{jobType="runtime"}') == 1
     assert value(text, 'job_cancellations_total{job_type="runtime",reason="requested"}') == 1
 
 
@@ -122,12 +126,12 @@ def test_how_long_jobs_take_is_a_histogram(tally, organization):
     services.cancel(job_ulid=waiting.job_ulid, actor=ALICE, deadline_seconds=30)
     tally.advance()
     text = scrape()
-    name = 'job_latency_seconds_{}{{job_type="runtime",phase="{}"}}'
+    name = 'job_latency_seconds_{}{{jobType="runtime",phase="{}"}}'
     assert value(text, name.format("count", "queued")) == 2
     assert value(text, name.format("count", "total")) == 2
     assert value(text, name.format("count", "running")) == 1, "one never ran"
     assert 0 < value(text, name.format("sum", "total")) < 60
-    buckets = re.findall(r'job_latency_seconds_bucket\{job_type="runtime",le="([^"]+)",phase="total"\} (\S+)', text)
+    buckets = re.findall(r'job_latency_seconds_bucket\{jobType="runtime",le="([^"]+)",phase="total"\} (\S+)', text)
     assert [bound for bound, _ in buckets] == [*map(str, metrics_aggregation.BOUNDS), "+Inf"]
     heights = [float(height) for _, height in buckets]
     assert heights == sorted(heights)
@@ -138,11 +142,11 @@ def test_a_heartbeat_counts_when_it_has_extended_a_lease(tally, organization):
     submitted(organization.projects.get())
     lease = claimed().lease
     tally.advance()
-    before = value(scrape(), 'lease_extensions_total{job_type="runtime"}') or 0
+    before = value(scrape(), 'lease_extensions_total{jobType="runtime"}') or 0
     services.renew(lease_ulid=lease.lease_ulid, worker=lease.worker, phase="executing")
     tally.advance()
     tally.advance()
-    assert value(scrape(), 'lease_extensions_total{job_type="runtime"}') == before + 1
+    assert value(scrape(), 'lease_extensions_total{jobType="runtime"}') == before + 1
 
 
 def at_its_limit(organization):
@@ -158,48 +162,49 @@ def test_a_wait_for_a_limit_counts_once_and_for_the_tenant_that_a_setting_names(
     at_its_limit(organization)
     for _ in range(3):
         tally.advance()
-    assert value(scrape(), 'quota_exceeded_total{kind="organization",tenant=""}') == 1
+    assert value(scrape(), 'quota_exceeded_total{tenant=""}') == 1
     settings.METRICS_TENANTS = ["named"]
     named = OrganizationFactory(slug="named")
     ProjectFactory(organization=named)
     at_its_limit(named)
     tally.advance()
-    assert value(scrape(), 'quota_exceeded_total{kind="organization",tenant="named"}') == 1
-    assert value(scrape(), 'quota_exceeded_total{kind="organization",tenant=""}') == 1
+    for tenant in ("named", ""):
+        assert value(scrape(), f'quota_exceeded_total{{tenant="{tenant}"}}') == 1
+        assert value(scrape(), f'limit_waits_total{{kind="organization",tenant="{tenant}"}}') == 1
 
 
 def test_the_depth_is_that_of_each_type_and_of_tenants_that_a_setting_names(organization, settings, monkeypatch):
     text = scrape()
-    assert value(text, 'job_queue_depth{job_type="runtime",tenant=""}') == 0
-    assert value(text, 'job_queue_depth{job_type="steps",tenant=""}') == 0
+    assert value(text, 'job_queue_depth{jobType="runtime",tenant=""}') == 0
+    assert value(text, 'job_queue_depth{jobType="steps",tenant=""}') == 0
     for _ in range(3):
         submitted(organization.projects.get())
     other = OrganizationFactory(slug="other")
     submitted(ProjectFactory(organization=other))
-    assert value(scrape(), 'job_queue_depth{job_type="runtime",tenant=""}') == 4
+    assert value(scrape(), 'job_queue_depth{jobType="runtime",tenant=""}') == 4
     settings.METRICS_TENANTS = ["other"]
     text = scrape()
-    assert value(text, 'job_queue_depth{job_type="runtime",tenant="other"}') == 1
-    assert value(text, 'job_queue_depth{job_type="runtime",tenant=""}') == 3
+    assert value(text, 'job_queue_depth{jobType="runtime",tenant="other"}') == 1
+    assert value(text, 'job_queue_depth{jobType="runtime",tenant=""}') == 3
     assert "sandtrace" not in text
     monkeypatch.setattr(job_metrics, "MAX_PER_LANE", 2)
-    assert value(scrape(), 'job_queue_depth{job_type="runtime",tenant=""}') == 2
+    assert value(scrape(), 'job_queue_depth{jobType="runtime",tenant=""}') == 2
     monkeypatch.setattr(job_metrics, "MAX_JOBS", 1)
     assert sum(map(float, re.findall(r"^job_queue_depth\{[^}]*\} (\S+)", scrape(), re.MULTILINE))) == 1
 
 
 def test_jobs_that_a_limit_holds_back_wait_too(organization):
     at_its_limit(organization)
-    assert value(scrape(), 'job_queue_depth{job_type="runtime",tenant=""}') == 1
+    assert value(scrape(), 'job_queue_depth{jobType="runtime",tenant=""}') == 1
 
 
 def test_the_state_of_breakers_is_the_worst_of_each_type(organization):
-    assert value(scrape(), 'circuit_breaker_state{job_type="runtime"}') == 0
+    assert value(scrape(), 'circuit_breaker_state{jobType="runtime"}') == 0
     Breaker.objects.create(org_slug="a", job_type="runtime", state=BreakerState.HALF_OPEN)
-    assert value(scrape(), 'circuit_breaker_state{job_type="runtime"}') == 1
+    assert value(scrape(), 'circuit_breaker_state{jobType="runtime"}') == 1
     Breaker.objects.create(org_slug="b", job_type="runtime", state=BreakerState.OPEN)
-    assert value(scrape(), 'circuit_breaker_state{job_type="runtime"}') == 2
-    assert value(scrape(), 'circuit_breaker_state{job_type="steps"}') == 0
+    assert value(scrape(), 'circuit_breaker_state{jobType="runtime"}') == 2
+    assert value(scrape(), 'circuit_breaker_state{jobType="steps"}') == 0
 
 
 def test_a_clock_counts_in_each_round_and_outlives_what_it_cannot_count(organization, monkeypatch):
@@ -260,3 +265,64 @@ def test_every_metric_is_in_the_documentation():
     own = {name for name in found if not name.startswith(("process_", "python_")) and not name.endswith("_created")}
     assert {name for name in own if name not in documented} == set()
     assert len(own) > 30
+
+
+def test_the_metrics_of_document_004_have_its_names_and_labels(tally, organization):
+    failed(organization.projects.get())
+    tally.advance()
+    text = scrape()
+    labels = {
+        "job_queue_depth": {"jobType", "tenant"},
+        "job_latency_seconds_count": {"jobType", "phase"},
+        "job_failures_total": {"jobType", "reason"},
+        "circuit_breaker_state": {"jobType"},
+    }
+    for name, expected in labels.items():
+        found = re.findall(rf"^{name}\{{([^}}]*)\}}", text, re.MULTILINE)
+        assert found, name
+        assert {frozenset(re.findall(r'(\w+)="', one)) for one in found} == {frozenset(expected)}, name
+    for name in ("job_retry_total", "lease_extensions_total", "quota_exceeded_total"):
+        assert f"# TYPE {name} counter" in text
+
+
+def test_pack_runs_have_metrics_of_their_own(tally, organization):
+    text = scrape()
+    assert value(text, "pack_run_heartbeats_total") == value(text, "pack_run_artifacts_total") == 0
+    given = submission(organization.projects.get(), PayloadSpec("pack-run", {}, 300))
+    policy = JOB_TYPES["pack-run"].policy(**TIMINGS)
+    services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE)
+    taken = claimed(job_types=("pack-run",))
+    lease = {"lease_ulid": taken.lease.lease_ulid, "worker": taken.lease.worker}
+    services.renew(**lease)
+    tally.advance()
+    assert value(scrape(), "pack_run_heartbeats_total") == 1
+    artifacts = [services.ArtifactRef("log", f"https://example.com/{name}") for name in "ab"]
+    services.complete(**lease, exit_code=0, artifacts=artifacts)
+    tally.advance()
+    text = scrape()
+    assert value(text, "pack_run_artifacts_total") == 2
+    assert value(text, "pack_run_duration_seconds_count") == 1
+    assert value(text, 'pack_run_duration_seconds_bucket{le="+Inf"}') == 1
+
+
+def test_the_lag_of_a_followed_log_of_a_pack_run_is_measured(organization):
+    given = submission(organization.projects.get(), PayloadSpec("pack-run", {}, 300))
+    policy = JOB_TYPES["pack-run"].policy(**TIMINGS)
+    services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE)
+    taken = claimed(job_types=("pack-run",))
+    lease = {"lease_ulid": taken.lease.lease_ulid, "worker": taken.lease.worker}
+    services.append_log(**lease, seq=0, chunk=b"one\n")
+    name = "pack_run_logs_stream_lag_seconds_count"
+    before = value(scrape(), name)
+    first = JobLogEvents().read(taken.job.job_ulid, START)
+    assert value(scrape(), name) == before, "the begin of a log may be old"
+    services.append_log(**lease, seq=1, chunk=b"two\n")
+    assert b"chunk" in JobLogEvents().read(taken.job.job_ulid, first.position).data
+    assert value(scrape(), name) == before + 1
+
+
+def test_incidents_are_counted_by_kind(tally, organization):
+    failed(organization.projects.get())
+    text = scrape()
+    assert value(text, 'orchestrator_incidents{kind="job"}') == 1
+    assert value(text, 'orchestrator_incidents{kind="breaker"}') == 0

@@ -10,7 +10,7 @@ from leases.models import Breaker, BreakerState, Limit
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.queues import sweep_scheduling
-from orchestrator.models import Incident
+from orchestrator.models import Incident, IncidentMode
 from orchestrator.services.breakers import counts
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
@@ -100,7 +100,7 @@ class TestOpening:
 
     def test_an_incident_says_so(self, project, worker):
         opened(project, worker)
-        incident = Incident.objects.get()
+        incident = Incident.objects.get(kind="breaker")
         assert incident.summary == "100% of the last steps jobs of sandtrace failed."
         assert incident.resolved_at is None
         assert incident.incident_ulid.startswith("inc_")
@@ -190,7 +190,7 @@ class TestTrying:
         assert state() == CLOSED
         assert take(worker) is not None
         assert not Limit.objects.exists()
-        assert Incident.objects.get().resolved_by == "clock:clock"
+        assert Incident.objects.get(kind="breaker").resolved_by == "clock:clock"
         assert run_audit() == []
 
     def test_its_failure_opens_it_again(self, project, worker):
@@ -202,7 +202,7 @@ class TestTrying:
         assert state() == OPEN
         submitted_steps(project)
         assert take(worker) is None
-        assert Incident.objects.count() == 1, "it is the same trouble"
+        assert Incident.objects.filter(kind="breaker").count() == 1, "it is the same trouble"
 
     def test_a_probe_that_came_to_nothing_is_followed_by_another(self, project, worker):
         opened(project, worker)
@@ -240,6 +240,59 @@ class TestTrying:
         assert state() == CLOSED
 
 
+@pytest.mark.django_db
+class TestEvents:
+    def states(self) -> list[tuple]:
+        events = OperatorEvent.objects.filter(action__startswith="breaker.").order_by("id")
+        assert {(event.org_slug, event.job_type, event.target) for event in events} == {
+            (ORG, "steps", f"organization:{ORG}/steps")
+        }
+        return [(event.action, event.before["state"], event.after["state"]) for event in events]
+
+    def test_each_change_is_one(self, project, worker):
+        opened(project, worker)
+        submitted_steps(project)
+        for well in (False, True):
+            cool_down()
+            sweep_scheduling()
+            end(take(worker), well=well)
+            submitted_steps(project)
+            sweep_scheduling()
+        assert state() == CLOSED
+        assert self.states() == [
+            ("breaker.opened", CLOSED, OPEN),
+            ("breaker.half_opened", OPEN, HALF_OPEN),
+            ("breaker.opened", HALF_OPEN, OPEN),
+            ("breaker.half_opened", OPEN, HALF_OPEN),
+            ("breaker.closed", HALF_OPEN, CLOSED),
+        ]
+        assert run_audit() == []
+
+    def test_a_reset_is_one(self, project, worker):
+        opened(project, worker)
+        services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
+        assert self.states() == [("breaker.opened", CLOSED, OPEN), ("breaker.reset", OPEN, CLOSED)]
+
+    def test_its_incident_opens_and_ends_with_it(self, project, worker):
+        opened(project, worker)
+        incident = Incident.objects.get(kind="breaker")
+        services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
+        events = OperatorEvent.objects.filter(target=f"incident:{incident.incident_ulid}").order_by("id")
+        assert [(event.action, event.org_slug, event.job_type) for event in events] == [
+            ("incident.opened", ORG, "steps"),
+            ("incident.resolved", ORG, "steps"),
+        ]
+        assert Incident.objects.filter(kind="job", resolved_at=None).count() == 10, "each job is a dead letter"
+
+    def test_it_may_begin_incident_mode(self, project, worker, settings):
+        settings.BREAKER = settings.BREAKER | {"incident_mode_seconds": 3600}
+        opened(project, worker)
+        mode = IncidentMode.objects.get()
+        assert (mode.org_slug, mode.begun_by) == (ORG, "clock:clock")
+        assert mode.until - mode.begun_at == timedelta(hours=1)
+        assert mode.reason == Incident.objects.get(kind="breaker").summary
+
+
 @pytest.mark.django_db(transaction=True)
 def test_many_workers_at_once_get_one_probe(project):
     opened(project, WorkerFactory(capacity=50))
@@ -262,7 +315,7 @@ class TestReset:
         services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
         assert take(worker) is not None
         assert state() == CLOSED, "what failed before counts no more"
-        assert Incident.objects.get().resolved_by == str(OPERATOR)
+        assert Incident.objects.get(kind="breaker").resolved_by == str(OPERATOR)
         assert OperatorEvent.objects.get(action="breaker.reset").reason == "mended"
 
     def test_what_is_not_open_cannot_be_reset(self, project):

@@ -1,4 +1,4 @@
-"""OpenAPI of the operations on breakers and incidents: ids, bodies, examples and error codes."""
+"""OpenAPI of the operations on breakers: ids, bodies, examples and error codes."""
 
 from typing import Any
 
@@ -12,16 +12,6 @@ _BREAKER_FIELDS: dict[str, Any] = {
     "state": "open",
     "opened_at": "2026-03-17T20:00:00Z",
     "next_probe_at": "2026-03-17T20:05:00Z",
-}
-_INCIDENT_FIELDS = {
-    "incident_id": "inc_01kkygkagq0jk17bx6y1w8c3df",
-    "kind": "breaker",
-    "org_slug": "sandtrace",
-    "job_type": "steps",
-    "summary": "67% of the last steps jobs of sandtrace failed.",
-    "opened_at": "2026-03-17T20:00:00Z",
-    "resolved_at": None,
-    "resolved_by": None,
 }
 
 LIST_BREAKERS = operation_docs(
@@ -42,9 +32,4 @@ RESET_BREAKER = operation_docs(
         ),
     ],
     codes=("not_found",),
-)
-LIST_INCIDENTS = operation_docs(
-    "list_incidents",
-    responses=serializers.IncidentOutput(many=True),
-    examples=[response_example("open incident", _INCIDENT_FIELDS)],
 )

@@ -1,11 +1,11 @@
-"""Requests and responses of `/v1/breakers` and `/v1/incidents`. `wire.py` builds the responses."""
+"""Requests and responses of `/v1/breakers`. `wire.py` builds the responses."""
 
 from rest_framework import serializers
 
 from leases.models import BreakerState
 from orchestrator.http.api.fields import StrictCharField, StrictChoiceField
 from orchestrator.protocols.native.limits.serializers import ReasonInput
-from orchestrator.protocols.native.serializers import SLUG, ActorOutput
+from orchestrator.protocols.native.serializers import SLUG
 from runtime_jobs.specs import JOB_TYPES
 
 
@@ -24,16 +24,3 @@ class BreakerOutput(serializers.Serializer):
     state = serializers.ChoiceField(choices=[str(state) for state in BreakerState])
     opened_at = serializers.DateTimeField(allow_null=True)
     next_probe_at = serializers.DateTimeField(allow_null=True, help_text="When one job may start as a probe.")
-
-
-class IncidentOutput(serializers.Serializer):
-    """A period in which a breaker was open."""
-
-    incident_id = serializers.CharField()
-    kind = serializers.ChoiceField(choices=["breaker"])
-    org_slug = serializers.CharField()
-    job_type = serializers.ChoiceField(choices=list(JOB_TYPES))
-    summary = serializers.CharField()
-    opened_at = serializers.DateTimeField()
-    resolved_at = serializers.DateTimeField(allow_null=True)
-    resolved_by = ActorOutput(allow_null=True)

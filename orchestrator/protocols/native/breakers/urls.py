@@ -1,11 +1,10 @@
-"""`/v1/breakers` and `/v1/incidents`."""
+"""`/v1/breakers`."""
 
 from rest_framework.routers import SimpleRouter
 
-from orchestrator.protocols.native.breakers.views import BreakerViewSet, IncidentViewSet
+from orchestrator.protocols.native.breakers.views import BreakerViewSet
 
 router = SimpleRouter(trailing_slash=False)
 router.register("breakers", BreakerViewSet, basename="breaker")
-router.register("incidents", IncidentViewSet, basename="incident")
 
 urlpatterns = router.urls

@@ -9,6 +9,7 @@ from typing import Any
 from rest_framework import serializers
 
 from leases.models import LimitKind, LimitScope
+from leases.models.limits import MAX_ACTIVE, MAX_PER_HOUR
 from leases.scheduling.limits import ALL_TYPES
 from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, parse_timestamp
 from orchestrator.http.api.fields import (
@@ -22,8 +23,6 @@ from orchestrator.protocols.native.serializers import SLUG, ActorOutput
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.specs import JOB_TYPES
 
-MAX_ACTIVE = 10_000
-MAX_PER_HOUR = 1_000_000
 MAX_REASON_LENGTH = 500
 EDITABLE_KINDS = [LimitKind.ORGANIZATION, LimitKind.PROJECT, LimitKind.RATE, LimitKind.EMERGENCY]
 ONLY_ALL_TYPES = (LimitKind.PROJECT, LimitKind.EMERGENCY)

@@ -1,10 +1,8 @@
-"""Breakers and incidents through the API."""
+"""Breakers through the API."""
 
 import pytest
 
 from orchestrator import services
-from orchestrator.models import Incident
-from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
@@ -19,13 +17,13 @@ class TestBreakers:
         (shown,) = ok(alice.get("/v1/breakers"))["results"]
         assert (shown["org_slug"], shown["job_type"], shown["state"]) == (ORG, "runtime", "open")
         assert shown["next_probe_at"] > shown["opened_at"]
-        (incident,) = ok(alice.get("/v1/incidents"))["results"]
+        (incident,) = ok(alice.get("/v1/incidents?kind=breaker"))["results"]
         assert incident["incident_id"].startswith("inc_")
         assert (incident["resolved_at"], incident["resolved_by"]) == (None, None)
         body = {"org_slug": ORG, "job_type": "runtime", **WHY}
         closed = ok(alice.post("/v1/breakers/reset", body))
         assert (closed["state"], closed["opened_at"], closed["next_probe_at"]) == ("closed", None, None)
-        (incident,) = ok(alice.get("/v1/incidents"))["results"]
+        (incident,) = ok(alice.get("/v1/incidents?kind=breaker"))["results"]
         assert incident["resolved_by"] == {"kind": "client", "id": "token test"}
         refused(lambda: alice.post("/v1/breakers/reset", body), 404, "not_found")
 
@@ -37,29 +35,13 @@ class TestBreakers:
         refused(lambda: stranger.post("/v1/breakers/reset", body), 404, "not_found")
         reader = with_scopes(organization, Scope.ORCH_READ, Scope.ORCH_QUOTA)
         refused(lambda: reader.post("/v1/breakers/reset", body), 403, "insufficient_scope")
-        assert len(ok(vera.get("/v1/breakers"))["results"]) == len(ok(vera.get("/v1/incidents"))["results"]) == 1
+        assert (
+            len(ok(vera.get("/v1/breakers"))["results"])
+            == len(ok(vera.get("/v1/incidents?kind=breaker"))["results"])
+            == 1
+        )
         refused(lambda: vera.post("/v1/breakers/reset", body), 403, "insufficient_scope")
         ok(olga.post("/v1/breakers/reset", body))
-
-    def test_incidents_that_are_open_come_first_page_by_page(self, alice):
-        at = database_now()
-        for number, resolved in enumerate([None, at, None, at, None]):
-            Incident.objects.create(
-                kind="breaker",
-                org_slug=ORG,
-                job_type="runtime",
-                summary=str(number),
-                opened_at=at,
-                resolved_at=resolved,
-            )
-        seen, path = [], "/v1/incidents?limit=2"
-        while path:
-            page = ok(alice.get(path))
-            seen, path = seen + [row["summary"] for row in page["results"]], page["next"]
-        assert seen == ["4", "2", "0", "3", "1"]
-        for query, count in {"state=open": 3, "state=resolved": 2, "job_type=steps": 0, f"org_slug={ORG}": 5}.items():
-            assert len(ok(alice.get(f"/v1/incidents?{query}"))["results"]) == count, query
-        assert ok(alice.get("/v1/breakers?state=open&job_type=runtime"))["results"] == []
 
 
 def test_a_verb_says_so_where_nothing_is_there(db):

@@ -1,0 +1,1 @@
+"""Quotas: `/api/quotas`."""

@@ -1,0 +1,100 @@
+"""Views of `/api/quotas`: list, read, change by a merge patch."""
+
+from dataclasses import replace
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from orchestrator import services
+from orchestrator.http.api.headers import if_match_tag
+from orchestrator.http.api.json_parser import MergePatchParser, StrictJSONParser, body_of
+from orchestrator.http.api.pagination import KeysetPages
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.auth.permissions import HasScope
+from orchestrator.http.auth.principals import client_of
+from orchestrator.http.client_ip import client_address
+from orchestrator.protocols.stella import errors
+from orchestrator.protocols.stella.openapi import StellaSchema
+from orchestrator.protocols.stella.quotas import openapi
+from orchestrator.protocols.stella.quotas.serializers import QuotaPatchInput
+from orchestrator.protocols.stella.quotas.wire import serialize_tenant_quota
+from orchestrator.protocols.stella.serializers import JOB_TYPES_OR_ALL
+from orchestrator.protocols.stella.tenants import require_tenant, tenants_of
+from orchestrator.selectors.quotas import QuotaRows, QuotaUse, quota_uses
+from runtime_jobs.errors import NotFound
+from runtime_jobs.models.tenants import Scope
+
+MISSING = "There is no quota with this id, or you may not see it."
+
+
+class TenantQuotaViewSet(StrictQueryMixin, GenericViewSet):
+    """Quotas of the tenants that the caller may see: one for each job type and one for all types together."""
+
+    lookup_url_kwarg = "quota_id"
+    lookup_value_regex = "[^/]{1,120}"
+    http_method_names = ["get", "head", "patch"]
+    schema = StellaSchema()
+    parser_classes = [StrictJSONParser, MergePatchParser]
+    filter_backends: list[Any] = []
+    pagination_class = KeysetPages
+
+    def query_parameters(self) -> frozenset[str]:
+        return LIST_PARAMETERS | {"tenant", "jobType"} if self.action == "list" else frozenset()
+
+    def get_exception_handler(self) -> Any:
+        return errors.exception_handler
+
+    def get_permissions(self) -> list[Any]:
+        return [HasScope(Scope.ORCH_QUOTA if self.action == "partial_update" else Scope.ORCH_READ)]
+
+    @openapi.LIST_TENANT_QUOTAS
+    def list(self, request: Request) -> Response:
+        """List quotas by tenant, the newest tenant first, whether or not one of their limits is set."""
+        tenants = tenants_of(client_of(request), request.query_params.get("tenant"))
+        job_type = request.query_params.get("jobType")
+        if job_type is not None and job_type not in JOB_TYPES_OR_ALL:
+            raise invalid_query("jobType", f"Must be one of: {', '.join(JOB_TYPES_OR_ALL)}.")
+        rows = QuotaRows(tenants) if job_type is None else QuotaRows(tenants, (job_type,))
+        page: Any = self.paginate_queryset(rows)  # type: ignore[arg-type] # rows of no single table
+        return self.get_paginated_response([serialize_tenant_quota(use) for use in page])
+
+    @openapi.GET_TENANT_QUOTA
+    def retrieve(self, request: Request, quota_id: str) -> Response:
+        """Return one quota. Its version is in the ETag."""
+        return _quota_response(quota_uses([_resolve(request, quota_id)])[0])
+
+    @openapi.UPDATE_TENANT_QUOTA
+    def partial_update(self, request: Request, quota_id: str) -> Response:
+        """Change all named members at once. Running jobs above a lowered limit continue."""
+        body = QuotaPatchInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        tenant, job_type = _resolve(request, quota_id)
+        changed = services.set_quota(
+            org_slug=tenant,
+            job_type=job_type,
+            actor=client_of(request).actor,
+            if_version=if_match_tag(request),
+            source_address=client_address(request),
+            **body.validated_data,
+        )
+        # As this request has left it: another one may have changed it since.
+        return _quota_response(replace(quota_uses([(tenant, job_type)])[0], quota=changed))
+
+
+def _resolve(request: Request, quota_id: str) -> tuple[str, str]:
+    """Return the tenant and job type of an id.
+
+    Raises:
+        NotFound: There is no such tenant or job type, or the caller may not see the tenant.
+    """
+    tenant, _, job_type = quota_id.replace("\0", "").partition(":")
+    if job_type not in JOB_TYPES_OR_ALL:
+        raise NotFound(MISSING)
+    require_tenant(client_of(request), tenant, MISSING)
+    return tenant, job_type
+
+
+def _quota_response(use: QuotaUse) -> Response:
+    return Response(serialize_tenant_quota(use), headers={"ETag": f'"{use.quota.version}"'})
