@@ -1,62 +1,154 @@
-"""Incidents, read-only. The reset or the successful probe of a breaker resolves its incident."""
+"""Incidents: those of jobs are the list of dead letters. A breaker resolves its own incident when it closes."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import DropdownFilter
-from unfold.decorators import display
+from unfold.dataclasses import UnfoldAction
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
 
 from leases.models import Breaker
+from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import JobTypeFilter, OrganizationFilter
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.filters import ChoiceFilter, JobTypeFilter, OrganizationFilter
+from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import stored_actor_label
-from orchestrator.models import Incident
+from orchestrator.admin.limits.pause import OPERATE
+from orchestrator.models import Incident, IncidentKind, IncidentStatus
+from runtime_jobs.models import Job
+
+KINDS: dict[str, str] = {
+    IncidentKind.BREAKER: "Breaker",
+    IncidentKind.JOB: "Failed job",
+    IncidentKind.REPLAY: "Replay",
+    IncidentKind.WEBHOOK: "Webhook",
+}
+COLOURS: dict[str, str] = {
+    IncidentStatus.OPEN: "danger",
+    IncidentStatus.ACKNOWLEDGED: "warning",
+    IncidentStatus.RESOLVED: "success",
+}
 
 
 class IncidentStateFilter(DropdownFilter):
-    """Filters by whether the incident is resolved."""
+    """Filters by status. `open` includes incidents that are acknowledged: both need work."""
 
     title = "state"
     parameter_name = "state"
 
     def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
-        return [("open", "Open"), ("resolved", "Resolved")]
+        return [("open", "Unresolved"), ("new", "Not acknowledged"), ("resolved", "Resolved")]
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
-        known = self.value() in {"open", "resolved"}
-        return queryset.filter(resolved_at__isnull=self.value() == "open") if known else queryset
+        unresolved = queryset.filter(resolved_at=None)
+        narrowed = {"open": unresolved, "new": unresolved.filter(acknowledged_at=None)}
+        return (narrowed | {"resolved": queryset.exclude(resolved_at=None)}).get(self.value() or "", queryset)
+
+
+class IncidentKindFilter(ChoiceFilter):
+    """Filters by the cause."""
+
+    title = "kind"
+    parameter_name = "kind"
+    options: ClassVar = list(KINDS.items())
 
 
 @admin.register(Incident)
 class IncidentAdmin(LargeTableAdmin):
-    """Displays incidents."""
+    """Displays incidents, acknowledges and resolves them."""
 
-    list_display = ["state_badge", "summary", "breaker", "opened", "duration", "resolver"]
+    list_display = ["state_badge", "kind_text", "summary", "subject", "opened", "duration", "resolver"]
     list_display_links = ["summary"]
-    list_filter = [IncidentStateFilter, OrganizationFilter, JobTypeFilter]
+    list_filter = [IncidentStateFilter, IncidentKindFilter, OrganizationFilter, JobTypeFilter]
     ordering = ["-id"]
-    fields = ["incident_ulid", "state_badge", "summary", "breaker", "opened_time", "resolved_time", "resolver"]
+    fields = ["incident_ulid", "state_badge", "kind_text", "summary", "subject", "opened_time"]
+    fields += ["acknowledged_time", "acknowledger", "resolved_time", "resolver", "resolution"]
+    actions_detail = ["acknowledge", "resolve"]
     opened = formatting.age_column("opened_at", "Opened")
     opened_time = formatting.timestamp_column("opened_at", "Opened")
+    acknowledged_time = formatting.timestamp_column("acknowledged_at", "Acknowledged")
     resolved_time = formatting.timestamp_column("resolved_at", "Resolved")
 
-    @display(description="State", label={"open": "danger", "resolved": "success"})
-    def state_badge(self, incident: Incident) -> str:
-        return "resolved" if incident.resolved_at else "open"
+    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm(OPERATE)
 
-    @display(description="Breaker")
-    def breaker(self, incident: Incident) -> SafeString:
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
+        """Offer what changes the incident: that of a breaker is resolved by the breaker."""
+        incident: Any = self.get_object(request, object_id)
+        offered = {IncidentStatus.OPEN: {"acknowledge", "resolve"}, IncidentStatus.ACKNOWLEDGED: {"resolve"}}
+        names = offered.get(incident.status, set()) if incident else set()
+        if incident and incident.kind == IncidentKind.BREAKER:
+            names = names - {"resolve"}
+        return [button for button in super().get_actions_detail(request, object_id) if button.path in names]
+
+    @action(description="Acknowledge", url_path="acknowledge", permissions=["operate"], icon="visibility")
+    def acknowledge(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        description = "Records that you work on this incident. It stays unresolved."
+        return self._change(request, object_id, "Acknowledge", description, services.acknowledge_incident)
+
+    @action(
+        description="Resolve",
+        url_path="resolve",
+        permissions=["operate"],
+        icon="task_alt",
+        variant=ActionVariant.PRIMARY,
+    )
+    def resolve(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        description = "Ends this incident. Its job stays failed. A retry of the job resolves the incident, too."
+        return self._change(request, object_id, "Resolve", description, services.resolve_incident)
+
+    def _change(
+        self, request: HttpRequest, object_id: str, label: str, description: str, operation: Any
+    ) -> HttpResponse:
+        incident: Any = self.get_object(request, object_id)
+        if incident is None:
+            raise Http404
+        form = ReasonForm(request.POST or None)
+        page = ConfirmPage(
+            f"{label} incident",
+            f"{incident.summary} {description}",
+            label,
+            formatting.change_url(Incident, incident.pk),
+        )
+
+        def act() -> str:
+            changed = operation(incident_ulid=incident.incident_ulid, **audit_arguments(request, form))
+            return f"Incident {changed.status}"
+
+        return confirm_and_act(self, request, page, form, act)
+
+    @display(description="State", label=COLOURS)
+    def state_badge(self, incident: Incident) -> str:
+        return str(incident.status)
+
+    @display(description="Kind")
+    def kind_text(self, incident: Incident) -> str:
+        return KINDS.get(incident.kind, incident.kind)
+
+    @display(description="Subject")
+    def subject(self, incident: Incident) -> SafeString | str:
+        """Link the job, or the breaker."""
+        if incident.job_ulid:
+            return formatting.link(formatting.change_url(Job, incident.job_ulid), incident.job_ulid)
+        if incident.kind != IncidentKind.BREAKER:
+            return incident.org_slug
         address = formatting.changelist_url(Breaker, org_slug=incident.org_slug, job_type=incident.job_type)
         return formatting.link(address, f"{incident.job_type} jobs of {incident.org_slug}")
 
     @display(description="Duration")
     def duration(self, incident: Incident) -> str:
         return formatting.elapsed(incident.opened_at, incident.resolved_at or timezone.now())
+
+    @display(description="Acknowledged by")
+    def acknowledger(self, incident: Incident) -> str:
+        return stored_actor_label(incident.acknowledged_by) or formatting.NO_VALUE
 
     @display(description="Resolved by")
     def resolver(self, incident: Incident) -> str:

@@ -1,0 +1,38 @@
+"""JSON of incidents and incident modes. Pure functions: they run no query."""
+
+from typing import Any
+
+from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.models import Incident, IncidentMode
+from orchestrator.protocols.native.limits.wire import serialize_actor
+
+
+def serialize_incident(incident: Incident) -> dict[str, Any]:
+    """Return an incident."""
+    return {
+        "incident_id": incident.incident_ulid,
+        "kind": incident.kind,
+        "status": str(incident.status),
+        "org_slug": incident.org_slug,
+        "job_type": incident.job_type,
+        "job_id": incident.job_ulid,
+        "reason": incident.reason or None,
+        "summary": incident.summary,
+        "opened_at": format_timestamp(incident.opened_at),
+        "acknowledged_at": format_timestamp(incident.acknowledged_at),
+        "acknowledged_by": serialize_actor(incident.acknowledged_by),
+        "resolved_at": format_timestamp(incident.resolved_at),
+        "resolved_by": serialize_actor(incident.resolved_by),
+        "resolution": incident.resolution or None,
+    }
+
+
+def serialize_incident_mode(mode: IncidentMode) -> dict[str, Any]:
+    """Return the incident mode of an organization."""
+    return {
+        "org_slug": mode.org_slug,
+        "reason": mode.reason,
+        "begun_at": format_timestamp(mode.begun_at),
+        "begun_by": serialize_actor(mode.begun_by),
+        "until": format_timestamp(mode.until),
+    }
