@@ -105,6 +105,8 @@ BREAKER = {
     "cool_down_seconds": env.int("BREAKER_COOL_DOWN_SECONDS", default=60),  # then one job may start
     # Job types whose own failures count, too: a failing command, a repository that cannot be checked out.
     "job_failures": env.list("BREAKER_JOB_FAILURES", default=[]),
+    # An organization whose breaker opens is in incident mode for so long; 0: it is not.
+    "incident_mode_seconds": env.int("BREAKER_INCIDENT_MODE_SECONDS", default=0),
 }
 
 # --- Results of jobs (orchestrator.results) ---------------------------------------------------------------------------

@@ -222,6 +222,12 @@ class MirrorOutdated(LifecycleError):
     code = "mirror_outdated"
 
 
+class PayloadDigestMismatch(LifecycleError):
+    """The digest that the client sent is not that of the payload."""
+
+    code = "digest_mismatch"
+
+
 class IdempotencyConflict(LifecycleError):
     """The key was used before, with another request."""
 

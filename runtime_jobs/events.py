@@ -239,20 +239,24 @@ def delete_events(job_ulids: Sequence[str]) -> int:
     return _delete_append_only("DELETE FROM runtime_job_events WHERE job_ulid = ANY (%s)", [list(job_ulids)])
 
 
-def delete_operator_events(*, created_before: datetime, limit: int) -> int:
+def delete_operator_events(*, created_before: datetime, limit: int, except_of: Sequence[str] = ()) -> int:
     """Delete the oldest audit log entries of operators, for retention.
 
     Args:
         created_before: Only entries that are older than this.
         limit: The largest number of rows to delete.
+        except_of: Slugs of organizations whose entries are kept.
 
     Returns:
         The number of deleted rows.
     """
-    oldest = "SELECT id FROM operator_events WHERE created_at < %s ORDER BY created_at LIMIT %s"
+    oldest = (
+        "SELECT id FROM operator_events WHERE created_at < %s AND (org_slug IS NULL OR org_slug <> ALL (%s::text[]))"
+        " ORDER BY created_at LIMIT %s"
+    )
     sql = f"DELETE FROM operator_events WHERE id IN ({oldest})"  # noqa: S608 our own text
     with transaction.atomic():
-        return _delete_append_only(sql, [created_before, limit])
+        return _delete_append_only(sql, [created_before, list(except_of), limit])
 
 
 def _delete_append_only(sql: str, values: list[Any]) -> int:

@@ -154,6 +154,14 @@ RETRIED_AUTOMATICALLY = frozenset(
 )
 
 
+# A job that failed for one of these, and is not retried, opens an incident.
+ESCALATED_FAILURES = frozenset(
+    FailureReason(reason)
+    for reason, failure_class in FAILURE_CLASSES.items()
+    if failure_class in {FailureClass.WORKER, FailureClass.INFRASTRUCTURE}
+)
+
+
 class CancelReason(TextChoices):
     """The reason why a job was canceled."""
 

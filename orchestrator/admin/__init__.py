@@ -5,7 +5,7 @@ from orchestrator.admin.audit_log import job_events, operator_actions, webhook_d
 from orchestrator.admin.jobs import admin as jobs_admin
 from orchestrator.admin.jobs import batches, reports, runs, stored_objects, workflow_runs
 from orchestrator.admin.limits import admin as limits_admin
-from orchestrator.admin.limits import breakers, incidents
+from orchestrator.admin.limits import breakers, incidents, quotas
 from orchestrator.admin.tenants import (
     api_tokens,
     members,
@@ -40,6 +40,7 @@ __all__ = [
     "plans",
     "pools",
     "projects",
+    "quotas",
     "reports",
     "repositories",
     "runners",

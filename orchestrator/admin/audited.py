@@ -11,7 +11,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.admin.forms import LineListField
 from orchestrator.http.client_ip import client_address
-from orchestrator.services.operator_actions import record_operator_event
+from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.models import OperatorEvent
 
 _encoder = DjangoJSONEncoder()
@@ -42,6 +42,10 @@ class AuditedAdmin(BaseAdmin):
     def target_of(self, row: Any) -> str:
         """Return the name of the row in events."""
         return f"{self.audit_name}:{row}"
+
+    def org_slug_of(self, row: Any) -> str | None:  # noqa: ARG002 a hook
+        """Return the organization that the row concerns, whose clients may read its events, or None."""
+        return None
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any] | tuple[Any, ...]:
         return [*super().get_readonly_fields(request, obj), *(self.immutable_fields if obj else ())]
@@ -82,6 +86,7 @@ class AuditedAdmin(BaseAdmin):
             before=getattr(form, "before", None),
             after=self._values(form.instance, names),
             source_address=client_address(request),
+            org_slug=self.org_slug_of(form.instance),
         )
 
     def _values(self, row: Any, names: Iterable[str]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
             ("Workflow runners", "conveyor_belt", "workers", "actionsrunner"),
             ("Hardware specs", "memory", "workers", "hardwarespec"),
             ("Pools", "workspaces", "workers", "pool"),
+            ("Quotas", "data_usage", "orchestrator", "quotaoverview"),
             ("Limits", "speed", "leases", "limit"),
             ("Breakers", "electrical_services", "leases", "breaker"),
             ("Incidents", "emergency_home", "orchestrator", "incident"),

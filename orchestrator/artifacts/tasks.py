@@ -14,6 +14,7 @@ from orchestrator.artifacts.storage import artifact_storage, file_storage, is_fi
 from orchestrator.artifacts.uploads import confirm_uploads
 from orchestrator.counters import count, runs_pruned
 from orchestrator.housekeeping.registry import task
+from orchestrator.models import IncidentMode
 from orchestrator.part_files import PARTS
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import CacheEntry, StoredArtifact
@@ -72,7 +73,10 @@ def count_due_objects(now: datetime) -> int:
 
 def _due(now: datetime) -> dict[type[StoredObject], Q]:
     never_came = Q(completed_at=None, upload_until__lt=now - ABANDONED_AFTER)
-    due: dict[type[StoredObject], Q] = {StoredArtifact: never_came | Q(expires_at__lt=now), CacheEntry: never_came}
+    # Artifacts of an organization in incident mode are kept. A cache can be built again.
+    kept = Q(organization__slug__in=IncidentMode.objects.filter(until__gt=database_now()).values("org_slug"))
+    has_expired = Q(expires_at__lt=now) & ~kept
+    due: dict[type[StoredObject], Q] = {StoredArtifact: never_came | has_expired, CacheEntry: never_came}
     if days := settings.RETENTION_DAYS["caches"]:
         due[CacheEntry] |= Q(last_used_at__lt=now - timedelta(days=days))
     return due

@@ -14,12 +14,12 @@ from orchestrator.http.asgi.sync_handler import client_disconnected
 from orchestrator.http.errors.problems import ApiError, as_response
 from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, access_log_entry
 from orchestrator.http.observability.request_context import attach_context, context_of
+from orchestrator.http.request_path import is_api_path
 
 _TOKEN = re.compile(r"rto_(api|worker)_|bencher_(runner|user|run)_[0-9A-Za-z]{8}")
 REGISTRY_PREFIX = "/v2/"  # docker clients send bodies chunked
 
 Next = Callable[[HttpRequest], HttpResponseBase]
-API_PREFIXES = ("/v0/", "/v1/", "/v2/", "/api/")  # their callers are programs with tokens
 
 
 def _early_refusal(request: HttpRequest) -> HttpResponse | None:
@@ -59,7 +59,7 @@ def _token_in_query(request: HttpRequest) -> ApiError | None:
 
 def _plain_text(request: HttpRequest) -> ApiError | None:
     """Refuse API calls over HTTP. A redirect, as for browsers, would let programs send their token in plain text."""
-    if not settings.SECURE_SSL_REDIRECT or request.is_secure() or not request.path.startswith(API_PREFIXES):
+    if not settings.SECURE_SSL_REDIRECT or request.is_secure() or not is_api_path(request.path):
         return None
     return ApiError(403, "https_required", "Use https, and revoke the token: it was sent in plain text.")
 
@@ -89,7 +89,7 @@ def _forbid_storing(request: HttpRequest, response: HttpResponseBase) -> None:
     """
     if "Cache-Control" in response:
         return
-    if request.path.startswith(API_PREFIXES) or settings.SESSION_COOKIE_NAME in request.COOKIES:
+    if is_api_path(request.path) or settings.SESSION_COOKIE_NAME in request.COOKIES:
         response["Cache-Control"] = "no-store"
 
 

@@ -20,6 +20,8 @@ from orchestrator.counters import count as count_metric
 from orchestrator.counters import runs_pruned
 from orchestrator.job_tokens.partitions import RETENTION_DAYS as TOKEN_DAYS
 from orchestrator.job_tokens.partitions import drop_expired_partitions, expired_tokens
+from orchestrator.models import IncidentMode
+from orchestrator.services.incident_mode import KEPT_ORGANIZATIONS
 from orchestrator.services.pruning import KEEPS, UNIT
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
@@ -42,9 +44,11 @@ SELECT l.id, CASE WHEN r.id IS NULL THEN l.job_ulid END, j.created_at
   FROM step_logs l JOIN runtime_jobs j USING (job_ulid) LEFT JOIN workflow_runs r USING (batch_id)
  WHERE l.id > %(after)s ORDER BY l.id LIMIT %(rows)s"""
 # With the partial index of logs that need an object: usually very few.
-_UNSTORED_STEP_LOGS = """
+_UNSTORED_STEP_LOGS = f"""
 SELECT l.id FROM step_logs l JOIN runtime_job_steps s ON s.job_ulid = l.job_ulid AND s.index = l.step
- WHERE l.needs_finalizing AND l.closed_at < %(before)s ORDER BY l.id LIMIT %(rows)s"""
+  JOIN runtime_jobs j ON j.job_ulid = l.job_ulid
+ WHERE l.needs_finalizing AND l.closed_at < %(before)s AND j.org_slug NOT IN ({KEPT_ORGANIZATIONS})
+ ORDER BY l.id LIMIT %(rows)s"""  # noqa: S608 our own text
 
 
 def cutoff_of(setting: str, now: datetime) -> datetime | None:
@@ -73,17 +77,22 @@ class Pruner:
 class TablePruner(Pruner):
     """Rows of a table that nothing refers to, by one column with their time."""
 
-    def __init__(self, setting: str, table: str, key: str, column: str, *, by_key: bool = False) -> None:
+    def __init__(
+        self, setting: str, table: str, key: str, column: str, *, by_key: bool = False, of_tenants: bool = False
+    ) -> None:
         super().__init__(setting)
         self.table = table
+        # Rows of an organization in incident mode stay.
+        kept = f"coalesce(org_slug, '') NOT IN ({KEPT_ORGANIZATIONS})" if of_tenants else "true"
         # By the key where the column has no index: keys rise with the time, so the first ones are the oldest.
-        oldest = f"(SELECT * FROM {table} ORDER BY {key} LIMIT %(rows)s) oldest" if by_key else table  # noqa: S608
+        oldest = f"(SELECT * FROM {table} WHERE {kept} ORDER BY {key} LIMIT %(rows)s) oldest" if by_key else table  # noqa: S608
         # A locked row may just be renewed. After a wait for it, the DELETE would not check its time again. Rows of
         # tables that are read by the key are never updated.
         lock = "" if by_key else "FOR UPDATE SKIP LOCKED"
         self._delete = f"""DELETE FROM {table} WHERE {key} IN (
-            SELECT {key} FROM {oldest} WHERE {column} < %(before)s ORDER BY {column} LIMIT %(rows)s {lock})"""  # noqa: S608
-        self._count = f"SELECT count(*) FROM {table} WHERE {column} < %(before)s"  # noqa: S608
+            SELECT {key} FROM {oldest} WHERE {column} < %(before)s AND {kept}
+             ORDER BY {column} LIMIT %(rows)s {lock})"""  # noqa: S608
+        self._count = f"SELECT count(*) FROM {table} WHERE {column} < %(before)s AND {kept}"  # noqa: S608
 
     def step(self, before: datetime) -> tuple[Counter[str], bool]:
         with connection.cursor() as cursor:
@@ -108,10 +117,11 @@ class OperatorEventPruner(TablePruner):
     """Deletes audit log entries of operators, which an append-only trigger protects from every other DELETE."""
 
     def __init__(self) -> None:
-        super().__init__("operator_events", "operator_events", "id", "created_at")
+        super().__init__("operator_events", "operator_events", "id", "created_at", of_tenants=True)
 
     def step(self, before: datetime) -> tuple[Counter[str], bool]:
-        deleted = delete_operator_events(created_before=before, limit=ROWS)
+        kept = IncidentMode.objects.filter(until__gt=database_now()).values_list("org_slug", flat=True)
+        deleted = delete_operator_events(created_before=before, limit=ROWS, except_of=list(kept))
         return Counter({self.table: deleted}), deleted == ROWS
 
 
@@ -238,7 +248,7 @@ def pruners() -> tuple[Pruner, ...]:
         TablePruner("webhook_deliveries", "webhook_deliveries", "id", "received_at"),
         TablePruner("workflow_triggers", "workflow_triggers", "id", "received_at"),
         TablePruner("rejected_workflows", "rejected_workflows", "id", "created_at"),
-        TablePruner("incidents", "incidents", "id", "resolved_at"),
+        TablePruner("incidents", "incidents", "id", "resolved_at", of_tenants=True),
         ExpiredPruner("sessions", "django_session", "session_key", "expire_date"),
         ExpiredPruner("login_attempts", "login_attempts", "key", "window_ends_at"),
         ExpiredPruner("request_windows", "request_windows", "key", "expires_at"),
@@ -248,7 +258,7 @@ def pruners() -> tuple[Pruner, ...]:
         StepChunkPruner("step_chunks"),
         LogPruner(),
         StoredLogPruner(),
-        TablePruner("runs", "ingest_runs", "id", "received_at", by_key=True),
+        TablePruner("runs", "ingest_runs", "id", "received_at", by_key=True, of_tenants=True),
         JobPruner(),
     )
 
@@ -311,7 +321,7 @@ def delete_everything(*, now: datetime | None = None) -> Counter[str]:
 
 _OLD_JOBS = f"""
 WITH RECURSIVE j AS MATERIALIZED (
-    SELECT t.id, t.job_ulid, t.root_job_ulid, t.batch_id, t.finished_at, {UNIT.format("t")} AS unit,
+    SELECT t.id, t.job_ulid, t.root_job_ulid, t.batch_id, t.org_slug, t.finished_at, {UNIT.format("t")} AS unit,
            CASE WHEN r.id IS NULL THEN %(before)s ELSE %(runs_before)s END AS before, r.pinned IS TRUE AS is_pinned
       FROM runtime_jobs t LEFT JOIN workflow_runs r ON r.batch_id = t.batch_id
 ), edge AS (
@@ -344,7 +354,7 @@ _OF_OLD_JOBS = {
 # Logs are deleted with their jobs, or earlier.
 _OF_OLD_LOGS = {
     table: f"""{rows} WHERE l.job_ulid IN (SELECT job_ulid FROM old) OR l.job_ulid IN (
-        SELECT job_ulid FROM j WHERE finished_at < %(logs)s
+        SELECT job_ulid FROM j WHERE finished_at < %(logs)s AND j.org_slug NOT IN ({KEPT_ORGANIZATIONS})
            AND NOT EXISTS (SELECT FROM workflow_runs r WHERE r.batch_id = j.batch_id))"""  # noqa: S608 our own text
     for table, rows in {
         "step_annotations": "step_annotations l",
@@ -353,10 +363,11 @@ _OF_OLD_LOGS = {
         "runtime_job_log_chunks": "runtime_job_log_chunks l",
     }.items()
 }
-_OLD_STEP_CHUNKS = """
+_OLD_STEP_CHUNKS = f"""
 SELECT count(*) FROM runtime_job_log_chunks c JOIN step_logs l USING (job_ulid, step)
   JOIN runtime_job_steps s ON s.job_ulid = l.job_ulid AND s.index = l.step
- WHERE l.needs_finalizing AND l.closed_at < %(chunks)s AND c.job_ulid NOT IN (SELECT job_ulid FROM old)"""
+ WHERE l.needs_finalizing AND l.closed_at < %(chunks)s AND c.job_ulid NOT IN (SELECT job_ulid FROM old)
+   AND c.job_ulid IN (SELECT job_ulid FROM j WHERE j.org_slug NOT IN ({KEPT_ORGANIZATIONS}))"""  # noqa: S608
 
 
 def count_everything(*, now: datetime | None = None) -> dict[str, int]:

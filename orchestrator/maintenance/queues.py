@@ -1,4 +1,4 @@
-"""Periodic tasks of scheduling: removal of expired limits, aging, breakers, plans, shares of fair pools."""
+"""Periodic tasks of scheduling: removal of what has expired, aging, breakers, plans, shares of fair pools."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ from leases.scheduling.fair_share import pools_without_a_share
 from leases.scheduling.plan_limits import organizations_with_changed_priority, organizations_with_stale_plan
 from orchestrator import services
 from orchestrator.maintenance.rows import RowRunner
+from orchestrator.models import IncidentMode
 from orchestrator.services.breakers import COUNTED
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
@@ -88,8 +89,14 @@ def raise_plan_priorities(rows: RowRunner, *, now: datetime | None = None) -> in
     )
 
 
+def remove_expired_incident_modes(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Remove incident modes whose end has passed."""
+    over = IncidentMode.objects.filter(until__lte=now or database_now()).values_list("org_slug", flat=True)[:MAX_ROWS]
+    return rows.each(services.remove_expired_incident_mode, ({"org_slug": slug} for slug in list(over)), now=now)
+
+
 EVERY_ROUND = (advance_lanes, activate_due_queues, notify_throttled_pools, remove_expired_limits, evaluate_breakers)
-SLOW = (apply_aging, sync_plan_limits, sync_shares, raise_plan_priorities)
+SLOW = (apply_aging, sync_plan_limits, sync_shares, raise_plan_priorities, remove_expired_incident_modes)
 
 
 def _breakers(now: datetime) -> Iterable[dict[str, Any]]:

@@ -19,6 +19,7 @@ from django.db import connection
 
 from orchestrator.notifications.followed_jobs import keep_followed
 from orchestrator.notifications.log_hub import ChunkBatch, hub_of_source, in_reader_thread
+from orchestrator.notifications.metrics import PACK_RUN_LOG_LAG
 from orchestrator.selectors.job_logs import log_states
 from orchestrator.selectors.step_logs import PART_BYTES, LogPosition, locate, read_part
 from runtime_jobs.states import ENDED_STEP_STATUSES, FINAL_STATES, StepStatus
@@ -29,12 +30,16 @@ QUEUED, RUNNING, ENDED = range(3)  # the rank of a step's status
 
 _ID = re.compile(r"(\d{1,9})((?:-\d{1,9}\.\d{1,15}\.[012])*)", re.ASCII)
 _OVERVIEW = """
-SELECT j.state, j.status, coalesce(s.index, l.step), s.id, s.name, s.step_id, s.status, s.conclusion, s.started_at,
+SELECT j.state, j.status,
+       CASE WHEN j.job_type = 'pack-run' AND j.finished_at IS NULL THEN (
+            SELECT extract(epoch FROM clock_timestamp() - c.created_at)::float8 FROM runtime_job_log_chunks c
+             WHERE c.job_ulid = j.job_ulid ORDER BY c.step DESC, c.seq DESC LIMIT 1) END,
+       coalesce(s.index, l.step), s.id, s.name, s.step_id, s.status, s.conclusion, s.started_at,
        s.completed_at, coalesce(l.stored_bytes, 0), l.closed_at IS NOT NULL, coalesce(l.closed_bytes, 0)
   FROM runtime_jobs j
   LEFT JOIN ((SELECT * FROM runtime_job_steps WHERE job_ulid = %(job)s) s
         FULL JOIN (SELECT * FROM step_logs WHERE job_ulid = %(job)s) l ON l.step = s.index) ON true
- WHERE j.job_ulid = %(job)s ORDER BY 3"""
+ WHERE j.job_ulid = %(job)s ORDER BY 4"""
 
 
 class StepPlace(NamedTuple):
@@ -114,11 +119,19 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Overview:
-    """A job and its steps, of one time. `state` is None for a job that was deleted."""
+    """A job and its steps, of one time. `state` is None for a job that was deleted.
+
+    Attributes:
+        state: The state of the job.
+        status: Its public status.
+        steps: Its steps.
+        log_age: The seconds since the newest chunk of a pack run that has not ended; None for all other jobs.
+    """
 
     state: str | None
     status: str | None
     steps: list[StepRow]
+    log_age: float | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -133,7 +146,8 @@ def overview(job_ulid: str) -> Overview:
         rows = cursor.fetchall()
     if not rows:
         return Overview(None, None, [])
-    return Overview(rows[0][0], rows[0][1], [StepRow(*row[2:]) for row in rows if row[2] is not None])
+    state, status, log_age, *_ = rows[0]
+    return Overview(state, status, [StepRow(*row[3:]) for row in rows if row[3] is not None], log_age)
 
 
 class JobLogEvents:
@@ -146,9 +160,13 @@ class JobLogEvents:
             topic: The id of the job.
             position: The position of the first event.
         """
-        batch = _Batch(topic, position, overview(topic))
+        found = overview(topic)
+        batch = _Batch(topic, position, found)
         batch.collect()
-        return batch.result()
+        result = batch.result()
+        if result.data and found.log_age is not None and position != START:  # the begin of a log may be old
+            PACK_RUN_LOG_LAG.observe(found.log_age)
+        return result
 
     def states(self, topics: list[str]) -> dict[str, Hashable]:
         """Return for each job a value that changes with its log, its steps and its state."""

@@ -51,6 +51,8 @@ from orchestrator.services.hardware_specs import change_spec, create_spec, delet
 from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate, acknowledge, release, renew, report
 from orchestrator.services.housekeeping import start_housekeeping_task
 from orchestrator.services.identity_keys import ensure_identity_key, rotate_identity_key
+from orchestrator.services.incident_mode import begin_incident_mode, end_incident_mode, remove_expired_incident_mode
+from orchestrator.services.incidents import acknowledge_incident, resolve_incident
 from orchestrator.services.limits import (
     keep_shares,
     pause,
@@ -65,9 +67,11 @@ from orchestrator.services.limits import (
 )
 from orchestrator.services.logs import append_log
 from orchestrator.services.operator_actions import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
+from orchestrator.services.payload_schemas import remove_payload_schema, set_payload_schema
 from orchestrator.services.personal_keys import create_personal_key, revoke_personal_key
 from orchestrator.services.priority import prioritize, raise_queued_priority
 from orchestrator.services.pruning import delete_finished_jobs, delete_log, delete_step_chunks
+from orchestrator.services.quotas import set_quota
 from orchestrator.services.repositories import (
     add_repository,
     change_repository,
@@ -130,6 +134,7 @@ __all__ = [
     "abandon_objects",
     "acknowledge",
     "acknowledge_cancel",
+    "acknowledge_incident",
     "acknowledge_many",
     "add_repository",
     "add_runner_spec",
@@ -138,6 +143,7 @@ __all__ = [
     "approve_workflow_run",
     "begin_artifact",
     "begin_cache_entry",
+    "begin_incident_mode",
     "begin_lease_artifact",
     "cancel",
     "cancel_batch",
@@ -167,6 +173,7 @@ __all__ = [
     "delete_step_chunks",
     "delete_stored_object",
     "delete_variable",
+    "end_incident_mode",
     "ensure_identity_key",
     "evaluate_breaker",
     "exceeded_limit",
@@ -189,6 +196,8 @@ __all__ = [
     "register_worker",
     "release",
     "remove_expired",
+    "remove_expired_incident_mode",
+    "remove_payload_schema",
     "remove_repository",
     "remove_runner_spec",
     "renew",
@@ -199,6 +208,7 @@ __all__ = [
     "rerun_batch",
     "rerun_workflow",
     "reset_breaker",
+    "resolve_incident",
     "resume",
     "retry",
     "reupload",
@@ -214,8 +224,10 @@ __all__ = [
     "rotate_webhook_secret",
     "rotate_worker_token",
     "set_limit",
+    "set_payload_schema",
     "set_pool_policy",
     "set_project_limit",
+    "set_quota",
     "set_rate",
     "set_secret",
     "set_variable",

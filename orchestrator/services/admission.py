@@ -12,6 +12,7 @@ from leases.models import LimitKind
 from leases.scheduling.lanes import LaneKey
 from leases.scheduling.limits import LimitTarget
 from leases.scheduling.submit_quotas import QuotaColumns, RemainingQuota, remaining_quota_in
+from orchestrator.services.payload_schemas import require_matching_payload
 from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import (
@@ -26,7 +27,7 @@ from runtime_jobs.errors import (
 from runtime_jobs.models import Job, Organization, Plan, Project
 from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from runtime_jobs.priorities import EMERGENCY, priority_name
-from runtime_jobs.specs import JOB_TYPES, JobSpec
+from runtime_jobs.specs import JOB_TYPES, JobSpec, PayloadSpec
 from workers.models import Pool
 
 DEFAULT_ISOLATION = "namespaces"  # of jobs in a pool that does not exist yet
@@ -256,6 +257,7 @@ def admit(
         TimeoutAbovePlan: The timeout exceeds that of the plan.
         PoolForbidden: The pool is not that of the project. It may belong to another tenant.
         PriorityForbidden: The priority exceeds that of the plan.
+        Invalid: The payload does not match the schema of the organization.
     """
     organization = context.organizations.get(org_slug)
     if organization is None:
@@ -272,6 +274,8 @@ def admit(
     if spec.timeout_seconds > organization.plan.max_timeout_seconds:
         limit = organization.plan.max_timeout_seconds
         raise TimeoutAbovePlan(f"timeout_seconds: the plan allows at most {limit} seconds.", max_timeout_seconds=limit)
+    if isinstance(spec, PayloadSpec):
+        require_matching_payload(organization, spec)
     placement = _placement(organization, project, spec, context)
     if pool not in {None, placement.pool}:
         raise PoolForbidden(f"pool: jobs of the project {org_slug}/{project_slug} cannot use the pool {pool}.")

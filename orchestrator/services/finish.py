@@ -19,8 +19,13 @@ from runtime_jobs.errors import CancelNotRequested, Conflict, Invalid
 from runtime_jobs.events import Actor
 from runtime_jobs.failure_classifier import classify_failure
 from runtime_jobs.models import Artifact, FailureExplanation, Job, UnsentRun
-from runtime_jobs.states import RETRIED_AUTOMATICALLY, FailureReason, JobState
+from runtime_jobs.states import ESCALATED_FAILURES, RETRIED_AUTOMATICALLY, FailureReason, JobState
 from workers.models import Worker
+
+_NEEDING_TRANSACTION = RETRIED_AUTOMATICALLY | ESCALATED_FAILURES | {FailureReason.COMMAND_FAILED}
+
+# Members of a result that the job has produced. Another value makes another final message.
+OUTCOME_FIELDS = ("outputs", "cursors", "verdict", "environment")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,12 @@ class ArtifactRef:
 def actor_of(worker: Worker) -> Actor:
     """Return the actor that represents a worker."""
     return Actor("worker", worker.worker_id)
+
+
+def outcome_of(result: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the part of a result that is the product of the job, for the digest of its final message."""
+    outcome = {name: result[name] for name in OUTCOME_FIELDS if name in result} if result else {}
+    return {"outcome": outcome} if outcome else {}
 
 
 def digest_of(message_name: str, artifacts: Sequence[ArtifactRef] = (), **facts: Any) -> str:
@@ -67,7 +78,8 @@ class CompleteMessage:
     @property
     def digest(self) -> str:
         """The digest by which a repetition is recognized."""
-        return digest_of("complete", self.artifacts, run=self.ingest_run_id, exit_code=self.exit_code)
+        facts = outcome_of(self.result)
+        return digest_of("complete", self.artifacts, run=self.ingest_run_id, exit_code=self.exit_code, **facts)
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,8 @@ class FailMessage:
     @property
     def digest(self) -> str:
         """The digest by which a repetition is recognized."""
-        return digest_of("fail", self.artifacts, reason=str(self.reason), exit_code=self.exit_code)
+        facts = outcome_of(self.result)
+        return digest_of("fail", self.artifacts, reason=str(self.reason), exit_code=self.exit_code, **facts)
 
 
 @operation(optimistic=True, retry_unique_violation="ingest_run_id")
@@ -280,8 +293,11 @@ def is_duplicate(locked: LockedLease, digest: str, *, may_be_late: bool = False)
 
 
 def require_transaction_to_fail(uow: UnitOfWork, reasons: Iterable[FailureReason]) -> None:
-    """End an optimistic attempt to fail for a reason that causes a diagnosis or a retry: both need a transaction."""
-    if not RETRIED_AUTOMATICALLY.union({FailureReason.COMMAND_FAILED}).isdisjoint(reasons):
+    """End an optimistic attempt to fail for a reason that causes a diagnosis, a retry or an incident.
+
+    All of these need a transaction.
+    """
+    if not _NEEDING_TRANSACTION.isdisjoint(reasons):
         uow.require_transaction()
 
 

@@ -62,6 +62,25 @@ class IdempotentRequest:
         uow.idempotency_key = self._row(result_id, now)
         return result_id
 
+    def bind_chosen(self, result_id: str, *, now: datetime) -> str | None:
+        """Bind the key to a result whose id the caller has chosen. A repetition has chosen the same id.
+
+        A second request at the same time waits here until the transaction of the first one ends.
+
+        Args:
+            result_id: The id of the result.
+            now: Timestamp of the key.
+
+        Returns:
+            The result to which the key was bound before, or None: it was not bound.
+
+        Raises:
+            IdempotencyConflict: The key was used with another request.
+        """
+        defaults = {"fingerprint": self.fingerprint, "result_id": result_id, "created_at": now}
+        row, is_new = IdempotencyKey.objects.get_or_create(**self._name, defaults=defaults)
+        return None if is_new else self._result_of(row)
+
     def lookup(self) -> str | None:
         """Return the result to which the key is bound, or None.
 

@@ -3,7 +3,7 @@
 A unit is deleted whole or not at all: all attempts of a job, and all jobs of a batch. A unit stays while one of its
 jobs is younger or has not ended, while a run waits for its upload, and while a job outside the unit depends on it: a
 job that was canceled or failed may be retried, and then its dependencies count again. A workflow run has a period of
-its own, and a pinned one is never deleted.
+its own, and a pinned one is never deleted. Nothing of an organization in incident mode is deleted.
 
 Objects of the storages are not deleted here, because a transaction cannot undo that. Their rows mark them, and
 housekeeping deletes them.
@@ -16,16 +16,20 @@ from typing import Any
 
 from django.db import connection
 
+from orchestrator.models import IncidentMode
+from orchestrator.services.incident_mode import KEPT_ORGANIZATIONS
 from orchestrator.services.unit_of_work import UnitOfWork, operation
+from runtime_jobs.db_time import database_now
 from runtime_jobs.events import delete_events
 from runtime_jobs.models import LogChunk, StepLog, StoredArtifact
 
 # The name of a job's unit, and the condition that keeps a job of any age. `maintenance.pruning` uses both.
 UNIT = "coalesce('batch ' || {0}.batch_id, {0}.root_job_ulid)"
-KEEPS = """(EXISTS (SELECT FROM runtime_ended_dependencies e WHERE e.root_job_ulid = {0}.root_job_ulid)
-    OR EXISTS (SELECT FROM runtime_unsent_runs r WHERE r.job_ulid = {0}.job_ulid
+KEEPS = f"""({{0}}.org_slug IN ({KEPT_ORGANIZATIONS})
+    OR EXISTS (SELECT FROM runtime_ended_dependencies e WHERE e.root_job_ulid = {{0}}.root_job_ulid)
+    OR EXISTS (SELECT FROM runtime_unsent_runs r WHERE r.job_ulid = {{0}}.job_ulid
                   AND NOT EXISTS (SELECT FROM runtime_jobs s
-                                   WHERE s.root_job_ulid = {0}.root_job_ulid AND s.state = 'succeeded')))"""
+                                   WHERE s.root_job_ulid = {{0}}.root_job_ulid AND s.state = 'succeeded')))"""  # noqa: S608 our own text
 
 _MEMBERS = """
 WITH named AS (SELECT DISTINCT batch_id, root_job_ulid FROM runtime_jobs WHERE id = ANY (%s))
@@ -38,10 +42,10 @@ _LOCK = "SELECT id FROM runtime_jobs WHERE id = ANY (%s) ORDER BY id FOR UPDATE 
 _DELETABLE = f"""
 WITH named AS (SELECT DISTINCT batch_id, root_job_ulid FROM runtime_jobs WHERE id = ANY (%(locked)s)),
 member AS (
-    SELECT j.id, j.job_ulid, j.root_job_ulid, j.batch_id, j.finished_at
+    SELECT j.id, j.job_ulid, j.root_job_ulid, j.batch_id, j.org_slug, j.finished_at
       FROM named n JOIN runtime_jobs j ON j.root_job_ulid = n.root_job_ulid
      UNION
-    SELECT j.id, j.job_ulid, j.root_job_ulid, j.batch_id, j.finished_at
+    SELECT j.id, j.job_ulid, j.root_job_ulid, j.batch_id, j.org_slug, j.finished_at
       FROM named n JOIN runtime_jobs j ON j.batch_id = n.batch_id)
 SELECT array_agg(m.job_ulid), max(m.batch_id) FROM member m LEFT JOIN workflow_runs r ON r.batch_id = m.batch_id
  GROUP BY {UNIT.format("m")}
@@ -85,7 +89,7 @@ SELECT object_key FROM step_logs WHERE {_OF_JOBS} AND object_key <> '' ON CONFLI
 _LOG_TABLES = ("step_annotations", "step_log_waiting_chunks", "step_logs", "runtime_job_log_chunks")
 _OF_LOGS = {table: rows for table, rows in _DEPENDENT_ROWS if table in _LOG_TABLES}
 _LOCK_FOR_LOG = f"""
-SELECT FROM runtime_jobs j WHERE {_OF_JOBS} AND finished_at < %(before)s
+SELECT FROM runtime_jobs j WHERE {_OF_JOBS} AND finished_at < %(before)s AND j.org_slug NOT IN ({KEPT_ORGANIZATIONS})
    AND NOT EXISTS (SELECT FROM workflow_runs r WHERE r.batch_id = j.batch_id) FOR UPDATE SKIP LOCKED"""  # noqa: S608
 
 
@@ -167,7 +171,8 @@ def delete_step_chunks(_: UnitOfWork, *, log_id: int, closed_before: datetime) -
     Returns:
         The number of deleted chunks.
     """
-    rows = StepLog.objects.select_for_update(skip_locked=True)
+    kept = IncidentMode.objects.filter(until__gt=database_now()).values("org_slug")
+    rows = StepLog.objects.select_for_update(skip_locked=True, of=("self",)).exclude(job__org_slug__in=kept)
     log = rows.filter(pk=log_id, needs_finalizing=True, closed_at__lt=closed_before).first()
     if log is None:
         return 0

@@ -105,6 +105,7 @@ def settle(
         transitions.transition(uow, job, JobState.SUCCEEDED, kind=kind, now=now, actor=SYSTEM, exit_code=exit_code)
     else:
         transitions.fail(uow, job, failure, message=message, now=now, actor=SYSTEM)
+        transitions.retry_or_escalate(uow, job, failure, now=now)
     return transitions.mark_changed(uow, job, now)
 
 
@@ -129,7 +130,7 @@ def _is_given_up(uow: UnitOfWork, job: Job, now: datetime) -> bool:
     if job.state != JobState.LOST or job.late_result_at is None or job.late_result_at > now:
         return False
     reason = fail_lost(uow, job, now=now, actor=SCHEDULER)
-    transitions.retry_automatically(uow, job, reason, now=now)
+    transitions.retry_or_escalate(uow, job, reason, now=now)
     transitions.mark_changed(uow, job, now)
     return True
 

@@ -13,7 +13,7 @@ from leases.scheduling.lanes import LaneKey, find_lanes, get_lane
 from leases.states import LeaseState
 from orchestrator.notifications.hub import hand_over
 from orchestrator.notifications.job_updates import announcer
-from orchestrator.services import dependencies, metering
+from orchestrator.services import dependencies, incidents, metering
 from orchestrator.services.admission import bounded_priority
 from orchestrator.services.dependencies import NO_DEPENDENCIES, DependencyStatus
 from orchestrator.services.steps import close_open_steps
@@ -431,20 +431,24 @@ def fail_or_cancel(
         cancel_now(uow, job, now=now, actor=actor, worker_id=worker_id, instead_of=str(reason))
         return None
     fail(uow, job, reason, message=message, now=now, actor=actor, worker_id=worker_id)
-    return retry_automatically(uow, job, reason, now=now)
+    return retry_or_escalate(uow, job, reason, now=now)
 
 
-def retry_automatically(uow: UnitOfWork, job: Job, reason: FailureReason, *, now: datetime) -> Job | None:
-    """Create the automatic retry of a failed job, if the reason allows one and the job has one left."""
+def retry_or_escalate(uow: UnitOfWork, job: Job, reason: FailureReason, *, now: datetime) -> Job | None:
+    """Create the automatic retry of a failed job, if the reason allows one and the job has one left.
+
+    Otherwise a failure of a worker or of the infrastructure opens an incident.
+    """
     if reason in RETRIED_AUTOMATICALLY and job.automatic_retries_spent < job.automatic_retries:
         return create_retry(uow, job, RetryKind.AUTOMATIC, now=now, actor=SYSTEM, reason=str(reason))
+    incidents.open_for_failed_job(uow, job, now=now)
     return None
 
 
 def create_retry(
     uow: UnitOfWork, job: Job, kind: RetryKind, *, now: datetime, actor: Actor, reason: str, **changes: Any
 ) -> Job:
-    """Create the next attempt of a job that has ended: a new row with the same root.
+    """Create the next attempt of a job that has ended: a new row with the same root. Resolves the job's incidents.
 
     Args:
         uow: The unit of work of the operation.
@@ -467,6 +471,7 @@ def create_retry(
         successor.automatic_retries_spent = job.automatic_retries_spent + 1
     else:
         status = dependencies.lock_status(dependencies.get_roots(job))
+        incidents.resolve_for_retry(job, actor=actor, now=now)
     enqueue(uow, successor, now=now, actor=actor, dependency_status=status, attempt=successor.attempt)
     retried = {"retry_of": job.job_ulid, "retry": str(kind), "reason": reason}
     record_event(uow, successor, "job.retried", now=now, actor=actor, **retried)

@@ -8,6 +8,7 @@ from runtime_jobs.models.idempotency import IdempotencyKey
 from runtime_jobs.models.identity import IdentityKey
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.models.output import Artifact, FailureExplanation, LogChunk, UnsentRun
+from runtime_jobs.models.payload_schemas import PayloadSchema
 from runtime_jobs.models.repositories import Repository
 from runtime_jobs.models.secrets import MaskSnapshot, Secret, Variable
 from runtime_jobs.models.step_output import (
@@ -18,7 +19,7 @@ from runtime_jobs.models.step_output import (
     WaitingLogChunk,
 )
 from runtime_jobs.models.steps import JobStep
-from runtime_jobs.models.tenants import ApiToken, Membership, Organization, PersonalKey, Plan, Project
+from runtime_jobs.models.tenants import ApiToken, MemberRole, Membership, Organization, PersonalKey, Plan, Project
 from runtime_jobs.models.usage import UsageRecord
 from runtime_jobs.models.workflow_runs import (
     RejectedWorkflow,
@@ -46,9 +47,11 @@ __all__ = [
     "JobStep",
     "LogChunk",
     "MaskSnapshot",
+    "MemberRole",
     "Membership",
     "OperatorEvent",
     "Organization",
+    "PayloadSchema",
     "PersonalKey",
     "Plan",
     "Project",

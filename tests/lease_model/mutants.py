@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant("the clock is early", expiry.expire, "locked is None or locked.lease.is_live(locked.now)",
            "locked is None"),
     Mutant("a running job waits again", expiry.end_lease_externally, "lease.state == LeaseState.GRANTED", "True"),
-    Mutant("retries for ever", transitions.retry_automatically, "and job.automatic_retries_spent < job.automatic_retries", ""),
+    Mutant("retries for ever", transitions.retry_or_escalate, "and job.automatic_retries_spent < job.automatic_retries", ""),
     Mutant("a heartbeat acknowledges nothing", heartbeat.validate_and_acknowledge,
            "transitions.acknowledge(\n        uow, locked.job, locked.lease, now=locked.now, actor=actor_of(worker), runner_id=runner\n    )", "False"),
     # The optimistic attempt.

@@ -39,7 +39,8 @@ SELECT filled.*
            'failure_reason', CASE WHEN numbered.state = 'failed' THEN 'timed_out' END,
            'failure_class', CASE WHEN numbered.state = 'failed' THEN 'policy' END,
            'ingest_run_id', CASE WHEN numbered.state = 'succeeded' THEN 'run_' || n END,
-           'retry_of_job_ulid', CASE WHEN n % 40 = 0 THEN 'rtx' || substr(ulid, 4) END)) AS filled;
+           'retry_of_job_ulid', CASE WHEN n % 40 = 0 THEN 'rtx' || substr(ulid, 4) END,
+           'correlation_id', 'trace-' || n, 'job_type', CASE WHEN n / 7 % 10 = 0 THEN 'scan' ELSE 'runtime' END)) AS filled;
 INSERT INTO runtime_job_events (event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at,
                                 org_slug, job_type, correlation_id, to_state, fence, prev_hash, hash)
 SELECT 'evt' || substr(job_ulid, 4), job_ulid, 9, 'job.x', 'client', 'x', '{{}}', created_at, org_slug, job_type, 'x',
@@ -85,6 +86,16 @@ QUERIES: dict[str, models.QuerySet | str] = {
     "jobs_of_batch": JOBS.filter(batch=4711).order_by("id"),
     "jobs_of_hardware_spec": JOBS.alias(named=KT("spec__spec")).filter(job_type="oci", named="0190a5d4"),
     "jobs_of_root": JOBS.filter(root_job_ulid=ONE),
+    "jobs_of_type_by_key": NEWEST.of_organizations(["org-7"]).filter(job_type="scan")[:51],
+    "jobs_ended_of_type": NEWEST.of_organizations(["org-7"]).filter(job_type="scan").with_status("failed")[:51],
+    "jobs_ended_of_organization": NEWEST.of_organizations(["org-7"]).with_status("failed")[:51],
+    "jobs_ended_of_correlation": NEWEST.of_organizations(["org-7"])
+    .filter(correlation_id="trace-7")
+    .through_partial_indexes()[:51],
+    "jobs_queued_of_correlation": NEWEST.of_organizations(["org-7"])
+    .filter(correlation_id="trace-7")
+    .through_partial_indexes()[:51],
+    "jobs_replayed": JOBS.filter(replay_of_job_ulid=ONE),
     # runtime_worker_leases
     "runtime_worker_leases_pkey": Lease.objects.filter(pk=1),
     "runtime_worker_leases_lease_ulid_key": Lease.objects.filter(lease_ulid=f"rtl{ONE[3:]}"),

@@ -27,6 +27,7 @@ NEW_COLUMNS = (
     "is_metered",
     "last_billed_minute",
 )
+LATER_COLUMNS = ("replay_of_job_ulid",)  # of later migrations, which are undone with it
 
 
 def execute(sql):
@@ -73,7 +74,7 @@ def rows() -> list[list[tuple]]:
         "SELECT column_name FROM information_schema.columns WHERE table_name = 'runtime_jobs'"
         " AND table_schema = current_schema() ORDER BY 1"
     )
-    kept = ", ".join(name for (name,) in columns if name not in NEW_COLUMNS)
+    kept = ", ".join(name for (name,) in columns if name not in (*NEW_COLUMNS, *LATER_COLUMNS))
     return [
         execute(f"SELECT {kept} FROM runtime_jobs ORDER BY id"),
         *(execute(f"SELECT * FROM {model._meta.db_table} ORDER BY id") for model in (Lease, JobEvent)),

@@ -1,4 +1,4 @@
-"""Alerts for what currently restricts jobs: pauses, throttles, open breakers, incidents. All lists are bounded."""
+"""Alerts for what restricts jobs now: pauses, throttles, breakers, incidents, incident mode. All are bounded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +9,10 @@ from django.db.models import Case, Q, Value, When
 from leases.models import Breaker, BreakerState, Limit, LimitScope
 from leases.models.limits import TEMPORARY_KINDS
 from orchestrator.admin import formatting
+from orchestrator.admin.limits.incident_mode import describe_mode
 from orchestrator.admin.limits.labels import describe_temporary, scope_of
-from orchestrator.models import Incident
+from orchestrator.models import Incident, IncidentMode
+from runtime_jobs.models import Organization
 
 MAX_SINGLE_ALERTS = 5  # the others are summarized by their number
 MAX_ROWS = 100
@@ -23,6 +25,7 @@ class Restrictions:
     limits: list[Limit]
     breakers: list[Breaker]
     incidents: list[Incident]
+    modes: list[IncidentMode]
 
 
 def current_restrictions(now: datetime) -> Restrictions:
@@ -35,6 +38,7 @@ def current_restrictions(now: datetime) -> Restrictions:
         list(active.order_by(all_tenants_first, "pk")[:MAX_ROWS]),
         list(breakers[:MAX_ROWS]),
         list(incidents[:MAX_ROWS]),
+        list(IncidentMode.objects.filter(until__gt=now).order_by("until")[:MAX_ROWS]),
     )
 
 
@@ -51,6 +55,9 @@ def restriction_alerts(restrictions: Restrictions, now: datetime) -> Iterator[tu
     if count := len(restrictions.incidents):
         text = f"{_bounded(count)} open incident{'s' * (count != 1)}: {restrictions.incidents[0].summary}"
         yield text, formatting.changelist_url(Incident, state="open")
+    for mode in restrictions.modes[:MAX_SINGLE_ALERTS]:
+        address = formatting.changelist_url(Organization, q=mode.org_slug)
+        yield f"Incident mode of {mode.org_slug} {describe_mode(mode)}", address
 
 
 def _breaker_alerts(restrictions: Restrictions, now: datetime) -> Iterator[tuple[str, str]]:

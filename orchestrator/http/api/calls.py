@@ -24,8 +24,7 @@ class Headers(Protocol):
 class AuthenticatedRequest(Protocol):
     """The part that DRF's request and `ApiCall` have in common."""
 
-    @property
-    def user(self) -> Any: ...
+    user: Any
 
     @property
     def headers(self) -> Headers: ...

@@ -11,6 +11,7 @@ LEASE_FENCE = "Lease-Fence"
 FENCE_PATTERN = "[0-9]{1,18}"
 KEY_PATTERN = "[ -~]{1,255}"
 VERSION_PATTERN = '"[0-9]{1,9}"'
+TAG_PATTERN = '"[!#-~]{1,80}"'
 SESSION_PATTERN = "[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}"
 
 
@@ -35,6 +36,19 @@ def if_match_version(request: AuthenticatedRequest) -> int:
     Raises:
         ApiError: `precondition_required` without the header, `invalid` for a wrong value.
     """
+    return int(_if_match(request, VERSION_PATTERN, '"3"'))
+
+
+def if_match_tag(request: AuthenticatedRequest) -> str:
+    """Return the entity tag in `If-Match`, of a resource whose version is a text.
+
+    Raises:
+        ApiError: `precondition_required` without the header, `invalid` for a wrong value.
+    """
+    return _if_match(request, TAG_PATTERN, '"17.3-18.1"')
+
+
+def _if_match(request: AuthenticatedRequest, pattern: str, example: str) -> str:
     text = request.headers.get("If-Match")
     if text is None:
         raise ApiError(
@@ -42,10 +56,10 @@ def if_match_version(request: AuthenticatedRequest) -> int:
             "precondition_required",
             "If-Match: this header is required. Send the ETag of the version that you read.",
         )
-    if not re.fullmatch(VERSION_PATTERN, text):
-        detail = 'If-Match: must be one ETag as in a response, such as "3".'
+    if not re.fullmatch(pattern, text):
+        detail = f"If-Match: must be one ETag as in a response, such as {example}."
         raise ApiError(400, "invalid", detail, errors={"If-Match": [detail]})
-    return int(text.strip('"'))
+    return text.strip('"')
 
 
 def lease_fence(request: AuthenticatedRequest) -> int | None:

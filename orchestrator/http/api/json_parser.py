@@ -33,7 +33,7 @@ class StrictJSONParser(BaseParser):
     ) -> Any:
         request = (parser_context or {})["request"]
         encoding = request.headers.get("Content-Encoding", "identity")
-        if encoding != "identity" or not _is_json(media_type or ""):
+        if encoding != "identity" or not _is_utf8(media_type or "", self.media_type):
             raise UnsupportedMediaType(media_type or "")
         limit = body_limit(request.method, request.path)
         raw = stream.read(limit + 1)
@@ -42,10 +42,16 @@ class StrictJSONParser(BaseParser):
         return loads(raw) if raw else {}
 
 
-def _is_json(media_type: str) -> bool:
-    """Return whether the media type is JSON in UTF-8. DRF's own match accepts `*/*` and any charset."""
+class MergePatchParser(StrictJSONParser):
+    """The same rules for merge patches (RFC 7396)."""
+
+    media_type = "application/merge-patch+json"
+
+
+def _is_utf8(media_type: str, expected: str) -> bool:
+    """Return whether the media type is the expected one in UTF-8. DRF's own match accepts `*/*` and any charset."""
     kind, parameters = parse_header_parameters(media_type)
-    return kind == "application/json" and parameters.get("charset", "utf-8").lower() == "utf-8"
+    return kind == expected and parameters.get("charset", "utf-8").lower() == "utf-8"
 
 
 def body_of(request: Request) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.permissions import AllowAny
 
@@ -26,6 +26,11 @@ BODY_ERRORS = (
     *("malformed_json", "unknown_field", "invalid", "request_timeout", "length_required"),
     *("payload_too_large", "unsupported_media_type"),
 )
+
+
+@extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string"}]})
+class VersionField(serializers.Field):
+    """The version of a resource, as in its ETag."""
 
 
 class Problem(serializers.Serializer):
@@ -50,7 +55,7 @@ class Problem(serializers.Serializer):
     limit = serializers.IntegerField(required=False)
     limited_by = serializers.CharField(required=False)
     open_streams = serializers.IntegerField(required=False)
-    version = serializers.IntegerField(required=False)
+    version = VersionField(required=False, help_text="A number, or the text of an ETag.")
     max_timeout_seconds = serializers.IntegerField(required=False)
     error = serializers.DictField(
         required=False, help_text="Only ingest: `code`, `message` and `fields` of this error."

@@ -1,6 +1,7 @@
 """Serializers of job specs, one per job type. All protocols that accept specs share them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from django.conf import settings
@@ -15,9 +16,20 @@ from orchestrator.http.api.fields import (
     StrictSerializer,
     parse,
 )
+from orchestrator.http.api.payload_serializers import PayloadSpecInput, build_payload_spec
 from runtime_jobs import validators
 from runtime_jobs.control_characters import wrong_label
-from runtime_jobs.specs import RUNTIME, STEPS, Cache, JobSpec, Pattern, RepositorySource, RuntimeSpec, StepsSpec
+from runtime_jobs.specs import (
+    PAYLOAD_TYPES,
+    RUNTIME,
+    STEPS,
+    Cache,
+    JobSpec,
+    Pattern,
+    RepositorySource,
+    RuntimeSpec,
+    StepsSpec,
+)
 from runtime_jobs.specs import steps as steps_rules
 
 BIGINT = 2**63 - 1
@@ -177,7 +189,9 @@ class SpecParser(NamedTuple):
 SPEC_PARSERS = {
     RUNTIME: SpecParser(RuntimeSpecInput, build_runtime_spec),
     STEPS: SpecParser(StepsSpecInput, build_steps_spec),
+    **{job_type: SpecParser(PayloadSpecInput, partial(build_payload_spec, job_type)) for job_type in PAYLOAD_TYPES},
 }
+_SPEC_SERIALIZERS = list(dict.fromkeys(parser.serializer for parser in SPEC_PARSERS.values()))
 
 
 def parse_spec(job_type: str, data: Any) -> JobSpec:
@@ -197,11 +211,7 @@ class OciSpecOutput(serializers.Serializer):
     config = serializers.DictField(help_text="The job config, as the runner receives it.")
 
 
-@extend_schema_field(
-    PolymorphicProxySerializer(
-        "JobSpec", [parser.serializer for parser in SPEC_PARSERS.values()], resource_type_field_name=None
-    )
-)
+@extend_schema_field(PolymorphicProxySerializer("JobSpec", _SPEC_SERIALIZERS, resource_type_field_name=None))
 class AnySpec(serializers.DictField):
     """Spec of any job type. `parse_spec` validates it once the type is known."""
 
@@ -209,7 +219,7 @@ class AnySpec(serializers.DictField):
 @extend_schema_field(
     PolymorphicProxySerializer(
         "AnyJobSpec",
-        [*(parser.serializer for parser in SPEC_PARSERS.values()), OciSpecOutput],
+        [*_SPEC_SERIALIZERS, OciSpecOutput],
         resource_type_field_name=None,
     )
 )

@@ -71,9 +71,9 @@ CODES: dict[str, ErrorCode] = {
     ),
     "conflict": ErrorCode(
         409,
-        "The lease ended with another message, the run belongs to another job, the limit, slug or association exists "
-        "already, the runner is archived, the spec is in use, the organization has an owner, the scope has as many "
-        "secrets or variables as it may have, or another artifact has the name.",
+        "The lease ended with another message, the run belongs to another job, the limit, slug, association or job id "
+        "exists already, the runner is archived, the spec is in use, the organization has an owner, the scope has as "
+        "many secrets or variables as it may have, another artifact has the name, or the incident is resolved.",
     ),
     "already_final": ErrorCode(409, "The job has ended; `job_status` is its status."),
     "already_retried": ErrorCode(409, "A newer attempt exists: `newer_job_id`."),
@@ -83,13 +83,16 @@ CODES: dict[str, ErrorCode] = {
         409, "The transition is not allowed from the current state of the job. Phases only advance."
     ),
     "cancel_not_requested": ErrorCode(409, "There is no cancel request for this job."),
-    "not_settable": ErrorCode(409, "The limit is controlled by something else; `detail` says how to change it."),
+    "not_settable": ErrorCode(
+        409, "The limit or incident is controlled by something else; `detail` says how to change it."
+    ),
     "mirror_outdated": ErrorCode(
         409,
         "The copy of the repository does not have the ref or commit yet. An update was requested: repeat after "
         "`Retry-After` seconds.",
     ),
     "idempotency_conflict": ErrorCode(409, "The Idempotency-Key was used with another request. Use a new key."),
+    "digest_mismatch": ErrorCode(409, "`payloadDigest` is not the digest of the payload; `detail` has the right one."),
     "chunk_conflict": ErrorCode(409, "A chunk with this number and other bytes is stored."),
     "chunk_gap": ErrorCode(409, "An earlier chunk is missing; send `expected_seq` first."),
     "run_conflict": ErrorCode(409, "Ingest has another run of this job, of another command."),

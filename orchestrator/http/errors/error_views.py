@@ -17,6 +17,7 @@ from orchestrator.http.errors.problems import (
     internal_error,
     map_exception,
 )
+from orchestrator.http.request_path import is_api_path
 
 UNKNOWN_HOST = "The Host header is not a name of this server. Its operator can add names to ALLOWED_HOSTS."
 _PAGES = ("/admin/", "/runs/", "/workflow-runs/", "/login/", "/logout/")
@@ -28,7 +29,7 @@ def wants_page(request: HttpRequest) -> bool:
 
     Only paths of pages have one. A client that names JSON and not HTML in `Accept` gets a problem document there, too.
     """
-    if not request.path.startswith(_PAGES):
+    if not request.path.startswith(_PAGES) or is_api_path(request.path):
         return False
     accepted = {(media.main_type, media.sub_type) for media in request.accepted_types}
     return ("text", "html") in accepted or not any(("application", sub_type) in accepted for sub_type in _JSON_TYPES)

@@ -65,6 +65,11 @@ WITH place AS (
       FROM seen JOIN runtime_jobs j USING (job_ulid)
      WHERE seen.to_state = ANY (%(final)s) AND j.last_billed_minute IS NOT NULL
      UNION ALL
+    SELECT 'pack_run_artifacts', '', '', '', 0,
+           (SELECT count(*) FROM runtime_job_artifacts a WHERE a.job_ulid = seen.job_ulid)
+         + (SELECT count(*) FROM runtime_stored_artifacts s WHERE s.job_ulid = seen.job_ulid AND s.completed_at IS NOT NULL)
+      FROM seen WHERE job_type = 'pack-run' AND to_state = ANY (%(final)s)
+     UNION ALL
     SELECT 'lease_extensions', job_type, '', '', 0, 1 FROM beats
      UNION ALL
     SELECT 'quota_exceeded', '', kind, CASE WHEN org_slug = ANY (%(tenants)s) THEN org_slug ELSE '' END, 0, 1

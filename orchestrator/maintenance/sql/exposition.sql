@@ -16,5 +16,9 @@ SELECT (SELECT coalesce(jsonb_agg(depth), '[]') FROM (
        (SELECT coalesce(jsonb_object_agg(job_type, worst), '{}') FROM (
             SELECT job_type, max(CASE state WHEN 'open' THEN 2 WHEN 'half_open' THEN 1 ELSE 0 END) AS worst
               FROM lane_breakers GROUP BY job_type) breakers),
+       (SELECT coalesce(jsonb_object_agg(kind, number), '{}') FROM (
+            SELECT kind, count(*) AS number
+              FROM (SELECT kind FROM incidents WHERE resolved_at IS NULL LIMIT %(max_incidents)s) bounded
+             GROUP BY kind) incidents),
        (SELECT coalesce(jsonb_agg(jsonb_build_array(name, job_type, detail, org_slug, bound::text, value)), '[]') FROM (
             SELECT * FROM metric_counts ORDER BY name, job_type, detail, org_slug, bound LIMIT %(rows)s) c)

@@ -8,9 +8,11 @@ urlpatterns = [
     path("", include("orchestrator.protocols.native.batches.urls")),
     path("", include("orchestrator.protocols.native.limits.urls")),
     path("", include("orchestrator.protocols.native.breakers.urls")),
+    path("", include("orchestrator.protocols.native.incidents.urls")),
     path("", include("orchestrator.protocols.native.pools.urls")),
     path("", include("orchestrator.protocols.native.usage.urls")),
     path("", include("orchestrator.protocols.native.secrets.urls")),
     path("", include("orchestrator.protocols.native.artifacts.urls")),
     path("", include("orchestrator.protocols.native.identity.urls")),
+    path("", include("orchestrator.protocols.native.payload_schemas.urls")),
 ]

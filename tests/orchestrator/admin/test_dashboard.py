@@ -174,8 +174,10 @@ def test_only_platform_errors_are_alerts(reason, is_platform_error, olga, well, 
     taken = claimed(well)
     services.fail(lease_ulid=taken.lease.lease_ulid, worker=well, reason=reason)
     words = reason.replace("_", " ")
-    assert alerts(timezone.now()) == (
-        [("warning", f"1 platform error in the last 24 hours: {words}.")] if is_platform_error else []
+    found = alerts(timezone.now())
+    opened = [("warning", f"1 open incident: A runtime job of {taken.job.org_slug}/web failed: {reason}.")]
+    assert found == (
+        [*opened, ("warning", f"1 platform error in the last 24 hours: {words}.")] if is_platform_error else []
     )
     assert words in olga.get(DASHBOARD).content.decode()  # among the reasons either way
 

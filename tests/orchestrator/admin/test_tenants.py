@@ -95,7 +95,7 @@ def test_a_plan_and_a_pool_keep_their_names(olga, plan):
 
 def test_a_membership_is_given_and_ended(olga, plan):
     user, organization = person("mia"), OrganizationFactory(slug="acme")
-    olga.post(address(Membership, "add"), {"user": user.pk, "organization": organization.pk})
+    olga.post(address(Membership, "add"), {"user": user.pk, "organization": organization.pk, "role": "operator"})
     row = Membership.objects.get()
     assert olga.post(address(Membership, "delete", row.pk), {"post": "yes"}).status_code == 302
     assert not Membership.objects.exists()
@@ -103,6 +103,29 @@ def test_a_membership_is_given_and_ended(olga, plan):
         ("membership.created", "membership:acme/mia"),
         ("membership.ended", "membership:acme/mia"),
     ]
+
+
+def test_a_role_is_changed_and_recorded_for_the_organization(olga, plan):
+    user, organization = person("mia"), OrganizationFactory(slug="acme")
+    row = Membership.objects.create(user=user, organization=organization)
+    assert olga.post(address(Membership, "change", row.pk), {"role": "quota_manager"}).status_code == 302
+    row.refresh_from_db()
+    assert (row.role, row.user, row.organization) == ("quota_manager", user, organization)
+    event = OperatorEvent.objects.get()
+    assert (event.action, event.org_slug) == ("membership.changed", "acme")
+    assert (event.before, event.after) == ({"role": "viewer"}, {"role": "quota_manager"})
+
+
+def test_the_default_project_is_one_of_the_organization(olga, plan):
+    organization = OrganizationFactory(slug="acme", plan=plan)
+    own = ProjectFactory(organization=organization)
+    foreign = ProjectFactory(organization=OrganizationFactory(slug="other", plan=plan))
+    form = {"name": "", "plan": plan.pk, "egress": "", "hosted_runtime_analysis": "on"}
+    for project in (foreign, own):
+        olga.post(address(Organization, "change", organization.pk), form | {"default_project": project.pk})
+        organization.refresh_from_db()
+        assert organization.default_project == (own if project is own else None)
+    assert OperatorEvent.objects.get().org_slug == "acme"
 
 
 def test_a_change_and_its_event_are_one(olga, plan, monkeypatch):

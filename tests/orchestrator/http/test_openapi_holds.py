@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from config.paths import BASE_DIR
 from orchestrator import services
 from orchestrator.services import BatchJob, BatchSubmission
+from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, StoredArtifact
 from runtime_jobs.specs import configured_policy
 from tests.factories import (
@@ -50,9 +51,10 @@ def published_operations():
 
 OPERATIONS = published_operations()
 ID_PARAMETERS = ("job_id", "lease_id", "batch_id", "limit_id", "artifact_id")
-# Any text may be a run's id, and the others have no parameter: nothing that is sent is wrong.
+# Any text may be the id of a run or quota, and the others have no parameter: nothing that is sent is wrong.
 NOT_TO_BE_WRONG = [
     ("GET", "/v1/ingest/runs/{run_id}"),
+    ("GET", "/api/quotas/{quota_id}"),
     ("GET", "/v0/server/version"),
     ("GET", "/v0/server/config/console"),
     ("GET", "/.well-known/jwks.json"),
@@ -63,6 +65,7 @@ NOT_TO_BE_WRONG = [
 OF_DELTA = "/api/v1/runs/{batch_id}"
 OF_RUNNERS = ("/api/v1/runners/", "/api/v1/jobs/")  # document 003; its users cancel jobs, too
 OF_USERS = "/api/v1/jobs/{job_id}/cancel"
+OF_DOCUMENT_004 = "/api/jobs/"
 OF_ONE = [(method, path) for method, path in OPERATIONS if any(f"{{{name}}}" in path for name in ID_PARAMETERS)]
 
 
@@ -134,6 +137,8 @@ def something_there(cast, path):
     ids["limit_id"] = str(services.set_limit(org_slug="sandtrace", max_active=99, actor=ALICE, reason="test").pk)
     if "{artifact_id}" in path:
         ids["artifact_id"] = an_artifact(cast, lease)
+    if path.startswith(OF_DOCUMENT_004):
+        ids["job_id"] = str(uuid_of(lease.job_id))
     return {name: value for name, value in ids.items() if f"{{{name}}}" in path}
 
 
@@ -162,7 +167,8 @@ def token_of(cast, method, path):
         if path.startswith("/api/v1/runners/") or path.endswith("/token"):
             return cast.runner.client.registration
         return cast.runner.client.post(f"{cast.job.path}/token").json()["token"]
-    of_worker = "leases" in path or "/internal/" in path or (method, path) == ("POST", "/v1/ingest/run")
+    of_worker = any(part in path for part in ("leases", "/internal/", "/heartbeat"))
+    of_worker = of_worker or (method, path) == ("POST", "/v1/ingest/run")
     return cast.worker.token if of_worker else cast.client
 
 

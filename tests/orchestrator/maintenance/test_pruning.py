@@ -210,7 +210,7 @@ def test_logs_runs_and_records_have_periods_of_their_own(project, settings):
         "incidents": 1,
     }  # fmt: skip
     assert kept() == {job.job_ulid}
-    assert Incident.objects.get().resolved_at is None
+    assert Incident.objects.get(kind="breaker").resolved_at is None
 
 
 def operator_event(at: datetime) -> OperatorEvent:

@@ -91,7 +91,7 @@ MESSAGES: dict[str, Callable[[Any], Any]] = {
     "stop_by_worker": lambda given: services.stop_by_worker(**speak(given)),
     "report": lambda given: services.report(**speak(given, phase="checking_out")),
     "complete": lambda given: services.complete(**speak(given, exit_code=0, result={"steps": []})),
-    "fail": lambda given: services.fail(**speak(given, reason=FailureReason.WORKER_ERROR)),
+    "fail": lambda given: services.fail(**speak(given, reason=FailureReason.OUT_OF_MEMORY)),
     "release": lambda given: services.release(**speak(given)),
     "acknowledge_many": lambda given: services.acknowledge_many(
         {given.lease.lease_ulid: None}, worker=given.lease.worker
@@ -103,7 +103,7 @@ MESSAGES: dict[str, Callable[[Any], Any]] = {
         {given.lease.lease_ulid: CompleteMessage()}, worker=given.lease.worker
     ),
     "fail_many": lambda given: services.fail_many(
-        {given.lease.lease_ulid: FailMessage(FailureReason.WORKER_ERROR)}, worker=given.lease.worker
+        {given.lease.lease_ulid: FailMessage(FailureReason.OUT_OF_MEMORY)}, worker=given.lease.worker
     ),
 }
 
@@ -307,7 +307,7 @@ def test_refusals_are_those_of_a_transaction(claim):
     services.complete(**speak(claim, exit_code=0))
     for refused in (
         lambda: services.renew(**speak(claim)),
-        lambda: services.fail(**speak(claim, reason=FailureReason.WORKER_ERROR)),
+        lambda: services.fail(**speak(claim, reason=FailureReason.OUT_OF_MEMORY)),
         lambda: services.release(**speak(claim)),
     ):
         with pytest.raises(LifecycleError):

@@ -1,15 +1,13 @@
 """Responses of `GET …/jobs/{job_id}/logs` and `GET …/jobs/{job_id}/logs/stream`."""
 
 from collections.abc import AsyncGenerator
-from typing import Any
 
-from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from orchestrator.http.asgi.server_sent_events import PING_SECONDS, with_pings
+from orchestrator.http.asgi.stream_responses import EVENTS, TEXT, can_stream, unbuffered
 from orchestrator.http.asgi.streams import CountedResponse, registry
 from orchestrator.http.auth.credentials import credential_of
 from orchestrator.http.errors.problems import ApiError
@@ -17,27 +15,6 @@ from orchestrator.selectors import job_log_events, job_logs
 from orchestrator.selectors.job_steps import steps_of
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Job
-
-TEXT = "text/plain; charset=utf-8"
-EVENTS = "text/event-stream; charset=utf-8"
-
-
-class PlainTextRenderer(BaseRenderer):
-    """Declares that a view answers text/plain, for `Accept` and the OpenAPI document. The view builds the text."""
-
-    media_type = "text/plain"
-    format = "txt"
-    charset = "utf-8"
-
-    def render(self, data: Any, *_: Any, **__: Any) -> bytes:
-        return str(data).encode()
-
-
-class EventStreamRenderer(PlainTextRenderer):
-    """Declares that a view answers text/event-stream."""
-
-    media_type = "text/event-stream"
-    format = "events"
 
 
 def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBase:
@@ -53,7 +30,7 @@ def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBas
             occupy one of the few threads for as long as the job runs.
     """
     follow = follow and not job.is_final
-    is_asgi = _is_asgi(request)
+    is_asgi = can_stream(request)
     if follow and not is_asgi:
         detail = (
             "This server process cannot follow the log of a job that has not ended. "
@@ -68,7 +45,7 @@ def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBas
         response = _counted(content, job, request, kind="follow" if follow else "read", content_type=TEXT)
     else:
         response = StreamingHttpResponse(job_logs.stored(job.job_ulid), content_type=TEXT)
-    return _unbuffered(response)
+    return unbuffered(response)
 
 
 def step_log_response(job: Job, step: int, *, request: Request) -> HttpResponseBase:
@@ -86,11 +63,11 @@ def step_log_response(job: Job, step: int, *, request: Request) -> HttpResponseB
     if all(found.index != step for found in steps_of(job.job_ulid)):
         raise NotFound(f"The job has no step {step}.")
     if request.method == "HEAD":
-        return _unbuffered(HttpResponse(content_type=TEXT))
-    if _is_asgi(request):
+        return unbuffered(HttpResponse(content_type=TEXT))
+    if can_stream(request):
         content = job_logs.stream_step(job.job_ulid, step)
-        return _unbuffered(_counted(content, job, request, kind="read", content_type=TEXT))
-    return _unbuffered(StreamingHttpResponse(job_logs.stored_step(job.job_ulid, step), content_type=TEXT))
+        return unbuffered(_counted(content, job, request, kind="read", content_type=TEXT))
+    return unbuffered(StreamingHttpResponse(job_logs.stored_step(job.job_ulid, step), content_type=TEXT))
 
 
 def event_response(job: Job, request: Request) -> HttpResponseBase:
@@ -107,17 +84,13 @@ def event_response(job: Job, request: Request) -> HttpResponseBase:
         ApiError: `too_many_streams`, or `follow_unavailable` under WSGI.
     """
     if request.method == "HEAD":
-        return _unbuffered(HttpResponse(content_type=EVENTS))
-    if not _is_asgi(request):
+        return unbuffered(HttpResponse(content_type=EVENTS))
+    if not can_stream(request):
         detail = "This server process cannot stream events. Send the request to a process that serves config.asgi."
         raise ApiError(501, "follow_unavailable", detail)
     last_id = request.headers.get("Last-Event-ID") or request.query_params.get("after", "")
     content = with_pings(job_log_events.events(job.job_ulid, last_id, idle_seconds=PING_SECONDS))
-    return _unbuffered(_counted(content, job, request, kind="events", content_type=EVENTS))
-
-
-def _is_asgi(request: Request) -> bool:
-    return isinstance(request._request, ASGIRequest)  # noqa: SLF001 DRF has no name for it
+    return unbuffered(_counted(content, job, request, kind="events", content_type=EVENTS))
 
 
 def _counted(
@@ -127,9 +100,3 @@ def _counted(
         credential_of(request, org_slug=job.org_slug), kind, authorization=request.META.get("HTTP_AUTHORIZATION", "")
     )
     return CountedResponse(content, stream=stream, content_type=content_type)
-
-
-def _unbuffered(response: HttpResponseBase) -> HttpResponseBase:
-    response["Cache-Control"] = "no-store"
-    response["X-Accel-Buffering"] = "no"
-    return response

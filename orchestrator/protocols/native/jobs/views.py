@@ -19,18 +19,13 @@ from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.asgi.stream_responses import EventStreamRenderer, PlainTextRenderer
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.errors import error_result, to_recorded_error
 from orchestrator.protocols.native.jobs import wire
 from orchestrator.protocols.native.jobs.filters import AnyJobFilters, RuntimeJobFilters
-from orchestrator.protocols.native.jobs.logs import (
-    EventStreamRenderer,
-    PlainTextRenderer,
-    event_response,
-    log_response,
-    step_log_response,
-)
+from orchestrator.protocols.native.jobs.logs import event_response, log_response, step_log_response
 from orchestrator.protocols.native.jobs.openapi import (
     LIST_ANNOTATIONS,
     LIST_STEPS,

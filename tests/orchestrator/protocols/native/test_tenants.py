@@ -16,6 +16,7 @@ from orchestrator import services
 from orchestrator.http.observability.routes import _template
 from orchestrator.ingest.models import Run
 from orchestrator.models import Incident
+from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import JobStep, Membership, StoredArtifact
 from tests.api_client import Caller, problem_of
 from tests.db_snapshot import nothing_lost
@@ -71,9 +72,20 @@ OF_ONE = [
     ("DELETE", "/v1/secrets/<name>?org_slug=<org_slug>", None),
     ("DELETE", "/v1/variables/<name>?org_slug=<org_slug>", None),
     ("GET", "/v1/ingest/runs/<run_id>", None),
+    ("DELETE", "/v1/payload-schemas/<job_type>?org_slug=<org_slug>", None),
+    ("GET", "/api/jobs/<job_id>", None),
+    ("GET", "/api/jobs/<job_id>/graph", None),
+    ("POST", "/api/jobs/<job_id>/cancel", {}),
+    ("GET", "/runs/<run_id>/logs", None),
+    ("GET", "/runs/<run_id>/artifacts", None),
     ("GET", "/v1/limits/<limit_id>", None),
     ("PATCH", "/v1/limits/<limit_id>", {"max_active": 1, "reason": "mine"}),
     ("DELETE", "/v1/limits/<limit_id>?reason=mine", None),
+    ("GET", "/v1/incidents/<incident_id>", None),
+    ("POST", "/v1/incidents/<incident_id>/acknowledge", {"reason": "mine"}),
+    ("POST", "/v1/incidents/<incident_id>/resolve", {"reason": "mine"}),
+    ("GET", "/api/quotas/<quota_id>", None),
+    ("PATCH", "/api/quotas/<quota_id>", {"maxActive": 1}),
 ]
 # Of an organization that the body names: another's is what one is that is not there. The fields are those of both.
 _SOURCE = {"source": {"kind": "organization", "org_slug": "<org_slug>"}, "reason": "mine"}
@@ -84,12 +96,18 @@ NAMING_ONE = [
     ("POST", "/v1/limits/throttle", _SOURCE | {"per_hour": 1}),
     ("PUT", "/v1/secrets/<name>", {"org_slug": "<org_slug>", "value": "mine"}),
     ("PUT", "/v1/variables/<name>", {"org_slug": "<org_slug>", "value": "mine"}),
+    ("PUT", "/v1/payload-schemas/<job_type>", {"org_slug": "<org_slug>", "document": {}}),
     (
         "POST",
         "/v1/batches",
         {"org_slug": "<org_slug>", "repository": "alice/demo", "workflow_file": WORKFLOW_FILE, "ref": "main"},
     ),
     ("POST", "/v1/breakers/reset", {"org_slug": "<org_slug>", "job_type": "runtime", "reason": "mine"}),
+    ("POST", "/v1/incident-modes", {"org_slug": "<org_slug>", "until": "2099-01-01T00:00:00Z", "reason": "mine"}),
+    ("POST", "/v1/incident-modes/end", {"org_slug": "<org_slug>", "reason": "mine"}),
+    ("POST", "/api/limits/pause", {"sourceId": "<org_slug>:*"}),
+    ("POST", "/api/limits/resume", {"sourceId": "<org_slug>:*"}),
+    ("POST", "/api/limits/throttle", {"sourceId": "<org_slug>:*", "maxPerHour": 1}),
 ]
 # For operators alone: for a tenant's token no pool is there.
 OF_OPERATORS = [
@@ -106,10 +124,19 @@ OF_RUNS = [
     ("POST", "/api/v1/runs/<batch_id>/rerun", {}),
 ]
 LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
-LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents"]
+LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents", "/v1/payload-schemas"]
+# Of document 004: tests/orchestrator/protocols/stella, which has each of them with another's tenant or worker.
+OF_DOCUMENT_004 = [
+    ("GET", "/api/jobs"),
+    ("POST", "/api/jobs"),
+    ("GET", "/runs/<run_id>/artifacts/<name>"),
+    ("POST", "/runs/<run_id>/heartbeat"),
+]
 LISTS_OF_WORKFLOWS = ["/v1/batches", "/v1/checks", "/v1/artifacts", "/v1/secrets", "/v1/variables"]
 # An organization's own row: tests/orchestrator/protocols/native/limits/test_submit_quotas.py.
 OF_QUOTAS = ["/v1/quotas"]
+# tests/orchestrator/protocols/stella, tests/orchestrator/protocols/native/incidents
+OF_GOVERNANCE = ["/api/quotas", "/api/sources", "/api/dashboard/metrics", "/v1/incident-modes"]
 OF_USAGE = ["/v1/usage"]  # tests/orchestrator/protocols/native/test_usage.py
 SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
@@ -156,12 +183,17 @@ NOT_THERE = {
     "run_id": "run_20260317143329_bd39b25f6f31",
     "lease_id": "rtl_01kkygn4z3fkef0g4tgm6g3b1j",
     "limit_id": "999999999",
+    "incident_id": "inc_01kkygkagq0jk17bx6y1w8c3df",
+    "quota_id": "nobody:*",
     "batch_id": "rtb_01kkygkagq0jk17bx6y1w8c3df",
     "artifact_id": "art_01kkygkagq0jk17bx6y1w8c3df",
     "name": "TOKEN",
     "org_slug": "nobody",
     "pool": "nowhere",
+    "job_type": "scan",
 }
+# Addresses at which a job has the form of document 004: a UUID.
+BY_UUID = re.compile(r"/api/jobs/<|/runs/<run_id>/(logs|artifacts)")
 
 
 def walk(patterns, prefix=""):
@@ -191,8 +223,9 @@ def test_no_address_is_forgotten():
         {("GET", path) for path in [*LISTS, *LISTS_OF_CONTROL, *LISTS_OF_WORKFLOWS]}
         | {("POST", path) for path in [*OF_RUNNERS, *OF_WORKFLOW_RUNNERS]}
         | set(SIGNED_ADDRESSES)
+        | set(OF_DOCUMENT_004)
         | {("POST", path) for path in [*SUBMITS, *BULK]}
-        | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS, *OF_QUOTAS, *OF_USAGE]}
+        | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS, *OF_QUOTAS, *OF_USAGE, *OF_GOVERNANCE]}
     )
     there = {
         (method, path)
@@ -223,7 +256,7 @@ def tenants():
     limit = services.set_limit(org_slug=mine.slug, max_active=5, actor=ALICE, reason="mine")
     services.pause(subject=LimitTarget(LimitScope.PROJECT, mine.slug, "web"), actor=ALICE, reason="mine")
     Breaker.objects.create(org_slug=mine.slug, job_type="runtime", state="open", limit_id=limit.pk)
-    Incident.objects.create(
+    incident = Incident.objects.create(
         kind="breaker", org_slug=mine.slug, job_type="runtime", summary="mine", opened_at=job.created_at
     )
     JobStep.objects.create(job=job, index=0, run="true")
@@ -231,7 +264,9 @@ def tenants():
     for change in (services.set_secret, services.set_variable):
         change(organization=mine, repository=None, name="TOKEN", value="mine-alone", actor=ALICE)
     ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid, "limit_id": str(limit.pk)}
-    ids |= {"org_slug": mine.slug, "pool": job.pool, "name": "TOKEN"}
+    ids |= {"org_slug": mine.slug, "pool": job.pool, "name": "TOKEN", "job_type": "scan"}
+    services.set_payload_schema(organization=mine, job_type="scan", document={}, actor=ALICE)
+    ids |= {"incident_id": incident.incident_ulid, "quota_id": f"{mine.slug}:*"}
     return SimpleNamespace(mine=mine, theirs=theirs, holder=holder, job=job, ids=ids, repository=repository)
 
 
@@ -249,6 +284,8 @@ def workflows(tenants):
 
 
 def filled(path, ids):
+    if BY_UUID.match(path):
+        ids = ids | dict.fromkeys(("job_id", "run_id"), str(uuid_of(ids["job_id"])))
     return re.sub("<([a-z_]+)>", lambda found: ids[found[1]], path)
 
 

@@ -167,7 +167,7 @@ def test_a_token_needs_the_scope(organization):
     refused(lambda: Caller().get(LOAD), 401, "unauthenticated")
 
 
-def test_staff_read_all_and_members_none(organization):
+def test_staff_read_all_and_members_those_of_their_jobs(organization):
     user = get_user_model().objects.create_user("olga", is_staff=True)
     browser = Client()
     browser.force_login(user)
@@ -176,7 +176,8 @@ def test_staff_read_all_and_members_none(organization):
     member = get_user_model().objects.create_user("mia")
     Membership.objects.create(user=member, organization=organization)
     browser.force_login(member)
-    assert browser.get(LOAD).status_code == 403
+    assert browser.get(LOAD).status_code == 200
+    assert browser.get("/v1/pools/gpu/load").status_code == 404
 
 
 @pytest.mark.parametrize("path", ["/v1/pools/UPPER/load", "/v1/pools/%00/load", "/v1/pools//load", f"{LOAD}/"])

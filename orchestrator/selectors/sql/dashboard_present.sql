@@ -1,0 +1,51 @@
+-- Jobs that have not ended by type and state: their number, how many of the queued ones a limit stops now, and when the
+-- oldest was created. Running jobs are as many as workers have slots. Queued and blocked ones are counted up to bounds, over
+-- a bounded number of lanes. Whether a limit is full is asked once for each limit, not for each lane. The conditions on the
+-- state are those of partial indexes, in their words.
+WITH lane AS MATERIALIZED (
+    SELECT l.id, l.scan_from, q.limits || l.limits AS limits, q.pool, q.priority, p.job_type
+      FROM lanes l
+      JOIN lane_queues q ON q.id = l.queue_id
+      JOIN lane_profiles p ON p.id = q.profile_id
+     WHERE l.head_id IS NOT NULL
+       AND (%(organizations)s::text[] IS NULL OR q.org_slug = ANY (%(organizations)s::text[]))
+     LIMIT %(max_lanes)s
+), full_limit AS MATERIALIZED (
+    SELECT m.id, m.scope, m.key, m.binds_below
+      FROM lane_limits m
+     CROSS JOIN LATERAL limit_is_full_v1(m.id) AS now
+     WHERE now.is_full
+       AND (m.id IN (SELECT unnest(limits) FROM lane) OR (m.scope IN ('pool', 'job_type') AND m.org_slug = ''))
+), judged AS (
+    SELECT lane.id, lane.scan_from, lane.job_type, EXISTS (
+            SELECT FROM full_limit f
+             WHERE (f.id = ANY (lane.limits) OR (f.scope = 'pool' AND f.key = lane.pool)
+                    OR (f.scope = 'job_type' AND f.key = lane.job_type))
+               AND (f.binds_below IS NULL OR lane.priority < f.binds_below)) AS is_throttled
+      FROM lane
+)
+SELECT job_type, state, count(*), count(*) FILTER (WHERE is_throttled), min(created_at)
+  FROM (
+    (SELECT judged.job_type, 'queued' AS state, judged.is_throttled, waiting.created_at
+       FROM judged
+      CROSS JOIN LATERAL (
+        SELECT created_at FROM runtime_jobs j
+         WHERE j.lane_id = judged.id AND j.state = 'queued' AND j.id >= judged.scan_from
+         ORDER BY j.id
+         LIMIT %(max_queued)s) AS waiting
+      LIMIT %(max_queued)s)
+     UNION ALL
+    SELECT job_type, state, false, created_at FROM runtime_jobs
+     WHERE state IN ('leased', 'starting', 'checking_out', 'executing', 'uploading')
+       AND (%(organizations)s::text[] IS NULL OR org_slug = ANY (%(organizations)s::text[]))
+     UNION ALL
+    SELECT job_type, state, false, created_at FROM runtime_jobs
+     WHERE state IN ('lost', 'processing')
+       AND (%(organizations)s::text[] IS NULL OR org_slug = ANY (%(organizations)s::text[]))
+     UNION ALL
+    (SELECT job_type, state, false, created_at FROM runtime_jobs
+      WHERE state = 'blocked'
+        AND (%(organizations)s::text[] IS NULL OR org_slug = ANY (%(organizations)s::text[]))
+      LIMIT %(max_blocked)s)) AS present
+ GROUP BY job_type, state
+ ORDER BY job_type, state
