@@ -47,7 +47,7 @@ class FeedStamp(models.Func):
 
 
 class TransactionId(models.Field):
-    """A PostgreSQL `xid8`: the transaction that wrote the row. Feeds over all jobs are ordered by it."""
+    """A PostgreSQL `xid8`: the transaction that wrote the row, or a later one. It orders feeds over all jobs."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002 Django's signature
         return "xid8"

@@ -34,6 +34,15 @@ class Invalid(LifecycleError):
         self.errors = errors
 
 
+class BlockedUrl(Invalid):
+    """The server may not send requests to this URL: it is malformed, or its addresses are not public."""
+
+    code = "blocked_url"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__({"url": [reason]}, reason)
+
+
 class InvalidDependency(Invalid):
     """A dependency is not an existing job of the same organization."""
 

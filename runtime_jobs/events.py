@@ -34,6 +34,7 @@ class Actor:
 
 SCHEDULER = Actor("clock", "clock")
 SYSTEM = Actor("core", "policy")
+EVENT_TABLES = ("runtime_job_events", "operator_events")  # by their kind in the feed
 INPUT_HASH, RESULT_HASH = "input_sha256", "result_sha256"  # names in the payloads of the first and the final event
 RESULT_FIELDS = (
     *("exit_code", "failure_reason", "failure_class", "failure_message", "cancel_reason", "ingest_run_id", "result"),
@@ -259,13 +260,59 @@ def delete_operator_events(*, created_before: datetime, limit: int, except_of: S
         return _delete_append_only(sql, [created_before, list(except_of), limit])
 
 
+def reset_foreign_stamps(*, sent_until: tuple[int, int, int] | None = None, unsent_stamp: int = 0) -> int:
+    """Set the stamps of all events to 0 where they are those of another database cluster, after a restore.
+
+    The transactions of this cluster may have lower numbers than those of the dump. A feed would then skip the restored
+    events now, and send them as new ones when the numbers are reached. With one stamp for all, the order is that of the
+    ids, which is the order of each job.
+
+    Args:
+        sent_until: A place in the feed, as stamp, kind and id: the last event that was sent before the dump.
+        unsent_stamp: The stamp of the events after it, above 0, so that they follow the others.
+
+    Returns:
+        How many events were changed.
+    """
+    tables = [(kind, table) for kind, table in enumerate(EVENT_TABLES) if _has_stamps(table)]
+    with transaction.atomic():
+        if not any(_has_foreign_stamps(table) for _, table in tables):
+            return 0
+        stamp, after_kind, after_id = sent_until or (0, 0, 0)
+        changed = 0
+        for kind, table in tables:
+            is_unsent = f"(xid, {kind}, id) > (%s::text::xid8, %s, %s)"
+            new_stamp = f"(CASE WHEN {is_unsent} THEN %s ELSE 0 END)::text::xid8"
+            sql = f"UPDATE {table} SET xid = {new_stamp} WHERE xid <> '0'"  # noqa: S608 our own text
+            changed += _change_append_only("update", sql, [str(stamp), after_kind, after_id, unsent_stamp])
+    return changed
+
+
+def _has_stamps(table: str) -> bool:
+    """Return whether the dump is not one of an older release."""
+    with connection.cursor() as cursor:
+        return "xid" in {column.name for column in connection.introspection.get_table_description(cursor, table)}
+
+
+def _has_foreign_stamps(table: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT EXISTS (SELECT FROM {table} WHERE xid >= pg_snapshot_xmin(pg_current_snapshot()))"  # noqa: S608
+        )
+        return bool(cursor.fetchone()[0])
+
+
 def _delete_append_only(sql: str, values: list[Any]) -> int:
     """Execute a DELETE past the append-only trigger, within the caller's transaction. Returns the number of rows."""
+    return _change_append_only("delete", sql, values)
+
+
+def _change_append_only(kind: str, sql: str, values: list[Any]) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('orchestrator.maintenance', true)")
         (before,) = cursor.fetchone()
-        cursor.execute("SELECT set_config('orchestrator.maintenance', 'delete', true)")
+        cursor.execute("SELECT set_config('orchestrator.maintenance', %s, true)", [kind])
         cursor.execute(sql, values)
-        deleted = int(cursor.rowcount)
+        changed = int(cursor.rowcount)
         cursor.execute("SELECT set_config('orchestrator.maintenance', %s, true)", [before or ""])
-    return deleted
+    return changed

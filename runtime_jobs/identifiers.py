@@ -135,6 +135,21 @@ def new_incident_id() -> str:
     return new_id("inc")
 
 
+def new_webhook_id() -> str:
+    """Return a new id for an outgoing webhook."""
+    return new_id("whk")
+
+
+def new_delivery_id() -> str:
+    """Return a new id for a delivery to a webhook or by mail."""
+    return new_id("dlv")
+
+
+def new_rule_id() -> str:
+    """Return a new id for a notification rule."""
+    return new_id("nrl")
+
+
 def fingerprint(secret: str) -> str:
     """Return 16 hex digits of the SHA-256 of a capability, by which logs and pages may name it."""
     return hashlib.sha256(secret.encode()).hexdigest()[:16]

@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from runtime_jobs.db_functions import CurrentTransaction, FeedStamp, TransactionId
+from runtime_jobs.db_functions import FeedStamp, TransactionId
 from runtime_jobs.identifiers import ID_LENGTH, new_event_id
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.states import FINAL_STATES
@@ -37,7 +37,7 @@ class JobEvent(models.Model):
     payload_json = models.JSONField(default=dict)
     created_at = models.DateTimeField()
 
-    xid = TransactionId(db_default=CurrentTransaction())
+    xid = TransactionId(db_default=FeedStamp())
     org_slug = models.CharField(max_length=63)
     job_type = models.CharField(max_length=50)
     correlation_id = models.CharField(max_length=64)
@@ -58,7 +58,7 @@ class JobEvent(models.Model):
                 fields=["job"], condition=Q(to_state__in=FINAL_STATES), name="one_final_event_per_job"
             ),
         ]
-        # For feeds over all jobs: by transaction, because a lower id can commit later than a higher one.
+        # For feeds over all jobs: by stamp, because a lower id can commit later than a higher one.
         indexes = [models.Index(fields=["xid", "id"], name="events_by_transaction")]
 
     def __str__(self) -> str:
