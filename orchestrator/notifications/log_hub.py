@@ -23,6 +23,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 
 from orchestrator.http.db_scope import release_connection_after
+from orchestrator.notifications.fan_out_pace import pace
 from orchestrator.notifications.hub import NotificationHub, hub_of_running_loop
 from orchestrator.notifications.metrics import FOLLOWED, READS
 
@@ -85,6 +86,7 @@ class Topic:
         self.version = 0
         self.checked: Hashable = None  # what the last re-check found
         self.watching: asyncio.Task[None] | None = None  # the first request for announcements
+        self.empty_read: tuple[Hashable, ChunkBatch[Any]] | None = None  # the last read without data, with its key
         self._waiting: dict[asyncio.Future[bool], float] = {}  # with the end of the wait; the oldest one first
         self._timer: asyncio.TimerHandle | None = None
         self._next_wake = 0.0
@@ -93,7 +95,8 @@ class Topic:
     @property
     def wake_interval(self) -> float:
         """Seconds between two wake-ups."""
-        return min(MAX_WAKE_INTERVAL, max(MIN_WAKE_INTERVAL, self.followers * WAKE_INTERVAL_PER_FOLLOWER))
+        own = min(MAX_WAKE_INTERVAL, max(MIN_WAKE_INTERVAL, self.followers * WAKE_INTERVAL_PER_FOLLOWER))
+        return max(own, pace.interval)
 
     def note_change(self) -> None:
         """Wake all followers now, or one wake interval after the last time."""
@@ -114,6 +117,8 @@ class Topic:
         for future in waiting:
             if not future.done():
                 future.set_result(True)
+        if waiting:
+            pace.measure()
 
     async def wait(self, version: int, seconds: float | None = None) -> bool:
         """Return True once the version differs from this one, or False when the time is up.
@@ -299,21 +304,25 @@ class Hub(Generic[P]):
         """Read once for all followers at this position.
 
         A read that began under an older version may miss the latest change. It is therefore not shared with followers
-        that wait for a newer version.
+        that wait for a newer version. One that found nothing counts until the next change: the last of many followers
+        arrive long after it.
         """
         if (found := self._cache.get(topic.name, position)) is not None:
             return found
         key = (topic.name, version, position)
+        if topic.empty_read is not None and topic.empty_read[0] == key:
+            return topic.empty_read[1]
         task = self._reading.get(key)
         if task is None:
             task = self._reading[key] = asyncio.create_task(self._fetched_and_kept(topic.name, position))
-            task.add_done_callback(lambda done: self._forget(key, done))
+            task.add_done_callback(lambda done: self._end_read(topic, key, done))
         return await asyncio.shield(task)  # a follower that disconnects must not end the read of the others
 
-    def _forget(self, key: Hashable, done: "asyncio.Task[ChunkBatch[P]]") -> None:
+    def _end_read(self, topic: Topic, key: Hashable, done: "asyncio.Task[ChunkBatch[P]]") -> None:
         del self._reading[key]
-        if not done.cancelled():
-            done.exception()  # with no follower left, no other code retrieves the exception
+        # With no follower left, no other code retrieves the exception.
+        if not done.cancelled() and done.exception() is None and not done.result().data:
+            topic.empty_read = (key, done.result())
 
     async def _fetched_and_kept(self, name: str, position: P) -> ChunkBatch[P]:
         batch = await self._fetched(name, position)

@@ -22,9 +22,24 @@ STREAMS_REFUSED = Counter(
     "orchestrator_streams_refused", "Log streams refused, by the limit that was reached.", ["limit"], registry=None
 )
 READS = Counter("orchestrator_stream_reads", "Database reads for all log streams together.", registry=None)
+EVENT_LISTENERS = Gauge("orchestrator_event_listeners", "Listeners of the event feed in this process.", registry=None)
+EVENT_READER_BEHIND = Gauge(
+    "orchestrator_event_reader_behind_seconds",
+    "Age of the oldest committed event that listeners of this process have not got yet; 0 if they have all.",
+    registry=None,
+)
+EVENTS_READ = Counter(
+    "orchestrator_events_read", "Events that were read for the listeners of this process.", registry=None
+)
+EVENT_GAPS = Counter(
+    "orchestrator_event_gaps",
+    "Streams of events in which events are missing, by reason (too_old, too_slow, restored).",
+    ["reason"],
+    registry=None,
+)
 SOCKETS = Gauge(
     "orchestrator_sockets",
-    "Open WebSocket sessions of this process, by kind (channel, job) and state (idle, polling, executing, closed).",
+    "Open WebSocket sessions of this process, by kind (channel, job, graphql) and state.",
     ["kind", "state"],
     registry=None,
 )
@@ -50,6 +65,10 @@ ALL = (
     ENDED,
     STREAMS_REFUSED,
     READS,
+    EVENT_LISTENERS,
+    EVENT_READER_BEHIND,
+    EVENTS_READ,
+    EVENT_GAPS,
     SOCKETS,
     ENDED_SOCKETS,
     PACK_RUN_LOG_LAG,

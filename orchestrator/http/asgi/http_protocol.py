@@ -14,6 +14,7 @@ Position of the parser, and the timer of a request:
 import socket
 import struct
 from asyncio import TimerHandle, Transport
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,7 +62,8 @@ class ClientConnection:
 
         `close` of a transport waits for a client that does not read. The reset makes the kernel free its buffers.
         """
-        _set_socket_option(self.transport, socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        with suppress(OSError, ValueError):  # the client has disconnected meanwhile, and the socket is closed
+            _set_socket_option(self.transport, socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self.transport.abort()
 
 

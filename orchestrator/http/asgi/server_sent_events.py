@@ -5,6 +5,7 @@ from contextlib import aclosing
 from typing import Final
 
 RETRY: Final = b"retry: 3000\n\n"  # milliseconds until a client reconnects after the stream was cut off
+RETRY_SOON: Final = b"retry: 1000\n\n"  # the last part of a stream of a process that ends: another one answers
 PING: Final = b": ping\n\n"
 PING_SECONDS: Final = 15.0  # without an event; proxies end a connection that is silent for a minute
 

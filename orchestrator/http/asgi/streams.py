@@ -33,11 +33,13 @@ log = logging.getLogger(__name__)
 
 Send = Callable[[Any], Awaitable[None]]
 LimitKey = tuple[str, str]  # a limit or count: `caller`, `organization`, `process` or `kind`, and its name
-KINDS = ("follow", "read", "events")
+KINDS = ("follow", "read", "events", "dashboard", "graphql")
 RETRY_AFTER = 5  # seconds
 EARLY_REFUSAL_SECONDS = 5.0
 REMEMBERED_TOKENS = 1000
+EVENT_FEED = "/api/dashboard/events"
 DISCONNECT_SECONDS = 1.0  # for the server to report that its connection was dropped
+FAREWELL_SECONDS = 1.0  # for a client to take the last part of a stream when the process ends
 
 
 class StreamEnd(StrEnum):
@@ -236,7 +238,7 @@ def _refusal(scope: str, limit: int, number: int) -> ApiError:
             503, "busy", f"This process has {limit} open streams, which is its limit. Retry later.", headers=headers
         )
     owner = {"caller": "This token or user", "organization": "The organization"}[scope]
-    detail = f"{owner} has {number} open log streams of at most {limit} in this process. Close one, or retry later."
+    detail = f"{owner} has {number} open streams of at most {limit} in this process. Close one, or retry later."
     return ApiError(
         429, "too_many_streams", detail, headers=headers, limit=limit, open_streams=number, limited_by=scope
     )
@@ -249,16 +251,19 @@ for _kind in KINDS:
 
 
 def early_stream_refusal(scope: Any) -> ApiError | None:
-    """Return the refusal of a log stream that needs no view; None for every other request.
+    """Return the refusal of a stream that needs no view; None for every other request.
 
     Args:
         scope: The ASGI scope of the request.
     """
-    path = scope["path"]
-    if scope["method"] != "GET" or not (path.startswith("/v1/") and path.endswith(("/logs", "/logs/stream"))):
+    if scope["method"] != "GET" or not _is_stream(scope["path"]):
         return None
     authorization = dict(scope["headers"]).get(b"authorization")
     return registry.early_refusal(authorization) if authorization else None
+
+
+def _is_stream(path: str) -> bool:
+    return path == EVENT_FEED or (path.startswith("/v1/") and path.endswith(("/logs", "/logs/stream")))
 
 
 class CountedResponse(StreamingHttpResponse):
@@ -266,11 +271,18 @@ class CountedResponse(StreamingHttpResponse):
 
     `deliver` closes its content, an asynchronous generator. Django leaves that to the garbage collector if the
     transmission was interrupted.
+
+    Attributes:
+        farewell: The last part of a stream that ends because the process does. Empty: the connection is dropped.
+        has_begun: The headers were sent.
     """
 
-    def __init__(self, content: AsyncGenerator[bytes, None], *, stream: Stream, content_type: str) -> None:
+    def __init__(
+        self, content: AsyncGenerator[bytes, None], *, stream: Stream, content_type: str, farewell: bytes = b""
+    ) -> None:
         super().__init__(content, content_type=content_type)
-        self.stream, self.content_source = stream, content
+        self.stream, self.content_source, self.farewell = stream, content, farewell
+        self.has_begun = False
         self._resource_closers.append(stream.close)  # type: ignore[attr-defined] # called by `close` of a response
 
 
@@ -306,6 +318,8 @@ async def deliver(
             registry.detach(response.stream)
             ENDED.labels(end).inc()
             await response.content_source.aclose()
+    if end == StreamEnd.SHUTDOWN and isinstance(response, CountedResponse) and await _dismiss(response, limited_send):
+        return
     if end not in {StreamEnd.COMPLETE, StreamEnd.DISCONNECTED}:
         log.info("a stream ended early: %s", end)
         await _drop_connection(scope, disconnected)
@@ -320,9 +334,23 @@ async def _send_content(response: CountedResponse, send: Send) -> None:
     headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in response.items()]
     headers += [(b"Set-Cookie", cookie.OutputString().encode("latin-1")) for cookie in response.cookies.values()]
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    response.has_begun = True
     async for part in response.content_source:
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _dismiss(response: CountedResponse, send: Send) -> bool:
+    """End a stream with its farewell. Returns whether the client has taken it."""
+    if not (response.farewell and response.has_begun):
+        return False
+    try:
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            await send({"type": "http.response.body", "body": response.farewell, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+    except (TimeoutError, Stalled):
+        return False
+    return True
 
 
 async def _send_until_end(

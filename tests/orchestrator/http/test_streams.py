@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import socket
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError
@@ -91,6 +93,20 @@ class Client:
     @property
     def has_all(self):
         return bool(self.taken) and self.taken[-1].get("more_body") is False
+
+
+class ClosedSocket:
+    family = socket.AF_INET
+
+    def setsockopt(self, *_):
+        raise ValueError("negative file descriptor")  # as uvloop does
+
+
+def test_a_connection_that_the_client_has_closed_is_dropped_without_an_error():
+    aborted = []
+    transport = SimpleNamespace(get_extra_info=lambda _: ClosedSocket(), abort=lambda: aborted.append(True))
+    ClientConnection(transport).drop()
+    assert aborted == [True]
 
 
 async def send_response(response, send):
@@ -191,6 +207,37 @@ def test_the_end_of_the_process_ends_all_streams_and_those_that_come_after_it(re
     asyncio.run(later())
 
 
+def dismissed(registry, *, stops=float("inf"), content=None, farewell=b"bye"):
+    """Deliver a stream that has a last part for the end of the process, and end the process."""
+
+    async def play():
+        client = Client(stops)
+        stream = registry.admit(ALICE, "dashboard")
+        response = CountedResponse(content or quiet(), stream=stream, content_type="text/plain", farewell=farewell)
+        task = asyncio.create_task(deliver(response, send_response, client.send, client.left, client.scope))
+        await asyncio.sleep(0.01)
+        registry.stop()
+        await asyncio.wait_for(task, 20)
+        assert not registry._counts
+        return client
+
+    return asyncio.run(play())
+
+
+def test_the_end_of_the_process_is_announced_where_a_stream_has_words_for_it(registry):
+    client = dismissed(registry)
+    assert [message.get("body") for message in client.taken[-2:]] == [b"bye", b""]
+    assert client.has_all
+    assert not client.dropped
+
+
+def test_a_client_that_does_not_take_the_last_part_is_dropped(registry, monkeypatch):
+    monkeypatch.setattr(streams, "FAREWELL_SECONDS", 0.05)
+    client = dismissed(registry, stops=2)
+    assert not client.has_all
+    assert client.dropped
+
+
 def test_a_log_that_cannot_be_read_is_cut_off_without_a_traceback(registry):
     async def breaks():
         yield b"x"
@@ -283,5 +330,6 @@ def test_only_logs_are_refused_early(registry):
     assert streams.early_stream_refusal(logs | {"method": "POST"}) is None
     assert streams.early_stream_refusal(logs | {"path": "/v1/jobs/rtj_x"}) is None
     assert streams.early_stream_refusal(logs | {"headers": []}) is None
+    assert streams.early_stream_refusal(logs | {"path": "/api/dashboard/events"}).code == "too_many_streams"
     for stream in kept:
         stream.close()

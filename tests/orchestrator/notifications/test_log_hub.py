@@ -105,6 +105,30 @@ def test_many_followers_share_each_read():
     played(story, source)
 
 
+def test_a_read_that_found_nothing_serves_later_followers_until_a_change():
+    source = Text(log="ab")
+
+    async def story(hub):
+        followers = [Follower(hub)]
+        await followers[0].has(b"ab")
+        topic = hub._topics["log"]
+        for number in range(1, 6):
+            async with asyncio.timeout(20):
+                while len(topic._waiting) < number:  # noqa: ASYNC110 the hub knows of no such event
+                    await asyncio.sleep(0.001)
+            followers.append(Follower(hub))
+        assert source.reads == [0, 2]
+        source.texts["log"] += b"c"
+        hub.receive(["log"])
+        for one in followers:
+            await one.has(b"abc")
+        source.ended.add("log")
+        hub.receive(["log"])
+        await asyncio.gather(*[one.task for one in followers])
+
+    played(story, source)
+
+
 def test_a_change_during_a_read_is_not_missed():
     source = Text(log="")
 

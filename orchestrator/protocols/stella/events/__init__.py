@@ -1,0 +1,1 @@
+"""Events: pages of envelopes, and the stream of the dashboard."""
