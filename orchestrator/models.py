@@ -23,6 +23,14 @@ from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.protocols.shithub.models import HeartbeatWindow
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
+from orchestrator.webhooks.models import (
+    Delivery,
+    DeliveryTry,
+    DispatchPosition,
+    GatheredNotification,
+    NotificationRule,
+    Webhook,
+)
 from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 from runtime_jobs.models import Organization
 
@@ -32,6 +40,10 @@ __all__ = [
     "Branch",
     "ClockBeat",
     "Count",
+    "Delivery",
+    "DeliveryTry",
+    "DispatchPosition",
+    "GatheredNotification",
     "HeartbeatWindow",
     "HousekeepingTask",
     "ImageBlob",
@@ -47,6 +59,7 @@ __all__ = [
     "Measure",
     "Metric",
     "MetricsPosition",
+    "NotificationRule",
     "QuotaOverview",
     "Report",
     "ReportResult",
@@ -56,6 +69,7 @@ __all__ = [
     "Testbed",
     "TokenChain",
     "UsedToken",
+    "Webhook",
     "WebhookDelivery",
 ]
 

@@ -10,11 +10,13 @@ from typing import Any, Final
 
 from django.db.models import BinaryField, F, Func, Model, QuerySet, Value
 
+from orchestrator.models import Webhook
 from orchestrator.repositories.mirrors import CREDENTIAL
 from orchestrator.sealing import SealedValueError, current_header, seal, unseal
 from orchestrator.services.identity_keys import PURPOSE as IDENTITY_KEY
 from orchestrator.services.secrets import MASKS, SECRET
 from orchestrator.services.step_logs import SEALED_LOG, waiting_context
+from orchestrator.services.webhooks import WEBHOOK_KEY
 from runtime_jobs.models import IdentityKey, MaskSnapshot, Repository, Secret, StepLog, WaitingLogChunk
 
 KEYS_PER_QUERY: Final = 1000
@@ -53,6 +55,8 @@ SEALED_COLUMNS: Final = (
     SealedColumn(StepLog, "held", SEALED_LOG, _own_context),
     SealedColumn(WaitingLogChunk, "sealed", SEALED_LOG, lambda row: waiting_context(row.step_log, row.seq)),
     SealedColumn(IdentityKey, "sealed", IDENTITY_KEY, lambda row: row.kid),
+    SealedColumn(Webhook, "sealed_secret", WEBHOOK_KEY, _own_context),
+    SealedColumn(Webhook, "sealed_former_secret", WEBHOOK_KEY, lambda row: row.former_sealing_context),
     SealedColumn(Repository, "sealed_credential", CREDENTIAL, lambda row: row.full_name.lower()),
 )
 

@@ -44,6 +44,7 @@ from orchestrator.services.claim_next import ClaimRequest, Finished, complete_an
 from orchestrator.services.claiming import Claimed, claim, claim_many
 from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
 from orchestrator.services.credentials import create_api_token, register_worker, revoke_api_token, rotate_webhook_secret
+from orchestrator.services.deliveries import redeliver, redeliver_many, send_test
 from orchestrator.services.dependency_propagation import propagate_pending, unblock
 from orchestrator.services.expiry import exceeded_limit, expire, force_cancel, time_out
 from orchestrator.services.finish import ArtifactRef, CompleteMessage, FailMessage, acknowledge_cancel, complete, fail
@@ -66,6 +67,11 @@ from orchestrator.services.limits import (
     throttle,
 )
 from orchestrator.services.logs import append_log
+from orchestrator.services.notification_rules import (
+    change_notification_rule,
+    create_notification_rule,
+    delete_notification_rule,
+)
 from orchestrator.services.operator_actions import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
 from orchestrator.services.payload_schemas import remove_payload_schema, set_payload_schema
 from orchestrator.services.personal_keys import create_personal_key, revoke_personal_key
@@ -100,6 +106,13 @@ from orchestrator.services.steps import create_steps
 from orchestrator.services.submission import Submission, submit
 from orchestrator.services.tenants import claim_organization
 from orchestrator.services.transitions import OperationResult
+from orchestrator.services.webhooks import (
+    change_webhook,
+    create_webhook,
+    delete_webhook,
+    rotate_webhook_key,
+    webhook_secret,
+)
 from orchestrator.services.workflow_approval import approve_workflow_run
 from orchestrator.services.workflow_pins import pin_workflow_run
 from orchestrator.services.workflow_reruns import RerunRequest, RerunScope, require_ended_run, rerun_workflow
@@ -147,9 +160,11 @@ __all__ = [
     "begin_lease_artifact",
     "cancel",
     "cancel_batch",
+    "change_notification_rule",
     "change_repository",
     "change_runner",
     "change_spec",
+    "change_webhook",
     "claim",
     "claim_many",
     "claim_organization",
@@ -160,19 +175,23 @@ __all__ = [
     "complete_many",
     "complete_upload",
     "create_api_token",
+    "create_notification_rule",
     "create_personal_key",
     "create_runner",
     "create_spec",
     "create_steps",
+    "create_webhook",
     "delete_abandoned",
     "delete_finished_jobs",
     "delete_log",
+    "delete_notification_rule",
     "delete_runs_of_repository",
     "delete_secret",
     "delete_spec",
     "delete_step_chunks",
     "delete_stored_object",
     "delete_variable",
+    "delete_webhook",
     "end_incident_mode",
     "ensure_identity_key",
     "evaluate_breaker",
@@ -192,6 +211,8 @@ __all__ = [
     "prioritize",
     "propagate_pending",
     "raise_queued_priority",
+    "redeliver",
+    "redeliver_many",
     "register_runner",
     "register_worker",
     "release",
@@ -221,8 +242,10 @@ __all__ = [
     "rotate_identity_key",
     "rotate_registration_token",
     "rotate_runner_key",
+    "rotate_webhook_key",
     "rotate_webhook_secret",
     "rotate_worker_token",
+    "send_test",
     "set_limit",
     "set_payload_schema",
     "set_pool_policy",
@@ -246,4 +269,5 @@ __all__ = [
     "throttle",
     "time_out",
     "unblock",
+    "webhook_secret",
 ]

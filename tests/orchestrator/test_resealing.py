@@ -15,6 +15,7 @@ from orchestrator.sealing import SealedValueError, is_current, unseal
 from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.models import MaskSnapshot, Repository, Secret
 from tests.factories import ALICE
+from tests.orchestrator.webhooks.world import make_webhook
 from tests.workflow_jobs import claimed_workflow_job, make_repository
 
 pytestmark = pytest.mark.django_db
@@ -33,6 +34,8 @@ def installation(settings):
     claimed = claimed_workflow_job(repository)
     services.snapshot_secrets(UnitOfWork(), claimed.job, claimed.run)
     services.ensure_identity_key()
+    webhook = make_webhook(organization)
+    services.rotate_webhook_key(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
     return repository
 
 
@@ -49,6 +52,8 @@ def test_everything_opens_with_the_new_key_alone(installation, settings):
     assert "runtime_mask_snapshots.sealed: 1 sealed again" in lines
     assert "repositories.sealed_credential: 1 sealed again" in lines
     assert "identity_keys.sealed: 1 sealed again" in lines
+    assert "webhooks.sealed_secret: 1 sealed again" in lines
+    assert "webhooks.sealed_former_secret: 1 sealed again" in lines
     settings.ACTIONS_ROOT_KEYS_OLD = []
     for column in SEALED_COLUMNS:
         assert list(unreadable_rows(column)) == []

@@ -12,7 +12,7 @@ from runtime_jobs.models import Project
 
 
 @dataclass(frozen=True)
-class Delivery:
+class DeliveryFacts:
     """The facts about a delivery that are not in its payload."""
 
     delivery_id: str | None
@@ -30,7 +30,7 @@ def first_delivery(project: Project, key: str | None, delivery_id: str | None) -
 
 
 def save_delivery(
-    project: Project, event: GithubEvent | IgnoredEvent, delivery: Delivery, now: datetime, **outcome: str | None
+    project: Project, event: GithubEvent | IgnoredEvent, delivery: DeliveryFacts, now: datetime, **outcome: str | None
 ) -> WebhookDelivery:
     """Store a delivery. A redelivery that started no run before overwrites its earlier row."""
     fields = _event_fields(event, delivery) | outcome | {"received_at": now}
@@ -43,7 +43,7 @@ def save_delivery(
 def save_duplicate(
     project: Project,
     event: GithubEvent | IgnoredEvent,
-    delivery: Delivery,
+    delivery: DeliveryFacts,
     now: datetime,
     *,
     first: WebhookDelivery,
@@ -54,7 +54,7 @@ def save_duplicate(
         save_delivery(project, event, delivery, now, outcome=Outcome.DUPLICATE, **run)
 
 
-def save_unclaimed(event: GithubEvent | IgnoredEvent, delivery: Delivery, now: datetime) -> None:
+def save_unclaimed(event: GithubEvent | IgnoredEvent, delivery: DeliveryFacts, now: datetime) -> None:
     """Store a delivery that the installation's secret signed and that no project runs."""
     reason = event.reason if isinstance(event, IgnoredEvent) else "no enabled project runs this repository"
     fields = _event_fields(event, delivery)
@@ -65,7 +65,7 @@ def _project_fields(project: Project) -> dict[str, str]:
     return {"org_slug": project.organization.slug, "project_slug": project.slug}
 
 
-def _event_fields(event: GithubEvent | IgnoredEvent, delivery: Delivery) -> dict[str, Any]:
+def _event_fields(event: GithubEvent | IgnoredEvent, delivery: DeliveryFacts) -> dict[str, Any]:
     commit = {"git_commit": event.commit, "pull_request_number": event.number} if isinstance(event, GithubEvent) else {}
     return commit | {
         "delivery_id": delivery.delivery_id,

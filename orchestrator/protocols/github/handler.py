@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from orchestrator.protocols.github.deliveries import Delivery, first_delivery, save_delivery, save_duplicate
+from orchestrator.protocols.github.deliveries import DeliveryFacts, first_delivery, save_delivery, save_duplicate
 from orchestrator.protocols.github.models import Outcome, WebhookDelivery
 from orchestrator.protocols.github.wire import GithubEvent, IgnoredEvent
 from orchestrator.services import Submission
@@ -41,7 +41,7 @@ class DeliveryResult:
 def handle_delivery(
     uow: UnitOfWork,
     event: GithubEvent | IgnoredEvent,
-    delivery: Delivery,
+    delivery: DeliveryFacts,
     *,
     project_id: int,
     policy: JobPolicy,
@@ -86,7 +86,7 @@ def _start_run(
     uow: UnitOfWork,
     project: Project,
     event: GithubEvent,
-    delivery: Delivery,
+    delivery: DeliveryFacts,
     now: datetime,
     *,
     policy: JobPolicy,
@@ -109,7 +109,7 @@ def _submit(
     uow: UnitOfWork,
     project: Project,
     event: GithubEvent,
-    delivery: Delivery,
+    delivery: DeliveryFacts,
     now: datetime,
     *,
     policy: JobPolicy,
@@ -123,7 +123,7 @@ def _submit(
     return enqueue_job(uow, job, submission, status, now=now, actor=GITHUB), batch
 
 
-def _submission(project: Project, event: GithubEvent, delivery: Delivery) -> Submission:
+def _submission(project: Project, event: GithubEvent, delivery: DeliveryFacts) -> Submission:
     return Submission(
         org_slug=project.organization.slug,
         project_slug=project.slug,
@@ -162,7 +162,7 @@ def configured_spec(project: Project, event: GithubEvent) -> RuntimeSpec:
     )
 
 
-def _create_batch(submission: Submission, event: GithubEvent, delivery: Delivery, now: datetime) -> Batch:
+def _create_batch(submission: Submission, event: GithubEvent, delivery: DeliveryFacts, now: datetime) -> Batch:
     return Batch.objects.create(
         org_slug=submission.org_slug,
         project_slug=submission.project_slug,

@@ -43,7 +43,8 @@ class WebhookDelivery(models.Model):
     class Meta:
         app_label = "orchestrator"
         db_table = "webhook_deliveries"
-        verbose_name_plural = "webhook deliveries"
+        verbose_name = "GitHub delivery"
+        verbose_name_plural = "GitHub deliveries"
         constraints = [
             # One job per event and project, however often it is delivered.
             models.UniqueConstraint(

@@ -16,7 +16,7 @@ from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability.request_context import context_of
 from orchestrator.protocols.github import wire
 from orchestrator.protocols.github.authentication import GithubSignature, IsSigned, VerifiedDelivery
-from orchestrator.protocols.github.deliveries import Delivery, save_unclaimed
+from orchestrator.protocols.github.deliveries import DeliveryFacts, save_unclaimed
 from orchestrator.protocols.github.handler import DeliveryResult, handle_delivery
 from orchestrator.protocols.github.models import Outcome
 from orchestrator.protocols.github.openapi import WEBHOOK_DOCS
@@ -58,7 +58,7 @@ class GithubWebhookView(StrictQueryMixin, APIView):
             raise _invalid_header(EVENT_HEADER, "This header is required.")
         delivery_id = _header(request, DELIVERY_HEADER, "[A-Za-z0-9-]{1,64}")
         payload = parse_payload(request, verified.raw)
-        delivery = Delivery(
+        delivery = DeliveryFacts(
             delivery_id=delivery_id,
             event=kind,
             repository=wire.full_name_of(payload) or "",
@@ -68,7 +68,9 @@ class GithubWebhookView(StrictQueryMixin, APIView):
         return _response(_handle(kind, payload, delivery, verified))
 
 
-def _handle(kind: str, payload: dict[str, Any], delivery: Delivery, verified: VerifiedDelivery) -> list[DeliveryResult]:
+def _handle(
+    kind: str, payload: dict[str, Any], delivery: DeliveryFacts, verified: VerifiedDelivery
+) -> list[DeliveryResult]:
     """Handle the delivery in one transaction per project. If one fails, a redelivery does not repeat the others."""
     found = [(project, workflow_repository(project, delivery.repository)) for project in verified.projects]
     with_workflows = [(project, repository) for project, repository in found if repository is not None]

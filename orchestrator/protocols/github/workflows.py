@@ -8,7 +8,7 @@ files.
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.protocols.github.deliveries import Delivery, save_delivery
+from orchestrator.protocols.github.deliveries import DeliveryFacts, save_delivery
 from orchestrator.protocols.github.models import Outcome, WebhookDelivery
 from orchestrator.protocols.github.serializers import (
     ActionPayload,
@@ -51,7 +51,9 @@ def workflow_repository(project: Project, full_name: str | None) -> Repository |
     return Repository.objects.filter(project=project, owner__iexact=owner, name__iexact=name).first()
 
 
-def parse_workflow_delivery(kind: str, payload: dict[str, Any], delivery: Delivery) -> WorkflowDelivery | IgnoredEvent:
+def parse_workflow_delivery(
+    kind: str, payload: dict[str, Any], delivery: DeliveryFacts
+) -> WorkflowDelivery | IgnoredEvent:
     """Convert a payload to an event for workflows.
 
     Args:
@@ -69,7 +71,7 @@ def parse_workflow_delivery(kind: str, payload: dict[str, Any], delivery: Delive
     return IgnoredEvent("ping" if kind == "ping" else "an event that makes no run")
 
 
-def _parse_push(payload: dict[str, Any], delivery: Delivery) -> WorkflowDelivery | IgnoredEvent:
+def _parse_push(payload: dict[str, Any], delivery: DeliveryFacts) -> WorkflowDelivery | IgnoredEvent:
     pushed = validated(PushEventPayload, payload)
     if pushed["deleted"] or not pushed["after"].strip("0"):
         return IgnoredEvent("nothing was pushed, or a branch deleted")
@@ -96,7 +98,7 @@ def _parse_push(payload: dict[str, Any], delivery: Delivery) -> WorkflowDelivery
     return WorkflowDelivery(WorkflowEvent.PUSH, _short(trigger_id), body["after"], facts)
 
 
-def _parse_pull_request(payload: dict[str, Any], delivery: Delivery) -> WorkflowDelivery | IgnoredEvent:
+def _parse_pull_request(payload: dict[str, Any], delivery: DeliveryFacts) -> WorkflowDelivery | IgnoredEvent:
     action = validated(ActionPayload, payload)["action"]
     body = validated(PullRequestWorkflowPayload, payload)
     number, pull_request = body["number"], body["pull_request"]
@@ -129,7 +131,7 @@ def _short(trigger_id: str) -> str:
     return trigger_id if len(trigger_id) <= 200 else f"push:{trigger_id[-195:]}"
 
 
-def _is_redelivery(project: Project, delivery: Delivery) -> bool:
+def _is_redelivery(project: Project, delivery: DeliveryFacts) -> bool:
     if delivery.delivery_id is None:
         return False
     rows = WebhookDelivery.objects.filter(org_slug=project.organization.slug, project_slug=project.slug)
@@ -137,7 +139,7 @@ def _is_redelivery(project: Project, delivery: Delivery) -> bool:
 
 
 def accept_delivery(
-    project: Project, repository: Repository, parsed: WorkflowDelivery | IgnoredEvent, delivery: Delivery
+    project: Project, repository: Repository, parsed: WorkflowDelivery | IgnoredEvent, delivery: DeliveryFacts
 ) -> Outcome:
     """Store a delivery for the workflows of a repository, and its event if the event is new."""
     received_at = database_now()

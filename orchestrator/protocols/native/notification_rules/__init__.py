@@ -1,0 +1,1 @@
+"""Notification rules: which events are sent to a webhook or by mail, gathered by their key."""

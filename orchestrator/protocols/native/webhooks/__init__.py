@@ -1,0 +1,1 @@
+"""Outgoing webhooks and their deliveries."""

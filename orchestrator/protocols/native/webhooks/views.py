@@ -1,0 +1,244 @@
+"""Views of `/v1/webhooks` and of the deliveries of a webhook."""
+
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from orchestrator import services
+from orchestrator.http.api.datetimes import TimestampFilter
+from orchestrator.http.api.headers import idempotent_request
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.permissions import HasScope
+from orchestrator.http.auth.principals import client_of
+from orchestrator.http.client_ip import client_address
+from orchestrator.models import Delivery, Webhook
+from orchestrator.protocols.native.serializers import EmptyBody
+from orchestrator.protocols.native.webhooks import openapi, serializers, wire
+from orchestrator.services.webhooks import NO_WEBHOOK, WebhookTerms
+from orchestrator.webhooks.endpoints import check_endpoint
+from orchestrator.webhooks.models import DeliveryStatus, WebhookStatus
+from runtime_jobs.errors import NotFound
+from runtime_jobs.event_types import DELIVERED_TYPES
+from runtime_jobs.models import Organization
+from runtime_jobs.models.tenants import Scope
+from runtime_jobs.specs import JOB_TYPES
+
+TRIES_DISPLAYED = 50
+NO_ORGANIZATION = "There is no organization with this org_slug, or you may not see it."
+
+
+class WebhookFilters(django_filters.FilterSet):
+    """Filters of `GET /v1/webhooks`."""
+
+    org_slug = django_filters.CharFilter(field_name="organization__slug")
+    status = django_filters.ChoiceFilter(choices=[(str(one), str(one)) for one in serializers.DISPLAYED])
+
+    class Meta:
+        model = Webhook
+        fields: list[str] = []
+
+
+class DeliveryFilters(django_filters.FilterSet):
+    """Filters of the deliveries of a webhook."""
+
+    status = django_filters.ChoiceFilter(choices=DeliveryStatus.choices)
+    event_type = django_filters.ChoiceFilter(choices=[(name, name) for name in DELIVERED_TYPES])
+    job_type = django_filters.ChoiceFilter(choices=[(name, name) for name in JOB_TYPES])
+    created_after = TimestampFilter(field_name="created_at", lookup_expr="gt")
+    created_before = TimestampFilter(field_name="created_at", lookup_expr="lt")
+
+    class Meta:
+        model = Delivery
+        fields: list[str] = []
+
+
+class _OwnWebhooks(StrictQueryMixin, GenericViewSet):
+    """Base of views of the webhooks that the caller may see. All of them need the scope to operate."""
+
+    filterset_class: Any
+
+    def query_parameters(self) -> frozenset[str]:
+        return LIST_PARAMETERS | set(self.filterset_class.base_filters) if self.action == "list" else frozenset()
+
+    def get_permissions(self) -> list[Any]:
+        return [HasScope(Scope.ORCH_OPERATE)]
+
+    def own_webhooks(self) -> QuerySet[Webhook]:
+        """Return the webhooks of the caller's organizations."""
+        if getattr(self, "swagger_fake_view", False):
+            return Webhook.objects.none()
+        organizations = client_of(self.request).organizations
+        rows = Webhook.objects.select_related("organization").exclude(status=WebhookStatus.DELETED)
+        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
+
+    def own_webhook(self, webhook_id: str) -> Webhook:
+        """Return one of them.
+
+        Raises:
+            NotFound: It does not exist, or the caller may not see it.
+        """
+        webhook = self.own_webhooks().filter(webhook_ulid=webhook_id).first()
+        if webhook is None:
+            raise NotFound(NO_WEBHOOK)
+        return webhook
+
+
+class WebhookViewSet(_OwnWebhooks):
+    """Webhooks of the organizations that the caller may see."""
+
+    lookup_field = "webhook_ulid"
+    lookup_url_kwarg = "webhook_id"
+    lookup_value_regex = openapi.WEBHOOK_ID_PATTERN
+    http_method_names = ["get", "head", "post", "patch", "delete"]
+    filterset_class = WebhookFilters
+
+    def get_queryset(self) -> QuerySet[Webhook]:
+        return self.own_webhooks()
+
+    @openapi.LIST_WEBHOOKS
+    def list(self, request: Request) -> Response:
+        """List webhooks, newest first, without their secrets."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        return self.get_paginated_response([wire.serialize_webhook(webhook) for webhook in page or []])
+
+    @openapi.GET_WEBHOOK
+    def retrieve(self, request: Request, webhook_id: str) -> Response:
+        """Return a webhook without its secret."""
+        return Response(wire.serialize_webhook(self.own_webhook(webhook_id)))
+
+    @openapi.CREATE_WEBHOOK
+    def create(self, request: Request) -> Response:
+        """Create a webhook. The response is the only one with its secret. Events that occur later are sent to it."""
+        body = serializers.WebhookInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        terms = dict(body.validated_data)
+        organization = _find_organization(request, terms.pop("org_slug"))
+        terms["url"] = check_endpoint(terms["url"])
+        webhook, is_new = services.create_webhook(
+            organization=organization,
+            terms=WebhookTerms(**terms),
+            idempotency=idempotent_request(request, "create webhook", body_of(request)),
+            **_caller(request),
+        )
+        headers = {"Location": f"/v1/webhooks/{webhook.webhook_ulid}"}
+        headers |= {} if is_new else {"Idempotency-Replayed": "true"}
+        is_first_secret = webhook.former_secret_until is None
+        created = _with_secret(webhook) if is_first_secret else wire.serialize_webhook(webhook) | {"secret": None}
+        return Response(created, status=201, headers=headers)
+
+    @openapi.CHANGE_WEBHOOK
+    def partial_update(self, request: Request, webhook_id: str) -> Response:
+        """Change a webhook. With status `active` it is tried as if it had never failed."""
+        body = serializers.ChangeWebhookInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        self.own_webhook(webhook_id)
+        changes = dict(body.validated_data)
+        if "url" in changes:
+            changes["url"] = check_endpoint(changes["url"])
+        webhook = services.change_webhook(webhook_ulid=webhook_id, changes=changes, **_caller(request))
+        return Response(wire.serialize_webhook(webhook))
+
+    @openapi.DELETE_WEBHOOK
+    def destroy(self, request: Request, webhook_id: str) -> Response:
+        """Delete a webhook with its notification rules. Nothing more is sent to it."""
+        self.own_webhook(webhook_id)
+        services.delete_webhook(webhook_ulid=webhook_id, **_caller(request))
+        return Response(status=204)
+
+    @openapi.ROTATE_SECRET
+    @action(detail=True, methods=["post"], url_path="rotate-secret")
+    def rotate_secret(self, request: Request, webhook_id: str) -> Response:
+        """Give the webhook a new secret, and return it. For 24 hours deliveries have the signature of both."""
+        _require_empty(request)
+        self.own_webhook(webhook_id)
+        return Response(_with_secret(services.rotate_webhook_key(webhook_ulid=webhook_id, **_caller(request))))
+
+    @openapi.TEST_WEBHOOK
+    @action(detail=True, methods=["post"])
+    def test(self, request: Request, webhook_id: str) -> Response:
+        """Send an event of the type `webhook.test`, whatever the filters of the webhook are."""
+        _require_empty(request)
+        self.own_webhook(webhook_id)
+        delivery = services.send_test(webhook_ulid=webhook_id, **_caller(request))
+        return Response(wire.serialize_delivery(delivery), status=202)
+
+    @openapi.REDELIVER_MANY
+    @action(detail=True, methods=["post"])
+    def redeliver(self, request: Request, webhook_id: str) -> Response:
+        """Send the dead letters again, or all deliveries since a time, each under its former id."""
+        body = serializers.RedeliverInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        self.own_webhook(webhook_id)
+        result = services.redeliver_many(
+            webhook_ulid=webhook_id, since=body.validated_data["since"], **_caller(request)
+        )
+        return Response(wire.serialize_redelivered(result), status=202)
+
+
+class DeliveryViewSet(_OwnWebhooks):
+    """Deliveries of one webhook."""
+
+    lookup_field = "delivery_ulid"
+    lookup_url_kwarg = "delivery_id"
+    lookup_value_regex = openapi.DELIVERY_ID_PATTERN
+    http_method_names = ["get", "head", "post"]
+    filterset_class = DeliveryFilters
+
+    def get_queryset(self) -> QuerySet[Delivery]:
+        if getattr(self, "swagger_fake_view", False):
+            return Delivery.objects.none()
+        return Delivery.objects.filter(webhook=self.own_webhook(self.kwargs["webhook_id"]))
+
+    @openapi.LIST_DELIVERIES
+    def list(self, request: Request, webhook_id: str) -> Response:
+        """List the deliveries of a webhook, newest first."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset().defer("body")))
+        return self.get_paginated_response([wire.serialize_delivery(delivery) for delivery in page or []])
+
+    @openapi.GET_DELIVERY
+    def retrieve(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
+        """Return a delivery with its body and its last tries."""
+        delivery = self.get_queryset().filter(delivery_ulid=delivery_id).first()
+        if delivery is None:
+            raise NotFound("The webhook has no such delivery, or you may not see it.")
+        tries = delivery.all_tries.order_by("-number")[:TRIES_DISPLAYED]
+        return Response(wire.serialize_delivery_detail(delivery, list(tries)))
+
+    @openapi.REDELIVER
+    @action(detail=True, methods=["post"])
+    def redeliver(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
+        """Send a delivery again that has ended, under the same id and with the same body."""
+        _require_empty(request)
+        self.own_webhook(webhook_id)
+        delivery = services.redeliver(webhook_ulid=webhook_id, delivery_ulid=delivery_id, **_caller(request))
+        return Response(wire.serialize_delivery(delivery), status=202)
+
+
+def _caller(request: Request) -> dict[str, Any]:
+    return {"actor": client_of(request).actor, "source_address": client_address(request)}
+
+
+def _with_secret(webhook: Webhook) -> dict[str, Any]:
+    return wire.serialize_webhook(webhook) | {"secret": services.webhook_secret(webhook)}
+
+
+def _require_empty(request: Request) -> None:
+    EmptyBody(data=body_of(request)).is_valid(raise_exception=True)
+
+
+def _find_organization(request: Request, slug: str) -> Organization:
+    """Return an organization that the caller may see.
+
+    Raises:
+        NotFound: There is none.
+    """
+    found = Organization.objects.filter(slug=slug).first() if client_of(request).sees(slug) else None
+    if found is None:
+        raise NotFound(NO_ORGANIZATION)
+    return found
