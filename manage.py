@@ -14,8 +14,10 @@ DATABASE_ROLES = dict.fromkeys(["migrate", "seed", "up", "demo", "backup", "rest
     "audit": "clock",
     "prune": "clock",
     "runhousekeeping": "housekeeping",
+    "rundispatcher": "dispatcher",
 }
-# Commands that end with one line without a database. `runclock`, `runhousekeeping` and `serve` wait for it instead.
+# Commands that end with one line without a database. `runclock`, `runhousekeeping`, `rundispatcher` and `serve`
+# wait for it instead.
 FAIL_WITHOUT_DATABASE = {"migrate", "seed", "up", "demo", "backup", "restore", "audit", "prune"}
 OVERVIEW = ([], ["help"], ["--help"], ["-h"])
 VENV_PYTHON = Path(__file__).resolve().parent / ".venv" / "bin" / "python"

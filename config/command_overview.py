@@ -8,8 +8,8 @@ from django.core.management import get_commands, load_command_class
 APP = "orchestrator"
 # In the order in which an installation needs them; others of the product follow by name.
 FIRST = (
-    *("up", "demo", "seed", "serve", "runclock", "runhousekeeping", "runworker", "grantlease"),
-    *("audit", "prune", "backup", "restore"),
+    *("up", "demo", "seed", "serve", "runclock", "runhousekeeping", "rundispatcher", "runworker"),
+    *("grantlease", "audit", "prune", "backup", "restore"),
 )
 WIDTH = 80
 

@@ -17,6 +17,8 @@ TIMEOUTS: Final = {
     "clock": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
     # Its statements may take longer, because no request and no lease waits for them.
     "housekeeping": {"statement_timeout": "60s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "30s"},
+    # Its statements are short, and claim rows that other dispatchers wait for.
+    "dispatcher": {"statement_timeout": "15s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
     "migrate": {"statement_timeout": "0", "lock_timeout": "3s", "idle_in_transaction_session_timeout": "60s"},
 }
 

@@ -371,6 +371,23 @@ RETENTION_DAYS = retention_days(env)
 # --- Housekeeping (orchestrator.housekeeping) -------------------------------------------------------------------------
 HOUSEKEEPING_THREADS = env.int("HOUSEKEEPING_THREADS", default=4)  # tasks that one process executes at a time
 
+# --- Outgoing webhooks and mail (orchestrator.webhooks, orchestrator.dispatching) -------------------------------------
+# Networks of the operator to which webhooks may be sent besides public addresses, there also over http.
+WEBHOOK_NETWORKS = env.list("WEBHOOK_NETWORKS", default=[])
+WEBHOOKS_PER_ORGANIZATION = env.int("WEBHOOKS_PER_ORGANIZATION", default=50)
+DISPATCHER_CONNECTIONS = env.int("DISPATCHER_CONNECTIONS", default=500)  # deliveries that one process sends at a time
+# Without a host no mail is sent, and no notification rule may name addresses.
+EMAIL_HOST = env.str("EMAIL_HOST", default="")
+EMAIL_PORT = env.int("EMAIL_PORT", default=25)
+EMAIL_HOST_USER = env.str("EMAIL_HOST_USER", default="")
+EMAIL_HOST_PASSWORD = env.str("EMAIL_HOST_PASSWORD", default="")
+EMAIL_USE_TLS = env.bool("EMAIL_USE_TLS", default=False)
+EMAIL_USE_SSL = env.bool("EMAIL_USE_SSL", default=False)
+EMAIL_TIMEOUT = env.int("EMAIL_TIMEOUT", default=15)
+DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default="runtime-orchestrator@localhost")
+# Domains to whose addresses notifications may be sent, besides the addresses of an organization's members.
+NOTIFICATION_DOMAINS = env.list("NOTIFICATION_DOMAINS", default=[])
+
 # --- The worker (manage.py runworker reads these; it never opens the database) ----------------------------------------
 INGEST_URL = env.str("INGEST_URL", default="")  # empty: the reference ingest of the server
 _ingest_token = env.str("INGEST_TOKEN_FILE", default="")

@@ -13,6 +13,8 @@
 | 12 | hash of the organization | the waiting jobs that its submit quota counts |
 | 13 | organization | the bytes and uploads in the registry; under it only locks of image rows are awaited |
 | 14 | organization | its secrets and variables; under it only locks of their rows are awaited |
+| 15 | organization | its webhooks and notification rules; under it only locks of their rows are awaited |
+| 16 | 0 | the position up to which events were turned into deliveries; it is tried, never awaited |
 | 19 | 0 | the keys of identity tokens; under it only locks of their rows are awaited |
 | 18 | name of the table | the set of its partitions |
 | 19 | workflow run | the report that completes the run; after it only rows of lanes are awaited |
@@ -36,6 +38,8 @@ JOBS_OF_ADDRESS = 10
 JOBS_OF_KEY = 11
 IMAGES_OF_ORGANIZATION = 13
 VALUES_OF_ORGANIZATION = 14
+WEBHOOKS_OF_ORGANIZATION = 15
+EVENT_DISPATCH = 16
 IDENTITY_KEYS = 19
 TOKEN_PARTITIONS = 18
 ENDS_OF_RUN = 19
@@ -60,3 +64,20 @@ def advisory_xact_lock(number: int, key: int | str, *, shared: bool = False) -> 
     hashed = "hashtext(%s)" if isinstance(key, str) else "%s"
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {function}(%s, {hashed})", [number, key if isinstance(key, str) else key & _KEY_BITS])
+
+
+def try_advisory_xact_lock(number: int, key: int) -> bool:
+    """Take an advisory lock until the transaction ends, unless another transaction has it. Returns whether it was free.
+
+    Args:
+        number: What the lock guards, one of the constants of this module.
+        key: An id.
+
+    Raises:
+        TransactionManagementError: There is no transaction, so the lock would end with this statement.
+    """
+    if not connection.in_atomic_block:
+        raise TransactionManagementError("An advisory lock that guards a transaction needs one.")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, %s)", [number, key & _KEY_BITS])
+        return bool(cursor.fetchone()[0])

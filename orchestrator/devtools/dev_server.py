@@ -166,6 +166,11 @@ def housekeeping(address: ListenAddress) -> ManagedProcess:
     return ManagedProcess("housekeeping", _manage("runhousekeeping"), _environment(address), is_vital=False)
 
 
+def dispatcher(address: ListenAddress) -> ManagedProcess:
+    """Return the dispatcher process, not started. Jobs run without it, so its end does not end the installation."""
+    return ManagedProcess("dispatcher", _manage("rundispatcher"), _environment(address), is_vital=False)
+
+
 def worker(
     address: ListenAddress, name: str, token_file: Path, *, engine: str = "bubblewrap", is_vital: bool = False
 ) -> ManagedProcess:

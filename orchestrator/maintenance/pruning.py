@@ -51,6 +51,12 @@ SELECT l.id FROM step_logs l JOIN runtime_job_steps s ON s.job_ulid = l.job_ulid
  ORDER BY l.id LIMIT %(rows)s"""  # noqa: S608 our own text
 
 
+# A delivery that was requested again lately stays, with the tries of that round.
+_NOT_TRIED = "due_at IS NULL AND NOT EXISTS (SELECT FROM delivery_tries t WHERE t.delivery_id = deliveries.id)"
+_NOT_TRIED_LATELY = _NOT_TRIED.removesuffix(")") + " AND t.started_at >= %(before)s)"
+_DELETED = "status = 'deleted' AND NOT EXISTS (SELECT FROM deliveries d WHERE d.webhook_id = webhooks.id)"
+
+
 def cutoff_of(setting: str, now: datetime) -> datetime | None:
     """Return the time before which rows of a kind are old, or None where all are kept."""
     days = settings.RETENTION_DAYS[setting]
@@ -75,10 +81,23 @@ class Pruner:
 
 
 class TablePruner(Pruner):
-    """Rows of a table that nothing refers to, by one column with their time."""
+    """Rows of a table that nothing refers to, by one column with their time.
+
+    `also` is a further condition. `also_counted` replaces it where rows are counted that a deletion would delete after
+    the rows that refer to them.
+    """
 
     def __init__(
-        self, setting: str, table: str, key: str, column: str, *, by_key: bool = False, of_tenants: bool = False
+        self,
+        setting: str,
+        table: str,
+        key: str,
+        column: str,
+        *,
+        by_key: bool = False,
+        of_tenants: bool = False,
+        also: str = "true",
+        also_counted: str | None = None,
     ) -> None:
         super().__init__(setting)
         self.table = table
@@ -90,9 +109,10 @@ class TablePruner(Pruner):
         # tables that are read by the key are never updated.
         lock = "" if by_key else "FOR UPDATE SKIP LOCKED"
         self._delete = f"""DELETE FROM {table} WHERE {key} IN (
-            SELECT {key} FROM {oldest} WHERE {column} < %(before)s AND {kept}
+            SELECT {key} FROM {oldest} WHERE {column} < %(before)s AND {kept} AND {also}
              ORDER BY {column} LIMIT %(rows)s {lock})"""  # noqa: S608
-        self._count = f"SELECT count(*) FROM {table} WHERE {column} < %(before)s AND {kept}"  # noqa: S608
+        counted = also_counted or also
+        self._count = f"SELECT count(*) FROM {table} WHERE {column} < %(before)s AND {kept} AND {counted}"  # noqa: S608
 
     def step(self, before: datetime) -> tuple[Counter[str], bool]:
         with connection.cursor() as cursor:
@@ -246,6 +266,9 @@ def pruners() -> tuple[Pruner, ...]:
     return (
         TablePruner("idempotency_keys", "idempotency_keys", "id", "created_at"),
         TablePruner("webhook_deliveries", "webhook_deliveries", "id", "received_at"),
+        TablePruner("deliveries", "delivery_tries", "id", "started_at"),
+        TablePruner("deliveries", "deliveries", "id", "created_at", also=_NOT_TRIED, also_counted=_NOT_TRIED_LATELY),
+        TablePruner("deliveries", "webhooks", "id", "updated_at", also=_DELETED),
         TablePruner("workflow_triggers", "workflow_triggers", "id", "received_at"),
         TablePruner("rejected_workflows", "rejected_workflows", "id", "created_at"),
         TablePruner("incidents", "incidents", "id", "resolved_at", of_tenants=True),
@@ -424,6 +447,9 @@ PERIODS = (
     Period("ingest_runs", "runs"),
     Period("idempotency_keys", "idempotency_keys"),
     Period("webhook_deliveries", "webhook_deliveries"),
+    Period("delivery_tries", "deliveries"),
+    Period("deliveries", "deliveries"),
+    Period("webhooks", "deliveries"),
     Period("workflow_triggers", "workflow_triggers"),
     Period("rejected_workflows", "rejected_workflows"),
     Period("incidents", "incidents"),

@@ -42,6 +42,7 @@ COUNTERS = {
     "scheduler_task_failures": ("Runs of a scheduler task that failed as a whole.", ("task",)),
     "scheduler_row_failures": ("Rows that a scheduler task could not process.", ("task",)),
     "retention_deleted": ("Rows deleted because they were older than the retention settings.", ("table",)),
+    "deliveries": ("Tries of deliveries to webhooks and by mail.", ("result",)),
     "housekeeping_runs": ("Executions of housekeeping tasks.", ("task",)),
     "housekeeping_failures": ("Executions of housekeeping tasks that failed.", ("task",)),
 }
@@ -67,7 +68,7 @@ class StoredCount(NamedTuple):
     def labels(self, names: tuple[str, ...]) -> list[str]:
         """Return the values of the labels in this order."""
         values = {"job_type": self.job_type, "jobType": self.job_type, "tenant": self.org_slug}
-        values |= dict.fromkeys(("reason", "kind", "task", "table", "state"), self.detail)
+        values |= dict.fromkeys(("reason", "kind", "task", "table", "state", "result"), self.detail)
         return [values[name] for name in names]
 
 

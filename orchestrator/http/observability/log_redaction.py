@@ -10,6 +10,7 @@ from runtime_jobs.identifiers import ULID_PATTERN, fingerprint
 _SECRET = re.compile(
     rf"rtl_{ULID_PATTERN}|rto_(?:api|worker)_[A-Za-z0-9_-]{{43}}|rto_hook_[0-9a-f]{{64}}"
     r"|rtl_[0-9A-Za-z]{8,}|rto_(?:api|worker|hook)_[A-Za-z0-9_-]{8,}"
+    r"|whsec_[A-Za-z0-9+/]{8,}={0,2}"  # of outgoing webhooks
     r"|bencher_(?:runner|user|run)_[0-9A-Za-z]{8,}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)?"  # a JSON Web Token
 )

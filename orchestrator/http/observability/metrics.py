@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from orchestrator.http.asgi.connections import CONNECTIONS, REFUSED
 from orchestrator.http.asgi.thread_pools import OVERLOADS, PENDING
+from orchestrator.http.observability.delivery_metrics import collect_delivery_metrics
 from orchestrator.http.observability.job_metrics import collect_job_metrics
 from orchestrator.notifications import metrics as notification_metrics
 from orchestrator.results.outputs import OUTPUT_FAILURES
@@ -99,7 +100,7 @@ def _read_metrics() -> Iterator[Metric]:
     """
     found: list[Metric] = []
     is_up, failures = True, 0
-    for read in (lambda: _queue_metrics(*_read_queue()), collect_job_metrics):
+    for read in (lambda: _queue_metrics(*_read_queue()), collect_job_metrics, collect_delivery_metrics):
         try:
             found += read()
         except (DatabaseError, InterfaceError) as error:

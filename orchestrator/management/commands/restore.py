@@ -6,6 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
+from orchestrator.dispatching.position import adopt_restored_events
 from orchestrator.management import client_programs
 
 
@@ -33,5 +34,6 @@ class Command(BaseCommand):
             client_programs.run("pg_restore", "--exit-on-error", "--single-transaction", "--no-owner", str(file))
         except client_programs.ClientProgramError as error:
             raise CommandError(str(error)) from None
+        adopt_restored_events()
         tables = len(connection.introspection.table_names())
         self.stdout.write(f"{tables} tables restored. Next: manage.py migrate, then manage.py audit --chains.")

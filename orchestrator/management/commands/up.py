@@ -1,4 +1,4 @@
-"""`manage.py up`: runs server, scheduler, housekeeping and workers here in the foreground, until interrupted."""
+"""`manage.py up`: runs server, scheduler, housekeeping, dispatcher and workers in the foreground, until interrupted."""
 
 import os
 import signal
@@ -72,6 +72,7 @@ class Command(BaseCommand):
             signal.signal(signal_number, supervisor.request_stop)
         seed_data = dev_server.prepare()
         supervisor.processes += [dev_server.scheduler(address), dev_server.housekeeping(address)]
+        supervisor.processes.append(dev_server.dispatcher(address))
         supervisor.processes += [
             dev_server.worker(address, *found) for found in dev_server.workers(range(1, workers + 1))
         ]

@@ -13,10 +13,11 @@ import pytest
 import requests
 from django.core.management import get_commands, load_command_class
 
-from orchestrator.models import ClockBeat
+from orchestrator.models import ClockBeat, DeliveryTry
 from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, WorkerFactory, api_token
 from tests.live_server import eventually
 from tests.orchestrator.repositories.world import Origin, added
+from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 
 ROOT = Path(__file__).resolve().parents[3]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -235,6 +236,23 @@ def test_the_clock_makes_no_call_that_its_unit_forbids(tmp_path, database_url):
     process = traced(unit, [sys.executable, "manage.py", "runclock"], report, environment)
     try:
         eventually(ClockBeat.objects.exists, 90)
+    finally:
+        ended(process)
+    assert violations(unit, report) == []
+
+
+@NEEDS_TOOLS
+@pytest.mark.django_db(transaction=True)
+def test_a_dispatcher_makes_no_call_that_its_unit_forbids(tmp_path, database_url):
+    """Through a name that is resolved, and a connection that is refused."""
+    unit, report = next(unit for unit in SERVED if "dispatcher" in unit.name), tmp_path / "report"
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    make_deliveries(make_webhook(url=f"http://localhost:{port}/"))
+    environment = {"DATABASE_URL": database_url, "WEBHOOK_NETWORKS": "127.0.0.0/8,::1/128"}
+    process = traced(unit, [sys.executable, "manage.py", "rundispatcher"], report, environment)
+    try:
+        eventually(DeliveryTry.objects.exists, 90)
     finally:
         ended(process)
     assert violations(unit, report) == []

@@ -121,6 +121,14 @@ def test_housekeeping_runs_beside_the_server_and_ends_with_it(migrated):
     assert not migrated.processes()
 
 
+def test_a_dispatcher_runs_beside_the_server_and_ends_with_it(migrated):
+    launched, _ = up(migrated, "--workers", "0")
+    child(migrated, "rundispatcher")
+    launched.signal()
+    assert launched.wait() == 0, launched.everything()
+    assert not migrated.processes()
+
+
 def test_a_second_one_on_the_same_state_is_refused_in_one_line(migrated):
     up(migrated, "--workers", "0")
     second = migrated.manage("up", "--port", "0")

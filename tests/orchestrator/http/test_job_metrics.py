@@ -1,6 +1,7 @@
 """Document 004's metrics: counted once each from the event history, the same in every process, with few labels."""
 
 import re
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -94,13 +95,12 @@ def test_a_round_counts_some_pieces_and_no_more(tally, organization, monkeypatch
 def test_what_an_open_transaction_has_written_is_not_passed_over(tally, organization):
     """A lower key may be committed later than a higher one."""
     project = organization.projects.get()
-    with connection.copy().cursor() as other:
+    with closing(connection.copy()) as second, second.cursor() as other:
         other.execute("BEGIN")
         other.execute("SELECT pg_current_xact_id()")
         failed(project)
         assert tally.advance() == 0
         other.execute("COMMIT")
-        other.connection.close()
     assert tally.advance() > 0
     assert Count.objects.get(name="job_failures").value == 1
 
