@@ -1,6 +1,6 @@
 """The operators' pages: Django's admin, one file for each resource. Importing this package registers all of them."""
 
-from orchestrator.admin import housekeeping
+from orchestrator.admin import deliveries, housekeeping, notification_rules, webhooks
 from orchestrator.admin.audit_log import job_events, operator_actions, webhook_deliveries
 from orchestrator.admin.jobs import admin as jobs_admin
 from orchestrator.admin.jobs import batches, reports, runs, stored_objects, workflow_runs
@@ -26,6 +26,7 @@ __all__ = [
     "api_tokens",
     "batches",
     "breakers",
+    "deliveries",
     "hardware_specs",
     "housekeeping",
     "incidents",
@@ -34,6 +35,7 @@ __all__ = [
     "leases",
     "limits_admin",
     "members",
+    "notification_rules",
     "operator_actions",
     "organizations",
     "personal_keys",
@@ -50,6 +52,7 @@ __all__ = [
     "usage",
     "users",
     "webhook_deliveries",
+    "webhooks",
     "workers_admin",
     "workflow_runs",
 ]

@@ -30,6 +30,9 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
             ("Reports", "query_stats", "orchestrator", "report"),
             ("Artifacts", "inventory_2", "runtime_jobs", "storedartifact"),
             ("Cache entries", "cached", "runtime_jobs", "cacheentry"),
+            ("Webhooks", "webhook", "orchestrator", "webhook"),
+            ("Deliveries", "outgoing_mail", "orchestrator", "delivery"),
+            ("Notifications", "notifications", "orchestrator", "notificationrule"),
             ("Housekeeping", "mop", "orchestrator", "housekeepingtask"),
         ],
     ),
@@ -38,7 +41,7 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
         [
             ("Operator actions", "history_edu", "runtime_jobs", "operatorevent"),
             ("Job events", "timeline", "runtime_jobs", "jobevent"),
-            ("Webhook deliveries", "webhook", "orchestrator", "webhookdelivery"),
+            ("GitHub deliveries", "call_received", "orchestrator", "webhookdelivery"),
         ],
     ),
     (

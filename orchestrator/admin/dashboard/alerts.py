@@ -7,9 +7,15 @@ from datetime import datetime, timedelta
 from leases.models import Lease
 from orchestrator.admin import formatting
 from orchestrator.admin.dashboard import queries, restrictions
-from orchestrator.admin.dashboard.queries import FailureCounts, HousekeepingCounts, QueueCounts, WorkerCounts
+from orchestrator.admin.dashboard.queries import (
+    DispatchCounts,
+    FailureCounts,
+    HousekeepingCounts,
+    QueueCounts,
+    WorkerCounts,
+)
 from orchestrator.admin.dashboard.restrictions import Restrictions
-from orchestrator.models import ClockBeat, HousekeepingTask
+from orchestrator.models import ClockBeat, Delivery, HousekeepingTask, Webhook
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureClass
 from workers.models import Runner, Worker
@@ -44,6 +50,7 @@ class DashboardState:
     silent_runners: dict[str, datetime]
     restrictions: Restrictions
     housekeeping: HousekeepingCounts
+    dispatch: DispatchCounts
 
     @property
     def is_scheduler_down(self) -> bool:
@@ -70,6 +77,7 @@ def read_state(now: datetime) -> DashboardState:
         silent_runners=queries.silent_runners(now),
         restrictions=restrictions.current_restrictions(now),
         housekeeping=queries.housekeeping_counts(now),
+        dispatch=queries.dispatch_counts(now),
     )
 
 
@@ -109,6 +117,7 @@ def _warnings(state: DashboardState, online: dict[str, int]) -> Iterator[Alert]:
         text = f"{bounded(state.never_acknowledged, 'lease')} not acknowledged by the worker in the last 24 hours."
         yield Alert("warning", text, formatting.changelist_url(Lease, ended_reason="not_acknowledged"))
     yield from _housekeeping_alerts(state)
+    yield from _dispatch_alerts(state)
     for failure in state.failures:
         if is_platform_error(failure):
             reason = formatting.humanize(failure.reason)
@@ -125,6 +134,24 @@ def _housekeeping_alerts(state: DashboardState) -> Iterator[Alert]:
     if found.failing:
         text = f"{bounded(found.failing, 'housekeeping task')} failing. The page has the last errors."
         yield Alert("warning", text, formatting.changelist_url(HousekeepingTask, state="lasting"))
+
+
+def _dispatch_alerts(state: DashboardState) -> Iterator[Alert]:
+    found = state.dispatch
+    if found.is_silent:
+        last = formatting.time_ago(found.beat_at, state.now) if found.beat_at else "none yet"
+        text = f"No dispatcher reads events (last beat: {last}): start manage.py rundispatcher."
+        yield Alert("warning", text, "")
+    if found.waiting_since is not None:
+        waited = formatting.elapsed(found.waiting_since, state.now)
+        text = f"Deliveries due for {waited}: start manage.py rundispatcher, or more of its processes."
+        yield Alert("warning", text, formatting.changelist_url(Delivery, status="pending"))
+    if found.stopped_webhooks:
+        text = f"{bounded(found.stopped_webhooks, 'webhook')} paused or disabled: the receiver fails or is gone."
+        yield Alert("warning", text, formatting.changelist_url(Webhook))
+    if found.dead_letters:
+        text = f"{bounded(found.dead_letters, 'dead letter')} of webhooks and mail."
+        yield Alert("warning", text, formatting.changelist_url(Delivery, status="dead"))
 
 
 def _silent_runners_text(state: DashboardState) -> str:

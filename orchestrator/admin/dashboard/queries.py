@@ -21,6 +21,7 @@ from workers.registry.models import WorkerState
 
 OVERDUE_GRACE = timedelta(seconds=10)  # the scheduler process handles what is due within a second or two
 HOUSEKEEPING_DELAY = timedelta(minutes=5)  # a process claims a due task within seconds, unless all of them are busy
+DISPATCH_DELAY = timedelta(minutes=1)  # a dispatcher reads events and sends deliveries within a second
 FAILS_LASTINGLY = Q(failures__gte=3) | Q(failures__gt=0, due_at=None)  # of a housekeeping task
 RUNNER_SILENCE = timedelta(seconds=15)
 MAX_COUNT = 10_000
@@ -65,6 +66,25 @@ class HousekeepingCounts:
 
     failing: int
     waiting_since: datetime | None
+
+
+@dataclass(frozen=True)
+class DispatchCounts:
+    """State of what leaves the installation.
+
+    Attributes:
+        is_silent: Whether a webhook waits for events and no dispatcher has been seen for `DISPATCH_DELAY`.
+        beat_at: The last beat of a dispatcher; None if there was none.
+        waiting_since: When the oldest delivery was due that no dispatcher has sent, if that is long ago.
+        dead_letters: Dead letters, counted up to MAX_COUNT + 1.
+        stopped_webhooks: Webhooks that were paused or disabled because their receiver has failed or is gone.
+    """
+
+    is_silent: bool
+    beat_at: datetime | None
+    waiting_since: datetime | None
+    dead_letters: int
+    stopped_webhooks: int
 
 
 # --- health of workers ------------------------------------------------------------------------------------------------
@@ -185,6 +205,21 @@ def housekeeping_counts(now: datetime) -> HousekeepingCounts:
     unclaimed = Q(claimed_until=None) | Q(claimed_until__lte=now)
     waiting = HousekeepingTask.objects.filter(unclaimed, due_at__lte=now - HOUSEKEEPING_DELAY).order_by("due_at")
     return HousekeepingCounts(failing=lasting.count(), waiting_since=waiting.values_list("due_at", flat=True).first())
+
+
+def dispatch_counts(now: datetime) -> DispatchCounts:
+    """Find out whether dispatchers run and keep up, and count what could not be delivered."""
+    arguments: dict[str, datetime | int] = {"now": now, "due_before": now - DISPATCH_DELAY, "max_count": MAX_COUNT}
+    with connection.cursor() as cursor:
+        cursor.execute(_sql("dispatch"), arguments)
+        beat_at, is_used, waiting_since, dead_letters, stopped_webhooks = cursor.fetchone()
+    return DispatchCounts(
+        is_silent=is_used and (beat_at is None or now - beat_at > DISPATCH_DELAY),
+        beat_at=beat_at,
+        waiting_since=waiting_since,
+        dead_letters=dead_letters,
+        stopped_webhooks=stopped_webhooks,
+    )
 
 
 @cache

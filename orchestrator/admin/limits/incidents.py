@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.dataclasses import UnfoldAction
@@ -21,7 +20,7 @@ from orchestrator.admin.filters import ChoiceFilter, JobTypeFilter, Organization
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import stored_actor_label
 from orchestrator.admin.limits.pause import OPERATE
-from orchestrator.models import Incident, IncidentKind, IncidentStatus
+from orchestrator.models import Incident, IncidentKind, IncidentStatus, Webhook
 from runtime_jobs.models import Job
 
 KINDS: dict[str, str] = {
@@ -29,6 +28,10 @@ KINDS: dict[str, str] = {
     IncidentKind.JOB: "Failed job",
     IncidentKind.REPLAY: "Replay",
     IncidentKind.WEBHOOK: "Webhook",
+}
+RESOLVED_BY: dict[str, str] = {
+    IncidentKind.JOB: " Its job stays failed. A retry of the job resolves the incident, too.",
+    IncidentKind.WEBHOOK: " Its webhook stays paused. Its activation resolves the incident, too.",
 }
 COLOURS: dict[str, str] = {
     IncidentStatus.OPEN: "danger",
@@ -101,8 +104,7 @@ class IncidentAdmin(LargeTableAdmin):
         variant=ActionVariant.PRIMARY,
     )
     def resolve(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        description = "Ends this incident. Its job stays failed. A retry of the job resolves the incident, too."
-        return self._change(request, object_id, "Resolve", description, services.resolve_incident)
+        return self._change(request, object_id, "Resolve", "Ends this incident.", services.resolve_incident)
 
     def _change(
         self, request: HttpRequest, object_id: str, label: str, description: str, operation: Any
@@ -111,6 +113,8 @@ class IncidentAdmin(LargeTableAdmin):
         if incident is None:
             raise Http404
         form = ReasonForm(request.POST or None)
+        if operation is services.resolve_incident:
+            description += RESOLVED_BY.get(incident.kind, "")
         page = ConfirmPage(
             f"{label} incident",
             f"{incident.summary} {description}",
@@ -134,9 +138,12 @@ class IncidentAdmin(LargeTableAdmin):
 
     @display(description="Subject")
     def subject(self, incident: Incident) -> SafeString | str:
-        """Link the job, or the breaker."""
+        """Link the job, the breaker, or the webhooks of the organization."""
         if incident.job_ulid:
             return formatting.link(formatting.change_url(Job, incident.job_ulid), incident.job_ulid)
+        if incident.kind == IncidentKind.WEBHOOK:
+            address = formatting.changelist_url(Webhook, organization__slug=incident.org_slug)
+            return formatting.link(address, f"webhooks of {incident.org_slug}")
         if incident.kind != IncidentKind.BREAKER:
             return incident.org_slug
         address = formatting.changelist_url(Breaker, org_slug=incident.org_slug, job_type=incident.job_type)
@@ -144,7 +151,10 @@ class IncidentAdmin(LargeTableAdmin):
 
     @display(description="Duration")
     def duration(self, incident: Incident) -> str:
-        return formatting.elapsed(incident.opened_at, incident.resolved_at or timezone.now())
+        """Return nothing for an open incident: the column before it has its age."""
+        if incident.resolved_at is None:
+            return formatting.NO_VALUE
+        return formatting.elapsed(incident.opened_at, incident.resolved_at)
 
     @display(description="Acknowledged by")
     def acknowledger(self, incident: Incident) -> str:

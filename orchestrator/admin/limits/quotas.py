@@ -43,11 +43,12 @@ class QuotaUseChangeList(FixedOrderChangeList):
 class QuotaAdmin(LargeTableAdmin):
     """Displays quotas. They are changed on the page of the organization, or by the API."""
 
-    list_display = ["slug", "running", "starts", "emergencies", "next_start", "last_day", "setter"]
+    list_display = ["identifier", "running", "starts", "emergencies", "next_start", "last_day", "setter"]
     search_fields = ["slug__startswith"]
     search_help_text = "Organization (prefix)"
     ordering = ["-id"]
-    fields = ["slug", "organization"]
+    fields = ["organization"]
+    identifier = formatting.value_column("slug", "Organization")
     change_form_outer_before_template = "admin/quotas.html"
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
@@ -66,7 +67,7 @@ class QuotaAdmin(LargeTableAdmin):
         quotas = _quotas_of(obj) if obj is not None else []
         return super().render_change_form(request, context | {"quotas": quotas}, *args, obj=obj, **kwargs)
 
-    @display(description="Organization")
+    @display(description="Limits")
     def organization(self, organization: QuotaOverview) -> SafeString:
         return formatting.link(formatting.change_url(Organization, organization.pk), "Set limits")
 

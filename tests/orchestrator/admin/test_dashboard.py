@@ -13,7 +13,7 @@ from orchestrator import services
 from orchestrator.admin.dashboard import queries
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.admin.dashboard.tiles import tiles
-from orchestrator.models import ClockBeat, HousekeepingTask
+from orchestrator.models import ClockBeat, DispatchPosition, HousekeepingTask, Webhook
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import (
@@ -27,6 +27,7 @@ from tests.factories import (
 )
 from tests.orchestrator.admin.conftest import client_of, person
 from tests.orchestrator.admin.pages import DASHBOARD
+from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 from workers.models import Worker
 
 QUERIES = 20
@@ -47,6 +48,13 @@ def well(db, now):
 def seen_at(worker: Worker, at) -> Worker:
     Worker.objects.filter(pk=worker.pk).update(last_seen_at=at)
     return worker
+
+
+def dispatched_at(at) -> None:
+    """Set the last beat of a dispatcher; None: there was none."""
+    DispatchPosition.objects.all().delete()
+    if at is not None:
+        DispatchPosition.objects.create(pk=1, stamp=1, beat_at=at)
 
 
 def alerts(now) -> list[tuple[str, str]]:
@@ -275,3 +283,38 @@ def test_housekeeping_that_fails_or_waits_is_a_warning(well, now, columns, text)
     times = {name: now + value if isinstance(value, timedelta) else value for name, value in values.items()}
     HousekeepingTask.objects.create(kind="mirror_repository", subject="7", **times)
     assert alerts(now) == ([("warning", text)] if text else [])
+
+
+def test_without_webhooks_no_dispatcher_is_missed(well, now):
+    assert alerts(now) == []
+
+
+@pytest.mark.parametrize(("seconds", "since"), [(None, "none yet"), (61, "1 min 1 s ago"), (59, "")])
+def test_a_dispatcher_that_is_missing_while_a_webhook_waits_for_events_is_a_warning(well, now, seconds, since):
+    make_webhook()
+    dispatched_at(None if seconds is None else now - timedelta(seconds=seconds))
+    text = f"No dispatcher reads events (last beat: {since}): start manage.py rundispatcher."
+    assert alerts(now) == ([("warning", text)] if since else [])
+
+
+def test_what_could_not_be_delivered_is_a_warning(well, now):
+    dispatched_at(now)
+    webhook = make_webhook()
+    make_deliveries(webhook, due_at=now - timedelta(seconds=50))
+    make_deliveries(webhook, due_at=now - timedelta(minutes=9), claimed_until=now + timedelta(seconds=9))
+    assert alerts(now) == []
+    make_deliveries(webhook, due_at=now - timedelta(minutes=4))
+    make_deliveries(webhook, due_at=now - timedelta(minutes=7))
+    make_deliveries(webhook, 2, status="dead", due_at=None, finished_at=now)
+    Webhook.objects.filter(pk=webhook.pk).update(status="paused", updated_by="core:dispatcher")
+    assert [text for _, text in alerts(now)] == [
+        "Deliveries due for 7 min: start manage.py rundispatcher, or more of its processes.",
+        "1 webhook paused or disabled: the receiver fails or is gone.",
+        "2 dead letters of webhooks and mail.",
+    ]
+
+
+def test_a_webhook_that_a_person_has_paused_is_no_warning(well, now):
+    webhook = make_webhook()
+    Webhook.objects.filter(pk=webhook.pk).update(status="paused", updated_by="operator:olga")
+    assert alerts(now) == []

@@ -10,12 +10,13 @@ from django.utils import timezone
 
 from orchestrator import services
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
-from orchestrator.models import Incident, IncidentMode, QuotaOverview
+from orchestrator.models import Incident, IncidentMode, QuotaOverview, Webhook
 from runtime_jobs.models import Organization
 from runtime_jobs.states import FailureReason
 from tests.factories import ALICE, OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, submitted
 from tests.orchestrator.admin.conftest import client_of, person
 from tests.orchestrator.admin.pages import address
+from tests.orchestrator.webhooks.world import make_webhook
 
 pytestmark = pytest.mark.django_db
 
@@ -106,6 +107,17 @@ class TestIncidents:
         for name in ("acknowledge", "resolve"):
             assert vera.post(button(incident, name), WHY).status_code == 403
         assert Incident.objects.get().status == "open"
+
+    def test_that_of_a_webhook_leads_to_the_webhooks(self, olga, organization):
+        webhook = make_webhook(organization)
+        found = Incident.objects.create(
+            kind="webhook", org_slug="sandtrace", job_type="", summary="The webhook fails.", opened_at=timezone.now()
+        )
+        shown = text_of(olga.get(address(Incident, "changelist")))
+        link = f"{address(Webhook, 'changelist')}?organization__slug=sandtrace"
+        assert link in shown
+        assert webhook.webhook_ulid in text_of(olga.get(link))
+        assert "Its webhook stays paused." in text_of(olga.get(button(found, "resolve")))
 
 
 class TestIncidentMode:

@@ -1,5 +1,7 @@
 """Rules that every page of the admin follows."""
 
+from uuid import uuid4
+
 import pytest
 from django.contrib import admin
 from django.db import connection
@@ -9,7 +11,16 @@ from leases.models import Breaker, Lease, Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.admin.filters import parameters_of
-from orchestrator.models import HousekeepingTask, Incident, Run, WebhookDelivery
+from orchestrator.models import (
+    Delivery,
+    DeliveryTry,
+    HousekeepingTask,
+    Incident,
+    NotificationRule,
+    Run,
+    Webhook,
+    WebhookDelivery,
+)
 from runtime_jobs.events import Actor
 from runtime_jobs.models import (
     ApiToken,
@@ -48,10 +59,10 @@ from tests.workflow_runs import started, workflow_text
 from workers.models import Pool, Worker
 
 EVIL = "<script>alert(1)</script>"
-READ_ONLY = [Job, Batch, Lease, JobEvent, OperatorEvent, Run, WebhookDelivery, Limit, Breaker, Incident]
+READ_ONLY = [Job, Batch, Lease, JobEvent, OperatorEvent, Run, WebhookDelivery, Limit, Breaker, Incident, Delivery]
 READ_ONLY += [WorkflowRun, RejectedWorkflow]
 LISTS_AT_MOST = 12  # queries
-SECRETS = ("rtl_", "rto_", "$argon2")
+SECRETS = ("rtl_", "rto_", "$argon2", "whsec_")
 
 
 def one_of_each(mark: str) -> None:
@@ -122,6 +133,22 @@ def one_of_each(mark: str) -> None:
     CacheEntry.objects.create(
         scope=mark, key=mark, version="0" * 64, object_key=f"c-{mark}", last_used_at=held.job.created_at, **of_tenant
     )
+    webhook = Webhook.objects.create(
+        organization=project.organization, url=f"https://{mark}/", description=mark, event_types=[mark],
+        job_types=[mark], status_reason=mark, sealed_secret=b"rto_", updated_by=mark,
+    )  # fmt: skip
+    delivery = Delivery.objects.create(
+        webhook=webhook, org_slug=mark, event_id=uuid4(), event_type=mark, job_type=mark, body=mark, last_error=mark,
+        due_at=held.job.created_at,
+    )  # fmt: skip
+    DeliveryTry.objects.create(
+        delivery=delivery, number=1, started_at=held.job.created_at, duration_ms=1, is_success=False, answer=mark,
+        sentence=mark,
+    )  # fmt: skip
+    NotificationRule.objects.create(
+        organization=project.organization, name=mark, event_types=[mark], projects=[mark], webhook=webhook,
+        updated_by=mark,
+    )  # fmt: skip
     HousekeepingTask.objects.create(kind=mark, subject=mark, last_error=mark, failures=1, claimed_by=mark)
     personal_key(person(f"owner-{mark}"[:150]))
     PersonalKey.objects.update(name=mark)

@@ -16,13 +16,15 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.ingest.models import Run
 from orchestrator.ingest.runs import digest_of
+from orchestrator.models import Delivery
 from runtime_jobs.events import Actor
-from runtime_jobs.models import Job
+from runtime_jobs.models import Job, Organization
 from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory
 from tests.orchestrator.admin.chromium import Chromium
 from tests.orchestrator.admin.conftest import NAME, client_of, person
 from tests.orchestrator.admin.fixtures import Scene, busy
 from tests.orchestrator.admin.runner_scene import runner_afternoon
+from tests.orchestrator.admin.webhook_scene import webhooks_afternoon
 from tests.orchestrator.ingest.conftest import payload_for
 from tests.orchestrator.protocols.shithub.world import actions_spec, register, start_run
 from workers.models import HardwareSpec, Pool, Worker
@@ -137,6 +139,36 @@ def test_what_holds_jobs_back_is_on_one_page(browser, live_server, scene, pictur
     browser.picture(pictures / "admin-limits.png")
     for path in ("/admin/", "/admin/leases/breaker/", "/admin/orchestrator/incident/", "/admin/workers/pool/"):
         browser.open(live_server.url + path)
+    assert browser.errors == []
+
+
+def test_quotas_webhooks_notifications_and_incidents(browser, live_server, scene, pictures):
+    hold_back(scene)
+    hooks = webhooks_afternoon(scene)
+    acme = Organization.objects.get(slug="acme-labs")
+    dead = Delivery.objects.filter(webhook=hooks["fails"]).latest("id")
+    for name, path, height, words in (
+        ("admin-quotas", "/admin/orchestrator/quotaoverview/", 620, ("acme-labs", "sandtrace")),
+        ("admin-quota", f"/admin/orchestrator/quotaoverview/{acme.pk}/change/", 700, ("Quotas of acme-labs",)),
+        ("admin-webhooks", "/admin/orchestrator/webhook/", 620, ("hooks.sandtrace.dev", "failing", "paused")),
+        (
+            "admin-webhook",
+            f"/admin/orchestrator/webhook/{hooks['paused'].pk}/change/",
+            800,
+            ("have failed for 5 days",),
+        ),
+        ("admin-deliveries", "/admin/orchestrator/delivery/", 700, ("job.failed", "The receiver answered 503.")),
+        ("admin-delivery", f"/admin/orchestrator/delivery/{dead.pk}/change/", 900, ("upstream is down",)),
+        ("admin-notifications", "/admin/orchestrator/notificationrule/", 620, ("Not gathered: incident mode",)),
+        ("admin-incidents", "/admin/orchestrator/incident/", 620, (hooks["paused"].webhook_ulid,)),
+    ):
+        browser.show(height=height)
+        browser.open(live_server.url + path)
+        displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
+        assert [word for word in words if word not in displayed] == [], path
+        width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert width <= 0, f"{path} is {width} pixels too wide"
+        browser.picture(pictures / f"{name}.png")
     assert browser.errors == []
 
 

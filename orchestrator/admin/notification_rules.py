@@ -1,0 +1,131 @@
+"""Notification rules: which events are sent to whom; buttons switch one on or off and delete it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models.functions import Now
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from unfold.dataclasses import UnfoldAction
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+
+from orchestrator import services
+from orchestrator.admin import formatting
+from orchestrator.admin.base import ReadOnlyAdmin
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.filters import RelatedOrganizationFilter
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.models import IncidentMode, NotificationRule, Webhook
+from runtime_jobs.priorities import priority_name
+
+
+@admin.register(NotificationRule)
+class NotificationRuleAdmin(ReadOnlyAdmin):
+    """Displays notification rules; every change is a button."""
+
+    list_display = ["name", "organization", "status_badge", "events", "conditions", "receiver", "gathered_for"]
+    list_filter = [RelatedOrganizationFilter]
+    list_select_related = ["organization", "webhook"]
+    ordering = ["-id"]
+    sortable_by = ()
+    fields = ["identifier", "name", "organization", "status_badge", "events", "conditions", "receiver"]
+    fields += ["gathered_for", "editor", "created", "updated"]
+    actions_detail = ["enable", "disable", "remove"]
+    identifier = formatting.value_column("rule_ulid", "Rule")
+    editor = formatting.value_column("updated_by", "Updated by")
+    created = formatting.timestamp_column("created_at", "Created")
+    updated = formatting.timestamp_column("updated_at", "Updated")
+
+    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm("orchestrator.change_notificationrule")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[NotificationRule]:
+        rows: QuerySet[NotificationRule] = super().get_queryset(request)
+        mode = IncidentMode.objects.filter(org_slug=OuterRef("organization__slug"), until__gt=Now())
+        return rows.annotate(is_in_incident_mode=Exists(mode))
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
+        """Offer to switch an enabled rule off, and another one on."""
+        rule: Any = self.get_object(request, object_id)
+        other = "enable" if rule is not None and rule.is_enabled else "disable"
+        return [button for button in super().get_actions_detail(request, object_id) if button.path != other]
+
+    @display(description="Status", label={"enabled": "success", "disabled": "default"})
+    def status_badge(self, rule: NotificationRule) -> str:
+        return "enabled" if rule.is_enabled else "disabled"
+
+    @display(description="Event types")
+    def events(self, rule: NotificationRule) -> str:
+        return ", ".join(rule.event_types)
+
+    @display(description="Conditions")
+    def conditions(self, rule: NotificationRule) -> str:
+        parts = [*rule.job_types, *rule.projects, *rule.failure_classes]
+        if rule.priority_from is not None:
+            parts.append(f"priority from {priority_name(rule.priority_from)}")
+        return ", ".join(parts) or formatting.NO_VALUE
+
+    @display(description="Receiver")
+    def receiver(self, rule: NotificationRule) -> SafeString | str:
+        if rule.webhook is None:
+            return ", ".join(rule.recipients)
+        return formatting.link(formatting.change_url(Webhook, rule.webhook.pk), rule.webhook.webhook_ulid)
+
+    @display(description="Gathered for")
+    def gathered_for(self, rule: Any) -> str:
+        if rule.is_in_incident_mode:
+            return "Not gathered: incident mode"
+        return formatting.format_duration(rule.gather_seconds) if rule.gather_seconds else formatting.NO_VALUE
+
+    @action(description="Enable", url_path="enable", permissions=["operate"], icon="notifications_active")
+    def enable(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Switch the rule on."""
+        return self._change(request, object_id, "Enable", "Events that occur from now on are sent.", is_enabled=True)
+
+    @action(description="Disable", url_path="disable", permissions=["operate"], icon="notifications_off")
+    def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Switch the rule off."""
+        return self._change(request, object_id, "Disable", "What it has gathered is still sent.", is_enabled=False)
+
+    @action(
+        description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
+    )
+    def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Delete the rule and what it has gathered."""
+
+        def act(rule: NotificationRule, arguments: dict[str, Any]) -> str:
+            services.delete_notification_rule(rule_ulid=rule.rule_ulid, **arguments)
+            return f"Notification rule {rule.name} deleted"
+
+        text = "What it has gathered is deleted, too."
+        back = formatting.changelist_url(NotificationRule)
+        return self._confirm(request, object_id, "Delete", text, act, back=back, danger=True)
+
+    def _change(self, request: HttpRequest, object_id: str, button: str, text: str, **changes: Any) -> HttpResponse:
+        def act(rule: NotificationRule, arguments: dict[str, Any]) -> str:
+            services.change_notification_rule(rule_ulid=rule.rule_ulid, changes=changes, **arguments)
+            return f"Notification rule {rule.name} changed"
+
+        return self._confirm(request, object_id, button, text, act)
+
+    def _confirm(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        button: str,
+        text: str,
+        act: Callable[[NotificationRule, dict[str, Any]], str],
+        *,
+        back: str = "",
+        danger: bool = False,
+    ) -> HttpResponse:
+        rule: Any = self.get_object(request, object_id)
+        if rule is None:
+            raise Http404
+        form = ReasonForm(request.POST or None)
+        back = back or formatting.change_url(NotificationRule, rule.pk)
+        page = ConfirmPage(f"{button}: {rule}", text, button, back, danger=danger)
+        return confirm_and_act(self, request, page, form, lambda: act(rule, audit_arguments(request, form)))

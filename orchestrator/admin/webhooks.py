@@ -1,0 +1,172 @@
+"""Outgoing webhooks: their state, and buttons that pause, activate, test, redeliver, delete. No page has a secret."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from unfold.dataclasses import UnfoldAction
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+
+from orchestrator import services
+from orchestrator.admin import formatting
+from orchestrator.admin.base import ReadOnlyAdmin
+from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
+from orchestrator.admin.forms import ReasonForm
+from orchestrator.models import Delivery, Webhook
+from orchestrator.webhooks.models import WebhookStatus
+
+COLOURS = {"active": "success", "paused": "warning", "disabled": "danger", "failing": "danger"}
+
+
+class WebhookStatusFilter(ChoiceFilter):
+    """Filters by status."""
+
+    title = "status"
+    parameter_name = "status"
+    options: ClassVar = [(value, label) for value, label in WebhookStatus.choices if value != WebhookStatus.DELETED]
+
+
+@admin.register(Webhook)
+class WebhookAdmin(ReadOnlyAdmin):
+    """Displays webhooks; every change is a button."""
+
+    list_display = ["identifier", "organization", "host", "status_badge", "failing", "events", "deliveries_link"]
+    list_display_links = ["identifier"]
+    list_filter = [WebhookStatusFilter, RelatedOrganizationFilter]
+    list_select_related = ["organization"]
+    ordering = ["-id"]
+    sortable_by = ()
+    fields = ["identifier", "organization", "url", "description", "status_badge", "reason", "failing", "events"]
+    fields += ["types", "rotated", "deliveries_link", "dead_letters_link", "editor", "created", "updated"]
+    actions_detail = ["activate", "pause", "test", "redeliver_dead", "remove"]
+    identifier = formatting.value_column("webhook_ulid", "Webhook")
+    reason = formatting.value_column("status_reason", "Status reason")
+    failing = formatting.age_column("failing_since", "Failing since")
+    rotated = formatting.timestamp_column("former_secret_until", "Former secret until")
+    editor = formatting.value_column("updated_by", "Updated by")
+    created = formatting.timestamp_column("created_at", "Created")
+    updated = formatting.timestamp_column("updated_at", "Updated")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Webhook]:
+        rows: QuerySet[Webhook] = super().get_queryset(request)
+        return rows.exclude(status=WebhookStatus.DELETED)
+
+    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm("orchestrator.change_webhook")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
+        """Offer what is possible in the status. The operations check the status again."""
+        webhook: Any = self.get_object(request, object_id)
+        if webhook is None:
+            return []
+        offered = {"pause", "test", "redeliver"} if webhook.status == WebhookStatus.ACTIVE else {"activate"}
+        buttons = super().get_actions_detail(request, object_id)
+        return [button for button in buttons if button.path in offered | {"remove"}]
+
+    @display(description="Host")
+    def host(self, webhook: Webhook) -> str:
+        return webhook.url.partition("://")[2].partition("/")[0]
+
+    @display(description="Status", label=COLOURS)
+    def status_badge(self, webhook: Webhook) -> str:
+        return "failing" if webhook.failing_since and webhook.status == WebhookStatus.ACTIVE else webhook.status
+
+    @display(description="Event types")
+    def events(self, webhook: Webhook) -> str:
+        return ", ".join(webhook.event_types) or "all"
+
+    @display(description="Job types")
+    def types(self, webhook: Webhook) -> str:
+        return ", ".join(webhook.job_types) or "all"
+
+    @display(description="Deliveries")
+    def deliveries_link(self, webhook: Webhook) -> SafeString:
+        address = formatting.changelist_url(Delivery, webhook__webhook_ulid=webhook.webhook_ulid)
+        return formatting.link(address, "All deliveries")
+
+    @display(description="Dead letters")
+    def dead_letters_link(self, webhook: Webhook) -> SafeString:
+        address = formatting.changelist_url(Delivery, webhook__webhook_ulid=webhook.webhook_ulid, status="dead")
+        return formatting.link(address, "All dead letters")
+
+    @action(description="Activate", url_path="activate", permissions=["operate"], icon="play_arrow")
+    def activate(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Send deliveries again, as if the webhook had never failed."""
+        text = "Deliveries are sent again, and its incident is resolved. Dead letters stay: redeliver them."
+        return self._change_status(request, object_id, WebhookStatus.ACTIVE, "Activate", text)
+
+    @action(description="Pause", url_path="pause", permissions=["operate"], icon="pause")
+    def pause(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Send nothing until it is activated."""
+        text = "Events that occur from now on, and deliveries that wait, become dead letters until it is activated."
+        return self._change_status(request, object_id, WebhookStatus.PAUSED, "Pause", text)
+
+    @action(description="Send test event", url_path="test", permissions=["operate"], icon="send")
+    def test(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Send an event of the type webhook.test."""
+
+        def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
+            delivery = services.send_test(webhook_ulid=webhook.webhook_ulid, **arguments)
+            return f"Delivery {delivery.delivery_ulid} is due now"
+
+        return self._confirm(request, object_id, "Send test event", "Sends an event of the type webhook.test.", act)
+
+    @action(description="Redeliver dead letters", url_path="redeliver", permissions=["operate"], icon="replay")
+    def redeliver_dead(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Send the dead letters again."""
+
+        def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
+            result = services.redeliver_many(webhook_ulid=webhook.webhook_ulid, since=None, **arguments)
+            more = "; there are more" if result.has_more else ""
+            return f"{formatting.pluralize(result.number, 'delivery', 'deliveries')} due now{more}"
+
+        text = "Sends up to 1,000 dead letters again, each under its former id, in the order of their creation."
+        return self._confirm(request, object_id, "Redeliver dead letters", text, act)
+
+    @action(
+        description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
+    )
+    def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Delete the webhook with its notification rules."""
+
+        def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
+            services.delete_webhook(webhook_ulid=webhook.webhook_ulid, **arguments)
+            return f"Webhook {webhook.webhook_ulid} deleted"
+
+        text = "Nothing more is sent. Its notification rules are deleted, too."
+        back = formatting.changelist_url(Webhook)
+        return self._confirm(request, object_id, "Delete", text, act, back=back, danger=True)
+
+    def _change_status(
+        self, request: HttpRequest, object_id: str, status: WebhookStatus, button: str, text: str
+    ) -> HttpResponse:
+        def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
+            changes = {"status": str(status)}
+            services.change_webhook(webhook_ulid=webhook.webhook_ulid, changes=changes, **arguments)
+            return f"Webhook {webhook.webhook_ulid} is {status}"
+
+        return self._confirm(request, object_id, button, text, act)
+
+    def _confirm(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        button: str,
+        text: str,
+        act: Callable[[Webhook, dict[str, Any]], str],
+        *,
+        back: str = "",
+        danger: bool = False,
+    ) -> HttpResponse:
+        webhook: Any = self.get_object(request, object_id)
+        if webhook is None:
+            raise Http404
+        form = ReasonForm(request.POST or None)
+        back = back or formatting.change_url(Webhook, webhook.pk)
+        page = ConfirmPage(f"{button}: {webhook}", text, button, back, danger=danger)
+        return confirm_and_act(self, request, page, form, lambda: act(webhook, audit_arguments(request, form)))
