@@ -30,14 +30,17 @@ from orchestrator.protocols.native.artifacts.receiver import object_uploads  # n
 from orchestrator.protocols.native.fast_routes import ROUTES as NATIVE_ROUTES  # noqa: E402 - likewise
 from orchestrator.protocols.oci_registry.access import share_of_upload  # noqa: E402 - likewise
 from orchestrator.protocols.shithub.fast_routes import ROUTES as SHITHUB_ROUTES  # noqa: E402 - likewise
+from orchestrator.protocols.stella.graph.sockets import GraphQLSockets  # noqa: E402 - likewise
 
 django_requests = SyncASGIHandler(FastPath([*NATIVE_ROUTES, *SHITHUB_ROUTES]))
 runner_sockets = RunnerSockets(django_requests.threads, django_requests.identities)
+graphql_sockets = GraphQLSockets(django_requests.threads, django_requests.identities)
 git = GitServer(django_requests.threads, django_requests.identities)
 # WebSocket applications by path.
 WEBSOCKETS: dict[str, Application] = {
     "/v0/runners/{runner}/channel": runner_sockets.channel,
     "/v0/runners/{runner}/jobs/{job}": runner_sockets.job,
+    "/api/graphql": graphql_sockets.connect,
 }
 # Applications by path that receive and send bodies of any size.
 STREAMS: dict[str, Application] = {

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db import connection
 from django.db.models import Q
@@ -20,6 +20,18 @@ WITH RECURSIVE reached(job_ulid) AS (
      UNION
     SELECT d.{target} FROM reached r JOIN runtime_job_dependencies d ON d.{source} = r.job_ulid)
 SELECT job_ulid FROM reached LIMIT %(limit)s"""
+# The oldest dependencies of each job in both directions: of a job by what it waits for, and by what waits for it.
+_NEIGHBOURS = """
+SELECT wanted.root, d.on_job_ulid, true, d.id
+  FROM unnest(%(before)s::text[], %(before_limits)s::integer[]) AS wanted(root, number)
+ CROSS JOIN LATERAL (SELECT on_job_ulid, id FROM runtime_job_dependencies
+                      WHERE job_ulid = wanted.root ORDER BY id LIMIT wanted.number) d
+ UNION ALL
+SELECT wanted.root, d.job_ulid, false, d.id
+  FROM unnest(%(after)s::text[], %(after_limits)s::integer[]) AS wanted(root, number)
+ CROSS JOIN LATERAL (SELECT job_ulid, id FROM runtime_job_dependencies
+                      WHERE on_job_ulid = wanted.root ORDER BY id LIMIT wanted.number) d
+ ORDER BY 4"""
 _BEFORE = _REACHED.format(source="job_ulid", target="on_job_ulid")
 _AFTER = _REACHED.format(source="on_job_ulid", target="job_ulid")
 
@@ -128,6 +140,41 @@ def _reached(query: str, root: str, limit: int) -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(query, {"root": root, "limit": limit})
         return [name for (name,) in cursor.fetchall()]
+
+
+class Neighbours(NamedTuple):
+    """The jobs next to jobs in the graph, by the root ids of the latter, each list the oldest dependency first.
+
+    Attributes:
+        before: The jobs on which a job depends.
+        after: The jobs that depend on it.
+    """
+
+    before: Mapping[str, list[str]]
+    after: Mapping[str, list[str]]
+
+
+def neighbours_of(before: Mapping[str, int], after: Mapping[str, int]) -> Neighbours:
+    """Return the neighbours of many jobs with one statement, and none if none is requested.
+
+    Args:
+        before: How many dependencies to read at most, by root id.
+        after: How many dependents to read at most, by root id.
+    """
+    found = Neighbours(defaultdict(list), defaultdict(list))
+    if not before and not after:
+        return found
+    values: dict[str, Any] = {
+        "before": list(before),
+        "before_limits": list(before.values()),
+        "after": list(after),
+        "after_limits": list(after.values()),
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_NEIGHBOURS, values)
+        for root, neighbour, is_before, _ in cursor.fetchall():
+            (found.before if is_before else found.after)[root].append(neighbour)
+    return found
 
 
 def dependents_of(job: Job, *, limit: int = MAX_NODES) -> list[str]:

@@ -8,7 +8,7 @@ Events of one position are rendered once for all followers.
 """
 
 import re
-from collections.abc import AsyncGenerator, Hashable
+from collections.abc import AsyncGenerator, Hashable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -271,6 +271,27 @@ class _Batch:
 def _event(name: str, content: dict[str, Any], after: EventPosition) -> bytes:
     """Render an event. JSON escapes line ends, so the content is one line."""
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (str(after).encode(), name.encode(), orjson.dumps(content))
+
+
+class LogEvent(NamedTuple):
+    """An event of a log.
+
+    Attributes:
+        id: The id after which a stream continues.
+        name: `chunk`, `step` or `end`.
+        content: Its members.
+    """
+
+    id: str
+    name: str
+    content: dict[str, Any]
+
+
+def parse_events(batch: bytes) -> Iterator[LogEvent]:
+    """Yield the events of a batch, for protocols other than Server-Sent Events. A batch is rendered once for all."""
+    for event in batch.split(b"\n\n")[:-1]:
+        number, name, data = (line.split(b": ", 1)[1] for line in event.split(b"\n"))
+        yield LogEvent(number.decode(), name.decode(), orjson.loads(data))
 
 
 def _unfinished_character(data: bytes) -> int:

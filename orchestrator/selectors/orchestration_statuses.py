@@ -1,6 +1,6 @@
 """Returns the statuses of document 004 for a page of jobs, with as many queries as for one job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -48,9 +48,15 @@ class JobStanding:
         return found
 
 
-def standings_of(jobs: Sequence[Job]) -> dict[int, JobStanding]:
-    """Return the standing of each job by the jobs' keys, with at most six queries."""
-    pending, incidents = pending_for(jobs), open_incidents(jobs)
+def standings_of(jobs: Sequence[Job], incidents: Mapping[str, Incident] | None = None) -> dict[int, JobStanding]:
+    """Return the standing of each job by the jobs' keys, with at most five queries.
+
+    Args:
+        jobs: The newest attempts of jobs.
+        incidents: Their open incidents by the ids of the jobs, if these were read already.
+    """
+    pending = pending_for(jobs)
+    incidents = open_incidents(jobs) if incidents is None else incidents
     standings = {}
     for job in jobs:
         reason, incident = pending[job.pk].reason, incidents.get(job.job_ulid)

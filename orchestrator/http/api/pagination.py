@@ -55,7 +55,7 @@ class NewestFirst(CursorPagination):
         ]
 
     def decode_cursor(self, request: Request) -> Cursor | None:
-        self.cipher = _cipher(_list_of(request))
+        self.cipher = cursor_cipher(_list_of(request))
         text = request.query_params.get("cursor")
         if text is None:
             return None
@@ -116,8 +116,11 @@ def _list_of(request: Request) -> str:
     return hashlib.sha256(repr((request.path, kept)).encode()).hexdigest()
 
 
-def _cipher(purpose: str) -> MultiFernet:
-    """Return the cipher of this list, with keys derived from the installation's: the newest encrypts, all decrypt."""
+def cursor_cipher(purpose: str) -> MultiFernet:
+    """Return the cipher of the cursors of a list, with keys derived from the installation's.
+
+    The newest key encrypts, all of them decrypt.
+    """
     secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
     digests = [
         salted_hmac("orchestrator.pagination", purpose, secret=secret, algorithm="sha256").digest()

@@ -1,17 +1,19 @@
 """Drives WebSocket sessions: a session decides without input or output, and this module performs what it decides.
 
 A session receives frames, the passage of time, the end of the connection and the results of operations, and returns
-effects. The driver sends frames, closes the connection, and runs one operation of a session at a time. While nothing
-happens a socket costs no thread and no database connection.
+effects. The driver sends frames, closes the connection, and runs the operations of a session. While nothing happens a
+socket costs no thread and no database connection.
 
     receive --frame--> session --effects--> SendText, CloseSocket, DropSocket: the connection
     timer   --time---->    ^                any other effect: `perform`, in a thread where it queries the database
                            +---- result of the operation
 
-Memory is bounded: while an operation runs, at most two further frames are read, and then the client's own buffers fill.
+Memory is bounded: while a session accepts no frames, at most two further frames are read, and then the client's own
+buffers fill. A session accepts none, or begins nothing new, while it has as many operations as it wants.
 """
 
 import asyncio
+import io
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 
 from orchestrator.http.asgi.body_limit import Message, Receive, Send
 from orchestrator.http.asgi.websocket_protocol import EXTENSION, WebSocketConnection
@@ -91,11 +94,11 @@ class SocketSession(Protocol):
         ...
 
     def resolve(self, result: Any, now: float) -> Sequence[Any]:
-        """Receive the result of the operation."""
+        """Receive the result of an operation."""
         ...
 
     def fail_operation(self, now: float) -> Sequence[Any]:
-        """Receive the information that the operation has raised an exception."""
+        """Receive the information that an operation has raised an exception."""
         ...
 
     def end_connection(self) -> Sequence[Any]: ...
@@ -106,6 +109,12 @@ class SocketSession(Protocol):
 
 
 Perform = Callable[[Any, "asyncio.Future[None]"], Awaitable[Any]]
+
+
+def handshake_request(scope: Message) -> ASGIRequest:
+    """Return the handshake of a WebSocket as a request, with the scheme of its page: `https` for `wss`."""
+    scheme = {"ws": "http", "wss": "https"}.get(scope.get("scheme", "ws"), "http")
+    return ASGIRequest({**scope, "type": "http", "method": "GET", "scheme": scheme}, io.BytesIO())
 
 
 class SocketDriver:
@@ -130,7 +139,7 @@ class SocketDriver:
         loop = asyncio.get_running_loop()
         self._shutdown: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
-        self._operation: asyncio.Future[Any] | None = None
+        self._operations: set[asyncio.Future[Any]] = set()
         self._cause = ""  # why the connection has ended; empty while it is open
         self._phase = ""  # as it is counted
 
@@ -144,9 +153,9 @@ class SocketDriver:
                 receiving = await self._step(receiving)
                 self._count_phase()
             self._ended.set_result(None)
-            while self._operation is not None:
-                await asyncio.wait({self._operation})
-                await self._apply(self._result_of_operation(time.monotonic()))
+            while self._operations:
+                await asyncio.wait(self._operations, return_when=asyncio.FIRST_COMPLETED)
+                await self._apply_results()
         finally:
             if not self._ended.done():
                 self._ended.set_result(None)
@@ -172,11 +181,9 @@ class SocketDriver:
     async def _step(self, receiving: "asyncio.Future[Message]") -> "asyncio.Future[Message]":
         """Wait for one event, and act on it. Returns the future of the next incoming message."""
         session = self.session
-        awaited: set[asyncio.Future[Any]] = {self._shutdown}
+        awaited: set[asyncio.Future[Any]] = {self._shutdown, *self._operations}
         if session.accepts_frames:
             awaited.add(receiving)
-        if self._operation is not None:
-            awaited.add(self._operation)
         deadline = session.deadline
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -187,8 +194,8 @@ class SocketDriver:
         elif receiving in awaited and receiving.done():  # before a result: the client may have disconnected
             await self._apply(await self._received(receiving.result(), now))
             return receiving if self._cause else asyncio.ensure_future(self._receive())
-        elif self._operation is not None and self._operation.done():
-            await self._apply(self._result_of_operation(now))
+        elif any(operation.done() for operation in self._operations):
+            await self._apply_results()
         elif deadline is not None and now >= deadline:
             await self._apply(self._timer_effects(now))
         return receiving
@@ -214,10 +221,14 @@ class SocketDriver:
         deadline = self.session.deadline
         return effects if deadline is None or now < deadline else self.session.advance(now)
 
-    def _result_of_operation(self, now: float) -> Sequence[Any]:
-        operation, self._operation = self._operation, None
-        assert operation is not None  # noqa: S101 the callers check it
-        error = operation.exception()
+    async def _apply_results(self) -> None:
+        """Report the results of the operations that have ended, and act on them."""
+        for operation in [operation for operation in self._operations if operation.done()]:
+            self._operations.discard(operation)
+            await self._apply(self._result_of(operation))
+
+    def _result_of(self, operation: "asyncio.Future[Any]") -> Sequence[Any]:
+        error, now = operation.exception(), time.monotonic()
         if error is None:
             return self.session.resolve(operation.result(), now)
         log.error("an operation of a %s socket failed", self.session.kind, exc_info=error)
@@ -237,8 +248,7 @@ class SocketDriver:
                     self._begin_operation(effect)
 
     def _begin_operation(self, effect: Any) -> None:
-        assert self._operation is None  # noqa: S101 a session has one operation at a time
-        self._operation = asyncio.ensure_future(self._perform(effect, self._ended))
+        self._operations.add(asyncio.ensure_future(self._perform(effect, self._ended)))
 
     async def _send_message(self, message: Message) -> None:
         """Send unless the connection has ended. A client that does not read for RESPONSE_STALL_SECONDS is cut off."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from django.conf import settings
 from django.db import connection
+from django.http import HttpRequest
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied, Throttled
 from rest_framework.request import Request
@@ -152,7 +153,12 @@ class BrowserSession(SessionAuthentication):
 
 def _refuse_other_sites(request: Request) -> None:
     """Refuse requests of other sites: their scripts can make a browser send the cookie with a GET and open a stream."""
+    if is_of_other_site(request) or request.headers.get("Sec-Fetch-Site") == "cross-site":
+        raise PermissionDenied("A browser session is accepted only for requests from pages of this server.")
+
+
+def is_of_other_site(request: HttpRequest | Request) -> bool:
+    """Return whether the request has an `Origin` that is none of this server."""
     origin = request.headers.get("Origin")
     own = {f"{request.scheme}://{request.get_host()}", *settings.CSRF_TRUSTED_ORIGINS}
-    if (origin is not None and origin not in own) or request.headers.get("Sec-Fetch-Site") == "cross-site":
-        raise PermissionDenied("A browser session is accepted only for requests from pages of this server.")
+    return origin is not None and origin not in own

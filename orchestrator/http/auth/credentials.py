@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.http import HttpRequest
 from rest_framework.request import Request
 
-from orchestrator.http.auth.principals import client_of, client_of_person
+from orchestrator.http.auth.principals import ClientPrincipal, client_of, client_of_person
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.models import ApiToken
 from runtime_jobs.models.tenants import Scope
@@ -45,6 +45,20 @@ def credential_of(
     client = client_of(request)
     is_token = client.key.startswith("token:")
     session_key = "" if is_token else request._request.session.session_key or ""  # noqa: SLF001 DRF has no name for it
+    return credential_of_client(
+        client, session_key=session_key, org_slug=org_slug, further_organizations=further_organizations, scope=scope
+    )
+
+
+def credential_of_client(
+    client: ClientPrincipal,
+    *,
+    session_key: str,
+    org_slug: str,
+    further_organizations: tuple[str, ...] = (),
+    scope: str = Scope.JOBS_READ,
+) -> Credential:
+    """Return the credential of a client, for jobs of these organizations. `session_key` is empty for a token."""
     return Credential(
         client.key,
         session_key,

@@ -27,6 +27,12 @@ CODES: dict[str, ErrorCode] = {
     "invalid_dependency": ErrorCode(
         400, "`depends_on` names an id that is no job of the organization; `errors` names it."
     ),
+    "query_too_expensive": ErrorCode(
+        400, "The GraphQL document exceeds a limit: tokens, depth, aliases, nodes or `first`; `limit` is that limit."
+    ),
+    "blocked_url": ErrorCode(
+        400, "The server may not send requests to this URL. `errors` says why, such as an address that is not public."
+    ),
     "unauthenticated": ErrorCode(
         401, "The request has no valid token, session or signature. The response does not say why."
     ),
@@ -73,7 +79,8 @@ CODES: dict[str, ErrorCode] = {
         409,
         "The lease ended with another message, the run belongs to another job, the limit, slug, association or job id "
         "exists already, the runner is archived, the spec is in use, the organization has an owner, the scope has as "
-        "many secrets or variables as it may have, another artifact has the name, or the incident is resolved.",
+        "many secrets or variables as it may have, the organization has as many webhooks or notification rules as it "
+        "may have, the delivery is on its way, another artifact has the name, or the incident is resolved.",
     ),
     "already_final": ErrorCode(409, "The job has ended; `job_status` is its status."),
     "already_retried": ErrorCode(409, "A newer attempt exists: `newer_job_id`."),
@@ -132,12 +139,13 @@ CODES: dict[str, ErrorCode] = {
     ),
     "too_many_streams": ErrorCode(
         429,
-        "The caller or organization (`limited_by`) has `open_streams` open log streams; at most `limit` are allowed.",
+        "The caller or organization (`limited_by`) has `open_streams` open streams; at most `limit` are allowed.",
     ),
     "internal_error": ErrorCode(500, "An error of the server. Its log contains the details under the `request_id`."),
     "follow_unavailable": ErrorCode(
         501, "This server process (WSGI) cannot follow the log of a job that has not ended."
     ),
+    "no_streams": ErrorCode(503, "This server process (WSGI) cannot stream events. Another one may."),
     "webhook_not_configured": ErrorCode(503, "Neither the installation nor any project has a webhook secret."),
     "busy": ErrorCode(
         503,

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from django.db.models import Exists, OuterRef
+
 from orchestrator.selectors.pending_reasons import limits, workers
 from orchestrator.selectors.pending_reasons.limits import BlockingLimit
 from orchestrator.selectors.pending_reasons.queries import fetch
@@ -38,7 +40,10 @@ class QueuePosition(NamedTuple):
 
 
 def pending_for(jobs: Sequence[Job]) -> dict[int, PendingState]:
-    """Return why these jobs wait by the jobs' keys, with at most five queries, and none if no job waits."""
+    """Return why these jobs wait by the jobs' keys, with at most four queries, and none if no job waits.
+
+    Another query finds runs of workflows that are held, and one the hardware specs that no worker offers.
+    """
     queued = [job for job in jobs if job.state == JobState.QUEUED]
     positions, matches, blocking = queue_positions(queued), workers.matches_of(queued), limits.limits_of(queued)
     found = {
@@ -66,17 +71,14 @@ def queue_positions(jobs: Sequence[Job]) -> dict[int, int]:
 
 
 def _dependency_reasons(jobs: Sequence[Job]) -> dict[int, WaitReason]:
-    """Return why blocked jobs wait by the jobs' keys, with at most three queries."""
+    """Return why blocked jobs wait by the jobs' keys, with at most two queries."""
     if not jobs:
         return {}
-    edges = Dependency.objects.filter(job__job_ulid__in={job.root_job_ulid for job in jobs}).order_by("pk")
-    pairs = list(edges.values_list("job__job_ulid", "on__job_ulid"))
-    newest = Job.objects.filter(root_job_ulid__in={on for _, on in pairs}).exclude(state__in=FINAL_STATES)
-    unfinished = set(newest.values_list("root_job_ulid", flat=True))
+    unfinished = Job.objects.filter(root_job_ulid=OuterRef("on__job_ulid")).exclude(state__in=FINAL_STATES)
+    edges = Dependency.objects.filter(Exists(unfinished), job__job_ulid__in={job.root_job_ulid for job in jobs})
     roots = defaultdict(list)
-    for job_ulid, on in pairs:
-        if on in unfinished:
-            roots[job_ulid].append(on)
+    for job_ulid, on in edges.order_by("pk").values_list("job__job_ulid", "on__job_ulid"):
+        roots[job_ulid].append(on)
     held = _hold_reasons(jobs)
     return {job.pk: held.get(job.batch_id) or _dependency_reason(roots[job.root_job_ulid]) for job in jobs}
 

@@ -1,5 +1,6 @@
 """The credentials of an open stream are checked again: each way in which they may have lost their right."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -51,6 +52,28 @@ def test_a_token_that_was_deleted_or_is_of_another_organization(tokens):
     OrganizationFactory(slug="another")
     foreign = Credential(tokens[1].key, "", "another", counts_for_organization=True)
     assert revoked_among([*tokens, foreign]) == {tokens[0], foreign}
+
+
+def test_a_stream_needs_its_own_scope(tokens):
+    of_events = [replace(token, scope=Scope.ORCH_READ) for token in tokens]
+    ApiToken.objects.filter(pk=tokens[0].key.removeprefix("token:")).update(scopes=[Scope.ORCH_READ])
+    assert revoked_among([*tokens, *of_events]) == {tokens[0], *of_events[1:]}
+
+
+def test_a_member_must_be_one_of_all_organizations(user, session):
+    other = OrganizationFactory(slug="other")
+    both = replace(session, further_organizations=("other",), scope=Scope.ORCH_READ)
+    assert revoked_among([both]) == {both}
+    Membership.objects.create(user=user, organization=other)
+    assert revoked_among([both]) == set()
+
+
+def test_staff_read_every_organization_as_long_as_they_are_staff(user, session):
+    every = replace(session, org_slug="", scope=Scope.ORCH_READ)
+    assert revoked_among([every]) == {every}
+    user.is_staff = True
+    user.save()
+    assert revoked_among([every]) == set()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ A handshake is refused with a response in the envelope of this protocol: 401, 40
 """
 
 import asyncio
-import io
 import logging
 import time
 from collections.abc import Awaitable, Callable, Hashable
@@ -13,14 +12,13 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.core.handlers.asgi import ASGIRequest
 from django.db import InterfaceError, OperationalError
 
 from leases.fencing import newest_holding
 from orchestrator.http.asgi.body_limit import Message, Receive, Send
 from orchestrator.http.asgi.client_identity import ClientIdentities
 from orchestrator.http.asgi.responses import PATH_PARAMS, ROUTE, overloaded, refuse_websocket
-from orchestrator.http.asgi.sockets import SocketDriver, SocketSession
+from orchestrator.http.asgi.sockets import SocketDriver, SocketSession, handshake_request
 from orchestrator.http.asgi.thread_pools import OVERLOADS, ThreadPool
 from orchestrator.http.asgi.websocket_protocol import EXTENSION, WebSocketConnection
 from orchestrator.http.auth.principals import WorkerPrincipal
@@ -273,7 +271,7 @@ def _authenticate(scope: Message) -> Worker:
     Raises:
         ApiError: 401, 403 or 429.
     """
-    request = _as_request(scope)
+    request = handshake_request(scope)
     if settings.SECURE_SSL_REDIRECT and not request.is_secure():
         raise ApiError(403, "https_required", "Use wss, and rotate the key: it was sent in plain text.")
     header = request.META.get("HTTP_AUTHORIZATION")
@@ -305,11 +303,6 @@ def _authorize_job(scope: Message) -> tuple[Worker, LeasedJob]:
 
 def _find_job(uuid: UUID) -> Job | None:
     return Job.objects.filter(job_ulid=public_id_of("rtj", uuid)).first()
-
-
-def _as_request(scope: Message) -> ASGIRequest:
-    scheme = {"ws": "http", "wss": "https"}.get(scope.get("scheme", "ws"), "http")
-    return ASGIRequest({**scope, "type": "http", "method": "GET", "scheme": scheme}, io.BytesIO())
 
 
 def _subprotocol(scope: Message) -> str | None:

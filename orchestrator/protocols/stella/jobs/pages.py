@@ -12,8 +12,10 @@ from rest_framework.request import Request
 
 from orchestrator.http.api.pagination import NewestFirst
 from orchestrator.selectors.orchestration_statuses import JobStanding, standings_of
+from orchestrator.selectors.pending_reasons.limits import blocked_lanes
 from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import JobQuerySet
+from runtime_jobs.orchestration_status import OrchestrationStatus
 
 GROUP: Final = 200
 MAX_CANDIDATES: Final = 1000
@@ -24,6 +26,50 @@ class ListedJob(NamedTuple):
 
     job: Job
     standing: JobStanding
+
+
+# Whether a job has one of these statuses depends on more than its row.
+_CHECKED: Final = frozenset({OrchestrationStatus.QUEUED, OrchestrationStatus.THROTTLED, OrchestrationStatus.FAILED})
+
+
+def in_blocked_lanes(jobs: JobQuerySet, tenants: tuple[str, ...] | None) -> JobQuerySet:
+    """Return those jobs that a limit may block: all throttled ones, and few others, among any number of queued ones.
+
+    Args:
+        jobs: The candidates.
+        tenants: Their tenants, or None for all.
+    """
+    lanes = None if tenants is None else blocked_lanes(tenants)
+    return jobs if lanes is None else jobs.filter(lane_id__in=lanes)
+
+
+class RootPage(NamedTuple):
+    """A page of jobs by their ids.
+
+    Attributes:
+        roots: The root ids, the newest job first.
+        next_key: The key after which the next page begins, or None.
+    """
+
+    roots: list[str]
+    next_key: int | None
+
+
+def read_root_page(jobs: JobQuerySet, *, status: str | None, size: int, after: int | None) -> RootPage:
+    """Return the root ids of a page, with one query unless the status of each candidate must be checked.
+
+    Args:
+        jobs: The candidates.
+        status: The status of all jobs of the page, or None for any.
+        size: The maximum number of jobs.
+        after: The key of the last job of the page before, or None.
+    """
+    if status in _CHECKED:
+        found, next_key = _matching(jobs, status, size, after, backward=False)
+        return RootPage([listed.job.root_job_ulid for listed in found], next_key)
+    rows = list(_after(jobs, after, backward=False).values_list("pk", "root_job_ulid")[: size + 1])
+    page = rows[:size]
+    return RootPage([root for _, root in page], page[-1][0] if len(rows) > size else None)
 
 
 class OrchestrationJobPages(NewestFirst):

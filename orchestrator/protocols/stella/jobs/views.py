@@ -21,14 +21,13 @@ from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.jobs import openapi, submits, wire
 from orchestrator.protocols.stella.jobs.filters import OrchestrationJobFilters
-from orchestrator.protocols.stella.jobs.pages import OrchestrationJobPages
+from orchestrator.protocols.stella.jobs.pages import OrchestrationJobPages, in_blocked_lanes
 from orchestrator.protocols.stella.jobs.serializers import CancelOrchestrationJobInput, SubmitOrchestrationJobInput
 from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.tenants import tenants_of
 from orchestrator.protocols.stella.visible_jobs import UUID_PATTERN, attempts_of, newest_attempt, newest_attempts
 from orchestrator.selectors.job_graph import MAX_NODES, dependents_of, graph_of
 from orchestrator.selectors.orchestration_statuses import standings_of
-from orchestrator.selectors.pending_reasons.limits import blocked_lanes
 from orchestrator.services import OperationResult
 from orchestrator.services.dependencies import get_roots
 from runtime_jobs.errors import AlreadyFinal
@@ -92,7 +91,7 @@ class OrchestrationJobViewSet(StrictQueryMixin, GenericViewSet):
         pages: Any = self.paginator
         status = request.query_params.get("status")
         if status == OrchestrationStatus.THROTTLED:
-            jobs = _in_blocked_lanes(jobs, tenants_of(client_of(request), request.query_params.get("tenant")))
+            jobs = in_blocked_lanes(jobs, tenants_of(client_of(request), request.query_params.get("tenant")))
         small = jobs.annotate(requested_at=KT("spec__requested_at")).defer("spec", "result")
         page = pages.read_page(small, request, status=status)
         return self.get_paginated_response(
@@ -124,12 +123,6 @@ class OrchestrationJobViewSet(StrictQueryMixin, GenericViewSet):
         graph = graph_of(newest_attempt(client_of(request), job_id))
         standings = standings_of(list(graph.jobs.values()))
         return Response(wire.serialize_graph(graph, standings, timezone.now()))
-
-
-def _in_blocked_lanes(jobs: JobQuerySet, tenants: tuple[str, ...] | None) -> JobQuerySet:
-    """Return those jobs that a limit may block: all throttled ones, and few others, among any number of queued ones."""
-    lanes = None if tenants is None else blocked_lanes(tenants)
-    return jobs if lanes is None else jobs.filter(lane_id__in=lanes)
 
 
 def _cancel(caller: ClientPrincipal, job_id: str, message: str) -> OperationResult:

@@ -85,20 +85,28 @@ def serialize_details(
     """
     return {
         **serialize_request(newest),
-        "pendingReason": serialize_reason(standing.reason),
-        "queuePosition": standing.place,
-        "progress": newest.progress,
+        **serialize_progress(newest, standing),
         "result": serialize_result(newest),
-        "failure": serialize_failure(newest),
-        "incident": serialize_incident(standing.incident),
-        "attempts": [_serialize_attempt(job, workers.get(job.job_ulid)) for job in attempts],
+        "attempts": [serialize_attempt(job, workers.get(job.job_ulid)) for job in attempts],
         "dependencies": [job_uuid(root) for root in dependencies],
         "dependents": [job_uuid(root) for root in dependents],
         "replays": [job_uuid(root) for root in replays],
     }
 
 
-def _serialize_attempt(job: Job, worker_id: str | None) -> dict[str, Any]:
+def serialize_progress(newest: Job, standing: JobStanding) -> dict[str, Any]:
+    """Return why a job waits, how far it has come, and why it failed."""
+    return {
+        "pendingReason": serialize_reason(standing.reason),
+        "queuePosition": standing.place,
+        "progress": newest.progress,
+        "failure": serialize_failure(newest),
+        "incident": serialize_incident(standing.incident),
+    }
+
+
+def serialize_attempt(job: Job, worker_id: str | None) -> dict[str, Any]:
+    """Return one attempt of a job, with the worker of its newest lease."""
     return {
         "attempt": job.attempt,
         "attemptId": job_uuid(job.job_ulid),

@@ -18,15 +18,13 @@ from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.quotas import openapi
+from orchestrator.protocols.stella.quotas.names import resolve_quota
 from orchestrator.protocols.stella.quotas.serializers import QuotaPatchInput
 from orchestrator.protocols.stella.quotas.wire import serialize_tenant_quota
 from orchestrator.protocols.stella.serializers import JOB_TYPES_OR_ALL
-from orchestrator.protocols.stella.tenants import require_tenant, tenants_of
+from orchestrator.protocols.stella.tenants import tenants_of
 from orchestrator.selectors.quotas import QuotaRows, QuotaUse, quota_uses
-from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
-
-MISSING = "There is no quota with this id, or you may not see it."
 
 
 class TenantQuotaViewSet(StrictQueryMixin, GenericViewSet):
@@ -63,14 +61,14 @@ class TenantQuotaViewSet(StrictQueryMixin, GenericViewSet):
     @openapi.GET_TENANT_QUOTA
     def retrieve(self, request: Request, quota_id: str) -> Response:
         """Return one quota. Its version is in the ETag."""
-        return _quota_response(quota_uses([_resolve(request, quota_id)])[0])
+        return _quota_response(quota_uses([resolve_quota(client_of(request), quota_id)])[0])
 
     @openapi.UPDATE_TENANT_QUOTA
     def partial_update(self, request: Request, quota_id: str) -> Response:
         """Change all named members at once. Running jobs above a lowered limit continue."""
         body = QuotaPatchInput(data=body_of(request))
         body.is_valid(raise_exception=True)
-        tenant, job_type = _resolve(request, quota_id)
+        tenant, job_type = resolve_quota(client_of(request), quota_id)
         changed = services.set_quota(
             org_slug=tenant,
             job_type=job_type,
@@ -81,19 +79,6 @@ class TenantQuotaViewSet(StrictQueryMixin, GenericViewSet):
         )
         # As this request has left it: another one may have changed it since.
         return _quota_response(replace(quota_uses([(tenant, job_type)])[0], quota=changed))
-
-
-def _resolve(request: Request, quota_id: str) -> tuple[str, str]:
-    """Return the tenant and job type of an id.
-
-    Raises:
-        NotFound: There is no such tenant or job type, or the caller may not see the tenant.
-    """
-    tenant, _, job_type = quota_id.replace("\0", "").partition(":")
-    if job_type not in JOB_TYPES_OR_ALL:
-        raise NotFound(MISSING)
-    require_tenant(client_of(request), tenant, MISSING)
-    return tenant, job_type
 
 
 def _quota_response(use: QuotaUse) -> Response:

@@ -196,6 +196,32 @@ def test_frames_are_received_during_an_operation_that_allows_it():
     run(story)
 
 
+def test_several_operations_run_at_once_and_each_is_awaited():
+    async def story():
+        loop = asyncio.get_running_loop()
+        operations = {name: loop.create_future() for name in "abc"}
+        session = Script(text=lambda name: [operations[name]], result=lambda value: [SendText(value)])
+        client = Client(session)
+        for name in operations:
+            client.text(name)
+        await settled()
+        assert client.operations == list(operations.values())
+        for name in "ba":
+            operations[name].set_result(name)
+            await settled()
+        assert [message["text"] for message in client.sent] == ["b", "a"]
+        client.disconnect()
+        await settled()
+        assert client.ended.done()
+        assert not client.task.done(), "an operation runs"
+        operations["c"].set_result("c")
+        await client.task
+        assert session.inputs[-2:] == ["end", ("result", "c")]
+        assert len(client.sent) == 2, "nothing is sent after the end"
+
+    run(story)
+
+
 def test_a_result_that_arrives_with_the_disconnect_is_seen_after_it():
     async def story():
         result = asyncio.get_running_loop().create_future()

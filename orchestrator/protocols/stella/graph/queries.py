@@ -1,0 +1,242 @@
+"""The queries: lists and single objects, read and rendered as the REST API does it.
+
+Each field may be null, so that one that is refused leaves the others.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import strawberry
+from django_filters.utils import translate_validation
+
+from orchestrator.http.api.query_parameters import invalid_query
+from orchestrator.http.auth.principals import ClientPrincipal
+from orchestrator.notifications.envelopes import envelope_of
+from orchestrator.notifications.place_tokens import InvalidPlace, encode_place
+from orchestrator.protocols.stella.dashboard.wire import serialize_dashboard
+from orchestrator.protocols.stella.events.parameters import (
+    UNKNOWN_PLACE,
+    audience_of,
+    event_filter_of,
+    known_place,
+)
+from orchestrator.protocols.stella.graph.cursors import ListCursors
+from orchestrator.protocols.stella.graph.dashboard_objects import (
+    DashboardObject,
+    QuotaObject,
+    QuotaPageObject,
+    SourcePageObject,
+)
+from orchestrator.protocols.stella.graph.event_objects import EventPageObject
+from orchestrator.protocols.stella.graph.job_objects import JobDetailObject, JobPageObject
+from orchestrator.protocols.stella.graph.job_trees import read_job_trees
+from orchestrator.protocols.stella.graph.object_types import Limit
+from orchestrator.protocols.stella.graph.selections import selected_jobs
+from orchestrator.protocols.stella.jobs import wire
+from orchestrator.protocols.stella.jobs.filters import OrchestrationJobFilters
+from orchestrator.protocols.stella.jobs.pages import in_blocked_lanes, read_root_page
+from orchestrator.protocols.stella.quotas.names import resolve_quota
+from orchestrator.protocols.stella.quotas.wire import serialize_tenant_quota
+from orchestrator.protocols.stella.serializers import JOB_TYPES_OR_ALL
+from orchestrator.protocols.stella.sources.wire import serialize_source
+from orchestrator.protocols.stella.tenants import tenants_of
+from orchestrator.protocols.stella.visible_jobs import MISSING, is_uuid, newest_attempt, newest_attempts
+from orchestrator.selectors.dashboard import read_dashboard
+from orchestrator.selectors.event_pages import Place
+from orchestrator.selectors.event_search import find_events
+from orchestrator.selectors.quotas import QuotaRows, quota_uses
+from orchestrator.selectors.sources import STATUSES, SourceRows
+from runtime_jobs.errors import NotFound
+from runtime_jobs.models.jobs import JobQuerySet
+from runtime_jobs.orchestration_status import OrchestrationStatus
+
+
+@dataclass(frozen=True)
+class GraphContext:
+    """The context of the resolvers.
+
+    Attributes:
+        caller: The caller, limited to the tenants in which it has `orch:read`.
+    """
+
+    caller: ClientPrincipal
+
+
+Info = strawberry.Info[GraphContext, None]
+
+
+def place_of(after: str | None) -> Place | None:
+    """Return the place of the argument `after`, or None for None.
+
+    Raises:
+        ApiError: The place is malformed or in the future.
+    """
+    if after is None:
+        return None
+    try:
+        return known_place(after)
+    except InvalidPlace:
+        raise invalid_query("after", UNKNOWN_PLACE) from None
+
+
+@strawberry.type(name="Query", description="What the dashboard displays.")
+class QueryRoot:
+    """The fields of queries."""
+
+    @strawberry.field(
+        graphql_type=JobPageObject | None,
+        description="Jobs, the newest first. The filters are those of `GET /api/jobs`.",
+    )
+    def jobs(
+        self,
+        info: Info,
+        *,
+        first: Limit,
+        after: str | None = None,
+        tenant: str | None = None,
+        job_type: str | None = None,
+        status: str | None = None,
+        priority: str | None = None,
+        correlation_id: str | None = None,
+        replay_of: strawberry.ID | None = None,
+        created_after: str | None = None,
+        created_before: str | None = None,
+    ) -> dict[str, Any]:
+        given = {
+            "tenant": tenant,
+            "jobType": job_type,
+            "status": status,
+            "priority": priority,
+            "correlationId": correlation_id,
+            "replayOf": replay_of,
+            "createdAfter": created_after,
+            "createdBefore": created_before,
+        }
+        filters = {name: value for name, value in given.items() if value is not None}
+        cursors = ListCursors("jobs", filters)
+        key = cursors.decode(after)
+        tenants = tenants_of(info.context.caller, tenant)
+        jobs = _filtered(newest_attempts(tenants), filters)
+        if status == OrchestrationStatus.THROTTLED:
+            jobs = in_blocked_lanes(jobs, tenants)
+        page = read_root_page(jobs, status=status, size=first, after=key)
+        found = read_job_trees(page.roots, selected_jobs(info, "results"))
+        return _page(found, cursors.encode(page.next_key))
+
+    @strawberry.field(graphql_type=JobDetailObject | None, description="One job by the id of its first attempt.")
+    def job(self, info: Info, job_id: strawberry.ID) -> dict[str, Any]:
+        if not is_uuid(job_id):
+            raise NotFound(MISSING)
+        newest = newest_attempt(info.context.caller, job_id)
+        found = read_job_trees([newest.root_job_ulid], selected_jobs(info))
+        if not found:  # deleted meanwhile
+            raise NotFound(MISSING)
+        return found[0] | wire.serialize_request(newest) | {"result": wire.serialize_result(newest)}
+
+    @strawberry.field(
+        graphql_type=EventPageObject | None, description="Events after a place, the oldest first, as `GET /api/events`."
+    )
+    def events(
+        self,
+        info: Info,
+        *,
+        first: Limit,
+        after: str | None = None,
+        tenant: str | None = None,
+        job_types: list[str] | None = None,
+        event_types: list[str] | None = None,
+        job_id: strawberry.ID | None = None,
+    ) -> dict[str, Any]:
+        caller = info.context.caller
+        audience = audience_of(caller, tenant)
+        wanted = event_filter_of(caller, job_types=job_types, event_types=event_types, job_id=job_id)
+        place = place_of(after) or Place(0)
+        found = find_events(place, organizations=audience, matches=wanted.matches, limit=first)
+        return {
+            "results": [envelope_of(event) for event in found.events],
+            "place": encode_place(found.place),
+            "isComplete": found.is_complete,
+        }
+
+    @strawberry.field(
+        graphql_type=QuotaPageObject | None,
+        description="Quotas by tenant, the newest tenant first, whether or not a limit is set.",
+    )
+    def quotas(
+        self,
+        info: Info,
+        *,
+        first: Limit,
+        after: str | None = None,
+        tenant: str | None = None,
+        job_type: str | None = None,
+    ) -> dict[str, Any]:
+        cursors = ListCursors("quotas", {"tenant": tenant, "jobType": job_type})
+        if job_type is not None and job_type not in JOB_TYPES_OR_ALL:
+            raise invalid_query("jobType", f"Must be one of: {', '.join(JOB_TYPES_OR_ALL)}.")
+        key, tenants = cursors.decode(after), tenants_of(info.context.caller, tenant)
+        rows = QuotaRows(tenants) if job_type is None else QuotaRows(tenants, (job_type,))
+        found = rows.fetch(key, first + 1, backward=False)
+        return _keyset_page(found, first, serialize_tenant_quota, cursors)
+
+    @strawberry.field(graphql_type=QuotaObject | None, description="One quota by its id, `{tenant}:{jobType}`.")
+    def quota(self, info: Info, id: strawberry.ID) -> dict[str, Any]:  # noqa: A002 the member of the object
+        resolved = resolve_quota(info.context.caller, id)
+        return serialize_tenant_quota(quota_uses([resolved])[0])
+
+    @strawberry.field(
+        graphql_type=SourcePageObject | None,
+        description="Sources by tenant, the newest tenant first, whether or not they are restricted.",
+    )
+    def sources(
+        self,
+        info: Info,
+        *,
+        first: Limit,
+        after: str | None = None,
+        tenant: str | None = None,
+        status: str | None = None,
+    ) -> dict[str, Any]:
+        cursors = ListCursors("sources", {"tenant": tenant, "status": status})
+        if status is not None and status not in STATUSES:
+            raise invalid_query("status", f"Must be one of: {', '.join(STATUSES)}.")
+        key, tenants = cursors.decode(after), tenants_of(info.context.caller, tenant)
+        found = SourceRows(tenants, status).fetch(key, first + 1, backward=False)
+        return _keyset_page(found, first, serialize_source, cursors)
+
+    @strawberry.field(
+        graphql_type=DashboardObject | None,
+        description="The numbers of now and of the last hour, as `GET /api/dashboard/metrics`.",
+    )
+    def dashboard(self, info: Info, tenant: str | None = None) -> dict[str, Any]:
+        tenants = tenants_of(info.context.caller, tenant)
+        return serialize_dashboard(read_dashboard(tenants), tenants)
+
+
+def _filtered(jobs: JobQuerySet, filters: Mapping[str, str]) -> JobQuerySet:
+    """Return the jobs that the filters of the REST API select.
+
+    Raises:
+        ValidationError: A value is not valid.
+    """
+    if empty := next((name for name, value in filters.items() if not value), None):
+        raise invalid_query(empty, "The value is empty. Send a value, or omit the argument.")
+    found = OrchestrationJobFilters(data=dict(filters), queryset=jobs)
+    if not found.is_valid():
+        raise translate_validation(found.errors)
+    selected: JobQuerySet = found.qs
+    return selected
+
+
+def _keyset_page(
+    found: Sequence[Any], size: int, serialize: Callable[[Any], dict[str, Any]], cursors: ListCursors
+) -> dict[str, Any]:
+    """Return a page of rows, of which one more than the page has was read."""
+    page = found[:size]
+    following = cursors.encode(page[-1].key) if len(found) > size else None
+    return _page([serialize(row) for row in page], following)
+
+
+def _page(results: list[dict[str, Any]], following: str | None) -> dict[str, Any]:
+    return {"results": results, "next": following}
