@@ -68,8 +68,8 @@ class WorkerCaller(Caller):
         super().__init__(host, port, worker[1], tally, **options)
         self.offer = {"worker_id": worker[0], "job_types": ["steps"], "acknowledge": True}
 
-    async def claim(self, key: str = "", *, acknowledge: bool = True) -> dict[str, Any] | None:
-        offer = self.offer | {"acknowledge": acknowledge}
+    async def claim(self, key: str = "", *, acknowledge: bool = True, wait_seconds: int = 0) -> dict[str, Any] | None:
+        offer = self.offer | {"acknowledge": acknowledge} | ({"wait_seconds": wait_seconds} if wait_seconds else {})
         status, lease = await self.call("claim", "/v1/runtime/leases", offer, (201, 204), key)
         return lease if status == 201 else None
 

@@ -18,6 +18,7 @@ IDLE = 0.02  # seconds that a worker without work waits before it claims again
 BATCH = 256  # jobs of one batch submit
 LEASES = 64  # of one claim
 LOG_CHUNK = 4 << 10
+LONG_POLL = 2  # seconds for which a claim of a paced load waits
 
 
 @dataclass
@@ -69,6 +70,34 @@ async def two_calls(client: LoadClient) -> None:
         client.tally.counts["empty"] += lease is None
     if lease is not None:
         await client.worker.report("complete", lease["lease_id"], COMPLETED)
+
+
+async def paced(client: LoadClient) -> None:
+    """Begin a lifecycle of five calls at constant intervals, in which other clients begin theirs.
+
+    Records when each job was submitted and leased, and the seconds of each claim, which waits if another client was
+    faster. A lifecycle that is due during the one before begins at once after it.
+    """
+    tally, facts = client.tally, client.tally.facts
+    begins = facts.setdefault("began", time.monotonic())
+    for number, body in zip(_until_over(client, count()), cycle(client.bodies), strict=False):
+        due = begins + (number + client.number / facts["clients"]) * facts["every"]
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        if tally.is_over:
+            return
+        counts = tally.begins <= (sent := time.monotonic()) < tally.ends
+        job = await client.tenant.submit(body)
+        asked = time.monotonic()
+        while (lease := await client.worker.claim(wait_seconds=LONG_POLL)) is None:
+            tally.counts["empty"] += 1
+            if tally.is_over:
+                return
+        leased = time.monotonic()
+        facts["leased"][lease["job"]["job_id"]] = leased
+        if counts:
+            facts["submitted"][job] = sent
+            facts["claims"].append(leased - asked)
+        await _finish(client, lease)
 
 
 async def many(client: LoadClient) -> None:
@@ -227,7 +256,7 @@ def _until_over(client: LoadClient, things: Iterator[Any]) -> Iterator[Any]:
 FLOWS: dict[str, Callable[[LoadClient], Awaitable[None]]] = {
     flow.__name__: flow
     for flow in (
-        *(lifecycles, three_calls, two_calls, many, claims, claims_many, drain, insisting),
+        *(lifecycles, three_calls, two_calls, paced, many, claims, claims_many, drain, insisting),
         *(heartbeats, unwritten, logs, runner_claims),
     )
 }

@@ -1,8 +1,14 @@
-"""Compares lifecycles per second with another checkout's, in turns: BASELINE=../other-checkout make bench."""
+"""Compares lifecycles per second with another checkout's, in turns.
+
+The other checkout is BASELINE, a folder: `BASELINE=../other-checkout make bench`. Without it, it is the commit before
+document 004, which is taken from the repository.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +18,29 @@ from benchmarks.sizes import Sizes
 from config.paths import BASE_DIR
 
 TURNS = 4
+BEFORE_DOCUMENT_004 = "a7dc11d"
+WITHIN = 60.0
 
 
-def measure(_cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
-    """Return `core_cost`: lifecycles/s of both, and this checkout ÷ BASELINE; nothing without a BASELINE."""
+def measure(cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
+    """Return `core_cost`: lifecycles/s of both, and this checkout ÷ the other; nothing if there is no other one."""
     baseline = os.environ.get("BASELINE", "")
-    if not baseline:
-        return {}
-    folder = Path(baseline).resolve()
+    folder = Path(baseline).resolve() if baseline else extracted(BEFORE_DOCUMENT_004, cluster.state)
+    if folder is None:
+        return {"core_cost": {"missing": f"the repository has no commit {BEFORE_DOCUMENT_004}"}}
     turns = max(2, min(TURNS, sizes.rounds + 1))
     found = compare.rates([folder, BASE_DIR], seconds=sizes.seconds, turns=turns, layout="asgi-1")
     return {"core_cost": {"baseline": folder.name, **found}}
+
+
+def extracted(commit: str, state: Path) -> Path | None:
+    """Return a folder with the files of a commit, or None if this is no repository that has it."""
+    folder = state / "baselines" / commit
+    git = ["git", "-C", str(BASE_DIR), "archive", "--format=tar", commit]
+    archive = subprocess.run(git, capture_output=True, check=False, timeout=WITHIN)
+    if archive.returncode:
+        return None
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True, timeout=WITHIN)
+    return folder

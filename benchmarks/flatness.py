@@ -79,7 +79,7 @@ class Point:
 def measure(_cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
     """Return `flat_jobs`, `flat_lanes`, `blocked_ahead` and `flat_leases`: the largest ÷ the small, 1.0 is flat.
 
-    `flatness` has the points, `lists` the pages while all those jobs exist.
+    `flatness` has the points, `lists` the pages while all those jobs exist, of these `dashboard_ms` and `api_jobs_ms`.
     """
     curves = {"flat_jobs": _backlog(sizes), "flat_lanes": _lanes(sizes), "blocked_ahead": _blocked(sizes)}
     curves["flat_leases"] = _leased(sizes)
@@ -87,10 +87,13 @@ def measure(_cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[st
         "claim-cost-backlog": plot.Chart("A claim's cost, by the jobs that wait", "jobs", curves["flat_jobs"]),
         "claim-cost-lanes": plot.Chart("A claim's cost, by the lanes that have jobs", "lanes", curves["flat_lanes"]),
     }
+    pages = lists.pages("many-jobs-0", "many-jobs", scale=sizes.scale)
     return {
         **{name: points[-1].ratio for name, points in curves.items()},
         "flatness": {name: [vars(point) for point in points] for name, points in curves.items()},
-        "lists": lists.pages("many-jobs-0"),
+        "lists": pages,
+        "dashboard_ms": pages["dashboard_ms"],
+        "api_jobs_ms": pages["api_jobs_ms"],
         "pictures": {name: chart.drawn() for name, chart in pictures.items()},
     }
 

@@ -65,7 +65,7 @@ def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str,
         tenants.fill(org, POOL, shares * most)
         tenants.limited(org, most)
     result, sampler = _drained(cluster, sizes, before.get("layout", "asgi-1"), tenant, shares * sum(LIMITS.values()))
-    highest = _highest(cluster)
+    highest = highest_at_once(cluster)
     return {
         "limits_exceeded": sampler.exceeded + sum(1 for org, most in highest.items() if most > LIMITS[org]),
         "limits": {
@@ -113,7 +113,8 @@ def _sampled(cluster: Cluster) -> Iterator[Sampler]:
         thread.join()
 
 
-def _highest(cluster: Cluster) -> dict[str, int]:
+def highest_at_once(cluster: Cluster) -> dict[str, int]:
+    """Return how many leases of each tenant lived at once, by the times of all leases."""
     with cluster.superuser() as connection:
         return {org: int(most) for org, most in connection.execute(AT_ONCE).fetchall()}
 

@@ -9,6 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -41,9 +42,11 @@ class LoadPlan:
         workers: Ids and tokens of the workers, or names and registration tokens of runners. Each client has an equal
             part of them.
         token: The API token of the tenant that submits.
-        bodies: The bodies of its submits.
+        tokens: Those of several tenants instead. Each client submits for one of them, with the body of the same number.
+        bodies: The bodies of the submits.
         jobs: The maximum number of jobs that a drain ends.
         held: Seconds that a worker keeps each of these.
+        rate: Lifecycles/s that the clients of a paced load begin together.
         until: The number of jobs of each tenant after which a drain ends.
     """
 
@@ -55,9 +58,11 @@ class LoadPlan:
     warmup: float = 0.0
     workers: Sequence[tuple[str, str]] = ()
     token: str = ""
+    tokens: Sequence[str] = ()
     bodies: Sequence[dict[str, Any]] = ()
     jobs: int = 0
     held: float = 0
+    rate: float = 0
     until: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -66,12 +71,14 @@ class Load:
 
     def __init__(self, plan: LoadPlan) -> None:
         self.patience = plan.warmup + plan.seconds + GRACE
+        # Files and not pipes: a summary may be longer than a pipe, and wait for its reader. `tally` closes them.
+        self.out, self.err = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 closed by `tally`
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "benchmarks.load"],
             cwd=BASE_DIR,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=self.out,
+            stderr=self.err,
             text=True,
         )
         assert self.process.stdin is not None
@@ -86,10 +93,13 @@ class Load:
             LoadFailed: The clients did not end in time, or failed.
         """
         try:
-            out, err = self.process.communicate(timeout=self.patience)
+            self.process.wait(timeout=self.patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise LoadFailed(f"The clients did not end within {self.patience:g} s.") from None
+        with self.out, self.err:
+            self.out.seek(0), self.err.seek(0)
+            out, err = self.out.read(), self.err.read()
         if self.process.returncode:
             raise LoadFailed(err.strip().splitlines()[-1] if err.strip() else f"exit code {self.process.returncode}")
         return json.loads(out.splitlines()[-1])
@@ -110,6 +120,9 @@ async def _run_plan(plan: LoadPlan) -> dict[str, Any]:
     if plan.jobs:
         tally.facts |= {"jobs": plan.jobs, "until": plan.until, "held": plan.held}
         tally.facts |= {"place": {}, "at": {}, "asked": {}, "ends": {}, "empties": []}
+    if plan.rate:
+        every = plan.clients / plan.rate
+        tally.facts |= {"clients": plan.clients, "every": every, "submitted": {}, "leased": {}, "claims": []}
     await asyncio.gather(*(run(plan.flow, _client(plan, number, tally)) for number in range(plan.clients)))
     return tally.summary()
 
@@ -121,8 +134,10 @@ def _client(plan: LoadPlan, number: int, tally: Tally) -> LoadClient:
         caller((worker[0], worker[1]), plan.host, plan.port, tally, insists=insists)
         for worker in plan.workers[number :: plan.clients]
     ]
-    tenant = TenantCaller(plan.host, plan.port, plan.token, tally, insists=insists)
-    return LoadClient(number, tenant, workers, list(plan.bodies), tally)
+    place = number % len(plan.tokens) if plan.tokens else 0
+    token, bodies = (plan.tokens[place], [plan.bodies[place]]) if plan.tokens else (plan.token, list(plan.bodies))
+    tenant = TenantCaller(plan.host, plan.port, token, tally, insists=insists)
+    return LoadClient(number, tenant, workers, bodies, tally)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,17 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
     yield below(found, "followers_p99_ms", "append → received by 1,000 followers, p99, ms", 100)
     yield at_most(found, "followers_reads", "reads for 1,000 followers ÷ for one", 1.1)
     yield from _actions_aims(found)
+    yield from _event_aims(found)
+    yield at_least(found, "webhooks_vs_bare", "deliveries/s to webhooks ÷ the same client without a database", 0.4)
+    yield at_most(found, "dead_receiver", "latency of 49 webhooks beside one that is silent ÷ alone, p99", 1.2)
+    yield at_most(found, "graphql_vs_rest", "fifty jobs by GraphQL ÷ by GET /api/jobs, ms", 2)
+    jobs = (found.get("lists") or {}).get("jobs", 0)
+    yield below(found, "dashboard_ms", f"the numbers of the dashboard among {jobs:,} jobs, ms", 50)
+    yield below(found, "api_jobs_ms", f"/api/jobs by type and status among {jobs:,} jobs, the slowest, ms", 50)
+    yield from _document_aims(found.get("document_004") or {})
+    cost = found.get("core_cost") or {}
+    words = f"lifecycles/s ÷ those of {cost.get('baseline', 'the commit before document 004')}, in turns"
+    yield at_least(cost, "ratio", words, 0.97)
     limits, killed = (found.get(name) or {} for name in ("limits", "killed"))
     yield at_most(found, "limits_exceeded", f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims", 0)
     yield at_most(killed, "lost", "lost jobs after kill -9 of the server under load", 0)
@@ -108,6 +119,23 @@ def _actions_aims(found: dict[str, Any]) -> Iterator[Row]:
     yield at_most(found, "used_tokens", f"a runner's call with {rows:,} used tokens ÷ none", 1.2)
 
 
+def _event_aims(found: dict[str, Any]) -> Iterator[Row]:
+    delays = found.get("sse_ms") or {}
+    for listeners in ("1", "100", "1000"):
+        noun = "listener" if listeners == "1" else "listeners"
+        yield below(delays, listeners, f"event → {int(listeners):,} {noun} at 100 events/s, p99, ms", 100)
+    yield at_least(found, "sse_cost", "lifecycles/s with 1,000 listeners of their events ÷ without", 0.85)
+    yield at_most(found, "log_followers_cost", "statements/s with 500 followers of a run ÷ with one", 1.2)
+
+
+def _document_aims(metrics: dict[str, Any]) -> Iterator[Row]:
+    load = "at half of the lifecycle rate"
+    yield below(metrics, "scheduling_ms", f"{load}: submit → lease, p99, ms", 100)
+    yield below(metrics, "lease_ms", f"{load}: a claim, p99, ms", 50)
+    yield below(metrics, "fan_out_ms", f"{load}: event → listeners, p99, ms", 500)
+    yield at_most(metrics, "exceeded", f"{load}: limits exceeded", 0)
+
+
 def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:
     against_prefect = found.get("layouts_vs_prefect") or {}
     for layout, flows in (found.get("layouts") or {}).items():
@@ -120,9 +148,6 @@ def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:
                 notes = [flow["missing"]]
             yield Row(f"lifecycles/s, {calls} calls, {layout}", f"{number(flow['rate'])} ({'; '.join(notes)})")
     yield Row("lifecycles/s, batch calls", number(found.get("bulk_lifecycles_per_s")))
-    cost = found.get("core_cost") or {}
-    if cost:
-        yield Row(f"lifecycles/s ÷ those of {cost.get('baseline')}, in turns", number(cost.get("ratio")))
 
 
 def _peers(peers: dict[str, Any]) -> Iterator[Row]:

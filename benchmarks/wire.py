@@ -30,9 +30,11 @@ class Connection:
         """
         return await self._exchange(self._request(path, body, token, key))
 
-    async def get(self, path: str) -> tuple[int, Any]:
+    async def get(self, path: str, *, token: str = "") -> tuple[int, Any]:
         """Return the status and the parsed body, as `post` does."""
-        return await self._exchange(f"GET {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n".encode())
+        head = f"GET {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
+        head += f"Authorization: Bearer {token}\r\n" if token else ""
+        return await self._exchange(f"{head}\r\n".encode())
 
     async def _exchange(self, request: bytes) -> tuple[int, Any]:
         try:
