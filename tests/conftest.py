@@ -26,6 +26,7 @@ gc.disable()
 # The product's own limits are seconds of wall-clock time: on a loaded machine a transaction of many statements takes
 # longer, and whoever waits for it is answered `busy`. A test of such a limit sets one for its own session.
 TIMEOUTS = {"lock_timeout": "60s", "statement_timeout": "90s", "idle_in_transaction_session_timeout": "90s"}
+POOL_SECONDS = 60.0  # for a connection of the pool
 
 # Before anything reads the settings; that is why the name of their module is here and not in pyproject.toml, from
 # where pytest-django would load them before this file.
@@ -55,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
         prepared_cluster.open_folder()
     options = "".join(f" -c {name}={value}" for name, value in TIMEOUTS.items())
     settings.DATABASES["default"]["OPTIONS"]["options"] += options
+    settings.DATABASES["default"]["OPTIONS"]["pool"]["timeout"] = POOL_SECONDS
     flushing.install()
     _share_static_files()
     _write_no_counters()

@@ -170,6 +170,7 @@ def test_only_operations_use_a_unit_of_work():
     packages = {name.rpartition(".")[0] for name in users}
     assert packages == {
         "orchestrator.services",
+        "orchestrator.dispatching",
         "orchestrator.protocols.github",
         "orchestrator.protocols.bencher.runs",
         "orchestrator.protocols.shithub.clients",

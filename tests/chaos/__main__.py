@@ -76,11 +76,13 @@ def main() -> int:
         from tests.chaos import scenario  # noqa: PLC0415 - likewise
         from tests.chaos.report import judge  # noqa: PLC0415 - likewise
         from tests.chaos.runner import ChaosRun, audit  # noqa: PLC0415 - likewise
+        from tests.chaos.webhook_receiver import WebhookReceiver  # noqa: PLC0415 - likewise
 
-        tenants = scenario.build(state, asked.workers, asked.runners, asked.workflow_runners)
-        connections.close_all()  # the database is about to be killed, again and again
-        chaos_run = ChaosRun(state, postgres, storage, tenants, seed, asked.seconds, console.print)
-        chaos_run.run(DRAIN_SECONDS)
+        with WebhookReceiver(seed) as receiver:
+            tenants = scenario.build(state, asked.workers, asked.runners, asked.workflow_runners, receiver)
+            connections.close_all()  # the database is about to be killed, again and again
+            chaos_run = ChaosRun(state, postgres, storage, receiver, tenants, seed, asked.seconds, console.print)
+            chaos_run.run(DRAIN_SECONDS)
         verdict = judge(chaos_run, audit(chaos_run._environment()))
         if verdict.faults:
             kept = Path(tempfile.mkdtemp(prefix="rto-chaos-log-"))
@@ -105,6 +107,7 @@ def summary(chaos_run, verdict) -> None:
         + _counted(chaos_run.runners.ledger.counts),
         "workflows": f"{verdict.workflows.runs} runs, {verdict.log_bytes} bytes of logs; "
         + _counted(chaos_run.workflows.ledger.counts),
+        "deliveries": f"{verdict.deliveries} events accepted, {verdict.repeated_deliveries} of them again",
         "faults": f"{chaos_run.injected}: {_counted(faults)}",
         "runs whose job ended before": str(verdict.orphans),
     }

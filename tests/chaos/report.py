@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import connection
 
 from orchestrator.results.models import Metric
-from runtime_jobs.identifiers import public_id_of
+from runtime_jobs.identifiers import public_id_of, uuid_of
 from runtime_jobs.models import Job
 from runtime_jobs.states import FINAL_STATES, FailureReason, JobState
 from tests.chaos.channel_runners import FinalMessage, RunnerLedger
@@ -41,6 +41,10 @@ DOUBLE_MINUTES = """
      GROUP BY j.job_ulid, j.last_billed_minute
     HAVING coalesce(j.last_billed_minute, 0) <> coalesce(sum(u.minutes), 0)
 """
+# The events that the webhook wants: all of jobs since it was created.
+WANTED = """
+    SELECT event_ulid FROM runtime_job_events WHERE created_at >= (SELECT min(created_at) FROM webhooks)
+"""
 # Runs whose job ended otherwise before their worker reported: results of no job.
 ORPHANS = """
     SELECT count(*) FROM ingest_runs r LEFT JOIN runtime_jobs j ON j.ingest_run_id = r.run_id WHERE j.id IS NULL
@@ -63,6 +67,9 @@ class Verdict:
     recovery: list[float]
     never_recovered: int
     unasked: int
+    lost_deliveries: int
+    deliveries: int
+    repeated_deliveries: int
     orphans: int
     wrong: list[str]
     workflows: WorkflowVerdict
@@ -81,6 +88,7 @@ class Verdict:
             "acknowledged writes are lost": self.lost_writes,
             "acknowledged results are lost": len(self.lost_results),
             "jobs that no client submitted": self.unasked,
+            "events did not reach the webhook": self.lost_deliveries,
             "answers that no fault excuses": len(self.wrong),
             "faults were not recovered from": self.never_recovered,
             "servers received no connection": self.connections.count(0),
@@ -94,6 +102,7 @@ class Verdict:
         figures |= {"workflow_runs": self.workflows.runs, "unfinished_runs": len(self.workflows.unfinished_runs)}
         figures |= {"log_bytes": self.log_bytes, "lost_logs": len(self.workflows.lost_logs)}
         figures |= {"lost_artifacts": len(self.workflows.lost_artifacts), "leaks": len(self.workflows.leaks)}
+        figures |= {"deliveries": self.deliveries, "lost_deliveries": self.lost_deliveries}
         figures |= {"connections": self.connections}
         recovery: dict[str, Any] = {"p50": None, "max": None}
         if self.recovery:
@@ -120,8 +129,14 @@ def judge(chaos_run: ChaosRun, audit: list[str]) -> Verdict:
         recovery=[seconds for seconds in recovered if seconds is not None],
         never_recovered=recovered.count(None),
         unasked=unasked(chaos_run.ledger),
+        lost_deliveries=len(wanted_events() - set(chaos_run.receiver.accepted)),
+        deliveries=len(chaos_run.receiver.accepted),
+        repeated_deliveries=sum(number > 1 for number in chaos_run.receiver.accepted.values()),
         orphans=_rows(ORPHANS)[0][0],
-        wrong=[*chaos_run.ledger.wrong, *runners.wrong, *chaos_run.workflows.ledger.wrong],
+        wrong=[
+            *(*chaos_run.ledger.wrong, *runners.wrong),
+            *(*chaos_run.workflows.ledger.wrong, *chaos_run.receiver.wrong),
+        ],
         workflows=judge_workflows(chaos_run.workflows.ledger, chaos_run.state / "log"),
         log_bytes=chaos_run.workflows.ledger.log_bytes,
         connections=chaos_run.proxy.connections,
@@ -161,6 +176,11 @@ def _counts(result: FinalMessage, job: Job, value: float | None) -> bool:
     assert result.acknowledged_at is not None
     is_unread = job.failure_reason in {FailureReason.RESULT_MISSING, FailureReason.RESULT_UNREADABLE}
     return job.state == JobState.FAILED and not is_unread and job.finished_at <= result.acknowledged_at
+
+
+def wanted_events() -> set[str]:
+    """Return the ids of the events that the webhook must have received."""
+    return {str(uuid_of(event_ulid)) for (event_ulid,) in _rows(WANTED)}
 
 
 def unasked(ledger: Ledger) -> int:

@@ -25,10 +25,13 @@ from tests.chaos.client import Client, Credentials, Ledger, job_of, path_of
 from tests.chaos.processes import Part, Postgres, Storage, free_port, manage, serve
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import Fault, schedule
+from tests.chaos.webhook_receiver import NETWORK, WebhookReceiver
 from tests.chaos.workflow_runners import WorkflowClient, WorkflowFleet
 
 CLIENTS = 3
 SERVERS = 2
+DISPATCHERS = 2
+DELIVERED_WITHIN = 150.0  # after the last job: the claims of a killed dispatcher last a minute
 OPEN_JOBS = 60  # that may wait or run at a time: at the end they must all end
 RECOVERS_WITHIN = 90.0
 STARTS_WITHIN = 120.0
@@ -39,6 +42,10 @@ LEASE |= {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "10", "RUNNER_LATE_RESULT_SECONDS"
 MEND_AGAIN_SECONDS = 0.2
 OPEN = """SELECT (SELECT count(*) FROM runtime_jobs WHERE finished_at IS NULL)
      + (SELECT count(*) FROM workflow_runs WHERE completed_at IS NULL)"""
+UNDELIVERED = """SELECT (SELECT count(*) FROM deliveries WHERE status = 'pending')
+     + (SELECT count(*) FROM runtime_job_events e WHERE e.created_at >= (SELECT min(created_at) FROM webhooks)
+           AND e.created_at < %s) - (SELECT count(*) FROM deliveries WHERE event_type LIKE 'job.%%'
+                                                                        OR event_type LIKE 'lease.%%')"""
 LONG_RUN_SECONDS = 100  # a run of this length has executions of more than a minute
 
 
@@ -72,6 +79,7 @@ class ChaosRun:
     state: Path
     postgres: Postgres
     storage: Storage
+    receiver: WebhookReceiver
     site: Site
     seed: int
     seconds: float
@@ -116,7 +124,11 @@ class ChaosRun:
             )
             for name, file, options in self.site.workers
         ]
-        self.parts = [*self.servers, self.clock, self.housekeeping, *self.workers]
+        self.dispatchers = [
+            Part(f"dispatcher-{number}", manage("rundispatcher"), environment, log / f"dispatcher-{number}")
+            for number in range(1, DISPATCHERS + 1)
+        ]
+        self.parts = [*self.servers, self.clock, self.housekeeping, *self.dispatchers, *self.workers]
         try:
             for part in self.parts:
                 part.start()
@@ -140,6 +152,7 @@ class ChaosRun:
             "PYTHONUNBUFFERED": "1",
             **LEASE,
             "REPOSITORY_ROOT": str(self.state / "origins"),
+            "WEBHOOK_NETWORKS": NETWORK,
             **self.storage.variables,
         }
 
@@ -233,6 +246,8 @@ class ChaosRun:
             return self.workers[fault.target % len(self.workers)]
         if fault.kind == "server":
             return self.servers[fault.target % SERVERS]
+        if fault.kind == "dispatcher":
+            return self.dispatchers[fault.target % DISPATCHERS]
         return {"housekeeping": self.housekeeping, "storage": self.storage.part}.get(fault.kind, self.clock)
 
     def _strike(self, fault: Fault) -> bool:
@@ -289,6 +304,7 @@ class ChaosRun:
                 fault.target % len(self.workflows), began
             ),
             "housekeeping": self._task_succeeded,
+            "dispatcher": self._events_are_read,
             "storage": lambda _fault, _struck_at: self.storage.answers(),
         }
         look = works.get(fault.kind, self._writes)
@@ -328,6 +344,9 @@ class ChaosRun:
     def _clock_beats(self, _fault: Fault, struck_at: datetime) -> bool:
         return self.postgres.ask("SELECT 1 FROM clock_beats WHERE beat_at > %s", struck_at) is not None
 
+    def _events_are_read(self, _fault: Fault, struck_at: datetime) -> bool:
+        return self.postgres.ask("SELECT 1 FROM dispatch_position WHERE beat_at > %s", struck_at) is not None
+
     def _task_succeeded(self, _fault: Fault, struck_at: datetime) -> bool:
         return self.postgres.ask("SELECT 1 FROM housekeeping_tasks WHERE succeeded_at > %s", struck_at) is not None
 
@@ -352,8 +371,15 @@ class ChaosRun:
                 part.start()
         with contextlib.suppress(TimeoutError):
             _until(lambda: self.open_jobs() == 0, seconds)
+            ended_at = datetime.now(UTC)
+            with contextlib.suppress(TimeoutError):  # the report names what was not delivered
+                _until(lambda: self._is_delivered(ended_at), DELIVERED_WITHIN)
             return True
         return False
+
+    def _is_delivered(self, ended_at: datetime) -> bool:
+        row = self.postgres.ask(UNDELIVERED, ended_at)
+        return row is not None and int(str(row[0])) <= 0
 
 
 def _until(true: Callable[[], bool], seconds: float) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 from config import paths
 from orchestrator import services
 from orchestrator.repositories.mirrors import update_mirror
+from orchestrator.services.webhooks import WebhookTerms
 from tests.chaos.client import Credentials
 from tests.chaos.runner import Site
+from tests.chaos.webhook_receiver import WebhookReceiver
 from tests.chaos.workflow_runners import LABELS, ORGANIZATION, REPOSITORY, ROTATED, WORKFLOWS
 from tests.factories import (
     OPERATOR,
@@ -38,8 +40,10 @@ SECRETS = {  # by name
 }
 
 
-def build(state: Path, workers: int, runners: int, workflow_runners: int) -> Site:
-    """The last worker has the sandbox; all have two slots, the others four."""
+def build(
+    state: Path, workers: int, runners: int, workflow_runners: int, receiver: WebhookReceiver | None = None
+) -> Site:
+    """The last worker has the sandbox; all have two slots, the others four. With a receiver there is a webhook."""
     home = paths.prepare_home(state)
     mirrors = home / "mirrors"
     commit = Repository(mirrors / "acme" / "web.git").commit({"name": b"x"})
@@ -56,6 +60,10 @@ def build(state: Path, workers: int, runners: int, workflow_runners: int) -> Sit
     kinds = (steps(), body("quick", commit, QUICK), body("sandboxed", commit, SANDBOXED), run(spec.slug))
     bodies = [kind for kind, share in zip(kinds, SHARES, strict=True) for _ in range(share)]
     crew = [enrolled(state, number, sandboxed=number == workers) for number in range(1, workers + 1)]
+    if receiver is not None:
+        terms = WebhookTerms(url=receiver.url)
+        webhook, _ = services.create_webhook(organization=organization, terms=terms, actor=OPERATOR)
+        receiver.secret = services.webhook_secret(webhook)
     credentials = Credentials(api_token(organization), project_key(bench))
     return Site(
         credentials,

@@ -62,13 +62,14 @@ def test_a_short_run_loses_nothing_and_leaves_nothing():
     assert list(figures) == [
         *("seed", "jobs", "final", "double_results", "double_minutes", "lost_writes"),
         *("acknowledged_results", "lost_results", "workflow_runs", "unfinished_runs", "log_bytes", "lost_logs"),
-        *("lost_artifacts", "leaks", "connections", "audit", "recovery_seconds"),
+        *("lost_artifacts", "leaks", "deliveries", "lost_deliveries", "connections", "audit", "recovery_seconds"),
     ]
     assert (figures["seed"], figures["double_results"], figures["double_minutes"]) == (727, 0, 0)
     assert (figures["lost_writes"], figures["lost_results"], figures["audit"]) == (0, 0, [])
     assert (figures["unfinished_runs"], figures["lost_logs"]) == (0, 0)
     assert (figures["lost_artifacts"], figures["leaks"]) == (0, 0)
     assert min(figures["workflow_runs"], figures["log_bytes"]) > 0
+    assert figures["deliveries"] > figures["lost_deliveries"] == 0
     assert min(figures["connections"]) > 0, "both servers are used"
     assert len(figures["connections"]) == 2
     assert figures["jobs"] == figures["final"] > 0

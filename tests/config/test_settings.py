@@ -76,7 +76,7 @@ BAD_VALUES = [
     ("BEHIND_PROXY", "maybe", "BEHIND_PROXY='maybe': yes or no is needed"),
     ("LOG_LEVEL", "loud", "LOG_LEVEL='loud': one of DEBUG, INFO"),
     ("DATABASE_POOL_MAX", "0", "DATABASE_POOL_MAX=0: a number from 1"),
-    ("DATABASE_ROLE", "dba", "DATABASE_ROLE='dba': one of api, clock, housekeeping, migrate is needed"),
+    ("DATABASE_ROLE", "dba", "DATABASE_ROLE='dba': one of api, clock, housekeeping, dispatcher, migrate is needed"),
     ("DATABASE_URL", "postgres://u:sesame@127.0.0.1:99999/x", "postgres://user@host:5432/name is needed"),
     ("DATABASE_URL", "postgres://u:sesame@one:5432,two:0/x", "postgres://user@host:5432/name is needed"),
     ("SECRET_KEY_FILE", "/nonexistent", "SECRET_KEY_FILE: cannot read /nonexistent"),

@@ -37,7 +37,7 @@ BUILD = """
 import json, pathlib, sys, django
 django.setup()
 from tests.chaos import scenario
-made = scenario.build(pathlib.Path(sys.argv[1]), workers=2, runners=0, workflow_runners=0)
+made = scenario.build(pathlib.Path(sys.argv[1]), workers=2, runners=0, workflow_runners=0, receiver=None)
 workers = [[name, str(file), options] for name, file, options in made.workers]
 print(json.dumps([made.credentials.token, [body for body in made.bodies if "org_slug" in body], workers]))
 """

@@ -130,7 +130,7 @@ def test_a_pool_without_a_free_connection_is_not_called_a_database_that_is_away(
     assert refused.headers["Retry-After"] == "1"
     assert ready.json()["wrong"] == ["overloaded"]
     assert "orchestrator_database_up 1.0" in numbers
-    assert "orchestrator_metrics_queries_failed 2.0" in numbers
+    assert "orchestrator_metrics_queries_failed 3.0" in numbers
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.http.observability.routes import _template
 from orchestrator.ingest.models import Run
-from orchestrator.models import Incident
+from orchestrator.models import Incident, NotificationRule
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import JobStep, Membership, StoredArtifact
 from tests.api_client import Caller, problem_of
@@ -31,12 +31,15 @@ from tests.factories import (
     claimed,
     submitted,
 )
+from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 from tests.workflow_jobs import make_repository, queued_workflow_job
 
 pytestmark = pytest.mark.django_db
 LEASE = "/v1/runtime/leases/<lease_id>"
 WORKFLOW_FILE = ".shithub/workflows/ci.yml"
 CACHE = {"key": "pip", "version": "0" * 64}
+WEBHOOK_URL = "https://93.184.216.34/hook"  # a literal address: no test resolves a name
+NO_WEBHOOK = "whk_01kkygkagq0jk17bx6y1w8c3df"
 DONE = {"result": {"status": "uploaded", "ingest_run_id": "run_a"}}
 FAILED = {"result": {"status": "failed", "reason": "worker_error"}}
 
@@ -71,6 +74,18 @@ OF_ONE = [
     ("GET", "/v1/artifacts/<artifact_id>", None),
     ("DELETE", "/v1/secrets/<name>?org_slug=<org_slug>", None),
     ("DELETE", "/v1/variables/<name>?org_slug=<org_slug>", None),
+    ("GET", "/v1/webhooks/<webhook_id>", None),
+    ("PATCH", "/v1/webhooks/<webhook_id>", {"description": "mine"}),
+    ("POST", "/v1/webhooks/<webhook_id>/rotate-secret", {}),
+    ("POST", "/v1/webhooks/<webhook_id>/test", {}),
+    ("POST", "/v1/webhooks/<webhook_id>/redeliver", {}),
+    ("GET", "/v1/webhooks/<webhook_id>/deliveries", None),
+    ("GET", "/v1/webhooks/<webhook_id>/deliveries/<delivery_id>", None),
+    ("POST", "/v1/webhooks/<webhook_id>/deliveries/<delivery_id>/redeliver", {}),
+    ("DELETE", "/v1/webhooks/<webhook_id>", None),
+    ("GET", "/v1/notification-rules/<rule_id>", None),
+    ("PATCH", "/v1/notification-rules/<rule_id>", {"is_enabled": False}),
+    ("DELETE", "/v1/notification-rules/<rule_id>", None),
     ("GET", "/v1/ingest/runs/<run_id>", None),
     ("DELETE", "/v1/payload-schemas/<job_type>?org_slug=<org_slug>", None),
     ("GET", "/api/jobs/<job_id>", None),
@@ -102,6 +117,12 @@ NAMING_ONE = [
         "/v1/batches",
         {"org_slug": "<org_slug>", "repository": "alice/demo", "workflow_file": WORKFLOW_FILE, "ref": "main"},
     ),
+    ("POST", "/v1/webhooks", {"org_slug": "<org_slug>", "url": WEBHOOK_URL}),
+    (
+        "POST",
+        "/v1/notification-rules",
+        {"org_slug": "<org_slug>", "name": "mine", "event_types": ["job.failed"], "webhook_id": NO_WEBHOOK},
+    ),
     ("POST", "/v1/breakers/reset", {"org_slug": "<org_slug>", "job_type": "runtime", "reason": "mine"}),
     ("POST", "/v1/incident-modes", {"org_slug": "<org_slug>", "until": "2099-01-01T00:00:00Z", "reason": "mine"}),
     ("POST", "/v1/incident-modes/end", {"org_slug": "<org_slug>", "reason": "mine"}),
@@ -124,7 +145,8 @@ OF_RUNS = [
     ("POST", "/api/v1/runs/<batch_id>/rerun", {}),
 ]
 LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
-LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents", "/v1/payload-schemas"]
+LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents", "/v1/payload-schemas", "/v1/webhooks"]
+LISTS_OF_CONTROL += ["/v1/notification-rules"]
 # Of document 004: tests/orchestrator/protocols/stella, which has each of them with another's tenant or worker.
 OF_DOCUMENT_004 = [
     ("GET", "/api/jobs"),
@@ -138,6 +160,9 @@ OF_QUOTAS = ["/v1/quotas"]
 # tests/orchestrator/protocols/stella, tests/orchestrator/protocols/native/incidents
 OF_GOVERNANCE = ["/api/quotas", "/api/sources", "/api/dashboard/metrics", "/v1/incident-modes"]
 OF_USAGE = ["/v1/usage"]  # tests/orchestrator/protocols/native/test_usage.py
+OF_GRAPHQL = ["/api/graphql"]  # tests/orchestrator/protocols/stella/graph/test_queries.py, test_subscriptions.py
+# Of document 004: tests/orchestrator/protocols/stella/events/test_pages.py.
+OF_EVENTS = ["/api/events", "/api/jobs/<job_id>/events", "/api/dashboard/events"]
 SUBMITS = {"/v1/runtime/jobs": SUBMIT_BODY, "/v1/jobs": SUBMIT_ANY_BODY}
 # For people with a session.
 PAGES = ["/runs/<run_id>/", "/workflow-runs/<run_id>/"]
@@ -187,6 +212,9 @@ NOT_THERE = {
     "quota_id": "nobody:*",
     "batch_id": "rtb_01kkygkagq0jk17bx6y1w8c3df",
     "artifact_id": "art_01kkygkagq0jk17bx6y1w8c3df",
+    "webhook_id": NO_WEBHOOK,
+    "delivery_id": "dlv_01kkygkagq0jk17bx6y1w8c3df",
+    "rule_id": "nrl_01kkygkagq0jk17bx6y1w8c3df",
     "name": "TOKEN",
     "org_slug": "nobody",
     "pool": "nowhere",
@@ -224,8 +252,11 @@ def test_no_address_is_forgotten():
         | {("POST", path) for path in [*OF_RUNNERS, *OF_WORKFLOW_RUNNERS]}
         | set(SIGNED_ADDRESSES)
         | set(OF_DOCUMENT_004)
-        | {("POST", path) for path in [*SUBMITS, *BULK]}
-        | {("GET", path) for path in [*PAGES, *LIST_PAGES, *OF_POOLS, *OF_QUOTAS, *OF_USAGE, *OF_GOVERNANCE]}
+        | {("POST", path) for path in [*SUBMITS, *BULK, *OF_GRAPHQL]}
+        | {
+            ("GET", path)
+            for path in [*PAGES, *LIST_PAGES, *OF_POOLS, *OF_QUOTAS, *OF_USAGE, *OF_GOVERNANCE, *OF_EVENTS]
+        }
     )
     there = {
         (method, path)
@@ -263,10 +294,16 @@ def tenants():
     repository = make_repository(project)
     for change in (services.set_secret, services.set_variable):
         change(organization=mine, repository=None, name="TOKEN", value="mine-alone", actor=ALICE)
+    webhook = make_webhook(mine)
+    (delivery,) = make_deliveries(webhook, status="dead", due_at=None, finished_at=job.created_at)
+    rule = NotificationRule.objects.create(
+        organization=mine, name="mine", event_types=["job.failed"], webhook=webhook, updated_by="client:alice"
+    )
     ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid, "limit_id": str(limit.pk)}
     ids |= {"org_slug": mine.slug, "pool": job.pool, "name": "TOKEN", "job_type": "scan"}
     services.set_payload_schema(organization=mine, job_type="scan", document={}, actor=ALICE)
     ids |= {"incident_id": incident.incident_ulid, "quota_id": f"{mine.slug}:*"}
+    ids |= {"webhook_id": webhook.webhook_ulid, "delivery_id": delivery.delivery_ulid, "rule_id": rule.rule_ulid}
     return SimpleNamespace(mine=mine, theirs=theirs, holder=holder, job=job, ids=ids, repository=repository)
 
 
