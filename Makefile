@@ -1,7 +1,7 @@
 # Every target prepares what it needs, and is quick the second time. `make` alone lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-STATIC_CHECKS := check-types check-lint check-migrations check-openapi check-settings
+STATIC_CHECKS := check-types check-lint check-migrations check-openapi check-graphql check-settings
 .PHONY: help setup demo up test proof chaos runner actions bench check $(STATIC_CHECKS) lock clean system
 
 # Recipes read this variable from the environment, as "$$STATE_DIR": its value may contain spaces and quotes.
@@ -26,12 +26,12 @@ up: setup ## serve until Ctrl-C (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_DIR=.s
 test: setup ## run the whole test suite (ARGS="-k name" for a part of it)
 	@$(RUN) -m pytest --numprocesses auto $(ARGS)
 
-proof: setup ## test the leases at length: 200 random histories of 40 steps, the mutants, 500 races of each pair of operations, 10,000 jobs for 64 runners, 200,000 logs with secrets, ten million used tokens
-	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 PROOF_JOBS=10000 PROOF_RUNNERS=64 PROOF_SCRUBBING=40000 PROOF_TOKENS=10000000 $(RUN) -m pytest -o timeout=3600 tests/lease_model \
+proof: setup ## test the leases at length: 200 random histories of 40 steps, the mutants, 500 races of each pair of operations, 10,000 jobs for 64 runners, 200,000 logs with secrets, ten million used tokens, 10,000 deliveries by two dispatchers
+	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 PROOF_JOBS=10000 PROOF_RUNNERS=64 PROOF_SCRUBBING=40000 PROOF_TOKENS=10000000 PROOF_DELIVERIES=10000 $(RUN) -m pytest -o timeout=3600 tests/lease_model \
 		tests/orchestrator/services/test_races.py tests/orchestrator/services/test_races_of_pairs.py \
 		tests/orchestrator/protocols/bencher/channel/test_races.py tests/orchestrator/protocols/bencher/test_mutants.py \
 		tests/orchestrator/protocols/bencher/runs/test_many_runners.py tests/runtime_jobs/test_scrubbing.py \
-		tests/orchestrator/job_tokens/test_partitions.py $(ARGS)
+		tests/orchestrator/job_tokens/test_partitions.py tests/orchestrator/dispatching/test_process.py $(ARGS)
 
 chaos: setup ## kill one of two servers, scheduler, housekeeping, workers, runners, storage and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4 RUNNERS=8)
 	@$(RUN) -m tests.chaos --seconds $(or $(SECONDS),300) --workers $(or $(WORKERS),4) --runners $(or $(RUNNERS),8) \
@@ -48,7 +48,7 @@ bench: setup ## run all benchmarks, about 30 minutes (QUICK=1: five minutes; ONL
 	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" BASELINE="$(BASELINE)" $(RUN) -m benchmarks
 
 TESTS = fast
-check: setup ## check lint, format, types, migrations, OpenAPI and deployment settings, and run the fast tests (TESTS=: no tests)
+check: setup ## check lint, format, types, migrations, OpenAPI, GraphQL and deployment settings, and run the fast tests (TESTS=: no tests)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(STATIC_CHECKS)
 	@if [ "$(TESTS)" ]; then $(RUN) -m pytest --numprocesses auto --quiet -m "not slow"; fi
 
@@ -66,6 +66,10 @@ check-migrations: setup
 check-openapi: setup
 	@$(MANAGE) spectacular --validate --fail-on-warn | diff --brief - docs/openapi.yaml >/dev/null \
 		|| { echo "docs/openapi.yaml is out of date: run $(MANAGE) spectacular --file docs/openapi.yaml"; exit 1; }
+
+check-graphql: setup
+	@$(MANAGE) graphqlschema | diff --brief - docs/schema.graphql >/dev/null \
+		|| { echo "docs/schema.graphql is out of date: run $(MANAGE) graphqlschema --file docs/schema.graphql"; exit 1; }
 
 check-settings: setup
 	@PUBLIC_URL=https://orchestrator.example $(MANAGE) check --deploy --fail-level WARNING
