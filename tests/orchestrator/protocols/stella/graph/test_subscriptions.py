@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import signal
+import warnings
 
 import pytest
 import requests
@@ -29,7 +31,11 @@ from tests.orchestrator.protocols.stella.graph.test_queries import NINE_LEVELS, 
 from tests.orchestrator.protocols.stella.requests import MISSING
 from workers.registry.tokens import digest_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # see `closed_sockets`
+]
 
 MODERN, LEGACY = WebsocketsTransport.GRAPHQLWS_SUBPROTOCOL, WebsocketsTransport.APOLLO_SUBPROTOCOL
 ARGUMENTS = "$tenant: String, $jobTypes: [String!], $eventTypes: [String!], $jobId: ID, $after: String"
@@ -61,6 +67,15 @@ def project(organization):
 @pytest.fixture
 def token(organization):
     return api_token(organization, (Scope.ORCH_READ,))
+
+
+@pytest.fixture(autouse=True)
+def closed_sockets():
+    """Close what gql has left: it may end before its socket has, which would be a warning in any later test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def address(server):
