@@ -19,7 +19,7 @@ from orchestrator.protocols.native.breakers import openapi
 from orchestrator.protocols.native.breakers.serializers import ResetBreakerInput
 from orchestrator.protocols.native.breakers.wire import serialize_breaker
 from orchestrator.protocols.native.limits.actions import audit_arguments
-from orchestrator.protocols.native.limits.targets import require_organization
+from orchestrator.protocols.native.organizations import visible_organization
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import JOB_TYPES
 
@@ -67,7 +67,7 @@ class BreakerViewSet(StrictQueryMixin, GenericViewSet):
         body = ResetBreakerInput(data=body_of(request))
         body.is_valid(raise_exception=True)
         validated = body.validated_data
-        require_organization(client_of(request), validated["org_slug"])
+        visible_organization(client_of(request), validated["org_slug"])
         breaker = services.reset_breaker(
             org_slug=validated["org_slug"],
             job_type=validated["job_type"],

@@ -26,7 +26,7 @@ from orchestrator.protocols.native.incidents.serializers import (
 )
 from orchestrator.protocols.native.incidents.wire import serialize_incident, serialize_incident_mode
 from orchestrator.protocols.native.limits.actions import audit_arguments
-from orchestrator.protocols.native.limits.targets import require_organization
+from orchestrator.protocols.native.organizations import visible_organization
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import JOB_TYPES
 
@@ -150,7 +150,7 @@ class IncidentModeViewSet(StrictQueryMixin, GenericViewSet):
         body = BeginIncidentModeInput(data=body_of(request))
         body.is_valid(raise_exception=True)
         validated = body.validated_data
-        require_organization(client_of(request), validated["org_slug"])
+        visible_organization(client_of(request), validated["org_slug"])
         mode = services.begin_incident_mode(
             org_slug=validated["org_slug"], until=validated["until"], **audit_arguments(request, validated["reason"])
         )
@@ -163,6 +163,6 @@ class IncidentModeViewSet(StrictQueryMixin, GenericViewSet):
         body = EndIncidentModeInput(data=body_of(request))
         body.is_valid(raise_exception=True)
         org_slug = body.validated_data["org_slug"]
-        require_organization(client_of(request), org_slug)
+        visible_organization(client_of(request), org_slug)
         services.end_incident_mode(org_slug=org_slug, **audit_arguments(request, body.validated_data["reason"]))
         return Response(status=204)

@@ -40,6 +40,7 @@ from orchestrator.protocols.native.jobs.serializers import (
     SubmitInput,
     SubmitRuntimeJobInput,
 )
+from orchestrator.protocols.native.organizations import NO_ORGANIZATION
 from orchestrator.selectors.job_steps import annotations_of, steps_of
 from orchestrator.selectors.pending_reasons.service import pending_for
 from orchestrator.services import ConcurrencyGroup, OnConflict, OperationResult, Submission
@@ -132,7 +133,7 @@ def _submission(call: ApiCall, collection: JobCollection, body: dict[str, Any]) 
     """
     validated = parse(collection.submit_serializer, body)
     if not client_of(call).sees(validated["org_slug"]):
-        raise NotFound("There is no organization with this org_slug, or you may not see it.")
+        raise NotFound(NO_ORGANIZATION)
     return Submission(
         org_slug=validated["org_slug"],
         project_slug=validated["project_slug"],

@@ -8,8 +8,9 @@ from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.http.auth.permissions import require_installation
 from orchestrator.http.auth.principals import ClientPrincipal
+from orchestrator.protocols.native.organizations import visible_organization
 from runtime_jobs.errors import NotFound
-from runtime_jobs.models import Organization, Project
+from runtime_jobs.models import Project
 from runtime_jobs.specs import JOB_TYPES
 from workers.models import Pool
 
@@ -29,19 +30,13 @@ def resolve_target(caller: ClientPrincipal, source: dict[str, Any]) -> LimitTarg
             return _project_target(caller, org_slug, key)
         case "job_type":
             return _job_type_target(caller, org_slug, key)
-    require_organization(caller, org_slug)
+    visible_organization(caller, org_slug)
     return LimitTarget.of_organization(org_slug)
-
-
-def require_organization(caller: ClientPrincipal, org_slug: str) -> None:
-    """Raise NotFound unless the organization exists and the caller may see it."""
-    if not caller.sees(org_slug) or not Organization.objects.filter(slug=org_slug).exists():
-        raise NotFound("There is no organization with this org_slug, or you may not see it.")
 
 
 def require_project(caller: ClientPrincipal, org_slug: str, slug: str) -> None:
     """Raise NotFound unless the project exists and the caller may see its organization."""
-    require_organization(caller, org_slug)
+    visible_organization(caller, org_slug)
     if not Project.objects.filter(organization__slug=org_slug, slug=slug).exists():
         raise NotFound(f"The organization {org_slug} has no project with this key.")
 
@@ -68,7 +63,7 @@ def _job_type_target(caller: ClientPrincipal, org_slug: str, name: str) -> Limit
     if name not in JOB_TYPES:
         raise serializers.ValidationError({"source": {"key": f"Must be one of: {', '.join(JOB_TYPES)}."}})
     if org_slug:
-        require_organization(caller, org_slug)
+        visible_organization(caller, org_slug)
         return LimitTarget.of_organization(org_slug, name)
     require_installation(caller)
     return LimitTarget(LimitScope.JOB_TYPE, "", name)

@@ -20,8 +20,9 @@ from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.protocols.native.limits import actions, openapi, serializers
 from orchestrator.protocols.native.limits.actions import audit_arguments, limit_response
-from orchestrator.protocols.native.limits.targets import require_organization, require_project, resolve_target
+from orchestrator.protocols.native.limits.targets import require_project, resolve_target
 from orchestrator.protocols.native.limits.wire import serialize_limit, serialize_quota
+from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.services.idempotency import IdempotentRequest
 from runtime_jobs.errors import Conflict, LimitNotEditable, NotFound, OperatorOnly, VersionConflict
 from runtime_jobs.models import Organization
@@ -164,7 +165,7 @@ def _require_target(caller: ClientPrincipal, validated: dict[str, Any]) -> None:
     if validated["kind"] == LimitKind.PROJECT:
         require_project(caller, validated["org_slug"], validated["project_slug"])
     else:
-        require_organization(caller, validated["org_slug"])
+        visible_organization(caller, validated["org_slug"])
 
 
 def _target_of(limit: Limit) -> dict[str, Any]:

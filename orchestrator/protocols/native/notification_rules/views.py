@@ -17,12 +17,10 @@ from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.models import NotificationRule
 from orchestrator.protocols.native.notification_rules import openapi, serializers, wire
+from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.services.notification_rules import NO_RULE, RuleTerms
 from runtime_jobs.errors import NotFound
-from runtime_jobs.models import Organization
 from runtime_jobs.models.tenants import Scope
-
-NO_ORGANIZATION = "There is no organization with this org_slug, or you may not see it."
 
 
 class NotificationRuleFilters(django_filters.FilterSet):
@@ -74,7 +72,7 @@ class NotificationRuleViewSet(StrictQueryMixin, GenericViewSet):
         body = serializers.NotificationRuleInput(data=body_of(request))
         body.is_valid(raise_exception=True)
         terms = wire.terms_of(body.validated_data)
-        organization = _find_organization(request, terms.pop("org_slug"))
+        organization = visible_organization(client_of(request), terms.pop("org_slug"))
         rule, is_new = services.create_notification_rule(
             organization=organization,
             terms=RuleTerms(**terms),
@@ -111,15 +109,3 @@ class NotificationRuleViewSet(StrictQueryMixin, GenericViewSet):
 
 def _caller(request: Request) -> dict[str, Any]:
     return {"actor": client_of(request).actor, "source_address": client_address(request)}
-
-
-def _find_organization(request: Request, slug: str) -> Organization:
-    """Return an organization that the caller may see.
-
-    Raises:
-        NotFound: There is none.
-    """
-    found = Organization.objects.filter(slug=slug).first() if client_of(request).sees(slug) else None
-    if found is None:
-        raise NotFound(NO_ORGANIZATION)
-    return found

@@ -14,15 +14,13 @@ from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import ClientPrincipal, client_of
+from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
+from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.payload_schemas import openapi, serializers
-from runtime_jobs.errors import NotFound
-from runtime_jobs.models import Organization, PayloadSchema
+from runtime_jobs.models import PayloadSchema
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import PAYLOAD_TYPES
-
-NO_ORGANIZATION = "There is no organization with this org_slug, or you may not see it."
 
 
 class PayloadSchemaFilters(django_filters.FilterSet):
@@ -66,7 +64,7 @@ class PayloadSchemaViewSet(StrictQueryMixin, GenericViewSet):
         """Set the schema that payloads of this type must match from now on."""
         validated, caller = parse(serializers.PayloadSchemaInput, body_of(request)), client_of(request)
         row = services.set_payload_schema(
-            organization=_organization(caller, validated["org_slug"]),
+            organization=visible_organization(caller, validated["org_slug"]),
             job_type=job_type,
             document=validated["document"],
             actor=caller.actor,
@@ -81,19 +79,12 @@ class PayloadSchemaViewSet(StrictQueryMixin, GenericViewSet):
         if not query.is_valid():
             raise invalid_query("org_slug", "This parameter is required: the slug of an organization.")
         services.remove_payload_schema(
-            organization=_organization(caller, query.validated_data["org_slug"]),
+            organization=visible_organization(caller, query.validated_data["org_slug"]),
             job_type=job_type,
             actor=caller.actor,
             source_address=client_address(request),
         )
         return Response(status=204)
-
-
-def _organization(caller: ClientPrincipal, org_slug: str) -> Organization:
-    found = Organization.objects.filter(slug=org_slug).first() if caller.sees(org_slug) else None
-    if found is None:
-        raise NotFound(NO_ORGANIZATION)
-    return found
 
 
 def _serialize(row: PayloadSchema) -> dict[str, Any]:

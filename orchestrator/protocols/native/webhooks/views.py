@@ -18,6 +18,7 @@ from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.models import Delivery, Webhook
+from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.protocols.native.webhooks import openapi, serializers, wire
 from orchestrator.services.webhooks import NO_WEBHOOK, WebhookTerms
@@ -25,12 +26,10 @@ from orchestrator.webhooks.endpoints import check_endpoint
 from orchestrator.webhooks.models import DeliveryStatus, WebhookStatus
 from runtime_jobs.errors import NotFound
 from runtime_jobs.event_types import DELIVERED_TYPES
-from runtime_jobs.models import Organization
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import JOB_TYPES
 
 TRIES_DISPLAYED = 50
-NO_ORGANIZATION = "There is no organization with this org_slug, or you may not see it."
 
 
 class WebhookFilters(django_filters.FilterSet):
@@ -118,7 +117,7 @@ class WebhookViewSet(_OwnWebhooks):
         body = serializers.WebhookInput(data=body_of(request))
         body.is_valid(raise_exception=True)
         terms = dict(body.validated_data)
-        organization = _find_organization(request, terms.pop("org_slug"))
+        organization = visible_organization(client_of(request), terms.pop("org_slug"))
         terms["url"] = check_endpoint(terms["url"])
         webhook, is_new = services.create_webhook(
             organization=organization,
@@ -230,15 +229,3 @@ def _with_secret(webhook: Webhook) -> dict[str, Any]:
 
 def _require_empty(request: Request) -> None:
     EmptyBody(data=body_of(request)).is_valid(raise_exception=True)
-
-
-def _find_organization(request: Request, slug: str) -> Organization:
-    """Return an organization that the caller may see.
-
-    Raises:
-        NotFound: There is none.
-    """
-    found = Organization.objects.filter(slug=slug).first() if client_of(request).sees(slug) else None
-    if found is None:
-        raise NotFound(NO_ORGANIZATION)
-    return found
