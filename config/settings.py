@@ -37,9 +37,9 @@ LANGUAGE_CODE = "en-us"
 USE_I18N = False
 
 INSTALLED_APPS = [
-    "unfold",
+    "unfold.apps.BasicAppConfig",  # `config.admin_app` names the site of its theme
     "unfold.contrib.filters",
-    "django.contrib.admin",
+    "config.admin_app.AdminAppConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

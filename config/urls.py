@@ -17,6 +17,8 @@ handler403 = "orchestrator.http.errors.error_views.forbidden"
 handler404 = "orchestrator.http.errors.error_views.not_found"
 handler500 = "orchestrator.http.errors.error_views.crashed"
 
+admin.autodiscover()
+
 # Django tries them in order: routes that programs call come first.
 urlpatterns = [
     path("v1/", include("orchestrator.protocols.native.urls")),

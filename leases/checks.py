@@ -10,10 +10,11 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from leases import sql_functions
 
+SETTINGS = "settings"  # the tag of the checks of settings
 AT_LEAST_A_SECOND = ("ACKNOWLEDGE_WITHIN_SECONDS", "CANCEL_DEADLINE_SECONDS", "HEARTBEAT_INTERVAL_SECONDS")
 
 
-@register()
+@register(SETTINGS)
 def timings(**_: Any) -> list[CheckMessage]:
     """Report durations that would expire healthy leases."""
     found: list[CheckMessage] = []

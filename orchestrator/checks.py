@@ -7,14 +7,13 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
-from orchestrator.http.auth.principal_cache import MAX_SECONDS
-from orchestrator.sealing import decode_root_key
+from leases.checks import SETTINGS
 from runtime_jobs.specs import JOB_TYPES
 
 MIN_AGING_SECONDS, MAX_AGING_SECONDS = 0.001, 1e9  # PostgreSQL's division overflows far outside of this range
 
 
-@register()
+@register(SETTINGS)
 def certificates(**_: Any) -> list[CheckMessage]:
     """Report client certificates with a header and no proxies, or the reverse, and proxies that are no addresses."""
     if bool(settings.CERTIFICATE_HEADER) != bool(settings.CERTIFICATE_PROXIES):
@@ -29,7 +28,7 @@ def certificates(**_: Any) -> list[CheckMessage]:
     ]
 
 
-@register()
+@register(SETTINGS)
 def scheduler_takeover(**_: Any) -> list[CheckMessage]:
     """Report a takeover so late that `/readyz` fails before it."""
     takeover, silent = settings.CLOCK_TAKEOVER_SECONDS, settings.CLOCK_SILENT_AFTER_SECONDS
@@ -39,7 +38,7 @@ def scheduler_takeover(**_: Any) -> list[CheckMessage]:
     return [Error(text, hint=f"CLOCK_SILENT_AFTER_SECONDS is {silent:g}.", id="orchestrator.E003")]
 
 
-@register()
+@register(SETTINGS)
 def retention(**_: Any) -> list[CheckMessage]:
     """Report negative periods, and records of requests that are kept longer than the jobs that they name."""
     days = settings.RETENTION_DAYS
@@ -60,7 +59,7 @@ def retention(**_: Any) -> list[CheckMessage]:
     return wrong
 
 
-@register()
+@register(SETTINGS)
 def hsts(**_: Any) -> list[CheckMessage]:
     """Report a preload without subdomains: the browsers' preload lists do not accept it."""
     if settings.SECURE_HSTS_PRELOAD and not settings.SECURE_HSTS_INCLUDE_SUBDOMAINS:
@@ -69,7 +68,7 @@ def hsts(**_: Any) -> list[CheckMessage]:
     return []
 
 
-@register()
+@register(SETTINGS)
 def aging(**_: Any) -> list[CheckMessage]:
     """Report an aging period that is negative, or with which the order of queues cannot be computed."""
     seconds = settings.AGING_SECONDS
@@ -79,7 +78,7 @@ def aging(**_: Any) -> list[CheckMessage]:
     return [Error(text, id="orchestrator.E007")]
 
 
-@register()
+@register(SETTINGS)
 def breakers(**_: Any) -> list[CheckMessage]:
     """Report rules with which breakers would open without a failure or never, and unknown job types."""
     rule = settings.BREAKER
@@ -100,9 +99,11 @@ def breakers(**_: Any) -> list[CheckMessage]:
     return found
 
 
-@register()
+@register(SETTINGS)
 def token_cache(**_: Any) -> list[CheckMessage]:
     """Report a cache that would accept a revoked token for more than a second."""
+    from orchestrator.http.auth.principal_cache import MAX_SECONDS  # noqa: PLC0415 - and with it the HTTP API
+
     seconds = settings.AUTH_CACHE_SECONDS
     if 0 <= seconds <= MAX_SECONDS:
         return []
@@ -110,7 +111,7 @@ def token_cache(**_: Any) -> list[CheckMessage]:
     return [Error(text, hint="A revoked token could be valid for so long.", id="orchestrator.E011")]
 
 
-@register()
+@register(SETTINGS)
 def runners(**_: Any) -> list[CheckMessage]:
     """Report timeouts of runners that are out of range."""
     ranges = {
@@ -125,7 +126,7 @@ def runners(**_: Any) -> list[CheckMessage]:
     ]
 
 
-@register()
+@register(SETTINGS)
 def leases_of_workflow_jobs(**_: Any) -> list[CheckMessage]:
     """Report leases of workflow jobs that are too short for a runner, or so long that a lost job is noticed late."""
     seconds = settings.ACTIONS_LEASE_SECONDS
@@ -135,7 +136,7 @@ def leases_of_workflow_jobs(**_: Any) -> list[CheckMessage]:
     return [Error(text, hint="Runners poll every two seconds.", id="orchestrator.E016")]
 
 
-@register()
+@register(SETTINGS)
 def stored_outputs(**_: Any) -> list[CheckMessage]:
     """Report a limit of stored outputs that is below the largest message of a runner."""
     stored, received = settings.OUTPUT_LIMIT_BYTES, settings.RUNNER_MESSAGE_LIMIT_BYTES
@@ -145,7 +146,7 @@ def stored_outputs(**_: Any) -> list[CheckMessage]:
     return [Error(text, hint="A result could be received and not stored.", id="orchestrator.E013")]
 
 
-@register()
+@register(SETTINGS)
 def image_uploads(**_: Any) -> list[CheckMessage]:
     """Report limits of uploads that no upload could satisfy."""
     upload, spool = settings.IMAGE_UPLOAD_LIMIT_BYTES, settings.IMAGE_SPOOL_BYTES
@@ -158,7 +159,7 @@ def image_uploads(**_: Any) -> list[CheckMessage]:
     return []
 
 
-@register()
+@register(SETTINGS)
 def artifact_bucket(**_: Any) -> list[CheckMessage]:
     """Report an incomplete set of settings of a bucket: objects would silently be stored in a folder."""
     bucket, endpoint, region = settings.ARTIFACTS_BUCKET, settings.ARTIFACTS_ENDPOINT_URL, settings.ARTIFACTS_REGION
@@ -174,9 +175,11 @@ def artifact_bucket(**_: Any) -> list[CheckMessage]:
     return []
 
 
-@register()
+@register(SETTINGS)
 def root_keys(**_: Any) -> list[CheckMessage]:
     """Report root keys that are not 32 bytes in base64, by their place. The message contains nothing of the key."""
+    from orchestrator.sealing import decode_root_key  # noqa: PLC0415 - and with it the cryptography library
+
     named = [("ACTIONS_ROOT_KEY", settings.ACTIONS_ROOT_KEY)] if settings.ACTIONS_ROOT_KEY else []
     named += [(f"ACTIONS_ROOT_KEYS_OLD[{place}]", text) for place, text in enumerate(settings.ACTIONS_ROOT_KEYS_OLD)]
     found: list[CheckMessage] = []

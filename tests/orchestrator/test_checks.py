@@ -1,8 +1,16 @@
 """Settings that are out of range are refused at the start, by name and with the range."""
 
+import os
+import subprocess
+import sys
+
 import pytest
+from django.core.checks import run_checks
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
 from django.db import DatabaseError, connection, transaction
 
+from config.paths import BASE_DIR
 from orchestrator import checks
 
 
@@ -61,12 +69,45 @@ def test_a_rule_of_breakers_is_in_its_range(settings, rule, messages):
     ]
 
 
-def test_the_command_that_serves_refuses_them(settings):
-    """All checks of this module are registered: Django executes them before `serve`, `runclock` and `migrate`."""
-    from django.core.checks import run_checks  # noqa: PLC0415 - beside its use
-
+def test_all_of_them_are_registered(settings):
     settings.AGING_SECONDS, settings.BREAKER = -1, settings.BREAKER | {"failures": 50}
     assert {"orchestrator.E007", "orchestrator.E008"} <= {message.id for message in run_checks()}
+
+
+@pytest.mark.parametrize("name", ["serve", "runclock", "rundispatcher", "runhousekeeping", "up", "prune"])
+def test_the_processes_of_a_server_refuse_them(settings, name):
+    settings.AGING_SECONDS = -1
+    with pytest.raises(SystemCheckError, match=r"orchestrator\.E007"):
+        call_command(name, skip_checks=False)
+
+
+STARTED = """
+import sys
+from unittest import mock
+import django
+from django.core.checks import run_checks
+from django.core.management import execute_from_command_line
+django.setup()
+with mock.patch("orchestrator.maintenance.scheduler.Scheduler.run"):
+    execute_from_command_line(["manage.py", "runclock", "--once"])
+print({"config.urls", "orchestrator.admin"} & set(sys.modules))
+run_checks(tags=["admin"])
+print("orchestrator.admin" in sys.modules)
+"""
+
+
+def test_a_process_without_urls_imports_no_views(tmp_path):
+    """Views and pages of the admin are more than half of what it would import. The checks of the pages import them."""
+    nowhere = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "STATE_DIR": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", STARTED],
+        cwd=BASE_DIR,
+        env=os.environ | nowhere,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.splitlines()[-2:] == ["set()", "True"]
 
 
 @pytest.mark.parametrize(("stored", "errors"), [(4 << 20, []), ((4 << 20) - 1, ["orchestrator.E013"])])

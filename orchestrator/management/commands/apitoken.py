@@ -4,9 +4,10 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from orchestrator import services
+from orchestrator.management.base import ServerCommand
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Organization
@@ -15,7 +16,7 @@ from runtime_jobs.models.tenants import Scope
 OPERATOR = Actor("operator", "manage.py apitoken")
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Creates an API token and prints it."""
 
     help = "Creates an API token (rto_api_…) of an organization. Prints the token, once."

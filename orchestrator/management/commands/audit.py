@@ -3,13 +3,14 @@
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from orchestrator.audit.invariants import INVARIANTS
 from orchestrator.audit.runner import audit_objects, run_audit
+from orchestrator.management.base import ServerCommand
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Checks the invariants."""
 
     help = "Checks every invariant of jobs, leases and events. Prints the violations; exits 1 if there are any."

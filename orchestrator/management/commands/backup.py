@@ -7,14 +7,15 @@ from typing import Any
 
 from django.conf import settings
 from django.core.files.storage import storages
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from orchestrator.artifacts.storage import ARTIFACTS
 from orchestrator.management import client_programs
+from orchestrator.management.base import ServerCommand
 from orchestrator.sealing import ROOT_KEY_FILE
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Dumps the database."""
 
     help = "Writes a dump of the database to FILE, while everything runs. `restore` reads it."

@@ -4,15 +4,16 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from orchestrator.images.collection import DEFAULT_AGE, collect_images
 from orchestrator.images.quotas import forget_counts
+from orchestrator.management.base import ServerCommand
 
 DEFAULT_HOURS = DEFAULT_AGE.total_seconds() / 3600
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Collects the garbage of the image registry."""
 
     help = (

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
+from orchestrator.management.base import ServerCommand
 from orchestrator.results.outputs import delete_orphans
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Deletes orphaned outputs."""
 
     help = "Deletes the stored outputs that no job names, as the scheduler process does once a day."

@@ -5,9 +5,10 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from orchestrator import services
+from orchestrator.management.base import ServerCommand
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, PersonalKey, Project
@@ -17,7 +18,7 @@ OPERATOR = Actor("operator", "manage.py createkey")
 REASON = "manage.py createkey --revoke"
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Creates a key and prints it, or revokes the key on standard input."""
 
     help = "Creates or revokes a key of a person or project for the Bencher API. Prints the new key, once."

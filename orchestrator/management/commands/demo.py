@@ -7,18 +7,19 @@ import sys
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from orchestrator.devtools.demo.client import DemoError, DemoRequest
 from orchestrator.devtools.demo.runner import SHOWN_OUTPUT_LINES, DemoRun
 from orchestrator.devtools.demo.terminal import Terminal
 from orchestrator.devtools.dev_server import DevServerError, state_dir_lock
 from orchestrator.devtools.process_supervisor import ProcessSupervisorError
+from orchestrator.management.base import ServerCommand
 
 INTERRUPTED = 130
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Runs the demo."""
 
     help = "Runs one job from submit to findings on this machine. Exit code 0 only if its run was uploaded."

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from orchestrator.management.base import ServerCommand
 from orchestrator.protocols.delta.runners.leases import as_single_step, claim_for_runner, lease_granted
 from workers.models import Worker
 from workers.registry.models import WorkerState
@@ -16,7 +17,7 @@ from workers.registry.models import WorkerState
 NO_WORK = 3  # the exit status when there is no work, for shell loops
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Claims a job for a Delta CI runner."""
 
     help = (

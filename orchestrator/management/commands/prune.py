@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from orchestrator.maintenance.pruning import PERIODS, count_everything, delete_everything
+from orchestrator.management.base import ServerCommand
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Deletes old rows."""
 
     help = "Deletes rows older than the retention settings. The scheduler does the same a little at a time."

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from orchestrator import services
 from orchestrator.housekeeping.models import HousekeepingTask
+from orchestrator.management.base import ServerCommand
 from orchestrator.repositories.tasks import MIRROR
 from runtime_jobs.control_characters import escape_controls
 from runtime_jobs.errors import Invalid, LifecycleError
@@ -20,7 +21,7 @@ OPERATOR = Actor("operator", "manage.py repository")
 OPTIONS = {"name": "--name", "origin": "--from", "credential": "--credential-file"}  # by field of the operation
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Adds, changes, lists and removes repositories."""
 
     help = "Adds, changes, lists and removes the git repositories of projects. Housekeeping keeps a mirror of each."

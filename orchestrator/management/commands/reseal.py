@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from orchestrator.management.base import ServerCommand
 from orchestrator.resealing import SEALED_COLUMNS, reseal
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Seals stored values again."""
 
     help = (

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from orchestrator import services
+from orchestrator.management.base import ServerCommand
 from runtime_jobs.events import Actor
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Replaces the key of identity tokens."""
 
     help = "Creates a key for identity tokens of workflow jobs. It is published a day before it signs."

@@ -4,12 +4,13 @@ import signal
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from orchestrator.maintenance.scheduler import Scheduler
+from orchestrator.management.base import ServerCommand
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Runs the scheduler process."""
 
     help = "Runs the scheduler: expiry, timeouts, limits, retention. Several may run; one leads."

@@ -5,14 +5,15 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from orchestrator.dispatching.process import DispatcherProcess
+from orchestrator.management.base import ServerCommand
 
 MAX_CONNECTIONS = 5000
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Runs a dispatcher process."""
 
     help = "Sends events to webhooks, and notifications by webhook or mail. Any number may run."

@@ -5,14 +5,15 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from orchestrator.housekeeping.process import HousekeepingProcess
+from orchestrator.management.base import ServerCommand
 
 MAX_THREADS = 64
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Runs a housekeeping process."""
 
     help = "Executes slow tasks: mirrors of repositories, stored logs, schedules, retention. Any number may run."

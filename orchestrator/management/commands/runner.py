@@ -6,12 +6,13 @@ from argparse import ArgumentParser, ArgumentTypeError
 from datetime import timedelta
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db.models import Count, Q
 
 from leases.states import OPEN as OPEN_LEASES
 from orchestrator import services
 from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.management.base import ServerCommand
 from orchestrator.services.actions_runners import DEFAULT_LABELS
 from runtime_jobs.errors import Invalid, LifecycleError
 from runtime_jobs.events import Actor
@@ -38,7 +39,7 @@ def duration(text: str) -> timedelta:
         raise ArgumentTypeError(f"{text!r} is too long") from None
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Registers and manages runners."""
 
     help = "Registers, lists, drains and revokes runners of workflow jobs, and rotates their tokens."

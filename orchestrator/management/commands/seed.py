@@ -4,12 +4,13 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from orchestrator.devtools import dev_server
+from orchestrator.management.base import ServerCommand
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Creates the first tenant."""
 
     help = "Creates and prints what a first job needs: tables, tenant, tokens, login. Keeps what exists."

@@ -4,10 +4,11 @@ from argparse import ArgumentTypeError
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from orchestrator.http.asgi.connections import raise_file_limit
 from orchestrator.http.asgi.server import run_server
+from orchestrator.management.base import ServerCommand
 
 
 def port(text: str) -> int:
@@ -17,11 +18,10 @@ def port(text: str) -> int:
     return int(text)
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Runs a web process."""
 
     help = "Serves HTTP until a signal ends it: API, admin, long polls, log streams."
-    requires_system_checks = ()  # `manage.py check` runs them; a restarted process must not wait for them
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")

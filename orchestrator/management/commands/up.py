@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -16,6 +16,7 @@ from orchestrator.devtools import dev_server
 from orchestrator.devtools.dev_server import DevServerError, ListenAddress
 from orchestrator.devtools.process_supervisor import ProcessSupervisor, ProcessSupervisorError
 from orchestrator.devtools.seed import SeedData
+from orchestrator.management.base import ServerCommand
 from runtime_jobs.control_characters import escape_controls
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
@@ -42,7 +43,7 @@ def network_warning(address: ListenAddress) -> list[str]:
     return lines
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Runs the whole installation."""
 
     help = "Serves until interrupted: all processes, and a PostgreSQL unless DATABASE_URL is set."
