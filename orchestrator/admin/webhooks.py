@@ -19,6 +19,7 @@ from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.models import Delivery, Webhook
 from orchestrator.webhooks.models import WebhookStatus
+from runtime_jobs.identifiers import is_id
 
 COLOURS = {"active": "success", "paused": "warning", "disabled": "danger", "failing": "danger"}
 
@@ -55,6 +56,12 @@ class WebhookAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Webhook]:
         rows: QuerySet[Webhook] = super().get_queryset(request)
         return rows.exclude(status=WebhookStatus.DELETED)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Webhook | None:
+        """Accept the public id as well: incidents contain only that one."""
+        if is_id(object_id, "whk"):
+            return self.get_queryset(request).filter(webhook_ulid=object_id).first()
+        return super().get_object(request, object_id, from_field)
 
     def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm("orchestrator.change_webhook")

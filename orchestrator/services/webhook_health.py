@@ -65,6 +65,7 @@ def _record_failure(uow: UnitOfWork, webhook: Webhook, now: datetime) -> None:
             IncidentKind.WEBHOOK,
             org_slug=webhook.organization.slug,
             job_type="",
+            webhook_ulid=webhook.webhook_ulid,
             summary=f"The webhook {webhook.webhook_ulid} was paused: {text}",
             now=now,
         )

@@ -8,10 +8,10 @@ from typing import Any, Final
 from django.conf import settings
 
 from leases.advisory_locks import WEBHOOKS_OF_ORGANIZATION, advisory_xact_lock
-from orchestrator.models import Incident, IncidentKind, Webhook
+from orchestrator.models import Webhook
 from orchestrator.sealing import seal, unseal
 from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.incidents import resolve
+from orchestrator.services.incidents import resolve_for_webhook
 from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from orchestrator.webhooks.models import WebhookStatus
@@ -122,7 +122,7 @@ def change_webhook(
         webhook.status_reason = "" if status == WebhookStatus.ACTIVE else f"Paused by {actor.name}."[:300]
     if status == WebhookStatus.ACTIVE and "status" in changes:
         webhook.failing_since = None
-        resolve_incidents(webhook, actor=actor, resolution="The webhook was activated.", now=changed_at)
+        resolve_for_webhook(webhook, actor=actor, resolution="The webhook was activated.", now=changed_at)
     _save(webhook, actor, changed_at)
     after = _facts(webhook)
     names = [name for name in after if before[name] != after[name]]
@@ -203,7 +203,7 @@ def delete_webhook(
     webhook.status, webhook.status_reason = WebhookStatus.DELETED, ""
     webhook.sealed_secret = webhook.sealed_former_secret = webhook.former_secret_until = None
     webhook.notification_rules.all().delete()
-    resolve_incidents(webhook, actor=actor, resolution="The webhook was deleted.", now=deleted_at)
+    resolve_for_webhook(webhook, actor=actor, resolution="The webhook was deleted.", now=deleted_at)
     _save(webhook, actor, deleted_at)
     _record(
         webhook, "deleted", actor=actor, before=before, reason=reason, source_address=source_address, now=deleted_at
@@ -243,14 +243,6 @@ def lock_webhook(webhook_ulid: str) -> Webhook:
     if webhook is None:
         raise NotFound(NO_WEBHOOK)
     return webhook
-
-
-def resolve_incidents(webhook: Webhook, *, actor: Actor, resolution: str, now: datetime) -> None:
-    """Resolve the incident that days of failure have opened, if there is one."""
-    of_webhook = {"kind": IncidentKind.WEBHOOK, "org_slug": webhook.organization.slug}
-    found = Incident.objects.unresolved().filter(**of_webhook, summary__contains=webhook.webhook_ulid)
-    for incident in found.select_for_update(no_key=True):
-        resolve(incident, actor=actor, resolution=resolution, source_address=None, now=now)
 
 
 def _terms_of(webhook: Webhook) -> dict[str, Any]:
