@@ -6,7 +6,7 @@ from orchestrator.models import Incident, IncidentKind, IncidentStatus, Webhook
 from orchestrator.services.operator_events import build_operator_event, record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import LimitNotEditable, NotFound, ResourceConflict
+from runtime_jobs.errors import IncidentOfBreaker, NotFound, ResourceConflict
 from runtime_jobs.events import SYSTEM, Actor
 from runtime_jobs.models import Job
 from runtime_jobs.states import ESCALATED_FAILURES, JobState
@@ -69,13 +69,13 @@ def resolve_incident(
 
     Raises:
         NotFound: The incident does not exist.
-        LimitNotEditable: The incident is that of a breaker, which resolves it when it closes.
+        IncidentOfBreaker: The incident is that of a breaker, which resolves it when it closes.
     """
     incident = _lock(incident_ulid)
     if incident.status == IncidentStatus.RESOLVED:
         return incident
     if incident.kind == IncidentKind.BREAKER:
-        raise LimitNotEditable(
+        raise IncidentOfBreaker(
             "The incident of a breaker is resolved when the breaker closes. Reset it with POST /v1/breakers/reset."
         )
     resolve(incident, actor=actor, resolution=reason, source_address=source_address, now=now or database_now())
