@@ -45,7 +45,7 @@ def token(project):
 
 
 class Line:
-    """A client of the protocol that reads only when it is told to."""
+    """A client of the protocol that reads nothing but what a test asks for."""
 
     def __init__(self, opened, token):
         self.socket = opened
