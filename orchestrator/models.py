@@ -133,6 +133,7 @@ class Incident(models.Model):
 
     Attributes:
         job_ulid: The job, an attempt, if the incident concerns one.
+        webhook_ulid: The webhook, if the incident concerns one. Retention may have deleted it.
         reason: The reason of the failure, from the list of failure reasons.
         resolution: How it was resolved.
     """
@@ -142,6 +143,7 @@ class Incident(models.Model):
     org_slug = models.CharField(max_length=63)
     job_type = models.CharField(max_length=50)
     job_ulid = models.CharField(max_length=ID_LENGTH, null=True)
+    webhook_ulid = models.CharField(max_length=ID_LENGTH, null=True)
     reason = models.CharField(max_length=40, blank=True, default="", db_default="")
     summary = models.CharField(max_length=500)
     opened_at = models.DateTimeField()
@@ -160,7 +162,12 @@ class Incident(models.Model):
                 fields=["job_ulid", "kind"],
                 condition=models.Q(resolved_at=None, job_ulid__isnull=False),
                 name="one_unresolved_incident_per_job",
-            )
+            ),
+            models.UniqueConstraint(
+                fields=["webhook_ulid"],
+                condition=models.Q(resolved_at=None, webhook_ulid__isnull=False),
+                name="one_unresolved_incident_per_webhook",
+            ),
         ]
         indexes = [
             models.Index(fields=["org_slug", "job_type"], name="incidents_open", condition=models.Q(resolved_at=None)),

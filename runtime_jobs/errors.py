@@ -153,6 +153,12 @@ class LimitNotEditable(LifecycleError):
     code = "not_settable"
 
 
+class IncidentOfBreaker(LifecycleError):
+    """The incident of a breaker is resolved when the breaker closes, and not by a person."""
+
+    code = "not_settable"
+
+
 class VersionConflict(LifecycleError):
     """The resource has changed since the caller read it. `version` is the current one."""
 

@@ -6,10 +6,12 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from orchestrator.admin.base import BaseAdmin, actor_of
+from orchestrator.admin.formatting import change_url
+from orchestrator.admin.forms import ReasonForm
 from orchestrator.http.client_ip import client_address
 from runtime_jobs.errors import LifecycleError
 
@@ -67,6 +69,41 @@ def confirm_and_act(
     except LifecycleError as refusal:
         messages.warning(request, refusal.message)
     return HttpResponseRedirect(page.back)
+
+
+def confirm_for_row(
+    model_admin: BaseAdmin,
+    request: HttpRequest,
+    object_id: str,
+    act: Callable[[Any, dict[str, Any]], str],
+    *,
+    button: str,
+    description: str,
+    back: str = "",
+    danger: bool = False,
+) -> HttpResponse:
+    """Render the confirmation page of a button of one row, or act; see `confirm_and_act`.
+
+    Args:
+        model_admin: The page of the resource.
+        request: The request.
+        object_id: The row.
+        act: Performs the action on the row with the arguments of `audit_arguments`, and returns the message.
+        button: Label of the button, also in the heading before the name of the row.
+        description: Consequences of the action.
+        back: Where the page leads to; by default to the page of the row.
+        danger: Displays the submit button in red.
+
+    Raises:
+        Http404: There is no such row.
+    """
+    row: Any = model_admin.get_object(request, object_id)
+    if row is None:
+        raise Http404
+    form = ReasonForm(request.POST or None)
+    address = back or change_url(type(row), row.pk)
+    page = ConfirmPage(f"{button}: {row}", description, button, address, danger=danger)
+    return confirm_and_act(model_admin, request, page, form, lambda: act(row, audit_arguments(request, form)))
 
 
 def audit_arguments(request: HttpRequest, form: forms.Form) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """Notification rules: which events are sent to whom; buttons switch one on or off and delete it."""
 
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
@@ -15,9 +14,8 @@ from unfold.enums import ActionVariant
 from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import RelatedOrganizationFilter
-from orchestrator.admin.forms import ReasonForm
 from orchestrator.models import IncidentMode, NotificationRule, Webhook
 from runtime_jobs.priorities import priority_name
 
@@ -102,30 +100,11 @@ class NotificationRuleAdmin(ReadOnlyAdmin):
 
         text = "What it has gathered is deleted, too."
         back = formatting.changelist_url(NotificationRule)
-        return self._confirm(request, object_id, "Delete", text, act, back=back, danger=True)
+        return confirm_for_row(self, request, object_id, act, button="Delete", description=text, back=back, danger=True)
 
     def _change(self, request: HttpRequest, object_id: str, button: str, text: str, **changes: Any) -> HttpResponse:
         def act(rule: NotificationRule, arguments: dict[str, Any]) -> str:
             services.change_notification_rule(rule_ulid=rule.rule_ulid, changes=changes, **arguments)
             return f"Notification rule {rule.name} changed"
 
-        return self._confirm(request, object_id, button, text, act)
-
-    def _confirm(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        button: str,
-        text: str,
-        act: Callable[[NotificationRule, dict[str, Any]], str],
-        *,
-        back: str = "",
-        danger: bool = False,
-    ) -> HttpResponse:
-        rule: Any = self.get_object(request, object_id)
-        if rule is None:
-            raise Http404
-        form = ReasonForm(request.POST or None)
-        back = back or formatting.change_url(NotificationRule, rule.pk)
-        page = ConfirmPage(f"{button}: {rule}", text, button, back, danger=danger)
-        return confirm_and_act(self, request, page, form, lambda: act(rule, audit_arguments(request, form)))
+        return confirm_for_row(self, request, object_id, act, button=button, description=text)

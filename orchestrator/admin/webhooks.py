@@ -1,11 +1,10 @@
 """Outgoing webhooks: their state, and buttons that pause, activate, test, redeliver, delete. No page has a secret."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
@@ -14,11 +13,11 @@ from unfold.enums import ActionVariant
 from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
-from orchestrator.admin.forms import ReasonForm
 from orchestrator.models import Delivery, Webhook
 from orchestrator.webhooks.models import WebhookStatus
+from runtime_jobs.identifiers import is_id
 
 COLOURS = {"active": "success", "paused": "warning", "disabled": "danger", "failing": "danger"}
 
@@ -55,6 +54,12 @@ class WebhookAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Webhook]:
         rows: QuerySet[Webhook] = super().get_queryset(request)
         return rows.exclude(status=WebhookStatus.DELETED)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Webhook | None:
+        """Accept the public id as well: incidents contain only that one."""
+        if is_id(object_id, "whk"):
+            return self.get_queryset(request).filter(webhook_ulid=object_id).first()
+        return super().get_object(request, object_id, from_field)
 
     def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm("orchestrator.change_webhook")
@@ -114,7 +119,14 @@ class WebhookAdmin(ReadOnlyAdmin):
             delivery = services.send_test(webhook_ulid=webhook.webhook_ulid, **arguments)
             return f"Delivery {delivery.delivery_ulid} is due now"
 
-        return self._confirm(request, object_id, "Send test event", "Sends an event of the type webhook.test.", act)
+        return confirm_for_row(
+            self,
+            request,
+            object_id,
+            act,
+            button="Send test event",
+            description="Sends an event of the type webhook.test.",
+        )
 
     @action(description="Redeliver dead letters", url_path="redeliver", permissions=["operate"], icon="replay")
     def redeliver_dead(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -126,7 +138,7 @@ class WebhookAdmin(ReadOnlyAdmin):
             return f"{formatting.pluralize(result.number, 'delivery', 'deliveries')} due now{more}"
 
         text = "Sends up to 1,000 dead letters again, each under its former id, in the order of their creation."
-        return self._confirm(request, object_id, "Redeliver dead letters", text, act)
+        return confirm_for_row(self, request, object_id, act, button="Redeliver dead letters", description=text)
 
     @action(
         description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
@@ -140,7 +152,7 @@ class WebhookAdmin(ReadOnlyAdmin):
 
         text = "Nothing more is sent. Its notification rules are deleted, too."
         back = formatting.changelist_url(Webhook)
-        return self._confirm(request, object_id, "Delete", text, act, back=back, danger=True)
+        return confirm_for_row(self, request, object_id, act, button="Delete", description=text, back=back, danger=True)
 
     def _change_status(
         self, request: HttpRequest, object_id: str, status: WebhookStatus, button: str, text: str
@@ -150,23 +162,4 @@ class WebhookAdmin(ReadOnlyAdmin):
             services.change_webhook(webhook_ulid=webhook.webhook_ulid, changes=changes, **arguments)
             return f"Webhook {webhook.webhook_ulid} is {status}"
 
-        return self._confirm(request, object_id, button, text, act)
-
-    def _confirm(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        button: str,
-        text: str,
-        act: Callable[[Webhook, dict[str, Any]], str],
-        *,
-        back: str = "",
-        danger: bool = False,
-    ) -> HttpResponse:
-        webhook: Any = self.get_object(request, object_id)
-        if webhook is None:
-            raise Http404
-        form = ReasonForm(request.POST or None)
-        back = back or formatting.change_url(Webhook, webhook.pk)
-        page = ConfirmPage(f"{button}: {webhook}", text, button, back, danger=danger)
-        return confirm_and_act(self, request, page, form, lambda: act(webhook, audit_arguments(request, form)))
+        return confirm_for_row(self, request, object_id, act, button=button, description=text)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import orjson
@@ -10,9 +10,8 @@ from django.db.models import Q, QuerySet
 
 from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.models import Delivery, Webhook
-from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
-from orchestrator.services.webhooks import lock_webhook
+from orchestrator.services.webhooks import lock_webhook, record_webhook_event
 from orchestrator.webhooks.models import DeliveryStatus, WebhookStatus
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
@@ -86,10 +85,10 @@ def send_test(
         due_at=created_at,
         created_at=created_at,
     )
-    _record(
+    record_webhook_event(
         webhook,
-        "webhook.tested",
-        {"delivery": delivery.delivery_ulid},
+        "tested",
+        after={"delivery": delivery.delivery_ulid},
         actor=actor,
         reason=reason,
         source_address=source_address,
@@ -133,10 +132,10 @@ def redeliver(
         raise ResourceConflict("The delivery is on its way. It can be sent again when it has ended.")
     requested_at = now or database_now()
     _begin_round(Delivery.objects.filter(pk=delivery.pk), requested_at)
-    _record(
+    record_webhook_event(
         webhook,
-        "webhook.redelivered",
-        {"delivery": delivery_ulid},
+        "redelivered",
+        after={"delivery": delivery_ulid},
         actor=actor,
         reason=reason,
         source_address=source_address,
@@ -184,10 +183,10 @@ def redeliver_many(
     found = list(rows[: MAX_REDELIVERED + 1])
     chosen, has_more = found[:MAX_REDELIVERED], len(found) > MAX_REDELIVERED
     number = _begin_round(Delivery.objects.filter(pk__in=[delivery.pk for delivery in chosen]), requested_at)
-    _record(
+    record_webhook_event(
         webhook,
-        "webhook.redelivered",
-        {"deliveries": number, "since": format_timestamp(since)},
+        "redelivered",
+        after={"deliveries": number, "since": format_timestamp(since)},
         actor=actor,
         reason=reason,
         source_address=source_address,
@@ -206,25 +205,3 @@ def _begin_round(rows: QuerySet[Delivery], due_at: datetime) -> int:
 def _require_active(webhook: Webhook) -> None:
     if webhook.status != WebhookStatus.ACTIVE:
         raise ResourceConflict(f"The webhook is {webhook.status}. Set its status to active first.")
-
-
-def _record(
-    webhook: Webhook,
-    action: str,
-    after: dict[str, Any],
-    *,
-    actor: Actor,
-    reason: str,
-    source_address: str | None,
-    now: datetime,
-) -> None:
-    record_operator_event(
-        action,
-        target=f"webhook:{webhook.webhook_ulid}",
-        actor=actor,
-        after=after,
-        reason=reason,
-        source_address=source_address,
-        org_slug=webhook.organization.slug,
-        now=now,
-    )

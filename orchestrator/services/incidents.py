@@ -2,11 +2,11 @@
 
 from datetime import datetime
 
-from orchestrator.models import Incident, IncidentKind, IncidentStatus
+from orchestrator.models import Incident, IncidentKind, IncidentStatus, Webhook
 from orchestrator.services.operator_events import build_operator_event, record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import LimitNotEditable, NotFound, ResourceConflict
+from runtime_jobs.errors import IncidentOfBreaker, NotFound, ResourceConflict
 from runtime_jobs.events import SYSTEM, Actor
 from runtime_jobs.models import Job
 from runtime_jobs.states import ESCALATED_FAILURES, JobState
@@ -69,13 +69,13 @@ def resolve_incident(
 
     Raises:
         NotFound: The incident does not exist.
-        LimitNotEditable: The incident is that of a breaker, which resolves it when it closes.
+        IncidentOfBreaker: The incident is that of a breaker, which resolves it when it closes.
     """
     incident = _lock(incident_ulid)
     if incident.status == IncidentStatus.RESOLVED:
         return incident
     if incident.kind == IncidentKind.BREAKER:
-        raise LimitNotEditable(
+        raise IncidentOfBreaker(
             "The incident of a breaker is resolved when the breaker closes. Reset it with POST /v1/breakers/reset."
         )
     resolve(incident, actor=actor, resolution=reason, source_address=source_address, now=now or database_now())
@@ -91,6 +91,7 @@ def open_incident(
     summary: str,
     now: datetime,
     job_ulid: str | None = None,
+    webhook_ulid: str | None = None,
     reason: str = "",
     actor: Actor = SYSTEM,
 ) -> Incident:
@@ -104,6 +105,7 @@ def open_incident(
         summary: A sentence for people.
         now: Timestamp of the incident.
         job_ulid: The job, if the incident concerns one. The caller makes sure that it has no unresolved incident.
+        webhook_ulid: The webhook, if the incident concerns one, likewise.
         reason: The reason of the job's failure.
         actor: The cause of the event.
     """
@@ -112,6 +114,7 @@ def open_incident(
         org_slug=org_slug,
         job_type=job_type,
         job_ulid=job_ulid,
+        webhook_ulid=webhook_ulid,
         reason=reason,
         summary=summary[:MAX_TEXT],
         opened_at=now,
@@ -165,6 +168,20 @@ def resolve_for_retry(job: Job, *, actor: Actor, now: datetime) -> None:
         resolve(incident, actor=actor, resolution=RETRIED, source_address=None, now=now)
 
 
+def resolve_for_webhook(webhook: Webhook, *, actor: Actor, resolution: str, now: datetime) -> None:
+    """Resolve the incident that days of failure have opened, if there is one.
+
+    Args:
+        webhook: The webhook, which the caller has locked.
+        actor: The cause of the change.
+        resolution: How it was resolved.
+        now: Timestamp of the change.
+    """
+    found = Incident.objects.unresolved().filter(webhook_ulid=webhook.webhook_ulid)
+    for incident in found.select_for_update(no_key=True):
+        resolve(incident, actor=actor, resolution=resolution, source_address=None, now=now)
+
+
 def resolve(incident: Incident, *, actor: Actor, resolution: str, source_address: str | None, now: datetime) -> None:
     """Resolve an incident that the caller has locked, and record that in the audit log."""
     before = incident.status
@@ -205,5 +222,10 @@ def _record(
 
 def _facts(incident: Incident) -> dict[str, str]:
     """Return what readers of the event need to know about the incident."""
-    facts = {"kind": incident.kind, "job_id": incident.job_ulid, "reason": incident.reason}
+    facts = {
+        "kind": incident.kind,
+        "job_id": incident.job_ulid,
+        "webhook_id": incident.webhook_ulid,
+        "reason": incident.reason,
+    }
     return {name: str(value) for name, value in facts.items() if value}

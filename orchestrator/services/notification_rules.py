@@ -10,7 +10,7 @@ from django.conf import settings
 from leases.advisory_locks import WEBHOOKS_OF_ORGANIZATION, advisory_xact_lock
 from orchestrator.models import NotificationRule, Webhook
 from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.services.operator_events import changed_members, record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from orchestrator.webhooks.models import WebhookStatus
 from runtime_jobs.db_time import database_now
@@ -120,15 +120,14 @@ def change_notification_rule(
         terms["webhook_ulid"] = None
     _set_terms(rule, RuleTerms(**terms | changes))
     _save(rule, actor, changed_at)
-    after = _facts(rule)
-    names = [name for name in after if after[name] != before[name]]
-    if names:
+    before, after = changed_members(before, _facts(rule))
+    if after:
         _record(
             rule,
             "changed",
             actor=actor,
-            before={name: before[name] for name in names},
-            after={name: after[name] for name in names},
+            before=before,
+            after=after,
             reason=reason,
             source_address=source_address,
             now=changed_at,
@@ -250,25 +249,6 @@ def _facts(rule: NotificationRule) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, list | tuple) else value for name, value in facts.items()}
 
 
-def _record(
-    rule: NotificationRule,
-    action: str,
-    *,
-    actor: Actor,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None,
-) -> None:
-    record_operator_event(
-        f"notification_rule.{action}",
-        target=f"notification_rule:{rule.rule_ulid}",
-        actor=actor,
-        before=before,
-        after=after,
-        reason=reason,
-        source_address=source_address,
-        org_slug=rule.organization.slug,
-        now=now,
-    )
+def _record(rule: NotificationRule, action: str, **facts: Any) -> None:
+    target, org_slug = f"notification_rule:{rule.rule_ulid}", rule.organization.slug
+    record_operator_event(f"notification_rule.{action}", target=target, org_slug=org_slug, **facts)

@@ -52,6 +52,17 @@ def record_operator_event(
     return event
 
 
+def changed_members(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return those members of a resource that a change has changed, before and after it, as its event records them.
+
+    Args:
+        before: All members before the change, as JSON values.
+        after: The same members after it.
+    """
+    names = [name for name in after if before[name] != after[name]]
+    return {name: before[name] for name in names}, {name: after[name] for name in names}
+
+
 def build_operator_event(
     action: str,
     *,

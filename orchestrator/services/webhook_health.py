@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.models import IncidentKind, Webhook
 from orchestrator.services.incidents import open_incident
-from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.services.webhooks import record_webhook_event
 from orchestrator.webhooks.models import WebhookStatus
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import SYSTEM
@@ -65,6 +65,7 @@ def _record_failure(uow: UnitOfWork, webhook: Webhook, now: datetime) -> None:
             IncidentKind.WEBHOOK,
             org_slug=webhook.organization.slug,
             job_type="",
+            webhook_ulid=webhook.webhook_ulid,
             summary=f"The webhook {webhook.webhook_ulid} was paused: {text}",
             now=now,
         )
@@ -74,13 +75,5 @@ def _end(webhook: Webhook, status: WebhookStatus, reason: str, now: datetime) ->
     webhook.status, webhook.status_reason = status, reason
     webhook.updated_at, webhook.updated_by = now, str(SYSTEM)
     webhook.save(update_fields=["status", "status_reason", "updated_at", "updated_by"])
-    record_operator_event(
-        f"webhook.{status}",
-        target=f"webhook:{webhook.webhook_ulid}",
-        actor=SYSTEM,
-        before={"status": "active"},
-        after={"status": str(status)},
-        reason=reason,
-        org_slug=webhook.organization.slug,
-        now=now,
-    )
+    before, after = {"status": "active"}, {"status": str(status)}
+    record_webhook_event(webhook, str(status), actor=SYSTEM, before=before, after=after, reason=reason, now=now)

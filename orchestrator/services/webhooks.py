@@ -8,11 +8,11 @@ from typing import Any, Final
 from django.conf import settings
 
 from leases.advisory_locks import WEBHOOKS_OF_ORGANIZATION, advisory_xact_lock
-from orchestrator.models import Incident, IncidentKind, Webhook
+from orchestrator.models import Webhook
 from orchestrator.sealing import seal, unseal
 from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.incidents import resolve
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.services.incidents import resolve_for_webhook
+from orchestrator.services.operator_events import changed_members, record_operator_event
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from orchestrator.webhooks.models import WebhookStatus
 from orchestrator.webhooks.signatures import new_key, secret_text
@@ -78,7 +78,9 @@ def create_webhook(
     _set_terms(webhook, terms)
     webhook.sealed_secret = seal(WEBHOOK_KEY, new_key(), context=webhook.sealing_context)
     _save(webhook, actor, created_at)
-    _record(webhook, "created", actor=actor, after=_facts(webhook), source_address=source_address, now=created_at)
+    record_webhook_event(
+        webhook, "created", actor=actor, after=_facts(webhook), source_address=source_address, now=created_at
+    )
     return webhook, True
 
 
@@ -122,17 +124,16 @@ def change_webhook(
         webhook.status_reason = "" if status == WebhookStatus.ACTIVE else f"Paused by {actor.name}."[:300]
     if status == WebhookStatus.ACTIVE and "status" in changes:
         webhook.failing_since = None
-        resolve_incidents(webhook, actor=actor, resolution="The webhook was activated.", now=changed_at)
+        resolve_for_webhook(webhook, actor=actor, resolution="The webhook was activated.", now=changed_at)
     _save(webhook, actor, changed_at)
-    after = _facts(webhook)
-    names = [name for name in after if before[name] != after[name]]
-    if names:
-        _record(
+    before, after = changed_members(before, _facts(webhook))
+    if after:
+        record_webhook_event(
             webhook,
             "changed",
             actor=actor,
-            before={name: before[name] for name in names},
-            after={name: after[name] for name in names},
+            before=before,
+            after=after,
             reason=reason,
             source_address=source_address,
             now=changed_at,
@@ -169,7 +170,9 @@ def rotate_webhook_key(
     webhook.former_secret_until = rotated_at + OVERLAP
     webhook.sealed_secret = seal(WEBHOOK_KEY, new_key(), context=webhook.sealing_context)
     _save(webhook, actor, rotated_at)
-    _record(webhook, "secret_rotated", actor=actor, reason=reason, source_address=source_address, now=rotated_at)
+    record_webhook_event(
+        webhook, "secret_rotated", actor=actor, reason=reason, source_address=source_address, now=rotated_at
+    )
     return webhook
 
 
@@ -203,9 +206,9 @@ def delete_webhook(
     webhook.status, webhook.status_reason = WebhookStatus.DELETED, ""
     webhook.sealed_secret = webhook.sealed_former_secret = webhook.former_secret_until = None
     webhook.notification_rules.all().delete()
-    resolve_incidents(webhook, actor=actor, resolution="The webhook was deleted.", now=deleted_at)
+    resolve_for_webhook(webhook, actor=actor, resolution="The webhook was deleted.", now=deleted_at)
     _save(webhook, actor, deleted_at)
-    _record(
+    record_webhook_event(
         webhook, "deleted", actor=actor, before=before, reason=reason, source_address=source_address, now=deleted_at
     )
 
@@ -245,12 +248,10 @@ def lock_webhook(webhook_ulid: str) -> Webhook:
     return webhook
 
 
-def resolve_incidents(webhook: Webhook, *, actor: Actor, resolution: str, now: datetime) -> None:
-    """Resolve the incident that days of failure have opened, if there is one."""
-    of_webhook = {"kind": IncidentKind.WEBHOOK, "org_slug": webhook.organization.slug}
-    found = Incident.objects.unresolved().filter(**of_webhook, summary__contains=webhook.webhook_ulid)
-    for incident in found.select_for_update(no_key=True):
-        resolve(incident, actor=actor, resolution=resolution, source_address=None, now=now)
+def record_webhook_event(webhook: Webhook, action: str, **facts: Any) -> None:
+    """Record what an operation has done with a webhook. The other arguments are those of `record_operator_event`."""
+    target, org_slug = f"webhook:{webhook.webhook_ulid}", webhook.organization.slug
+    record_operator_event(f"webhook.{action}", target=target, org_slug=org_slug, **facts)
 
 
 def _terms_of(webhook: Webhook) -> dict[str, Any]:
@@ -277,27 +278,3 @@ def _facts(webhook: Webhook) -> dict[str, Any]:
     host = webhook.url.partition("://")[2].partition("/")[0]
     address = {"host": host, "url_sha256": fingerprint(webhook.url)}
     return _terms_of(webhook) | {"status": str(webhook.status), "url": address}
-
-
-def _record(
-    webhook: Webhook,
-    action: str,
-    *,
-    actor: Actor,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime,
-) -> None:
-    record_operator_event(
-        f"webhook.{action}",
-        target=f"webhook:{webhook.webhook_ulid}",
-        actor=actor,
-        before=before,
-        after=after,
-        reason=reason,
-        source_address=source_address,
-        org_slug=webhook.organization.slug,
-        now=now,
-    )

@@ -77,6 +77,25 @@ class JobQuerySet(models.QuerySet["Job"]):
                 condition |= Q(status=status, finished_at__isnull=False)
         return self.filter(condition)
 
+    def first_by_key(self, parts: Sequence[Q], *, size: int, newest: bool = True) -> JobQuerySet:
+        """Return the first of these jobs in the order of their keys.
+
+        An index has the jobs of one status in the order of their keys, but not those of two. One query reads the first
+        jobs of each part in this order, and the first of all are among them. So it reads no more than `size` jobs of
+        each part, however many there are.
+
+        Args:
+            parts: Conditions that together hold for all of these jobs, each with an index in the order of the keys.
+                Without any, the jobs are read as one part.
+            size: The number of jobs.
+            newest: Whether the newest is the first.
+        """
+        order = "-id" if newest else "id"
+        if not parts:
+            return self.order_by(order)[:size]
+        keys, *others = (self.filter(part).order_by(order).values("pk")[:size] for part in parts)
+        return self.filter(pk__in=keys.union(*others, all=True) if others else keys).order_by(order)[:size]
+
     def through_partial_indexes(self) -> JobQuerySet:
         """Name all states in the terms of the partial indexes, for a filter by time that one of them serves.
 
@@ -284,7 +303,15 @@ class Job(models.Model):
             models.Index(fields=["root_job_ulid"], name="jobs_of_root"),
             # Lists of one type, newest first (document 004, section 10.2).
             models.Index(F("org_slug"), F("job_type"), F("id").desc(), name="jobs_of_type_by_key"),
-            # The same by a final status. Jobs of the other statuses are few, or found among those of the type.
+            # The same for queued jobs: many newer ones may have ended.
+            models.Index(
+                F("org_slug"),
+                F("job_type"),
+                F("id").desc(),
+                name="jobs_queued_of_type",
+                condition=Q(state=JobState.QUEUED),
+            ),
+            # The same by a final status. Jobs of the other statuses are few.
             models.Index(
                 F("org_slug"),
                 F("job_type"),

@@ -87,6 +87,7 @@ QUERIES: dict[str, models.QuerySet | str] = {
     "jobs_of_hardware_spec": JOBS.alias(named=KT("spec__spec")).filter(job_type="oci", named="0190a5d4"),
     "jobs_of_root": JOBS.filter(root_job_ulid=ONE),
     "jobs_of_type_by_key": NEWEST.of_organizations(["org-7"]).filter(job_type="scan")[:51],
+    "jobs_queued_of_type": NEWEST.of_organizations(["org-7"]).filter(job_type="runtime", state="queued")[:51],
     "jobs_ended_of_type": NEWEST.of_organizations(["org-7"]).filter(job_type="scan").with_status("failed")[:51],
     "jobs_ended_of_organization": NEWEST.of_organizations(["org-7"]).with_status("failed")[:51],
     "jobs_ended_of_correlation": NEWEST.of_organizations(["org-7"])

@@ -138,12 +138,11 @@ class IncidentAdmin(LargeTableAdmin):
 
     @display(description="Subject")
     def subject(self, incident: Incident) -> SafeString | str:
-        """Link the job, the breaker, or the webhooks of the organization."""
+        """Link the job, the webhook or the breaker."""
         if incident.job_ulid:
             return formatting.link(formatting.change_url(Job, incident.job_ulid), incident.job_ulid)
-        if incident.kind == IncidentKind.WEBHOOK:
-            address = formatting.changelist_url(Webhook, organization__slug=incident.org_slug)
-            return formatting.link(address, f"webhooks of {incident.org_slug}")
+        if incident.webhook_ulid:
+            return formatting.link(formatting.change_url(Webhook, incident.webhook_ulid), incident.webhook_ulid)
         if incident.kind != IncidentKind.BREAKER:
             return incident.org_slug
         address = formatting.changelist_url(Breaker, org_slug=incident.org_slug, job_type=incident.job_type)

@@ -114,3 +114,9 @@ def test_the_page_of_rules_says_that_incident_mode_gathers_nothing(olga, webhook
     assert text in olga.get(address(NotificationRule, "changelist")).content.decode()
     rule = NotificationRule.objects.get()
     assert text in olga.get(address(NotificationRule, "change", rule.pk)).content.decode()
+
+
+@pytest.mark.parametrize(("model", "name"), [(Webhook, "pause"), (NotificationRule, "disable")])
+def test_a_button_of_what_does_not_exist_is_not_there(olga, webhook, model, name):
+    assert olga.get(address(model, name, 4711)).status_code == 404
+    assert olga.post(address(model, name, 4711), WHY).status_code == 404

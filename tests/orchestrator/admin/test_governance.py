@@ -108,15 +108,14 @@ class TestIncidents:
             assert vera.post(button(incident, name), WHY).status_code == 403
         assert Incident.objects.get().status == "open"
 
-    def test_that_of_a_webhook_leads_to_the_webhooks(self, olga, organization):
-        webhook = make_webhook(organization)
-        found = Incident.objects.create(
-            kind="webhook", org_slug="sandtrace", job_type="", summary="The webhook fails.", opened_at=timezone.now()
-        )
+    def test_that_of_a_webhook_leads_to_the_webhook(self, olga, organization):
+        webhook, _ = make_webhook(organization), make_webhook(organization)
+        terms = {"kind": "webhook", "org_slug": "sandtrace", "job_type": "", "opened_at": timezone.now()}
+        found = Incident.objects.create(**terms, summary="The webhook fails.", webhook_ulid=webhook.webhook_ulid)
         shown = text_of(olga.get(address(Incident, "changelist")))
-        link = f"{address(Webhook, 'changelist')}?organization__slug=sandtrace"
-        assert link in shown
-        assert webhook.webhook_ulid in text_of(olga.get(link))
+        link = address(Webhook, "change", webhook.webhook_ulid)
+        assert f'href="{link}"' in shown
+        assert olga.get(link).context["original"] == webhook
         assert "Its webhook stays paused." in text_of(olga.get(button(found, "resolve")))
 
 

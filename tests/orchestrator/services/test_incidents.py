@@ -11,7 +11,7 @@ from orchestrator.audit.runner import run_audit
 from orchestrator.models import Incident, IncidentKind
 from orchestrator.services.incidents import RETRIED
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import LimitNotEditable, NotFound, ResourceConflict
+from runtime_jobs.errors import IncidentOfBreaker, NotFound, ResourceConflict
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import ESCALATED_FAILURES, FailureReason
 from tests.factories import (
@@ -164,7 +164,7 @@ class TestResolving:
             kind=IncidentKind.BREAKER, org_slug="demo", job_type="runtime", summary="x", opened_at=database_now()
         )
         services.acknowledge_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
-        with pytest.raises(LimitNotEditable):
+        with pytest.raises(IncidentOfBreaker):
             services.resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
 
     def test_an_unknown_one_is_not_there(self):

@@ -6,7 +6,7 @@ from django.db import connection, connections, transaction
 from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.services.operator_events import changed_members, record_operator_event
 from runtime_jobs.models import OperatorEvent
 from tests.factories import ALICE, OPERATOR, OrganizationFactory, PoolFactory
 
@@ -62,3 +62,9 @@ def test_a_later_event_of_an_older_transaction_has_no_smaller_stamp():
         assert first <= second
     finally:
         other.close()
+
+
+def test_an_event_has_the_members_that_have_changed():
+    before, after = {"a": 1, "b": [1], "c": None}, {"a": 1, "b": [2], "c": ""}
+    assert changed_members(before, after) == ({"b": [1], "c": None}, {"b": [2], "c": ""})
+    assert changed_members(before, dict(before)) == ({}, {})

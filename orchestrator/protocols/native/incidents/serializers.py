@@ -43,6 +43,7 @@ class IncidentOutput(serializers.Serializer):
     org_slug = serializers.CharField()
     job_type = serializers.CharField(allow_blank=True)
     job_id = serializers.CharField(allow_null=True)
+    webhook_id = serializers.CharField(allow_null=True, help_text="The webhook whose receiver has failed.")
     reason = serializers.CharField(allow_null=True, help_text="The failure reason of the job.")
     summary = serializers.CharField()
     opened_at = serializers.DateTimeField()

@@ -16,6 +16,7 @@ def serialize_incident(incident: Incident) -> dict[str, Any]:
         "org_slug": incident.org_slug,
         "job_type": incident.job_type,
         "job_id": incident.job_ulid,
+        "webhook_id": incident.webhook_ulid,
         "reason": incident.reason or None,
         "summary": incident.summary,
         "opened_at": format_timestamp(incident.opened_at),

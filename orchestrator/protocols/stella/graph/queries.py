@@ -35,7 +35,7 @@ from orchestrator.protocols.stella.graph.object_types import Limit
 from orchestrator.protocols.stella.graph.selections import selected_jobs
 from orchestrator.protocols.stella.jobs import wire
 from orchestrator.protocols.stella.jobs.filters import OrchestrationJobFilters
-from orchestrator.protocols.stella.jobs.pages import in_blocked_lanes, read_root_page
+from orchestrator.protocols.stella.jobs.pages import in_blocked_lanes, index_parts, read_root_page
 from orchestrator.protocols.stella.quotas.names import resolve_quota
 from orchestrator.protocols.stella.quotas.wire import serialize_tenant_quota
 from orchestrator.protocols.stella.serializers import JOB_TYPES_OR_ALL
@@ -120,7 +120,8 @@ class QueryRoot:
         jobs = _filtered(newest_attempts(tenants), filters)
         if status == OrchestrationStatus.THROTTLED:
             jobs = in_blocked_lanes(jobs, tenants)
-        page = read_root_page(jobs, status=status, size=first, after=key)
+        parts = index_parts(status, tenants, job_type)
+        page = read_root_page(jobs, status=status, parts=parts, size=first, after=key)
         found = read_job_trees(page.roots, selected_jobs(info, "results"))
         return _page(found, cursors.encode(page.next_key))
 

@@ -24,10 +24,11 @@ LEVELS: Final[dict[str, int]] = {
     "normal": PRIORITIES["free"],
     "low": -(2**31),
 }
+COMPLETED_WORDS: Final = ("uploaded", "succeeded")  # of the native API: with and without a run in ingest
 # The words of the native API by which the partial indexes find the jobs of a status.
 _INDEXED: Final[dict[str, tuple[str, ...]]] = {
     OrchestrationStatus.RUNNING: ("running",),
-    OrchestrationStatus.COMPLETED: ("uploaded", "succeeded"),
+    OrchestrationStatus.COMPLETED: COMPLETED_WORDS,
     OrchestrationStatus.FAILED: ("failed",),
     OrchestrationStatus.INCIDENT: ("failed",),
     OrchestrationStatus.CANCELED: ("canceled",),

@@ -5,20 +5,26 @@ the status. It reads a limited number of them: a page may have fewer jobs than `
 same.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from django.db.models import Q
 from rest_framework.pagination import Cursor
 from rest_framework.request import Request
 
 from orchestrator.http.api.pagination import NewestFirst
+from orchestrator.protocols.stella.jobs.filters import COMPLETED_WORDS
 from orchestrator.selectors.orchestration_statuses import JobStanding, standings_of
 from orchestrator.selectors.pending_reasons.limits import blocked_lanes
 from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import JobQuerySet
 from runtime_jobs.orchestration_status import OrchestrationStatus
+from runtime_jobs.specs import JOB_TYPES
+from runtime_jobs.states import JobState
 
 GROUP: Final = 200
 MAX_CANDIDATES: Final = 1000
+MAX_PARTS: Final = 36  # of a page: all types of four organizations
 
 
 class ListedJob(NamedTuple):
@@ -43,6 +49,30 @@ def in_blocked_lanes(jobs: JobQuerySet, tenants: tuple[str, ...] | None) -> JobQ
     return jobs if lanes is None else jobs.filter(lane_id__in=lanes)
 
 
+def index_parts(status: str | None, tenants: tuple[str, ...] | None, job_type: str | None) -> list[Q]:
+    """Return parts of the jobs with a status of which each has an index in the order of pages.
+
+    Without them a page would skip all newer jobs of other statuses, or sort all that have ended.
+
+    Args:
+        status: The status of all jobs of the page, or None for any.
+        tenants: Their tenants, or None for all.
+        job_type: Their type, or None for any.
+
+    Returns:
+        The parts; none if the jobs of any status are read in the order of pages, or if there would be too many.
+    """
+    if status == OrchestrationStatus.COMPLETED:
+        parts = [Q(status=word, finished_at__isnull=False) for word in COMPLETED_WORDS]
+    elif status == OrchestrationStatus.QUEUED:
+        parts = [Q(state=JobState.QUEUED, job_type=name) for name in ([job_type] if job_type else JOB_TYPES)]
+    else:
+        return []
+    if tenants is None or len(tenants) * len(parts) > MAX_PARTS:
+        return []
+    return [Q(org_slug=tenant) & part for tenant in tenants for part in parts]
+
+
 class RootPage(NamedTuple):
     """A page of jobs by their ids.
 
@@ -55,19 +85,23 @@ class RootPage(NamedTuple):
     next_key: int | None
 
 
-def read_root_page(jobs: JobQuerySet, *, status: str | None, size: int, after: int | None) -> RootPage:
+def read_root_page(
+    jobs: JobQuerySet, *, status: str | None, parts: Sequence[Q] = (), size: int, after: int | None
+) -> RootPage:
     """Return the root ids of a page, with one query unless the status of each candidate must be checked.
 
     Args:
         jobs: The candidates.
         status: The status of all jobs of the page, or None for any.
+        parts: Parts of the candidates; see `index_parts`.
         size: The maximum number of jobs.
         after: The key of the last job of the page before, or None.
     """
     if status in _CHECKED:
-        found, next_key = _matching(jobs, status, size, after, backward=False)
+        found, next_key = _matching(jobs, status, parts, size, after, backward=False)
         return RootPage([listed.job.root_job_ulid for listed in found], next_key)
-    rows = list(_after(jobs, after, backward=False).values_list("pk", "root_job_ulid")[: size + 1])
+    first = _after(jobs, after, backward=False).first_by_key(parts, size=size + 1)
+    rows = list(first.values_list("pk", "root_job_ulid"))
     page = rows[:size]
     return RootPage([root for _, root in page], page[-1][0] if len(rows) > size else None)
 
@@ -75,19 +109,22 @@ def read_root_page(jobs: JobQuerySet, *, status: str | None, size: int, after: i
 class OrchestrationJobPages(NewestFirst):
     """Parameters, responses and encryption are those of `NewestFirst`."""
 
-    def read_page(self, jobs: JobQuerySet, request: Request, *, status: str | None) -> list[ListedJob]:
+    def read_page(
+        self, jobs: JobQuerySet, request: Request, *, status: str | None, parts: Sequence[Q] = ()
+    ) -> list[ListedJob]:
         """Return the jobs of the requested page.
 
         Args:
             jobs: The candidates.
             request: The request, with `limit` and `cursor`.
             status: The status of all jobs of the page, or None for any.
+            parts: Parts of the candidates; see `index_parts`.
         """
         self.request, self.base_url = request, request.build_absolute_uri()
         size, cursor = self.get_page_size(request), self.decode_cursor(request)
         start = None if cursor is None or cursor.position is None else int(cursor.position)
         backward = cursor is not None and cursor.reverse
-        found, resume = _matching(jobs, status, size, start, backward=backward)
+        found, resume = _matching(jobs, status, parts, size, start, backward=backward)
         if backward:
             found.reverse()
         first, last = (found[0].job.pk, found[-1].job.pk) if found else (None, None)
@@ -113,14 +150,14 @@ def _cursor(key: int, *, reverse: bool) -> Cursor:
 
 
 def _matching(
-    jobs: JobQuerySet, status: str | None, size: int, start: int | None, *, backward: bool
+    jobs: JobQuerySet, status: str | None, parts: Sequence[Q], size: int, start: int | None, *, backward: bool
 ) -> tuple[list[ListedJob], int | None]:
     """Return up to `size` jobs with the status, and the key after which the next page begins, if there may be one."""
     group = size + 1 if status is None else min(size + 1, GROUP)
     found: list[ListedJob] = []
     key, read = start, 0
     while True:
-        rows = list(_after(jobs, key, backward=backward)[:group])
+        rows = list(_after(jobs, key, backward=backward).first_by_key(parts, size=group, newest=not backward))
         standings = standings_of(rows)
         for job in rows:
             standing = standings[job.pk]
@@ -140,7 +177,6 @@ def _matching(
 
 
 def _after(jobs: JobQuerySet, key: int | None, *, backward: bool) -> JobQuerySet:
-    ordered = jobs.order_by("id" if backward else "-id")
     if key is None:
-        return ordered
-    return ordered.filter(id__gt=key) if backward else ordered.filter(id__lt=key)
+        return jobs
+    return jobs.filter(id__gt=key) if backward else jobs.filter(id__lt=key)

@@ -21,7 +21,7 @@ from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.jobs import openapi, submits, wire
 from orchestrator.protocols.stella.jobs.filters import OrchestrationJobFilters
-from orchestrator.protocols.stella.jobs.pages import OrchestrationJobPages, in_blocked_lanes
+from orchestrator.protocols.stella.jobs.pages import OrchestrationJobPages, in_blocked_lanes, index_parts
 from orchestrator.protocols.stella.jobs.serializers import CancelOrchestrationJobInput, SubmitOrchestrationJobInput
 from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.tenants import tenants_of
@@ -89,11 +89,12 @@ class OrchestrationJobViewSet(StrictQueryMixin, GenericViewSet):
         """List jobs, newest first. A page may have fewer jobs than `limit` and a `next` all the same."""
         jobs: Any = self.filter_queryset(self.get_queryset())
         pages: Any = self.paginator
-        status = request.query_params.get("status")
+        status, job_type = request.query_params.get("status"), request.query_params.get("jobType")
+        tenants = tenants_of(client_of(request), request.query_params.get("tenant"))
         if status == OrchestrationStatus.THROTTLED:
-            jobs = in_blocked_lanes(jobs, tenants_of(client_of(request), request.query_params.get("tenant")))
+            jobs = in_blocked_lanes(jobs, tenants)
         small = jobs.annotate(requested_at=KT("spec__requested_at")).defer("spec", "result")
-        page = pages.read_page(small, request, status=status)
+        page = pages.read_page(small, request, status=status, parts=index_parts(status, tenants, job_type))
         return self.get_paginated_response(
             [wire.serialize_listed_job(job, standing, job.requested_at) for job, standing in page]
         )

@@ -165,16 +165,11 @@ def test_an_activation_clears_the_failures_and_resolves_the_incident(alice, orga
     webhook = make_webhook(organization)
     now = webhook.created_at
     Webhook.objects.update(status=WebhookStatus.PAUSED, failing_since=now)
-    Incident.objects.create(
-        kind="webhook",
-        org_slug="sandtrace",
-        job_type="",
-        summary=f"The webhook {webhook.webhook_ulid} …",
-        opened_at=now,
-    )
-    other = Incident.objects.create(
-        kind="webhook", org_slug="sandtrace", job_type="", summary="The webhook whk_other …", opened_at=now
-    )
+    terms = {"kind": "webhook", "org_slug": "sandtrace", "job_type": "", "opened_at": now}
+    Incident.objects.create(**terms, summary="Its receiver fails.", webhook_ulid=webhook.webhook_ulid)
+    # Another one is not resolved because its sentence names this webhook.
+    sentence = f"As the webhook {webhook.webhook_ulid} before, this one fails."
+    other = Incident.objects.create(**terms, summary=sentence, webhook_ulid="whk_other")
     answer = alice.call("PATCH", f"/v1/webhooks/{webhook.webhook_ulid}", {"status": "active"}).json()
     assert (answer["status"], answer["failing_since"]) == ("active", None)
     assert [incident.pk for incident in Incident.objects.filter(resolved_at=None)] == [other.pk]
@@ -182,7 +177,9 @@ def test_an_activation_clears_the_failures_and_resolves_the_incident(alice, orga
     assert resolved.resolution == "The webhook was activated."
     event = OperatorEvent.objects.get(action="incident.resolved", org_slug="sandtrace")
     assert event.target == f"incident:{resolved.incident_ulid}"
-    assert event.after == {"kind": "webhook", "status": "resolved"}
+    assert event.after == {"kind": "webhook", "webhook_id": webhook.webhook_ulid, "status": "resolved"}
+    shown = alice.get(f"/v1/incidents/{resolved.incident_ulid}").json()
+    assert (shown["webhook_id"], shown["job_id"]) == (webhook.webhook_ulid, None)
 
 
 def test_the_audit_log_has_the_host_and_not_the_path(alice):
