@@ -41,12 +41,14 @@ def test_the_suite_has_the_plugin(request):
 def test_the_plugin_asks_for_it():
     """Without the setting the plugin uses its own grouping silently: two of four tests for each process."""
     command = [sys.executable, "-m", "pytest", "--numprocesses", "2", "-v", "-p", "no:cacheprovider"]
-    # Django takes seconds, in each of three processes.
-    command += ["--noconftest", "-p", "no:django", "-p", "tests.xdist_grouping"]
+    # Other plugins take seconds, Django's most, in each of three processes. The setting `timeout` needs its own.
+    plugins = ("xdist", "pytest_timeout", "tests.xdist_grouping")
+    command += ["--noconftest", *(word for name in plugins for word in ("-p", name))]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     result = subprocess.run(
         [*command, f"{__file__}::{test_a_test_goes_with_its_group_or_its_file.__name__}"],
         cwd=BASE_DIR,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=True,

@@ -64,16 +64,16 @@ def former_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return extracted(FORMER, tmp_path_factory.mktemp("former"))
 
 
-@pytest.fixture
-def environment(database_url: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+@contextmanager
+def database(database_url: str, folder: Path, *, name: str, template: str = "template0") -> Iterator[dict[str, str]]:
     """Variables of all processes: a database of their own, and leases that outlive the test."""
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute("DROP DATABASE IF EXISTS upgrade WITH (FORCE)")
-        connection.execute("CREATE DATABASE upgrade TEMPLATE template0")
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         yield {
             "PATH": "/usr/bin:/bin",
-            "DATABASE_URL": urlsplit(database_url)._replace(path="/upgrade").geturl(),
-            "STATE_DIR": str(tmp_path / "state"),
+            "DATABASE_URL": urlsplit(database_url)._replace(path=f"/{name}").geturl(),
+            "STATE_DIR": str(folder / "state"),
             "DJANGO_SETTINGS_MODULE": "config.settings",
             "DATABASE_POOL_MAX": "8",
             "CLOCK_PERIOD_SECONDS": "0.2",
@@ -81,7 +81,14 @@ def environment(database_url: str, tmp_path: Path) -> Iterator[dict[str, str]]:
             "ACKNOWLEDGE_WITHIN_SECONDS": "900",
             "CANCEL_DEADLINE_SECONDS": "900",
         }
-        connection.execute("DROP DATABASE IF EXISTS upgrade WITH (FORCE)")
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def environment(database_url: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An empty database."""
+    with database(database_url, tmp_path, name="upgrade") as variables:
+        yield variables
 
 
 def run(tree: Path, environment: dict[str, str], *command: str) -> str:
@@ -127,6 +134,21 @@ def release(tree: Path, environment: dict[str, str], folder: Path, *serve: str) 
     ):
         eventually(answers, STARTED_WITHIN)
         yield url
+
+
+@pytest.fixture(scope="module")
+def seeded(former_tree: Path, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The former commit migrates and seeds the database `upgrade_seeded`. Yields the names and tokens in it."""
+    with database(database_url, tmp_path_factory.mktemp("seeded"), name="upgrade_seeded") as variables:
+        run(former_tree, variables, "manage.py", "migrate", "--verbosity", "0")
+        yield json.loads(run(former_tree, variables, "-c", SEED).splitlines()[-1])
+
+
+@pytest.fixture
+def former_environment(seeded: dict[str, Any], database_url: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A copy of the seeded database: the migrations take longer than most that is done with it."""
+    with database(database_url, tmp_path, name="upgrade", template="upgrade_seeded") as variables:
+        yield variables
 
 
 class Clients:
@@ -248,9 +270,8 @@ def states(environment: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.django_db
-def test_upgrade_from_the_former_commit_under_load(former_tree, environment, tmp_path):
-    run(former_tree, environment, "manage.py", "migrate", "--verbosity", "0")
-    clients = Clients(json.loads(run(former_tree, environment, "-c", SEED).splitlines()[-1]))
+def test_upgrade_from_the_former_commit_under_load(former_tree, former_environment, seeded, tmp_path):
+    environment, clients = former_environment, Clients(seeded)
     with ExitStack() as former:
         serve = ("-m", "uvicorn", "config.asgi:application", "--no-proxy-headers")
         old = former.enter_context(release(former_tree, environment, tmp_path / "old", *serve))
@@ -309,10 +330,11 @@ def columns_of(environment: dict[str, str], *tables: str) -> dict[str, list[str]
 
 
 @pytest.mark.django_db
-def test_of_jobs_in_every_state_and_open_leases_the_migrations_move_nothing(former_tree, environment, tmp_path):
+def test_of_jobs_in_every_state_and_open_leases_the_migrations_move_nothing(
+    former_tree, former_environment, seeded, tmp_path
+):
     """From the schema of the former commit. The audit of each release finds nothing before and after."""
-    run(former_tree, environment, "manage.py", "migrate", "--verbosity", "0")
-    clients = Clients(json.loads(run(former_tree, environment, "-c", SEED).splitlines()[-1]))
+    environment, clients = former_environment, Clients(seeded)
     serve = ("-m", "uvicorn", "config.asgi:application", "--no-proxy-headers")
     with release(former_tree, environment, tmp_path / "old", *serve) as old:
         leases = jobs_in_every_state(clients, old)

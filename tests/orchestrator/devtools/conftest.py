@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,32 @@ def migrated(installation: Installation) -> Installation:
     """With a database that has all migrations: what a second start finds."""
     prepared_cluster.copy_to(installation.state)
     return installation
+
+
+@dataclass(frozen=True)
+class TwoDemos:
+    """An installation in which a demo was interrupted and another one was not. No process of it runs."""
+
+    installation: Installation
+    interrupted: LaunchedProcess
+    left_by_interrupted: set[int]
+    complete: LaunchedProcess
+    left_by_complete: set[int]
+
+
+@pytest.fixture(scope="package")
+def demos() -> Iterator[TwoDemos]:
+    """Two demos, the first of them on an empty state directory. Each takes many processes, so tests of two files share them."""
+    made = Installation()
+    try:
+        (made.state / "throwaway").unlink()  # the second one, and `up`, find the database of the first
+        interrupted = made.manage("demo")
+        eventually(lambda: interrupted.printed("executing"), 240)  # the first start migrates the database
+        interrupted.signal(signal.SIGINT)
+        interrupted.wait()
+        left = made.processes()
+        complete = made.manage("demo")
+        complete.wait()
+        yield TwoDemos(made, interrupted, left, complete, made.processes())
+    finally:
+        made.end()
