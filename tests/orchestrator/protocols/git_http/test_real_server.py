@@ -348,7 +348,7 @@ def test_a_client_that_waits_for_100_continue_gets_it_only_with_valid_credential
 def large_blobs(tmp_path_factory):
     """A bare repository with a pack of 16 MB: all buffers between git and a client take some 5 MB.
 
-    Git compresses the blobs, in vain. That takes seconds, and once is enough for all tests here.
+    Git tries to compress them for seconds. Once is enough for all tests here.
     """
     found = Origin(tmp_path_factory.mktemp("large") / "blobs.git")
     found.commit({f"{number}.bin": os.urandom(4 << 20) for number in range(4)})
