@@ -59,7 +59,7 @@ BurstServer(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 """
 # The other kind of server, one thread a request.
 WSGI = """
-import socket, socketserver, sys
+import signal, socket, socketserver, sys
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from config.wsgi import application
 
@@ -77,6 +77,8 @@ server.server_address = server.socket.getsockname()
 server.server_name, server.server_port = server.server_address
 server.setup_environ()
 server.set_app(application)
+# A shell that starts the suite in the background lets it ignore SIGINT, and this process inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 server.serve_forever()
 """
 

@@ -29,7 +29,7 @@ from tests.orchestrator.webhooks.receivers import LOOPBACK
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 
 pytestmark = pytest.mark.django_db(transaction=True)
-DELIVERIES = int(os.environ.get("PROOF_DELIVERIES", "2000"))  # 10,000 in `make proof`
+DELIVERIES = int(os.environ.get("PROOF_DELIVERIES", "800"))  # 10,000 in `make proof`
 
 
 class Hook:

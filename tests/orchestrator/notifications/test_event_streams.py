@@ -156,15 +156,19 @@ def test_curl_receives_chunks_as_they_are_printed_until_the_end(server, organiza
     assert curl.wait() == 0
 
 
-def test_a_client_resumes_over_a_restart_without_gap_or_repetition(organization, source, database_url, tmp_path):
+def test_a_client_resumes_over_a_restart_without_gap_or_repetition(
+    server, organization, source, database_url, tmp_path
+):
     running, token = RunningJob(organization, steps=1), api_token(organization)
     (step,) = running.steps
     found, last_id = "", None
     for seq in range(4):
         append(step, 2 * seq, f"{2 * seq}\n".encode())
         append(step, 2 * seq + 1, f"{2 * seq + 1}\n".encode())
-        with serving(tmp_path, DATABASE_URL=database_url) as server:
-            client = source(running, token, of=server, last_id=last_id)
+        with contextlib.ExitStack() as of_process:
+            # Every other process is a new one that ends.
+            other = of_process.enter_context(serving(tmp_path, DATABASE_URL=database_url)) if seq % 2 else server
+            client = source(running, token, of=other, last_id=last_id)
             while found.count("\n") < 2 * seq + 2:
                 name, chunk = client.next()
                 assert (name, chunk["offset"]) == ("chunk", len(found))

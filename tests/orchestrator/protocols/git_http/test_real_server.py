@@ -344,11 +344,24 @@ def test_a_client_that_waits_for_100_continue_gets_it_only_with_valid_credential
 # --- many and slow clients --------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def large_blobs(tmp_path_factory):
+    """A bare repository with a pack of 16 MB: all buffers between git and a client take some 5 MB.
+
+    Git tries to compress them for seconds. Once is enough for all tests here.
+    """
+    found = Origin(tmp_path_factory.mktemp("large") / "blobs.git")
+    found.commit({f"{number}.bin": os.urandom(4 << 20) for number in range(4)})
+    found.git("repack", "-a", "-d", "-q")
+    return found
+
+
 @pytest.fixture
-def large(origin):
-    """A repository whose pack has 40 MB, more than all buffers between git and a client."""
-    files = {f"{number}.bin": os.urandom(4 << 20) for number in range(10)}
-    origin.commit(files, parent=origin.commits[-1])
+def large(origin, large_blobs):
+    """A repository that has the large blobs."""
+    for pack in (large_blobs.path / "objects" / "pack").iterdir():
+        shutil.copy(pack, origin.path / "objects" / "pack")
+    origin.commit_tree(large_blobs.git("rev-parse", "main^{tree}"), parent=origin.commits[-1])
     return mirrored(origin)
 
 

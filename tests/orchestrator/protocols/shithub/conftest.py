@@ -1,6 +1,7 @@
 """A registered runner, a workflow run, and what every refusal of this protocol looks like."""
 
 import base64
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,15 +11,26 @@ from orchestrator import counters
 from orchestrator.http.auth.authentication import refusals
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.job_tokens.models import UsedToken
+from tests.orchestrator.protocols.shithub.runner import ClaimedJobClient
 from tests.orchestrator.protocols.shithub.stories.scene import Installation, installation
 from tests.orchestrator.protocols.shithub.world import RegisteredRunner, StartedRun, register, start_run
+from tests.shared_rows import SharedRows, prepare, shared_rows
 
 ROOT_KEY = base64.b64encode(b"\x42" * 32).decode()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    prepare(item)
 
 
 @pytest.fixture
 def counted(monkeypatch) -> list[counters.CounterValue]:
     """Everything that is counted, in order. Nothing is written."""
+    return _count(monkeypatch)
+
+
+def _count(monkeypatch: pytest.MonkeyPatch) -> list[counters.CounterValue]:
     found: list[counters.CounterValue] = []
     monkeypatch.setattr(counters._buffer, "add", lambda values, number=1: found.extend(list(values) * number))
     return found
@@ -32,6 +44,10 @@ def _no_counter_thread(counted) -> None:
 @pytest.fixture(autouse=True)
 def _unthrottled(monkeypatch) -> None:
     """Invalid tokens of earlier tests do not throttle the network of this one."""
+    _begin_unthrottled(monkeypatch)
+
+
+def _begin_unthrottled(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = FailedAuthThrottle(clock=lambda: 30.0)
     for name in ("wait", "count", "accept"):
         monkeypatch.setattr(refusals, name, getattr(fresh, name))
@@ -47,6 +63,38 @@ def runner(db) -> RegisteredRunner:
 def run(db) -> StartedRun:
     """A run with one queued job of two steps."""
     return start_run()
+
+
+@pytest.fixture(scope="module")
+def _shared_claim(django_db_setup, django_db_blocker) -> Iterator[SharedRows]:
+    """A job of two steps that a runner of capacity 1 has claimed and not begun."""
+
+    def build() -> ClaimedJobClient:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            _count(monkeypatch)
+            _begin_unthrottled(monkeypatch)
+            runner = register()
+            start_run()
+            return runner.client.claim()
+
+    # The lease has 60 s, and the test may be slow.
+    with shared_rows("_shared_claim", build, django_db_blocker, max_age=15.0) as rows:
+        yield rows
+
+
+@pytest.fixture
+def granted(_shared_claim, db) -> ClaimedJobClient:
+    """A job that its runner has claimed and not begun, some seconds ago at most. It is alone in the database."""
+    found = copy.copy(_shared_claim.value)
+    found.tokens = [found.token]
+    return found
+
+
+@pytest.fixture
+def claimed(granted) -> ClaimedJobClient:
+    """A job in execution, whose lease has just been renewed."""
+    assert granted.run().status_code == 200
+    return granted
 
 
 def error_of(response: Any, status: int) -> str:

@@ -31,19 +31,6 @@ from tests.orchestrator.protocols.shithub.world import actions_spec, start_run
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def granted(runner, run) -> ClaimedJobClient:
-    """A job that its runner has claimed and not begun."""
-    return runner.client.claim()
-
-
-@pytest.fixture
-def claimed(granted) -> ClaimedJobClient:
-    """A job in execution."""
-    assert granted.run().status_code == 200
-    return granted
-
-
 def stored(claimed: ClaimedJobClient) -> Job:
     return Job.objects.get(pk=claimed.job["id"])
 
@@ -328,13 +315,13 @@ def test_steps_that_never_reported_end_with_the_job(claimed, end, status):
     assert steps[1].completed_at is not None
 
 
-def test_a_silent_runner_loses_its_job_without_a_retry_and_claims_again(claimed, runner):
+def test_a_silent_runner_loses_its_job_without_a_retry_and_claims_again(claimed):
     expire(claimed)
     job = stored(claimed)
     assert (job.state, job.failure_reason) == (JobState.FAILED, FailureReason.LEASE_EXPIRED)
     assert Job.objects.count() == 1
     start_run()
-    assert runner.client.heartbeat().status_code == 200
+    assert claimed.runner.heartbeat().status_code == 200
 
 
 def test_a_report_that_arrives_after_an_expiry_that_nothing_has_noticed(claimed):
@@ -629,12 +616,12 @@ def test_a_new_chain_is_refused_after_the_end_of_the_job(claimed):
         error_of(claimed.runner.post(f"{claimed.path}/token"), 404)
 
 
-def test_a_later_lease_begins_with_the_first_chain(runner, granted):
+def test_a_later_lease_begins_with_the_first_chain(granted):
     granted.runner.post(f"{granted.path}/token")
     job = stored(granted)
     Job.objects.filter(pk=job.pk).update(state="starting")  # so that the job can be released
     Lease.objects.update(state="granted", acknowledged_at=None)
     Job.objects.filter(pk=job.pk).update(state="leased")
     services.expire(job_ulid=job.job_ulid, now=database_now() + timedelta(seconds=120))
-    found = runner.client.claim()
+    found = granted.runner.claim()
     assert found.run().status_code == 200

@@ -61,8 +61,16 @@ def servers(environment, tmp_path_factory) -> Iterator[list[Server]]:
 
 
 @pytest.fixture
-def token(environment, tmp_path) -> str:
-    """The registration token that `manage.py runner register` prints."""
+def token(db) -> str:
+    """The registration token of a runner."""
+    PoolFactory()
+    _, _, found = services.register_runner(name="runner-1", actor=OPERATOR)
+    return found
+
+
+@pytest.fixture
+def printed_token(environment, tmp_path) -> str:
+    """The registration token that `manage.py runner register` prints, whose process counts the registration."""
     PoolFactory()
     found = register(environment, tmp_path, "--name", "runner-1", "--output", "json")
     assert found.returncode == 0, found.stderr
@@ -302,7 +310,7 @@ def prune(environment: dict[str, str], folder: Path) -> None:
 
 
 def test_the_counters_of_a_session_are_the_same_in_both_processes(
-    servers, token, environment, folder, settings, tmp_path
+    servers, printed_token, environment, folder, settings, tmp_path
 ):
     """A scripted session makes each of the eight counters of document 003 count something."""
     first, second = servers
@@ -315,7 +323,7 @@ def test_the_counters_of_a_session_are_the_same_in_both_processes(
     services.set_secret(organization=organization, repository=repository, name="A", value="hunter2", actor=OPERATOR)
     start_run(repository, [actions_spec(), actions_spec(job_key="other")])
     waiting = start_run(repository, [actions_spec(job_key="third")])
-    claimed = claim(first, token)
+    claimed = claim(first, printed_token)
     path = f"/api/v1/jobs/{claimed['job']['id']}"
     step = claimed["job"]["steps"][0]["id"]
     running = post(first, f"{path}/status", claimed["token"], {"status": "running"})
@@ -327,7 +335,7 @@ def test_the_counters_of_a_session_are_the_same_in_both_processes(
     ended = {"status": "completed", "conclusion": "timed_out"}
     timed_out = post(second, f"{path}/steps/{step}/status", logged.json()["next_token"], ended)
     assert post(first, f"{path}/status", timed_out.json()["next_token"], ended).status_code == 200
-    assert post(second, "/api/v1/runners/heartbeat", token, {"labels": ["none"]}).status_code == 204
+    assert post(second, "/api/v1/runners/heartbeat", printed_token, {"labels": ["none"]}).status_code == 204
     services.cancel(job_ulid=waiting.job.job_ulid, actor=OPERATOR, deadline_seconds=30)
     start_runs_of_groups(first, folder, repository.project)
     run_ended(repository, 366)

@@ -39,14 +39,6 @@ BODIES = {
 }
 
 
-@pytest.fixture
-def claimed(runner, run) -> ClaimedJobClient:
-    """A job that its runner has begun."""
-    found = runner.client.claim()
-    assert found.run().status_code == 200
-    return found
-
-
 def call(claimed: ClaimedJobClient, path: str, *, token: str | None = None, job: object = None, body: object = None):
     """One of `CALLS`, with a good body."""
     sent = BODIES[path] if body is None else body

@@ -184,25 +184,28 @@ def test_filters_and_a_member_s_session(organization, project, source):
 
 
 def test_a_client_resumes_over_restarts_and_processes_without_gap_or_repeat(
-    project, token, source, database_url, tmp_path
+    server, project, token, source, database_url, tmp_path
 ):
     found, last_id = [], None
-    for round_number in range(4):
-        with serving(tmp_path, DATABASE_URL=database_url, SECRET_KEY=settings.SECRET_KEY) as server:
-            client = source(token, of=server, last_id=last_id)
-            assert client.next()[0] == "snapshot"
-            run_one(project)
-            found += client.events(4)
-            last_id = client.last_id
-            if round_number % 2:
-                server.process.kill()
-        run_one(project)  # while no server runs
-        if last_id is not None:
-            with serving(tmp_path, DATABASE_URL=database_url, SECRET_KEY=settings.SECRET_KEY) as server:
-                client = source(token, of=server, last_id=last_id)
-                assert client.next()[0] == "snapshot"
-                found += client.events(4)
-                last_id = client.last_id
+
+    def read(server, count):
+        nonlocal found, last_id
+        client = source(token, of=server, last_id=last_id)
+        assert client.next()[0] == "snapshot"
+        run_one(project)
+        found += client.events(count)
+        last_id = client.last_id
+        client.close()
+
+    read(server, 4)
+    for is_killed in (True, False):
+        run_one(project)  # while the client has no connection
+        with serving(tmp_path, DATABASE_URL=database_url, SECRET_KEY=settings.SECRET_KEY) as other:
+            read(other, 8)
+            if is_killed:
+                other.process.kill()
+        run_one(project)  # after the end of its process
+        read(server, 8)
     expected = JobEvent.objects.order_by("xid", "id").values_list("hash", flat=True)
     assert [envelope["integrity"]["hash"] for envelope in found] == list(expected)
 
@@ -252,7 +255,7 @@ def test_a_token_that_loses_the_scope_ends_its_stream(project, token, source):
     assert is_cut_off(client)
 
 
-def test_a_transaction_that_is_open_for_ten_seconds_is_measured_and_loses_nothing(
+def test_a_transaction_that_is_open_for_seconds_is_measured_and_loses_nothing(
     server, project, token, source, database_url
 ):
     client = source(token)
@@ -260,7 +263,7 @@ def test_a_transaction_that_is_open_for_ten_seconds_is_measured_and_loses_nothin
     with psycopg.connect(database_url) as session:
         session.execute("SELECT pg_current_xact_id()")
         run_one(project)
-        eventually(lambda: number(server, "orchestrator_event_reader_behind_seconds") > 10)
+        eventually(lambda: number(server, "orchestrator_event_reader_behind_seconds") > 2)
         run_one(project)
     seqs = [envelope["integrity"]["sequence"] for envelope in client.events(8)]
     assert seqs == [1, 2, 3, 4] * 2

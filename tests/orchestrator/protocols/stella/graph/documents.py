@@ -7,6 +7,7 @@ from graphql import get_named_type, is_object_type
 from orchestrator.protocols.stella.graph.schema import schema
 
 PATH = "/api/graphql"
+JOBS = "query($first: Int!, $after: String) { jobs(first: $first, after: $after) { results { jobId } next } }"
 
 
 def members(kind: str) -> str:

@@ -82,12 +82,14 @@ def address(server):
     return server.url.replace("http", "ws") + PATH
 
 
-def client(server, token=None, *, payload=None, subprotocols=(MODERN,), headers=None):
+def client(server, token=None, *, payload=None, subprotocols=(MODERN,), headers=None, **options):
+    """A client that ends its subscriptions itself: gql waits 10 s at its end for each that is still open."""
     transport = WebsocketsTransport(
         address(server),
         init_payload={"Authorization": f"Bearer {token}"} if token else payload or {},
         subprotocols=list(subprotocols),
         headers=headers or {},
+        **options,
     )
     return Client(transport=transport, fetch_schema_from_transport=False)
 
@@ -184,8 +186,10 @@ def test_job_events_equal_those_of_the_stream(server, project, token):
 
 def test_a_subscription_continues_after_a_place(server, project, token):
     async def run(after, count):
-        async with client(server, token) as session:
-            messages = subscription(session, after=after)
+        async with (
+            client(server, token) as session,
+            contextlib.aclosing(subscription(session, after=after)) as messages,
+        ):
             (first,) = await take(messages, 1)
             assert first["snapshot"]
             await asyncio.to_thread(run_one, project)
@@ -211,7 +215,10 @@ def test_tenants_are_apart_and_filters_apply(server, project, token):
             for stream in streams:
                 await take(stream, 1)
             jobs = await asyncio.to_thread(lambda: [(run_one(project), run_one(other)) for _ in range(2)])
-            return jobs, await take(streams[0], 2), await take(streams[1], 8)
+            found = jobs, await take(streams[0], 2), await take(streams[1], 8)
+            for stream in streams:
+                await stream.aclose()
+            return found
 
     jobs, mine, others = asyncio.run(run())
     assert [message["event"]["jobId"] for message in mine] == [str(uuid_of(job.job_ulid)) for job, _ in jobs]
@@ -404,7 +411,7 @@ def test_connections_of_a_token_are_bounded_with_its_streams(organization, token
 
 def test_a_connection_that_ends_leaves_no_listener(server, project, token):
     async def run():
-        async with client(server, token) as session:
+        async with client(server, token, close_timeout=1) as session:  # it ends with open subscriptions
             streams = [subscription(session) for _ in range(5)]
             for stream in streams:
                 await take(stream, 1)
