@@ -108,7 +108,7 @@ def test_once_without_work_ends_well(start: Start, server: ScriptedServer) -> No
         (["--engine", "none"], {}, "invalid choice"),
     ],
 )
-@pytest.mark.timeout(60)  # a worker that is not refused would go on
+@pytest.mark.timeout(60)  # a worker that is not refused does not end
 def test_what_cannot_work_is_shown_in_one_line(
     server: ScriptedServer,
     token_file: Path,
