@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--runners", type=int, default=8)
     parser.add_argument("--workflow-runners", type=int, default=6)
+    parser.add_argument("--open-jobs", type=int, default=60, help="may wait or run at a time: at the end all must end")
     return parser.parse_args()
 
 
@@ -81,7 +82,9 @@ def main() -> int:
         with WebhookReceiver(seed) as receiver:
             tenants = scenario.build(state, asked.workers, asked.runners, asked.workflow_runners, receiver)
             connections.close_all()  # the database is about to be killed, again and again
-            chaos_run = ChaosRun(state, postgres, storage, receiver, tenants, seed, asked.seconds, console.print)
+            chaos_run = ChaosRun(
+                state, postgres, storage, receiver, tenants, seed, asked.seconds, asked.open_jobs, console.print
+            )
             chaos_run.run(DRAIN_SECONDS)
         verdict = judge(chaos_run, audit(chaos_run._environment()))
         if verdict.faults:

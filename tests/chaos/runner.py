@@ -32,7 +32,6 @@ CLIENTS = 3
 SERVERS = 2
 DISPATCHERS = 2
 DELIVERED_WITHIN = 150.0  # after the last job: the claims of a killed dispatcher last a minute
-OPEN_JOBS = 60  # that may wait or run at a time: at the end they must all end
 RECOVERS_WITHIN = 90.0
 STARTS_WITHIN = 120.0
 WORKS_WITHIN = 120.0
@@ -83,6 +82,7 @@ class ChaosRun:
     site: Site
     seed: int
     seconds: float
+    max_open_jobs: int
     say: Callable[[str], None]
     ledger: Ledger = field(default_factory=Ledger)
     recoveries: list[Recovery] = field(default_factory=list)
@@ -204,7 +204,7 @@ class ChaosRun:
     def _keep_room(self) -> None:
         while not self.over.wait(0.2):
             found = self.open_jobs()
-            if found is not None and found > OPEN_JOBS:
+            if found is not None and found > self.max_open_jobs:
                 self.room.clear()
             else:
                 self.room.set()

@@ -51,6 +51,7 @@ def test_the_proxy_uses_each_server_and_passes_over_one_that_is_dead():
 @pytest.mark.timeout(480)
 def test_a_short_run_loses_nothing_and_leaves_nothing():
     command = [sys.executable, "-m", "tests.chaos", "--seconds", "13", "--seed", "727", "--workers", "2"]
+    command += ["--runners", "3", "--workflow-runners", "3", "--open-jobs", "15"]
     process = subprocess.Popen(command, cwd=BASE_DIR, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         output, _ = process.communicate(timeout=450)

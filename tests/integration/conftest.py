@@ -17,6 +17,7 @@ from django.utils.timezone import now
 
 from leases.models import Lease
 from orchestrator.audit.runner import run_audit
+from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent, Project
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import FINAL_STATES
@@ -48,7 +49,7 @@ def installation(database_url: str, tmp_path_factory: pytest.TempPathFactory) ->
         "DATABASE_URL": database_url,
         "STATE_DIR": str(state),
         "PUBLIC_URL": url,
-        "CLOCK_PERIOD_SECONDS": "0.2",
+        "CLOCK_PERIOD_SECONDS": "0.5",
         "DATABASE_POOL_MAX": "8",
     }
     serve = [sys.executable, "manage.py", "serve", "--port", str(port)]
@@ -104,12 +105,13 @@ class Yard:
         self.commit = commit
         self.processes: list[WorkerProcess] = []
 
-    def submit(self, *command: str, ttl: int = 20, acknowledge_within: int = 30) -> Job:
+    def submit(self, *command: str, ttl: int = 20, acknowledge_within: int = 30, retries: int = 1) -> Job:
         policy = JOB_TYPES["runtime"].policy(
             lease_ttl_seconds=ttl,
             heartbeat_interval_seconds=1,
             acknowledge_within_seconds=min(acknowledge_within, ttl),
             max_requeues=5,
+            automatic_retries=retries,
         )
         return submitted(
             self.project,
@@ -169,6 +171,10 @@ class Yard:
         leases = Lease.objects.filter(job_id=job.job_ulid).order_by("fence")
         lines += [f"lease {lease.fence}: {lease.state} until {lease.expires_at:%T.%f}" for lease in leases]
         return "\n".join([*lines, f"now {now():%T.%f}", *(process.log for process in self.processes)])
+
+    def lapse(self, job: Job) -> None:
+        """Let the lease of the job end now, as if its worker had been silent for all its time."""
+        assert Lease.objects.open().filter(job_id=job.job_ulid).update(expires_at=database_now()) == 1
 
     def ended(self, job: Job, seconds: float = SEEN_WITHIN) -> Job:
         return self.until(job, lambda found: found.state in FINAL_STATES, seconds)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 import urllib.request
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -98,14 +98,38 @@ def test_steps_share_workspace_home_and_tmp_and_nothing_that_runs(yard: Yard, en
     ]  # fmt: skip
 
 
-def test_a_failed_step_ends_the_job_with_its_code(yard: Yard) -> None:
-    job = submit(yard, "echo one", "exit 7", "echo never")
-    worker = yard.start(yard.enrol("one"), "--once", engine="bubblewrap")
+def test_a_failed_step_a_cancel_and_the_time_of_all_steps_end_a_job(yard: Yard) -> None:
+    """Three jobs of one worker."""
+    slow_mark, canceled_mark = marked_sleep(60), marked_sleep(60)
+    # Long enough for the first step on a machine that is loaded by others.
+    slow = submit(yard, "true", f"sleep {slow_mark}", timeout_seconds=12)
+    failing = submit(yard, "echo one", "exit 7", "echo never")
+    worker = yard.start(yard.enrol("one"), "--capacity", "2", engine="bubblewrap")
+
+    failed = yard.ended(failing)
+    assert (failed.public_status, failed.failure_reason, failed.exit_code) == ("failed", "command_failed", 7), (
+        worker.log
+    )
+    assert log_of(failing) == [(0, b"one\n")]
+    assert yard.retries_of(failing) == []
+
+    policy = JOB_TYPES["steps"].policy(
+        **TIMINGS | {"lease_ttl_seconds": 30, "heartbeat_interval_seconds": 1}
+    )  # so that it learns of the cancel soon
+    running = submitted_steps(yard.project, policy=policy, steps=(f"sleep {canceled_mark}", "echo never"))
+    yard.until(running, lambda found: found.state == "executing")
+    wait_until(lambda: processes_with(canceled_mark))
+    post(yard, f"/v1/jobs/{running.job_ulid}/cancel", {})
+    assert yard.ended(running).state == "canceled"
+    wait_until(lambda: not processes_with(canceled_mark), 5)
+    assert log_of(running) == []
+
+    late = yard.ended(slow)
+    assert (late.failure_reason, len(late.result["steps"])) == ("timed_out", 2)
+    assert late.finished_at - late.executing_at < timedelta(seconds=60)
+    assert processes_with(slow_mark) == []
+    worker.signal(signal.SIGTERM)
     assert worker.end(60) == 0, worker.log
-    done = yard.ended(job)
-    assert (done.public_status, done.failure_reason, done.exit_code) == ("failed", "command_failed", 7), worker.log
-    assert log_of(job) == [(0, b"one\n")]
-    assert yard.retries_of(job) == []
 
 
 def test_a_worker_killed_before_its_word_was_taken_tells_it_in_its_next_life(yard: Yard) -> None:
@@ -124,40 +148,13 @@ def test_a_worker_killed_before_its_word_was_taken_tells_it_in_its_next_life(yar
     assert done.fence == 1, "nothing ran again"
 
 
-def test_a_cancel_stops_the_step_that_runs(yard: Yard) -> None:
-    mark = marked_sleep(60)
-    policy = JOB_TYPES["steps"].policy(
-        **TIMINGS | {"lease_ttl_seconds": 30, "heartbeat_interval_seconds": 1}
-    )  # so that it learns of the cancel soon
-    job = submitted_steps(yard.project, policy=policy, steps=(f"sleep {mark}", "echo never"))
-    yard.start(yard.enrol("one"), engine="bubblewrap")
-    yard.until(job, lambda found: found.state == "executing")
-    wait_until(lambda: processes_with(mark))
-    post(yard, f"/v1/jobs/{job.job_ulid}/cancel", {})
-    assert yard.ended(job).state == "canceled"
-    wait_until(lambda: not processes_with(mark), 5)
-    assert log_of(job) == []
-
-
-def test_the_time_of_all_steps_is_held(yard: Yard) -> None:
-    mark = marked_sleep(60)
-    # Long enough for the first step on a machine that is loaded by others.
-    job = submit(yard, "true", f"sleep {mark}", timeout_seconds=12)
-    begun = time.monotonic()
-    worker = yard.start(yard.enrol("one"), "--once", engine="bubblewrap")
-    assert worker.end(60) == 0, worker.log
-    done = yard.ended(job)
-    assert (done.failure_reason, len(done.result["steps"])) == ("timed_out", 2)
-    assert time.monotonic() - begun < 60
-    assert processes_with(mark) == []
-
-
 def test_a_killed_worker_costs_one_attempt_of_the_steps(yard: Yard) -> None:
-    policy = JOB_TYPES["steps"].policy(**TIMINGS | {"lease_ttl_seconds": 6, "heartbeat_interval_seconds": 1})
+    policy = JOB_TYPES["steps"].policy(**TIMINGS | {"lease_ttl_seconds": 60, "heartbeat_interval_seconds": 1})
     job = submitted_steps(yard.project, policy=policy, steps=("null print=on", "null sleep=60"))
     first = yard.start(yard.enrol("one"))
     yard.until(job, lambda found: (found.progress or {}).get("step_index") == 1)
     first.kill()
+    yard.lapse(job)
     assert yard.ended(job).failure_reason == "lease_expired"
     (retry,) = yard.retries_of(job)
     assert retry.spec == job.spec

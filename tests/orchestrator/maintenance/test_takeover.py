@@ -35,11 +35,16 @@ TAKEOVER_TRIPS = 20
 
 
 class SchedulerProcess:
-    """One process of the command; what it logs goes to a file."""
+    """One process of the command, with a proxy before its database; what it logs goes to a file."""
 
-    def __init__(self, database_url: str, folder: Path) -> None:
+    def __init__(self, database_url: str, folder: Path, options: str = "") -> None:
         self._log = Path(tempfile.mkstemp(dir=folder, suffix=".log")[1])
-        environment = {**os.environ, "STATE_DIR": str(folder / "state"), "DATABASE_URL": database_url}
+        self._earlier = 0
+        url = urlsplit(database_url)
+        self._sockets = Path(tempfile.mkdtemp(prefix="rto-cut-"))  # a socket's path is short
+        self.proxy = UnixProxy(self._sockets, Path(parse_qs(url.query)["host"][0]))
+        own = url._replace(query=f"host={self._sockets}{options}").geturl()
+        environment = {**os.environ, "STATE_DIR": str(folder / "state"), "DATABASE_URL": own}
         environment.pop("DATABASE_URL_FILE", None)
         with self._log.open("ab") as log:
             command = [sys.executable, str(BASE_DIR / "manage.py"), "runclock"]
@@ -50,33 +55,67 @@ class SchedulerProcess:
         beat = ClockBeat.objects.order_by("-beat_at").first()
         return beat is not None and beat.leader.endswith(f":{self.process.pid}")
 
+    @property
+    def is_running(self) -> bool:
+        return "is running" in self._log.read_text()
+
+    def forget_log(self) -> None:
+        self._earlier = len(self._log.read_text())
+
     def log(self) -> str:
-        return self._log.read_text()
+        """Return what it has written since its log was forgotten."""
+        return self._log.read_text()[self._earlier :]
+
+    @property
+    def has_lost(self) -> bool:
+        return "lost" in self.log() or "taken over" in self.log()
 
     def stop(self) -> int:
+        self.proxy.restore()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
             self.process.kill()
+        self.proxy.close()
+        shutil.rmtree(self._sockets, ignore_errors=True)
         return self.process.wait()
 
 
-Start = Callable[..., SchedulerProcess]
+class Schedulers:
+    """The processes of this module. One that a test leaves alive is the leader or the stand-by of the next test."""
+
+    def __init__(self, database_url: str, folder: Path) -> None:
+        self._database_url, self._folder = database_url, folder
+        self._started: list[SchedulerProcess] = []
+
+    def start(self, options: str = "") -> SchedulerProcess:
+        self._started.append(SchedulerProcess(self._database_url, self._folder, options))
+        return self._started[-1]
+
+    def stop_all(self) -> None:
+        for process in self._started:
+            process.stop()
+        self._started.clear()
+
+    def leader_and_standby(self) -> tuple[SchedulerProcess, SchedulerProcess]:
+        """Return two live processes. A test begins with an empty database: the first one that writes its row leads."""
+        alive = [process for process in self._started if process.process.poll() is None]
+        alive += [self.start() for _ in range(2 - len(alive))]
+        eventually(lambda: all(process.is_running for process in alive), 60)
+        leader = eventually(lambda: next((process for process in alive if process.leads), None), 60)
+        (standby,) = [process for process in alive if process is not leader]
+        for process in alive:
+            process.forget_log()
+        return leader, standby
 
 
-@pytest.fixture
-def start(database_url: str, tmp_path: Path) -> Iterator[Start]:
-    started: list[SchedulerProcess] = []
-
-    def begin(url: str = database_url) -> SchedulerProcess:
-        started.append(SchedulerProcess(url, tmp_path))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.stop()
+@pytest.fixture(scope="module")
+def schedulers(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schedulers]:
+    made = Schedulers(database_url, tmp_path_factory.mktemp("schedulers"))
+    yield made
+    made.stop_all()
 
 
 @pytest.fixture(scope="module")
@@ -105,21 +144,13 @@ class Readiness:
         self._thread.join(30)
 
     def _ask(self) -> None:
-        while not self._over.wait(0.1):
+        while not self._over.wait(0.2):
             began = time.monotonic()
             answer = requests.get(self._url, timeout=30)
             self.asked += 1
             self.seconds.append(time.monotonic() - began)
             if answer.status_code != 200:
                 self.unready.append(f"{answer.status_code} {answer.text}")
-
-
-def leader_and_standby(start: Start, leader_url: str | None = None) -> tuple[SchedulerProcess, SchedulerProcess]:
-    leader = start(leader_url) if leader_url else start()
-    eventually(lambda: leader.leads, 60)
-    standby = start()
-    eventually(lambda: "is running" in standby.log(), 60)
-    return leader, standby
 
 
 def silent_job() -> Lease:
@@ -132,7 +163,7 @@ def silent_job() -> Lease:
 
 def assert_takes_over(standby: SchedulerProcess, web: Server, fault: Callable[[], object]) -> None:
     with Readiness(web) as readiness:
-        eventually(lambda: readiness.asked > 0 and "is running" in standby.log(), 60)
+        eventually(lambda: readiness.asked > 0 and standby.is_running, 60)
         fault()
         began = time.monotonic()
         lease = silent_job()
@@ -145,60 +176,39 @@ def assert_takes_over(standby: SchedulerProcess, web: Server, fault: Callable[[]
     sys.stderr.write(f"\ntakeover after {seconds:.1f} s, /readyz asked {readiness.asked} times")
 
 
-def test_a_standby_takes_over_from_a_leader_that_is_stopped(start, web):
-    leader, standby = leader_and_standby(start)
+def test_a_standby_takes_over_from_a_leader_whose_task_fails_at_every_round(schedulers, web):
+    """The leader's session has a value that the aging of queues cannot read; all its other tasks succeed."""
+    schedulers.stop_all()
+    submitted()
+    began = time.monotonic()
+    leader = schedulers.start("&options=-c%20orchestrator.aging_seconds%3Dnonsense")
+    eventually(lambda: leader.leads, 60)
+    assert_takes_over(schedulers.start(), web, lambda: None)
+    assert "apply_aging" in leader.log()
+    assert time.monotonic() - began < 60
+    leader.stop()
+
+
+def test_a_standby_takes_over_from_a_leader_that_is_stopped(schedulers, web):
+    leader, standby = schedulers.leader_and_standby()
     assert_takes_over(standby, web, lambda: leader.process.send_signal(signal.SIGSTOP))
     leader.process.send_signal(signal.SIGCONT)
-    eventually(lambda: "lost" in leader.log() or "taken over" in leader.log(), 30)
+    eventually(lambda: leader.has_lost, 30)
     assert standby.leads, "a leader that wakes up finds its session ended and stands by"
     assert leader.process.poll() is None
 
 
-def test_a_standby_takes_over_from_a_leader_whose_connection_is_cut(start, web, database_url):
-    server = Path(parse_qs(urlsplit(database_url).query)["host"][0])
-    folder = Path(tempfile.mkdtemp(prefix="rto-cut-"))  # a socket's path is short
-    proxy = UnixProxy(folder, server)
-    try:
-        leader, standby = leader_and_standby(start, urlsplit(database_url)._replace(query=f"host={folder}").geturl())
-        assert_takes_over(standby, web, proxy.cut)
-        proxy.restore()
-        eventually(lambda: "lost" in leader.log() or "taken over" in leader.log(), 30)
-        assert standby.leads
-    finally:
-        proxy.close()
-        shutil.rmtree(folder)
+def test_a_standby_takes_over_from_a_leader_whose_connection_is_cut(schedulers, web):
+    leader, standby = schedulers.leader_and_standby()
+    assert_takes_over(standby, web, leader.proxy.cut)
+    leader.proxy.restore()
+    eventually(lambda: leader.has_lost, 30)
+    assert standby.leads
 
 
-def test_a_standby_takes_over_from_a_leader_whose_task_fails_at_every_round(start, web, database_url):
-    """The leader's session has a value that the aging of queues cannot read; all its other tasks succeed."""
-    submitted()
-    began = time.monotonic()
-    query = f"{urlsplit(database_url).query}&options=-c%20orchestrator.aging_seconds%3Dnonsense"
-    leader = start(urlsplit(database_url)._replace(query=query).geturl())
-    eventually(lambda: leader.leads, 60)
-    assert_takes_over(start(), web, lambda: None)
-    assert "apply_aging" in leader.log()
-    assert time.monotonic() - began < 60
-
-
-def test_a_leader_that_is_killed_or_asked_to_end_is_followed_at_once(start):
-    first, second = leader_and_standby(start)
-    first.process.kill()
-    began = time.monotonic()
-    eventually(lambda: second.leads, 60)
-    assert time.monotonic() - began < 5, "its session has ended: there is no need to wait for an old beat"
-    third = start()
-    eventually(lambda: "is running" in third.log(), 60)
-    assert second.stop() == 0
-    began = time.monotonic()
-    eventually(lambda: third.leads, 60)
-    assert time.monotonic() - began < 5
-    assert Job.objects.count() == 0
-
-
-def test_what_a_stopped_leader_had_not_committed_is_rolled_back_and_holds_no_lock(start):
+def test_what_a_stopped_leader_had_not_committed_is_rolled_back_and_holds_no_lock(schedulers):
     """The leader is stopped inside a transaction that has locked a job."""
-    leader, standby = leader_and_standby(start)
+    leader, standby = schedulers.leader_and_standby()
     lease = silent_job_under_lock(leader)
     session = ClockBeat.objects.get().backend_pid
     eventually(lambda: standby.leads, 60)
@@ -207,7 +217,7 @@ def test_what_a_stopped_leader_had_not_committed_is_rolled_back_and_holds_no_loc
         assert cursor.fetchone() == (0,), "the stand-by ends the session before it leads"
     eventually(lambda: not Lease.objects.open().filter(pk=lease.pk).exists(), 30)
     leader.process.send_signal(signal.SIGCONT)
-    eventually(lambda: "lost" in leader.log() or "taken over" in leader.log(), 30)
+    eventually(lambda: leader.has_lost, 30)
     assert Job.objects.filter(root_job_ulid=lease.job_id).count() == 2, "failed once, and retried once"
 
 
@@ -232,3 +242,18 @@ def leader_waits() -> bool:
             " AND wait_event_type = 'Lock')"
         )
         return bool(cursor.fetchone()[0])
+
+
+def test_a_leader_that_is_killed_or_asked_to_end_is_followed_at_once(schedulers):
+    first, second = schedulers.leader_and_standby()
+    first.process.kill()
+    began = time.monotonic()
+    eventually(lambda: second.leads, 60)
+    assert time.monotonic() - began < 5, "its session has ended: there is no need to wait for an old beat"
+    third = schedulers.start()
+    eventually(lambda: third.is_running, 60)
+    assert second.stop() == 0
+    began = time.monotonic()
+    eventually(lambda: third.leads, 60)
+    assert time.monotonic() - began < 5
+    assert Job.objects.count() == 0

@@ -49,5 +49,6 @@ class UnixProxy:
             while data := source.recv(1 << 16):
                 self._flows.wait()
                 target.sendall(data)
-            self._flows.wait()
+        self._flows.wait()  # also after a reset: a process that was killed had not read everything
+        with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)

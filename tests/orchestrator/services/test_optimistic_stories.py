@@ -1,6 +1,7 @@
 """Random stories leave the same rows, events and hashes whether messages are optimistic or in a transaction."""
 
 import hashlib
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -142,7 +143,9 @@ def tell(story: list[Any], ids: Ids, project: Any, worker: Any) -> list[Any]:
     return response_body
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=int(os.environ.get("PROOF_EXAMPLES", "12")), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(story=st.lists(STEPS, min_size=8, max_size=20))
 def test_both_forms_leave_the_same(story):
     project, worker = ProjectFactory(), WorkerFactory(capacity=50)

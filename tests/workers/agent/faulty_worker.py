@@ -14,12 +14,13 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 sys.argv[0] = str(ROOT / "manage.py")
 
+from workers.agent import claim_loop  # noqa: E402
 from workers.agent.claim_loop import ClaimLoop  # noqa: E402
 from workers.agent.crash import CrashHandler  # noqa: E402 - after the path
 from workers.agent.heartbeat import HeartbeatSender  # noqa: E402
 from workers.agent.lease_watchdog import LeaseWatchdog  # noqa: E402
 
-FAULTS = Path(os.environ["FAULT_FILE"])
+FAULTS = Path(os.environ.get("FAULT_FILE", "/nonexistent"))
 
 
 def failing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,6 +44,7 @@ def hanging(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 HeartbeatSender.send_due = failing("heartbeat", HeartbeatSender.send_due)  # type: ignore[method-assign]
 LeaseWatchdog.check = failing("watchdog", LeaseWatchdog.check)  # type: ignore[method-assign]
 ClaimLoop._drain = hanging("drain", ClaimLoop._drain)  # type: ignore[method-assign]
+claim_loop.SHUTDOWN_SECONDS = float(os.environ.get("SHUTDOWN_SECONDS", claim_loop.SHUTDOWN_SECONDS))
 CrashHandler.__init__.__kwdefaults__["forced_exit_seconds"] = float(os.environ.get("FORCED_EXIT_SECONDS", "20"))
 
 runpy.run_path(sys.argv[0], run_name="__main__")

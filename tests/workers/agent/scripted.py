@@ -189,12 +189,16 @@ def endless(handler: Handler, _: Asked) -> None:
 
 
 def wait_until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Poll until `true()` is truthy and return it; fail the test after so many seconds."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    """Poll until `true()` is truthy and return it; fail the test after so many seconds.
+
+    The pauses grow with the time that has passed: many of these conditions read the database or all of /proc, and
+    whatever a test waits for needs the processor too.
+    """
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < seconds:
         if found := true():
             return found
-        time.sleep(0.01)
+        time.sleep(min(0.1, max(0.01, passed / 10)))
     raise AssertionError(f"not true within {seconds} s")
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.management.commands import runworker
 from tests.workers.agent.benches import STORED
 from tests.workers.agent.conftest import LEASE_ID, TOKEN, claim_body
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang, wait_until
 from tests.workers.agent.worker_process import ROOT, WorkerProcess
 
+FAULTY = Path(__file__).with_name("faulty_worker.py")
 FINAL = ("complete", "fail", "release", "acknowledge-cancel")
 
 Start = Callable[..., WorkerProcess]
@@ -101,18 +103,36 @@ def test_once_without_work_ends_well(start: Start, server: ScriptedServer) -> No
     [
         (["--server", "http://orchestrator.example"], {}, "must be https, or http to this machine"),
         (["--token-file", "/nonexistent"], {}, "cannot read the token file"),
-        (["--work-dir", "/proc/nowhere"], {}, "--work-dir"),
         ([], {"RUNTIME_ORCHESTRATOR_TEST": "0"}, "the null engine is for tests only"),
         (["--capacity", "0"], {}, "invalid choice"),
         (["--engine", "none"], {}, "invalid choice"),
     ],
 )
+@pytest.mark.timeout(60)  # a worker that is not refused does not end
 def test_what_cannot_work_is_shown_in_one_line(
-    start: Start, server: ScriptedServer, arguments: list[str], environment: dict[str, str], words: str
+    server: ScriptedServer,
+    token_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    environment: dict[str, str],
+    words: str,
 ) -> None:
-    worker = start(*arguments, **environment)
+    for name, value in ({"RUNTIME_ORCHESTRATOR_TEST": "1"} | environment).items():
+        monkeypatch.setenv(name, value)
+    given = ["--server", server.url, "--token-file", str(token_file), "--work-dir", str(tmp_path), "--engine", "null"]
+    with pytest.raises(SystemExit) as ended:
+        runworker.Command().run_from_argv(["manage.py", "runworker", *given, *arguments])
+    assert ended.value.code not in {None, 0}
+    assert words in capsys.readouterr().err
+    assert server.asked == []
+
+
+def test_a_process_that_cannot_work_ends_with_one_line(start: Start, server: ScriptedServer) -> None:
+    worker = start("--work-dir", "/proc/nowhere")
     assert worker.end() != 0
-    assert words in worker.log
+    assert "--work-dir" in worker.log
     assert "Traceback" not in worker.log
     assert server.asked == []
 
@@ -167,13 +187,14 @@ def test_the_second_signal_ends_a_worker_whose_server_is_silent(
     start: Start, server: ScriptedServer, job: Callable[..., Answer]
 ) -> None:
     job("print=x", "sleep=60")
-    worker = start()
+    worker = start(program=FAULTY, SHUTDOWN_SECONDS="2")  # of ten
     wait_until(lambda: server.received("logs"))
     server.on("fail", hang)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "draining: no more claims" in worker.log)
     worker.signal(signal.SIGTERM)
     assert worker.end(25) == 0
+    assert server.received("fail"), "it has tried"
 
 
 def test_what_was_spooled_is_delivered_by_the_next_life(
@@ -213,23 +234,24 @@ def test_a_worker_killed_around_its_upload_loses_nothing(
     assert len({(asked.body, asked.headers["Idempotency-Key"]) for asked in server.received("run")}) == 1
 
 
-@pytest.mark.parametrize("failpoint", ["worker.claim.sent", "worker.claimed", "worker.checkout", "worker.exec.before"])
 def test_a_worker_killed_before_that_has_promised_nothing(
-    start: Start, server: ScriptedServer, job: Callable[..., Answer], failpoint: str, open_dir: Path
+    start: Start, server: ScriptedServer, job: Callable[..., Answer], open_dir: Path
 ) -> None:
-    job("exit=0")
-    assert start(ORCH_FP=f"{failpoint}=kill").end() == -signal.SIGKILL
-    assert finals(server) == []
-    assert server.received("run") == []
-    # The kernel still delivers the request of the killed worker; the server may read it later.
-    wait_until(lambda: server.received("leases"))
+    """Each life of the worker is killed one step later. The next one fails the job of the last, if that had begun."""
+    failed = {"worker.claim.sent": 0, "worker.claimed": 0, "worker.checkout": 0, "worker.exec.before": 1}
+    for failpoint, failed_before in failed.items():
+        claims = len(server.received("leases"))
+        job("exit=0")
+        assert start(ORCH_FP=f"{failpoint}=kill").end() == -signal.SIGKILL, failpoint
+        assert finals(server) == ["fail"] * failed_before, failpoint
+        assert server.received("run") == [], failpoint
+        # The kernel still delivers the request of the killed worker; the server may read it later.
+        wait_until(lambda claims=claims: len(server.received("leases")) > claims)
     again = start("--once")
     assert again.end() == 0, again.log
+    assert finals(server) == ["fail"] * 2
     assert list((open_dir / "work" / "jobs").iterdir()) == []
     assert list((open_dir / "work" / "spool").iterdir()) == []
-
-
-FAULTY = Path(__file__).with_name("faulty_worker.py")
 
 
 @pytest.mark.parametrize(("fault", "thread"), [("heartbeat", "heartbeat"), ("watchdog", "lease-watchdog")])

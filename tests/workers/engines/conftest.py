@@ -91,12 +91,21 @@ class Bench:
 
 
 @pytest.fixture(scope="session")
-def engines():
-    """The engines that run here. One that does not is a failure, not a skip: what it needs could be installed."""
-    found = {name: engine_named(name, first_uid=FIRST_UID) for name in REAL}
-    for name, engine in found.items():
-        assert engine.check().missing == (), name
+def checked_engines():
+    """The engines that run here, each with what its check has found.
+
+    One that does not run is a failure, not a skip: what it needs could be installed.
+    """
+    made = {name: engine_named(name, first_uid=FIRST_UID) for name in REAL}
+    found = {name: (engine, engine.check()) for name, engine in made.items()}
+    for name, (_, capabilities) in found.items():
+        assert capabilities.missing == (), name
     return found
+
+
+@pytest.fixture(scope="session")
+def engines(checked_engines):
+    return {name: engine for name, (engine, _) in checked_engines.items()}
 
 
 @pytest.fixture

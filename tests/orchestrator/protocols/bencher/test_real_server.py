@@ -59,20 +59,29 @@ def test_a_runner_is_created_changed_and_read(server, headers):
     assert created.json()["key"] not in server.log()
 
 
-@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-def test_two_slashes_before_the_path_are_one(tmp_path, database_url, headers, kind):
+@pytest.fixture
+def server_of_kind(request, server, tmp_path, database_url):
+    if request.param == "asgi":
+        yield server
+        return
+    with serving(tmp_path, kind=request.param, DATABASE_URL=database_url) as found:
+        yield found
+
+
+@pytest.mark.parametrize("server_of_kind", ["asgi", "wsgi"], indirect=True)
+def test_two_slashes_before_the_path_are_one(server_of_kind, server, headers):
     """Bencher's command line sends them."""
-    with serving(tmp_path, kind=kind, DATABASE_URL=database_url) as server:
-        assert requests.get(f"{server.url}//v0/server/version", timeout=30).json() == {"version": "0.6.12"}
-        created = requests.post(f"{server.url}//v0/runners", json={"name": "Rack 7"}, headers=headers, timeout=30)
-        assert created.status_code == 201
-        listed = requests.get(f"{server.url}//v0/runners?per_page=1", headers=headers, timeout=30)
-        assert [runner["slug"] for runner in listed.json()] == ["rack-7"]
-        assert message_of(requests.get(f"{server.url}//v0/nowhere", headers=headers, timeout=30), 404)
-        if kind == "wsgi":
-            return  # its server corrects all paths itself
-        for path in ("//admin/", "//v1/runtime/jobs", "///v0/server/version", "//v0", "//x//v0/server/version"):
-            assert requests.get(f"{server.url}{path}", timeout=30, allow_redirects=False).status_code == 404
+    url = server_of_kind.url
+    assert requests.get(f"{url}//v0/server/version", timeout=30).json() == {"version": "0.6.12"}
+    created = requests.post(f"{url}//v0/runners", json={"name": "Rack 7"}, headers=headers, timeout=30)
+    assert created.status_code == 201
+    listed = requests.get(f"{url}//v0/runners?per_page=1", headers=headers, timeout=30)
+    assert [runner["slug"] for runner in listed.json()] == ["rack-7"]
+    assert message_of(requests.get(f"{url}//v0/nowhere", headers=headers, timeout=30), 404)
+    if server_of_kind is not server:
+        return  # the WSGI server corrects all paths itself
+    for path in ("//admin/", "//v1/runtime/jobs", "///v0/server/version", "//v0", "//x//v0/server/version"):
+        assert requests.get(f"{url}{path}", timeout=30, allow_redirects=False).status_code == 404
 
 
 def test_options_needs_no_credentials(server):

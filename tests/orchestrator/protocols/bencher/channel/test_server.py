@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import os
-import signal
 import socket
 import time
 from pathlib import Path
@@ -19,7 +17,6 @@ from leases.models import Lease
 from orchestrator import services
 from orchestrator.protocols.bencher.states import job_status
 from runtime_jobs.identifiers import uuid_of
-from tests.chaos.processes import Part, manage
 from tests.factories import ALICE, OPERATOR
 from tests.live_server import eventually, serving
 from tests.orchestrator.protocols.bencher.channel.scene import new_runner, new_spec, order, row
@@ -426,21 +423,29 @@ def test_the_socket_of_a_job_is_refused_in_the_order_of_the_contract(server, spe
 # --- Limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_connections_and_claims_of_a_runner_are_limited_together(tmp_path, database_url, spec, runner):
-    limits = {"RUNNER_CONNECTS_PER_DAY": "3"}
-    with serving(tmp_path, **environment(database_url, **limits)) as server:
-        other = new_runner(spec, slug="other")
-        with channel(server, runner) as line:
-            for _ in range(3):
-                assert line.ask("ready", poll_timeout=1) == {"event": "no_job"}, "polls of a channel do not count"
-        for _ in range(2):
-            assert poll(server, runner).status_code == 200, "a long poll counts once, however often it attempts"
-        assert refused(server, f"{runner.slug}/channel", runner.token) == 429
-        assert refused(server, f"{runner.slug}/jobs/{uuid4()}", runner.token) == 429
-        response = poll(server, runner)
-        assert response.status_code == 429
-        assert int(response.headers["Retry-After"]) >= 1
-        assert poll(server, other).status_code == 200
+LIMITS = {"RUNNER_CONNECTS_PER_DAY": "3", "RESPONSE_STALL_SECONDS": "1", "STREAM_STALL_SECONDS": "0.5"}
+
+
+@pytest.fixture(scope="module")
+def strict_server(database_url, tmp_path_factory):
+    """A server with few connections a day and little patience for clients that do not read."""
+    with serving(tmp_path_factory.mktemp("strict"), **environment(database_url, **LIMITS)) as found:
+        yield found
+
+
+def test_connections_and_claims_of_a_runner_are_limited_together(strict_server, spec, runner):
+    other = new_runner(spec, slug="other")
+    with channel(strict_server, runner) as line:
+        for _ in range(3):
+            assert line.ask("ready", poll_timeout=1) == {"event": "no_job"}, "polls of a channel do not count"
+    for _ in range(2):
+        assert poll(strict_server, runner).status_code == 200, "a long poll counts once, however often it attempts"
+    assert refused(strict_server, f"{runner.slug}/channel", runner.token) == 429
+    assert refused(strict_server, f"{runner.slug}/jobs/{uuid4()}", runner.token) == 429
+    response = poll(strict_server, runner)
+    assert response.status_code == 429
+    assert int(response.headers["Retry-After"]) >= 1
+    assert poll(strict_server, other).status_code == 200
 
 
 def test_a_thousand_beats_a_second_cost_no_memory_and_no_order(server, spec, runner):
@@ -457,13 +462,12 @@ def test_a_thousand_beats_a_second_cost_no_memory_and_no_order(server, spec, run
         assert line.ask("completed", job=uuid, results=[])["event"] == "ack"
 
 
-def test_a_runner_that_never_reads_costs_no_memory(tmp_path, database_url, spec, runner):
+def test_a_runner_that_never_reads_costs_no_memory(strict_server, spec, runner):
     """Its acknowledgements fill the buffers of both ends. Then nothing more is received."""
     job = order(spec)
-    limits = {"RESPONSE_STALL_SECONDS": "1", "STREAM_STALL_SECONDS": "0.5"}
-    with serving(tmp_path, **environment(database_url, **limits)) as server, channel(server, runner) as line:
+    with channel(strict_server, runner) as line:
         executing(line, job)
-        before = memory_kilobytes(server)
+        before = memory_kilobytes(strict_server)
         raw = line.socket.socket
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         frame = b"\x81\x91" + b"\0\0\0\0" + b'{"event":"ready"}'
@@ -471,7 +475,7 @@ def test_a_runner_that_never_reads_costs_no_memory(tmp_path, database_url, spec,
         with contextlib.suppress(OSError):
             for _ in range(200):
                 raw.sendall(frame * 10_000)
-        assert memory_kilobytes(server) - before < 60_000
+        assert memory_kilobytes(strict_server) - before < 60_000
     assert status(job) == "running"
 
 
@@ -501,26 +505,49 @@ def impatient_server(database_url, tmp_path_factory):
         yield found
 
 
-@pytest.mark.parametrize("noise", [None, "x", '{"event":"ready"}', b"binary"])
+NOISES = {
+    "silence": lambda line: None,
+    "pings": lambda line: line.socket.ping(),
+    "garbage": lambda line: line.socket.send("x"),
+    "an object": lambda line: line.socket.send("{}"),
+    "ready": lambda line: line.send("ready"),
+    "bytes": lambda line: line.socket.send(b"binary"),
+}
+
+
 @pytest.mark.usefixtures("short_timeout")
-def test_silence_is_written_before_the_close_frame(impatient_server, spec, runner, noise):
-    job = order(spec)
-    with channel(impatient_server, runner) as line:
-        executing(line, job)
-        began, seen = time.monotonic(), None
-        while seen is None:
-            assert time.monotonic() - began < SECONDS
-            with contextlib.suppress(TimeoutError):
-                try:
-                    if noise is not None:
-                        line.socket.send(noise)
-                    line.socket.recv(0.2)
-                except ConnectionClosed as closed:
-                    seen = closed.rcvd, status(job)
-        close, found = seen
-        assert found == "failed"
-        assert (close.code, close.reason) == (1000, '"heartbeat_timeout"')
-        assert time.monotonic() - began >= 2.5
+def test_silence_is_written_before_the_close_frame(impatient_server, spec, runner):
+    """Only messages about the job are heartbeats. Each channel makes another noise."""
+    jobs = {noise: order(spec) for noise in NOISES}
+    with contextlib.ExitStack() as stack:
+        lines = {noise: stack.enter_context(channel(impatient_server, runner)) for noise in NOISES}
+        began = {}
+        for noise, line in lines.items():
+            began[noise] = time.monotonic()
+            executing(line, jobs[noise])
+        expiries = dict(Lease.objects.values_list("job_id", "expires_at"))
+        until, closes = time.monotonic() + SECONDS, {}
+        while lines:
+            assert time.monotonic() < until
+            for noise, line in list(lines.items()):
+                if (close := after(line, NOISES[noise])) is not None:
+                    assert status(jobs[noise]) == "failed", noise
+                    assert time.monotonic() - began[noise] >= 2.5, noise
+                    closes[noise] = (close.code, close.reason)
+                    del lines[noise]
+    assert closes == dict.fromkeys(NOISES, (1000, '"heartbeat_timeout"'))
+    assert dict(Lease.objects.values_list("job_id", "expires_at")) == expiries, "nothing was renewed"
+
+
+def after(line, send):
+    """Send noise and read for a while. Returns the Close frame once it has arrived."""
+    with contextlib.suppress(TimeoutError):
+        try:
+            send(line)
+            line.socket.recv(0.1)
+        except ConnectionClosed as closed:
+            return closed.rcvd
+    return None
 
 
 @pytest.mark.usefixtures("short_timeout")
@@ -565,58 +592,6 @@ def test_a_result_survives_a_lost_connection_and_a_lost_lease(server, spec, runn
     with channel(server, runner) as line:
         assert line.ask("completed", job=uuid, results=RESULTS) == {"event": "ack", "job": uuid}
         assert status(job) == "processed"
-
-
-def test_sigterm_closes_idle_waiting_and_executing_channels_and_changes_no_job(tmp_path, database_url, spec, runner):
-    job = order(spec)
-    with serving(tmp_path, **environment(database_url)) as server, contextlib.ExitStack() as stack:
-        idle, waiting, busy = (stack.enter_context(channel(server, runner)) for _ in range(3))
-        executing(busy, job)
-        waiting.send("ready", poll_timeout=60)
-        assert waiting.is_silent()
-        before = row(job).state, list(Lease.objects.values())
-        server.process.send_signal(signal.SIGTERM)
-        for line in (idle, waiting, busy):
-            found = line.end()
-            assert (found.code, found.reason) == (1001, "server shutting down")
-        server.process.wait(SECONDS)
-        assert (row(job).state, list(Lease.objects.values())) == before
-
-
-def test_kill_9_of_the_server_during_execution_loses_no_result(tmp_path, database_url, spec, runner):
-    jobs = [order(spec) for _ in range(3)]
-    with serving(tmp_path, **environment(database_url)) as server, contextlib.ExitStack() as stack:
-        uuids = [executing(stack.enter_context(channel(server, runner)), job) for job in jobs]
-        server.process.kill()
-        server.process.wait(SECONDS)
-    assert {status(job) for job in jobs} == {"running"}
-    (tmp_path / "again").mkdir()
-    with serving(tmp_path / "again", **environment(database_url)) as server, channel(server, runner) as line:
-        for uuid, job in zip(uuids[:2], jobs[:2], strict=True):
-            assert line.ask("completed", job=uuid, results=RESULTS) == {"event": "ack", "job": uuid}
-            assert status(job) == "processed"
-        assert status(jobs[2]) == "running", "its lease expires"
-
-
-def test_a_runner_that_stays_away_after_kill_9_loses_its_job(tmp_path, database_url, short_timeout, spec, runner):
-    """Only the scheduler process is there to end the leases."""
-    jobs = [order(spec) for _ in range(3)]
-    variables = environment(database_url, **short_timeout)
-    with serving(tmp_path, **variables) as server, contextlib.ExitStack() as stack:
-        uuids = [executing(stack.enter_context(channel(server, runner)), job) for job in jobs]
-        server.process.kill()
-        server.process.wait(SECONDS)
-    scheduler = Part("clock", manage("runclock", "--period", "0.5"), {**os.environ, **variables}, tmp_path / "clock")
-    scheduler.start()
-    try:
-        eventually(lambda: {status(job) for job in jobs} == {"failed"})
-    finally:
-        scheduler.kill()
-    assert not Lease.objects.open().exists()
-    (tmp_path / "again").mkdir()
-    with serving(tmp_path / "again", **variables) as server, channel(server, runner) as line:
-        assert line.ask("completed", job=uuids[0], results=RESULTS)["event"] == "ack"
-        assert [status(job) for job in jobs] == ["processed", "failed", "failed"], "a late result counts"
 
 
 def test_a_restart_of_the_database_drops_no_channel(server, spec, runner):

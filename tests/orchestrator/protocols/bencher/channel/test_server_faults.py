@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 import requests
-from websockets.exceptions import ConnectionClosed
 
 from leases.models import Lease
 from orchestrator.audit.runner import run_audit
@@ -32,6 +31,13 @@ from tests.orchestrator.protocols.bencher.channel.test_server import (
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 CHANNELS = 20
 TIMEOUT = {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "5"}
+
+
+@pytest.fixture(scope="module")
+def other_server(database_url, tmp_path_factory):
+    """The server that remains, or the one that comes after. It has a short timeout."""
+    with serving(tmp_path_factory.mktemp("other"), **environment(database_url, **TIMEOUT)) as found:
+        yield found
 
 
 @pytest.fixture
@@ -61,48 +67,49 @@ def sent_again(server, runner, jobs) -> None:
             assert line.ask("completed", job=uuid, results=RESULTS) == {"event": "ack", "job": uuid}
 
 
-def test_kill_9_of_the_only_server_while_twenty_channels_execute(tmp_path, database_url, settings, spec, runner):
-    """Results that are sent again count, also those of jobs that failed meanwhile. Who stays away has failed."""
+def test_kill_9_of_the_only_server_while_twenty_channels_execute(
+    tmp_path, database_url, settings, request, spec, runner
+):
+    """Results that are sent again count, also those of jobs that failed meanwhile. Who stays away has failed.
+
+    There is no other server until the scheduler has ended the leases, and each ends at its own time.
+    """
     settings.RUNNER_HEARTBEAT_TIMEOUT_SECONDS = 5
     jobs = [order(spec) for _ in range(CHANNELS)]
+    early, late, absent = jobs[:8], jobs[8:14], jobs[14:]
     variables = environment(database_url, **TIMEOUT)
     with serving(tmp_path, **variables) as server, contextlib.ExitStack() as stack:
         lines = [stack.enter_context(channel(server, runner)) for _ in jobs]
         uuids = {job: executing(line, job) for line, job in zip(lines, jobs, strict=True)}
         server.process.kill()
         server.process.wait(SECONDS)
-    early, late, absent = jobs[:8], jobs[8:14], jobs[14:]
-    (tmp_path / "again").mkdir()
-    with serving(tmp_path / "again", **variables) as server:
-        Lease.objects.update(expires_at=database_now() + timedelta(seconds=60))  # the machine may be slow
-        sent_again(server, runner, {job: uuids[job] for job in early})
-        assert {status(job) for job in early} == {"processed"}
-        assert {status(job) for job in [*late, *absent]} == {"running"}
-        with scheduler(tmp_path, variables):
-            Lease.objects.open().update(expires_at=database_now())
-            eventually(lambda: {status(job) for job in [*late, *absent]} == {"failed"})
-        sent_again(server, runner, {job: uuids[job] for job in late})
-        assert {status(job) for job in late} == {"processed"}
-        Job.objects.filter(state=JobState.LOST).update(late_result_at=database_now())
-        metrics = Metric.objects.count()
-        sent_again(server, runner, {job: uuids[job] for job in absent})
-        assert {status(job) for job in absent} == {"failed"}, "acknowledged, and nothing has changed"
-        assert Metric.objects.count() == metrics
+    assert {status(job) for job in jobs} == {"running"}
+    in_time = Lease.objects.filter(job_id__in=[job.job_ulid for job in early])
+    in_time.update(expires_at=database_now() + timedelta(seconds=120))  # the machine may be slow
+    with scheduler(tmp_path, variables):
+        eventually(lambda: {status(job) for job in [*late, *absent]} == {"failed"})
+    assert set(Lease.objects.open()) == set(in_time)
+    server = request.getfixturevalue("other_server")
+    assert {status(job) for job in early} == {"running"}
+    sent_again(server, runner, {job: uuids[job] for job in early})
+    assert {status(job) for job in early} == {"processed"}
+    sent_again(server, runner, {job: uuids[job] for job in late})
+    assert {status(job) for job in late} == {"processed"}
+    assert {status(job) for job in absent} == {"failed"}
+    Job.objects.filter(state=JobState.LOST).update(late_result_at=database_now())
+    metrics = Metric.objects.count()
+    sent_again(server, runner, {job: uuids[job] for job in absent})
+    assert {status(job) for job in absent} == {"failed"}, "acknowledged, and nothing has changed"
+    assert Metric.objects.count() == metrics
     assert {row(job).state for job in absent} == {JobState.FAILED}
     assert not Lease.objects.open().exists()
     assert [str(finding) for finding in run_audit(chains=True)] == []
 
 
-def test_after_sigterm_another_process_takes_the_reconnects(tmp_path, database_url, spec, runner):
+def test_after_sigterm_another_process_takes_the_reconnects(tmp_path, database_url, other_server, spec, runner):
     """Idle, waiting and executing channels are closed with 1001. No job changes, and results are taken elsewhere."""
     jobs = [order(spec) for _ in range(4)]
-    variables = environment(database_url)
-    (tmp_path / "other").mkdir()
-    with (
-        serving(tmp_path, **variables) as server,
-        serving(tmp_path / "other", **variables) as other,
-        contextlib.ExitStack() as stack,
-    ):
+    with serving(tmp_path, **environment(database_url)) as server, contextlib.ExitStack() as stack:
         idle, waiting, *busy = (stack.enter_context(channel(server, runner)) for _ in range(2 + len(jobs)))
         uuids = {job: executing(line, job) for line, job in zip(busy, jobs, strict=True)}
         waiting.send("ready", poll_timeout=60)
@@ -115,62 +122,23 @@ def test_after_sigterm_another_process_takes_the_reconnects(tmp_path, database_u
         assert time.monotonic() - began < SECONDS
         assert ([(row(job).state, row(job).updated_at) for job in jobs], list(Lease.objects.values())) == before
         server.process.wait(SECONDS)
-        sent_again(other, runner, uuids)
+        sent_again(other_server, runner, uuids)
     assert {status(job) for job in jobs} == {"processed"}
     assert [str(finding) for finding in run_audit(chains=True)] == []
 
 
-def test_only_messages_about_the_job_are_heartbeats(tmp_path, database_url, settings, spec, runner):
-    """With a heartbeat timeout of five seconds `failed` can be read before the Close frame arrives."""
+def test_silence_past_the_time_limit_cancels_the_job(other_server, settings, spec, runner):
     settings.RUNNER_HEARTBEAT_TIMEOUT_SECONDS = 5
-    noises = {
-        "silence": lambda line: None,
-        "pings": lambda line: line.socket.ping(),
-        "garbage": lambda line: line.socket.send("{}"),
-        "ready": lambda line: line.send("ready"),
-    }
-    jobs = {noise: order(spec) for noise in noises}
-    with serving(tmp_path, **environment(database_url, **TIMEOUT)) as server, contextlib.ExitStack() as stack:
-        lines = {noise: stack.enter_context(channel(server, runner)) for noise in noises}
-        for noise, line in lines.items():
-            executing(line, jobs[noise])
-        expiries = dict(Lease.objects.values_list("job_id", "expires_at"))
-        until, closes = time.monotonic() + SECONDS, {}
-        while lines:
-            assert time.monotonic() < until
-            for noise, line in list(lines.items()):
-                if (close := after(line, noises[noise])) is not None:
-                    assert status(jobs[noise]) == "failed"
-                    closes[noise] = (close.code, close.reason)
-                    del lines[noise]
-    assert closes == dict.fromkeys(noises, (1000, '"heartbeat_timeout"'))
-    assert dict(Lease.objects.values_list("job_id", "expires_at")) == expiries, "nothing was renewed"
-
-
-def after(line, send):
-    """Send noise and read for a while. Returns the Close frame once it has arrived."""
-    with contextlib.suppress(TimeoutError):
-        try:
-            send(line)
-            line.socket.recv(0.1)
-        except ConnectionClosed as closed:
-            return closed.rcvd
-    return None
-
-
-def test_silence_past_the_time_limit_cancels_the_job(tmp_path, database_url, settings, spec, runner):
-    settings.RUNNER_HEARTBEAT_TIMEOUT_SECONDS = 3
     settings.RUNNER_TIMEOUT_GRACE_SECONDS = 1
     job = order(spec, timeout=1)
-    variables = environment(database_url, RUNNER_HEARTBEAT_TIMEOUT_SECONDS="3")
-    with serving(tmp_path, **variables) as server, channel(server, runner) as line:
+    with channel(other_server, runner) as line:
         executing(line, job)
         found = line.end()
         assert (found.code, found.reason) == (1000, '"job_timeout_exceeded"')
         assert (status(job), row(job).failure_reason) == ("canceled", "timed_out")
 
 
-def test_ledger_watermark_and_usage_agree(tmp_path, database_url, spec, runner):
+def test_ledger_watermark_and_usage_agree(tmp_path, database_url, other_server, spec, runner):
     """Repeated beats and results bill nothing, also if the server was killed before its answer was read."""
     PlanFactory(max_timeout_seconds=10_000)
     minutes = {order(spec, timeout=10_000): expected for expected in (1, 2, 121)}
@@ -189,10 +157,8 @@ def test_ledger_watermark_and_usage_agree(tmp_path, database_url, spec, runner):
             eventually(lambda job=job: row(job).state == JobState.SUCCEEDED)
         server.process.kill()
         server.process.wait(SECONDS)
-    (tmp_path / "again").mkdir()
-    with serving(tmp_path / "again", **environment(database_url)) as server:
-        sent_again(server, runner, uuids)
-        usage = {job: usage_of(server, job) for job in minutes}
+    sent_again(other_server, runner, uuids)
+    usage = {job: usage_of(other_server, job) for job in minutes}
     for job, expected in minutes.items():
         found = records(job)
         assert found[: len(billed[job])] == billed[job], "no record is changed"

@@ -58,8 +58,8 @@ from tests.orchestrator.protocols.bencher.runs.world import (
     new_spec,
 )
 
-JOBS = int(os.environ.get("PROOF_JOBS", "100"))
-RUNNERS = int(os.environ.get("PROOF_RUNNERS", "16"))
+JOBS = int(os.environ.get("PROOF_JOBS", "60"))
+RUNNERS = int(os.environ.get("PROOF_RUNNERS", "12"))
 SEED = int(os.environ.get("PROOF_SEED") or random.randrange(10**9))
 ADDRESSES = [f"192.0.2.{number}" for number in range(1, 6)]
 ORGANIZATIONS = {"enterprise": 2, "team": 2, "free": 5, "unclaimed": 10}
