@@ -20,7 +20,8 @@ def nouns() -> list[type]:
 def all_pages() -> list[str]:
     """The first page, every list, every row's page and history, every form, every question of every button.
 
-    Of events there is one of each kind: a test may have hundreds, which are displayed by the same lines.
+    Of events there is one of each kind: a test may have hundreds, which are displayed by the same lines. So are the
+    histories of a noun's rows, of which there are the first and the last.
     """
     found = [DASHBOARD, "/admin/password_change/"]
     for model in nouns():
@@ -29,7 +30,11 @@ def all_pages() -> list[str]:
         rows = model.objects.order_by("pk")
         if kind := KINDS.get(model):
             rows = model.objects.order_by(kind, "pk").distinct(kind)
+        rows = list(rows)
+        found += [
+            address(model, "history", row.pk) for row in {row.pk: row for row in (*rows[:1], *rows[-1:])}.values()
+        ]
         for row in rows:
-            found += [address(model, "change", row.pk), address(model, "history", row.pk)]
+            found += [address(model, "change", row.pk)]
             found += [address(model, name, row.pk) for name in page._extract_action_names(page.actions_detail)]
     return found

@@ -2,6 +2,8 @@
 
 schemathesis makes requests from the document, right ones and wrong ones, always the same."""
 
+import contextlib
+import copy
 import re
 from types import SimpleNamespace
 
@@ -9,7 +11,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
-from django.db import close_old_connections
+from django.db import close_old_connections, transaction
 from drf_spectacular.generators import SchemaGenerator
 from hypothesis import HealthCheck, given, settings
 
@@ -32,6 +34,7 @@ from tests.factories import (
     submission,
     submitted,
 )
+from tests.module_rows import module_transaction
 from tests.orchestrator.protocols.shithub.world import make_repository, register, start_run
 
 pytestmark = pytest.mark.slow
@@ -96,21 +99,30 @@ def api():
     return SimpleNamespace(document=document, schema=schema, checks=checked, modes=modes)
 
 
+@pytest.fixture(scope="module")
+def cast_of_module(django_db_setup, django_db_blocker):
+    """The rows of `cast`, which are the same for hundreds of tests."""
+    with module_transaction(django_db_blocker):
+        with django_db_blocker.unblock():
+            project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"), webhook_generation=1)
+            worker = WorkerFactory(capacity=200)
+            admin = User.objects.create(username="root", is_staff=True, is_superuser=True)
+            found = SimpleNamespace(
+                project=project,
+                worker=worker,
+                client=api_token(project.organization),
+                admin_key=personal_key(admin),
+                runner=None,
+                job=None,
+            )
+        yield found
+
+
 @pytest.fixture
-def cast(db):
+def cast(cast_of_module, db):
     """A tenant and a worker, and the token that each operation wants."""
     keep_connection()
-    project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"), webhook_generation=1)
-    worker = WorkerFactory(capacity=200)
-    admin = User.objects.create(username="root", is_staff=True, is_superuser=True)
-    yield SimpleNamespace(
-        project=project,
-        worker=worker,
-        client=api_token(project.organization),
-        admin_key=personal_key(admin),
-        runner=None,
-        job=None,
-    )
+    yield copy.deepcopy(cast_of_module)
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)
 
@@ -133,8 +145,11 @@ def something_there(cast, path):
         return {name: value for name, value in ids.items() if f"{{{name}}}" in path}
     submitted(cast.project)
     lease = claimed(cast.worker).lease
-    ids = {"job_id": lease.job_id, "lease_id": lease.lease_ulid, "batch_id": a_batch(cast)}
-    ids["limit_id"] = str(services.set_limit(org_slug="sandtrace", max_active=99, actor=ALICE, reason="test").pk)
+    ids = {"job_id": lease.job_id, "lease_id": lease.lease_ulid}
+    if "{batch_id}" in path:
+        ids["batch_id"] = a_batch(cast)
+    if "{limit_id}" in path:
+        ids["limit_id"] = str(services.set_limit(org_slug="sandtrace", max_active=99, actor=ALICE, reason="test").pk)
     if "{artifact_id}" in path:
         ids["artifact_id"] = an_artifact(cast, lease)
     if path.startswith(OF_DOCUMENT_004):
@@ -191,8 +206,8 @@ def a_batch(cast):
     return outcome.batch.batch_ulid
 
 
-def exchange(api, cast, method, path, strategy, prepare=lambda _case: None):
-    """Send what the strategy makes, and check each answer."""
+def exchange(api, cast, method, path, strategy, around=contextlib.nullcontext):
+    """Send what the strategy makes, each request inside `around()`, and check each answer."""
     # Under WSGI a stream is 501 or 503, which the document names.
     checked = api.checks[1:] if path.endswith(("/logs/stream", "/dashboard/events")) else api.checks
     suppressed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -200,7 +215,10 @@ def exchange(api, cast, method, path, strategy, prepare=lambda _case: None):
     @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=suppressed)
     @given(case=strategy)
     def sent(case):
-        prepare(case)
+        with around():
+            send(case)
+
+    def send(case):
         headers = {"Authorization": f"Bearer {token_of(cast, method, path)}"}
         keep_connection()
         if (case.query or {}).get("follow") == "1":
@@ -213,6 +231,16 @@ def exchange(api, cast, method, path, strategy, prepare=lambda _case: None):
         case.validate_response(response, checks=wanted, headers=headers)
 
     sent()
+
+
+@contextlib.contextmanager
+def undone():
+    """Roll back what the request has changed: the next one finds the thing as it was made."""
+    around_request = transaction.atomic()
+    around_request._from_testcase = True  # a durable transaction of the product may begin inside
+    with around_request:
+        yield
+        transaction.set_rollback(True)
 
 
 def waits(seconds) -> bool:
@@ -233,10 +261,8 @@ def test_every_answer_is_one_of_the_document(api, cast, method, path, mode):
 
 @pytest.mark.parametrize(("method", "path"), OF_ONE, ids=names(OF_ONE))
 def test_so_it_is_for_what_is_there(api, cast, method, path):
-    def name_one(case):
-        case.path_parameters = something_there(cast, path)
-
-    exchange(api, cast, method, path, api.schema[path][method].as_strategy(), name_one)
+    strategy = api.schema[path][method].as_strategy(path_parameters=something_there(cast, path))
+    exchange(api, cast, method, path, strategy, undone)
 
 
 @pytest.mark.parametrize(("method", "path"), OF_ONE, ids=names(OF_ONE))

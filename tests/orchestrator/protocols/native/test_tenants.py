@@ -2,6 +2,7 @@
 
 The addresses are read from the server: one that no table here knows fails the first test."""
 
+import copy
 import json
 import re
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from tests.factories import (
     claimed,
     submitted,
 )
+from tests.module_rows import module_transaction
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 from tests.workflow_jobs import make_repository, queued_workflow_job
 
@@ -271,8 +273,22 @@ def test_no_address_is_forgotten():
     assert there == calls
 
 
+@pytest.fixture(scope="module")
+def tenants_of_module(django_db_setup, django_db_blocker):
+    """The rows of `tenants`, which are the same for hundreds of tests."""
+    with module_transaction(django_db_blocker):
+        with django_db_blocker.unblock():
+            found = make_tenants()
+        yield found
+
+
 @pytest.fixture
-def tenants():
+def tenants(tenants_of_module, db):
+    """Two organizations alike, as they were made: a test may change its copy and the rows."""
+    return copy.deepcopy(tenants_of_module)
+
+
+def make_tenants():
     """Two organizations alike; the first has a job with a run, which a worker holds."""
     mine, theirs = OrganizationFactory(slug="sandtrace"), OrganizationFactory(slug="intruder")
     project = ProjectFactory(organization=mine)
