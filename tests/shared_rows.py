@@ -1,7 +1,7 @@
-"""Rows that several tests of a module begin with, built once, in a transaction around those of the tests.
+"""Rows that several tests of a module begin with, made once, in a transaction around those of the tests.
 
 A test changes them as it likes: its own transaction is a savepoint then, and is rolled back at its end. pytest-django
-leaves room for that.
+leaves room for that. No test of the module may commit, and PostgreSQL's `now()` is the same in all of them.
 """
 
 import math
@@ -12,6 +12,20 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+
+
+@contextmanager
+def module_transaction(blocker: Any) -> Iterator[None]:
+    """Open a transaction that is rolled back after the last test of a module. For a fixture of a module."""
+    surrounding = transaction.atomic()
+    # A durable transaction of the product may begin inside, as in the transaction of a test case.
+    surrounding._from_testcase = True  # type: ignore[attr-defined]
+    with blocker.unblock():
+        surrounding.__enter__()
+    yield
+    with blocker.unblock():
+        transaction.set_rollback(True)
+        surrounding.__exit__(None, None, None)
 
 
 class SharedRows:
@@ -30,20 +44,17 @@ class SharedRows:
         if self._transaction is not None and time.monotonic() > self._built_at + self._max_age:
             self.discard()
         if self._transaction is None:
+            self._transaction = module_transaction(self._blocker)
+            self._transaction.__enter__()
             with self._blocker.unblock():
-                self._transaction = transaction.atomic()
-                self._transaction._from_testcase = True  # `atomic(durable=True)` may begin in it
-                self._transaction.__enter__()
                 self.value = self._build()
-                self._built_at = time.monotonic()
+            self._built_at = time.monotonic()
 
     def discard(self) -> None:
         """Delete the rows."""
         if self._transaction is not None:
-            with self._blocker.unblock():
-                transaction.set_rollback(True)
-                self._transaction.__exit__(None, None, None)
-                self._transaction = None
+            self._transaction.__exit__(None, None, None)
+            self._transaction = None
 
 
 _found: list[SharedRows] = []

@@ -54,10 +54,10 @@ from tests.factories import (
     personal_key,
     submitted,
 )
-from tests.module_rows import module_transaction
 from tests.orchestrator.admin.conftest import NAME, client_of, person
 from tests.orchestrator.admin.fixtures import busy
 from tests.orchestrator.admin.pages import DASHBOARD, address, all_pages, nouns
+from tests.shared_rows import module_transaction
 from tests.workflow_runs import started, workflow_text
 from workers.models import Pool, Worker
 

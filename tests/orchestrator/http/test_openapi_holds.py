@@ -34,8 +34,8 @@ from tests.factories import (
     submission,
     submitted,
 )
-from tests.module_rows import module_transaction
 from tests.orchestrator.protocols.shithub.world import make_repository, register, start_run
+from tests.shared_rows import module_transaction
 
 pytestmark = pytest.mark.slow
 TOO_LARGE = 413

@@ -207,7 +207,6 @@ def without_attacks(monkeypatch):
     monkeypatch.setattr(self_test, "run_checks", lambda *_: ())
 
 
-@pytest.mark.usefixtures("without_attacks")
 def test_soft_limits_are_named(bench, monkeypatch):
     monkeypatch.setattr(bench.engine, "hierarchy", None)
     monkeypatch.setattr(bench.engine, "volumes", None)

@@ -32,8 +32,8 @@ from tests.factories import (
     claimed,
     submitted,
 )
-from tests.module_rows import module_transaction
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
+from tests.shared_rows import module_transaction
 from tests.workflow_jobs import make_repository, queued_workflow_job
 
 pytestmark = pytest.mark.django_db
