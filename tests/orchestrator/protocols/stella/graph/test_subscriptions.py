@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from orchestrator import services
+from orchestrator.http.db_scope import release_connection_after
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import ApiToken, Membership
 from runtime_jobs.models.tenants import Scope
@@ -76,6 +77,11 @@ def closed_sockets():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+async def in_thread(work, *args, **kwargs):
+    """Write to the database in a thread, which gives its connection back to the pool of all tests of this process."""
+    return await asyncio.to_thread(release_connection_after(work), *args, **kwargs)
 
 
 def address(server):
@@ -165,8 +171,8 @@ def test_job_events_equal_those_of_the_stream(server, project, token):
             name, snapshot = source.next()
             assert name == "snapshot"
             assert first["snapshot"] | {"measuredAt": 0} == snapshot | {"measuredAt": 0}
-            await asyncio.to_thread(lambda: [run_one(project) for _ in range(3)])
-            await asyncio.to_thread(services.set_rate, org_slug="acme", per_hour=9, actor=OPERATOR, reason="x")
+            await in_thread(lambda: [run_one(project) for _ in range(3)])
+            await in_thread(services.set_rate, org_slug="acme", per_hour=9, actor=OPERATOR, reason="x")
             happened = len(await asyncio.to_thread(pages_of, server, token)) - 1
             found = await take(messages, happened)
             await messages.aclose()
@@ -192,7 +198,7 @@ def test_a_subscription_continues_after_a_place(server, project, token):
         ):
             (first,) = await take(messages, 1)
             assert first["snapshot"]
-            await asyncio.to_thread(run_one, project)
+            await in_thread(run_one, project)
             return await take(messages, count)
 
     first = asyncio.run(run(None, 4))
@@ -214,7 +220,7 @@ def test_tenants_are_apart_and_filters_apply(server, project, token):
             streams = [subscription(mine, eventTypes=["job.failed"], tenant="acme"), subscription(neighbour)]
             for stream in streams:
                 await take(stream, 1)
-            jobs = await asyncio.to_thread(lambda: [(run_one(project), run_one(other)) for _ in range(2)])
+            jobs = await in_thread(lambda: [(run_one(project), run_one(other)) for _ in range(2)])
             found = jobs, await take(streams[0], 2), await take(streams[1], 8)
             for stream in streams:
                 await stream.aclose()
@@ -237,8 +243,8 @@ def test_run_logs_equal_those_of_the_stream(server, project, token):
             messages = session.subscribe(GraphQLRequest(RUN_LOGS, variable_values={"id": run_id, "after": after}))
             received = [(await anext(messages))["runLogs"]] if after is None else []
             if after is None:
-                await asyncio.to_thread(services.append_log, **lease, step=0, seq=1, chunk=b"two\n")
-                await asyncio.to_thread(services.fail, **lease, reason="command_failed")
+                await in_thread(services.append_log, **lease, step=0, seq=1, chunk=b"two\n")
+                await in_thread(services.fail, **lease, reason="command_failed")
             async with asyncio.timeout(60):
                 received += [message["runLogs"] async for message in messages]
             return received
@@ -364,7 +370,7 @@ def test_a_revoked_token_ends_its_connection(server, project, token):
             messages = subscription(session)
             await take(messages, 1)
             revoked = ApiToken.objects.filter(digest=digest_of(token))
-            await asyncio.to_thread(revoked.update, revoked_at=timezone.now())
+            await in_thread(revoked.update, revoked_at=timezone.now())
             await take(messages, 1)
 
     assert refused_with(lambda: asyncio.run(run())) == 4403
@@ -376,7 +382,7 @@ def test_a_token_that_loses_the_scope_ends_its_connection(server, project, token
             messages = subscription(session)
             await take(messages, 1)
             changed = ApiToken.objects.filter(digest=digest_of(token))
-            await asyncio.to_thread(changed.update, scopes=[Scope.JOBS_READ])
+            await in_thread(changed.update, scopes=[Scope.JOBS_READ])
             await take(messages, 1)
 
     assert refused_with(lambda: asyncio.run(run())) == 4403
