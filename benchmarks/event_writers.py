@@ -10,9 +10,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
@@ -112,11 +112,8 @@ def _write(plan: WritePlan) -> dict[str, Any]:
                 announcer.announce(["event"])
         connection.close()
 
-    threads = [threading.Thread(target=submit, args=[number]) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(submit, range(THREADS)))  # raises what a thread has raised
     seconds = time.monotonic() - began
     announcer.flush()
     return {"seconds": seconds, "at": committed}

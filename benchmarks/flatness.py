@@ -94,6 +94,7 @@ def measure(_cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[st
         "lists": pages,
         "dashboard_ms": pages["dashboard_ms"],
         "api_jobs_ms": pages["api_jobs_ms"],
+        "api_jobs_slowest": pages["api_jobs_slowest"],
         "pictures": {name: chart.drawn() for name, chart in pictures.items()},
     }
 

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.db import connection
 from django.test import Client
 
 from benchmarks import tenants
@@ -31,9 +32,11 @@ def pages(org: str, pool: str, *, scale: float = 1) -> dict[str, Any]:
 
     Returns:
         `jobs`: how many there are; `api_ms`, `admin_ms`, `dashboard_ms`: median milliseconds of a page; `api_jobs_ms`:
-        of the slowest combination of job type and status, and `api_jobs` of all of them.
+        of the slowest combination of job type and status, `api_jobs_slowest`: which one, and `api_jobs` of all of them.
     """
     _end_jobs(pool, completed=max(1, int(COMPLETED * scale)), failed=max(1, int(FAILED * scale)))
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE runtime_jobs")  # autovacuum needs minutes for so many new rows
     program = Client(headers={"authorization": f"Bearer {api_token(Organization.objects.get(slug=org))}"})
     person = Client()
     person.force_login(get_user_model().objects.create_superuser("bench"))
@@ -47,6 +50,7 @@ def pages(org: str, pool: str, *, scale: float = 1) -> dict[str, Any]:
         "admin_ms": _median(person, "/admin/runtime_jobs/job/"),
         "dashboard_ms": _median(program, "/api/dashboard/metrics"),
         "api_jobs_ms": max(by_filter.values()),
+        "api_jobs_slowest": max(by_filter, key=by_filter.__getitem__),
         "api_jobs": by_filter,
     }
 
