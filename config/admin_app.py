@@ -14,7 +14,6 @@ class AdminAppConfig(SimpleAdminConfig):
     Django's own configuration imports them in each process: half of the time that a worker or scheduler takes to start.
     """
 
-    default = True
     default_site = "unfold.sites.UnfoldAdminSite"
 
     def ready(self) -> None:
