@@ -153,6 +153,9 @@ ACTIONS_ROOT_KEYS_OLD = env.list("ACTIONS_ROOT_KEYS_OLD", default=[])
 # A private key (Ed25519, PEM) that signs evidence. Empty: the newest file of SIGNING_KEY_DIR (`manage.py signingkey`).
 SIGNING_KEY = env.str("SIGNING_KEY", default="")
 SIGNING_KEY_DIR = env.str("SIGNING_KEY_DIR", default=str(STATE_DIR / "signing_keys"))
+CHECKPOINT_SECONDS = env.float("CHECKPOINT_SECONDS", default=3600.0)
+# Copies of checkpoints. The scheduler process writes them and the audit reads them; take them off the machine.
+CHECKPOINT_DIR = env.str("CHECKPOINT_DIR", default=str(STATE_DIR / "checkpoints"))
 
 # --- Git repositories of workflows (orchestrator.repositories) --------------------------------------------------------
 # The folder of the mirrors. All web and housekeeping processes need the same one. REPOSITORY_HOSTS applies, too.

@@ -5,6 +5,13 @@ Django imports the models of an app from this module.
 
 from django.db import models
 
+from orchestrator.evidence.chain_models import (
+    Checkpoint,
+    CheckpointJob,
+    EvidenceChain,
+    EvidencePosition,
+    OperatorEventLink,
+)
 from orchestrator.evidence.models import SigningKey
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.http.auth.login_throttle import LoginAttempts
@@ -39,11 +46,15 @@ __all__ = [
     "Benchmark",
     "BlobUpload",
     "Branch",
+    "Checkpoint",
+    "CheckpointJob",
     "ClockBeat",
     "Count",
     "Delivery",
     "DeliveryTry",
     "DispatchPosition",
+    "EvidenceChain",
+    "EvidencePosition",
     "GatheredNotification",
     "HeartbeatWindow",
     "HousekeepingTask",
@@ -61,6 +72,7 @@ __all__ = [
     "Metric",
     "MetricsPosition",
     "NotificationRule",
+    "OperatorEventLink",
     "QuotaOverview",
     "Report",
     "ReportResult",

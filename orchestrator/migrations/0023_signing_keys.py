@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
 
-    dependencies = [('orchestrator', '0021_incidents_of_webhooks')]
+    dependencies = [('orchestrator', '0022_evidence_chains')]
 
     operations = [
         migrations.CreateModel(
