@@ -92,6 +92,7 @@ OF_ONE = [
     ("DELETE", "/v1/payload-schemas/<job_type>?org_slug=<org_slug>", None),
     ("GET", "/api/jobs/<job_id>", None),
     ("GET", "/api/jobs/<job_id>/graph", None),
+    ("GET", "/api/jobs/<job_id>/attestation", None),
     ("POST", "/api/jobs/<job_id>/cancel", {}),
     ("GET", "/runs/<run_id>/logs", None),
     ("GET", "/runs/<run_id>/artifacts", None),
