@@ -9,12 +9,12 @@ from itertools import islice
 from typing import TypeVar
 
 import orjson
-import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from orchestrator.evidence import bundle_format as form
 from orchestrator.evidence.chain_models import Checkpoint, EvidenceChain, OperatorEventLink
 from orchestrator.evidence.checkpoint_files import CheckpointFile
-from orchestrator.evidence.checkpoints import PAYLOAD_TYPE, jobs_digest, statement_of
+from orchestrator.evidence.checkpoints import jobs_digest, statement_of
 from orchestrator.evidence.dsse import EnvelopeRefused, verify
 from orchestrator.evidence.operator_chains import link_hash
 from runtime_jobs import events
@@ -99,7 +99,7 @@ def _differences(
     if checkpoint.number != number:
         yield "it is missing"
     try:
-        payload = verify(checkpoint.envelope, public_keys, payload_type=PAYLOAD_TYPE)
+        payload = verify(checkpoint.envelope, public_keys, payload_type=form.STATEMENT_TYPE)
         predicate = orjson.loads(payload)["predicate"]
         operator_events = predicate["operatorEvents"]
         event_count, event_head = int(operator_events["count"]), operator_events["head"] or ""
@@ -124,7 +124,7 @@ def _differences(
         event_head=event_head,
         previous_sha256=previous,
     )
-    if rfc8785.dumps(expected) != payload:
+    if form.canonical(expected) != payload:
         yield "its jobs or its time are not those that were signed"
     known = _head_at(chain, event_count)
     if known is not None and event_head != known:

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import rfc8785
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F
 
+from orchestrator.evidence import bundle_format as form
 from orchestrator.evidence.chain_models import Checkpoint, EvidenceChain, EvidencePosition
 from orchestrator.evidence.operator_chains import lock_chains
 from orchestrator.evidence.positions import CHECKPOINTS, LockedPosition, lock_position, move_position
@@ -27,9 +27,7 @@ from orchestrator.http.api.datetimes import format_timestamp
 from runtime_jobs.db_time import database_now
 from runtime_jobs.states import FINAL_STATES
 
-PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
-STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE: Final = "urn:runtime-orchestrator:checkpoint:v1"
+PREDICATE: Final = "urn:runtime-orchestrator:checkpoint:v1"
 MAX_EVENTS: Final = 50_000  # that one transaction reads
 
 EndedJob = tuple[str, int, str]  # id, number of events, hash of the final event
@@ -69,9 +67,9 @@ def statement_of(
     """Return the in-toto statement of a checkpoint. Heads and digests that do not exist are null."""
     name = f"{org_slug or 'installation'}/checkpoints/{number}"
     return {
-        "_type": STATEMENT_TYPE,
+        "_type": form.STATEMENT,
         "subject": [{"name": name, "digest": {"sha256": jobs_sha256}}],
-        "predicateType": PREDICATE_TYPE,
+        "predicateType": PREDICATE,
         "predicate": {
             "tenant": org_slug or None,
             "number": number,
@@ -175,14 +173,14 @@ def _write(chain: EvidenceChain, ended: Sequence[EndedJob], now: datetime) -> Ch
         event_head=chain.head,
         previous_sha256=chain.checkpoint_sha256,
     )
-    payload = rfc8785.dumps(statement)
+    payload = form.canonical(statement)
     digest = hashlib.sha256(payload).hexdigest()
     checkpoint = Checkpoint.objects.create(
         org_slug=chain.org_slug,
         number=number,
         created_at=now,
         sha256=digest,
-        envelope=sign(PAYLOAD_TYPE, payload),
+        envelope=sign(form.STATEMENT_TYPE, payload),
     )
     if ended:
         with connection.cursor() as cursor:

@@ -21,6 +21,7 @@ from orchestrator.evidence.checkpoints import (
     write_checkpoints,
 )
 from orchestrator.evidence.dsse import verify
+from orchestrator.evidence.exporting import ExportServer
 from orchestrator.evidence.positions import read_everything_again
 from orchestrator.evidence.signing_keys import SigningKeyError, public_keys
 from orchestrator.maintenance.evidence import RETRY_SECONDS, CheckpointTask
@@ -29,6 +30,7 @@ from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from tests.orchestrator.evidence.world import checkpoints, ended_job, operator_event
+from tests.orchestrator.protocols.stella.requests import row_of, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -150,6 +152,14 @@ def test_they_are_due_each_hour_and_by_request(settings):
     assert has_passed(requested_at)
     assert not are_checkpoints_due()
     assert CheckpointJob.objects.filter(job_ulid=job.job_ulid).exists()
+
+
+def test_an_export_requests_them(alice):
+    checkpoints()
+    export = submit(alice, jobType="export", payload={"format": "audit-bundle", "since": "2026-01-01T00:00:00Z"})
+    assert ExportServer().serve_next()
+    assert are_checkpoints_due()
+    of("acme", checkpoints()).jobs.get(job_ulid=row_of(export).job_ulid)
 
 
 def test_without_a_key_nothing_is_written_and_the_task_waits(monkeypatch, caplog):
