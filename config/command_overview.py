@@ -9,7 +9,7 @@ APP = "orchestrator"
 # In the order in which an installation needs them; others of the product follow by name.
 FIRST = (
     *("up", "demo", "seed", "serve", "runclock", "runhousekeeping", "rundispatcher", "runworker"),
-    *("grantlease", "audit", "prune", "backup", "restore"),
+    *("grantlease", "audit", "checkpoint", "prune", "backup", "restore"),
 )
 WIDTH = 80
 

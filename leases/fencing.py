@@ -108,7 +108,7 @@ _MESSAGE_FIELDS = frozenset(
         *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
         *("failure_message", "exit_code", "result", "ingest_run_id", "late_result_seconds", "late_result_at"),
         *("needs_processing", "timeout_seconds", "timeout_grace_seconds", "max_requeues", "is_metered"),
-        "last_billed_minute",
+        *("last_billed_minute", "has_artifacts"),
     )
 )
 _UNREAD_FIELDS = [field.attname for field in Job._meta.concrete_fields if field.attname not in _MESSAGE_FIELDS]  # noqa: SLF001 Django's name

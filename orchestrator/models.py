@@ -5,6 +5,14 @@ Django imports the models of an app from this module.
 
 from django.db import models
 
+from orchestrator.evidence.chain_models import (
+    Checkpoint,
+    CheckpointJob,
+    EvidenceChain,
+    EvidencePosition,
+    OperatorEventLink,
+)
+from orchestrator.evidence.models import SigningKey
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.http.request_limits import RequestWindow
@@ -38,11 +46,15 @@ __all__ = [
     "Benchmark",
     "BlobUpload",
     "Branch",
+    "Checkpoint",
+    "CheckpointJob",
     "ClockBeat",
     "Count",
     "Delivery",
     "DeliveryTry",
     "DispatchPosition",
+    "EvidenceChain",
+    "EvidencePosition",
     "GatheredNotification",
     "HeartbeatWindow",
     "HousekeepingTask",
@@ -60,12 +72,14 @@ __all__ = [
     "Metric",
     "MetricsPosition",
     "NotificationRule",
+    "OperatorEventLink",
     "QuotaOverview",
     "Report",
     "ReportResult",
     "RepositoryBlob",
     "RequestWindow",
     "Run",
+    "SigningKey",
     "Testbed",
     "TokenChain",
     "UsedToken",

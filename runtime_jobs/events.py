@@ -1,6 +1,7 @@
 """The event history of a job: rows numbered under the job's lock, chained by hash, written with the change.
 
-The first event binds the specification of the job, the final event its result, each by a hash in the payload.
+The first event binds the specification of the job, the final event its result and its artifacts, by digests in the
+payload.
 """
 
 import hashlib
@@ -35,7 +36,12 @@ class Actor:
 SCHEDULER = Actor("clock", "clock")
 SYSTEM = Actor("core", "policy")
 EVENT_TABLES = ("runtime_job_events", "operator_events")  # by their kind in the feed
-INPUT_HASH, RESULT_HASH = "input_sha256", "result_sha256"  # names in the payloads of the first and the final event
+# Names in the payloads of the first and the final event: digests of the payload, of the rest of the request where the
+# first one does not cover it, and of the result; cursors and artifacts as they are.
+INPUT_HASH, REQUEST_HASH, CURSORS = "payload_digest", "request_digest", "cursors"
+RESULT_HASH, ARTIFACTS = "result_digest", "artifacts"
+FORMER_NAMES = {"input_sha256": INPUT_HASH, "result_sha256": RESULT_HASH}  # in events of earlier releases
+BINDING_NAMES = frozenset({INPUT_HASH, REQUEST_HASH, CURSORS, RESULT_HASH, ARTIFACTS, *FORMER_NAMES})
 RESULT_FIELDS = (
     *("exit_code", "failure_reason", "failure_class", "failure_message", "cancel_reason", "ingest_run_id", "result"),
 )
@@ -91,7 +97,7 @@ def build_event(
         **payload: Details; values of None are left out.
     """
     if job.event_seq == 0:
-        payload[INPUT_HASH] = job.payload_digest
+        payload |= {INPUT_HASH: job.payload_digest, **_beside_payload(job)}
     if to_state in FINAL_STATES:
         payload[RESULT_HASH] = result_hash(job)
     event = EventRow(
@@ -120,9 +126,13 @@ def build_event(
 def event_hash(event: JobEvent | EventRow) -> str:
     """Return the SHA-256 of the canonical row, which contains the hash of the row before.
 
-    So no row in the middle can be changed, removed or inserted unseen. `xid` is left out: a restore from a dump changes
-    it.
+    So no row in the middle can be changed, removed or inserted unseen.
     """
+    return hashlib.sha256(canonical_event(event)).hexdigest()
+
+
+def canonical_event(event: JobEvent | EventRow) -> bytes:
+    """Return the bytes of an event that are hashed. `xid` is left out: a restore from a dump changes it."""
     row = {
         "event_ulid": event.event_ulid,
         "job_ulid": event.job_id,
@@ -141,7 +151,7 @@ def event_hash(event: JobEvent | EventRow) -> str:
         "fence": event.fence,
         "prev_hash": event.prev_hash,
     }
-    return hashlib.sha256(_canonical(row, event.payload_json)).hexdigest()
+    return _canonical(row, event.payload_json)
 
 
 def _canonical(row: dict[str, Any], values: Any) -> bytes:
@@ -174,8 +184,22 @@ def _has_fraction(value: Any) -> bool:
 
 def result_hash(job: Job) -> str:
     """Return the SHA-256 of what an ended job came to: exit code, failure, run and result."""
+    return hashlib.sha256(canonical_result(job)).hexdigest()
+
+
+def canonical_result(job: Job) -> bytes:
+    """Return the bytes of a job's result that are hashed."""
     row = {name: _plain(getattr(job, name)) for name in RESULT_FIELDS}
-    return hashlib.sha256(_canonical(row, None)).hexdigest()  # _plain leaves no fraction
+    return _canonical(row, None)  # _plain leaves no fraction
+
+
+def _beside_payload(job: Job) -> dict[str, Any]:
+    """Return what binds the request of a job with a payload, whose digest covers nothing else of the request."""
+    if CURSORS not in job.spec:
+        return {}
+    others = {name: value for name, value in job.spec.items() if name != "payload"}
+    row = {"timeout_seconds": _plain(job.timeout_seconds), "spec": _plain(others)}
+    return {CURSORS: job.spec[CURSORS] or None, REQUEST_HASH: hashlib.sha256(_canonical(row, None)).hexdigest()}
 
 
 def _plain(value: Any) -> Any:
@@ -201,7 +225,9 @@ def first_invalid_seq(job_ulid: str) -> int | None:
 
 
 def unbound_parts(job: Job, input_digest: str) -> list[str]:
-    """Return which hashes of the history contradict the row of the job: `input`, `result`. Older events have none.
+    """Return what contradicts the digests of the history: `input`, `request`, `cursors`, `result`, names of artifacts.
+
+    Events of earlier releases have fewer digests. An artifact that was deleted contradicts nothing.
 
     Args:
         job: The job as it is stored.
@@ -210,13 +236,29 @@ def unbound_parts(job: Job, input_digest: str) -> list[str]:
     payloads = JobEvent.objects.of(job.job_ulid).filter(Q(seq=1) | Q(to_state__in=FINAL_STATES))
     bound: dict[str, Any] = {}
     for payload in payloads.values_list("payload_json", flat=True):
-        bound |= payload
+        bound |= {FORMER_NAMES.get(name, name): value for name, value in payload.items()}
     wrong = []
     if INPUT_HASH in bound and not bound[INPUT_HASH] == job.payload_digest == input_digest:
         wrong.append("input")
+    if REQUEST_HASH in bound:
+        beside = _beside_payload(job)
+        wrong += ["request"] if bound[REQUEST_HASH] != beside.get(REQUEST_HASH) else []
+        wrong += [CURSORS] if bound.get(CURSORS) != beside.get(CURSORS) else []
     if RESULT_HASH in bound and bound[RESULT_HASH] != result_hash(job):
         wrong.append("result")
-    return wrong
+    return wrong + _changed_artifacts(job, bound.get(ARTIFACTS, []))
+
+
+def _changed_artifacts(job: Job, bound: list[dict[str, Any]]) -> list[str]:
+    if not bound:
+        return []
+    stored = {artifact.name: artifact for artifact in job.stored_artifacts.filter(is_abandoned=False)}
+    return [
+        f"artifact {entry['name']}"
+        for entry in bound
+        if (row := stored.get(entry["name"])) is not None
+        and (row.byte_count, row.sha256) != (entry["size_bytes"], entry["sha256"])
+    ]
 
 
 def delete_events(job_ulids: Sequence[str]) -> int:
@@ -237,27 +279,7 @@ def delete_events(job_ulids: Sequence[str]) -> int:
     """
     if not connection.in_atomic_block:
         raise TransactionManagementError("delete_events needs the transaction that deletes the jobs.")
-    return _delete_append_only("DELETE FROM runtime_job_events WHERE job_ulid = ANY (%s)", [list(job_ulids)])
-
-
-def delete_operator_events(*, created_before: datetime, limit: int, except_of: Sequence[str] = ()) -> int:
-    """Delete the oldest audit log entries of operators, for retention.
-
-    Args:
-        created_before: Only entries that are older than this.
-        limit: The largest number of rows to delete.
-        except_of: Slugs of organizations whose entries are kept.
-
-    Returns:
-        The number of deleted rows.
-    """
-    oldest = (
-        "SELECT id FROM operator_events WHERE created_at < %s AND (org_slug IS NULL OR org_slug <> ALL (%s::text[]))"
-        " ORDER BY created_at LIMIT %s"
-    )
-    sql = f"DELETE FROM operator_events WHERE id IN ({oldest})"  # noqa: S608 our own text
-    with transaction.atomic():
-        return _delete_append_only(sql, [created_before, list(except_of), limit])
+    return delete_append_only("DELETE FROM runtime_job_events WHERE job_ulid = ANY (%s)", [list(job_ulids)])
 
 
 def reset_foreign_stamps(*, sent_until: tuple[int, int, int] | None = None, unsent_stamp: int = 0) -> int:
@@ -302,8 +324,13 @@ def _has_foreign_stamps(table: str) -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def _delete_append_only(sql: str, values: list[Any]) -> int:
-    """Execute a DELETE past the append-only trigger, within the caller's transaction. Returns the number of rows."""
+def delete_append_only(sql: str, values: list[Any]) -> int:
+    """Execute a DELETE past the append-only trigger, for retention. Returns the number of rows.
+
+    Args:
+        sql: The statement. The caller has a transaction.
+        values: Its values.
+    """
     return _change_append_only("delete", sql, values)
 
 

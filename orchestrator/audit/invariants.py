@@ -3,6 +3,7 @@
 from leases.states import ENDED_BY_WORKER, OPEN, LeaseState
 from orchestrator.audit.actions_invariants import ACTIONS_INVARIANTS
 from orchestrator.audit.dependency_invariants import DEPENDENCY_INVARIANTS
+from orchestrator.audit.evidence_invariants import EVIDENCE_INVARIANTS
 from orchestrator.audit.housekeeping_invariants import HOUSEKEEPING_INVARIANTS
 from orchestrator.audit.incident_invariants import INCIDENT_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
@@ -279,6 +280,7 @@ INVARIANTS = (
     *JOB_INVARIANTS,
     *ACTIONS_INVARIANTS,
     *DEPENDENCY_INVARIANTS,
+    *EVIDENCE_INVARIANTS,
     *HOUSEKEEPING_INVARIANTS,
     *INCIDENT_INVARIANTS,
     *LANE_INVARIANTS,

@@ -1,17 +1,18 @@
 """Check the invariants on the live database, all in one snapshot."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from django.db import connection, transaction
 
+from orchestrator.audit.chains import broken_checkpoints, broken_files, broken_histories, broken_operator_chains
 from orchestrator.audit.housekeeping_invariants import orphaned_mirrors
 from orchestrator.audit.invariants import INVARIANTS, Invariant
 from orchestrator.audit.storage_invariants import missing_objects, unreadable_values
-from runtime_jobs import events
-from runtime_jobs.models import Job
-from runtime_jobs.specs import JOB_TYPES
+from orchestrator.evidence.checkpoint_files import CheckpointFile, checkpoint_files
+from orchestrator.evidence.signing_keys import public_keys
 
 MAX_EXAMPLES = 20  # of each invariant: enough to begin an investigation
 
@@ -43,13 +44,19 @@ def audit_objects() -> list[AuditFinding]:
     return [AuditFinding(code, rule, broken) for code, rule, broken in found if broken]
 
 
-def run_audit(*, chains: bool = False) -> list[AuditFinding]:
+def run_audit(*, chains: bool = False, keys: Sequence[Ed25519PublicKey] | None = None) -> list[AuditFinding]:
     """Return the broken invariants; an empty list is good.
 
     Args:
-        chains: Also compute the hash of every event, and compare what the events bind with the rows of the jobs. This
-            reads the whole event history.
+        chains: Also compute the hash of every event, and compare what the events bind with the rows of the jobs. Verify
+            the chains of operator events, and the checkpoints with their copies. This reads the whole event history.
+        keys: The keys whose signatures of checkpoints count. None: those of the database, which its owner can change.
+
+    Raises:
+        OSError: A file of CHECKPOINT_DIR cannot be read.
     """
+    # Before the snapshot: each file was written after the commit of its row, so the snapshot has the row.
+    files = list(checkpoint_files()) if chains else []
     alone = not connection.in_atomic_block
     with transaction.atomic():
         if alone:  # a caller's transaction has its own snapshot
@@ -57,7 +64,7 @@ def run_audit(*, chains: bool = False) -> list[AuditFinding]:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 cursor.execute("SET LOCAL statement_timeout = 0")  # a long history takes minutes
         found = [finding for rule in INVARIANTS if (finding := _check(rule))]
-        return found + (list(_broken_chains()) if chains else [])
+        return found + (list(_broken_chains(files, keys)) if chains else [])
 
 
 def _check(invariant: Invariant) -> AuditFinding | None:
@@ -67,21 +74,15 @@ def _check(invariant: Invariant) -> AuditFinding | None:
     return AuditFinding(invariant.code, invariant.rule, broken) if broken else None
 
 
-def _broken_chains() -> Iterator[AuditFinding]:
-    for job in Job.objects.order_by("id").iterator(chunk_size=200):
-        seq = events.first_invalid_seq(job.job_ulid)
-        if seq is not None:
-            yield AuditFinding(
-                "I8c", "The hash of every event is that of its row.", (f"{job.job_ulid} at event {seq}",)
-            )
-        for part in events.unbound_parts(job, _input_digest(job)):
-            rule = "The first and the final event bind the input and the result of the job."
-            yield AuditFinding("I8d", rule, (f"{job.job_ulid}: {part}",))
-
-
-def _input_digest(job: Job) -> str:
-    """Return the digest of the specification in the columns of a job, empty if they no longer contain one."""
-    try:
-        return JOB_TYPES[job.job_type].from_job(job).digest
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return ""
+def _broken_chains(
+    files: Sequence[CheckpointFile] = (), keys: Sequence[Ed25519PublicKey] | None = None
+) -> Iterator[AuditFinding]:
+    trusted = public_keys() if keys is None else keys
+    broken = (
+        broken_histories(),
+        broken_operator_chains(),
+        broken_checkpoints(trusted),
+        broken_files(files),
+    )
+    for code, rule, place in chain.from_iterable(broken):
+        yield AuditFinding(code, rule, (place,))

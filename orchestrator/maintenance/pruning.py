@@ -18,6 +18,7 @@ from orchestrator import services
 from orchestrator.artifacts.tasks import count_due_objects, delete_due_objects
 from orchestrator.counters import count as count_metric
 from orchestrator.counters import runs_pruned
+from orchestrator.evidence.operator_chains import delete_operator_events
 from orchestrator.job_tokens.partitions import RETENTION_DAYS as TOKEN_DAYS
 from orchestrator.job_tokens.partitions import drop_expired_partitions, expired_tokens
 from orchestrator.models import IncidentMode
@@ -25,7 +26,6 @@ from orchestrator.services.incident_mode import KEPT_ORGANIZATIONS
 from orchestrator.services.pruning import KEEPS, UNIT
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
-from runtime_jobs.events import delete_operator_events
 
 ROWS = 1000  # of a simple table in one transaction
 JOBS = 100  # looked at in one transaction
@@ -142,7 +142,7 @@ class OperatorEventPruner(TablePruner):
     def step(self, before: datetime) -> tuple[Counter[str], bool]:
         kept = IncidentMode.objects.filter(until__gt=database_now()).values_list("org_slug", flat=True)
         deleted = delete_operator_events(created_before=before, limit=ROWS, except_of=list(kept))
-        return Counter({self.table: deleted}), deleted == ROWS
+        return Counter({self.table: deleted} if deleted else {}), deleted > 0  # one chain at a time
 
 
 class WindowPruner(Pruner):

@@ -16,6 +16,7 @@ from django.db import connection
 from leases.scheduling.pruning import IdlePruner
 from orchestrator.maintenance import counters, leases, queues
 from orchestrator.maintenance.background import DailyCollector, ResultReader, collect_outputs, collect_registry
+from orchestrator.maintenance.evidence import CheckpointTask, chain_operator_events
 from orchestrator.maintenance.leadership import Leadership, LeadershipLost
 from orchestrator.maintenance.metrics_aggregation import EventCounter
 from orchestrator.maintenance.pruning import PruningTask
@@ -70,12 +71,15 @@ class Scheduler:
         self._outputs = DailyCollector("output-collector", collect_outputs)
         self._images = DailyCollector("image-collector", collect_registry)
         tally, retention, idle_lanes = EventCounter(), PruningTask(), IdlePruner()
+        checkpoints = CheckpointTask()
         own = (
             Task("read_results_again", self._results.advance),
             Task("delete_old_rows", lambda _: retention.delete_some(report=self._deleted), every=SLOW_EVERY),
             Task("delete_idle_lanes", lambda _: idle_lanes.advance(), every=SLOW_EVERY),
             Task("delete_unnamed_outputs", lambda _: self._outputs.advance(), every=SLOW_EVERY),
             Task("delete_unused_images", lambda _: self._images.advance(), every=SLOW_EVERY),
+            Task("chain_operator_events", chain_operator_events),
+            Task("write_checkpoints", lambda _: checkpoints.advance()),
             Task("count_metrics", lambda _: tally.go_on()),
             Task("write_counters", lambda _: self._counts.write()),
         )

@@ -9,14 +9,13 @@ from typing import Any
 from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.selectors.event_pages import OPERATOR, StoredEvent
 from runtime_jobs.event_types import CONSUMERS, DASHBOARD
-from runtime_jobs.events import INPUT_HASH, RESULT_HASH
+from runtime_jobs.events import BINDING_NAMES
 from runtime_jobs.identifiers import fingerprint, is_id, uuid_of
 from runtime_jobs.orchestration_status import STATUS_OF_STATE
 from runtime_jobs.specs.payload import PACK_RUN
 from runtime_jobs.states import FINAL_STATES
 
 _WORD = re.compile(r"_([a-z0-9])")
-_HASHES = frozenset({INPUT_HASH, RESULT_HASH})  # they bind the rows of the job, and say nothing to a reader
 
 
 def consumers_of(event_type: str) -> tuple[str, ...]:
@@ -76,12 +75,14 @@ def _payload(event: StoredEvent) -> dict[str, Any]:
     therefore that of the state.
     """
     has_ended = event.state in FINAL_STATES
+    # What binds the rows of the job says nothing to a reader.
+    details = {name: value for name, value in event.details.items() if name not in BINDING_NAMES}
     return {
         "status": None if event.state is None else str(STATUS_OF_STATE[event.state]),
         "duration": None if event.seconds is None else round(event.seconds, 3),
         "result": {"verdict": event.verdict, "exitCode": event.exit_code} if has_ended else None,
         "actor": event.actor,
-        "details": _details(event.details),
+        "details": _details(details),
     }
 
 
@@ -101,11 +102,7 @@ def _provenance(event: StoredEvent) -> dict[str, Any]:
 
 def _details(details: dict[str, Any]) -> dict[str, Any]:
     """Return recorded details with names and job ids as in document 004, such as `retryOf` and UUIDs."""
-    return {
-        _WORD.sub(lambda found: found[1].upper(), name): _value(value)
-        for name, value in details.items()
-        if name not in _HASHES
-    }
+    return {_WORD.sub(lambda found: found[1].upper(), name): _value(value) for name, value in details.items()}
 
 
 def _value(value: Any) -> Any:

@@ -7,7 +7,7 @@ its plan together. The object is stored before its row is complete. A process ma
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from django.conf import settings
 from django.db.models import BigIntegerField, F, Q, QuerySet, Value
@@ -26,6 +26,7 @@ from workers.models import Worker
 
 UPLOAD_TIME: Final = timedelta(minutes=15)  # the validity of an address for an upload (contract 2.6)
 MAX_WORKFLOW_NAME_LENGTH: Final = 100
+MAX_BOUND_ARTIFACTS: Final = 200  # an event is read by every feed, so it stays small
 _WORKFLOW_NAME: Final = re.compile(r"(?!\.\.)[A-Za-z0-9._-]{1,100}")
 _TOUCH_AFTER: Final = timedelta(hours=1)
 
@@ -93,6 +94,18 @@ def begin_artifact(
     return artifact
 
 
+def complete_artifacts(job: Job) -> list[dict[str, Any]]:
+    """Return the complete artifacts of a job as its final event binds them, at most `MAX_BOUND_ARTIFACTS`.
+
+    An upload that completes after the job has ended is not bound.
+    """
+    if job.fence == 0:  # only a worker with a lease announces artifacts
+        return []
+    rows = StoredArtifact.objects.filter(job_id=job.job_ulid, completed_at__isnull=False, is_abandoned=False)
+    found = rows.order_by("id").values_list("name", "byte_count", "sha256")[:MAX_BOUND_ARTIFACTS]
+    return [{"name": name, "size_bytes": size, "sha256": digest} for name, size, digest in found]
+
+
 @operation
 def begin_lease_artifact(
     uow: UnitOfWork, *, lease_ulid: str, worker: Worker, name: str, size_bytes: int, now: datetime | None = None
@@ -114,6 +127,8 @@ def begin_lease_artifact(
     """
     locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
     require_valid_lease(locked)
+    # Jobs with steps need no mark. Their calls lock the lease alone, and a job is never locked after its lease.
+    Job.objects.filter(pk=locked.job.pk, has_artifacts=False).update(has_artifacts=True)
     return begin_artifact(uow, job=locked.job, name=name, size_bytes=size_bytes, now=locked.now)
 
 

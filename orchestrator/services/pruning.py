@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import connection
 
-from orchestrator.models import IncidentMode
+from orchestrator.models import CheckpointJob, IncidentMode
 from orchestrator.services.incident_mode import KEPT_ORGANIZATIONS
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
@@ -123,6 +123,8 @@ def delete_finished_jobs(
         if not jobs:
             return deleted
         deleted["runtime_job_events"] = delete_events(jobs)
+        # What checkpoints say about them remains, so that the other jobs of the same checkpoint can be verified.
+        CheckpointJob.objects.filter(job_ulid__in=jobs).update(deleted_at=database_now())
         values = {"jobs": jobs, "batches": [batch for _, batch in units if batch is not None]}
         # Housekeeping deletes the objects first, and then these rows.
         StoredArtifact.objects.filter(job_id__in=jobs, is_abandoned=False).update(is_abandoned=True)

@@ -15,6 +15,7 @@ from orchestrator.notifications.hub import hand_over
 from orchestrator.notifications.job_updates import announcer
 from orchestrator.services import dependencies, incidents, metering
 from orchestrator.services.admission import bounded_priority
+from orchestrator.services.artifacts import complete_artifacts
 from orchestrator.services.dependencies import NO_DEPENDENCIES, DependencyStatus
 from orchestrator.services.steps import close_open_steps
 from orchestrator.services.unit_of_work import UnitOfWork
@@ -123,6 +124,10 @@ def transition(
         job.finished_at = now
         if JOB_TYPES[job.job_type].has_steps:
             close_open_steps(uow, job, now=now)
+        if (
+            job.has_artifacts or JOB_TYPES[job.job_type].has_steps
+        ):  # an end without artifacts stays one read and a write
+            payload[events.ARTIFACTS] = complete_artifacts(job) or None
         _finish_after_commit(uow, job)
     record_event(
         uow, job, kind, now=now, actor=actor, worker_id=worker_id, from_state=source, to_state=target, **payload

@@ -250,6 +250,9 @@ class Job(models.Model):
     retry_kind = models.CharField(max_length=20, null=True, choices=RetryKind.choices)
     replay_of_job_ulid = models.CharField(max_length=ID_LENGTH, null=True, help_text="The job that this one repeats.")
     attempt = models.PositiveIntegerField(default=1)
+    has_artifacts = models.BooleanField(
+        default=False, db_default=False, help_text="Its final event binds those that are complete."
+    )
     awaited = models.BooleanField(
         default=False, help_text="Other jobs depend on this one and are checked when it ends."
     )

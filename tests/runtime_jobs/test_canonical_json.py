@@ -42,6 +42,7 @@ def test_the_hash_of_an_event_is_the_one_of_before():
         job, "job.queued", created_at=now, actor=actor, to_state=JobState.QUEUED, depends_on=["a"], seconds=1e-05
     )
     event.event_ulid = "evt_1"
+    event.payload_json["input_sha256"] = event.payload_json.pop("payload_digest")  # the name of that release
     assert event_hash(event) == "39463cfbdc8c8e95ee042e7d5e95aba2cf83e77365728906993b32db7fb410c9"
 
 

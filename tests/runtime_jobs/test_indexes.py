@@ -18,6 +18,7 @@ from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.models.jobs import KEY_OF_QUEUED, IndexPart
 from runtime_jobs.states import FINAL_STATES, LEASED_STATES
 from tests.factories import submitted
+from tests.tampering import tamper
 
 pytestmark = pytest.mark.django_db
 
@@ -173,10 +174,9 @@ def by_time(**times):
     [(None, ROWS - 500), (300, None), (3100, 3000), (None, 0)],  # in seconds before now; the oldest job is ROWS s old
 )
 def test_a_list_by_creation_finds_all_and_uses_an_index_with_the_time(filled, after, before):
-    with connection.cursor() as cursor:  # larger tenants
-        cursor.execute(
-            "UPDATE runtime_jobs SET org_slug = 'org-' || 6 + id % 4, project_slug = 'project-' || 2 + id % 2"
-        )
+    larger = "UPDATE runtime_jobs SET org_slug = 'org-' || 6 + id % 4, project_slug = 'project-' || 2 + id % 2"
+    tamper("runtime_jobs", larger)
+    with connection.cursor() as cursor:
         cursor.execute("ANALYZE runtime_jobs")
     times = {"created_after": after, "created_before": before}
     limits = {name: timezone.now() - timedelta(seconds=age) for name, age in times.items() if age is not None}

@@ -28,7 +28,7 @@ NEW_COLUMNS = (
     "is_metered",
     "last_billed_minute",
 )
-LATER_COLUMNS = ("replay_of_job_ulid",)  # of later migrations, which are undone with it
+LATER_COLUMNS = ("replay_of_job_ulid", "has_artifacts")  # of later migrations, which are undone with it
 
 
 def execute(sql):

@@ -7,6 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
 from orchestrator.dispatching.position import adopt_restored_events
+from orchestrator.evidence.positions import read_everything_again
 from orchestrator.management import client_programs
 
 
@@ -35,5 +36,6 @@ class Command(BaseCommand):
         except client_programs.ClientProgramError as error:
             raise CommandError(str(error)) from None
         adopt_restored_events()
+        read_everything_again()
         tables = len(connection.introspection.table_names())
         self.stdout.write(f"{tables} tables restored. Next: manage.py migrate, then manage.py audit --chains.")

@@ -31,6 +31,7 @@ from tests.orchestrator.admin.pages import address
 from tests.orchestrator.admin.test_job_actions import messages_of
 from tests.orchestrator.results.conftest import HARDWARE_SPEC, execution
 from tests.orchestrator.results.conftest import store as store  # noqa: PLC0414 - a fixture
+from tests.tampering import overwrite_jobs
 from workers.models import HardwareSpec, Runner, RunnerChannels, Worker
 from workers.registry.tokens import digest_of
 
@@ -378,7 +379,7 @@ def test_a_job_page_displays_the_output_of_an_ended_job_and_no_log(olga):
     shown = page.context["page"].log
     assert shown.text == "--- iteration 1, exit code 0\nfirst\nwarned\n--- iteration 2, exit code 7\n"
     assert "Raw log" not in page.content.decode()
-    Job.objects.filter(pk=run.job.pk).update(result={"output": str(uuid_of(run.job.job_ulid)) + "_missing"})
+    overwrite_jobs(Job.objects.filter(pk=run.job.pk), result={"output": str(uuid_of(run.job.job_ulid)) + "_missing"})
     assert olga.get(address(Job, "change", run.job.job_ulid)).context["page"].log.text == ""
 
 

@@ -75,7 +75,7 @@ def test_only_ends_have_a_duration_and_a_result():
 
 def test_details_have_the_names_of_the_document_and_no_hashes_of_rows():
     of = new_job_id()
-    hashes = {"input_sha256": "x", "result_sha256": "y"}
+    hashes = {"payload_digest": "x", "result_digest": "y", "input_sha256": "z", "cursors": {}, "artifacts": []}
     details = {"retry_of": of, "depends_on": [of], "reason": "job_1", "after": {"job_ulid": of}}
     payload = envelope_of(event_of_job(details=details | hashes))["payload"]
     public = str(uuid_of(of))

@@ -2,15 +2,29 @@
 
 import pytest
 from django.db import DatabaseError, connection, transaction
+from django.db.models import F
 
 from leases.models import Lease
 from leases.states import OPEN, LeaseState
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from runtime_jobs import events
-from runtime_jobs.models import Job, JobEvent, OperatorEvent
+from runtime_jobs.db_time import database_now
+from runtime_jobs.models import Job, JobEvent, OperatorEvent, StorageUsage, StoredArtifact
+from runtime_jobs.specs import JOB_TYPES, PayloadSpec
 from runtime_jobs.states import FINAL_STATES, FailureReason, JobState
-from tests.factories import OPERATOR, WorkerFactory, submitted
+from tests import tampering
+from tests.factories import (
+    ALICE,
+    OPERATOR,
+    TIMINGS,
+    ProjectFactory,
+    WorkerFactory,
+    claimed,
+    submission,
+    submitted,
+    submitted_steps,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -165,9 +179,9 @@ def failed(leased):
 
 def test_the_first_and_the_final_event_bind_input_and_result(failed):
     history = list(JobEvent.objects.of(failed.job_ulid))
-    assert history[0].payload_json["input_sha256"] == failed.payload_digest
-    assert history[-1].payload_json["result_sha256"] == events.result_hash(failed)
-    bound = [event for event in history if {"input_sha256", "result_sha256"} & set(event.payload_json)]
+    assert history[0].payload_json["payload_digest"] == failed.payload_digest
+    assert history[-1].payload_json["result_digest"] == events.result_hash(failed)
+    bound = [event for event in history if events.BINDING_NAMES & set(event.payload_json)]
     assert bound == [history[0], history[-1]]
     assert findings() == set()
 
@@ -188,13 +202,81 @@ def test_the_first_and_the_final_event_bind_input_and_result(failed):
     ],
 )
 def test_a_changed_input_or_result_is_found(failed, change):
-    tamper(f"UPDATE runtime_jobs SET {change}")
+    assert "stays so" in refused(f"UPDATE runtime_jobs SET {change}")
+    tampering.tamper("runtime_jobs", f"UPDATE runtime_jobs SET {change}")
     assert "I8d" in findings()
 
 
-def test_an_older_event_without_hashes_stays_valid(failed):
-    tamper("UPDATE runtime_job_events SET payload_json = payload_json - 'input_sha256' - 'result_sha256'")
+def test_an_older_event_without_digests_stays_valid(failed):
+    tamper("UPDATE runtime_job_events SET payload_json = payload_json - 'payload_digest' - 'result_digest'")
     assert events.unbound_parts(Job.objects.get(pk=failed.pk), "other") == []
+
+
+def test_digests_count_under_their_former_names(failed):
+    tamper(
+        "UPDATE runtime_job_events SET payload_json = jsonb_strip_nulls(jsonb_build_object("
+        "'input_sha256', payload_json -> 'payload_digest', 'result_sha256', payload_json -> 'result_digest'))"
+    )
+    job = Job.objects.get(pk=failed.pk)
+    assert events.unbound_parts(job, job.payload_digest) == []
+    job.exit_code = 0
+    assert events.unbound_parts(job, "other") == ["input", "result"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "wrong"),
+    [
+        ({"cursors": {"vex": "cursor-b"}}, ["request", "cursors"]),
+        ({"cursors": {}}, ["request", "cursors"]),
+        ({"requested_at": "2026-01-02T00:00:00Z"}, ["request"]),
+        ({"payload": {"imageRef": "nginx:1"}}, ["input"]),
+    ],
+)
+def test_the_first_event_binds_all_of_a_request_with_a_payload(spec, wrong):
+    given = submission(ProjectFactory(), PayloadSpec("scan", {"imageRef": "nginx:2"}, 300, {"vex": "cursor-a"}))
+    policy = JOB_TYPES["scan"].policy(**TIMINGS)
+    job = services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE).job
+    first = JobEvent.objects.get(job=job, seq=1).payload_json
+    assert first["cursors"] == {"vex": "cursor-a"}
+    stored = Job.objects.get(pk=job.pk)
+    digest = JOB_TYPES[stored.job_type].from_job(stored).digest
+    assert events.unbound_parts(stored, digest) == []
+    before = dict(stored.spec)
+    stored.spec = before | spec
+    assert events.unbound_parts(stored, JOB_TYPES[stored.job_type].from_job(stored).digest) == wrong
+    stored.spec, stored.timeout_seconds = before, 7
+    assert events.unbound_parts(stored, digest) == ["request"]
+
+
+def test_the_final_event_binds_the_complete_artifacts():
+    submitted_steps()
+    taken = claimed(job_types=("steps",))
+    begun = {"lease_ulid": taken.lease.lease_ulid, "worker": taken.lease.worker, "size_bytes": 3}
+    for name in ("report.json", "log.txt"):
+        row = services.begin_lease_artifact(**begun, name=name)
+        StoredArtifact.objects.filter(pk=row.pk).update(sha256="a" * 64, completed_at=database_now())
+    late = services.begin_lease_artifact(**begun, name="late")
+    services.complete(lease_ulid=taken.lease.lease_ulid, worker=taken.lease.worker, exit_code=0)
+    final = JobEvent.objects.get(job=taken.job, to_state="succeeded").payload_json
+    assert [(entry["name"], entry["size_bytes"]) for entry in final["artifacts"]] == [
+        ("report.json", 3),
+        ("log.txt", 3),
+    ]
+    StoredArtifact.objects.filter(pk=late.pk).update(sha256="c" * 64, completed_at=database_now())
+    assert findings() == set()
+    StoredArtifact.objects.filter(name="log.txt").delete()  # retention
+    StorageUsage.objects.update(byte_count=F("byte_count") - 3)
+    assert findings() == set()
+    StoredArtifact.objects.filter(name="report.json").update(sha256="b" * 64)
+    assert [finding.broken_for[0] for finding in run_audit(chains=True)] == [
+        f"{taken.job.job_ulid}: artifact report.json"
+    ]
+
+
+def test_a_job_without_artifacts_binds_none():
+    job = submitted_steps()
+    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
+    assert "artifacts" not in JobEvent.objects.get(job=job, to_state="canceled").payload_json
 
 
 def test_a_missing_event_is_found(leased):

@@ -21,6 +21,7 @@ from tests.api_client import Caller
 from tests.factories import ALICE, RunnerFactory, project_key, submitted_steps
 from tests.orchestrator.protocols.bencher.runs.world import new_person, new_project, new_spec, refused
 from tests.runtime_jobs.test_oci import submitted_oci
+from tests.tampering import overwrite_jobs
 
 pytestmark = pytest.mark.django_db
 RESULTS = [{"exit_code": 0, "stdout": "12.5 ns", "output": {"\0bencher": "{}", "a b": "\ufffd"}}]
@@ -143,7 +144,7 @@ class TestOutput:
     def stored(self, project, job, body=None) -> None:
         name = write_output(project.uuid, uuid_of(job.job_ulid), body or encode_output(RESULTS, "exit code 1"))
         assert name is not None
-        Job.objects.filter(pk=job.pk).update(result=result_naming(name))
+        overwrite_jobs(Job.objects.filter(pk=job.pk), result=result_naming(name))
 
     def test_it_is_in_the_single_get_of_a_job_that_has_run(self, mia, project, ended):
         self.stored(project, ended)

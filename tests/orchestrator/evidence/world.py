@@ -1,0 +1,45 @@
+"""Provides the tests of chains with ended jobs, operator events, and tasks that have caught up."""
+
+from typing import Any
+
+from orchestrator import services
+from orchestrator.evidence.checkpoints import write_checkpoints
+from orchestrator.evidence.operator_chains import link_operator_events
+from orchestrator.models import Checkpoint
+from orchestrator.services.operator_events import record_operator_event
+from runtime_jobs.models import Job, OperatorEvent, Organization, Project
+from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, submitted
+
+
+def project_of(slug: str) -> Project:
+    """Return a project of the organization with this slug, which is created if it does not exist."""
+    organization = Organization.objects.filter(slug=slug).first() or OrganizationFactory(slug=slug)
+    return Project.objects.filter(organization=organization).first() or ProjectFactory(organization=organization)
+
+
+def ended_job(slug: str = "acme", **result: Any) -> Job:
+    """Return a job of the organization that a worker has failed."""
+    job = submitted(project_of(slug))
+    lease = claimed(WorkerFactory()).lease
+    services.fail(
+        lease_ulid=lease.lease_ulid,
+        worker=lease.worker,
+        reason="command_failed",
+        exit_code=3,
+        result=result or {"n": 1},
+    )
+    return Job.objects.get(pk=job.pk)
+
+
+def operator_event(slug: str | None = "acme", **columns: Any) -> OperatorEvent:
+    """Return an operator event of the organization."""
+    return record_operator_event("limit.set", target="a limit", actor=OPERATOR, org_slug=slug, **columns)
+
+
+def checkpoints() -> list[Checkpoint]:
+    """Let both tasks catch up. Returns the new checkpoints."""
+    while link_operator_events():
+        pass
+    written, is_complete = write_checkpoints()
+    assert is_complete
+    return written
