@@ -58,7 +58,8 @@ def compare_manifests(
         caveats: What of the job was not fixed when the replay was requested, such as access to the network.
     """
     reasons = list(caveats)
-    reasons += [f"The inputs differ at {one.path}." for one in differences(expected.get("inputs"), found.get("inputs"))]
+    inputs = differences(expected.get("inputs"), found.get("inputs"), "/inputs")
+    reasons += [f"The inputs differ at {one.path}." for one in inputs]
     for whose, manifest in (("job", expected), ("replay", found)):
         reasons += [f"Of the {whose}: {reason}" for reason in manifest.get("inconclusive", ())]
     difference = next(differences(expected.get("outputs"), found.get("outputs"), "/outputs"), None)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.conf import settings
 
 from orchestrator.models import IncidentKind
-from orchestrator.replays.comparison import DIVERGED, Comparison, Difference, compare_manifests
+from orchestrator.replays.comparison import DIVERGED, MATCH, Comparison, Difference, compare_manifests
 from orchestrator.replays.models import Replay
 from orchestrator.selectors.manifests import manifest_of
 from orchestrator.services import dependencies, transitions
@@ -33,11 +33,6 @@ MAX_ACTOR_LENGTH: Final = 200
 MAX_TEXT_LENGTH: Final = 300  # of a value in an event; the row of the replay has the whole value
 # A replay has its own place in graphs and batches. All other fields of its input are those of the job.
 _COPIED: Final = frozenset(RETRY_FIELDS) - {"root_job_ulid", "batch_id", "awaited", "replay_of_job_ulid"}
-VERDICT_EVENTS: Final = {
-    "match": "replay.matched",
-    "diverged": "replay.diverged",
-    "unverifiable": "replay.unverifiable",
-}
 
 
 @dataclass(frozen=True)
@@ -287,7 +282,11 @@ def _record_verdict(uow: UnitOfWork, row: Replay, newest: Job, comparison: Compa
         facts["difference"] = _brief(comparison.difference)
     uow.extra_rows.append(
         build_operator_event(
-            VERDICT_EVENTS[comparison.verdict],
+            "replay.matched"
+            if comparison.verdict == MATCH
+            else "replay.diverged"
+            if comparison.verdict == DIVERGED
+            else "replay.unverifiable",
             target=f"job:{row.job_ulid}",
             actor=SCHEDULER,
             after=facts,

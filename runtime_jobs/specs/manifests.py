@@ -91,7 +91,7 @@ RUN_RULES: Final = (
 # Names within the texts of a run that a program makes up: the expression, and what replaces a match.
 TEMPORARY_NAMES: Final = (
     (re.compile(r"(/proc/)\d+"), r"\1*"),  # pids
-    (re.compile(r"(/tmp/|/var/tmp/|/dev/shm/)[^/\s'\":]+"), r"\1*"),
+    (re.compile(r"(?<![\w.])(/tmp/|/var/tmp/|/dev/shm/)[^/\s'\":]+"), r"\1*"),
     (re.compile(r"((?:pipe|socket|anon_inode):\[?)\d+"), r"\1*"),  # inodes of the kernel
 )
 _TRUNCATED_LISTS = ("processes", "files", "network_attempts", "suspicious_activity")

@@ -1,4 +1,4 @@
-"""Actions on jobs: cancel, retry, replay, re-upload, revoke, prioritize. Each job is changed in a transaction of its own."""
+"""Actions on jobs: cancel, retry, replay, re-upload, revoke, prioritize. Each job is changed in its own transaction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ def _prioritize(job_ulid: str, actor: Actor, reason: str, priority: str) -> str:
     return f"priority changed to {priority}"
 
 
-def _replay(job_ulid: str, actor: Actor, reason: str, sealed: bool) -> str:  # noqa: FBT001 a value of the form
+def _replay(job_ulid: str, actor: Actor, reason: str, sealed: bool) -> str:
     root = Job.objects.filter(job_ulid=job_ulid).values_list("root_job_ulid", flat=True).first()
     request = ReplayRequest(root or job_ulid, reason, actor, is_sealed=sealed)
     return f"replayed as {services.replay(request).job.job_ulid}"
