@@ -31,7 +31,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ManifestComparison:
     """The result of a comparison.
 
     Attributes:
@@ -49,7 +49,7 @@ class Comparison:
 
 def compare_manifests(
     expected: Mapping[str, Any], found: Mapping[str, Any], *, caveats: Sequence[str] = ()
-) -> Comparison:
+) -> ManifestComparison:
     """Compare the manifest of a job with that of its replay.
 
     Args:
@@ -65,7 +65,7 @@ def compare_manifests(
     difference = next(differences(expected.get("outputs"), found.get("outputs"), "/outputs"), None)
     verdict = UNVERIFIABLE if reasons else MATCH if difference is None else DIVERGED
     noted = (one for name in _NOTED for one in differences(expected.get(name), found.get(name), f"/{name}"))
-    return Comparison(verdict, difference, tuple(reasons), tuple(islice(noted, MAX_NOTES)))
+    return ManifestComparison(verdict, difference, tuple(reasons), tuple(islice(noted, MAX_NOTES)))
 
 
 def differences(expected: Any, found: Any, path: str = "") -> Iterator[Difference]:
@@ -82,7 +82,7 @@ def differences(expected: Any, found: Any, path: str = "") -> Iterator[Differenc
             yield from differences(expected.get(name, MISSING), found.get(name, MISSING), place)
     elif isinstance(expected, list) and isinstance(found, list):
         for number in range(max(len(expected), len(found))):
-            pair = (values[number] if number < len(values) else MISSING for values in (expected, found))
-            yield from differences(*pair, f"{path}/{number}")
+            first, second = (values[number] if number < len(values) else MISSING for values in (expected, found))
+            yield from differences(first, second, f"{path}/{number}")
     elif isinstance(expected, bool) is not isinstance(found, bool) or expected != found:  # True equals 1 in Python
         yield Difference(path, expected, found)

@@ -32,15 +32,15 @@ def canonical_manifest(manifest: dict[str, Any]) -> bytes:
 
 
 def _products_of(job: Job) -> JobProducts:
-    stored = StoredArtifact.objects.filter(job=job.job_ulid, is_abandoned=False).order_by("name")
+    stored = StoredArtifact.objects.filter(job=job, is_abandoned=False).order_by("name")
     files = stored.values_list("name", "byte_count", "sha256")[:MAX_FILES]
     run = Run.objects.filter(run_id=job.ingest_run_id).values_list("payload", flat=True).first()
-    worker_id = Lease.objects.filter(job=job.job_ulid).order_by("-fence").values_list("worker_id", flat=True).first()
+    lease = Lease.objects.filter(job=job).order_by("-fence").only("worker_id").first()
     return JobProducts(
         files=tuple(ProducedFile(*row) for row in files),
-        references=tuple(Artifact.objects.filter(job=job.job_ulid).order_by("uri").values_list("uri", flat=True)),
+        references=tuple(Artifact.objects.filter(job=job).order_by("uri").values_list("uri", flat=True)),
         run=run if job.ingest_run_id else None,
-        worker_id=worker_id,
+        worker_id=lease.worker_id if lease else None,
         log_bytes=job.log_bytes,
         log_sha256=_log_digest(job),
     )
@@ -51,7 +51,7 @@ def _log_digest(job: Job) -> str | None:
     if job.log_bytes > MAX_HASHED_LOG_BYTES:
         return None
     digest, size = hashlib.sha256(), 0
-    chunks = LogChunk.objects.filter(job=job.job_ulid).order_by("step", "seq").values_list("chunk", flat=True)
+    chunks = LogChunk.objects.filter(job=job).order_by("step", "seq").values_list("chunk", flat=True)
     for chunk in chunks.iterator():
         digest.update(chunk)
         size += len(chunk)

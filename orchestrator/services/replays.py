@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.conf import settings
 
 from orchestrator.models import IncidentKind
-from orchestrator.replays.comparison import DIVERGED, MATCH, Comparison, Difference, compare_manifests
+from orchestrator.replays.comparison import DIVERGED, MATCH, Difference, ManifestComparison, compare_manifests
 from orchestrator.replays.models import Replay
 from orchestrator.selectors.manifests import manifest_of
 from orchestrator.services import dependencies, transitions
@@ -269,7 +269,7 @@ def compare_replay(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = Non
     return row
 
 
-def _record_verdict(uow: UnitOfWork, row: Replay, newest: Job, comparison: Comparison) -> None:
+def _record_verdict(uow: UnitOfWork, row: Replay, newest: Job, comparison: ManifestComparison) -> None:
     assert row.decided_at is not None  # noqa: S101 set by the caller
     facts: dict[str, Any] = {
         "job_id": row.job_ulid,

@@ -209,8 +209,10 @@ class UnitOfWork:
     @property
     def _lists(self) -> list[list[Any]]:
         lanes = self.lane_updates
-        rows = [self.events, self.extra_rows, self.replays, self.artifacts, self.diagnoses]
-        return [*rows, lanes.entered, lanes.freed, lanes.kept]
+        return [
+            *(self.events, self.extra_rows, self.replays, self.artifacts, self.diagnoses),
+            *(lanes.entered, lanes.freed, lanes.kept),
+        ]
 
     def write(self) -> None:
         """Write everything: rows first, then the lanes as the last statement of the transaction.
