@@ -1,5 +1,6 @@
 """A replay has the input of the job that it repeats, and its verdict compares what both have produced."""
 
+import json
 import threading
 from datetime import timedelta
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.replays import compare_ended_replays
 from orchestrator.maintenance.rows import RowRunner
 from orchestrator.models import Incident, Replay
+from orchestrator.replays.comparison import confirm_record
+from orchestrator.selectors.replays import replay_record
 from orchestrator.services import ReplayRequest
 from orchestrator.services.idempotency import IdempotentRequest
 from runtime_jobs.db_time import database_now
@@ -291,6 +294,8 @@ class TestVerdicts:
         assert (incident.kind, incident.job_ulid, incident.status) == ("replay", again.job_ulid, "open")
         assert path in incident.summary
         assert OperatorEvent.objects.get(action="replay.diverged").after["difference"] == expected
+        record = json.loads(json.dumps(replay_record(Replay.objects.get())))
+        assert confirm_record(record).verdict == "diverged"  # as a reader of the audit bundle does
         services.resolve_incident(incident_ulid=incident.incident_ulid, actor=ALICE, reason="the clock was read")
         assert run_audit(chains=True) == []
 
