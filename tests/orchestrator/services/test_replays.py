@@ -10,6 +10,7 @@ from django.db import connection
 
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.maintenance import replays as maintenance
 from orchestrator.maintenance.replays import compare_ended_replays
 from orchestrator.maintenance.rows import RowRunner
 from orchestrator.models import Incident, Replay
@@ -373,6 +374,16 @@ class TestVerdicts:
         assert compare_ended_replays(rows) == 1
         assert Replay.objects.get(job_ulid=second.job_ulid).verdict == "match"
         assert rows.failed_rows == 1
+
+    def test_a_round_compares_as_many_as_it_has_time_for(self, worker, monkeypatch):
+        job = executed(worker)
+        for _ in range(3):
+            replayed(job)
+            execute(worker)
+        monkeypatch.setattr(maintenance, "SECONDS_A_ROUND", 0)
+        assert [compare_ended_replays(RowRunner()) for _ in range(4)] == [1, 1, 1, 0]
+        monkeypatch.setattr(maintenance, "SECONDS_A_ROUND", 60)
+        assert compare_ended_replays(RowRunner()) == 0
 
 
 class TestRuntime:
