@@ -30,6 +30,7 @@ from orchestrator.job_tokens.models import TokenChain, UsedToken
 from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.protocols.shithub.models import HeartbeatWindow
+from orchestrator.replays.models import Replay, ReplayVerdict
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
 from orchestrator.webhooks.models import (
     Delivery,
@@ -75,6 +76,8 @@ __all__ = [
     "NotificationRule",
     "OperatorEventLink",
     "QuotaOverview",
+    "Replay",
+    "ReplayVerdict",
     "Report",
     "ReportResult",
     "RepositoryBlob",
