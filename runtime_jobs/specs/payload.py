@@ -31,6 +31,8 @@ class PayloadSpec:
         timeout_seconds: The time limit of the job.
         cursors: The position in each feed from which the job reads, by the name of the feed. Opaque.
         requested_at: When the client says that the job was requested, RFC 3339, or None. Displayed and not used.
+        plan: The plan of a pack run, which the admission copies from the version of the pack. None before, and for all
+            other types.
     """
 
     job_type: str
@@ -38,6 +40,7 @@ class PayloadSpec:
     timeout_seconds: int
     cursors: Mapping[str, str] = field(default_factory=dict)
     requested_at: str | None = None
+    plan: Mapping[str, Any] | None = None
 
     source = None
     least_isolation = None
@@ -48,14 +51,15 @@ class PayloadSpec:
         return payload_digest(self.payload)
 
     def columns(self) -> dict[str, Any]:
+        spec = {
+            "payload": dict(self.payload),
+            "cursors": dict(self.cursors),
+            "requested_at": self.requested_at,
+        }
         return {
             "job_type": self.job_type,
             "timeout_seconds": self.timeout_seconds,
-            "spec": {
-                "payload": dict(self.payload),
-                "cursors": dict(self.cursors),
-                "requested_at": self.requested_at,
-            },
+            "spec": spec if self.plan is None else spec | {"plan": dict(self.plan)},
             "payload_digest": self.digest,
         }
 
@@ -119,6 +123,7 @@ def payload_from_job(job: Job) -> PayloadSpec:
         timeout_seconds=job.timeout_seconds or 0,
         cursors=job.spec["cursors"],
         requested_at=job.spec["requested_at"],
+        plan=job.spec.get("plan"),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.specs import actions, oci, payload, runtime, steps
+from runtime_jobs.specs import actions, oci, packs, payload, runtime, steps
 from runtime_jobs.specs.readiness import JobReadiness, readiness_of
 from runtime_jobs.specs.source import RepositorySource
 
@@ -110,6 +110,7 @@ class JobType:
         times_out_when_silent: A lease that expires at or after the time limit ends the job as timed out. Otherwise its
             worker is lost, which may cause an automatic retry or a late result.
         has_payload: The specification is a payload, for which an organization may have a JSON Schema.
+        own_terms: Returns the members of the policy that a specification names itself.
     """
 
     from_job: Callable[[Job], JobSpec]
@@ -129,6 +130,7 @@ class JobType:
     in_workflow_runs: bool = False
     times_out_when_silent: bool = False
     has_payload: bool = False
+    own_terms: Callable[[Any], dict[str, int]] = lambda _: {}
 
     def policy(
         self,
@@ -213,7 +215,18 @@ JOB_TYPES = {
             has_payload=True,
         )
         for job_type in payload.PAYLOAD_TYPES
+        if job_type != payload.PACK_RUN
     },
+    payload.PACK_RUN: JobType(
+        from_job=payload.payload_from_job,
+        serialize=payload.serialize_payload,
+        serialize_for_lease=packs.serialize_pack_for_lease,
+        needs_ingest=False,
+        complete_beats_cancel=False,
+        needs_hosted_analysis=False,
+        has_payload=True,
+        own_terms=packs.heartbeat_terms,
+    ),
 }
 
 

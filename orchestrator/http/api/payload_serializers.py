@@ -103,6 +103,12 @@ class LeasedPayloadOutput(PayloadSpecInput):
     payload_digest = serializers.CharField(help_text="`sha256:` and the SHA-256 of the payload's canonical form.")
     least_isolation = serializers.CharField()
     egress = serializers.ListField(child=serializers.CharField())
+    plan = serializers.DictField(
+        required=False, help_text="Only of pack runs, as the next three: the plan of the pack, with all members."
+    )
+    plan_hash = serializers.CharField(required=False, help_text="That of the version of the pack.")
+    inputs = serializers.DictField(required=False, help_text="Those of the payload, else the defaults of the plan.")
+    allow_network = serializers.BooleanField(required=False)
 
 
 def build_payload_spec(job_type: str, validated: dict[str, Any]) -> PayloadSpec:

@@ -15,6 +15,7 @@ urlpatterns = [
     path("", include("orchestrator.protocols.native.artifacts.urls")),
     path("", include("orchestrator.protocols.native.identity.urls")),
     path("", include("orchestrator.protocols.native.payload_schemas.urls")),
+    path("", include("orchestrator.protocols.native.packs.urls")),
     path("", include("orchestrator.protocols.native.webhooks.urls")),
     path("", include("orchestrator.protocols.native.notification_rules.urls")),
 ]
