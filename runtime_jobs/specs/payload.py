@@ -9,6 +9,7 @@ from typing import Any
 
 import rfc8785
 
+from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models.jobs import Job
 
 SCAN, POLICY_RUN, EXPORT, PACK_RUN, ADVISORY_SYNC = "scan", "policy-run", "export", "pack-run", "advisory-sync"
@@ -138,8 +139,11 @@ def serialize_payload(job: Job) -> dict[str, Any]:
 
 def serialize_payload_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
     """Return the members of a lease. `confined`: minimum isolation and egress."""
-    digest = {"payload_digest": public_digest(job.payload_digest)}
-    return {"source": None, "request": serialize_payload(job) | digest | confined}
+    names = {
+        "run_id": str(uuid_of(job.root_job_ulid)),
+        "payload_digest": public_digest(job.payload_digest),
+    }
+    return {"source": None, "request": serialize_payload(job) | names | confined}
 
 
 def public_digest(digest: str) -> str:

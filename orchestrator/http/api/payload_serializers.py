@@ -100,6 +100,7 @@ class PayloadSpecInput(StrictSerializer):
 class LeasedPayloadOutput(PayloadSpecInput):
     """Payload of a leased job, its digest, and the sandbox that it requires."""
 
+    run_id = serializers.UUIDField(help_text="The id of the job below `/api/jobs` and `/runs`.")
     payload_digest = serializers.CharField(help_text="`sha256:` and the SHA-256 of the payload's canonical form.")
     least_isolation = serializers.CharField()
     egress = serializers.ListField(child=serializers.CharField())
