@@ -15,7 +15,7 @@ from orchestrator.artifacts.pieces import MAX_PIECE_BYTES
 from orchestrator.artifacts.tasks import ABANDONED_AFTER, delete_due_objects
 from orchestrator.audit.runner import audit_objects, run_audit
 from runtime_jobs.models import Plan, StorageUsage, StoredArtifact
-from tests.api_client import Caller, refused
+from tests.api_client import Caller, problem_of, refused
 from tests.factories import ProjectFactory, WorkerFactory, claimed, submitted_steps
 from tests.orchestrator.artifacts.conftest import FOLDER, use
 
@@ -120,7 +120,8 @@ def test_another_piece_at_a_place_is_a_conflict(upload, offset, piece):
 
 def test_another_digest_is_refused_and_the_bytes_are_dropped(alice, wendy, claim, upload, folder):
     upload.put_all()
-    found = refused(lambda: upload.close("0" * 64), 409, "digest_mismatch")
+    found = problem_of(upload.close("0" * 64))
+    assert (found["status"], found["code"]) == (409, "digest_mismatch")
     assert DIGEST in found["detail"]
     assert files(folder) == []
     assert alice.get("/v1/artifacts").json()["results"] == []
@@ -134,8 +135,8 @@ def test_the_digest_is_that_of_the_stored_bytes(upload, folder):
     upload.put_all()
     (second,) = (path for path in folder.rglob("*") if path.name.endswith(str(MAX_PIECE_BYTES)))
     second.write_bytes(b"the rust")
-    refused(upload.close, 409, "digest_mismatch")
-    assert StoredArtifact.objects.get().completed_at is None
+    assert problem_of(upload.close())["code"] == "digest_mismatch"
+    assert (files(folder), StoredArtifact.objects.get().completed_at) == ([], None)
 
 
 @pytest.mark.parametrize(
