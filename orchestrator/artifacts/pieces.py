@@ -5,7 +5,7 @@ The pieces may arrive at different processes, and a bucket appends nothing to an
 
 import hashlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from orchestrator import services
 from orchestrator.artifacts.storage import ArtifactStorage, artifact_storage
@@ -71,7 +71,7 @@ def close_artifact(*, lease_ulid: str, worker: Worker, artifact_ulid: str, sha25
         ArtifactDigestMismatch: The digest is not that of the received bytes.
         OSError: The storage cannot be written.
     """
-    named = {"lease_ulid": lease_ulid, "worker": worker, "artifact_ulid": artifact_ulid}
+    named: dict[str, Any] = {"lease_ulid": lease_ulid, "worker": worker, "artifact_ulid": artifact_ulid}
     row = services.find_received_artifact(**named)
     if row.completed_at is not None:
         return services.complete_lease_artifact(**named, sha256=sha256)

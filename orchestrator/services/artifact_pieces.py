@@ -169,7 +169,7 @@ def _lock_artifact(
     locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
     require_valid_lease(locked)
     rows = StoredArtifact.objects.select_for_update()
-    row = rows.filter(artifact_ulid=artifact_ulid, job=locked.job.job_ulid, is_abandoned=False).first()
+    row = rows.filter(artifact_ulid=artifact_ulid, job_id=locked.job.job_ulid, is_abandoned=False).first()
     if row is None:
         raise NotFound("The job of the lease has no such artifact, or its time is up. Announce another one.")
     return locked, row
@@ -190,7 +190,7 @@ def _require_quota(job: Job, size_bytes: int) -> None:
         ArtifactQuotaExceeded: The job would have more artifacts, or more bytes of them, than the plan allows.
     """
     plan = Plan.objects.get(organizations__slug=job.org_slug)
-    rows = StoredArtifact.objects.filter(job=job.job_ulid, is_abandoned=False)
+    rows = StoredArtifact.objects.filter(job_id=job.job_ulid, is_abandoned=False)
     found = rows.aggregate(number=Count("pk"), size=Sum("byte_count", default=0))
     if plan.max_job_artifacts is not None and found["number"] >= plan.max_job_artifacts:
         message = f"The job has {found['number']} artifacts, and the plan allows {plan.max_job_artifacts}."

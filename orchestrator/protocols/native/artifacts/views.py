@@ -141,7 +141,7 @@ class OctetParser(BaseParser):
 
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
-    ) -> bytes:
+    ) -> Any:
         if (parser_context or {})["request"].headers.get("Content-Encoding", "identity") != "identity":
             raise UnsupportedMediaType(media_type or "")
         raw = stream.read(MAX_PIECE_BYTES + 1)
