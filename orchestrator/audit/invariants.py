@@ -10,6 +10,7 @@ from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
 from orchestrator.audit.log_invariants import LOG_INVARIANTS
 from orchestrator.audit.replay_invariants import REPLAY_INVARIANTS
+from orchestrator.audit.pack_invariants import PACK_INVARIANTS
 from orchestrator.audit.storage_invariants import STORAGE_INVARIANTS
 from orchestrator.audit.usage_invariants import USAGE_INVARIANTS
 from orchestrator.audit.workflow_invariants import WORKFLOW_INVARIANTS
@@ -287,6 +288,7 @@ INVARIANTS = (
     *LANE_INVARIANTS,
     *LOG_INVARIANTS,
     *REPLAY_INVARIANTS,
+    *PACK_INVARIANTS,
     *STORAGE_INVARIANTS,
     *USAGE_INVARIANTS,
     *WORKFLOW_INVARIANTS,

@@ -19,6 +19,7 @@ from orchestrator import services
 from orchestrator.devtools.bencher_seed import seed_bencher
 from orchestrator.devtools.demo.repository import NAME, OWNER, DemoRepository
 from orchestrator.devtools.demo_image import seed_image
+from orchestrator.devtools.demo_pack import seed_pack
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Organization, Plan, Project
 from runtime_jobs.models.tenants import Membership, Scope
@@ -35,7 +36,8 @@ SEED = Actor("operator", "manage.py seed")
 class SeedData:
     """Holds names and secrets of the seeded tenant. `admin_password` is None once it has been changed by hand.
 
-    The last six are of the Bencher API: see `BencherSeed` and `seed_image`.
+    The six from `admin_key` on are of the Bencher API: see `BencherSeed` and `seed_image`. The last three are those of
+    `PackSeed`.
     """
 
     org_slug: str
@@ -53,6 +55,9 @@ class SeedData:
     runner_key: str = ""
     spec: str = ""
     image: str = ""
+    pack: str = ""
+    pack_version: str = ""
+    plan_hash: str = ""
 
 
 def seed_database(*, file: Path, pool: str, repository: DemoRepository, repo_url: str) -> SeedData:
@@ -101,6 +106,7 @@ def _seed(kept: dict[str, str], pool: str, commit: str, repo_url: str) -> SeedDa
         admin_password=admin_password,
         **asdict(bencher),
         image=seed_image(project),
+        **asdict(seed_pack(project.organization, actor=SEED)),
     )
 
 

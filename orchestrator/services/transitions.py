@@ -125,9 +125,8 @@ def transition(
         job.finished_at = now
         if JOB_TYPES[job.job_type].has_steps:
             close_open_steps(uow, job, now=now)
-        if (
-            job.has_artifacts or JOB_TYPES[job.job_type].has_steps
-        ):  # an end without artifacts stays one read and a write
+        # An end without artifacts stays one read and one write.
+        if job.has_artifacts or JOB_TYPES[job.job_type].has_steps:
             payload[events.ARTIFACTS] = complete_artifacts(job) or None
         _finish_after_commit(uow, job)
     record_event(

@@ -1,13 +1,13 @@
 """The table of job types: everything that differs between them, so that no other module asks for the type."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.specs import actions, exports, manifests, oci, payload, runtime, steps
+from runtime_jobs.specs import actions, exports, manifests, oci, packs, payload, runtime, steps
 from runtime_jobs.specs.manifests import JobProducts
 from runtime_jobs.specs.readiness import JobReadiness, readiness_of
 from runtime_jobs.specs.source import RepositorySource
@@ -114,6 +114,7 @@ class JobType:
         manifest: Returns the manifest of a job that has ended: inputs, environment, outputs. Without it a job cannot be
             replayed, because something outside of the job belongs to its first execution.
         unpinned: Returns what of a job is not fixed, each a sentence. Another execution may then have other outputs.
+        own_terms: Returns the members of the policy that a specification names itself.
     """
 
     from_job: Callable[[Job], JobSpec]
@@ -135,6 +136,7 @@ class JobType:
     has_payload: bool = False
     manifest: Callable[[Job, JobProducts], dict[str, Any]] | None = None
     unpinned: Callable[[Job], tuple[str, ...]] = lambda _: ()
+    own_terms: Callable[[Any], dict[str, int]] = lambda _: {}
 
     def policy(
         self,
@@ -233,6 +235,11 @@ JOB_TYPES = {
         for job_type in payload.PAYLOAD_TYPES
     },
 }
+JOB_TYPES[payload.PACK_RUN] = replace(  # a payload with the plan of a pack
+    JOB_TYPES[payload.PACK_RUN],
+    serialize_for_lease=packs.serialize_pack_for_lease,
+    own_terms=packs.heartbeat_terms,
+)
 
 
 def configured_policy(job_type: str) -> JobPolicy:
