@@ -14,7 +14,14 @@ from orchestrator.cli.commands import (
     job_id,
 )
 from orchestrator.cli.errors import ExitCode, UsageError
-from orchestrator.cli.job_waiting import exit_code_of_job, follow_job, has_ended, print_log, wait_for_end
+from orchestrator.cli.job_waiting import (
+    exit_code_of_job,
+    follow_job,
+    has_ended,
+    print_log,
+    summary_of_end,
+    wait_for_end,
+)
 from orchestrator.cli.pages import read_pages
 
 _COLUMNS: Final = ("ID", "TYPE", "STATUS", "PRIORITY", "TENANT", "CREATED")
@@ -111,17 +118,6 @@ def _finish(context: CommandContext, found_id: str, *, follows: bool) -> int:
     else:
         context.printer.note(summary_of_end(job))
     return exit_code_of_job(job)
-
-
-def summary_of_end(job: dict[str, Any]) -> str:
-    """Return one line about the end of a job."""
-    code, failure = (job.get("result") or {}).get("exitCode"), job.get("failure")
-    words = [f"{job['jobId']} {job['status']}"]
-    if code is not None:
-        words.append(f"exit code {code}")
-    if failure is not None:
-        words.append(": ".join(filter(None, (failure["reason"], failure["message"]))))
-    return ", ".join(words)
 
 
 def _request(options: argparse.Namespace) -> dict[str, Any]:

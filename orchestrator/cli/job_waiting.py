@@ -33,6 +33,17 @@ def _as_exit_code(code: object) -> int:
     return code if isinstance(code, int) and 0 < code < 256 else ExitCode.FAILED
 
 
+def summary_of_end(job: dict[str, Any]) -> str:
+    """Return one line about the end of a job."""
+    code, failure = (job.get("result") or {}).get("exitCode"), job.get("failure")
+    words = [f"{job['jobId']} {job['status']}"]
+    if code is not None:
+        words.append(f"exit code {code}")
+    if failure is not None:
+        words.append(": ".join(filter(None, (failure["reason"], failure["message"]))))
+    return ", ".join(words)
+
+
 def wait_for_end(client: StellaClient, job_id: str) -> dict[str, Any]:
     """Return the job once it has ended. A server that is away meanwhile is asked again for a minute.
 

@@ -15,7 +15,7 @@ from orchestrator.cli.output import Printer
 EPILOG: Final = """\
 exit codes:
   0    done; with --wait and --follow: the exit code of the job
-  1    a job without an exit code failed; a replay or a bundle is not proven
+  1    the job failed without an exit code of its own
   64   usage         66   no such job or file    69   server away
   77   refused       124  --timeout has passed   130  canceled, or Ctrl-C
 

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, TextIO
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Control characters, and those that change the direction of a text, so that it reads differently from what it is.
+_DIRECTIONS: Final = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_CONTROL: Final = re.compile(rf"[\x00-\x1f\x7f-\x9f{_DIRECTIONS}]")
 # In the output of jobs, tabs, line ends and colors have a meaning; other sequences would move the cursor or worse.
 _LOG_CONTROL: Final = re.compile(r"(\x1b\[[0-9;]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNFINISHED_COLOR: Final = re.compile(r"\x1b(\[[0-9;]{0,32})?\Z")
@@ -26,7 +28,7 @@ class Printer:
 
     def value(self, value: Any) -> None:
         """Write one JSON value as a line."""
-        self._write(json.dumps(value, ensure_ascii=False))
+        self._write(json.dumps(value))
 
     def line(self, text: object) -> None:
         """Write a line for people, or for a script that reads one value."""
@@ -70,7 +72,7 @@ class Printer:
 
     def failure(self, message: str, document: dict[str, Any]) -> None:
         """Write an error to standard error."""
-        self.note(json.dumps(document, ensure_ascii=False) if self.is_json else f"stella: {message}")
+        self.note(json.dumps(document) if self.is_json else f"stella: {message}")
 
     def _write(self, line: str) -> None:
         self._out.write(f"{line}\n")
@@ -79,8 +81,13 @@ class Printer:
 
 def printable(text: object) -> str:
     """Return a text without control characters, which other people's names might contain."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text))
+    return _CONTROL.sub(_escaped, str(text))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def _colors_only(found: re.Match[str]) -> str:
-    return found[1] or f"\\x{ord(found[0]):02x}"
+    return found[1] or _escaped(found)
