@@ -1,4 +1,4 @@
-"""The HTTP client: requests with a token, repeated while that is safe. Refusals become `RequestRefused`."""
+"""The HTTP client: requests with a token, repeated while that is safe. Refusals become `ApiRefusal`."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from requests.auth import AuthBase
 
 from orchestrator.cli.connection import ServerAccess
 from orchestrator.cli.deadlines import Deadline
-from orchestrator.cli.errors import RequestRefused, ServerUnavailable
+from orchestrator.cli.errors import ApiRefusal, ServerUnavailable
 
 CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 60.0  # the server answers within less, and a stream has a sign of life every 15 seconds
@@ -29,7 +29,7 @@ CONNECTION_LOST: Final = (
 )
 
 
-class BearerToken(AuthBase):
+class TokenHeader(AuthBase):
     """Adds the token. As `auth` it wins over an entry of ~/.netrc, which requests would send instead."""
 
     def __init__(self, token: str) -> None:
@@ -70,7 +70,7 @@ class StellaClient:
         self.url = access.url
         self.deadline = deadline or Deadline(None)
         self._pause = pause
-        self._token = BearerToken(access.token)
+        self._token = TokenHeader(access.token)
         self._session = requests.Session()
         self._session.headers.update({"User-Agent": USER_AGENT, "Accept": "application/json"})
 
@@ -99,7 +99,7 @@ class StellaClient:
             is_repeatable: Whether a second request does no harm after one of which no response has arrived.
 
         Raises:
-            RequestRefused: The server has refused the request.
+            ApiRefusal: The server has refused the request.
             ServerUnavailable: There was no response.
             TimeUp: The deadline has come.
         """
@@ -140,7 +140,7 @@ class StellaClient:
             read_seconds: The longest silence. After it, a `requests.Timeout` or `requests.ConnectionError`.
 
         Raises:
-            RequestRefused: The server has refused the request.
+            ApiRefusal: The server has refused the request.
             TimeUp: The deadline has come.
         """
         with self._session.get(
@@ -160,7 +160,7 @@ class StellaClient:
         """Open the content of an artifact. The token is not sent to the signed address of a redirect.
 
         Raises:
-            RequestRefused: The server has refused the request.
+            ApiRefusal: The server has refused the request.
             ServerUnavailable: The connection was lost.
         """
         options: dict[str, Any] = {
@@ -218,7 +218,7 @@ def _refuse(response: requests.Response) -> NoReturn:
     problem: Any = None
     with suppress(ValueError):
         problem = response.json()
-    raise RequestRefused(response.status_code, problem if isinstance(problem, dict) else {})
+    raise ApiRefusal(response.status_code, problem if isinstance(problem, dict) else {})
 
 
 def _cause(error: BaseException) -> str:

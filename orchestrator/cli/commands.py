@@ -40,7 +40,7 @@ class CommandContext:
         return StellaClient(access, self.deadline)
 
 
-class Command(Protocol):
+class StellaCommand(Protocol):
     """Runs a command and returns its exit code."""
 
     def __call__(self, context: CommandContext) -> int: ...
@@ -59,13 +59,13 @@ class CommandGroup:
         parser = groups.add_parser(name, help=summary, description=summary)
         self._commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(self, name: str, run: Command, summary: str, *, is_online: bool = True) -> argparse.ArgumentParser:
+    def add(self, name: str, run: StellaCommand, summary: str, *, is_online: bool = True) -> argparse.ArgumentParser:
         """Return the parser of a new command, which has the common options."""
         return add_command(self._commands, name, run, summary, is_online=is_online)
 
 
 def add_command(
-    parsers: Any, name: str, run: Command, summary: str, *, is_online: bool = True
+    parsers: Any, name: str, run: StellaCommand, summary: str, *, is_online: bool = True
 ) -> argparse.ArgumentParser:
     """Return the parser of a new command.
 

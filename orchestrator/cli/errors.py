@@ -58,7 +58,7 @@ class TimeUp(CommandFailed):
         super().__init__(ExitCode.TIME_UP, message, code="timeout")
 
 
-class RequestRefused(CommandFailed):
+class ApiRefusal(CommandFailed):
     """The server has answered with a problem document."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from orchestrator.cli.client import CONNECTION_LOST, READ_SECONDS, REPEATED_STATUSES, StellaClient
 from orchestrator.cli.deadlines import Patience
-from orchestrator.cli.errors import RequestRefused, ServerUnavailable
+from orchestrator.cli.errors import ApiRefusal, ServerUnavailable
 
 MAX_EVENT_BYTES: Final = 16 << 20
 
@@ -37,7 +37,7 @@ def follow_events(
         idle_seconds: Stop after this silence instead of waiting for more.
 
     Raises:
-        RequestRefused: The server has refused the stream.
+        ApiRefusal: The server has refused the stream.
         ServerUnavailable: The server has not answered for a minute.
         TimeUp: The deadline has come.
     """
@@ -60,7 +60,7 @@ def follow_events(
             if is_open and idle_seconds is not None:
                 return
             patience.endure(client.away(error))
-        except RequestRefused as refusal:
+        except ApiRefusal as refusal:
             if refusal.status not in REPEATED_STATUSES:
                 raise
             patience.endure(refusal)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from orchestrator.cli.client import REPEATED_STATUSES, StellaClient
 from orchestrator.cli.commands import CommandContext
 from orchestrator.cli.deadlines import Patience
-from orchestrator.cli.errors import ExitCode, RequestRefused, ServerUnavailable
+from orchestrator.cli.errors import ExitCode, ApiRefusal, ServerUnavailable
 from orchestrator.cli.event_streams import StreamEvent, follow_events
 
 ENDED: Final = frozenset({"completed", "failed", "incident", "canceled"})
@@ -48,7 +48,7 @@ def wait_for_end(client: StellaClient, job_id: str) -> dict[str, Any]:
     """Return the job once it has ended. A server that is away meanwhile is asked again for a minute.
 
     Raises:
-        RequestRefused: There is no such job, or the caller may not see it.
+        ApiRefusal: There is no such job, or the caller may not see it.
         ServerUnavailable: The server has not answered for a minute.
         TimeUp: The deadline has come.
     """
@@ -56,8 +56,8 @@ def wait_for_end(client: StellaClient, job_id: str) -> dict[str, Any]:
     while True:
         try:
             job: dict[str, Any] = client.get(f"/api/jobs/{job_id}").body
-        except (ServerUnavailable, RequestRefused) as error:
-            if isinstance(error, RequestRefused) and error.status not in REPEATED_STATUSES:
+        except (ServerUnavailable, ApiRefusal) as error:
+            if isinstance(error, ApiRefusal) and error.status not in REPEATED_STATUSES:
                 raise
             patience.endure(error)
             continue
@@ -71,7 +71,7 @@ def follow_job(context: CommandContext, job_id: str) -> dict[str, Any]:
     """Write the log of a job while it grows, of all further attempts, and return the job once it has ended.
 
     Raises:
-        RequestRefused: There is no such job, or the caller may not see it.
+        ApiRefusal: There is no such job, or the caller may not see it.
         ServerUnavailable: The server has not answered for a minute.
         TimeUp: The deadline has come.
     """

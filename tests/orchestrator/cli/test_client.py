@@ -9,7 +9,7 @@ from orchestrator.cli import deadlines
 from orchestrator.cli.client import StellaClient
 from orchestrator.cli.connection import ServerAccess
 from orchestrator.cli.deadlines import Deadline, Patience
-from orchestrator.cli.errors import RequestRefused, ServerUnavailable, TimeUp
+from orchestrator.cli.errors import ApiRefusal, ServerUnavailable, TimeUp
 from orchestrator.cli.event_streams import StreamEvent, follow_events, parse_events
 from orchestrator.cli.job_waiting import exit_code_of_job, wait_for_end
 from tests.orchestrator.cli.scripted_server import respond, scripted
@@ -45,7 +45,7 @@ def test_a_busy_server_is_asked_again_when_it_says(monkeypatch):
 def test_a_request_that_could_count_twice_is_sent_once():
     with scripted(busy_at_first) as server:
         client, pauses = client_of(server)
-        with pytest.raises(RequestRefused) as refused:
+        with pytest.raises(ApiRefusal) as refused:
             client.call("PATCH", "/x", {})
     assert (refused.value.exit_code, refused.value.code, pauses) == (69, "busy", [])
     assert len(server.requests) == 1
@@ -107,7 +107,7 @@ def test_a_page_for_browsers_is_no_answer():
     with page as server, pytest.raises(ServerUnavailable, match="right server"):
         client_of(server)[0].get("/x")
     redirect = scripted(lambda handler, _: respond(handler, 302, b"", Location="/login"))
-    with redirect as server, pytest.raises(RequestRefused):
+    with redirect as server, pytest.raises(ApiRefusal):
         client_of(server)[0].get("/x")
 
 
@@ -152,7 +152,7 @@ def test_a_lost_stream_continues_after_the_last_event():
 
 def test_a_refused_stream_is_not_repeated():
     missing = scripted(lambda handler, _: respond(handler, 404, b'{"code": "not_found"}'))
-    with missing as server, pytest.raises(RequestRefused) as refused:
+    with missing as server, pytest.raises(ApiRefusal) as refused:
         next(follow_events(client_of(server)[0], "/x"))
     assert (refused.value.exit_code, len(server.requests)) == (66, 1)
 
