@@ -7,7 +7,7 @@ from typing import Any, Final
 from orchestrator.cli.client import REPEATED_STATUSES, StellaClient
 from orchestrator.cli.commands import CommandContext
 from orchestrator.cli.deadlines import Patience
-from orchestrator.cli.errors import ExitCode, ApiRefusal, ServerUnavailable
+from orchestrator.cli.errors import ApiRefusal, ExitCode, ServerUnavailable
 from orchestrator.cli.event_streams import StreamEvent, follow_events
 
 ENDED: Final = frozenset({"completed", "failed", "incident", "canceled"})
