@@ -3,12 +3,13 @@
 import io
 import json
 import threading
+import time
 from argparse import Namespace
 
 import pytest
 
 from orchestrator.cli import deadlines
-from orchestrator.cli.client import StellaClient
+from orchestrator.cli.client import READ_SECONDS, StellaClient
 from orchestrator.cli.commands import CommandContext
 from orchestrator.cli.connection import ServerAccess
 from orchestrator.cli.deadlines import Deadline, Patience
@@ -116,11 +117,12 @@ def test_a_page_for_browsers_is_no_answer():
 
 
 def test_a_silent_server_does_not_outlast_the_deadline():
-    ended = threading.Event()
-    with scripted(lambda _handler, _number: ended.wait(60)) as server:
+    ended, began = threading.Event(), time.monotonic()
+    with scripted(lambda _handler, _number: ended.wait(120)) as server:
         with pytest.raises(TimeUp):
             client_of(server, 0.3)[0].get("/x")
         ended.set()
+    assert time.monotonic() - began < READ_SECONDS / 2
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
