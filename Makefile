@@ -15,7 +15,7 @@ MANAGE := $(RUN) manage.py
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/.installed system ## create .venv with the locked dependencies, and check the system packages
+setup: .venv/.installed .venv/bin/stella system ## create .venv with the locked dependencies and the command stella, and check the system packages
 
 demo: setup ## run one real job and display what it did (your own: REPO=… COMMIT=… CMD="…" EGRESS="host host")
 	@$(MANAGE) demo $(if $(REPO),--repo "$$REPO" --commit "$$COMMIT" --cmd "$$CMD" --egress "$$EGRESS")
@@ -109,3 +109,6 @@ system:
 .venv/.installed: requirements.txt | .venv/bin/python
 	@deploy/install-dependencies
 	@touch $@
+
+.venv/bin/stella: deploy/stella | .venv/bin/python
+	@install -m 755 $< $@

@@ -1,6 +1,7 @@
 """The shape of the house, held by reading its syntax trees: who may import whom, and who writes a state."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,26 @@ def test_the_server_imports_nothing_of_the_agent():
         and name != AGENT_IS_STARTED_BY
     ]
     assert wrong == []
+
+
+# What the command line may use: of the server pure modules without Django, which need `cryptography`.
+SHARED_WITH_THE_COMMAND_LINE = (
+    "orchestrator.evidence.verifying",
+    "orchestrator.evidence.public_keys",
+    "orchestrator.replays.comparison",
+)
+LIBRARIES_OF_THE_COMMAND_LINE = {*sys.stdlib_module_names, "requests", "cryptography"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("orchestrator.cli")])
+def test_the_command_line_is_a_client(name):
+    ours = ("orchestrator.cli", *SHARED_WITH_THE_COMMAND_LINE)
+    wrong = [
+        used
+        for used in imports(MODULES[name])
+        if used.partition(".")[0] not in LIBRARIES_OF_THE_COMMAND_LINE and not used.startswith(ours)
+    ]
+    assert wrong == [], f"{name} imports {wrong}"
 
 
 AGENT_LEVELS = {"workers.engines": 0, "workers.report": 1, "workers.agent": 2}

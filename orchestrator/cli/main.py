@@ -1,0 +1,61 @@
+"""The program `stella`: parses a command, runs it, and converts errors to exit codes."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from orchestrator.cli import event_commands, job_commands, quota_commands
+from orchestrator.cli.arguments import StellaParser
+from orchestrator.cli.commands import CommandContext, CommandGroup
+from orchestrator.cli.errors import CommandFailed, ExitCode
+from orchestrator.cli.output import Printer
+
+EPILOG: Final = """\
+exit codes:
+  0    done; with --wait and --follow: the exit code of the job
+  1    the job failed without an exit code of its own
+  64   usage         66   no such job or file    69   server away
+  77   refused       124  --timeout has passed   130  canceled, or Ctrl-C
+
+environment: STELLA_SERVER, STELLA_TOKEN or STELLA_TOKEN_FILE (~/.config/stella/token)
+"""
+
+
+def build_parser() -> StellaParser:
+    """Return the parser of all commands."""
+    parser = StellaParser(
+        prog="stella", description="Submits and observes jobs of Runtime Orchestrator.", epilog=EPILOG
+    )
+    groups = parser.add_subparsers(metavar="COMMAND", required=True)
+    job_commands.register(CommandGroup(groups, "job", "Submit, observe and cancel jobs."))
+    quota_commands.register(CommandGroup(groups, "quota", "Show and change quotas."))
+    event_commands.register(groups)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: The words of the command line; by default those of the process.
+
+    Returns:
+        The exit code.
+    """
+    printer = Printer(is_json=False)
+    try:
+        options = build_parser().parse_args(arguments)
+        printer = Printer(is_json=options.format == "json")
+        return int(options.run(CommandContext(options, printer)))
+    except CommandFailed as error:
+        printer.failure(error.message, error.document())
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of the output has ended, such as `head`. What Python flushes at its end has no reader either.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OUTPUT_CLOSED
