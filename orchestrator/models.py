@@ -5,6 +5,7 @@ Django imports the models of an app from this module.
 
 from django.db import models
 
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.http.request_limits import RequestWindow
@@ -22,6 +23,7 @@ from orchestrator.job_tokens.models import TokenChain, UsedToken
 from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.protocols.shithub.models import HeartbeatWindow
+from orchestrator.recurring.models import Schedule, ScheduleTick
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
 from orchestrator.webhooks.models import (
     Delivery,
@@ -38,6 +40,8 @@ __all__ = [
     "Benchmark",
     "BlobUpload",
     "Branch",
+    "BulkAction",
+    "BulkTarget",
     "ClockBeat",
     "Count",
     "Delivery",
@@ -66,6 +70,8 @@ __all__ = [
     "RepositoryBlob",
     "RequestWindow",
     "Run",
+    "Schedule",
+    "ScheduleTick",
     "Testbed",
     "TokenChain",
     "UsedToken",

@@ -8,6 +8,7 @@ from orchestrator.audit.incident_invariants import INCIDENT_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
 from orchestrator.audit.log_invariants import LOG_INVARIANTS
+from orchestrator.audit.recurring_invariants import RECURRING_INVARIANTS
 from orchestrator.audit.storage_invariants import STORAGE_INVARIANTS
 from orchestrator.audit.usage_invariants import USAGE_INVARIANTS
 from orchestrator.audit.workflow_invariants import WORKFLOW_INVARIANTS
@@ -281,6 +282,7 @@ INVARIANTS = (
     *DEPENDENCY_INVARIANTS,
     *HOUSEKEEPING_INVARIANTS,
     *INCIDENT_INVARIANTS,
+    *RECURRING_INVARIANTS,
     *LANE_INVARIANTS,
     *LOG_INVARIANTS,
     *STORAGE_INVARIANTS,
