@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html_join
@@ -46,13 +47,20 @@ class ScheduleAdmin(ReadOnlyAdmin):
     ordering = ["-id"]
     sortable_by = ()
     fields = ["identifier", "name", "organization", "times", "next_times", "status_badge", "missed", "overlap"]
-    fields += ["request", "editor", "created", "updated", "last_ticks"]
+    fields += ["request_fields", "editor", "created", "updated", "last_ticks"]
     actions_detail = ["run_now", "pause", "resume", "remove"]
     identifier = formatting.value_column("schedule_ulid", "Schedule")
     next_job = formatting.timestamp_column("next_at", "Next time")
     editor = formatting.value_column("updated_by", "Updated by")
     created = formatting.timestamp_column("created_at", "Created")
     updated = formatting.timestamp_column("updated_at", "Updated")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
+        newest = ScheduleTick.objects.filter(schedule=OuterRef("pk")).order_by("-id")
+        rows: QuerySet[Schedule] = super().get_queryset(request)
+        return rows.annotate(
+            last_due_at=Subquery(newest.values("due_at")[:1]), last_outcome=Subquery(newest.values("outcome")[:1])
+        )
 
     def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm("orchestrator.change_schedule")
@@ -79,11 +87,10 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return str(schedule.job.get("job_type", formatting.NO_VALUE))
 
     @display(description="Last time")
-    def last_tick(self, schedule: Schedule) -> SafeString | str:
-        tick = schedule.ticks.order_by("-id").first()
-        if tick is None:
+    def last_tick(self, schedule: Any) -> SafeString | str:
+        if schedule.last_due_at is None:
             return formatting.NO_VALUE
-        return formatting.two_lines(formatting.format_utc(tick.due_at), tick.outcome)
+        return formatting.two_lines(formatting.format_utc(schedule.last_due_at), schedule.last_outcome)
 
     @display(description="Next times")
     def next_times(self, schedule: Schedule) -> str:
@@ -91,7 +98,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return ", ".join(formatting.format_utc(time) for time in times) or formatting.NO_VALUE
 
     @display(description="Job")
-    def request(self, schedule: Schedule) -> SafeString:
+    def request_fields(self, schedule: Schedule) -> SafeString:
         return formatting.key_value_lines(schedule.job)
 
     @display(description="Last times")
