@@ -28,7 +28,7 @@ OPEN_STATUSES: Final = (BulkStatus.PENDING, BulkStatus.RUNNING, BulkStatus.ABORT
 
 
 class TargetOutcome(models.TextChoices):
-    """What became of one target. Targets of an aborted action stay pending."""
+    """The result for one target. Targets of an aborted action stay pending."""
 
     PENDING = "pending"
     DONE = "done"

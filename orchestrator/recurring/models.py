@@ -1,4 +1,4 @@
-"""Schedules of organizations, and what became of each of their times."""
+"""Schedules of organizations, and the outcome of each of their times."""
 
 from typing import Final
 
@@ -40,7 +40,7 @@ class OverlapPolicy(models.TextChoices):
 
 
 class TickOutcome(models.TextChoices):
-    """What became of one time of a schedule."""
+    """The outcome of one time of a schedule."""
 
     SUBMITTED = "submitted"  # `job_ulid` is the job
     REFUSED = "refused"  # by the rules of a submit, as `error_code` and `message` say

@@ -24,7 +24,7 @@ NO_BULK_ACTION: Final = "There is no such bulk action, or you may not see it."
 
 @dataclass(frozen=True)
 class TargetResult:
-    """What became of one target.
+    """The result of the operation for one target.
 
     Attributes:
         target_id: The key of the target.
@@ -147,7 +147,7 @@ def abort_bulk_action(
 def record_bulk_progress(
     _: UnitOfWork, *, bulk_action_ulid: str, results: Sequence[TargetResult], now: datetime | None = None
 ) -> BulkAction:
-    """Record what became of targets, end the claim, and end the action if no target is left or it was aborted.
+    """Record the results of targets, end the claim, and end the action if no target is left or it was aborted.
 
     A target counts once: of two dispatchers that have applied it, the first one that records it.
 

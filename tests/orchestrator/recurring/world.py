@@ -29,6 +29,6 @@ def run_round(now: datetime) -> int:
 
 
 def outcomes(schedule: Schedule) -> list[tuple[str, str]]:
-    """What became of the times of a schedule, in their order: the time as HH:MM, and the outcome."""
+    """The outcome of each time of a schedule, in their order: the time as HH:MM, and the outcome."""
     ticks = ScheduleTick.objects.filter(schedule=schedule).order_by("id")
     return [(tick.due_at.strftime("%H:%M"), str(tick.outcome)) for tick in ticks]

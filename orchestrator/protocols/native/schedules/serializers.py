@@ -116,7 +116,7 @@ class ScheduleDetailOutput(ScheduleOutput):
 
 
 class ScheduleTickOutput(serializers.Serializer):
-    """What became of one time of a schedule."""
+    """One time of a schedule with its outcome."""
 
     due_at = serializers.DateTimeField(help_text="The time; the Idempotency-Key of its job. Of missed ones, the first.")
     outcome = serializers.ChoiceField(
