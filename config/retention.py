@@ -29,6 +29,8 @@ def retention_days(env: Env) -> dict[str, int]:
         "webhook_deliveries": env.int("RETENTION_WEBHOOK_DELIVERIES_DAYS", default=30),  # GitHub redelivers for 3 days
         # Deliveries of outgoing webhooks and mails with all their tries, since they were created.
         "deliveries": env.int("RETENTION_DELIVERIES_DAYS", default=30),
+        "schedule_ticks": env.int("RETENTION_SCHEDULE_TICKS_DAYS", default=30),  # times of schedules
+        "bulk_actions": env.int("RETENTION_BULK_ACTIONS_DAYS", default=90),  # with their targets, since they ended
         "incidents": env.int("RETENTION_INCIDENTS_DAYS", default=365),  # since they were resolved
         "admin_log": env.int("RETENTION_ADMIN_LOG_DAYS", default=365),  # Django's history of changes in the admin
         # The audit log of operators: laws and contracts differ, so an operator decides when it may be deleted.

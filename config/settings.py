@@ -381,6 +381,11 @@ RETENTION_DAYS = retention_days(env)
 # --- Housekeeping (orchestrator.housekeeping) -------------------------------------------------------------------------
 HOUSEKEEPING_THREADS = env.int("HOUSEKEEPING_THREADS", default=4)  # tasks that one process executes at a time
 
+# --- Schedules and bulk actions (orchestrator.recurring, orchestrator.bulk_actions) ----------------------------------
+SCHEDULES_PER_ORGANIZATION = env.int("SCHEDULES_PER_ORGANIZATION", default=200)
+BULK_ACTION_TARGETS = env.int("BULK_ACTION_TARGETS", default=20_000)  # jobs or incidents of one bulk action
+BULK_ACTIONS_PER_ORGANIZATION = env.int("BULK_ACTIONS_PER_ORGANIZATION", default=10)  # that have not ended
+
 # --- Outgoing webhooks and mail (orchestrator.webhooks, orchestrator.dispatching) -------------------------------------
 # Networks of the operator to which webhooks may be sent besides public addresses, there also over http.
 WEBHOOK_NETWORKS = env.list("WEBHOOK_NETWORKS", default=[])

@@ -15,6 +15,7 @@
 | 14 | organization | its secrets and variables; under it only locks of their rows are awaited |
 | 15 | organization | its webhooks and notification rules; under it only locks of their rows are awaited |
 | 16 | 0 | the position up to which events were turned into deliveries; it is tried, never awaited |
+| 17 | organization | its schedules and bulk actions; under it only locks of their rows are awaited |
 | 19 | 0 | the keys of identity tokens; under it only locks of their rows are awaited |
 | 18 | name of the table | the set of its partitions |
 | 19 | workflow run | the report that completes the run; after it only rows of lanes are awaited |
@@ -41,6 +42,7 @@ IMAGES_OF_ORGANIZATION = 13
 VALUES_OF_ORGANIZATION = 14
 WEBHOOKS_OF_ORGANIZATION = 15
 EVENT_DISPATCH = 16
+RECURRING_OF_ORGANIZATION = 17
 IDENTITY_KEYS = 19
 TOKEN_PARTITIONS = 18
 ENDS_OF_RUN = 19

@@ -5,6 +5,7 @@ Django imports the models of an app from this module.
 
 from django.db import models
 
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
 from orchestrator.evidence.chain_models import (
     Checkpoint,
     CheckpointJob,
@@ -30,6 +31,7 @@ from orchestrator.job_tokens.models import TokenChain, UsedToken
 from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.protocols.shithub.models import HeartbeatWindow
+from orchestrator.recurring.models import Schedule, ScheduleTick
 from orchestrator.replays.models import Replay, ReplayVerdict
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
 from orchestrator.webhooks.models import (
@@ -48,6 +50,8 @@ __all__ = [
     "Benchmark",
     "BlobUpload",
     "Branch",
+    "BulkAction",
+    "BulkTarget",
     "Checkpoint",
     "CheckpointJob",
     "ClockBeat",
@@ -83,6 +87,8 @@ __all__ = [
     "RepositoryBlob",
     "RequestWindow",
     "Run",
+    "Schedule",
+    "ScheduleTick",
     "SigningKey",
     "Testbed",
     "TokenChain",

@@ -150,6 +150,16 @@ def new_rule_id() -> str:
     return new_id("nrl")
 
 
+def new_schedule_id() -> str:
+    """Return a new id for a schedule."""
+    return new_id("sch")
+
+
+def new_bulk_action_id() -> str:
+    """Return a new id for a bulk action."""
+    return new_id("blk")
+
+
 def fingerprint(secret: str) -> str:
     """Return 16 hex digits of the SHA-256 of a capability, by which logs and pages may name it."""
     return hashlib.sha256(secret.encode()).hexdigest()[:16]

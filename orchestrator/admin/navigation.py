@@ -14,6 +14,8 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
         [
             ("Jobs", "rocket_launch", "runtime_jobs", "job"),
             ("Batches", "stacks", "runtime_jobs", "batch"),
+            ("Schedules", "schedule", "orchestrator", "schedule"),
+            ("Bulk actions", "checklist", "orchestrator", "bulkaction"),
             ("Workflow runs", "account_tree", "runtime_jobs", "workflowrun"),
             ("Rejected workflows", "rule", "runtime_jobs", "rejectedworkflow"),
             ("Leases", "handshake", "leases", "lease"),

@@ -9,8 +9,9 @@ from orchestrator.audit.incident_invariants import INCIDENT_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
 from orchestrator.audit.log_invariants import LOG_INVARIANTS
-from orchestrator.audit.replay_invariants import REPLAY_INVARIANTS
 from orchestrator.audit.pack_invariants import PACK_INVARIANTS
+from orchestrator.audit.recurring_invariants import RECURRING_INVARIANTS
+from orchestrator.audit.replay_invariants import REPLAY_INVARIANTS
 from orchestrator.audit.storage_invariants import STORAGE_INVARIANTS
 from orchestrator.audit.usage_invariants import USAGE_INVARIANTS
 from orchestrator.audit.workflow_invariants import WORKFLOW_INVARIANTS
@@ -285,6 +286,7 @@ INVARIANTS = (
     *EVIDENCE_INVARIANTS,
     *HOUSEKEEPING_INVARIANTS,
     *INCIDENT_INVARIANTS,
+    *RECURRING_INVARIANTS,
     *LANE_INVARIANTS,
     *LOG_INVARIANTS,
     *REPLAY_INVARIANTS,

@@ -3,6 +3,7 @@
     events loop:      distribute a page -> gathered notifications -> dead letters of inactive webhooks -> wait
     deliveries loop:  record what has ended and claim what is due -> send in tasks -> wait for one to end
     exports loop:     claim an export job and execute it -> wait
+    bulk loop:        claim a bulk action, apply its next targets, record them -> wait while no action is open
 
 Each loop accesses the database in a thread of its own, so the event loop only sends. What was claimed and not recorded
 when the process is killed is sent again by any process, when the claims have expired.
@@ -24,6 +25,7 @@ from typing import Any, Final, Self, TypeVar
 
 from django.db import connection
 
+from orchestrator.bulk_actions.execution import advance_bulk_action
 from orchestrator.dispatching import mail, notifications, queue
 from orchestrator.dispatching.distribution import distribute_page
 from orchestrator.dispatching.queue import ClaimedDelivery, FinishedTry
@@ -43,6 +45,7 @@ POLL_SECONDS: Final = 0.25  # between two questions for events or due deliveries
 COLLECT_SECONDS: Final = 0.01  # after the first try that ends, so that one statement records several
 COUNT_SECONDS: Final = 1.0  # between two writes of the counters
 RELEASE_SECONDS: Final = 1.0  # between two looks for deliveries of webhooks that are not active
+BULK_SECONDS: Final = 1.0  # between two looks for bulk actions, while none is open
 ERROR_SECONDS: Final = 1.0  # after an error of the database
 STOP_SECONDS: Final = 20.0  # at the end deliveries that are being sent have this long
 DELIVERIES: Final = "deliveries"  # the counter of tries by their result
@@ -86,7 +89,7 @@ class DispatcherProcess:
                     self._loop.call_soon_threadsafe(event.set)
 
     def run_due(self, *, now: datetime | None = None) -> int:
-        """Turn all events into deliveries, write all bundles, and send all deliveries that are due, in this thread.
+        """Turn all events into deliveries, write all bundles, apply all bulk actions, and send all due deliveries.
 
         Args:
             now: The present; by default the time of the database.
@@ -102,6 +105,8 @@ class DispatcherProcess:
         exports = ExportServer()
         while exports.serve_next(now=now):
             pass
+        while advance_bulk_action(now=now) is not None:
+            pass
         number = 0
         while claimed := self._claim(self._connections, queue.MAIL_PLACES, now=now):
             tries = asyncio.run(self._send_all(claimed))
@@ -116,9 +121,9 @@ class DispatcherProcess:
         if self._stop_requested.is_set():
             self._stopped.set()
         async with self._sender:
-            loops = [asyncio.create_task(loop()) for loop in (self._distribute, self._deliver, self._export)]
+            loops = (self._distribute(), self._deliver(), self._export(), self._apply_bulk_actions())
             try:
-                await asyncio.gather(*loops)
+                await asyncio.gather(*(asyncio.create_task(loop) for loop in loops))
             finally:
                 self._mail_threads.shutdown(wait=False, cancel_futures=True)
 
@@ -136,6 +141,12 @@ class DispatcherProcess:
                 if sent or (page is not None and not page.is_complete and page.scanned):
                     continue
                 await self._pause(self._poll_seconds)
+
+    async def _apply_bulk_actions(self) -> None:
+        with _DatabaseThread("bulk") as database:
+            while not self._stop_requested.is_set():
+                if await database.call(advance_bulk_action) is None:
+                    await self._pause(min(BULK_SECONDS, self._poll_seconds * 4))
 
     async def _deliver(self) -> None:
         assert self._changed is not None  # noqa: S101 set by `_run`

@@ -54,6 +54,7 @@ SELECT l.id FROM step_logs l JOIN runtime_job_steps s ON s.job_ulid = l.job_ulid
 # A delivery that was requested again lately stays, with the tries of that round.
 _NOT_TRIED = "due_at IS NULL AND NOT EXISTS (SELECT FROM delivery_tries t WHERE t.delivery_id = deliveries.id)"
 _NOT_TRIED_LATELY = _NOT_TRIED.removesuffix(")") + " AND t.started_at >= %(before)s)"
+_WITHOUT_TARGETS = "NOT EXISTS (SELECT FROM bulk_targets t WHERE t.bulk_action_id = bulk_actions.id)"
 _DELETED = "status = 'deleted' AND NOT EXISTS (SELECT FROM deliveries d WHERE d.webhook_id = webhooks.id)"
 
 
@@ -143,6 +144,16 @@ class OperatorEventPruner(TablePruner):
         kept = IncidentMode.objects.filter(until__gt=database_now()).values_list("org_slug", flat=True)
         deleted = delete_operator_events(created_before=before, limit=ROWS, except_of=list(kept))
         return Counter({self.table: deleted} if deleted else {}), deleted > 0  # one chain at a time
+
+
+class BulkTargetPruner(TablePruner):
+    """Deletes the targets of bulk actions that have ended. The actions follow when they have no target any more."""
+
+    def __init__(self) -> None:
+        super().__init__("bulk_actions", "bulk_targets", "id", "finished_at")
+        old = "bulk_actions a JOIN bulk_targets t ON t.bulk_action_id = a.id WHERE a.finished_at < %(before)s"
+        self._delete = f"DELETE FROM bulk_targets WHERE id IN (SELECT t.id FROM {old} LIMIT %(rows)s)"  # noqa: S608
+        self._count = f"SELECT count(*) FROM {old}"  # noqa: S608
 
 
 class WindowPruner(Pruner):
@@ -271,6 +282,9 @@ def pruners() -> tuple[Pruner, ...]:
         TablePruner("deliveries", "webhooks", "id", "updated_at", also=_DELETED),
         TablePruner("workflow_triggers", "workflow_triggers", "id", "received_at"),
         TablePruner("rejected_workflows", "rejected_workflows", "id", "created_at"),
+        TablePruner("schedule_ticks", "schedule_ticks", "id", "created_at"),
+        BulkTargetPruner(),
+        TablePruner("bulk_actions", "bulk_actions", "id", "finished_at", also=_WITHOUT_TARGETS, also_counted="true"),
         TablePruner("incidents", "incidents", "id", "resolved_at", of_tenants=True),
         ExpiredPruner("sessions", "django_session", "session_key", "expire_date"),
         ExpiredPruner("login_attempts", "login_attempts", "key", "window_ends_at"),
@@ -455,6 +469,9 @@ PERIODS = (
     Period("webhooks", "deliveries"),
     Period("workflow_triggers", "workflow_triggers"),
     Period("rejected_workflows", "rejected_workflows"),
+    Period("schedule_ticks", "schedule_ticks"),
+    Period("bulk_targets", "bulk_actions"),
+    Period("bulk_actions", "bulk_actions"),
     Period("incidents", "incidents"),
     Period("django_session", "sessions"),
     Period("login_attempts", "login_attempts"),

@@ -22,6 +22,7 @@ from orchestrator.maintenance.metrics_aggregation import EventCounter
 from orchestrator.maintenance.pruning import PruningTask
 from orchestrator.maintenance.replays import compare_ended_replays
 from orchestrator.maintenance.rows import RowRunner
+from orchestrator.recurring.due import submit_due_jobs
 from runtime_jobs.db_errors import is_connection_lost
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ TASKS = (
     Task("give_up_lost", leases.give_up_lost),
     Task("follow_ended_dependencies", leases.follow_ended_dependencies),
     Task("compare_ended_replays", compare_ended_replays),
+    Task("submit_due_jobs", submit_due_jobs),
     *(Task(run.__name__, run) for run in queues.EVERY_ROUND),
     *(Task(run.__name__, run, every=SLOW_EVERY) for run in queues.SLOW),
 )

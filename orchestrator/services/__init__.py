@@ -43,6 +43,7 @@ from orchestrator.services.batches import (
     submit_batch,
 )
 from orchestrator.services.breakers import evaluate_breaker, reset_breaker
+from orchestrator.services.bulk_actions import abort_bulk_action, record_bulk_progress, start_bulk_action
 from orchestrator.services.bulk_submit import BulkOutcome, submit_many
 from orchestrator.services.cancellation import cancel, stop_by_worker
 from orchestrator.services.claim_next import ClaimRequest, Finished, complete_and_claim, fail_and_claim
@@ -100,6 +101,13 @@ from orchestrator.services.runners import (
     remove_runner_spec,
     rotate_runner_key,
 )
+from orchestrator.services.schedules import (
+    change_schedule,
+    create_schedule,
+    delete_schedule,
+    run_schedule,
+    submit_due_job,
+)
 from orchestrator.services.secrets import (
     SecretSnapshot,
     delete_secret,
@@ -154,6 +162,7 @@ __all__ = [
     "WorkflowRunOutcome",
     "WorkflowRunRequest",
     "abandon_objects",
+    "abort_bulk_action",
     "acknowledge",
     "acknowledge_cancel",
     "acknowledge_incident",
@@ -173,6 +182,7 @@ __all__ = [
     "change_notification_rule",
     "change_repository",
     "change_runner",
+    "change_schedule",
     "change_spec",
     "change_webhook",
     "claim",
@@ -190,6 +200,7 @@ __all__ = [
     "create_notification_rule",
     "create_personal_key",
     "create_runner",
+    "create_schedule",
     "create_spec",
     "create_steps",
     "create_webhook",
@@ -198,6 +209,7 @@ __all__ = [
     "delete_log",
     "delete_notification_rule",
     "delete_runs_of_repository",
+    "delete_schedule",
     "delete_secret",
     "delete_spec",
     "delete_step_chunks",
@@ -226,6 +238,7 @@ __all__ = [
     "propagate_pending",
     "raise_queued_priority",
     "record_audit_bundle",
+    "record_bulk_progress",
     "redeliver",
     "redeliver_many",
     "register_pack_version",
@@ -262,6 +275,7 @@ __all__ = [
     "rotate_webhook_key",
     "rotate_webhook_secret",
     "rotate_worker_token",
+    "run_schedule",
     "send_test",
     "set_limit",
     "set_payload_schema",
@@ -276,11 +290,13 @@ __all__ = [
     "settle_pending_runs",
     "settle_run",
     "snapshot_secrets",
+    "start_bulk_action",
     "start_housekeeping_task",
     "start_workflow_run",
     "stop_by_worker",
     "submit",
     "submit_batch",
+    "submit_due_job",
     "submit_many",
     "sync_plan",
     "throttle",

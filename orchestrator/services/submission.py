@@ -88,6 +88,28 @@ def submit(
         IdempotencyConflict: The key was used with another request.
         ResourceConflict: Another job has the id that the client has chosen.
     """
+    return submit_within(
+        uow,
+        submission,
+        policy=policy,
+        default_pool=default_pool,
+        actor=actor,
+        idempotency=idempotency,
+        now=now,
+    )
+
+
+def submit_within(
+    uow: UnitOfWork,
+    submission: Submission,
+    *,
+    policy: JobPolicy,
+    default_pool: str,
+    actor: Actor,
+    idempotency: IdempotentRequest | None = None,
+    now: datetime | None = None,
+) -> OperationResult:
+    """Queue a new job within another operation. Arguments, result and errors are those of `submit`."""
     if submission.depends_on or submission.group:
         uow.require_transaction()  # to lock other jobs
     if submission.job_ulid is not None:

@@ -81,10 +81,11 @@ CODES: dict[str, ErrorCode] = {
     "conflict": ErrorCode(
         409,
         "The lease ended with another message, the run belongs to another job, the limit, slug, association or job id "
-        "exists already, the runner is archived, the spec is in use, the organization has an owner, the scope has as "
-        "many secrets or variables as it may have, the organization has as many webhooks or notification rules as it "
-        "may have, the delivery is on its way, another artifact has the name, the artifact is complete, the version of "
-        "the pack has another plan, or the incident is resolved.",
+        "exists already, the runner is archived, the spec is in use, the organization has an owner, the scope has "
+        "as many secrets or variables as it may have, the organization has as many webhooks, notification rules, "
+        "schedules or open bulk actions as it may have, a job of the schedule has not ended, the bulk action is "
+        "completed, the delivery is on its way, another artifact has the name, the artifact is complete, the version "
+        "of the pack has another plan, or the incident is resolved.",
     ),
     "already_final": ErrorCode(409, "The job has ended; `job_status` is its status."),
     "already_retried": ErrorCode(409, "A newer attempt exists: `newer_job_id`."),

@@ -19,4 +19,6 @@ urlpatterns = [
     path("", include("orchestrator.protocols.native.packs.urls")),
     path("", include("orchestrator.protocols.native.webhooks.urls")),
     path("", include("orchestrator.protocols.native.notification_rules.urls")),
+    path("", include("orchestrator.protocols.native.schedules.urls")),
+    path("", include("orchestrator.protocols.native.bulk_actions.urls")),
 ]

@@ -13,6 +13,8 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.admin.filters import parameters_of
 from orchestrator.models import (
+    BulkAction,
+    BulkTarget,
     Delivery,
     DeliveryTry,
     HousekeepingTask,
@@ -20,6 +22,8 @@ from orchestrator.models import (
     NotificationRule,
     Replay,
     Run,
+    Schedule,
+    ScheduleTick,
     Webhook,
     WebhookDelivery,
 )
@@ -160,6 +164,16 @@ def one_of_each(mark: str) -> None:
         reasons=[mark], notes=[{"path": mark, "expected": mark, "found": mark}],
         created_at=held.job.created_at, decided_at=held.job.created_at,
     )  # fmt: skip
+    schedule = Schedule.objects.create(
+        organization=project.organization, name=mark, cron="* * * * *", time_zone="UTC", job={"job_type": mark},
+        updated_by=mark,
+    )  # fmt: skip
+    ScheduleTick.objects.create(schedule=schedule, due_at=held.job.created_at, outcome="refused", message=mark)
+    action = BulkAction.objects.create(
+        organization=project.organization, action=mark[:20], filters={"pool": mark}, reason=mark, actor_kind="client",
+        actor_name=mark, total=1, refused=1, status="completed", finished_at=held.job.created_at, aborted_by=mark,
+    )  # fmt: skip
+    BulkTarget.objects.create(bulk_action=action, subject_ulid=held.job.job_ulid, outcome="refused", detail=mark)
     HousekeepingTask.objects.create(kind=mark, subject=mark, last_error=mark, failures=1, claimed_by=mark)
     personal_key(person(f"owner-{mark}"[:150]))
     PersonalKey.objects.update(name=mark)

@@ -23,6 +23,7 @@ from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory
 from tests.orchestrator.admin.chromium import Chromium
 from tests.orchestrator.admin.conftest import NAME, client_of, person
 from tests.orchestrator.admin.fixtures import Scene, busy
+from tests.orchestrator.admin.recurring_scene import recurring_morning
 from tests.orchestrator.admin.replay_scene import replays_of_an_audit
 from tests.orchestrator.admin.runner_scene import runner_afternoon
 from tests.orchestrator.admin.webhook_scene import webhooks_afternoon
@@ -184,6 +185,34 @@ def test_replays_with_their_verdicts(browser, live_server, transactional_db, pic
             ("dist~1report.json", "operator olga", "/logs/digest"),
         ),
         ("admin-job-replay", f"/admin/runtime_jobs/job/{replays['match'].replay_of_ulid}/replay/", 560, ("Sealed",)),
+    ):
+        browser.show(height=height)
+        browser.open(live_server.url + path)
+        displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
+        assert [word for word in words if word not in displayed] == [], path
+        width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert width <= 0, f"{path} is {width} pixels too wide"
+        browser.picture(pictures / f"{name}.png")
+    assert browser.errors == []
+
+
+def test_schedules_and_bulk_actions(browser, live_server, scene, pictures):
+    schedule, action = recurring_morning()
+    for name, path, height, words in (
+        ("admin-schedules", "/admin/orchestrator/schedule/", 520, ("nightly scan", "Europe/Berlin", "paused")),
+        (
+            "admin-schedule",
+            f"/admin/orchestrator/schedule/{schedule.pk}/change/",
+            1000,
+            ("Next times", "submitted", "refused", "overlapped"),
+        ),
+        (
+            "admin-bulk-actions",
+            "/admin/orchestrator/bulkaction/",
+            520,
+            ("aborted", "running", "the branch was reverted"),
+        ),
+        ("admin-bulk-action", f"/admin/orchestrator/bulkaction/{action.pk}/change/", 900, ("not_found", "alice")),
     ):
         browser.show(height=height)
         browser.open(live_server.url + path)

@@ -32,6 +32,9 @@ from tests.factories import (
     claimed,
     submitted,
 )
+from tests.orchestrator.bulk_actions.world import start as start_bulk_action
+from tests.orchestrator.recurring.world import JOB as SCHEDULED_JOB
+from tests.orchestrator.recurring.world import make_schedule
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 from tests.packs import SIMPLE_PLAN, register
 from tests.shared_rows import module_transaction
@@ -90,6 +93,16 @@ OF_ONE = [
     ("GET", "/v1/notification-rules/<rule_id>", None),
     ("PATCH", "/v1/notification-rules/<rule_id>", {"is_enabled": False}),
     ("DELETE", "/v1/notification-rules/<rule_id>", None),
+    ("GET", "/v1/schedules/<schedule_id>", None),
+    ("PATCH", "/v1/schedules/<schedule_id>", {"cron": "0 0 * * *"}),
+    ("POST", "/v1/schedules/<schedule_id>/pause", {}),
+    ("POST", "/v1/schedules/<schedule_id>/resume", {}),
+    ("POST", "/v1/schedules/<schedule_id>/run", {}),
+    ("GET", "/v1/schedules/<schedule_id>/ticks", None),
+    ("DELETE", "/v1/schedules/<schedule_id>", None),
+    ("GET", "/v1/bulk-actions/<bulk_action_id>", None),
+    ("GET", "/v1/bulk-actions/<bulk_action_id>/refusals", None),
+    ("POST", "/v1/bulk-actions/<bulk_action_id>/abort", {}),
     ("GET", "/v1/ingest/runs/<run_id>", None),
     ("DELETE", "/v1/payload-schemas/<job_type>?org_slug=<org_slug>", None),
     ("GET", "/v1/packs/<pack_id>/versions/<version>", None),
@@ -132,6 +145,16 @@ NAMING_ONE = [
         "/v1/notification-rules",
         {"org_slug": "<org_slug>", "name": "mine", "event_types": ["job.failed"], "webhook_id": NO_WEBHOOK},
     ),
+    (
+        "POST",
+        "/v1/schedules",
+        {"org_slug": "<org_slug>", "name": "mine too", "cron": "0 0 * * *", "job": SCHEDULED_JOB},
+    ),
+    (
+        "POST",
+        "/v1/bulk-actions",
+        {"org_slug": "<org_slug>", "action": "cancel", "filter": {"project_slug": "web"}, "reason": "mine"},
+    ),
     ("POST", "/v1/breakers/reset", {"org_slug": "<org_slug>", "job_type": "runtime", "reason": "mine"}),
     ("POST", "/v1/incident-modes", {"org_slug": "<org_slug>", "until": "2099-01-01T00:00:00Z", "reason": "mine"}),
     ("POST", "/v1/incident-modes/end", {"org_slug": "<org_slug>", "reason": "mine"}),
@@ -156,6 +179,7 @@ OF_RUNS = [
 LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
 LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents", "/v1/payload-schemas", "/v1/webhooks"]
 LISTS_OF_CONTROL += ["/v1/notification-rules", "/v1/packs"]
+LISTS_OF_CONTROL += ["/v1/notification-rules", "/v1/schedules", "/v1/bulk-actions"]
 # Of document 004: tests/orchestrator/protocols/stella, which has each of them with another's tenant or worker.
 OF_DOCUMENT_004 = [
     ("GET", "/api/jobs"),
@@ -228,6 +252,8 @@ NOT_THERE = {
     "webhook_id": NO_WEBHOOK,
     "delivery_id": "dlv_01kkygkagq0jk17bx6y1w8c3df",
     "rule_id": "nrl_01kkygkagq0jk17bx6y1w8c3df",
+    "schedule_id": "sch_01kkygkagq0jk17bx6y1w8c3df",
+    "bulk_action_id": "blk_01kkygkagq0jk17bx6y1w8c3df",
     "name": "TOKEN",
     "org_slug": "nobody",
     "pool": "nowhere",
@@ -335,6 +361,8 @@ def make_tenants():
     ids |= {"artifact_id": NOT_THERE["artifact_id"]}
     ids |= {"incident_id": incident.incident_ulid, "quota_id": f"{mine.slug}:*"}
     ids |= {"webhook_id": webhook.webhook_ulid, "delivery_id": delivery.delivery_ulid, "rule_id": rule.rule_ulid}
+    schedule, action = make_schedule(mine, name="mine"), start_bulk_action(mine)
+    ids |= {"schedule_id": schedule.schedule_ulid, "bulk_action_id": action.bulk_action_ulid}
     return SimpleNamespace(mine=mine, theirs=theirs, holder=holder, job=job, ids=ids, repository=repository)
 
 

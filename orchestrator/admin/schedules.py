@@ -1,0 +1,165 @@
+"""Schedules: their times and what became of them, and buttons that run, pause, resume and delete."""
+
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from unfold.dataclasses import UnfoldAction
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+
+from orchestrator import services
+from orchestrator.admin import formatting
+from orchestrator.admin.base import ReadOnlyAdmin
+from orchestrator.admin.confirm import confirm_for_row
+from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
+from orchestrator.models import Schedule, ScheduleTick
+from orchestrator.recurring.cron import CronTimes
+from orchestrator.recurring.models import ScheduleStatus
+from orchestrator.recurring.submissions import configured_submitter
+from runtime_jobs.models import Job
+
+COLOURS = {"active": "success", "paused": "warning"}
+NEXT_TIMES = 5
+TICKS_DISPLAYED = 20
+
+
+class ScheduleStatusFilter(ChoiceFilter):
+    """Filters by status."""
+
+    title = "status"
+    parameter_name = "status"
+    options: ClassVar = list(ScheduleStatus.choices)
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(ReadOnlyAdmin):
+    """Displays schedules; every change is a button."""
+
+    list_display = ["name", "organization", "times", "next_job", "status_badge", "job_type", "last_tick"]
+    list_display_links = ["name"]
+    list_filter = [ScheduleStatusFilter, RelatedOrganizationFilter]
+    list_select_related = ["organization"]
+    ordering = ["-id"]
+    sortable_by = ()
+    fields = ["identifier", "name", "organization", "times", "next_times", "status_badge", "missed", "overlap"]
+    fields += ["request_fields", "editor", "created", "updated", "last_ticks"]
+    actions_detail = ["run_now", "pause", "resume", "remove"]
+    identifier = formatting.value_column("schedule_ulid", "Schedule")
+    next_job = formatting.timestamp_column("next_at", "Next time")
+    editor = formatting.value_column("updated_by", "Updated by")
+    created = formatting.timestamp_column("created_at", "Created")
+    updated = formatting.timestamp_column("updated_at", "Updated")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
+        newest = ScheduleTick.objects.filter(schedule=OuterRef("pk")).order_by("-id")
+        rows: QuerySet[Schedule] = super().get_queryset(request)
+        return rows.annotate(
+            last_due_at=Subquery(newest.values("due_at")[:1]), last_outcome=Subquery(newest.values("outcome")[:1])
+        )
+
+    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        return request.user.has_perm("orchestrator.change_schedule")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
+        """Offer what is possible in the status. The operations check the status again."""
+        schedule: Any = self.get_object(request, object_id)
+        if schedule is None:
+            return []
+        other = "pause" if schedule.status == ScheduleStatus.ACTIVE else "resume"
+        buttons = super().get_actions_detail(request, object_id)
+        return [button for button in buttons if button.path in {"run", other, "remove"}]
+
+    @display(description="Times")
+    def times(self, schedule: Schedule) -> SafeString:
+        return formatting.two_lines(schedule.cron, schedule.time_zone)
+
+    @display(description="Status", label=COLOURS)
+    def status_badge(self, schedule: Schedule) -> str:
+        return schedule.status
+
+    @display(description="Job type")
+    def job_type(self, schedule: Schedule) -> str:
+        return str(schedule.job.get("job_type", formatting.NO_VALUE))
+
+    @display(description="Last time")
+    def last_tick(self, schedule: Any) -> SafeString | str:
+        if schedule.last_due_at is None:
+            return formatting.NO_VALUE
+        return formatting.two_lines(formatting.format_utc(schedule.last_due_at), schedule.last_outcome)
+
+    @display(description="Next times")
+    def next_times(self, schedule: Schedule) -> str:
+        times = CronTimes(schedule.cron, schedule.time_zone).upcoming(timezone.now(), NEXT_TIMES)
+        return ", ".join(formatting.format_utc(time) for time in times) or formatting.NO_VALUE
+
+    @display(description="Job")
+    def request_fields(self, schedule: Schedule) -> SafeString:
+        return formatting.key_value_lines(schedule.job)
+
+    @display(description="Last times")
+    def last_ticks(self, schedule: Schedule) -> SafeString | str:
+        ticks = schedule.ticks.order_by("-id")[:TICKS_DISPLAYED]
+        rows = ((formatting.format_utc(tick.due_at), tick.outcome, _result_of(tick)) for tick in ticks)
+        return format_html_join("", "<p>{}: {} {}</p>", rows) or formatting.NO_VALUE
+
+    @action(description="Run now", url_path="run", permissions=["operate"], icon="play_arrow")
+    def run_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Submit the job now."""
+
+        def act(schedule: Schedule, arguments: dict[str, Any]) -> str:
+            outcome = services.run_schedule(
+                schedule_ulid=schedule.schedule_ulid, submitter=configured_submitter(), **arguments
+            )
+            return f"Job {outcome.job.job_ulid} queued"
+
+        text = "Submits the job now, also while the schedule is paused. The next time stays as it is."
+        return confirm_for_row(self, request, object_id, act, button="Run now", description=text)
+
+    @action(description="Pause", url_path="pause", permissions=["operate"], icon="pause")
+    def pause(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Submit nothing until it is resumed."""
+        text = "No job is submitted until the schedule is resumed."
+        return self._change_status(request, object_id, ScheduleStatus.PAUSED, "Pause", text)
+
+    @action(description="Resume", url_path="resume", permissions=["operate"], icon="resume")
+    def resume(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Submit jobs again."""
+        text = "Jobs are submitted again from the next time on. Times during the pause are not missed."
+        return self._change_status(request, object_id, ScheduleStatus.ACTIVE, "Resume", text)
+
+    @action(
+        description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
+    )
+    def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Delete the schedule."""
+
+        def act(schedule: Schedule, arguments: dict[str, Any]) -> str:
+            services.delete_schedule(schedule_ulid=schedule.schedule_ulid, **arguments)
+            return f"Schedule {schedule.name} deleted"
+
+        text = "No further job is submitted. Jobs that it has submitted stay."
+        back = formatting.changelist_url(Schedule)
+        return confirm_for_row(self, request, object_id, act, button="Delete", description=text, back=back, danger=True)
+
+    def _change_status(
+        self, request: HttpRequest, object_id: str, status: ScheduleStatus, button: str, text: str
+    ) -> HttpResponse:
+        def act(schedule: Schedule, arguments: dict[str, Any]) -> str:
+            changes = {"status": str(status)}
+            services.change_schedule(schedule_ulid=schedule.schedule_ulid, changes=changes, **arguments)
+            return f"Schedule {schedule.name} is {status}"
+
+        return confirm_for_row(self, request, object_id, act, button=button, description=text)
+
+
+def _result_of(tick: ScheduleTick) -> SafeString | str:
+    if tick.job_ulid is not None:
+        return formatting.link(formatting.changelist_url(Job, q=tick.job_ulid), tick.job_ulid)
+    if tick.missed_before is not None:
+        return f"all times before {formatting.format_utc(tick.missed_before)}"
+    return f"{tick.error_code} {tick.message}".strip()

@@ -1,0 +1,92 @@
+"""The table of bulk actions: what each of them applies to, and the operation that it calls for each target."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.conf import settings
+from django.db.models import Exists, OuterRef, QuerySet
+
+from orchestrator import services
+from orchestrator.bulk_actions.models import BulkAction
+from orchestrator.models import Incident, IncidentKind
+from orchestrator.services.idempotency import IdempotentRequest
+from runtime_jobs.models import Job
+from runtime_jobs.specs import JOB_TYPES
+from runtime_jobs.states import LEASED_STATES, SETTLING_STATES, WAITING_STATES, CancelReason, JobState
+
+JOB, INCIDENT = "job", "incident"
+Filters = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BulkActionKind:
+    """An action.
+
+    Attributes:
+        name: The name in the API.
+        subject: The kind of its targets: `job` or `incident`.
+        candidates: Returns the rows of an organization to which the operation may apply.
+        apply: Calls the operation for one target. It may be called again for the same target, after a crash, and must
+            have no further effect then.
+    """
+
+    name: str
+    subject: str
+    candidates: Callable[[str], QuerySet[Any]]
+    apply: Callable[[BulkAction, str], object]
+
+
+def _cancelable(org_slug: str) -> QuerySet[Job]:
+    # In the terms of the partial indexes. A job whose cancel was requested is not counted again.
+    states = [*WAITING_STATES, *LEASED_STATES, *SETTLING_STATES]
+    jobs = Job.objects.of_organizations([org_slug]).filter(state__in=states, cancel_requested_at=None)
+    return jobs.exclude(state=JobState.PROCESSING)  # a result that has arrived is not canceled
+
+
+def _cancel(action: BulkAction, job_ulid: str) -> object:
+    is_operator = action.actor_kind == "operator"
+    return services.cancel(
+        job_ulid=job_ulid,
+        actor=action.actor,
+        deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
+        reason=CancelReason.OPERATOR if is_operator else CancelReason.REQUESTED,
+        message=action.reason,
+    )
+
+
+def _retryable(org_slug: str) -> QuerySet[Job]:
+    job_types = [name for name, kind in JOB_TYPES.items() if kind.is_retryable]
+    jobs = Job.objects.of_organizations([org_slug]).of_types(job_types)
+    newer = Job.objects.filter(retry_of_job_ulid=OuterRef("job_ulid"))
+    ended = jobs.filter(finished_at__isnull=False, state__in=[JobState.FAILED, JobState.CANCELED])
+    return ended.exclude(Exists(newer))
+
+
+def _retry(action: BulkAction, job_ulid: str) -> object:
+    principal = f"bulk:{action.bulk_action_ulid}"
+    key = IdempotentRequest(principal, f"retry {job_ulid}", action.bulk_action_ulid, fingerprint="")
+    return services.retry(job_ulid=job_ulid, actor=action.actor, reason=action.reason, idempotency=key)
+
+
+def _resolvable(org_slug: str) -> QuerySet[Incident]:
+    return Incident.objects.unresolved().filter(org_slug=org_slug).exclude(kind=IncidentKind.BREAKER)
+
+
+def _resolve(action: BulkAction, incident_ulid: str) -> object:
+    return services.resolve_incident(
+        incident_ulid=incident_ulid,
+        actor=action.actor,
+        reason=action.reason,
+        source_address=action.source_address,
+    )
+
+
+ACTIONS: Final = {
+    kind.name: kind
+    for kind in (
+        BulkActionKind("cancel", JOB, _cancelable, _cancel),
+        BulkActionKind("retry", JOB, _retryable, _retry),
+        BulkActionKind("resolve", INCIDENT, _resolvable, _resolve),
+    )
+}

@@ -1,0 +1,131 @@
+"""Views of `/v1/bulk-actions`."""
+
+from typing import Any
+
+import django_filters
+from django.conf import settings
+from django.db.models import QuerySet
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from orchestrator import services
+from orchestrator.bulk_actions.actions import ACTIONS
+from orchestrator.bulk_actions.models import BulkStatus, TargetOutcome
+from orchestrator.bulk_actions.targets import count_targets, store_targets
+from orchestrator.http.api.headers import idempotent_request
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.permissions import HasScope
+from orchestrator.http.auth.principals import client_of
+from orchestrator.http.client_ip import client_address
+from orchestrator.models import BulkAction, BulkTarget
+from orchestrator.protocols.native.bulk_actions import openapi, serializers, wire
+from orchestrator.protocols.native.organizations import visible_organization
+from orchestrator.services.bulk_actions import NO_BULK_ACTION
+from runtime_jobs.errors import NotFound
+from runtime_jobs.models.tenants import Scope
+
+
+class BulkActionFilters(django_filters.FilterSet):
+    """Filters of `GET /v1/bulk-actions`."""
+
+    org_slug = django_filters.CharFilter(field_name="organization__slug")
+    status = django_filters.ChoiceFilter(choices=BulkStatus.choices)
+    action = django_filters.ChoiceFilter(choices=[(name, name) for name in ACTIONS])
+
+    class Meta:
+        model = BulkAction
+        fields: list[str] = []
+
+
+class BulkActionViewSet(StrictQueryMixin, GenericViewSet):
+    """Bulk actions of the organizations that the caller may see."""
+
+    lookup_field = "bulk_action_ulid"
+    lookup_url_kwarg = "bulk_action_id"
+    lookup_value_regex = openapi.BULK_ACTION_ID_PATTERN
+    http_method_names = ["get", "head", "post"]
+    filterset_class = BulkActionFilters
+
+    def query_parameters(self) -> frozenset[str]:
+        if self.action == "refusals":
+            return LIST_PARAMETERS
+        return LIST_PARAMETERS | set(BulkActionFilters.base_filters) if self.action == "list" else frozenset()
+
+    def get_permissions(self) -> list[Any]:
+        return [HasScope(Scope.ORCH_OPERATE)]
+
+    def get_queryset(self) -> QuerySet[BulkAction]:
+        if getattr(self, "swagger_fake_view", False):
+            return BulkAction.objects.none()
+        organizations = client_of(self.request).organizations
+        rows = BulkAction.objects.select_related("organization")
+        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
+
+    @openapi.LIST_BULK_ACTIONS
+    def list(self, request: Request) -> Response:
+        """List bulk actions, newest first."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        return self.get_paginated_response([wire.serialize_bulk_action(row) for row in page or []])
+
+    @openapi.GET_BULK_ACTION
+    def retrieve(self, request: Request, bulk_action_id: str) -> Response:
+        """Return a bulk action with its progress."""
+        return Response(wire.serialize_bulk_action(self._own_action(bulk_action_id)))
+
+    @openapi.START_BULK_ACTION
+    def create(self, request: Request) -> Response:
+        """Count the targets of an action and start it (202), or only count them (`dry_run`, 200)."""
+        body = serializers.BulkActionInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        validated = body.validated_data
+        organization = visible_organization(client_of(request), validated["org_slug"])
+        if validated["dry_run"]:
+            limit = settings.BULK_ACTION_TARGETS
+            matched = count_targets(validated["action"], organization.slug, validated["filter"], limit=limit)
+            return Response({"matched": matched, "limit": limit})
+        row, is_new = services.start_bulk_action(
+            organization=organization,
+            action=validated["action"],
+            filters=validated["filter"],
+            store_targets=store_targets,
+            reason=validated["reason"],
+            idempotency=idempotent_request(request, "start bulk action", body_of(request)),
+            actor=client_of(request).actor,
+            source_address=client_address(request),
+        )
+        headers = {"Location": f"/v1/bulk-actions/{row.bulk_action_ulid}"}
+        headers |= {} if is_new else {"Idempotency-Replayed": "true"}
+        return Response(wire.serialize_bulk_action(row), status=202, headers=headers)
+
+    @openapi.ABORT_BULK_ACTION
+    @action(detail=True, methods=["post"])
+    def abort(self, request: Request, bulk_action_id: str) -> Response:
+        """Stop a bulk action. What it has changed stays changed. A second call changes nothing."""
+        body = serializers.AbortBulkActionInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        self._own_action(bulk_action_id)
+        row = services.abort_bulk_action(
+            bulk_action_ulid=bulk_action_id,
+            reason=body.validated_data["reason"],
+            actor=client_of(request).actor,
+            source_address=client_address(request),
+        )
+        return Response(wire.serialize_bulk_action(row))
+
+    @openapi.LIST_REFUSALS
+    @action(detail=True, filterset_class=None)
+    def refusals(self, request: Request, bulk_action_id: str) -> Response:
+        """List the jobs or incidents for which the operation was refused, newest first."""
+        row = self._own_action(bulk_action_id)
+        targets = BulkTarget.objects.filter(bulk_action=row, outcome=TargetOutcome.REFUSED)
+        page = self.paginate_queryset(targets)
+        return self.get_paginated_response([wire.serialize_refusal(target) for target in page or []])
+
+    def _own_action(self, bulk_action_id: str) -> BulkAction:
+        row = self.get_queryset().filter(bulk_action_ulid=bulk_action_id).first()
+        if row is None:
+            raise NotFound(NO_BULK_ACTION)
+        return row

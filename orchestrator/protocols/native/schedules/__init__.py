@@ -1,0 +1,1 @@
+"""Schedules and what became of their times."""

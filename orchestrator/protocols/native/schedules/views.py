@@ -1,0 +1,178 @@
+"""Views of `/v1/schedules`."""
+
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from django.utils import timezone
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from orchestrator import services
+from orchestrator.http.api.headers import idempotent_request
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.permissions import HasScope
+from orchestrator.http.auth.principals import client_of
+from orchestrator.http.client_ip import client_address
+from orchestrator.models import Schedule, ScheduleTick
+from orchestrator.protocols.native.organizations import visible_organization
+from orchestrator.protocols.native.schedules import openapi, serializers, wire
+from orchestrator.recurring.models import ScheduleStatus
+from orchestrator.recurring.submissions import configured_submitter
+from orchestrator.services.schedules import NO_SCHEDULE, ScheduleTerms
+from runtime_jobs.errors import NotFound
+from runtime_jobs.models.tenants import Scope
+
+
+class ScheduleFilters(django_filters.FilterSet):
+    """Filters of `GET /v1/schedules`."""
+
+    org_slug = django_filters.CharFilter(field_name="organization__slug")
+    status = django_filters.ChoiceFilter(choices=ScheduleStatus.choices)
+
+    class Meta:
+        model = Schedule
+        fields: list[str] = []
+
+
+class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
+    """Schedules of the organizations that the caller may see."""
+
+    lookup_field = "schedule_ulid"
+    lookup_url_kwarg = "schedule_id"
+    lookup_value_regex = openapi.SCHEDULE_ID_PATTERN
+    http_method_names = ["get", "head", "post", "patch", "delete"]
+    filterset_class = ScheduleFilters
+
+    def query_parameters(self) -> frozenset[str]:
+        if self.action == "ticks":
+            return LIST_PARAMETERS
+        return LIST_PARAMETERS | set(ScheduleFilters.base_filters) if self.action == "list" else frozenset()
+
+    def get_permissions(self) -> list[Any]:
+        return [HasScope(Scope.ORCH_OPERATE)]
+
+    def get_queryset(self) -> QuerySet[Schedule]:
+        if getattr(self, "swagger_fake_view", False):
+            return Schedule.objects.none()
+        organizations = client_of(self.request).organizations
+        rows = Schedule.objects.select_related("organization")
+        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
+
+    @openapi.LIST_SCHEDULES
+    def list(self, request: Request) -> Response:
+        """List schedules, newest first."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        return self.get_paginated_response([wire.serialize_schedule(schedule) for schedule in page or []])
+
+    @openapi.GET_SCHEDULE
+    def retrieve(self, request: Request, schedule_id: str) -> Response:
+        """Return a schedule with its next times."""
+        return _detail(self._own_schedule(schedule_id))
+
+    @openapi.CREATE_SCHEDULE
+    def create(self, request: Request) -> Response:
+        """Create a schedule. Its job is submitted at each time after now, by the rules of that time."""
+        body = serializers.ScheduleInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        terms = _terms_of(request, body.validated_data)
+        organization = visible_organization(client_of(request), terms.pop("org_slug"))
+        schedule, is_new = services.create_schedule(
+            organization=organization,
+            terms=ScheduleTerms(**terms),
+            idempotency=idempotent_request(request, "create schedule", body_of(request)),
+            **_caller(request),
+        )
+        headers = {"Location": f"/v1/schedules/{schedule.schedule_ulid}"}
+        headers |= {} if is_new else {"Idempotency-Replayed": "true"}
+        return _detail(schedule, status=201, headers=headers)
+
+    @openapi.CHANGE_SCHEDULE
+    def partial_update(self, request: Request, schedule_id: str) -> Response:
+        """Change a schedule. A change of its times counts from now on."""
+        body = serializers.ChangeScheduleInput(data=body_of(request))
+        body.is_valid(raise_exception=True)
+        self._own_schedule(schedule_id)
+        changes = _terms_of(request, body.validated_data)
+        return _detail(services.change_schedule(schedule_ulid=schedule_id, changes=changes, **_caller(request)))
+
+    @openapi.DELETE_SCHEDULE
+    def destroy(self, request: Request, schedule_id: str) -> Response:
+        """Delete a schedule. Jobs that it has submitted stay."""
+        self._own_schedule(schedule_id)
+        services.delete_schedule(schedule_ulid=schedule_id, **_caller(request))
+        return Response(status=204)
+
+    @openapi.PAUSE_SCHEDULE
+    @action(detail=True, methods=["post"])
+    def pause(self, request: Request, schedule_id: str) -> Response:
+        """Submit nothing until the schedule is resumed."""
+        return self._set_status(request, schedule_id, ScheduleStatus.PAUSED)
+
+    @openapi.RESUME_SCHEDULE
+    @action(detail=True, methods=["post"])
+    def resume(self, request: Request, schedule_id: str) -> Response:
+        """Submit jobs again. Times that have passed during the pause are not missed."""
+        return self._set_status(request, schedule_id, ScheduleStatus.ACTIVE)
+
+    @openapi.RUN_SCHEDULE
+    @action(detail=True, methods=["post"])
+    def run(self, request: Request, schedule_id: str) -> Response:
+        """Submit the job now, also while the schedule is paused. The next time stays as it is."""
+        reason = _reason(request)
+        self._own_schedule(schedule_id)
+        outcome = services.run_schedule(
+            schedule_ulid=schedule_id,
+            submitter=configured_submitter(),
+            idempotency=idempotent_request(request, f"run {schedule_id}", body_of(request)),
+            reason=reason,
+            **_caller(request),
+        )
+        headers = {"Location": f"/v1/jobs/{outcome.job.job_ulid}"}
+        headers |= {"Idempotency-Replayed": "true"} if outcome.replayed else {}
+        created = {"job_id": outcome.job.job_ulid, "schedule_id": schedule_id}
+        return Response(created, status=201, headers=headers)
+
+    @openapi.LIST_TICKS
+    @action(detail=True, filterset_class=None)
+    def ticks(self, request: Request, schedule_id: str) -> Response:
+        """List what became of the times of a schedule, newest first."""
+        rows = ScheduleTick.objects.filter(schedule=self._own_schedule(schedule_id))
+        page = self.paginate_queryset(rows)
+        return self.get_paginated_response([wire.serialize_tick(tick) for tick in page or []])
+
+    def _set_status(self, request: Request, schedule_id: str, status: ScheduleStatus) -> Response:
+        reason = _reason(request)
+        self._own_schedule(schedule_id)
+        changes = {"status": str(status)}
+        return _detail(
+            services.change_schedule(schedule_ulid=schedule_id, changes=changes, reason=reason, **_caller(request))
+        )
+
+    def _own_schedule(self, schedule_id: str) -> Schedule:
+        schedule = self.get_queryset().filter(schedule_ulid=schedule_id).first()
+        if schedule is None:
+            raise NotFound(NO_SCHEDULE)
+        return schedule
+
+
+def _detail(schedule: Schedule, **kwargs: Any) -> Response:
+    return Response(wire.serialize_schedule_detail(schedule, timezone.now()), **kwargs)
+
+
+def _reason(request: Request) -> str:
+    body = serializers.ScheduleReasonInput(data=body_of(request))
+    body.is_valid(raise_exception=True)
+    return str(body.validated_data["reason"])
+
+
+def _terms_of(request: Request, validated: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of a valid body; the job as it was submitted, which the parser reads again at each time."""
+    return {name: body_of(request)["job"] if name == "job" else value for name, value in validated.items()}
+
+
+def _caller(request: Request) -> dict[str, Any]:
+    return {"actor": client_of(request).actor, "source_address": client_address(request)}

@@ -1,0 +1,1 @@
+"""Schedules: jobs that are submitted at the times of a cron expression."""
