@@ -26,7 +26,7 @@ DROP FUNCTION refuse_pack_change_v1();
 
 class Migration(migrations.Migration):
 
-    dependencies = [('runtime_jobs', '0023_queued_jobs_of_type')]
+    dependencies = [('runtime_jobs', '0026_jobs_with_artifacts')]
 
     operations = [
         migrations.CreateModel(

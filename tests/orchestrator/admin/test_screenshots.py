@@ -102,6 +102,17 @@ def is_visible(browser: Chromium, *selectors: str) -> None:
         assert browser.evaluate(f"({box}?.width ?? 0) * ({box}?.height ?? 0)") > 0, selector
 
 
+def photograph(browser: Chromium, picture: Path, url: str, *, height: int, words: tuple[str, ...]) -> None:
+    """Open a page, check that it has these words and fits into the window, and take its picture."""
+    browser.show(height=height)
+    browser.open(url)
+    displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
+    assert [word for word in words if word not in displayed] == [], url
+    width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert width <= 0, f"{url} is {width} pixels too wide"
+    browser.picture(picture)
+
+
 def page_of(job: Job) -> str:
     return f"/admin/runtime_jobs/job/{job.job_ulid}/change/"
 
@@ -164,13 +175,7 @@ def test_quotas_webhooks_notifications_and_incidents(browser, live_server, scene
         ("admin-notifications", "/admin/orchestrator/notificationrule/", 620, ("Not gathered: incident mode",)),
         ("admin-incidents", "/admin/orchestrator/incident/", 620, (hooks["paused"].webhook_ulid,)),
     ):
-        browser.show(height=height)
-        browser.open(live_server.url + path)
-        displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
-        assert [word for word in words if word not in displayed] == [], path
-        width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert width <= 0, f"{path} is {width} pixels too wide"
-        browser.picture(pictures / f"{name}.png")
+        photograph(browser, pictures / f"{name}.png", live_server.url + path, height=height, words=words)
     assert browser.errors == []
 
 
@@ -186,13 +191,7 @@ def test_replays_with_their_verdicts(browser, live_server, transactional_db, pic
         ),
         ("admin-job-replay", f"/admin/runtime_jobs/job/{replays['match'].replay_of_ulid}/replay/", 560, ("Sealed",)),
     ):
-        browser.show(height=height)
-        browser.open(live_server.url + path)
-        displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
-        assert [word for word in words if word not in displayed] == [], path
-        width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert width <= 0, f"{path} is {width} pixels too wide"
-        browser.picture(pictures / f"{name}.png")
+        photograph(browser, pictures / f"{name}.png", live_server.url + path, height=height, words=words)
     assert browser.errors == []
 
 
@@ -214,13 +213,7 @@ def test_schedules_and_bulk_actions(browser, live_server, scene, pictures):
         ),
         ("admin-bulk-action", f"/admin/orchestrator/bulkaction/{action.pk}/change/", 900, ("not_found", "alice")),
     ):
-        browser.show(height=height)
-        browser.open(live_server.url + path)
-        displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
-        assert [word for word in words if word not in displayed] == [], path
-        width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert width <= 0, f"{path} is {width} pixels too wide"
-        browser.picture(pictures / f"{name}.png")
+        photograph(browser, pictures / f"{name}.png", live_server.url + path, height=height, words=words)
     assert browser.errors == []
 
 

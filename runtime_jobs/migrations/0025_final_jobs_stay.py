@@ -89,6 +89,6 @@ def keep_final_jobs(_apps: Any, schema_editor: Any) -> None:
 class Migration(migrations.Migration):  # noqa: D101
     atomic = False
 
-    dependencies = [("runtime_jobs", "0023_queued_jobs_of_type")]
+    dependencies = [("runtime_jobs", "0024_key_of_queued_jobs")]
 
     operations = [migrations.RunPython(keep_final_jobs, migrations.RunPython.noop)]

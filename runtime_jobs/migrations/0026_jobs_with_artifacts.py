@@ -25,7 +25,7 @@ def drop_column(_apps: Any, schema_editor: Any) -> None:
 class Migration(migrations.Migration):  # noqa: D101
     atomic = False
 
-    dependencies = [("runtime_jobs", "0024_final_jobs_stay")]
+    dependencies = [("runtime_jobs", "0025_final_jobs_stay")]
 
     operations = [
         migrations.SeparateDatabaseAndState(

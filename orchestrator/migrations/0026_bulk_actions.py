@@ -8,7 +8,7 @@ import runtime_jobs.identifiers
 
 
 class Migration(migrations.Migration):
-    dependencies = [('orchestrator', '0026_schedules')]
+    dependencies = [('orchestrator', '0025_schedules')]
 
     operations = [
         migrations.CreateModel(

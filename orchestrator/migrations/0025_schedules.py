@@ -9,8 +9,8 @@ import runtime_jobs.identifiers
 
 class Migration(migrations.Migration):
     dependencies = [
-        ('orchestrator', '0021_incidents_of_webhooks'),
-        ('runtime_jobs', '0023_queued_jobs_of_type'),
+        ('orchestrator', '0024_replays'),
+        ('runtime_jobs', '0027_packs'),
     ]
 
     operations = [
