@@ -131,7 +131,7 @@ SELECT c.org_slug FROM evidence_chains c
   JOIN operator_event_links l ON l.org_slug = c.org_slug AND l.seq = c.deleted_events + 1
   JOIN operator_events o ON o.id = l.event_id
  WHERE o.created_at < %s AND c.org_slug <> ALL (%s::text[])
- ORDER BY o.created_at LIMIT 1"""
+ ORDER BY o.created_at, o.id LIMIT 1"""
 _FIRST_LINKS = """
 SELECT l.event_id, l.seq, l.hash, o.created_at < %s
   FROM operator_event_links l LEFT JOIN operator_events o ON o.id = l.event_id
