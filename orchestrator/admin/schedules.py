@@ -1,5 +1,6 @@
 """Schedules: their times and what became of them, and buttons that run, pause, resume and delete."""
 
+import json
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -99,7 +100,10 @@ class ScheduleAdmin(ReadOnlyAdmin):
 
     @display(description="Job")
     def request_fields(self, schedule: Schedule) -> SafeString:
-        return formatting.key_value_lines(schedule.job)
+        members = {
+            name: json.dumps(value) if isinstance(value, dict) else value for name, value in schedule.job.items()
+        }
+        return formatting.key_value_lines(members)
 
     @display(description="Last times")
     def last_ticks(self, schedule: Schedule) -> SafeString | str:
@@ -162,4 +166,4 @@ def _result_of(tick: ScheduleTick) -> SafeString | str:
         return formatting.link(formatting.changelist_url(Job, q=tick.job_ulid), tick.job_ulid)
     if tick.missed_before is not None:
         return f"all times before {formatting.format_utc(tick.missed_before)}"
-    return f"{tick.error_code} {tick.message}".strip()
+    return f"{tick.error_code}. {tick.message}" if tick.error_code else tick.message
