@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import hypothesis
 import pytest
@@ -132,6 +133,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _needs_database(item: pytest.Item) -> bool:
     fixtures = DATABASE_FIXTURES & set(getattr(item, "fixturenames", ()))
     return bool(fixtures) or item.get_closest_marker("django_db") is not None
+
+
+@pytest.fixture(autouse=True)
+def _own_checkpoint_folder(settings, monkeypatch) -> None:
+    """Each test has its own copies of checkpoints: the rows of an earlier one are gone, and the audit would object."""
+    settings.CHECKPOINT_DIR = str(STATE_DIR / "checkpoints" / uuid4().hex)
+    monkeypatch.setenv("CHECKPOINT_DIR", settings.CHECKPOINT_DIR)
 
 
 @pytest.hookimpl(trylast=True)

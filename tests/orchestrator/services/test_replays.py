@@ -117,7 +117,7 @@ class TestTheNewJob:
         assert (second.event_type, second.seq, second.to_state) == ("job.queued", 2, "queued")
         facts = {name: first.payload_json[name] for name in ("replay_of", "replayed_attempt", "reason", "sealed")}
         assert facts == {"replay_of": job.job_ulid, "replayed_attempt": 1, "reason": "audit", "sealed": True}
-        assert first.payload_json["input_sha256"] == job.payload_digest  # the first event binds the input
+        assert first.payload_json["payload_digest"] == job.payload_digest  # the first event binds the input
 
     def test_any_number_of_replays_of_a_job_and_of_a_replay(self, worker):
         job = executed(worker)

@@ -225,7 +225,7 @@ def paths_of(resolver) -> list[str]:
     return found
 
 
-OPEN_PATHS = {"/v1/schema", "/v1/docs"}
+OPEN_PATHS = {"/v1/schema", "/v1/docs", "/v1/keys"}
 SIGNED_PATHS = {"/v1/objects/x"}  # the address is the credential: 403 for any other
 
 
