@@ -100,9 +100,8 @@ class ScheduleAdmin(ReadOnlyAdmin):
 
     @display(description="Job")
     def request_fields(self, schedule: Schedule) -> SafeString:
-        members = {
-            name: json.dumps(value) if isinstance(value, dict) else value for name, value in schedule.job.items()
-        }
+        job = schedule.job.items()
+        members = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in job}
         return formatting.key_value_lines(members)
 
     @display(description="Last times")
