@@ -47,14 +47,15 @@ class VerdictFilter(DropdownFilter):
 class ReplayAdmin(LargeTableAdmin):
     """Displays replays, newest first."""
 
-    list_display = ["created", "verdict_badge", "organization", "job_type_text", "job", "original", "sealed", "place"]
-    list_display_links = ["created"]
+    list_display = ["age", "verdict_badge", "tenant", "both_jobs", "sealed", "place"]
+    list_display_links = ["age"]
     list_filter = [VerdictFilter, OrganizationFilter, JobTypeFilter, CreatedFilter]
     ordering = ["-id"]
     fields = ["verdict_badge", "explanation", "job", "original", "organization", "job_type_text", "sealed"]
     fields += ["requester", "reason_text", "created", "decided", "noted"]
     organization = formatting.value_column("org_slug", "Organization")
     job_type_text = formatting.value_column("job_type", "Job type")
+    age = formatting.age_column("created_at", "Requested")
     created = formatting.timestamp_column("created_at", "Requested")
     decided = formatting.timestamp_column("decided_at", "Compared")
     reason_text = formatting.value_column("reason", "Reason")
@@ -65,6 +66,14 @@ class ReplayAdmin(LargeTableAdmin):
     @display(description="Verdict", label=COLOURS)
     def verdict_badge(self, replay: Replay) -> str:
         return replay.verdict or PENDING
+
+    @display(description="Organization, job type")
+    def tenant(self, replay: Replay) -> SafeString:
+        return formatting.two_lines(replay.org_slug, replay.job_type)
+
+    @display(description="Replay, job")
+    def both_jobs(self, replay: Replay) -> SafeString:
+        return formatting.two_lines(self.job(replay), self.original(replay))
 
     @display(description="Replay")
     def job(self, replay: Replay) -> SafeString:
