@@ -8,15 +8,17 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef, QuerySet
 
 from orchestrator import services
-from orchestrator.bulk_actions.models import BulkAction
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
 from orchestrator.models import Incident, IncidentKind
 from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.services.replays import ReplayRequest
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import LEASED_STATES, SETTLING_STATES, WAITING_STATES, CancelReason, JobState
 
 JOB, INCIDENT = "job", "incident"
 Filters = Mapping[str, Any]
+NEAR_TARGETS: Final = 50  # that are read at once in search of the replay before
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,43 @@ def _retryable(org_slug: str) -> QuerySet[Job]:
 
 
 def _retry(action: BulkAction, job_ulid: str) -> object:
-    principal = f"bulk:{action.bulk_action_ulid}"
-    key = IdempotentRequest(principal, f"retry {job_ulid}", action.bulk_action_ulid, fingerprint="")
+    key = _idempotency(action, f"retry {job_ulid}")
     return services.retry(job_ulid=job_ulid, actor=action.actor, reason=action.reason, idempotency=key)
+
+
+def _replayable(org_slug: str) -> QuerySet[Job]:
+    job_types = [name for name, kind in JOB_TYPES.items() if kind.manifest is not None]
+    jobs = Job.objects.of_organizations([org_slug]).of_types(job_types)
+    newer = Job.objects.filter(retry_of_job_ulid=OuterRef("job_ulid"))
+    # Replays would otherwise be replayed by each action that follows them.
+    return jobs.filter(finished_at__isnull=False, replay_of_job_ulid=None).exclude(Exists(newer))
+
+
+def _replay(action: BulkAction, job_ulid: str) -> object:
+    """Repeat a job after the replay of the target before, however that ends: replays keep the order of their jobs."""
+    request = ReplayRequest(
+        root_ulid=Job.objects.values_list("root_job_ulid", flat=True).get(job_ulid=job_ulid),
+        reason=action.reason,
+        actor=action.actor,
+        after_ulid=_replay_before(action, job_ulid),
+        source_address=action.source_address,
+    )
+    return services.replay(request, idempotency=_idempotency(action, f"replay {job_ulid}"))
+
+
+def _replay_before(action: BulkAction, job_ulid: str) -> str | None:
+    """Return the replay of the nearest target before this one that was not refused."""
+    own = BulkTarget.objects.get(bulk_action=action, subject_ulid=job_ulid)
+    before = BulkTarget.objects.filter(bulk_action=action, pk__lt=own.pk).order_by("-pk")
+    for subject_ulid in before.values_list("subject_ulid", flat=True).iterator(chunk_size=NEAR_TARGETS):
+        if found := _idempotency(action, f"replay {subject_ulid}").lookup():
+            return found
+    return None
+
+
+def _idempotency(action: BulkAction, operation: str) -> IdempotentRequest:
+    """Return the key of one target: after a crash the operation is called again, and must have no further effect."""
+    return IdempotentRequest(f"bulk:{action.bulk_action_ulid}", operation, action.bulk_action_ulid, fingerprint="")
 
 
 def _resolvable(org_slug: str) -> QuerySet[Incident]:
@@ -87,6 +123,7 @@ ACTIONS: Final = {
     for kind in (
         BulkActionKind("cancel", JOB, _cancelable, _cancel),
         BulkActionKind("retry", JOB, _retryable, _retry),
+        BulkActionKind("replay", JOB, _replayable, _replay),
         BulkActionKind("resolve", INCIDENT, _resolvable, _resolve),
     )
 }

@@ -17,7 +17,7 @@ from orchestrator.models import BulkAction, BulkTarget, Incident
 from orchestrator.services.bulk_actions import TargetResult
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, ResourceConflict
-from runtime_jobs.models import Job, JobEvent, OperatorEvent
+from runtime_jobs.models import Dependency, Job, JobEvent, OperatorEvent
 from runtime_jobs.states import JobState
 from tests.factories import (
     ALICE,
@@ -116,6 +116,22 @@ def test_failed_jobs_are_retried_once_each(project):
     retries = Job.objects.filter(retry_of_job_ulid__isnull=False)
     assert set(retries.values_list("retry_of_job_ulid", flat=True)) == {job.job_ulid for job in jobs}
     assert start(project.organization, "retry", status="failed").total == 0
+
+
+def test_replays_keep_the_order_of_their_jobs(project):
+    jobs = [failed_job(project)[0] for _ in range(4)]
+    row = start(project.organization, "replay", status="failed")
+    services.retry(job_ulid=jobs[1].job_ulid, actor=ALICE, reason="test")
+    finish(row)
+    assert progress(row) == ("completed", 4, 3, 1)
+    assert BulkTarget.objects.get(bulk_action=row, subject_ulid=jobs[1].job_ulid).error_code == "not_final"
+    first, second, third = (Job.objects.get(replay_of_job_ulid=jobs[place].job_ulid) for place in (0, 2, 3))
+    assert first.state == JobState.QUEUED
+    waiting = Dependency.objects.order_by("pk").values_list("job_id", "on_id", "needs_success")
+    assert list(waiting) == [(second.job_ulid, first.job_ulid, False), (third.job_ulid, second.job_ulid, False)]
+    ACTIONS["replay"].apply(row, jobs[3].job_ulid)  # as after a crash
+    assert Job.objects.filter(replay_of_job_ulid__isnull=False).count() == 3
+    assert start(project.organization, "replay", project_slug="web", status="failed").total == 3, "no replays"
 
 
 def test_incidents_are_resolved_but_not_those_of_breakers(project):
@@ -296,7 +312,7 @@ def test_old_actions_are_deleted_with_their_targets(project):
 
 
 def test_every_action_has_an_operation():
-    assert set(ACTIONS) >= {"cancel", "retry", "resolve"}
+    assert list(ACTIONS) == ["cancel", "retry", "replay", "resolve"]
 
 
 @pytest.mark.django_db(transaction=True)
