@@ -87,6 +87,7 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
     slowest = found.get("api_jobs_slowest") or "the slowest"
     yield below(found, "api_jobs_ms", f"/api/jobs by type and status among {jobs:,} jobs, {slowest}, ms", 50)
     yield from _document_aims(found.get("document_004") or {})
+    yield from _evidence_aims(found)
     cost = found.get("core_cost") or {}
     words = f"lifecycles/s ÷ those of {cost.get('baseline', 'the commit before document 004')}, in turns"
     yield at_least(cost, "ratio", words, 0.97)
@@ -96,6 +97,12 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
     yield at_most(found, "deadlocks", "deadlocks in the whole run", 0)
     audit = found.get("audit")
     yield Row("audit", MISSING if audit is None else json.dumps(audit), "[]", None if audit is None else audit == [])
+
+
+def _evidence_aims(found: dict[str, Any]) -> Iterator[Row]:
+    events = (found.get("evidence") or {}).get("events", 0)
+    yield at_most(found, "export_memory", f"peak memory of an export, {events:,} events ÷ 10,000", 1.2)
+    yield at_least(found, "verify_vs_hashing", "rows of a bundle verified/s ÷ only parsed and hashed", 0.4)
 
 
 def _channel_aims(found: dict[str, Any]) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from orchestrator.evidence.chain_models import (
     EvidencePosition,
     OperatorEventLink,
 )
-from orchestrator.evidence.models import SigningKey
+from orchestrator.evidence.models import AuditBundle, SigningKey
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.http.request_limits import RequestWindow
@@ -43,6 +43,7 @@ from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 from runtime_jobs.models import Organization
 
 __all__ = [
+    "AuditBundle",
     "Benchmark",
     "BlobUpload",
     "Branch",

@@ -14,6 +14,7 @@ from django.utils import timezone
 from leases.models import Breaker, Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
+from orchestrator.evidence.signing_keys import create_signing_key, retire_signing_key
 from orchestrator.ingest.models import Run
 from orchestrator.ingest.runs import digest_of
 from orchestrator.models import Delivery
@@ -163,6 +164,37 @@ def test_quotas_webhooks_notifications_and_incidents(browser, live_server, scene
         ("admin-incidents", "/admin/orchestrator/incident/", 620, (hooks["paused"].webhook_ulid,)),
     ):
         browser.show(height=height)
+        browser.open(live_server.url + path)
+        displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
+        assert [word for word in words if word not in displayed] == [], path
+        width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert width <= 0, f"{path} is {width} pixels too wide"
+        browser.picture(pictures / f"{name}.png")
+    assert browser.errors == []
+
+
+def test_evidence_and_signing_keys(browser, live_server, scene, pictures, settings, tmp_path):
+    settings.SIGNING_KEY_DIR = str(tmp_path / "keys")
+    keys = [create_signing_key(actor=OPERATOR, now=scene.ago(60 - number)) for number in range(2)]
+    retire_signing_key(keys[0].key_id, actor=OPERATOR, reason="rotation", now=scene.ago(10))
+    for number, (name, key) in enumerate((("good-5", keys[0]), ("lost", keys[1]))):
+        job = scene.jobs[name]
+        services.record_audit_bundle(
+            org_slug=job.org_slug,
+            job_ulid=job.job_ulid,
+            since=scene.at - timedelta(days=30 * (number + 1)),
+            until=scene.at,
+            size_bytes=3_578_651 * (number + 1),
+            sha256=f"{number + 7:x}4c0b2d9" * 8,
+            key_id=key.key_id,
+            lines={"jobs.jsonl": 3000, "history.jsonl": 30_000, "throttles.jsonl": 12, "replays.jsonl": 2},
+            now=scene.ago(30 - 20 * number),
+        )
+    for name, path, words in (
+        ("admin-evidence", "/admin/orchestrator/auditbundle/", ("30,000", "3.4", scene.jobs["lost"].job_ulid)),
+        ("admin-signing-keys", "/admin/orchestrator/signingkey/", (keys[0].key_id, "retired", "active")),
+    ):
+        browser.show(height=520)
         browser.open(live_server.url + path)
         displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
         assert [word for word in words if word not in displayed] == [], path

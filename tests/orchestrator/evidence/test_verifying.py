@@ -293,6 +293,15 @@ def test_a_missing_event_is_named():
     assert "line 2: event 3 of job" in contradiction(jobs=[JOB], history=[ROWS[0], ROWS[2]])
 
 
+@pytest.mark.parametrize("changes", [{"prev_hash": "0" * 64}, {"seq": 7}], ids=str)
+def test_a_row_with_another_link_than_its_envelope_is_named(changes):
+    first = json.loads(ROWS[0])["envelope"]["integrity"]
+    row = text({"job_ulid": f"rtj_{9:026}", "seq": 2, "prev_hash": first["hash"], "payload": {}} | changes)
+    integrity = {"attempt": 1, "sequence": 2, "prevHash": first["hash"], "hash": sha256(row.encode())}
+    entry = f'{{"row":{row},"envelope":{text({"integrity": integrity})}}}'
+    assert "does not follow the event before it" in contradiction(jobs=[JOB], history=[ROWS[0], entry, ROWS[2]])
+
+
 def test_a_history_without_its_last_events_is_named():
     text_of_fault = contradiction(jobs=[JOB], history=ROWS[:2])
     assert text_of_fault.startswith(f"history.jsonl: the history of job rtj_{9:026}")
