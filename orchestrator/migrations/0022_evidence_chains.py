@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('orchestrator', '0021_incidents_of_webhooks'),
-        ('runtime_jobs', '0025_final_jobs_stay'),
+        ('runtime_jobs', '0025_evidence_of_ended_jobs'),
     ]
 
     operations = [

@@ -10,7 +10,7 @@ import runtime_jobs.identifiers
 class Migration(migrations.Migration):
     dependencies = [
         ('orchestrator', '0024_replays'),
-        ('runtime_jobs', '0027_packs'),
+        ('runtime_jobs', '0026_packs'),
     ]
 
     operations = [

@@ -4,12 +4,12 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import DatabaseError, OperationalError, connection, connections, transaction
 
 from orchestrator.audit.runner import run_audit
 from orchestrator.evidence import operator_chains
 from orchestrator.evidence.operator_chains import delete_operator_events, link_hash, link_operator_events
-from orchestrator.evidence.positions import read_everything_again
+from orchestrator.evidence.positions import OPERATOR_EVENTS, lock_position, read_everything_again
 from orchestrator.models import EvidenceChain, EvidencePosition, OperatorEventLink
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
@@ -99,6 +99,40 @@ def test_two_processes_link_each_event_once():
         thread.join(20)
     assert sum(linked) == 30
     assert [seq for seq, _ in chain_of("acme")] == list(range(1, 31))
+
+
+def test_a_second_process_waits_for_the_first():
+    operator_event()
+    is_locked, may_end = threading.Event(), threading.Event()
+
+    def hold():
+        try:
+            with transaction.atomic():
+                lock_position(OPERATOR_EVENTS)
+                is_locked.set()
+                assert may_end.wait(20)
+        finally:
+            connections.close_all()
+
+    link_operator_events()  # else each of both would create the row of the position
+    operator_event(None)
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert is_locked.wait(20)
+        with pytest.raises(OperationalError, match="lock timeout"):
+            link_without_waiting()
+    finally:
+        may_end.set()
+        holder.join(20)
+    link_operator_events()
+
+
+def link_without_waiting():
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '100ms'")
+        link_operator_events()
 
 
 def test_many_events_are_linked_in_steps(monkeypatch):

@@ -26,7 +26,7 @@ DROP FUNCTION refuse_pack_change_v1();
 
 class Migration(migrations.Migration):
 
-    dependencies = [('runtime_jobs', '0026_jobs_with_artifacts')]
+    dependencies = [('runtime_jobs', '0025_evidence_of_ended_jobs')]
 
     operations = [
         migrations.CreateModel(

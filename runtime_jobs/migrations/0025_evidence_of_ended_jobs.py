@@ -1,16 +1,21 @@
-"""Keep all columns of an ended job on which evidence rests: the trigger `guard_job` refuses to change them.
+"""Keep all columns of an ended job on which evidence rests, and mark jobs that have announced an artifact.
 
-Until now it kept the state, the end, the run and the failure reason. Digests in the event history cover the request and
-the result, too, so a change of them is found by `manage.py audit --chains`; now it is refused in the first place.
+Until now the trigger `guard_job` kept the state, the end, the run and the failure reason. Digests in the event history
+cover the request and the result, too, so a change of them is found by `manage.py audit --chains`; now it is refused in
+the first place. The mark lets the end of all jobs without artifacts read none.
 
-Safe while processes of the former release write: they change none of these columns after the end of a job. The function
-of the trigger is replaced without a lock of the table. Reversing changes nothing, because the former release works on
-this schema.
+Safe while processes of the former release write. They change none of these columns after the end of a job, and insert
+jobs without the mark: they bind no artifacts. No statement rewrites or reads a table under a lock.
+
+- Function of the trigger: replaced without a lock of the table.
+- Column: ACCESS EXCLUSIVE on `runtime_jobs` for milliseconds. Its default is stored in the catalog, not in rows.
+
+Reversing leaves the function, because the former release works with it.
 """
 
 from typing import Any
 
-from django.db import migrations
+from django.db import migrations, models
 
 from runtime_jobs import online_ddl
 
@@ -81,9 +86,15 @@ END $$
 """
 
 
-def keep_final_jobs(_apps: Any, schema_editor: Any) -> None:
-    """Replace the function of the trigger."""
-    online_ddl.run_with_short_locks(schema_editor, [GUARD])
+def keep_evidence(_apps: Any, schema_editor: Any) -> None:
+    """Add the column, and replace the function of the trigger."""
+    column = "ADD COLUMN IF NOT EXISTS has_artifacts boolean NOT NULL DEFAULT false"
+    online_ddl.run_with_short_locks(schema_editor, [f"ALTER TABLE runtime_jobs {column}", GUARD])
+
+
+def drop_column(_apps: Any, schema_editor: Any) -> None:
+    """Drop the column."""
+    online_ddl.run_with_short_locks(schema_editor, ["ALTER TABLE runtime_jobs DROP COLUMN IF EXISTS has_artifacts"])
 
 
 class Migration(migrations.Migration):  # noqa: D101
@@ -91,4 +102,17 @@ class Migration(migrations.Migration):  # noqa: D101
 
     dependencies = [("runtime_jobs", "0024_key_of_queued_jobs")]
 
-    operations = [migrations.RunPython(keep_final_jobs, migrations.RunPython.noop)]
+    operations = [
+        migrations.SeparateDatabaseAndState(
+            database_operations=[migrations.RunPython(keep_evidence, drop_column)],
+            state_operations=[
+                migrations.AddField(
+                    model_name="job",
+                    name="has_artifacts",
+                    field=models.BooleanField(
+                        db_default=False, default=False, help_text="Its final event binds those that are complete."
+                    ),
+                ),
+            ],
+        ),
+    ]
