@@ -22,10 +22,8 @@ COMMON_ERRORS = (
 )
 CREDENTIAL_ERRORS = ("unauthenticated", "wrong_principal")
 CLIENT_ERRORS = ("insufficient_scope", "forbidden")
-BODY_ERRORS = (
-    *("malformed_json", "unknown_field", "invalid", "request_timeout", "length_required"),
-    *("payload_too_large", "unsupported_media_type"),
-)
+BODY_ERRORS = ("invalid", "request_timeout", "length_required", "payload_too_large", "unsupported_media_type")
+TEXT_ERRORS = ("malformed_json", "unknown_field")  # of a body that is parsed
 
 
 @extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string"}]})
@@ -106,8 +104,14 @@ class ProblemSchema(AutoSchema):
         """Return the error codes of this operation."""
         operation = getattr(self.view, getattr(self.view, "action", None) or self.method.lower(), None)
         special = getattr(operation, "error_codes", ("not_found", "conflict"))
-        bodies = BODY_ERRORS if self.method in {"POST", "PATCH", "PUT"} and self.view.parser_classes else ()
-        return {*COMMON_ERRORS, *self._caller_errors(), *bodies, *special}
+        return {*COMMON_ERRORS, *self._caller_errors(), *self._body_errors(), *special}
+
+    def _body_errors(self) -> tuple[str, ...]:
+        parsers = self.view.parser_classes if self.method in {"POST", "PATCH", "PUT"} else ()
+        if not parsers:
+            return ()
+        takes_bytes = all(parser.media_type == "application/octet-stream" for parser in parsers)
+        return BODY_ERRORS if takes_bytes else (*BODY_ERRORS, *TEXT_ERRORS)
 
     def _caller_errors(self) -> tuple[str, ...]:
         if is_public(self.view):
