@@ -172,7 +172,7 @@ def _reported_outputs(job: Job, products: JobProducts) -> _Outputs:
         {
             "state": str(job.state),
             "exitCode": job.exit_code,
-            "failureReason": job.failure_reason,
+            "failureReason": None if job.failure_reason is None else str(job.failure_reason),
             "verdict": result.get("verdict"),
             "outputs": result.get("outputs"),
             "cursors": result.get("cursors", {}),
